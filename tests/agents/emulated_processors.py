@@ -1,18 +1,18 @@
-"""Check the bits of training on three emulated processors, with Debian's `qemu-user`.
+"""Bit-reproducibility of training on three processors emulated by `qemu-user`.
 
-The processors are Haswell, EPYC and Skylake-Client (with AVX2, without AVX-512). The parts are
+On each of Haswell, EPYC and Skylake-Client (all with AVX2, none with AVX-512) it checks
 
-    products   small batched products as in the networks of a population: how many depend on the
-        slot, in MKL's default mode and in the reproducible mode of `envs.support.mkl`
-    digests    some of the programs of `tests.agents.digests`: whether weights depend on slot, other
-        members or threads, and whether they equal the stored digests
+    products   small batched products as in a population's networks: how many depend on the slot, in
+               MKL's default mode and in the reproducible mode that sweepd sets (`envs.support.mkl`)
+    digests    some programs of `tests.agents.digests`: whether weights depend on slot, batch mates
+               or threads, and whether they match those stored for this kind of processor
 
-    python -m tests.agents.emulated_processors [--quick] [--save RESULTS.json]
+    python -m tests.agents.emulated_processors [--quick]
+        [--save scripts/bench/results/emulated_processors.json]
     python -m tests.agents.emulated_processors --write      update tests/agents/digests.json
 
-It needs `qemu-x86_64` (apt-get install qemu-user) and an x86-64 machine; otherwise it prints a
-message and ends. The exit code is 1 if something differs that must not. --quick: one program, for
-.ci/run.
+It requires an x86-64 machine and `qemu-x86_64` (apt-get install qemu-user); otherwise it prints a
+message and exits with 0. The exit code is 1 if a check fails. --quick runs one program, for CI.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PRODUCTS = (
 
 
 def emulated(processor: str, *arguments: str) -> dict[str, Any]:
-    """What Python prints last on an emulated processor, as JSON."""
+    """Run Python on an emulated processor and parse the last line of its output as JSON."""
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     environment |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
@@ -66,7 +66,7 @@ def emulated(processor: str, *arguments: str) -> dict[str, Any]:
 
 
 def look(processor: str, programs: tuple[str, ...]) -> dict[str, Any]:
-    """Products in both modes, and programs."""
+    """Check products in both modes, and programs."""
     before = emulated(processor, "-c", _PRODUCTS)
     reproducible = emulated(
         processor, "-m", "tests.agents.digests", "--json", "--products", "--only", *programs
@@ -75,7 +75,7 @@ def look(processor: str, programs: tuple[str, ...]) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> bool:
-    """Print what was found on a processor. Returns whether all is as it must be."""
+    """Print the results of a processor. Returns whether all checks passed."""
     before, found = result["default mode"], result["reproducible mode"]
     total, wrong = found["products"]
     print(f"\n{result['processor']}: {found['kind']}")

@@ -1,13 +1,13 @@
-"""Kill promoters at random instants, and let promoters race; check the registry after each. Prints and saves figures.
+"""Kill promoters at random, let promoters race, and check the registry after each.
 
     python -m tests.chaos.registry --kills 200 --races 50 [--storage postgresql]
         [--save scripts/bench/results/registry_chaos_sqlite.json]
 
-Two processes promote, keep challengers, roll back and clear without pause; one of them is killed (SIGKILL) at a random
-instant while the other goes on, and a new one takes its place. After each kill the registry must open, every slot must
-be what its history says, and its champion, previous champion and challengers must load with their hashes. A race lets
-processes promote different bundles into an empty slot at once: one champion must come of it, and a history in which
-each promotion beat the one before it.
+Two processes promote, store challengers, roll back and clear continuously. One of them is killed
+(SIGKILL) at a random time while the other continues, and is replaced. After each kill the registry
+must open, every slot must match its history, and its champion, previous champion and challengers
+must load with their hashes. In a race, processes promote different bundles into an empty slot at
+once: the result must be one champion and a history in which each promotion replaced the one before.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 def kill(folder: Path, url: str, bundles: list[Bundle], kills: int, seed: int) -> dict[str, Any]:
-    """Kill that many processes, one after the other, and audit after each. Returns what was seen."""
+    """Kill that many processes one after the other, with an audit after each."""
     rng = random.Random(seed)
     running: list[Any] = []
     states: set[tuple[str | None, str | None]] = set()
@@ -57,7 +57,7 @@ def kill(folder: Path, url: str, bundles: list[Bundle], kills: int, seed: int) -
             process.join()
             if process.exitcode != -signal.SIGKILL:
                 failures.append(
-                    f"kill {number}: a process had ended by itself with exit code {process.exitcode}"
+                    f"kill {number}: a process had already ended with exit code {process.exitcode}"
                 )
             try:
                 champion, previous, _, moves = settled(folder, url)
@@ -83,8 +83,10 @@ def kill(folder: Path, url: str, bundles: list[Bundle], kills: int, seed: int) -
 
 
 def settled(folder: Path, url: str) -> tuple[str | None, str | None, frozenset[str], int]:
-    """Audit while another process goes on: slot and history are read one after the other, so a move in between is no
-    fault. Nothing else is excused.
+    """Audit while another process continues.
+
+    Slot and history are read one after the other, so a change in between is retried. All other
+    errors are raised.
     """
     registry = Registry(folder, url)
     for _ in range(200):
@@ -101,7 +103,7 @@ def main(arguments: list[str]) -> int:
     parser = benchmark_parser(__doc__)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--races", type=int, default=50)
-    parser.add_argument("--racers", type=int, default=4, help="processes in each race")
+    parser.add_argument("--racers", type=int, default=4, help="processes per race")
     parser.add_argument("--storage", choices=["sqlite", "postgresql"], default="sqlite")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args(arguments)
@@ -119,8 +121,10 @@ def main(arguments: list[str]) -> int:
         start = time.perf_counter()
         killed = kill(root / "kills", database(), bundles, given.kills, given.seed)
         print(
-            f"{given.storage}: {killed['kills']} kills, {len(killed['failures'])} invalid registries after them; "
-            f"{killed['promotions_and_rollbacks']} moves of the champion, {killed['different_states_seen']} states "
+            f"{given.storage}: {killed['kills']} kills, {len(killed['failures'])} invalid "
+            "registries after them; "
+            f"{killed['promotions_and_rollbacks']} moves of the champion, "
+            f"{killed['different_states_seen']} states "
             f"and {killed['interrupted_writes_seen']} interrupted writes seen on the way"
         )
         lost: list[str] = []
@@ -140,7 +144,8 @@ def main(arguments: list[str]) -> int:
             except Exception as error:
                 lost.append(f"race {number}: {type(error).__name__}: {error}")
         print(
-            f"{given.storage}: {given.races} races of {given.racers} processes into a new registry, {len(lost)} "
+            f"{given.storage}: {given.races} races of {given.racers} processes into a new "
+            f"registry, {len(lost)} "
             "without exactly one champion and a whole history"
         )
         seconds = time.perf_counter() - start

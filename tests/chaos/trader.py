@@ -1,17 +1,18 @@
-"""Trade an accelerated day of 5-minute bars on a loopback Alpaca, with faults, and kill the trader again and again.
+"""Trade an accelerated day of 5-minute bars on a local Alpaca with faults, killing the trader.
 
-    python -m tests.chaos.trader --kills 100 [--seconds 600] [--save scripts/bench/results/trader_chaos.json]
+    python -m tests.chaos.trader --kills 100 [--seconds 600]
+        [--save scripts/bench/results/trader_chaos.json]
 
-A server in a process of its own speaks Alpaca's REST API, moves its prices with the bars, and fails now and then: 5xx,
-429, lines cut before or after an order was carried out, answers that are no JSON or come too late, orders that are
-filled in part. The trader is the real one (`LiveSession`, `keep_trading`) with a clock that goes as fast as the day is to
-last; it is killed with SIGKILL at random instants and started again, while the market goes on. Afterwards it runs
-undisturbed to the day's end, and the books are audited against the server's:
+A separate server process implements Alpaca's REST API, moves its prices with the bars and fails at
+random: 5xx, 429, connections cut before or after an order was executed, invalid or late answers,
+partial fills. The trader is the real one (`LiveSession`, `keep_trading`) with an accelerated clock.
+It is killed with SIGKILL at random times and restarted while the market continues. Then it runs
+undisturbed to the end of the day, and its books are compared with the server's:
 
-    every order that the server knows is in the database, under the bar and ticker of its client id, and the other way
-    round; none twice; none whose fate is unknown; what was filled is what the server filled
-    cash and units are the server's, to the cent and to the smallest step of a quantity
-    every bar has one line, and the account's cash is what its fills make of it
+    the server's orders and those in the database are the same, with bar and ticker as in the
+    client id; none is duplicated or has an unknown outcome; fills agree
+    cash and units agree to the cent and to the smallest step of a quantity
+    every bar has one record, and the account's cash follows from its fills
 """
 
 from __future__ import annotations
@@ -54,18 +55,18 @@ TICKERS = ("BTC/USDT", "ETH/USDT", "LINK/USDT", "SOL/USDT")
 STEP, DAY_BARS, HISTORY = 300, 288, 640
 FAULTS: tuple[int | str, ...] = (500, 503, 429, "lost", "refused", "text", "odd", "slow")
 FEE, CENT = 0.0025, 0.01
-SMALLEST = 2e-9  # twice the smallest step: the ledger knows nothing of less than one, before and after an order
+SMALLEST = 2e-9  # twice the smallest step, below which the ledger does not resolve quantities
 
 
 class FaultyExchange(Exchange):
-    """Fails a share of all requests, and fills some orders in part."""
+    """Fails a fraction of all requests and fills some orders partially."""
 
     share = 0.0
     rng = random.Random(0)
     failed = 0
 
     def fault_of(self, method: str, path: str) -> Fault | None:
-        """A random fault, for a share of the requests."""
+        """Return a random fault for a fraction of the requests."""
         self.fill_share = Decimal(1)
         if self.rng.random() < self.share:
             self.failed += 1
@@ -76,7 +77,7 @@ class FaultyExchange(Exchange):
 
 
 def market_of(seed: int) -> Bars:
-    """Five-minute bars: a history, and the day."""
+    """Make 5-minute bars: a history and the day."""
     bars = make_demo_market(seed, assets=len(TICKERS), bars=HISTORY + DAY_BARS + 1, timeframe="5m")
     return replace(bars, tickers=TICKERS)
 
@@ -84,7 +85,7 @@ def market_of(seed: int) -> Bars:
 def serve(
     bars: Bars, start: float, speed: float, faults: float, seed: int, line: Connection
 ) -> None:
-    """The exchange's process: says its address and when the market began, and at the end what it knows."""
+    """Run the exchange: send its address and start time, and at the end its state."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     market = FaultyExchange(
         {ticker.replace("USDT", "USD"): Decimal(1) for ticker in TICKERS}, spread=Decimal("0.001")
@@ -125,7 +126,7 @@ def serve(
 
 
 def trade(folder: Path, bars: Bars, url: str, start: float, speed: float, began: float) -> None:
-    """The trader's process."""
+    """Run the trader."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     symbols = {ticker: ticker.replace("USDT", "USD") for ticker in TICKERS}
@@ -148,7 +149,7 @@ def trade(folder: Path, bars: Bars, url: str, start: float, speed: float, began:
 
 
 def audit(folder: Path, bars: Bars, server: tuple[Any, ...]) -> tuple[dict[str, Any], list[str]]:
-    """Figures, and everything that is wrong."""
+    """Return figures and a list of problems."""
     cash, units, orders, failed, posts = server
     store = TraderStore(Registry(folder).database)
     lines, written = (
@@ -162,7 +163,7 @@ def audit(folder: Path, bars: Bars, server: tuple[Any, ...]) -> tuple[dict[str, 
     balance, after = (
         lines[0].cash,
         0.0,
-    )  # after: what the orders of the last bar, which follow its line, made of it
+    )  # after: effect of the last bar's orders, which follow its record
     moved = dict.fromkeys(TICKERS, 0.0)
     known = {line.order.client_id: line for line in written}
     sent = {
@@ -187,7 +188,8 @@ def audit(folder: Path, bars: Bars, server: tuple[Any, ...]) -> tuple[dict[str, 
             symbol, side, _, quantity, price = orders[name]
             if abs(line.fill.notional - quantity * price) > CENT:
                 problems.append(
-                    f"{name}: {line.fill.notional} in the database, {quantity * price} at the server"
+                    f"{name}: {line.fill.notional} in the database, {quantity * price} at the "
+                    "server"
                 )
             flow = quantity * price * (1 - FEE) if side == "sell" else -quantity * price
             balance += flow
@@ -206,7 +208,8 @@ def audit(folder: Path, bars: Bars, server: tuple[Any, ...]) -> tuple[dict[str, 
         held = before + moved[ticker]
         if abs(held - units.get(ticker.replace("USDT", "USD"), 0.0)) > SMALLEST:
             problems.append(
-                f"{ticker}: {held} in the database, {units.get(ticker.replace('USDT', 'USD'), 0.0)} there"
+                f"{ticker}: {held} in the database, "
+                f"{units.get(ticker.replace('USDT', 'USD'), 0.0)} there"
             )
     problems += [event.text for event in store.events(SLOT) if event.kind in ("transfer", "cost")]
     shadow = {line.time: line.value for line in store.account_bars(SLOT, SHADOW)}
@@ -232,15 +235,15 @@ def audit(folder: Path, bars: Bars, server: tuple[Any, ...]) -> tuple[dict[str, 
 
 
 def main() -> int:
-    """Print and save the figures; exit code 1 where something is wrong."""
+    """Print and save the figures. Returns 1 if there are problems."""
     parser = benchmark_parser(__doc__)
     parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--seconds", type=float, default=600.0, help="that the day is to last")
+    parser.add_argument("--seconds", type=float, default=600.0, help="duration of the day")
     parser.add_argument(
         "--faults",
         type=float,
         default=0.03,
-        help="share of requests that fail, and of orders in part",
+        help="fraction of requests that fail and of orders filled partially",
     )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

@@ -1,14 +1,16 @@
-"""Kill and suspend workers of tiny studies at random, and audit what is left. Prints and saves the figures.
+"""Kill and suspend workers of tiny studies at random and audit the results.
 
-    python -m tests.chaos.workers --kills 100 [--storage sqlite|postgresql] [--save scripts/bench/results/chaos.json]
-        [--seed 1 --add]
-    python -m tests.chaos.workers --evict [--kills 12] [--interval 3 10] [--save scripts/bench/results/chaos.json]
+    python -m tests.chaos.workers --kills 100 [--storage sqlite|postgresql]
+        [--save scripts/bench/results/chaos.json] [--seed 1 --add]
+    python -m tests.chaos.workers --evict [--kills 12] [--interval 3 10]
+        [--save scripts/bench/results/chaos.json]
 
-Workers are killed by the clock, before a file is synced or named, before and after a commit; others are suspended for
-longer than the grace period. With --evict two workers share one study with the heartbeats of real studies, and one of
-them is killed every 3 to 10 seconds, which is less than a batch takes. Every finished study must have exactly its
-trials, all of them complete or pruned, none trained twice at once, every file whole, and every number the same as that
-of the trial left alone.
+Workers are killed at random times, before a file is synced or renamed, and before and after a
+commit; others are suspended for longer than the grace period. With --evict, two workers share a
+study with the usual heartbeats, and one of them is killed every 3 to 10 seconds, which is less than
+a batch takes. Every finished study must have exactly its trials, all complete or pruned, none
+trained twice at the same time, all files complete, and all numbers equal to those of undisturbed
+trials.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from tests.postgres_server import PostgresServer
 
 
 def add(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """The figures of two runs together."""
+    """Combine the figures of two runs."""
     if set(before["seeds"]) & set(now["seeds"]):
         raise SystemExit(
             f"seed {now['seeds'][0]} is among the figures already; choose another --seed"
@@ -41,24 +43,24 @@ def add(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 def main(arguments: list[str]) -> int:
     parser = benchmark_parser(__doc__)
     parser.add_argument("--kills", type=int, help="default: 100; with --evict 12")
-    parser.add_argument("--trials", type=int, help="of each study; default: 12; with --evict 24")
-    parser.add_argument("--workers", type=int, help="at a time; default: 3; with --evict 2")
+    parser.add_argument("--trials", type=int, help="per study; default: 12; with --evict 24")
+    parser.add_argument("--workers", type=int, help="concurrent; default: 3; with --evict 2")
     parser.add_argument(
-        "--evict", action="store_true", help="kill the workers of one study in turn, by the clock"
+        "--evict", action="store_true", help="kill the workers of one study in turn, periodically"
     )
     parser.add_argument(
         "--interval", type=float, nargs=2, default=[3.0, 10.0], help="seconds between evictions"
     )
     parser.add_argument(
-        "--budget", type=int, default=20_000, help="environment steps of a trial, with --evict"
+        "--budget", type=int, default=20_000, help="with --evict: environment steps per trial"
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--storage", choices=["sqlite", "postgresql"], default="sqlite")
     parser.add_argument(
-        "--seconds", type=float, default=3600.0, help="after which no new study is begun"
+        "--seconds", type=float, default=3600.0, help="start no new study after this time"
     )
     parser.add_argument(
-        "--add", action="store_true", help="to the figures that it holds of runs with other seeds"
+        "--add", action="store_true", help="add to the file's figures from other seeds"
     )
     args = parser.parse_args(arguments)
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Small bars for the tests of data: a seeded walk, and the frame of one file."""
+"""Small bars for tests: a seeded random walk, and the table of one file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOW = START + 3600 * 24 * 365  # long after any bar made here
 def sample_bars(
     count: int = 50, tickers: tuple[str, ...] = ("BTC/USDT", "ETH/USDT"), timeframe: str = "1h"
 ) -> Bars:
-    """A seeded random walk without holes."""
+    """Make a seeded random walk without holes."""
     rng = np.random.default_rng(5)
     shape = (count, len(tickers))
     close = 100.0 * np.exp(np.cumsum(rng.normal(0, 0.01, shape), axis=0))
@@ -31,7 +31,7 @@ def sample_bars(
 
 
 def frame(count: int = 50, step: int = 3600, start: int = START) -> pd.DataFrame:
-    """What one freqtrade file holds."""
+    """Make the table of one freqtrade file."""
     bars = sample_bars(count, ("X/USDT",))
     date = pd.to_datetime(start + np.arange(count) * step, unit="s", utc=True).as_unit("ms")
     columns = {
@@ -41,7 +41,7 @@ def frame(count: int = 50, step: int = 3600, start: int = START) -> pd.DataFrame
 
 
 def put(folder: Path, name: str, data: pd.DataFrame) -> Path:
-    """Write a frame as the suffix of `name` says."""
+    """Write a table in the format given by the suffix of `name`."""
     path = folder / name
     if path.suffix == ".feather":
         data.to_feather(path)

@@ -1,4 +1,4 @@
-"""A guard that turns every question to the device into an error."""
+"""A guard that makes host synchronisation an error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class NoHostSync(TorchDispatchMode):
-    """Raises on what makes the host wait for a device, or makes a shape depend on values."""
+    """Raises on operations that make the host wait or make a shape depend on values."""
 
     FORBIDDEN = (
         "_local_scalar_dense",

@@ -1,4 +1,4 @@
-"""A web server on the loopback that answers as Alpaca's crypto history and as Binance do, and fails when told to."""
+"""A local web server with Alpaca's and Binance's bar APIs that fails on request."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ Failure = int | str | tuple[int, dict[str, str]]
 
 
 class Market:
-    """What the server knows. base: (n, 6) rows of the shortest bars; failures: taken from the front, one a request.
+    """State of the server.
 
-    A failure is a status, a status with headers, or "cut" (part of an answer), "hang up" (none), "text" (not JSON).
+    Attributes:
+        base: (n, 6) rows of the shortest bars.
+        failures: one is taken from the front per request: a status, a status with headers, "cut"
+            (a truncated answer), "hang up" (no answer) or "text" (not JSON).
     """
 
     def __init__(
@@ -32,7 +35,7 @@ class Market:
         self.page = 1000
 
     def bars(self, step: int) -> np.ndarray:
-        """Bars of `step` seconds by plain loops: another way than the one under test."""
+        """Return bars of `step` seconds, by plain loops instead of the code under test."""
         merged: dict[int, list[float]] = {}
         for at, o, h, low, c, v in self.rows:
             key = int(at) // step * step
@@ -94,7 +97,7 @@ def _text(seconds: float) -> str:
 
 @contextmanager
 def serving(market: Market) -> Iterator[Market]:
-    """Serve on a free port of 127.0.0.1; sets market.url."""
+    """Serve on a free port of 127.0.0.1 and set `market.url`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

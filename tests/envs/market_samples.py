@@ -1,4 +1,4 @@
-"""Small markets and random parameters for the tests of the environment."""
+"""Small markets and random parameters for tests of the environment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from envs.crypto.env import CryptoEnv
 from envs.crypto.market import Market
 from envs.crypto.params import EnvParams, Instruments
 
-WINDOWS = [(5, 100), (110, 290)]  # inside the default length of sample_bars
+WINDOWS = [(5, 100), (110, 290)]  # within the default length of sample_bars
 
 
 def sample_bars(
@@ -23,7 +23,7 @@ def sample_bars(
     volatility: float = 0.02,
     timeframe: str = "1h",
 ) -> Bars:
-    """A random walk with gaps between close and open; holes carry the last close, as loading makes them."""
+    """Make a random walk with gaps between close and open; holes carry the last close."""
     rng = np.random.default_rng(seed)
     shape = (bars, assets)
     level = 10.0 ** rng.uniform(-1, 3, assets)
@@ -54,7 +54,7 @@ def sample_market(
     instruments: Instruments | None = None,
     timeframe: str = "1h",
 ) -> Market:
-    """`sample_bars` with made-up features: column 0 is the bar's number, the others are noise."""
+    """Return `sample_bars` with artificial features: column 0 is the bar's number, then noise."""
     made = sample_bars(
         seed, bars, assets, hole_share=hole_share, volatility=volatility, timeframe=timeframe
     )
@@ -64,7 +64,7 @@ def sample_market(
 
 
 def random_params(seed: int, **fixed: float) -> EnvParams:
-    """Parameters drawn wide, each rule switched on about half of the time."""
+    """Draw parameters from wide ranges; each rule is on about half of the time."""
     rng = np.random.default_rng(seed)
 
     def sometimes(low: float, high: float, off: float = 0.0) -> float:
@@ -96,12 +96,12 @@ def random_params(seed: int, **fixed: float) -> EnvParams:
 
 
 def random_actions(seed: int, steps: int, rows: int, assets: int) -> Tensor:
-    """(steps, rows, assets), even in [-1, 1]."""
+    """Return (steps, rows, assets) uniform in [-1, 1]."""
     return torch.rand(steps, rows, assets, generator=torch.Generator().manual_seed(seed)) * 2 - 1
 
 
 def run(env: CryptoEnv, actions: Tensor) -> list[Tensor]:
-    """Every observation, reward and end of episode, in order."""
+    """Return every observation, reward and end of episode, in order."""
     made = []
     for action in actions:
         step = env.step(action)

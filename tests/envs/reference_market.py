@@ -1,6 +1,7 @@
-"""The crypto market once more, from the specification alone: one environment, plain Python floats, nothing clever.
+"""Reference implementation of the crypto market from the specification, in plain Python floats.
 
-It shares no code with `envs.crypto`; only the dataclass of parameters is read. Slow and obvious is the point.
+It has one environment and shares no code with `envs.crypto` except the dataclass of parameters. It
+is slow and simple on purpose.
 """
 
 from __future__ import annotations
@@ -10,22 +11,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-SMALLEST = 1e-8  # less than this is no order, but what rounding left of one
+SMALLEST = 1e-8  # smaller orders are rounding residues
 
 
 @dataclass
 class Position:
-    """What is held of one asset."""
+    """A position in one asset."""
 
     units: float = 0.0
     cost: float = 0.0  # average per unit, fees included
-    highest: float = 0.0  # close since opening from zero
-    held: int = 0  # bars since opening, or since the clock restarted
+    highest: float = 0.0  # highest close since opening
+    held: int = 0  # bars since opening or since the clock restarted
 
 
 @dataclass
 class Bill:
-    """What one bar's orders came to."""
+    """Result of one bar's orders."""
 
     notional: float = 0.0
     fees: float = 0.0
@@ -39,8 +40,14 @@ class Bill:
 class ReferenceMarket:
     """One portfolio that trades from decision bar `start` on.
 
-    opens, closes: T rows of N prices. holes: T rows of N bools. params: an `EnvParams`. minimums, increments: per
-    asset, of the exchange. episode_bars: for the age.
+    Args:
+        opens: T rows of N prices.
+        closes: T rows of N prices.
+        holes: T rows of N bools.
+        params: an `EnvParams`.
+        minimums: the exchange's minimum order per asset.
+        increments: the exchange's increment per asset.
+        episode_bars: length of the episode.
     """
 
     opens: Sequence[Sequence[float]]
@@ -62,11 +69,11 @@ class ReferenceMarket:
         self.cash = float(self.params.initial_cash)
         self.positions = [Position() for _ in range(self.assets)]
         self.peak = self.cash
-        # Equal weight: V/N of each asset, bought like any order at its first bar after the start that is no hole.
+        # Equal weight buys V/N of each asset, like any order, at its first bar without a hole.
         self.equal_cash = [self.cash / self.assets] * self.assets
         self.equal_units = [0.0] * self.assets
 
-    # ---- what things are worth -------------------------------------------------------------------------------------
+    # ---- what things are worth ----
 
     def value(self) -> float:
         closes = self.closes[self.bar]
@@ -81,7 +88,7 @@ class ReferenceMarket:
         )
 
     def observation(self, held_scale: float) -> list[float]:
-        """Cash share, weights, unrealised returns, clocks."""
+        """Return cash fraction, weights, unrealised returns and clocks."""
         closes, total = self.closes[self.bar], self.value()
         weights = [p.units * c / total for p, c in zip(self.positions, closes, strict=True)]
         gains = [
@@ -91,10 +98,10 @@ class ReferenceMarket:
         clocks = [min(1.0, p.held / held_scale) for p in self.positions]
         return [self.cash / total, *weights, *gains, *clocks]
 
-    # ---- orders ----------------------------------------------------------------------------------------------------
+    # ---- orders ----
 
     def orders(self, action: Sequence[float]) -> tuple[list[float], list[float], list[bool], int]:
-        """Units to sell and notional to buy per asset, which clocks restart, how many orders were dropped."""
+        """Return units to sell, notional to buy, which clocks restart, and orders dropped."""
         p, closes, total = self.params, self.closes[self.bar], self.value()
         sells, buys = [0.0] * self.assets, [0.0] * self.assets
         restarts = [False] * self.assets
@@ -142,7 +149,7 @@ class ReferenceMarket:
             if notional < max(p.minimum_order, self.minimums[i], SMALLEST):
                 buys[i] = 0.0
                 dropped += notional > SMALLEST
-        # 4. rounding, for assets that come with an increment; a whole position is sold whole
+        # 4. rounding, for assets with an increment; a whole position is sold whole
         for i, increment in enumerate(self.increments):
             if increment > 0:
                 if sells[i] < self.positions[i].units:
@@ -150,10 +157,10 @@ class ReferenceMarket:
                 buys[i] = math.floor(buys[i] * 100 + 1e-6) / 100
         return sells, buys, restarts, dropped
 
-    # ---- one bar ---------------------------------------------------------------------------------------------------
+    # ---- one bar ----
 
     def step(self, action: Sequence[float]) -> float:
-        """Decide at this bar's close, fill at the next one's open, value at its close; returns the reward."""
+        """Decide at this close, fill at the next open, value at its close; return the reward."""
         p = self.params
         value_before, equal_before = self.value(), self.equal_weight()
         drawdown_before = 1 - value_before / self.peak

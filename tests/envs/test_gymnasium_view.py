@@ -1,4 +1,4 @@
-"""What Gymnasium and ElegantRL expect of an environment."""
+"""The environments' Gymnasium and ElegantRL interfaces."""
 
 from __future__ import annotations
 

@@ -25,7 +25,10 @@ def test_the_first_one_is_named_with_its_state_and_moves_with_the_rows() -> None
     latch.advance()
     latch.record(legal, 0, state)
     assert latch.latched().tolist() == [False, False, True, True]
-    words = r"row 3 \(member 1\) had no legal option for choice 2 in step 2, its state: player 1, mana 4;"
+    words = (
+        r"row 3 \(member 1\) had no legal option for choice 2 in step 2, its state: "
+        r"player 1, mana 4;"
+    )
     with pytest.raises(RunError, match=words):
         latch.check()
 

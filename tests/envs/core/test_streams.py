@@ -1,4 +1,4 @@
-"""Random streams: one per member, restorable, independent of company."""
+"""Random streams: one per member, restorable, independent of the rest of the batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading, aligning, checking and writing bars; the real sets, where they are."""
+"""Loading, aligning, checking and writing bars; the real data, if present."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOUR = 3600
 def refused(
     folder: Path, timeframe: str = "1h", tickers: list[str] | None = None, **keywords: float
 ) -> str:
-    """The sentence with which `load_bars` refuses; `check_dir` must say the same."""
+    """Return the message with which `load_bars` refuses; `check_dir` must give the same."""
     with pytest.raises(InputError) as caught:
         load_bars(folder, timeframe, tickers, now=NOW, **keywords)
     sentence = str(caught.value)
@@ -43,7 +43,7 @@ def refused(
     return sentence
 
 
-# ---- what is right ----
+# ---- valid bars ----
 
 
 def test_written_bars_come_back_bit_for_bit(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_hole_on_the_first_common_bar_takes_the_close_before_it(tmp_path: Path
 def test_any_pattern_of_holes_against_a_loop(
     tmp_path_factory: pytest.TempPathFactory, present: list[list[bool]]
 ) -> None:
-    """Scalar reference: walk the grid, remember the last close."""
+    """Scalar reference: walk the grid and keep the last close."""
     assume(all(_shows_its_timeframe(np.flatnonzero(row)) for row in present))
     firsts, lasts = (
         [row.index(True) for row in present],
@@ -173,7 +173,7 @@ def test_any_pattern_of_holes_against_a_loop(
 
 
 def _shows_its_timeframe(rows: np.ndarray) -> bool:
-    """Whether some two neighbours are there; with every second bar only, a file is one of another timeframe."""
+    """Whether any two bars are adjacent; otherwise the spacing is that of another timeframe."""
     return len(rows) == 1 or (len(rows) > 1 and int(np.diff(rows).min()) == 1)
 
 
@@ -242,7 +242,7 @@ def test_bars_refuse_shapes_and_grids_that_do_not_fit() -> None:
         Bars(("A/B", "A/B"), "1h", bars.time, bars.open, *rest)
 
 
-# ---- what is wrong: one sentence each ----
+# ---- invalid bars: one sentence each ----
 
 
 def test_missing_empty_and_unreadable_folders(tmp_path: Path) -> None:
@@ -441,7 +441,8 @@ def test_mixed_timeframes(tmp_path: Path) -> None:
     put(tmp_path, "AAA_USDT-1h.feather", frame())
     path = put(tmp_path, "BTC_USDT-1h.feather", frame(600, step=300))
     assert refused(tmp_path) == (
-        f"{path}: its bars are 5m apart, but its name says 1h; timeframes cannot be mixed: rename or replace it"
+        f"{path}: its bars are 5m apart, but its name says 1h; timeframes cannot be mixed: rename "
+        "or replace it"
     )
     path.rename(tmp_path / "BTC_USDT-5m.feather")
     assert load_bars(tmp_path, "1h", now=NOW).tickers == ("AAA/USDT",)
@@ -457,7 +458,8 @@ def test_open_bars_are_refused_until_they_close(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         load_bars(tmp_path, "1h", now=closes - 1)
     assert str(caught.value).startswith(
-        f"{path}: row 4 (2024-01-01 04:00 UTC): the bar is still open until 2024-01-01 05:00 UTC (now 2024-01-01 04:59)"
+        f"{path}: row 4 (2024-01-01 04:00 UTC): the bar is still open until 2024-01-01 05:00 UTC "
+        "(now 2024-01-01 04:59)"
     )
     assert len(load_bars(tmp_path, "1h", now=closes)) == 5
     path.unlink()
@@ -471,7 +473,8 @@ def test_no_overlap_names_both(tmp_path: Path) -> None:
     put(tmp_path, "A_USDT-1h.feather", frame(10))
     path = put(tmp_path, "B_USDT-1h.feather", frame(10, start=START + 10 * HOUR))
     assert refused(tmp_path) == (
-        f"{path}: row 0 is 2024-01-01 10:00 UTC, after A/USDT ends (2024-01-01 09:00 in A_USDT-1h.feather): "
+        f"{path}: row 0 is 2024-01-01 10:00 UTC, after A/USDT ends (2024-01-01 09:00 in "
+        "A_USDT-1h.feather): "
         "no overlap; leave one of them out of --tickers"
     )
     put(tmp_path, "B_USDT-1h.feather", frame(10, start=START + 9 * HOUR))
@@ -516,7 +519,7 @@ def test_nothing_is_left_behind_when_writing_fails(
     assert len(list(tmp_path.iterdir())) == 2
 
 
-# ---- the real sets ----
+# ---- real data ----
 
 SETS = {
     "binance_2024_5m": ("5m", 71_769, 7, 0, 0),
@@ -534,7 +537,7 @@ def test_real_sets_are_as_described(real_data: Path, name: str) -> None:
     assert report.bars.close.shape == (count, tickers)
     assert len(report.outages) == outages
     assert sum(length for _, length in report.outages) == missing
-    assert report.bars.hole.sum(axis=0).tolist() == [missing] * tickers  # the same hours for all
+    assert report.bars.hole.sum(axis=0).tolist() == [missing] * tickers  # the same for all tickers
     assert all(row.strays == 0 for row in report.tickers)
     assert report.timeframe == timeframe
     if name == "binance_2021_2023_1h":
@@ -552,7 +555,7 @@ def test_real_hours_close_where_their_five_minutes_do(real_data: Path) -> None:
 
 
 def test_real_equal_weight_anchor(real_data: Path) -> None:
-    """The published portfolio's fall from 2022-05-01 to 2022-06-27 00:00, on closes."""
+    """Return of the published portfolio from 2022-05-01 to 2022-06-27 00:00, on closes."""
     tickers = ["AAVE", "AVAX", "BTC", "NEAR", "LINK", "ETH", "LTC", "MATIC", "UNI", "SOL"]
     bars = load_bars(real_data / "binance_2021_2023_1h", "1h", tickers)
     start, stop = bars.bar_at("2022-05-01"), bars.bar_at("2022-06-27 00:00")
@@ -562,7 +565,7 @@ def test_real_equal_weight_anchor(real_data: Path) -> None:
 
 
 def test_reading_is_fast(real_data: Path) -> None:
-    """72,000 × 7 bars: well under a second of one core (0.2–0.3 s measured)."""
+    """72,000 × 7 bars load in well under a second on one core (0.2–0.3 s measured)."""
     folder = real_data / "binance_2024_5m"
     load_bars(folder, "5m")
     taken = []

@@ -1,4 +1,4 @@
-"""`sweepd data`: what is printed, and with which exit code it ends."""
+"""`sweepd data`: output and exit codes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.envs.loopback import Market, serving
 
 
 def run(*arguments: str | Path) -> Any:
-    """Call the command; `result.output` has standard output and error as a user sees them."""
+    """Run the command; `result.output` combines standard output and error."""
     return CliRunner().invoke(data_app, [str(argument) for argument in arguments])
 
 
 def refused(*arguments: str | Path) -> str:
-    """The sentence of the InputError, which `sweepd` prints before it exits with 2."""
+    """Return the InputError's message, which `sweepd` prints before exiting with 2."""
     result = run(*arguments)
     assert isinstance(result.exception, InputError)
     return str(result.exception)

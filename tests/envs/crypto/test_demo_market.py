@@ -1,4 +1,4 @@
-"""Synthetic markets: they look like one, they are functions of their seed, and their edge survives costs."""
+"""Synthetic markets: realistic statistics, functions of their seed, an edge that survives costs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def log_returns(bars: Bars) -> np.ndarray:
 
 
 def autocorrelation(values: np.ndarray, lag: int) -> float:
-    """Mean over assets."""
+    """Return the mean autocorrelation over assets."""
     return float(np.mean([np.corrcoef(v[lag:], v[:-lag])[0, 1] for v in values.T]))
 
 
@@ -63,13 +63,13 @@ def test_the_demo_market_looks_like_a_market() -> None:
                 np.corrcoef(np.abs(returns[:, asset]), np.log(bars.volume[1:, asset]))[0, 1] > 0.15
             )
         gap = np.log(bars.open[1:] / bars.close[:-1])
-        assert np.abs(gap).max() < 0.002  # a hair, far under the costs
-        # No return of a bar is worth trading for by itself: what can be learned shows over many bars.
+        assert np.abs(gap).max() < 0.002  # tiny, far below the costs
+        # Single-bar returns are not worth trading; the structure shows over many bars.
         assert abs(autocorrelation(returns, 1)) < 0.1
 
 
 def test_each_source_of_volatility_shows() -> None:
-    """Regimes, clusters and tails each leave a mark that the other two do not make (in brackets: without it)."""
+    """Regimes, clusters and tails each have their own effect (in brackets: without it)."""
     regimes, clusters, tails = [], [], []
     for seed in range(3):
         returns = log_returns(make_demo_market(seed))
@@ -85,14 +85,17 @@ def test_each_source_of_volatility_shows() -> None:
 
 
 def variance_ratio(bars: Bars, lag: int = 60) -> float:
-    """Variance of log returns over `lag` bars against `lag` times that over one: 1 for a random walk."""
+    """Return the variance of log returns over `lag` bars over `lag` times that of one bar.
+
+    It is 1 for a random walk.
+    """
     price = np.log(bars.close)
     long = price[lag:] - price[:-lag]
     return float(np.mean(long.var(axis=0) / (lag * np.diff(price, axis=0).var(axis=0))))
 
 
 def test_the_planted_autocorrelation_is_there() -> None:
-    """Var of w + d over k bars: k s² + 2 σ² (1 - φ^k), with s per bar of the walk and σ of the deviation."""
+    """Var of w + d over k bars: k s² + 2 σ² (1 - φ^k); s of the walk, σ of the deviation."""
     sigma, phi, s2, lag = 0.04, 0.97, 0.004**2 + 0.003**2, 60
     expected = (lag * s2 + 2 * sigma**2 * (1 - phi**lag)) / (lag * (s2 + 2 * sigma**2 * (1 - phi)))
     got = [
@@ -104,7 +107,7 @@ def test_the_planted_autocorrelation_is_there() -> None:
 
 
 def test_the_demo_markets_deviation_dies_out() -> None:
-    """The same seed with and without edge shares the walk, so the deviation itself can be seen: sd 4 %, φ .95."""
+    """One seed with and without edge has the same walk: their difference is the deviation."""
     bars, walk = make_demo_market(4), make_demo_market(4, edge=0.0)
     deviation = np.log(bars.close) - np.log(walk.close)
     assert deviation.std() == pytest.approx(DEMO_DEVIATION_SD, rel=0.15)
@@ -124,9 +127,9 @@ def test_a_market_is_a_function_of_its_seed(make: object) -> None:
 
 
 def test_the_default_market_stays_what_it_is() -> None:
-    """Rounded to ten digits, since the last bits of an exponential are the processor's.
+    """Rounded to ten digits, since the last bits of an exponential depend on the processor.
 
-    Change it knowingly: users compare runs.
+    Change it only on purpose: users compare runs.
     """
     bars = make_demo_market(0, bars=2000)
     text = ",".join(f"{value:.10g}" for value in bars.close[::100].ravel())
@@ -179,7 +182,7 @@ def test_shuffling_leaves_the_returns_and_takes_the_structure() -> None:
     assert np.array_equal(mixed.time, bars.time)
     assert variance_ratio(bars) < 0.7
     assert variance_ratio(mixed) == pytest.approx(1.0, abs=0.15)
-    # No asset is better than another, in the mean of simple returns, over the whole range.
+    # No asset has a higher mean simple return than another over the whole range.
     simple = mixed.close[1:] / mixed.close[:-1] - 1.0
     np.testing.assert_allclose(simple.mean(axis=0), 0.0, atol=1e-12)
     # The same bars: distribution, correlation between assets, and what happens within a bar.
@@ -206,10 +209,10 @@ def test_shuffling_keeps_holes_with_their_bars() -> None:
 def mean_reversion(
     bars: Bars, look: int = 72, threshold: float = 0.25, scale: float = 0.2
 ) -> Metrics:
-    """A rule one could write by hand: buy what is cheap against its mean of three days, sell what is dear.
+    """A hand-written rule: buy assets below their three-day mean, sell those above.
 
-    Orders go out at the close and fill at the next open with slippage and fee; cash only, 2 % of it kept; the
-    benchmark is equal weight, bought at the first fill with the same costs.
+    Orders are decided at the close and fill at the next open with slippage and fee; 2 % stay in
+    cash. The benchmark is equal weight, bought at the first fill with the same costs.
     """
     close, open_ = bars.close, bars.open
     price = np.log(close)
@@ -250,7 +253,7 @@ def mean_reversion(
 
 
 def test_the_edge_survives_costs() -> None:
-    """After .25 % fees and .05 % slippage the rule beats equal weight on every seed; without the edge it does not."""
+    """After 0.25 % fees and 0.05 % slippage the rule beats equal weight; without the edge not."""
     growth = [mean_reversion(make_demo_market(seed, bars=5000)).excess_growth for seed in range(3)]
     assert min(growth) > 2.0
     assert np.mean(growth) > 4.0
@@ -265,14 +268,15 @@ def test_the_planted_edge_survives_costs_and_its_shuffle_has_none() -> None:
     bars = make_planted_market(0, assets=5, bars=5000)
     planted = mean_reversion(bars)
     assert planted.excess_growth > 1.5
-    # What a shuffle leaves is luck, of either sign: half a year is short.
+    # A shuffle leaves only luck of either sign, since half a year is short.
     left = [mean_reversion(shuffled(bars, seed)).alpha for seed in range(3)]
     assert abs(np.mean(left)) < 0.2 * planted.alpha
 
 
 def test_what_a_shuffle_leaves_over_many_draws() -> None:
-    """Without costs a contrarian keeps under a twentieth of what the planted market gives (a shuffle is pinned at its
-    end, which is worth that little), so there is nothing to learn.
+    """Without costs, a contrarian gets less than 5 % of what the planted market gives.
+
+    The rest comes from the fixed last price of a shuffle, so there is nothing to learn.
     """
     bars = make_planted_market(0, assets=5, bars=5000)
     left = [contrarian(shuffled(bars, seed)) for seed in range(60)]
@@ -280,7 +284,7 @@ def test_what_a_shuffle_leaves_over_many_draws() -> None:
 
 
 def contrarian(bars: Bars, look: int = 72) -> float:
-    """Return per year in excess of half of equal weight, free of costs: the cheaper, the more of an asset is held."""
+    """Return the annual excess over half of equal weight, without costs, of a contrarian."""
     price = np.log(bars.close)
     sums = np.concatenate([np.zeros((1, price.shape[1])), np.cumsum(price, axis=0)])
     deviation = price[look - 1 : -1] - (sums[look:-1] - sums[: -look - 1]) / look

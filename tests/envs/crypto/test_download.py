@@ -1,4 +1,4 @@
-"""Downloads, against a server on the loopback: pages, resuming, failures, and never an open bar."""
+"""Downloads from a local server: pages, resuming, failures, and no open bars."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.envs.loopback import Market, serving
 
 STEP = 300
 COUNT = 2000
-NOW = START + COUNT * STEP - 100  # inside the last bar of the server: it is open
+NOW = START + COUNT * STEP - 100  # within the server's last bar, which is open
 
 
 @pytest.fixture
 def market() -> Iterator[Market]:
-    """Two thousand 5-minute bars from 2024-01-01, the last of them open at NOW."""
+    """Serve two thousand 5-minute bars from 2024-01-01, the last of them open at NOW."""
     bars = sample_bars(COUNT, ("X/USD",), "5m")
     columns = (bars.open, bars.high, bars.low, bars.close, bars.volume)
     rows = np.column_stack([bars.time.astype(float), *(column[:, 0] for column in columns)])
@@ -44,7 +44,7 @@ def alpaca(market: Market, **keywords: Any) -> AlpacaSource:
 
 
 def binance(market: Market, **keywords: Any) -> CcxtSource:
-    """ccxt's own Binance client with every address turned to the loopback."""
+    """Return ccxt's own Binance client with all its addresses replaced by the local server."""
     ccxt = pytest.importorskip("ccxt", reason="the extra [ccxt] is not installed")
     options = {"fetchMarkets": {"types": ["spot"]}, "fetchCurrencies": False}
     exchange = ccxt.binance({"enableRateLimit": False, "options": options})
@@ -69,12 +69,12 @@ def fetch(
 
 
 def stored(folder: Path, source: Source, timeframe: str = "5m") -> np.ndarray:
-    """(n, 6) rows of BTC's file."""
+    """Return the (n, 6) rows of BTC's file."""
     bars = read_bars(folder / f"BTC_{source.quote}-{timeframe}.parquet")
     return np.column_stack([bars.time.astype(float), bars.values])
 
 
-# ---- what comes, comes whole ----
+# ---- complete downloads ----
 
 
 @BOTH
@@ -178,7 +178,7 @@ def test_impossible_bars_are_left_out_and_counted(
 
 
 def test_ccxt_passes_over_pages_without_bars(tmp_path: Path) -> None:
-    """An exchange that answers by window, not by count: nothing before the listing, nothing in a long outage."""
+    """An exchange that answers by window, not by count: empty before the listing and in outages."""
     bars = sample_bars(600, ("X/USDT",), "5m")
     rows = np.column_stack(
         [bars.time * 1000, bars.open, bars.high, bars.low, bars.close, bars.volume]
@@ -205,7 +205,7 @@ def test_ccxt_passes_over_pages_without_bars(tmp_path: Path) -> None:
 
 
 class FakeExchange:
-    """What `CcxtSource` uses of a ccxt exchange."""
+    """The parts of a ccxt exchange that `CcxtSource` uses."""
 
     id = "okx"
     has = MappingProxyType({"fetchOHLCV": True})
@@ -423,7 +423,7 @@ def test_answers_that_no_waiting_mends(tmp_path: Path, market: Market, code: int
     assert len(market.asked) == 1
 
 
-# ---- what is refused ----
+# ---- invalid arguments ----
 
 
 def refused(source: Source, folder: Path, tickers: list[str] | None = None, **keywords: Any) -> str:

@@ -1,4 +1,4 @@
-"""Promises of the crypto environment: accounts that add up, no host synchronisation, parameters that matter."""
+"""The crypto environment: consistent accounts, no host synchronisation, effective parameters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from envs.support.errors import InputError, RunError
 from tests.envs.host_sync import NoHostSync
 from tests.envs.market_samples import WINDOWS, random_actions, random_params, run, sample_market
 
-# ---- money -------------------------------------------------------------------------------------------------
+# ---- money ----
 
 
 @settings(max_examples=15, deadline=None)
@@ -80,7 +80,7 @@ def test_the_reserve_and_the_largest_position_are_kept_at_the_order() -> None:
     assert torch.all(obs[:, 1:6].sum(1) > 0.74)
 
 
-# ---- the device --------------------------------------------------------------------------------------------
+# ---- the device ----
 
 
 def everything_on(seed: int = 0) -> tuple[Market, list[EnvParams]]:
@@ -152,7 +152,7 @@ def test_observations_are_written_where_one_wants_them() -> None:
         assert torch.equal(place, other.step(action).obs)
 
 
-# ---- parameters --------------------------------------------------------------------------------------------
+# ---- parameters ----
 
 FLIPS: dict[str, float] = {
     "action_scale": 0.5,
@@ -223,7 +223,7 @@ def test_privileged_age_is_seen_only_where_the_reward_depends_on_it() -> None:
     assert env.final_obs()[2, -1] == 1.0
 
 
-# ---- episodes ----------------------------------------------------------------------------------------------
+# ---- episodes ----
 
 
 def test_starts_are_even_over_the_training_bars_and_inside_them() -> None:
@@ -315,7 +315,7 @@ def test_seeds_repeat_and_differ() -> None:
     )
 
 
-# ---- faults ------------------------------------------------------------------------------------------------
+# ---- faults ----
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1.5, -1.0001])
@@ -357,7 +357,7 @@ def test_stepping_before_the_reset_is_refused() -> None:
         env.step(torch.zeros(3, 3))
 
 
-# ---- what is refused ---------------------------------------------------------------------------------------
+# ---- what is refused ----
 
 
 @pytest.mark.parametrize("shape", [(3, 1), (1, 3), (2, 3), (3, 4), (3,)])
@@ -411,7 +411,7 @@ def test_instruments_that_dont_fit_are_refused() -> None:
         Instruments((1.0,), (-2.0,))
 
 
-# ---- observations ------------------------------------------------------------------------------------------
+# ---- observations ----
 
 
 def test_lags_are_newest_first_and_padded_with_zeros() -> None:

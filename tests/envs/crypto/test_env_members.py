@@ -1,4 +1,4 @@
-"""Rows that don't know each other: slots, company, threads, checkpoints."""
+"""Independence of rows: slots, batch mates, threads, checkpoints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def members_results(
     actions: dict[int, Tensor],
     per_member: int,
 ) -> dict[int, list[Tensor]]:
-    """What each member sees when run in that company; members are known by their seeds."""
+    """Return each member's results in that batch; members are identified by their seeds."""
     env = CryptoEnv(
         market, params, WINDOWS, per_member, max_lookback=4, privileged_age=True, accounts=True
     )

@@ -1,4 +1,4 @@
-"""The batched environment against the plain one, step by step."""
+"""The batched environment against the reference, step by step."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.envs.market_samples import random_params, sample_market
 from tests.envs.reference_market import ReferenceMarket
 
 RELATIVE = 1e-11
-# A quantity may fall on either side of a whole number of increments by its last bit. Where increments are many and
-# small that happens now and then, and moves money by one of them.
+# A quantity may fall on either side of a whole number of increments by its last bit. With many
+# small increments that happens occasionally and changes an order by one increment.
 RELATIVE_WITH_INCREMENTS = 1e-8
 
 
 def reference_of(env: CryptoEnv, market: Market, row: int) -> ReferenceMarket:
-    """A plain market that starts where that row of the batched one now is."""
+    """Make a reference market in the state of that row of the batched one."""
     member = row // env.envs_per_member
     return ReferenceMarket(
         opens=market.bars.open.tolist(),
@@ -51,7 +51,7 @@ def compare(
     style: str,
     per_member: int = 2,
 ) -> int:
-    """Step both and compare everything in every step, over the ends of episodes; returns the orders that filled."""
+    """Step both across episodes and compare everything; return the number of filled orders."""
     env = CryptoEnv(
         market, params, [(0, 80), (90, market.length - 1)], per_member, accounts=True, debug=True
     )

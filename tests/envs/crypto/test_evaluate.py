@@ -1,4 +1,4 @@
-"""Trading test groups in one batch, and joining them to paths."""
+"""Trading test groups in one batch and joining them into paths."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def two_assets(bars: int = 300, hole_share: float = 0.0) -> Market:
 
 
 def policy(obs: Tensor) -> Tensor:
-    """Something deterministic that looks at the observation."""
+    """A deterministic policy that depends on the observation."""
     wave = torch.sin(obs[:, -2:].double() * 7.0 + obs[:, :2].double() * 3.0)
     return wave.float()
 

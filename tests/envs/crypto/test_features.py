@@ -1,4 +1,4 @@
-"""Features: causal, alive, and the same bits from the last W bars as from the whole history."""
+"""Features: causal, not constant, and the same bits from the last W bars as from all history."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRICES = ("open", "high", "low", "close")
 
 @pytest.fixture(scope="module")
 def market() -> Bars:
-    """A demo market with bars without volume, a hole over all assets, and one asset that stands still for a while."""
+    """Make a demo market with zero volume, a hole in all assets, and an asset that stands still."""
     bars = make_demo_market(3, assets=3, bars=2400)
     volume, hole = bars.volume.copy(), bars.hole.copy()
     prices = {name: getattr(bars, name).copy() for name in PRICES}
@@ -60,7 +60,7 @@ def test_shape_and_rows_before_the_memory_is_full(market: Bars, features: np.nda
 
 @pytest.mark.parametrize("timeframe", ["1m", "5m", "1h", "1d"])
 def test_live_equals_training_to_the_bit(timeframe: str) -> None:
-    """The last W bars alone give the features of the whole history, whatever the bar at which they begin."""
+    """The last W bars alone give the features of the whole history, wherever they begin."""
     bars = make_demo_market(1, assets=2, bars=1800, timeframe=timeframe)
     whole = compute_features(bars, RECIPE)
     rng = np.random.default_rng(0)
@@ -134,7 +134,7 @@ def test_real_bars_live_equals_training(real_data: Path) -> None:
 
 
 def test_features_do_not_depend_on_the_price_level(market: Bars, features: np.ndarray) -> None:
-    """No raw price, no absolute threshold: a millionth of the price gives the same bits (powers of two are exact)."""
+    """No absolute price or threshold: scaling the price (by a power of two) keeps the bits."""
     for factor in (2.0**-20, 2.0**12):
         scaled = {name: getattr(market, name) * factor for name in PRICES}
         assert np.array_equal(compute_features(replace(market, **scaled), RECIPE), features)
@@ -156,7 +156,7 @@ def test_bars_without_volume_and_a_market_that_stands_still(
 
 
 def pandas_features(bars: Bars, asset: int) -> dict[str, np.ndarray]:
-    """The default recipe written anew, with pandas for what pandas has and TA-Lib over the whole history for the rest."""
+    """Compute the default recipe independently, with pandas, and TA-Lib over the whole history."""
     frame = pd.DataFrame({name: getattr(bars, name)[:, asset] for name in (*PRICES, "volume")})
     high, low, close = (frame[name].to_numpy() for name in ("high", "low", "close"))
     made: dict[str, np.ndarray] = {}
@@ -202,7 +202,7 @@ def pandas_features(bars: Bars, asset: int) -> dict[str, np.ndarray]:
 
 
 def test_features_equal_formulas_over_the_whole_history() -> None:
-    """Restarting at an anchor 256 to 511 bars back changes next to nothing: what is older has decayed to under 1e-4."""
+    """Restarting at an anchor 256 to 511 bars back changes values by less than 1e-4."""
     bars = make_demo_market(5, assets=2, bars=3000)
     values = compute_features(bars, RECIPE)
     for asset in range(2):
@@ -229,7 +229,7 @@ def test_time_of_day_and_week_are_those_of_the_close() -> None:
 
 
 def test_the_range_of_the_breakout_excludes_the_current_bar() -> None:
-    """Were the current bar part of its own range, no close could ever leave it, and the feature would be zero for ever."""
+    """If the current bar were part of its own range, no close could leave it: always zero."""
     bars = make_demo_market(0, assets=1, bars=600)
     high, close, low = bars.high.copy(), bars.close.copy(), bars.low.copy()
     high[560], close[560] = 2 * high[540:560].max(), 1.9 * high[540:560].max()

@@ -1,4 +1,4 @@
-"""Sharpe ratios against luck: equal to two independent implementations, and properties that hold for any numbers."""
+"""Luck formulas: equal to two independent implementations, and general properties."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ sizes = st.integers(30, 5_000)
 
 
 def sample(seed: int, n: int = 400) -> NDArray[np.float64]:
-    """Skewed, fat-tailed returns."""
+    """Draw skewed, fat-tailed returns."""
     rng = np.random.default_rng(seed)
     return 0.01 * rng.standard_t(4, n) + 0.004 * rng.exponential(size=n) + 0.002 * rng.normal()
 
@@ -43,7 +43,7 @@ def test_equal_to_independent_implementations(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_equal_to_skfolio_given_its_moments(seed: int) -> None:
-    """skfolio takes the deviation with n - 1 and moments without correction for bias: the formula is the same."""
+    """skfolio uses n - 1 and moments without bias correction; the formula is the same."""
     returns = sample(seed)
     centred = returns - returns.mean()
     m2, m3, m4 = (float(np.mean(centred**power)) for power in (2, 3, 4))

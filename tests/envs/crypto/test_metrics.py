@@ -1,4 +1,4 @@
-"""Metrics against other people's implementations of the same formulas, and what they must not depend on."""
+"""Metrics against independent implementations, and invariances."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_alpha_and_beta_are_those_of_least_squares() -> None:
 
 @pytest.mark.parametrize("timeframe", list(SECONDS))
 def test_sharpe_uses_the_factor_of_the_timeframe(timeframe: str) -> None:
-    """Quiet error 10: the hourly factor on 5-minute bars."""
+    """Silent error 10: the hourly factor on 5-minute bars."""
     r, b = sample()
     factor = math.sqrt(365.25 * 86400 / SECONDS[timeframe])
     np.testing.assert_allclose(
@@ -126,7 +126,7 @@ def test_sharpe_uses_the_factor_of_the_timeframe(timeframe: str) -> None:
 
 
 def test_sharpe_does_not_depend_on_the_length_of_the_test() -> None:
-    """Quiet error 10: twice the same bars, the same ratios (to n - 1 against n), the same growth per year."""
+    """Silent error 10: repeating the bars keeps ratios (up to n - 1 to n) and annual growth."""
     r, b = sample(bars=5000)
     once, thrice = summary(r, b), summary(np.tile(r, 3), np.tile(b, 3))
     for name in ("sharpe", "equal_weight_sharpe", "information_ratio"):
@@ -157,7 +157,7 @@ def test_zero_variance_is_sharpe_zero_with_that_reason(returns: np.ndarray) -> N
 
 
 def test_rounding_of_money_is_no_variance() -> None:
-    """A portfolio that grows by the same rate each bar has returns that differ in their last bit; that is not risk."""
+    """Constant growth gives returns that differ in their last bit; that is not risk."""
     value = 10_000.0 * 1.0001 ** np.arange(1000)
     returns = value[1:] / value[:-1] - 1.0
     assert np.ptp(returns) > 0.0
@@ -232,7 +232,7 @@ def test_the_default_objective() -> None:
 
 
 def test_a_path_that_hardly_trades_scores_at_most_minus_one() -> None:
-    """In a falling market cash beats equal weight: without this rule "never trade" would win the search."""
+    """In a falling market cash beats equal weight; without this rule, not trading would win."""
     _, equal = sample()
     equal = equal[None] - 0.001
     idle = objective(paths_of(np.zeros_like(equal), equal, trades=0.0, exposure=0.0), "1h")
@@ -249,7 +249,7 @@ def test_a_path_that_hardly_trades_scores_at_most_minus_one() -> None:
     assert objective(paths_of(good, equal, trades=30 / 3000), "1h").value > 0.0
     assert objective(paths_of(good, equal, exposure=0.049), "1h").value == -1.0
     assert objective(paths_of(good, equal, exposure=0.0501), "1h").value > 0.0
-    # A loss is not forgiven: min(0, score) - 1.
+    # A loss still counts: min(0, score) - 1.
     bad = 1.5 * equal
     score = objective(paths_of(bad - 0.002, equal), "1h").value
     assert score < 0.0

@@ -1,4 +1,4 @@
-"""Netting: rows that are sub-accounts of one account cross their orders at the close, and only the net is sent."""
+"""Netting: sub-accounts cross their orders at the close, and only the net order is sent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FREE = EnvParams(minimum_order=0.0)
 def ledger_of(
     cash: list[float], units: np.ndarray, buy: np.ndarray, sell: np.ndarray, close: np.ndarray
 ) -> tuple[Ledger, torch.Tensor]:
-    """A ledger between `plan` and `fill`, and the close as its rows see it. Arrays (N, R); close (N,)."""
+    """Make a ledger between `plan` and `fill`, and its rows' close. Arrays (N, R); close (N,)."""
     ledger = Ledger(units.shape[1], units.shape[0])
     ledger.cash.copy_(torch.tensor(cash, dtype=torch.float64))
     ledger.units.copy_(torch.from_numpy(units))
@@ -40,9 +40,9 @@ def state(ledger: Ledger) -> dict[str, torch.Tensor]:
 def scalar_reference(
     cash: list[float], units: np.ndarray, buy: np.ndarray, sell: np.ndarray, close: np.ndarray
 ) -> tuple[list[float], np.ndarray, np.ndarray, np.ndarray]:
-    """Every buyer meets every seller, one pair after the other, each pair in proportion: the plain way to say it.
+    """Cross each buyer with each seller in proportion, pair by pair.
 
-    Returns cash, units, what is left to buy (quote units) and to sell (units).
+    Returns cash, units, and the remaining orders to buy (quote units) and to sell (units).
     """
     cash, units, buy, sell_units = list(cash), units.copy(), buy.copy(), sell * units
     for asset in range(len(close)):
@@ -80,7 +80,7 @@ def test_crossing_is_what_pairs_of_rows_would_do_and_makes_no_money(
     netted = Venue(FREE, Instruments.unrestricted(assets)).net(ledger, at)
     after = state(ledger)
     expected = scalar_reference(cash, units, buy, sell, close)
-    # Orders worth less than anyone could place are not sent.
+    # Orders below the smallest possible amount are not sent.
     for found, wanted in zip(
         (after["cash"], after["units"], after["buy"], after["sell"] * after["units"]),
         expected,
@@ -101,7 +101,7 @@ def test_crossing_is_what_pairs_of_rows_would_do_and_makes_no_money(
 
 
 def crossed_pair(minimum: float = 0.0) -> tuple[Ledger, Netted]:
-    """Row 0 sells 6 of its 6 units at 10; row 1, flat, buys for 40; row 2 holds 2 units and does nothing."""
+    """Row 0 sells its 6 units at 10; row 1, flat, buys for 40; row 2 holds 2 units, no orders."""
     ledger, close = ledger_of(
         [0.0, 100.0, 0.0],
         np.array([[6.0, 0.0, 2.0]]),

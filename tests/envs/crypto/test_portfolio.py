@@ -1,4 +1,4 @@
-"""The order rules as pure functions, as the paper trader and the simulated broker use them."""
+"""The order rules as pure functions for the paper trader and the simulated broker."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_they_do_what_the_environment_does(seed: int, rows: int, holes: float) -
         orders = plan_orders(portfolio, closes[bar], action, rules)
         after, fills = fill_orders(portfolio, orders, opens[bar + 1], hole[bar + 1], rules)
         for part, copy in zip(portfolio, before, strict=True):
-            assert torch.equal(part, copy)  # pure: what went in stays as it was
+            assert torch.equal(part, copy)  # pure: the input is unchanged
         portfolio = mark(after, closes[bar + 1], rules)
         account, theirs = env.account, env.portfolio()
         assert account is not None
@@ -65,7 +65,7 @@ def test_they_do_what_the_environment_does(seed: int, rows: int, holes: float) -
 def one_position(
     units: float, close: float, params: EnvParams, action: float, rules: Instruments | None = None
 ):  # type: ignore[no-untyped-def]
-    """The orders for a single asset of which that much is held, beside 1,000 in cash."""
+    """Plan orders for a single asset with that position and 1,000 in cash."""
     portfolio = open_portfolio(1000.0, 1)._replace(
         units=torch.tensor([[units]], dtype=torch.float64)
     )
@@ -75,7 +75,7 @@ def one_position(
     )
 
 
-# V is 2,000 in all of these: 1,000 in cash and 1,000 in the position.
+# V is 2,000 in all cases: 1,000 in cash and 1,000 in the position.
 @pytest.mark.parametrize(
     ("action", "scale", "sold", "whole", "dropped"),
     [

@@ -1,4 +1,4 @@
-"""Folds: what trains never touches what is tested, and a fold that tested it supplies every cell of every path."""
+"""Folds: training never touches test bars, and each path cell comes from a fold that tested it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_what_every_division_keeps(
     start, stop = splits.holdout
     assert stop == count
     assert count - start == round(where["holdout"] * count)
-    # The groups tile the bars between the first decision and the hold-out, in nearly equal parts.
+    # The groups cover the bars from the first decision to the hold-out in nearly equal parts.
     assert splits.groups[0][0] == where["first_bar"] + 1
     assert splits.groups[-1][1] == start
     assert all(a[1] == b[0] for a, b in itertools.pairwise(splits.groups))
@@ -74,19 +74,20 @@ def test_what_every_division_keeps(
             assert where["first_bar"] <= first < last < start
             for group in fold.test_groups:
                 a, b = splits.groups[group]
-                # Every bar that is decided or valued on lies more than the purge before, or purge and embargo behind.
+                # Every bar decided or valued on lies more than the purge before the test, or more
+                # than purge and embargo after it.
                 assert last < a - splits.purge or first >= b + splits.purge + splits.embargo
-                # So no feature of one side, lags included, reads a bar whose return belongs to the other.
+                # So no feature of one side, lags included, reads a bar with a return of the other.
                 reach = where["memory"] + where["lookback"] - 2
                 assert last < a - 1 - reach or first - reach > b - 1
                 if cv.scheme in ("walk-forward", "single"):
                     assert last < a
-        # Segments are maximal runs: they never touch, so none crosses a seam.
+        # Windows are maximal runs: they do not touch, so none spans a gap.
         assert all(one[1] + 1 < other[0] for one, other in itertools.pairwise(fold.train))
         groups = [splits.groups[group] for group in fold.test_groups]
         assert splits.test_windows(fold) == [(a - 1, b - 1) for a, b in groups]
         assert all(first >= where["first_bar"] for first, _ in splits.test_windows(fold))
-    # Every cell of every path is supplied by a fold that tested that group, and each fold's test is used exactly once.
+    # Every path cell comes from a fold that tested that group; each fold's test is used once.
     assert splits.paths.dtype == np.int64
     used = []
     for path in splits.paths:
@@ -96,7 +97,7 @@ def test_what_every_division_keeps(
     assert sorted(used) == sorted(
         (fold.index, group) for fold in splits.folds for group in fold.test_groups
     )
-    # Joined paths put every bar's value where `path_bars` says.
+    # Joined paths have each bar's value at its position in `path_bars`.
     cells = {(f, g): np.arange(*splits.groups[g]) + 1e6 * f for f, g in used}
     joined = splits.join(cells)
     assert joined.shape == (len(splits.paths), len(splits.path_bars))
@@ -123,7 +124,7 @@ def test_cpcv_of_six_and_two_has_fifteen_folds_and_five_paths() -> None:
 
 
 def trained(splits: Splits, fold: int) -> list[int]:
-    """All bars that a fold's training windows touch."""
+    """Return all bars of a fold's training windows."""
     return [bar for first, last in splits.folds[fold].train for bar in range(first, last + 1)]
 
 
@@ -133,9 +134,9 @@ def trained(splits: Splits, fold: int) -> list[int]:
 def test_equal_to_skfolio(groups: int, tested: int, size: int) -> None:
     """Same folds, same training bars, same paths.
 
-    Conventions that differ: skfolio puts a remainder into the last group (so the count here is a multiple), and knows
-        no bar before the first group, where a decision may be made here (first_bar); training runs too short for an
-        episode are left out here.
+    Different conventions: skfolio puts a remainder into the last group (so the count here is a
+    multiple) and has no bar before the first group, where decisions are possible here (first_bar);
+    training runs too short for an episode are left out here.
     """
     purge, embargo, first_bar = 12, 24, 10
     count = first_bar + 1 + groups * size
@@ -161,10 +162,11 @@ def test_equal_to_skfolio(groups: int, tested: int, size: int) -> None:
 
 @pytest.mark.parametrize(("groups", "tested"), [(5, 2), (6, 2), (5, 1)])
 def test_equal_to_purgedcv(groups: int, tested: int) -> None:
-    """Same folds, training bars and joined paths, also where the groups differ in length.
+    """Same folds, training bars and joined paths, also with groups of different lengths.
 
-    Conventions that differ: purgedcv counts the embargo from the end of the test group, so that it overlaps the purge
-        (here it comes after: we give it the sum), and its purge of h drops what lies less than h away on the clock.
+    Different conventions: purgedcv counts the embargo from the end of the test group, so that it
+    overlaps the purge (here it follows, so purgedcv gets the sum), and its purge of h drops what
+    is less than h away in time.
     """
     purge, embargo, first_bar, count = 12, 24, 0, 1203
     cv = CrossValidation(
@@ -218,7 +220,7 @@ def test_single_tests_the_last_group() -> None:
 
 
 def test_scraps_too_short_for_an_episode_are_left_out() -> None:
-    """Between two tested groups a few bars may survive both purges; one as short as that would cap every episode."""
+    """A few bars between two tested groups may survive both purges; such a run is left out."""
     splits = usual(7800)
     lengths = [last - first for fold in splits.folds for first, last in fold.train]
     assert min(lengths) >= min(168, (splits.groups[0][1] - splits.groups[0][0]) // 4)
@@ -243,7 +245,7 @@ def test_too_few_bars_name_how_many_are_needed() -> None:
 
 
 def test_where_no_number_of_bars_would_do() -> None:
-    """With two groups, both tested sides leave one; an embargo of half of all bars leaves none."""
+    """Two groups, both tested, leave one fold each; an embargo of half the bars leaves none."""
     with pytest.raises(InputError, match="no number of bars would be enough"):
         usual(5000, groups=2, test_groups=1, embargo_share=0.9)
 

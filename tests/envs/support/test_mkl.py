@@ -1,4 +1,4 @@
-"""MKL's reproducible mode is on wherever sweepd is imported in time, and a warning says where it was not."""
+"""MKL's reproducible mode: set on import, with a warning if sweepd is imported too late."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ needs_mkl = pytest.mark.skipif(NO_MKL, reason="this build of torch has no MKL: n
 
 
 def run(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A fresh interpreter without this one's mode."""
+    """Run code in a new interpreter without this one's mode."""
     environment = {
         name: value for name, value in os.environ.items() if name != VARIABLE
     } | variables
@@ -39,7 +39,7 @@ def test_these_tests_run_in_the_reproducible_mode() -> None:
 
 @pytest.mark.parametrize("package", ["agents", "optimize", "deploy"])
 def test_every_package_requests_the_mode(package: str) -> None:
-    """`envs` requests it; the others import that one before anything else."""
+    """`envs` requests the mode, and the other packages import `envs` first."""
     assert importlib.import_module(package).envs is importlib.import_module("envs")
 
 

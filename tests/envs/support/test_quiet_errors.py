@@ -1,6 +1,7 @@
-"""The quiet errors of earlier systems that belong to the environment, each by its number in the specification.
+"""Silent errors of earlier systems that concern the environment, by their specification number.
 
-Elsewhere: 7 (the order of tickers in a bundle), 11 (hyperparameters of the agent), 13, 14 (out of memory) and 15.
+Other tests cover 7 (ticker order in bundles), 11 (the agent's hyperparameters), 13, 14 (out of
+memory) and 15.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tests.envs.market_samples import random_params, sample_market
 def flat_market(
     closes: list[float], opens: list[float] | None = None, instruments: Instruments | None = None
 ) -> Market:
-    """One asset with those prices (the opens are the closes before them, unless given), and no features to speak of."""
+    """Make one asset with those prices. Opens default to the previous closes; no real features."""
     close = np.array(closes)[:, None]
     before = np.vstack([close[:1], close[:-1]]) if opens is None else np.array(opens)[:, None]
     shape = close.shape
@@ -64,7 +65,7 @@ def replay(market: Market, params: EnvParams, actions: list[float]) -> CryptoEnv
 FREE = EnvParams(fee=0.0, slippage=0.0, cash_reserve=0.0, action_scale=0.5, minimum_order=10.0)
 
 
-# ---- 1: an action scale that makes every order smaller than the minimum --------------------------------------------
+# ---- 1: an action scale that makes every order smaller than the minimum ----
 
 
 def test_1_at_every_corner_of_the_default_ranges_small_actions_trade() -> None:
@@ -92,7 +93,7 @@ def test_1_at_every_corner_of_the_default_ranges_small_actions_trade() -> None:
     assert float(trades.min()) >= 30, params[int(trades.argmin()) // 2]
 
 
-# ---- 2: a batch that is another MDP than the single environment -----------------------------------------------------
+# ---- 2: a batch that is another MDP than the single environment ----
 
 
 def test_2_one_row_and_many_are_the_same_mdp() -> None:
@@ -127,12 +128,12 @@ def test_2_nobody_trades_on_borrowed_money() -> None:
         assert float(env.portfolio().cash.min()) >= 0.0
 
 
-# ---- 3: a reset that forgets part of the state ----------------------------------------------------------------------
+# ---- 3: a reset that forgets part of the state ----
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_3_every_later_episode_equals_the_first(by_hand: bool) -> None:
-    """The same bars and actions again after an eventful episode: the same rewards and observations, to the last bit."""
+    """After an eventful episode, the same bars and actions give the same results to the bit."""
     market = sample_market(hole_share=0.1)
     params = random_params(
         1, trailing_stop=0.02, max_holding_bars=3, drawdown_penalty=1.0, time_decay_floor=0.1
@@ -160,7 +161,7 @@ def test_3_every_later_episode_equals_the_first(by_hand: bool) -> None:
             assert torch.equal(one, two)
 
 
-# ---- 4: stop-loss amounts in the wrong unit -------------------------------------------------------------------------
+# ---- 4: stop-loss amounts in the wrong unit ----
 
 
 def test_4_a_triggered_stop_sells_all_of_the_position() -> None:
@@ -183,7 +184,7 @@ def test_4_a_stop_overrides_even_a_buy() -> None:
     assert env.portfolio().units.item() == 0.0
 
 
-# ---- 5: prices and decisions that are bars old or not closed yet ----------------------------------------------------
+# ---- 5: prices and decisions that are bars old or not closed yet ----
 
 
 def test_5_orders_fill_at_the_next_open_and_at_no_other_price() -> None:
@@ -232,7 +233,7 @@ def test_5_decisions_see_the_closed_bar_and_nothing_after_it() -> None:
     assert not torch.equal(observed(now), obs)
 
 
-# ---- 6: a stop that latches for ever; dust that can't be sold -------------------------------------------------------
+# ---- 6: a stop that latches for ever; dust that can't be sold ----
 
 
 def test_6_after_a_stop_the_asset_can_be_bought_again_and_its_high_begins_anew() -> None:
@@ -260,7 +261,7 @@ def test_6_dust_can_be_sold_however_small_and_leaves_nothing(increment: float) -
 
 
 def test_6_a_holding_rule_whose_sale_is_too_small_doesnt_block_the_asset() -> None:
-    """A tenth of the position is under the minimum, the rest is above it: dropped, but the clock restarts."""
+    """A tenth of the position is below the minimum: dropped, but the clock restarts."""
     market = flat_market([100.0] * 12)
     params = dataclasses.replace(
         FREE, action_scale=0.005, max_holding_bars=2, max_holding_fraction=0.1
@@ -274,11 +275,11 @@ def test_6_a_holding_rule_whose_sale_is_too_small_doesnt_block_the_asset() -> No
     assert env.portfolio().units.item() == pytest.approx(0.25)
 
 
-# ---- 7: tickers in another order ------------------------------------------------------------------------------------
+# ---- 7: tickers in another order ----
 
 
 def test_7_the_order_of_assets_is_the_order_of_tickers_everywhere() -> None:
-    """Assets turned about in bars and actions: positions, observations and money follow."""
+    """Permuted assets in bars and actions permute positions, observations and money alike."""
     rules = Instruments((0.0, 5.0, 50.0, 0.0), (0.0, 0.1, 0.0, 1.0))
     market = sample_market(assets=4, hole_share=0.1, instruments=rules)
     order = [2, 0, 3, 1]
@@ -309,7 +310,7 @@ def test_7_the_order_of_assets_is_the_order_of_tickers_everywhere() -> None:
         torch.testing.assert_close(torch.cat(blocks, dim=1), second.obs[:, 1:13])
 
 
-# ---- 8: a feature that is identically zero --------------------------------------------------------------------------
+# ---- 8: a feature that is identically zero ----
 
 
 def test_8_no_feature_of_the_default_recipe_is_constant() -> None:
@@ -320,7 +321,7 @@ def test_8_no_feature_of_the_default_recipe_is_constant() -> None:
         assert np.std(column) > 1e-3, name
 
 
-# ---- 9: an episode across a seam; a purge that removes nothing ------------------------------------------------------
+# ---- 9: an episode across a seam; a purge that removes nothing ----
 
 
 def test_9_episodes_stay_between_the_purged_bars() -> None:
@@ -346,7 +347,7 @@ def test_9_episodes_stay_between_the_purged_bars() -> None:
             assert not tested[decided + 1].any()  # and nothing is valued there either
 
 
-# ---- 10: Sharpe with the factor of another timeframe ----------------------------------------------------------------
+# ---- 10: Sharpe with the factor of another timeframe ----
 
 
 def test_10_sharpe_follows_the_timeframe_and_not_the_length_of_the_test() -> None:
@@ -357,18 +358,18 @@ def test_10_sharpe_follows_the_timeframe_and_not_the_length_of_the_test() -> Non
     assert hourly == pytest.approx(np.sqrt(24 * 365.25) * returns.mean() / returns.std(ddof=1))
 
 
-# ---- 11: hyperparameters that never arrive --------------------------------------------------------------------------
+# ---- 11: hyperparameters that never arrive ----
 
 
 def test_11_every_searched_parameter_of_the_environment_is_one_of_its_parameters() -> None:
-    """That each moves the trajectory is held by test_env.py, over all fields of EnvParams."""
+    """test_env.py checks for all fields of EnvParams that each changes the trajectory."""
     for name in PRESETS:
         table = tomllib.loads((files("optimize") / "spaces" / f"{name}.toml").read_text())
         known = {field.name for field in dataclasses.fields(EnvParams)}
         assert set(table.get("env", {})) <= known, name
 
 
-# ---- 12: all parallel environments starting at the same bar ---------------------------------------------------------
+# ---- 12: all parallel environments starting at the same bar ----
 
 
 def test_12_parallel_rows_start_at_different_bars_and_change_them() -> None:
@@ -387,7 +388,7 @@ def test_12_parallel_rows_start_at_different_bars_and_change_them() -> None:
     assert float((second == first).double().mean()) < 0.1
 
 
-# ---- 14: one member's NaN -------------------------------------------------------------------------------------------
+# ---- 14: one member's NaN ----
 
 
 def test_14_a_members_nan_reaches_nobody_and_ends_with_its_reset() -> None:

@@ -1,13 +1,14 @@
-"""A replayed session of a slot's champion as it would trade live, through Alpaca's API: how far from the simulator?
+"""Tracking of a slot's champion in live trading through Alpaca's API against the simulator.
 
     python -m tests.deploy.trading.live.tracking crypto-1h --deployments deployments [--bars 2000]
         [--save scripts/bench/results/trader_tracking.json]
 
-The live trader (`LiveSession`) trades the newest bars of the champion's data with a clock that leaps from bar to bar,
-through the Alpaca broker and a loopback server that fills at the next bar's open, half of the spread away: the
-champion's slippage. Beside it runs the simulator on the same bars. Printed: the tracking error between the two, whether
-the ledger is the server's, and the difference to the canonical score of the same bars. The registry is a copy, so
-nothing of the real one changes.
+The live trader (`LiveSession`) trades the newest bars of the champion's data with a clock that
+jumps from bar to bar, through the Alpaca broker and a local server that fills at the next bar's
+open, half of the spread away, which is the champion's slippage. The simulator trades the same bars.
+Printed are the tracking error between the two, whether the ledger agrees with the server, and the
+difference from the canonical score of the same bars. The registry is copied, so the original does
+not change.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from tests.deploy.trading.live.world import World
 
 
 def main() -> int:
-    """Print and save the figures; exit code 1 where the ledger is not the server's."""
+    """Print and save the figures. Returns 1 if the ledger differs from the server."""
     parser = benchmark_parser(__doc__)
     parser.add_argument("slot")
     parser.add_argument("--deployments", type=Path, default=Path("deployments"))
