@@ -12,14 +12,8 @@ from typing import Any
 import torch
 
 from agents.algorithms.d3qn import D3QN, D3QNParams, D3QNStats
-from agents.algorithms.elegantrl_agents import (
-    KINDS,
-    PREFIX,
-    AgentKind,
-    ElegantAgents,
-    ElegantStats,
-    kind_of,
-)
+from agents.algorithms.elegantrl_agents import ElegantAgents, ElegantStats
+from agents.algorithms.elegantrl_kinds import KINDS, PREFIX, AgentKind, kind_of
 from agents.algorithms.heuristic import HeuristicParams, Heuristics, HeuristicStats
 from agents.algorithms.ppo import PPO
 from agents.algorithms.ppo_params import PPOParams

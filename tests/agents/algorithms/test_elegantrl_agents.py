@@ -12,7 +12,8 @@ from elegantrl.train.replay_buffer import ReplayBuffer
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from agents.algorithms.elegantrl_agents import BROKEN, KINDS, ElegantAgents, kind_of
+from agents.algorithms.elegantrl_agents import ElegantAgents
+from agents.algorithms.elegantrl_kinds import BROKEN, KINDS, kind_of
 from agents.algorithms.elegantrl_run import ElegantEnv
 from agents.algorithms.table import get_algorithm
 from agents.policy.frozen import FrozenPolicy
