@@ -22,8 +22,8 @@ from deploy.games.panel import Opponent, Panel, PanelGames, judge_panel, panel_s
 from deploy.games.panel import compare as compare_players
 from deploy.promotion.promoter import Promoter
 from deploy.promotion.promotion import CandidateOutcome, GateResult, Promotion
-from deploy.promotion.rules import Finding, GateRule, judge
-from deploy.registry.records import Evaluation
+from deploy.promotion.rules import GateRule, RuleFinding, judge
+from deploy.registry.records import CountedEvaluation
 from deploy.registry.registry import Registry
 from envs.support.errors import InputError
 
@@ -157,7 +157,7 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GameResult, GamePr
         candidate: GameCandidate,
         *,
         thorough: bool,  # noqa: ARG002 (no check of this stage is slow)
-    ) -> tuple[Finding, ...]:
+    ) -> tuple[RuleFinding, ...]:
         evidence = GameEvidence(candidate.faults, solved=self.study.game.solved)
         return tuple(judge(self.rules, evidence, SEARCH))
 
@@ -168,7 +168,9 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GameResult, GamePr
         present = self._load(champion)
         return present is not None and present.members_sha256 == draft.members_sha256
 
-    def _evaluate(self, candidate: GameCandidate, draft: GameBundle) -> tuple[Evaluation, Panel]:
+    def _evaluate(
+        self, candidate: GameCandidate, draft: GameBundle
+    ) -> tuple[CountedEvaluation, Panel]:
         look = self.registry.evaluations.record_panel(
             self.game,
             self.games,
@@ -182,7 +184,7 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GameResult, GamePr
         )
         return look, judge_panel(self._panel_games(draft, look), look.number, draft.player)
 
-    def _panel_games(self, draft: GameBundle, look: Evaluation) -> PanelGames:
+    def _panel_games(self, draft: GameBundle, look: CountedEvaluation) -> PanelGames:
         seed = panel_seed(self.study.spec.seed, look.number)
         return PanelGames(self.study.game, draft.params, self.games, seed)
 
@@ -190,7 +192,7 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GameResult, GamePr
         self,
         candidate: GameCandidate,
         draft: GameBundle,
-        look: Evaluation,
+        look: CountedEvaluation,
         score: Panel,
         champion: str | None,
     ) -> tuple[GameEvidence, Panel]:
@@ -210,9 +212,9 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GameResult, GamePr
     def _result(
         self,
         candidate: GameCandidate,
-        findings: tuple[Finding, ...],
+        findings: tuple[RuleFinding, ...],
         *,
-        look: Evaluation | None = None,
+        look: CountedEvaluation | None = None,
         score: Panel | None = None,
         bundle: GameBundle | None = None,
     ) -> GameResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from deploy.market.backtests import SearchStatistics
-from deploy.promotion.rules import Finding
+from deploy.promotion.rules import RuleFinding
 from envs.crypto import luck
 from envs.crypto.timeframe import bars_per_year
 
@@ -33,7 +33,7 @@ ALIKE = (
 
 
 def why_none(
-    *, judged_count: int, name: str, findings: Sequence[Finding], search: SearchStatistics
+    *, judged_count: int, name: str, findings: Sequence[RuleFinding], search: SearchStatistics
 ) -> str:
     """One paragraph: the closest candidate, which rules it failed and by how much, and advice."""
     lacking = [finding for finding in findings if finding.verdict in ("fail", "defer")]

@@ -30,7 +30,7 @@ MOST_POINTS, MOST_TRIALS = 1500, 80
 
 
 @dataclass(frozen=True, eq=False)
-class EquityCurve:
+class PlotLine:
     """A line of an equity plot. returns: (L,) per bar. width, alpha: of the line."""
 
     label: str | None
@@ -41,7 +41,7 @@ class EquityCurve:
 
 
 def draw_equity(
-    top: Axes, bottom: Axes, time: NDArray[np.int64], curves: Sequence[EquityCurve], title: str
+    top: Axes, bottom: Axes, time: NDArray[np.int64], curves: Sequence[PlotLine], title: str
 ) -> None:
     """Plot the value of one unit over time, and below it the drawdown.
 

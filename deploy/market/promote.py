@@ -27,9 +27,16 @@ from deploy.market.scoring import Score, bootstrap_seed, compare_with_champion, 
 from deploy.promotion.bootstrap import draws_for, gate_level, mean_above_zero
 from deploy.promotion.promoter import Promoter
 from deploy.promotion.promotion import CandidateOutcome, GateResult, Promotion
-from deploy.promotion.rules import NOT_EVALUATED, Finding, GateRule, judge, not_evaluated, passed
+from deploy.promotion.rules import (
+    NOT_EVALUATED,
+    GateRule,
+    RuleFinding,
+    judge,
+    not_evaluated,
+    passed,
+)
 from deploy.registry.bundle_files import finite
-from deploy.registry.records import Evaluation
+from deploy.registry.records import CountedEvaluation
 from deploy.registry.registry import Registry
 from envs.crypto.bars import Bars, load_bars
 from envs.crypto.study_data import load_study_bars, study_splits
@@ -221,7 +228,7 @@ class MarketPromoter(Promoter[MarketCandidate, Score, Bundle, MarketResult, Mark
 
     def _judge_first_stage(
         self, candidate: MarketCandidate, *, thorough: bool
-    ) -> tuple[Finding, ...]:
+    ) -> tuple[RuleFinding, ...]:
         evidence = candidate.evidence()
         findings = tuple(judge(self.rules, evidence, CROSS_VALIDATION))
         if candidate.faults or not (thorough or passed(findings)):
@@ -237,7 +244,9 @@ class MarketPromoter(Promoter[MarketCandidate, Score, Bundle, MarketResult, Mark
     def _is_champion(self, draft: Bundle, champion: str | None) -> bool:
         return champion is not None and _same_policy(self.registry.bundle(champion, Bundle), draft)
 
-    def _evaluate(self, candidate: MarketCandidate, draft: Bundle) -> tuple[Evaluation, Score]:
+    def _evaluate(
+        self, candidate: MarketCandidate, draft: Bundle
+    ) -> tuple[CountedEvaluation, Score]:
         first, end = self._holdout
         look = self.registry.evaluations.record_holdout(
             draft.manifest.tickers,
@@ -265,7 +274,7 @@ class MarketPromoter(Promoter[MarketCandidate, Score, Bundle, MarketResult, Mark
         self,
         candidate: MarketCandidate,
         draft: Bundle,
-        look: Evaluation,
+        look: CountedEvaluation,
         score: Score,
         champion: str | None,
     ) -> tuple[MarketEvidence, Score]:
@@ -297,9 +306,9 @@ class MarketPromoter(Promoter[MarketCandidate, Score, Bundle, MarketResult, Mark
     def _result(
         self,
         candidate: MarketCandidate,
-        findings: tuple[Finding, ...],
+        findings: tuple[RuleFinding, ...],
         *,
-        look: Evaluation | None = None,
+        look: CountedEvaluation | None = None,
         score: Score | None = None,
         bundle: Bundle | None = None,
     ) -> MarketResult:

@@ -21,7 +21,7 @@ from deploy.market.pictures import (
     CHAMPION,
     EQUAL,
     OWN,
-    EquityCurve,
+    PlotLine,
     draw_equity,
     draw_folds,
     draw_logits,
@@ -217,15 +217,15 @@ def pictures(
         wspace=0.28,
     )
     score = chosen.score
-    equities: list[tuple[NDArray[np.int64], list[EquityCurve], str]] = []
+    equities: list[tuple[NDArray[np.int64], list[PlotLine], str]] = []
     if (
         material.time is not None
         and material.returns is not None
         and material.equal_weight is not None
     ):
-        curves = [EquityCurve("equal weight", material.equal_weight[0], EQUAL)]
+        curves = [PlotLine("equal weight", material.equal_weight[0], EQUAL)]
         curves += [
-            EquityCurve(
+            PlotLine(
                 f"{chosen.name}, one line per path" if row == 0 else None, returns, OWN, 0.9, 0.7
             )
             for row, returns in enumerate(material.returns)
@@ -233,11 +233,11 @@ def pictures(
         equities.append((material.time, curves, "Cross-validation: bars not used in training"))
     if score is not None:
         curves = [
-            EquityCurve("equal weight", score.equal_weight, EQUAL),
-            EquityCurve(chosen.name, score.returns, OWN),
+            PlotLine("equal weight", score.equal_weight, EQUAL),
+            PlotLine(chosen.name, score.returns, OWN),
         ]
         if material.champion is not None and len(material.champion) == len(score.returns):
-            curves.append(EquityCurve("present champion", material.champion, CHAMPION))
+            curves.append(PlotLine("present champion", material.champion, CHAMPION))
         equities.append((score.time, curves, "Hold-out: bars that no trial used"))
     for index, (time, curves, title) in enumerate(equities):
         place = grid[0, :] if len(equities) == 1 else grid[0, index]

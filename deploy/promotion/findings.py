@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from deploy.promotion.rules import NOT_EVALUATED, Finding
+from deploy.promotion.rules import NOT_EVALUATED, RuleFinding
 from deploy.registry.bundle_files import NAME_DIGITS
 
 SYNTHETIC = (
@@ -37,7 +37,7 @@ def short(hash_: str | None) -> str:
     return hash_[:NAME_DIGITS] if hash_ else "none"
 
 
-def stage_text(findings: Sequence[Finding], stage: str) -> Text:
+def stage_text(findings: Sequence[RuleFinding], stage: str) -> Text:
     """The result of a stage in a few words."""
     findings = [finding for finding in findings if finding.stage == stage]
     for verdict in ("fail", "defer", NOT_EVALUATED):
@@ -48,7 +48,7 @@ def stage_text(findings: Sequence[Finding], stage: str) -> Text:
     return Text("pass", style="green") if findings else Text("-", style="dim")
 
 
-def findings_table(title: str, findings: Sequence[Finding]) -> Table:
+def findings_table(title: str, findings: Sequence[RuleFinding]) -> Table:
     """Every rule with value, limit, verdict and explanation."""
     table = Table(title=title, title_justify="left")
     table.add_column("rule")
@@ -78,7 +78,7 @@ def findings_table(title: str, findings: Sequence[Finding]) -> Table:
     return table
 
 
-def limit(finding: Finding, between: str = " ") -> str:
+def limit(finding: RuleFinding, between: str = " ") -> str:
     """A finding's limit, with the default limit if a user set another."""
     text = f"{finding.comparison} {finding.limit:g}"
     return (
@@ -95,7 +95,7 @@ def verdict(said: str, is_loosened: bool) -> Text:
     return Text(said, style=VERDICT_STYLE.get(said, ""))
 
 
-def number(finding: Finding, absent: str) -> str:
+def number(finding: RuleFinding, absent: str) -> str:
     """A finding's value, or `absent`."""
     if finding.value is None:
         return absent
@@ -107,7 +107,7 @@ def findings_page(
     title: str,
     headline: str,
     opening: Sequence[str],
-    findings: Sequence[Finding],
+    findings: Sequence[RuleFinding],
     picture: bytes,
     described: str,
     reading: Sequence[tuple[str, str]],
@@ -162,7 +162,7 @@ small {{ color: #666; }}
 """
 
 
-def _row(finding: Finding) -> str:
+def _row(finding: RuleFinding) -> str:
     value = number(finding, "–")
     colour = COLOURS["defer" if finding.loosened else finding.verdict]
     said = f"{finding.verdict}, loosened" if finding.loosened else finding.verdict

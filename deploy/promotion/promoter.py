@@ -18,10 +18,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 from optuna.trial import FrozenTrial
 
 from deploy.promotion.promotion import CandidateOutcome, Outcome, Promotion, ResultT
-from deploy.promotion.rules import Finding, GateRule, deferred, judge, not_evaluated, passed
+from deploy.promotion.rules import GateRule, RuleFinding, deferred, judge, not_evaluated, passed
 from deploy.promotion.studies import FoundStudy
 from deploy.registry.bundle_files import BundleT, finite
-from deploy.registry.records import ChampionMoved, Evaluation
+from deploy.registry.records import ChampionMoved, CountedEvaluation
 from deploy.registry.registry import Registry
 from envs.support.errors import RunError
 
@@ -86,7 +86,9 @@ class Promoter(ABC, Generic[CandidateT, ScoreT, BundleT, ResultT, PromotionT]):
         """Read a candidate, which consists of one trial or several."""
 
     @abstractmethod
-    def _judge_first_stage(self, candidate: CandidateT, *, thorough: bool) -> tuple[Finding, ...]:
+    def _judge_first_stage(
+        self, candidate: CandidateT, *, thorough: bool
+    ) -> tuple[RuleFinding, ...]:
         """Findings of the first stage. thorough: run slow checks even if a rule has failed."""
 
     @abstractmethod
@@ -98,7 +100,7 @@ class Promoter(ABC, Generic[CandidateT, ScoreT, BundleT, ResultT, PromotionT]):
         """Whether that champion acts exactly as the draft does."""
 
     @abstractmethod
-    def _evaluate(self, candidate: CandidateT, draft: BundleT) -> tuple[Evaluation, ScoreT]:
+    def _evaluate(self, candidate: CandidateT, draft: BundleT) -> tuple[CountedEvaluation, ScoreT]:
         """Count an evaluation on unseen data, and make it."""
 
     @abstractmethod
@@ -106,7 +108,7 @@ class Promoter(ABC, Generic[CandidateT, ScoreT, BundleT, ResultT, PromotionT]):
         self,
         candidate: CandidateT,
         draft: BundleT,
-        look: Evaluation,
+        look: CountedEvaluation,
         score: ScoreT,
         champion: str | None,
     ) -> tuple[Any, ScoreT]:
@@ -120,9 +122,9 @@ class Promoter(ABC, Generic[CandidateT, ScoreT, BundleT, ResultT, PromotionT]):
     def _result(
         self,
         candidate: CandidateT,
-        findings: tuple[Finding, ...],
+        findings: tuple[RuleFinding, ...],
         *,
-        look: Evaluation | None = None,
+        look: CountedEvaluation | None = None,
         score: ScoreT | None = None,
         bundle: BundleT | None = None,
     ) -> ResultT:
@@ -164,7 +166,7 @@ class Promoter(ABC, Generic[CandidateT, ScoreT, BundleT, ResultT, PromotionT]):
         return CandidateOutcome(self._result(candidate, (*findings, *skipped)))
 
     def _challenge(
-        self, candidate: CandidateT, findings: tuple[Finding, ...]
+        self, candidate: CandidateT, findings: tuple[RuleFinding, ...]
     ) -> CandidateOutcome[ResultT]:
         """Second stage: evaluate on unseen data, and promote if every rule is met."""
         draft = self._build(candidate, {})

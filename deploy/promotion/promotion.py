@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from deploy.promotion.rules import Finding, loosened, passed
+from deploy.promotion.rules import RuleFinding, loosened, passed
 from deploy.registry.bundle_files import StoredBundle, finite
-from deploy.registry.records import Evaluation
+from deploy.registry.records import CountedEvaluation
 
 Outcome = Literal[
     "promoted",
@@ -40,8 +40,8 @@ class GateResult:
     trial: int
     name: str
     objective: float
-    findings: tuple[Finding, ...]
-    look: Evaluation | None = None
+    findings: tuple[RuleFinding, ...]
+    look: CountedEvaluation | None = None
     bundle: StoredBundle[Any] | None = None
 
     @property

@@ -86,7 +86,7 @@ class GateRule(Generic[EvidenceT]):
 
 
 @dataclass(frozen=True)
-class Finding:
+class RuleFinding:
     """The result of a rule for a candidate.
 
     Attributes:
@@ -114,7 +114,9 @@ class Finding:
         return content
 
 
-def judge(rules: Sequence[GateRule[EvidenceT]], evidence: EvidenceT, stage: str) -> list[Finding]:
+def judge(
+    rules: Sequence[GateRule[EvidenceT]], evidence: EvidenceT, stage: str
+) -> list[RuleFinding]:
     """Evaluate every rule of the stage. Rules that do not apply give no finding."""
     findings = []
     for rule in rules:
@@ -138,8 +140,8 @@ def judge(rules: Sequence[GateRule[EvidenceT]], evidence: EvidenceT, stage: str)
 
 def _finding(
     rule: GateRule[Any], value: float | None, scale: float, verdict: RuleVerdict, explanation: str
-) -> Finding:
-    return Finding(
+) -> RuleFinding:
+    return RuleFinding(
         name=rule.name,
         stage=rule.stage,
         value=value,
@@ -154,7 +156,7 @@ def _finding(
     )
 
 
-def not_evaluated(rules: Sequence[GateRule[Any]], stage: str, why: str) -> list[Finding]:
+def not_evaluated(rules: Sequence[GateRule[Any]], stage: str, why: str) -> list[RuleFinding]:
     """Findings for the rules of a stage that was not reached."""
     return [_finding(rule, None, 1.0, NOT_EVALUATED, why) for rule in rules if rule.stage == stage]
 
@@ -165,7 +167,7 @@ def loosened(findings: Iterable[Mapping[str, Any]]) -> str:
     The text follows "met every rule"; it is "" if no limit was loosened.
 
     Args:
-        findings: as `Finding.to_dict` returns them. Findings of bundles made before limits were
+        findings: as `RuleFinding.to_dict` returns them. Findings of bundles made before limits were
             recorded count as not loosened.
     """
     found = [
@@ -176,12 +178,12 @@ def loosened(findings: Iterable[Mapping[str, Any]]) -> str:
     return f", {len(found)} of them loosened ({', '.join(found)})" if found else ""
 
 
-def passed(findings: Sequence[Finding]) -> bool:
+def passed(findings: Sequence[RuleFinding]) -> bool:
     """Whether every rule was evaluated and none failed or was deferred."""
     return all(finding.verdict in ("pass", "told") for finding in findings)
 
 
-def deferred(findings: Sequence[Finding]) -> bool:
+def deferred(findings: Sequence[RuleFinding]) -> bool:
     """Whether no rule failed but some could not be measured yet."""
     return not passed(findings) and all(
         finding.verdict in ("pass", "told", "defer") for finding in findings

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from deploy.registry.bundle_files import GAME, MARKET
 from deploy.registry.database import RegistryDatabase, utc_now
 from deploy.registry.models import EvaluationRow
-from deploy.registry.records import Evaluation
+from deploy.registry.records import CountedEvaluation
 
 
 class EvaluationLog:
@@ -36,7 +36,7 @@ class EvaluationLog:
         study: str,
         study_uid: str,
         trial: int,
-    ) -> Evaluation:
+    ) -> CountedEvaluation:
         """Count an evaluation on hold-out bars before it is made.
 
         Evaluations on overlapping bars of markets that share a base asset have one count, across
@@ -70,7 +70,7 @@ class EvaluationLog:
 
     def record_panel(
         self, game: str, games: int, *, members_sha256: str, study: str, study_uid: str, trial: int
-    ) -> Evaluation:
+    ) -> CountedEvaluation:
         """Count an evaluation on a game's panel before it is made.
 
         All evaluations on a game with the same parameters have one count. The same weights over
@@ -125,7 +125,7 @@ class EvaluationLog:
                 else (row.first, row.last)
             )
 
-    def _record(self, row: EvaluationRow) -> Evaluation:
+    def _record(self, row: EvaluationRow) -> CountedEvaluation:
         """Append the row with its number, unless the same evaluation was counted before."""
         same = [
             EvaluationRow.kind == row.kind,
@@ -139,14 +139,14 @@ class EvaluationLog:
         with self._database.writing() as session:
             number = session.scalar(select(EvaluationRow.number).where(*same))
             if number is not None:
-                return Evaluation(number, repeated=True)
+                return CountedEvaluation(number, repeated=True)
             if row.first is None or row.last is None:
                 used = _count_panel(session, row.subject)
             else:
                 used = _count_holdout(session, row.subject, row.first, row.last)
             row.number, row.at = used + 1, utc_now()
             session.add(row)
-            return Evaluation(used + 1, repeated=False)
+            return CountedEvaluation(used + 1, repeated=False)
 
 
 def asset_set(tickers: Sequence[str]) -> str:

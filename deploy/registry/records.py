@@ -75,7 +75,7 @@ class Garbage:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class CountedEvaluation:
     """A counted evaluation on hold-out bars or on a game's panel.
 
     Attributes:
