@@ -1,8 +1,7 @@
-"""What the trader knows about its positions beyond what a broker does: cost basis, highest close, bars held. And its
-benchmark.
+"""Books: what the trader knows about its positions beyond the broker, and its benchmark.
 
-Cash and units come from the broker. The rest follows from the fills it reports, by the rules of
-`envs.crypto.portfolio`.
+Cash and units come from the broker. Cost basis, highest close and holding time follow from the
+reported fills, by the rules of `envs.crypto.portfolio`.
 """
 
 from __future__ import annotations
@@ -24,10 +23,12 @@ POSITION = ("units", "basis", "held", "high")
 
 
 class Book:
-    """The positions of one slot. Arrays are (N,), in the order of `tickers`.
+    """The positions of one trial. Arrays are (N,), in the order of `tickers`.
 
-    units: held. basis: quote units paid for them, fees included. held: bars since the fill bar, or since the holding
-    rule's clock restarted. high: highest close since the position was opened.
+    units: held.
+    basis: quote units paid for them, including fees.
+    held: bars since the fill bar, or since the holding rule's clock restarted.
+    high: highest close since the position was opened.
     """
 
     def __init__(self, tickers: Sequence[str], account: AccountState) -> None:
@@ -41,25 +42,25 @@ class Book:
 
     @classmethod
     def restored(cls, tickers: Sequence[str], state: Mapping[str, Any]) -> Book:
-        """As it was when `state` was taken."""
+        """Return the book of which `state` was taken."""
         book = cls(tickers, AccountState(state["cash"], {}))
         for name in POSITION:
             setattr(book, name, np.array(state[name], dtype=np.float64))
         return book
 
     def state(self) -> dict[str, Any]:
-        """What `restored` needs, as JSON has it."""
+        """Return what `restored` needs, for JSON."""
         return {"cash": float(self.cash)} | {
             name: getattr(self, name).tolist() for name in POSITION
         }
 
     def adopt(self, close: Array) -> None:
-        """Take positions that the account holds already as bought now, at `close`."""
+        """Treat positions that the account already holds as bought now, at `close`."""
         self.basis = self.units * close
         self.high = np.where(self.units > 0.0, close, 0.0)
 
     def after(self, fills: Sequence[Fill]) -> tuple[float, Array, Array]:
-        """Cash and units as `fills` leave them, and in between the units that are left of those held before."""
+        """Return cash after `fills`, the rest of the units held before, and all units after."""
         cash, left, bought = self.cash, self.units.copy(), np.zeros_like(self.units)
         for fill in fills:
             if fill.status != "filled":
@@ -77,11 +78,17 @@ class Book:
     def settle(
         self, fills: Sequence[Fill], account: AccountState, restart: Mask, hole: Mask, close: Array
     ) -> None:
-        """A bar has filled orders, and clocks run on by one bar.
+        """Book the fills of a bar, and advance the clocks by one bar.
 
-        account: the broker's, after those fills. restart: clocks that the holding rule restarts where the bar is no
-        hole. close: (N,) of the bar. Units that no fill explains count as bought at the close; of units that are gone
-        without a fill, the cost goes with them.
+        Units that no fill explains count as bought at the close. For units that disappeared without a fill,
+        their cost is removed.
+
+        Args:
+            fills: results of the orders.
+            account: the broker's, after those fills.
+            restart: clocks that the holding rule restarts unless the bar is a hole.
+            hole: (N,) of the bar.
+            close: (N,) of the bar.
         """
         _, left, expected = self.after(fills)
         units = self._units_of(account)
@@ -97,22 +104,22 @@ class Book:
             np.minimum(units, expected), expected, out=np.ones_like(left), where=expected > 0.0
         )
         self.basis += np.maximum(units - expected, 0.0) * close
-        # Whatever the reason why the cost of a position is unknown: without one its return would be infinite.
+        # A position of unknown cost counts as bought now; its return would be infinite otherwise.
         self.basis = np.where(
             units > 0.0, np.where(self.basis > 0.0, self.basis, units * close), 0.0
         )
         self.cash, self.units = account.cash, units
 
     def mark(self, close: Array) -> None:
-        """Note a bar's close in the highs of open positions."""
+        """Update the highest closes of open positions."""
         self.high = np.where(self.units > 0.0, np.maximum(self.high, close), 0.0)
 
     def value(self, close: Array) -> float:
-        """Cash and positions at `close`, in quote units."""
+        """Return cash and positions at `close`, in quote units."""
         return self.cash + float(np.sum(self.units * close))
 
     def portfolio(self) -> Portfolio:
-        """The book as the order rules take it, one row."""
+        """Return the book as one row of the order rules' input."""
         held = np.where(self.units > 0.0, self.units, 1.0)
         cost = np.where(self.units > 0.0, self.basis / held, 0.0)
         columns = (
@@ -130,8 +137,8 @@ class Book:
 class EqualWeight:
     """The benchmark: the same assets bought once in equal parts and held.
 
-    Bought like any order at the first open after the start (where that bar is a hole: at the asset's first bar that is
-    none), with the same fee and slippage.
+    They are bought like any order at the first open after the start (at an asset's first bar that is
+    not a hole), with the same fee and slippage.
     """
 
     def __init__(self, value: float, assets: int, *, fee: float, slippage: float) -> None:
@@ -142,14 +149,14 @@ class EqualWeight:
 
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> EqualWeight:
-        """As it was when `state` was taken."""
+        """Return the benchmark of which `state` was taken."""
         benchmark = cls(0.0, len(state["units"]), fee=0.0, slippage=0.0)
         benchmark._part, benchmark._rate = state["part"], state["rate"]
         benchmark._units, benchmark._waiting = np.array(state["units"]), np.array(state["waiting"])
         return benchmark
 
     def state(self) -> dict[str, Any]:
-        """What `restored` needs, as JSON has it."""
+        """Return what `restored` needs, for JSON."""
         units, waiting = self._units.tolist(), self._waiting.tolist()
         return {
             "part": float(self._part),
@@ -159,18 +166,18 @@ class EqualWeight:
         }
 
     def reordered(self, order: Sequence[int]) -> EqualWeight:
-        """The same with the assets in another order: `order` (N,) says where each is now."""
+        """Return the benchmark with reordered assets; `order` (N,) has their present places."""
         state = self.state()
         return EqualWeight.restored(
             state | {name: [state[name][place] for place in order] for name in ("units", "waiting")}
         )
 
     def next_bar(self, open_: Array, hole: Mask) -> None:
-        """Buy what is still to be bought."""
+        """Buy what is not bought yet."""
         now = self._waiting & ~hole
         self._units[now] = self._part * self._rate / open_[now]
         self._waiting &= ~now
 
     def value(self, close: Array) -> float:
-        """In quote units."""
+        """Return the value in quote units."""
         return float(np.sum(np.where(self._waiting, self._part, self._units * close)))

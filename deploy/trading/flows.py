@@ -1,12 +1,14 @@
-"""Transfers: cash and units that came into an account or left it without a fill.
+"""Transfers: cash and units that enter or leave an account without a fill.
 
-A transfer is neither a gain nor a loss. Returns are time-weighted: a bar's return is (value - flow) / value before,
-where flow is the value of the bar's transfers at its close. Every record that a return is computed from keeps its flows
-(`lane_bars.flow`), and every limit that compares the value with an earlier one rebases that one (`rebased`).
+A transfer is neither a gain nor a loss. Returns are time-weighted: a bar's return is
+(value - flow) / value before, where flow is the value of the bar's transfers at its close. Every
+record from which returns are computed stores its flows (`AccountBar.flow`), and every limit that
+compares the value with an earlier one adjusts the latter (`rebased`).
 
-Fees can leave the account in the same way: a venue may post them later, or charge more than the bundle assumes. They
-are losses, and a drawdown stop must see them. So what leaves the account counts as a cost up to an allowance that
-follows from recent trading (`CostAllowance`), and only the excess is a transfer. What comes in is a transfer.
+Fees can leave the account in the same way: a venue may post them later, or charge more than the
+bundle assumes. They are losses, which a drawdown stop must see. So what leaves the account counts
+as a cost up to an allowance that follows from recent trading (`CostAllowance`), and only the excess
+is a transfer. What enters the account is a transfer.
 """
 
 from __future__ import annotations
@@ -22,17 +24,18 @@ from deploy.trading.brokers.base import AccountState, Fill
 
 Array = NDArray[np.float64]
 CENT = 0.01  # quote units; smaller differences are rounding
-ROUNDING = 1e-6  # of the account's value, the same
-FEE_MARGIN = 0.005  # of the notional: how far fees may be from the bundle's; twice Alpaca's highest fee for crypto
+ROUNDING = 1e-6  # of the account's value; smaller differences are rounding
+FEE_MARGIN = 0.005  # of the notional: unexpected fees; twice Alpaca's highest fee for crypto
 HOUR = 3600
-ALLOWANCE_HOURS = 48  # fees are posted within a day; the rest is for a venue that is late with it
+ALLOWANCE_HOURS = 48  # fees are posted within a day; the rest is a margin for late ones
 
 
 @dataclass(frozen=True)
 class Flow:
-    """What was transferred: cash in quote units, and units by ticker; negative where it left the account.
+    """A transfer; negative amounts left the account.
 
-    cost: quote units that left the account besides, without a fill; they count as a cost of trading.
+    cash: quote units. units: by ticker.
+    cost: quote units that also left the account without a fill, and count as a cost of trading.
     """
 
     cash: float = 0.0
@@ -40,7 +43,7 @@ class Flow:
     cost: float = 0.0
 
     def __bool__(self) -> bool:
-        """Whether there was a transfer."""
+        """Return whether there was a transfer."""
         return self.cash != 0.0 or bool(self.units)
 
     def __add__(self, other: Flow) -> Flow:
@@ -51,12 +54,12 @@ class Flow:
         return Flow(self.cash + other.cash, units, self.cost + other.cost)
 
     def value(self, tickers: Sequence[str], close: Array) -> float:
-        """Of the transfer in quote units, at `close` (N,) of `tickers`; without `cost`."""
+        """Return the transfer's value at `close` (N,) of `tickers`, quote units, without `cost`."""
         prices: dict[str, float] = dict(zip(tickers, close.tolist(), strict=True))
         return self.cash + sum(amount * prices[ticker] for ticker, amount in self.units.items())
 
     def text(self, tickers: Sequence[str], close: Array) -> str:
-        """What was transferred and what counts as a cost, for a log."""
+        """Return a sentence about transfer and cost."""
         cost = (
             f"{self.cost:,.2f} left the account without an order; this counts as a cost of trading"
         )
@@ -68,16 +71,19 @@ class Flow:
             f"{amount:+,.8g} {ticker} (worth {amount * prices[ticker]:+,.2f} at the close)"
             for ticker, amount in self.units.items()
         ]
-        moved = f"the account changed by {', '.join(parts)} without an order; this counts as no gain or loss"
+        moved = (
+            f"the account changed by {', '.join(parts)} without an order; this counts as no gain "
+            "or loss"
+        )
         return f"{moved}. Another {cost}" if self.cost else moved
 
     def state(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the flow for JSON."""
         return {"cash": self.cash, "units": dict(self.units), "cost": self.cost}
 
     @classmethod
     def restored(cls, state: Mapping[str, Any] | None) -> Flow:
-        """The inverse of `state`; nothing for None."""
+        """Invert `state`; None gives an empty flow."""
         return (
             cls()
             if state is None
@@ -88,20 +94,22 @@ class Flow:
 class CostAllowance:
     """How much may leave an account without a fill and still count as a cost of trading.
 
-    That is FEE_MARGIN of the notional traded within the last ALLOWANCE_HOURS, less what was counted already. left:
-    pairs of an hour (since the epoch) and what is left of the allowance that its trades gave, in quote units.
+    This is FEE_MARGIN of the notional of the last ALLOWANCE_HOURS, minus what was counted already.
+
+    Args:
+        left: pairs of an hour since the epoch and its trades' remaining allowance, quote units.
     """
 
     def __init__(self, left: Iterable[tuple[int, float]] = ()) -> None:
         self._left = {int(hour): float(amount) for hour, amount in left}
 
     def earn(self, time: int, notional: float) -> None:
-        """`notional` (quote units) was traded in the bar that opened at `time`, seconds since the epoch."""
+        """Add `notional` (quote units) traded in the bar that opened at `time` (seconds)."""
         if notional > 0.0:
             self._left[time // HOUR] = self._left.get(time // HOUR, 0.0) + FEE_MARGIN * notional
 
     def spend(self, time: int, amount: float) -> float:
-        """The part of `amount` (quote units) that counts as a cost at `time`; the oldest allowance is used first."""
+        """Return the part of `amount` that is a cost at `time`; spend the oldest allowance first."""
         self._left = {
             hour: left for hour, left in self._left.items() if hour > time // HOUR - ALLOWANCE_HOURS
         }
@@ -113,7 +121,7 @@ class CostAllowance:
         return amount - rest
 
     def state(self) -> list[tuple[int, float]]:
-        """`left`, as JSON has it."""
+        """Return `left` for JSON."""
         return [(hour, left) for hour, left in sorted(self._left.items()) if left > 0.0]
 
 
@@ -124,10 +132,16 @@ def unexplained(
     tickers: Sequence[str],
     close: Array,
 ) -> Flow:
-    """The difference between the account and what `fills` make of it, without rounding.
+    """Return the difference between the account and the effect of `fills`, without rounding errors.
 
-    before, after: the account without and with the fills. close: (N,) prices of `tickers`, in quote units. An excess of
-    up to FEE_MARGIN of what these fills traded is left out, too: the fee was lower, or is posted later.
+    An excess of up to FEE_MARGIN of what these fills traded is also left out: the fee was lower, or is
+    posted later.
+
+    Args:
+        before, after: the account without and with the fills.
+        fills: results of orders.
+        tickers: all assets.
+        close: (N,) prices of `tickers`, quote units.
     """
     cash, units = before.cash, {ticker: before.units.get(ticker, 0.0) for ticker in tickers}
     traded = dict.fromkeys(tickers, 0.0)
@@ -158,10 +172,17 @@ def unexplained(
 def less_costs(
     flow: Flow, allowance: CostAllowance, time: int, tickers: Sequence[str], close: Array
 ) -> Flow:
-    """`flow` without the part that counts as a cost of trading; it is spent from `allowance` and noted in `cost`.
+    """Return `flow` without the part that counts as a cost; that is spent and stored in `cost`.
 
-    Only a net loss of value is such a cost: units bought by hand are paid for. All that left the account is reduced in
-    the same proportion. time: open of the bar; close: (N,) of it.
+    Only a net loss of value is a cost: units bought by hand are paid for. Everything that left the
+    account is reduced in the same proportion.
+
+    Args:
+        flow: a difference that no fill explains.
+        allowance: what may count as a cost.
+        time: open of the bar.
+        tickers: all assets.
+        close: (N,) of the bar.
     """
     cost = allowance.spend(time, max(0.0, -flow.value(tickers, close)))
     if cost == 0.0:
@@ -178,8 +199,10 @@ def less_costs(
 
 
 def rebased(base: float, value: float, flow: float) -> float:
-    """An earlier value, moved along with a transfer of `flow` in a bar that closed at `value`: value / rebased is the
-    growth since then without the transfer. What the value is now where the account was empty before.
+    """Return an earlier value `base`, adjusted for a transfer in a bar that closed at `value`.
+
+    `value` divided by the result is the growth since then without the transfer. For an account that
+    was empty before the transfer, the result is `value`.
     """
     if flow == 0.0:
         return base
@@ -188,8 +211,13 @@ def rebased(base: float, value: float, flow: float) -> float:
 
 
 def growth(value: Array, flow: Array) -> Array:
-    """(n,) time-weighted growth since the first of (n,) values, 1 there; `flow` (n,) is what was transferred in each
-    bar. An empty account neither gains nor loses; one that lost all stays at 0.
+    """Return the time-weighted growth, (n,), which starts at 1.
+
+    An empty account neither gains nor loses; an account that lost everything stays at 0.
+
+    Args:
+        value: (n,).
+        flow: (n,), transfers of each bar.
     """
     before = value[:-1]
     steps = np.divide(value[1:] - flow[1:], before, out=np.ones_like(before), where=before > 0.0)

@@ -1,11 +1,12 @@
-"""Risk rules of a slot: what may be ordered at a close, whatever the policy wants. The same code in a replay and live.
+"""Risk rules of a slot: what may be ordered at a close, whatever the policy wants.
 
-Limits per position and the cash reserve are parameters of the bundle that `plan_orders` applies already; `tightened`
-makes them stricter, never looser. Rules about the whole account are small plugins: each looks at the situation after a
-bar and answers with a verdict, and what the strictest ones say together is applied to the planned orders. All of them
-are off unless asked for. Shares are fractions (0.2 is 20 %), durations are seconds.
+Replays and live traders run the same code. Limits per position and the cash reserve are parameters
+of the bundle that `plan_orders` applies; `tightened` makes them stricter, never looser. A rule
+about the whole account judges the situation after every bar. The strictest verdicts together are
+applied to the planned orders. All rules are off by default. Shares are fractions (0.2 is 20 %),
+durations are seconds.
 
-Whatever stops trading sells at the next bar's open, like any order: what the market does until then is not undone.
+A rule that stops trading sells at the next bar's open, like any order. Losses until then remain.
 """
 
 from __future__ import annotations
@@ -56,12 +57,14 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Situation:
-    """What the rules look at once a bar has closed.
+    """Input of the risk rules once a bar has closed.
 
-    time: its open, seconds since the epoch. now: seconds since the epoch; in a replay the bar's end. value: of the
-    account at its close, quote units. data_age: seconds since it closed. halt: why the operator stopped trading, or
-    None. halt_sells: everything is to be sold first. flow: quote units that were transferred into the account in the
-    bar (negative: out of it); the value includes them, but they are no gain.
+    time: open of the bar, seconds since the epoch.
+    now: seconds since the epoch; in a replay the bar's end.
+    value: of the account at the close, quote units.
+    data_age: seconds since the bar closed.
+    halt: why the operator stopped trading, or None; halt_sells: everything is sold first.
+    flow: net transfers into the account in the bar, quote units; included in the value, no gain.
     """
 
     time: int
@@ -75,9 +78,12 @@ class Situation:
 
 @dataclass(frozen=True)
 class RiskVerdict:
-    """What may be ordered. sell_all: every position is sold whole, and nothing bought. buys, sells: whether any are
-    sent. most_orders: None without a limit. reasons: a sentence per rule that has something against it; it stays the
-    same as long as the rule does.
+    """What may be ordered.
+
+    sell_all: sell every position completely, and buy nothing.
+    buys, sells: whether any are sent.
+    most_orders: maximum number of orders, None without a limit.
+    reasons: one sentence per rule that restricts trading; constant while the rule does.
     """
 
     sell_all: bool = False
@@ -91,37 +97,38 @@ FREE = RiskVerdict()
 
 
 class RiskRule:
-    """One rule. name: its flag. words: what it does, a sentence."""
+    """One rule. name: its flag. words: its effect, in a sentence."""
 
     name: str
     words: str
 
     def judge(self, situation: Situation) -> RiskVerdict:
-        """Asked once after every closed bar, in order."""
+        """Return what the rule allows; called once after every closed bar, in order."""
         raise NotImplementedError
 
     def sent(self, time: float, count: int) -> None:
-        """`count` orders were sent at `time`, seconds since the epoch."""
+        """Note that `count` orders were sent at `time`, seconds since the epoch."""
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs, as JSON has it; empty where nothing is remembered."""
+        """Return what `restore` needs, for JSON; empty for a rule without memory."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from `state`."""
 
 
 class DrawdownStop(RiskRule):
-    """Everything is sold once the account has fallen that far from its highest value, and nothing is bought until the
-    cool-down is over. Then the highest value counts from the present one, so that the same fall doesn't stop it again.
+    """Sell everything after a drawdown, and buy nothing until the cool-down has ended.
+
+    After that, the peak starts at the present value, so the same drawdown does not stop trading again.
     """
 
     name = "drawdown"
 
     def __init__(self, limit: float, cooldown: float) -> None:
         self.words = (
-            f"sells everything once the account is {short_percent(limit)} below its highest value, and buys nothing for "
-            f"{duration_text(cooldown)}"
+            f"sells everything once the account is {short_percent(limit)} below its highest "
+            f"value, and buys nothing for {duration_text(cooldown)}"
         )
         self._limit, self._cooldown = limit, cooldown
         self._peak: float | None = None
@@ -129,7 +136,7 @@ class DrawdownStop(RiskRule):
         self._reason = ""
 
     def judge(self, situation: Situation) -> RiskVerdict:
-        """Sell all while it lasts."""
+        """Sell everything during the cool-down."""
         if self._peak is not None:
             self._peak = rebased(self._peak, situation.value, situation.flow)
         if self._until is not None and situation.time >= self._until:
@@ -138,9 +145,10 @@ class DrawdownStop(RiskRule):
             self._peak = max(situation.value, self._peak or situation.value)
             if situation.value <= self._peak * (1.0 - self._limit) and self._peak > 0.0:
                 self._until = situation.time + self._cooldown
+                fall = short_percent(1.0 - situation.value / self._peak)
                 self._reason = (
-                    f"drawdown stop: {short_percent(1.0 - situation.value / self._peak)} below the highest value, "
-                    f"{self._peak:,.2f}; nothing is bought until {format_time(math.ceil(self._until))}"
+                    f"drawdown stop: {fall} below the highest value, {self._peak:,.2f}; nothing is "
+                    f"bought until {format_time(math.ceil(self._until))}"
                 )
         return (
             FREE
@@ -149,31 +157,35 @@ class DrawdownStop(RiskRule):
         )
 
     def state(self) -> dict[str, Any]:
-        """Peak, and until when it stops why."""
+        """Return peak, end of the cool-down, and the reason."""
         return {"peak": self._peak, "until": self._until, "reason": self._reason}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from `state`."""
         self._peak, self._until, self._reason = state["peak"], state["until"], state["reason"]
 
 
 class DailyLossLimit(RiskRule):
-    """Everything is sold once the day has lost that much, and nothing is bought until the next UTC day.
+    """Sell everything after a daily loss, and buy nothing until the next UTC day.
 
-    A bar belongs to the day in which it opens, and a day's loss counts from the last close of the day before.
+    A bar belongs to the day in which it opens. A day's loss counts from the last close of the previous
+    day.
     """
 
     name = "daily-loss"
 
     def __init__(self, limit: float) -> None:
-        self.words = f"sells everything once a UTC day has lost {short_percent(limit)}, and buys nothing until the next one"
+        self.words = (
+            f"sells everything once a UTC day has lost {short_percent(limit)}, and buys nothing "
+            "until the next day"
+        )
         self._limit = limit
         self._day: int | None = None
-        self._base, self._last = 0.0, 0.0  # the day's starting value; the last value seen
-        self._reason = ""  # why it stops, this day
+        self._base, self._last = 0.0, 0.0  # the day's initial value; the last value
+        self._reason = ""  # why trading is stopped today
 
     def judge(self, situation: Situation) -> RiskVerdict:
-        """Sell all for the rest of the day."""
+        """Sell everything for the rest of the day."""
         day = situation.time // DAY
         if day != self._day:
             self._base = situation.value if self._day is None else self._last
@@ -185,8 +197,9 @@ class DailyLossLimit(RiskRule):
             and situation.value <= self._base * (1.0 - self._limit)
             and self._base > 0.0
         ):
+            lost = short_percent(1.0 - situation.value / self._base)
             self._reason = (
-                f"daily loss limit: {short_percent(1.0 - situation.value / self._base)} of {self._base:,.2f} lost on "
+                f"daily loss limit: {lost} of {self._base:,.2f} lost on "
                 f"{format_time(day * DAY)[:10]}; nothing is bought until the next day (UTC)"
             )
         return (
@@ -196,36 +209,37 @@ class DailyLossLimit(RiskRule):
         )
 
     def state(self) -> dict[str, Any]:
-        """The day, its starting value, the last value and why it stops."""
+        """Return the day, its initial value, the last value, and the reason."""
         return {"day": self._day, "base": self._base, "last": self._last, "reason": self._reason}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from `state`."""
         self._day, self._base, self._last = state["day"], state["base"], state["last"]
         self._reason = state["reason"]
 
 
 class OrderLimit(RiskRule):
-    """So many orders in any 60 minutes. What closes a position goes first, then other sells, then buys, the large ones
-    before the small ones; the rest is dropped, for the policy to order again at a later bar if it still wants to.
+    """Limit the number of orders in any 60 minutes.
 
-    Where another rule sells everything, that is counted but not held back: such orders are no more than positions.
+    Orders that close a position are sent first, then other sells, then buys, large ones before small
+    ones. The others are dropped, and the policy may order them again at a later bar. If another rule
+    sells everything, these orders count but are not limited: there are no more than positions.
     """
 
     name = "orders-per-hour"
 
     def __init__(self, limit: int) -> None:
-        self.words = f"sends at most {limit} orders in any 60 minutes, what closes positions first"
+        self.words = f"sends at most {limit} orders in any 60 minutes, closing positions first"
         self._limit = limit
         self._sent: deque[tuple[float, int]] = deque()
 
     def sent(self, time: float, count: int) -> None:
-        """`count` orders were sent at `time`, seconds since the epoch."""
+        """Note that `count` orders were sent at `time`, seconds since the epoch."""
         if count:
             self._sent.append((time, count))
 
     def judge(self, situation: Situation) -> RiskVerdict:
-        """What is left of the limit."""
+        """Return the remaining number of orders."""
         while self._sent and situation.now - self._sent[0][0] >= HOUR:
             self._sent.popleft()
         left = max(0, self._limit - sum(count for _, count in self._sent))
@@ -233,27 +247,25 @@ class OrderLimit(RiskRule):
         return RiskVerdict(most_orders=left, reasons=() if left else (reason,))
 
     def state(self) -> dict[str, Any]:
-        """The orders of the last 60 minutes."""
+        """Return the orders of the last 60 minutes."""
         return {"sent": [[time, count] for time, count in self._sent]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from `state`."""
         self._sent = deque((float(time), int(count)) for time, count in state["sent"])
 
 
 class StaleHalt(RiskRule):
-    """No orders at all on data that old. Other rules that want to sell do so on the next fresh bar."""
+    """Send no orders on old data; rules that sell do so on the next fresh bar."""
 
     name = "stale"
 
     def __init__(self, limit: float) -> None:
-        self.words = (
-            f"sends nothing where the newest bar closed more than {duration_text(limit)} ago"
-        )
+        self.words = f"sends nothing if the newest bar closed more than {duration_text(limit)} ago"
         self._limit = limit
 
     def judge(self, situation: Situation) -> RiskVerdict:
-        """Nothing, or anything."""
+        """Allow everything or nothing."""
         if situation.data_age <= self._limit:
             return FREE
         reason = f"stale data: the newest bar closed more than {duration_text(self._limit)} ago"
@@ -261,9 +273,9 @@ class StaleHalt(RiskRule):
 
 
 class RiskRules:
-    """The rules that `limits` ask for, and the operator's halt, which is always obeyed.
+    """The rules of `limits`, and the operator's halt.
 
-    words: what the rules do, a sentence each; empty where none is on.
+    words: effects of the rules, one sentence each.
     """
 
     def __init__(self, limits: RiskLimits) -> None:
@@ -271,11 +283,12 @@ class RiskRules:
         self.words = tuple(rule.words for rule in self._rules)
 
     def judge(self, situation: Situation) -> RiskVerdict:
-        """What may be ordered now: nothing that any rule is against. To be asked once after every closed bar, also
-        where nothing would be decided, since rules follow the value.
+        """Return what all rules allow.
 
-        The operator has the last word: a halt that sells does so on stale data, too (a whole position is sold without
-        a price), and one that doesn't keeps everything as it is. Stale data keeps other rules from selling.
+        It must be called once after every closed bar, even if nothing is decided, because rules follow the
+        value. The operator's halt takes precedence: one that sells does so on stale data, too (a complete
+        position is sold without a price), and one that does not sell keeps all positions. Stale data
+        prevents other rules from selling.
         """
         verdicts = [rule.judge(situation) for rule in self._rules]
         reasons = tuple(reason for verdict in verdicts for reason in verdict.reasons)
@@ -296,16 +309,16 @@ class RiskRules:
         )
 
     def sent(self, time: float, count: int) -> None:
-        """`count` orders were sent at `time`: `Situation.now` of the bar they were decided at."""
+        """Note that `count` orders were sent at `time`, the `now` of their bar."""
         for rule in self._rules:
             rule.sent(time, count)
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs to go on to the same verdicts, as JSON has it."""
+        """Return what `restore` needs for the same verdicts, for JSON."""
         return {rule.name: rule.state() for rule in self._rules}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from there. A rule that was off then begins anew; the state of one that is off now is left aside."""
+        """Continue from `state`; rules that were off start fresh."""
         for rule in self._rules:
             if rule.name in state:
                 rule.restore(state[rule.name])
@@ -327,11 +340,18 @@ def _rules(limits: RiskLimits) -> list[RiskRule]:
 def apply(
     verdict: RiskVerdict, plan: Orders, portfolio: Portfolio, close: Tensor
 ) -> tuple[Orders, int]:
-    """The orders that the verdict leaves of `plan` (R rows, which together are one account, as after netting: what rows
-    buy of an asset is one order, and what they sell is one), and how many of them it drops.
+    """Apply a verdict to planned orders.
 
-    portfolio: R rows, what they hold now (after netting). close: (R, N). Sells more than was planned only where
-    everything is sold, and then keeps no order but those.
+    Args:
+        verdict: what may be ordered.
+        plan: R rows, which together are one account: per asset, what rows buy is one order, and
+            what they sell is one order.
+        portfolio: R rows, present holdings after netting.
+        close: (R, N).
+
+    Returns:
+        The remaining orders, and the number of dropped ones. Only a verdict that sells everything
+        sells more than planned, and then nothing else is ordered.
     """
     sells, buys = plan.sell_units > 0, plan.buy_notional > 0
     if verdict.sell_all:
@@ -356,14 +376,17 @@ def apply(
         buy_notional=torch.where(keep_buy, plan.buy_notional, 0.0),
         whole=plan.whole & keep_sell,
         restart_clock=plan.restart_clock
-        & (keep_sell | ~sells),  # a sell that isn't sent is due at the next bar again
+        & (keep_sell | ~sells),  # a sell that is not sent is due again at the next bar
         dropped=plan.dropped,
     )
     return left, len(planned) - len(kept)
 
 
 def _by_importance(plan: Orders, close: Tensor) -> list[tuple[str, int]]:
-    """The account's orders, (side, asset): what closes a position or is forced, other sells, buys; large ones first."""
+    """Return the account's orders as (side, asset), the most important first.
+
+    The order is: sells that close a position or are forced, other sells, buys; large ones first.
+    """
     forced = ((plan.whole | plan.restart_clock) & (plan.sell_units > 0)).any(0).tolist()
     ranked = []
     for side, rank, amounts in (

@@ -1,6 +1,6 @@
-"""What may be asked of risk rules: limits, as they stand on the command line.
+"""Limits of the risk rules, and how they are written on the command line.
 
-Shares are fractions (0.2 is 20 %), durations are seconds, as everywhere.
+Shares are fractions (0.2 is 20 %), durations are seconds.
 """
 
 from __future__ import annotations
@@ -19,11 +19,17 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 @dataclass(frozen=True)
 class RiskLimits:
-    """What is asked for; None is off. Shares are fractions of the value, durations seconds.
+    """Limits of the risk rules; None is off. Shares are fractions of the value, durations seconds.
 
-    max_position, cash_reserve, trailing_stop: as in `EnvParams`. drawdown: fall from the highest value. cooldown: how
-    long nothing is held after that. daily_loss: loss since the last close of the day before (UTC). orders_per_hour: in
-    any 60 minutes. stale: age of the newest closed bar. Raises InputError where a value is out of its range.
+    max_position, cash_reserve, trailing_stop: as in `EnvParams`.
+    drawdown: fall from the highest value.
+    cooldown: how long nothing is held after that.
+    daily_loss: loss since the last close of the previous day (UTC).
+    orders_per_hour: orders in any 60 minutes.
+    stale: age of the newest closed bar.
+
+    Raises:
+        InputError: a value is out of its range.
     """
 
     max_position: float | None = None
@@ -44,7 +50,7 @@ class RiskLimits:
 
 
 def tightened(params: EnvParams, limits: RiskLimits) -> EnvParams:
-    """The parameters with whatever limits are stricter than they are."""
+    """Return the parameters, with the limits that are stricter."""
     stop = params.trailing_stop
     if limits.trailing_stop is not None:
         stop = min(stop or 1.0, limits.trailing_stop)  # 0 is off
@@ -59,7 +65,11 @@ def tightened(params: EnvParams, limits: RiskLimits) -> EnvParams:
 
 
 def parse_limits(texts: Sequence[str]) -> RiskLimits:
-    """`["drawdown=0.2", "cooldown=24h"]` as limits. Raises InputError for anything else."""
+    """Parse `["drawdown=0.2", "cooldown=24h"]`.
+
+    Raises:
+        InputError: a text is not a limit.
+    """
     values: dict[str, float] = {}
     for text in texts:
         flag, _, value = (part.strip() for part in text.partition("="))
@@ -76,7 +86,7 @@ def parse_limits(texts: Sequence[str]) -> RiskLimits:
         values[name] = int(number) if name == "orders_per_hour" else number
     if "cooldown" in values and "drawdown" not in values:
         raise InputError(
-            "--risk cooldown: it is how long a drawdown stop lasts; give --risk drawdown=SHARE, too"
+            "--risk cooldown needs --risk drawdown=SHARE: it is the length of a drawdown stop"
         )
     return RiskLimits(**values)  # type: ignore[arg-type]
 
@@ -90,13 +100,13 @@ def _number(text: str) -> float | None:
 
 
 def _seconds(text: str) -> float | None:
-    """`90m` as 5400."""
+    """Return `90m` as 5400."""
     found = _DURATION.fullmatch(text)
     return None if found is None else float(found[1]) * UNITS[found[2]]
 
 
 def duration_text(seconds: float) -> str:
-    """5400 as `90m`."""
+    """Return 5400 as `90m`."""
     unit = max(
         (unit for unit in UNITS if seconds % UNITS[unit] == 0.0), key=UNITS.__getitem__, default="s"
     )
@@ -109,7 +119,7 @@ def _flag(name: str) -> str:
 
 _SHARE = "a share above 0 and below 1 (0.2 is 20 %)"
 _TIME = "a number of seconds, minutes, hours or days above 0"
-# An example, what a value must be, and whether it is.
+# Example, requirement, and its check.
 _LIMITS: dict[str, tuple[str, str, Callable[[float], bool]]] = {
     "max_position": ("0.5", "a share above 0, at most 1 (0.5 is 50 %)", lambda v: 0 < v <= 1),
     "cash_reserve": ("0.1", "a share from 0 to below 1 (0.1 is 10 %)", lambda v: 0 <= v < 1),

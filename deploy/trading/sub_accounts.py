@@ -1,7 +1,8 @@
 """The books of a bundle's trials, which together are the broker's account.
 
-The broker knows one account and fills net orders. Each trial keeps a book of its own: it gives and gets what was
-crossed between them at a close, and its part of every fill. A single trial's book is the account.
+The broker has one account and fills net orders. Each trial keeps its own book, which receives its
+part of every fill and of what was crossed between trials at a close. A single trial's book is the
+account.
 """
 
 from __future__ import annotations
@@ -24,11 +25,18 @@ Mask = NDArray[np.bool_]
 
 
 class SubAccounts:
-    """One book per trial. shares: of the capital, one per trial; account: the broker's, split by them.
+    """One book per trial.
 
-    held: (N,) units of the account as the broker gave them, of which no order may sell more. flow: transfers since
-    `take_flow`. correction: the largest relative difference so far, transfers left out, between the account and the sum
-    of its books.
+    Args:
+        tickers: all assets.
+        shares: of the capital, one per trial.
+        account: the broker's account, which is split by the shares.
+
+    Attributes:
+        held: (N,) units of the account as the broker reported them; no order may sell more.
+        flow: transfers since `take_flow`.
+        correction: largest relative difference so far between the account and the sum of its books,
+            without transfers.
     """
 
     def __init__(
@@ -49,7 +57,7 @@ class SubAccounts:
     def restored(
         cls, tickers: Sequence[str], shares: Sequence[float], state: Mapping[str, Any]
     ) -> SubAccounts:
-        """As they were when `state` was taken."""
+        """Return the accounts of which `state` was taken."""
         accounts = cls(tickers, shares, AccountState(0.0, {}))
         accounts.books = tuple(Book.restored(tickers, book) for book in state["books"])
         accounts.held, accounts.correction = np.array(state["held"]), state["correction"]
@@ -61,9 +69,14 @@ class SubAccounts:
     def split(
         cls, tickers: Sequence[str], shares: Sequence[float], other: SubAccounts
     ) -> SubAccounts:
-        """Other trials' accounts as one, split by `shares`. tickers: the same ones, in whatever order.
+        """Merge other trials' accounts, and split the result by `shares`.
 
-        Of a position that several trials hold, the highest close and the longest time count.
+        For a position of several trials, the highest close and the longest holding time count.
+
+        Args:
+            tickers: the same ones, in any order.
+            shares: of the capital, one per trial.
+            other: the accounts to take over.
         """
         order = [other._tickers.index(ticker) for ticker in tickers]
         units = dict(zip(tickers, other.held[order].tolist(), strict=True))
@@ -76,7 +89,7 @@ class SubAccounts:
         return accounts
 
     def state(self) -> dict[str, Any]:
-        """What `restored` needs, as JSON has it."""
+        """Return what `restored` needs, for JSON."""
         books = [book.state() for book in self.books]
         return {
             "books": books,
@@ -88,35 +101,35 @@ class SubAccounts:
 
     @property
     def cash(self) -> float:
-        """Of the account, quote units."""
+        """Cash of the account, quote units."""
         return sum(book.cash for book in self.books)
 
     @property
     def units(self) -> Array:
-        """(N,) of the account."""
+        """Units of the account, (N,)."""
         return np.asarray(np.sum([book.units for book in self.books], axis=0))
 
     def value(self, close: Array) -> float:
-        """Of the account at `close`, quote units."""
+        """Return the value of the account at `close`, quote units."""
         return sum(book.value(close) for book in self.books)
 
     def adopt(self, close: Array) -> None:
-        """Take positions that the account holds already as bought now, at `close`."""
+        """Treat positions that the account already holds as bought now, at `close`."""
         for book in self.books:
             book.adopt(close)
 
     def mark(self, close: Array) -> None:
-        """Note a bar's close in the highs of open positions."""
+        """Update the highest closes of open positions."""
         for book in self.books:
             book.mark(close)
 
     def portfolio(self) -> Portfolio:
-        """The books as the order rules take them, a row each."""
+        """Return the books as input of the order rules, one row each."""
         rows = [book.portfolio() for book in self.books]
         return Portfolio(*(torch.cat(column) for column in zip(*rows, strict=True)))
 
     def cross(self, portfolio: Portfolio) -> None:
-        """Take over what the books are after orders were crossed between them, a row each."""
+        """Set the books to `portfolio`, one row each, after orders were crossed between them."""
         units, cost, high, held = (column.numpy() for column in portfolio[1:])
         for row, book in enumerate(self.books):
             book.cash, book.units = float(portfolio.cash[row]), units[row].copy()
@@ -135,12 +148,19 @@ class SubAccounts:
         hole: Mask,
         close: Array,
     ) -> None:
-        """A bar has filled net orders, and clocks run on by one bar.
+        """Book the fills of a bar's net orders, and advance the clocks by one bar.
 
-        time: open of the bar, seconds since the epoch. account: the broker's, after those fills. orders: each trial's
-        part of them, a row each. close: (N,) of the bar. Transfers into the account are shared by the books' values.
-        Transfers out of it reduce all books in proportion, and so does the remaining difference between the account and
-        the sum of the books (rounding, costs that no fill names).
+        Transfers into the account are shared by the books' values. Transfers out of it reduce all books in
+        proportion, and so does the remaining difference between the account and the sum of the books
+        (rounding, costs that no fill reports).
+
+        Args:
+            time: open of the bar, seconds since the epoch.
+            fills: results of the net orders.
+            account: the broker's, after those fills.
+            orders: each trial's part of the orders, one row each.
+            hole: (N,) of the bar.
+            close: (N,) of the bar.
         """
         parts = [self._part(row, fills, orders) for row in range(len(self.books))]
         after = [book.after(part) for book, part in zip(self.books, parts, strict=True)]
@@ -162,15 +182,18 @@ class SubAccounts:
             book.settle(parts[row], own, orders.restart_clock[row].numpy(), hole, close)
 
     def take_flow(self) -> Flow:
-        """What was transferred since this was asked last."""
+        """Return the transfers since the last call."""
         flow, self.flow = self.flow, Flow()
         return flow
 
     def reset(self, time: int, account: AccountState, close: Array, fills: Sequence[Fill]) -> None:
-        """Share the account as it is now by the books' values at `close`; what they know about a position stays.
+        """Split the present account by the books' values; keep basis, highs and clocks.
 
-        time: open of the bar in progress, seconds since the epoch. close: (N,) of the bar before. fills: those since
-        the books were settled.
+        Args:
+            time: open of the bar in progress, seconds since the epoch.
+            account: the broker's account now.
+            close: (N,) of the previous bar.
+            fills: those since the books were settled.
         """
         self._note_flow(time, fills, account, close)
         shares = self._value_shares(close)
@@ -191,7 +214,7 @@ class SubAccounts:
         )
 
     def _part(self, row: int, fills: Sequence[Fill], orders: Orders) -> list[Fill]:
-        """A trial's part of the account's fills: in proportion to its part of the orders."""
+        """Return a trial's part of the account's fills, in proportion to its part of the orders."""
         found = []
         for fill in fills:
             asset = self._tickers.index(fill.order.ticker)
@@ -211,12 +234,10 @@ class SubAccounts:
     def _note_flow(
         self, time: int, fills: Sequence[Fill], account: AccountState, close: Array
     ) -> Flow:
-        """The transfers since the books were settled: differences that neither `fills` nor costs explain."""
+        """Return the transfers since the last `settle`: what neither fills nor costs explain."""
         before = AccountState(self.cash, dict(zip(self._tickers, self.units.tolist(), strict=True)))
         flow = unexplained(before, fills, account, self._tickers, close)
-        if (
-            account.late_fees
-        ):  # elsewhere all fees are in the fills, and whatever else leaves is a transfer
+        if account.late_fees:  # otherwise fills have all fees, and other outflows are transfers
             self._allowance.earn(
                 time, sum(fill.notional for fill in fills if fill.status == "filled")
             )
@@ -225,13 +246,21 @@ class SubAccounts:
         return flow
 
     def _value_shares(self, close: Array) -> Array:
-        """(R,) of the books in the account's value; as the capital was shared where nothing is left."""
+        """Return the books' shares, (R,), of the value, or of the capital if nothing is left."""
         values = np.array([book.value(close) for book in self.books])
         return values / values.sum() if values.sum() > 0.0 else np.array(self._shares)
 
     def _scaled(self, parts: Array, came: Array, total: Array, shares: Array) -> Array:
-        """(R, n) numbers, with transfers `came` (n,) shared by `shares` (R,), scaled so that their sums are `total`
-        (n,); shared like the capital where all are 0.
+        """Scale the books' amounts so that they sum to the account's.
+
+        Args:
+            parts: (R, n) amounts of the books.
+            came: (n,) transfers, shared by `shares`.
+            total: (n,) amounts of the account.
+            shares: (R,).
+
+        Returns:
+            (R, n); where all parts are 0, the total is shared like the capital.
         """
         parts = parts + np.maximum(came, 0.0) * shares[:, None]
         held = parts.sum(axis=0)

@@ -1,7 +1,8 @@
-"""What a paper trader needs of a broker: an account, a way to send orders, and reports of what became of them.
+"""The interface of brokers: an account, sending orders, and their results.
 
-Orders are market orders that the broker fills at the next bar's open. A sell names units, a buy names the quote
-currency to spend. Every order has a client id derived from slot, bar and ticker, so sending it again can be recognised.
+Orders are market orders that the broker fills at the next bar's open. A sell states units, a buy
+states the quote currency to spend. Every order has a client id derived from slot, bar and ticker,
+so that a repeated order can be recognised.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ Status = Literal["filled", "unfilled"]
 class Order:
     """An order decided at the close of the bar that opened at `decided` (seconds since the epoch).
 
-    units: for a sell, how much of the asset. notional: for a buy, how much of the quote currency.
-    restart_clock: this sell is the holding rule's, whose clock restarts when it fills.
+    units: of a sell, amount of the asset.
+    notional: of a buy, quote currency to spend.
+    whole: sells the complete position.
+    restart_clock: a sell of the holding rule, whose clock restarts when it is filled.
     """
 
     client_id: str
@@ -36,11 +39,14 @@ class Order:
 
 @dataclass(frozen=True)
 class Fill:
-    """What became of an order. An unfilled one is gone: it is not carried over to a later bar.
+    """The result of an order. An unfilled order is gone: it is not carried over to a later bar.
 
-    units: bought (after the fee, which is taken from what is received) or sold. notional: quote currency paid, or
-    received before the fee. fee: in quote currency. price: per unit, slippage included, fee not. reason: why it is
-    unfilled, or filled in part, where the broker says so.
+    at: seconds since the epoch.
+    units: bought (after the fee, which is taken from what is received) or sold.
+    notional: quote currency paid, or received before the fee.
+    fee: quote currency.
+    price: per unit, including slippage, excluding the fee.
+    reason: why it is unfilled or partly filled, if the broker says so.
     """
 
     order: Order
@@ -55,9 +61,9 @@ class Fill:
 
 @dataclass(frozen=True)
 class AccountState:
-    """Cash in quote currency, and units held by ticker (tickers not held may be absent).
+    """Cash in quote currency, and units by ticker (tickers not held may be missing).
 
-    late_fees: whether the venue may charge fees later than with a fill, or other ones than the fill names.
+    late_fees: the venue may charge fees later than with a fill, or other fees than the fill reports.
     """
 
     cash: float
@@ -68,9 +74,10 @@ class AccountState:
 class Broker(ABC):
     """A broker that trades on paper. No implementation may place an order with real money.
 
-    immediate: whether it fills orders as soon as they are sent, and not only at the next bar. venue_account: the venue's
-    name of the account, by which two slots on one account are detected; None for virtual money. untradable: why a
-    ticker cannot be traded; orders for it are reported as unfilled.
+    immediate: orders are filled when they are sent, not at the next bar.
+    venue_account: the venue's name of the account, by which two slots on one account are detected;
+        None for virtual money.
+    untradable: by ticker, why it cannot be traded; its orders are reported as unfilled.
     """
 
     immediate: bool
@@ -79,18 +86,28 @@ class Broker(ABC):
 
     @abstractmethod
     def account(self) -> AccountState:
-        """What the account holds now."""
+        """Return what the account holds now."""
 
     @abstractmethod
     def submit(self, orders: Sequence[Order]) -> None:
-        """Send the orders of one bar. Raises ValueError for a client id that was sent before."""
+        """Send the orders of one bar.
+
+        Raises:
+            ValueError: a client id was sent before.
+        """
 
     @abstractmethod
     def adopt(self, orders: Sequence[Order], *, final: bool = False) -> list[Order]:
-        """Take over orders that an earlier process may have sent; `fills` reports them. Returns those that never
-        arrived. final: those will not be sent again.
+        """Take over orders that an earlier process may have sent; `fills` reports them.
+
+        Args:
+            orders: orders with unknown results.
+            final: missing orders will not be sent again.
+
+        Returns:
+            The orders that never arrived.
         """
 
     @abstractmethod
     def fills(self) -> list[Fill]:
-        """The results of the orders since the last call, one for each order that is final."""
+        """Return the results since the last call, one per order with a final result."""

@@ -1,4 +1,4 @@
-"""The simulated broker: the environment's fill rules on the next bar's open."""
+"""The simulated broker: the environment's fill rules at the next bar's open."""
 
 from __future__ import annotations
 
@@ -19,9 +19,15 @@ Array = NDArray[np.float64]
 
 
 class SimBroker(Broker):
-    """An account of virtual money. `next_bar` must be called for every bar before the trader acts on it.
+    """An account of virtual money.
 
-    tickers: in the order of the arrays given to `next_bar`. cash: what the account starts with, in quote units.
+    `next_bar` must be called for every bar before the trader processes it.
+
+    Args:
+        tickers: order of the arrays given to `next_bar`.
+        cash: initial cash, quote units.
+        params: fee, slippage and other rules.
+        instruments: minimum orders and increments.
     """
 
     immediate = False
@@ -40,40 +46,42 @@ class SimBroker(Broker):
         self._sent: set[str] = set()
 
     def state(self) -> dict[str, Any]:
-        """What the account holds, as a JSON object. Orders that wait for the next bar must be sent again."""
+        """Return what the account holds, for JSON; pending orders must be sent again."""
         return {
             "cash": float(self._cash),
             "units": dict(zip(self._tickers, self._units.tolist(), strict=True)),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Hold what was held when `state` was taken."""
+        """Set the account to `state`."""
         self._cash = torch.tensor(state["cash"], dtype=torch.float64)
         self._units = torch.tensor(
             [state["units"][ticker] for ticker in self._tickers], dtype=torch.float64
         )
 
     def transfer(self, flow: Flow) -> None:
-        """Add a transfer to cash and units; none of them falls below 0."""
+        """Add a transfer to cash and units, which do not fall below 0."""
         self._cash = (self._cash + flow.cash).clamp_min(0.0)
         for ticker, amount in flow.units.items():
             asset = self._tickers.index(ticker)
             self._units[asset] = (self._units[asset] + amount).clamp_min(0.0)
 
     def adopt(self, orders: Sequence[Order], *, final: bool = False) -> list[Order]:
-        """Returns all of them: an account of virtual money has no orders from an earlier process."""
+        """Return all orders: a new process's account has none of an earlier process."""
         del final
         return list(orders)
 
     def account(self) -> AccountState:
-        """What the account holds now."""
+        """Return what the account holds now."""
         return AccountState(
             float(self._cash), dict(zip(self._tickers, self._units.tolist(), strict=True))
         )
 
     def submit(self, orders: Sequence[Order]) -> None:
-        """Take orders for the next bar. Raises ValueError for a client id sent before, an unknown ticker, or two
-        orders for one.
+        """Accept orders for the next bar.
+
+        Raises:
+            ValueError: a client id was sent before, a ticker is unknown, or has two orders.
         """
         known = {order.ticker for order in self._pending}
         for order in orders:
@@ -81,19 +89,25 @@ class SimBroker(Broker):
                 raise ValueError(f"order {order.client_id} was sent before")
             if order.ticker not in self._tickers or order.ticker in known:
                 raise ValueError(
-                    f"order {order.client_id}: {order.ticker} is not traded here, or has an order already"
+                    f"order {order.client_id}: {order.ticker} is unknown or has an order already"
                 )
             known.add(order.ticker)
             self._sent.add(order.client_id)
             self._pending.append(order)
 
     def fills(self) -> list[Fill]:
-        """What became of the orders since the last call."""
+        """Return the results since the last call."""
         settled, self._settled = self._settled, []
         return settled
 
     def next_bar(self, time: int, open_: Array, hole: NDArray[np.bool_]) -> None:
-        """Fill the pending orders at the bar's open. open_, hole: (N,); time: its open, seconds since the epoch."""
+        """Fill the pending orders at a bar's open.
+
+        Args:
+            time: open of the bar, seconds since the epoch.
+            open_: (N,) opening prices.
+            hole: (N,) whether an asset has no bar.
+        """
         if not self._pending:
             return
         count = len(self._tickers)
@@ -104,8 +118,8 @@ class SimBroker(Broker):
         for order in self._pending:
             asset = self._tickers.index(order.ticker)
             sells[asset], buys[asset] = order.units, order.notional
-        # Row j holds the order for asset j alone, so that what each one came to can be told apart; together they are
-        # the account.
+        # Row j has the order for asset j alone, which separates the orders' results; together the
+        # rows are the account.
         opens, holes = (
             torch.from_numpy(open_).expand(count, -1),
             torch.from_numpy(hole).expand(count, -1),
@@ -151,7 +165,7 @@ class SimBroker(Broker):
 
 
 def sim_broker(bundle: Bundle, cash: float | None = None) -> SimBroker:
-    """An account of virtual money for a bundle. cash: by default the bundle's initial cash."""
+    """Return an account of virtual money for a bundle; `cash` is by default its initial cash."""
     initial = bundle.account.initial_cash if cash is None else cash
     return SimBroker(bundle.manifest.tickers, initial, bundle.account, bundle.instruments)
 

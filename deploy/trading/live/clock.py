@@ -1,4 +1,4 @@
-"""What time it is for a trader, and how it waits: the real time, or that of a market that is replayed."""
+"""Clocks of a trader: real time, or the time of a replayed market."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import time
 
 
 class Clock:
-    """The real time. stop: set by whoever wants the trader to end; no wait outlasts it. patience: how long one may go
-    without looking whether anything has happened, seconds of the market's time.
+    """Real time.
+
+    stop: ends the trader when set; no wait outlasts it.
+    patience: longest time between two polls, seconds of the market's time.
     """
 
     def __init__(self, stop: threading.Event | None = None) -> None:
@@ -17,17 +19,22 @@ class Clock:
         self.patience = 5.0
 
     def now(self) -> float:
-        """Seconds since the epoch, in the market's time."""
+        """Return the market's time, seconds since the epoch."""
         return time.time()
 
     def wait(self, seconds: float) -> None:
-        """Let that much of the market's time go by, or less where the trader is to end."""
+        """Wait that many seconds of the market's time, or until `stop` is set."""
         self.stop.wait(seconds)
 
 
 class FastClock(Clock):
-    """A market's time that began at `start` and goes `speed` times as fast as the real one. began: when, in real time;
-    now, unless the market has been going on for longer.
+    """A market's time that starts at `start` and runs `speed` times as fast as real time.
+
+    Args:
+        start: seconds since the epoch.
+        speed: factor.
+        stop: as in `Clock`.
+        began: real time at which the market's time was `start`; default: now.
     """
 
     def __init__(
@@ -53,7 +60,7 @@ class FastClock(Clock):
 
 
 class LeapingClock(Clock):
-    """A market's time that stands still while something is done, and leaps over every wait."""
+    """A market's time that only advances by waiting, without real waiting."""
 
     def __init__(self, start: float, stop: threading.Event | None = None) -> None:
         super().__init__(stop)

@@ -1,8 +1,8 @@
-"""The process that trades a slot: one per slot on this machine. It ends on a signal, but not on a temporary error.
+"""The process that trades a slot: one per slot on a machine, which survives temporary errors.
 
-After the first start, every error (broker, feed or database out of reach, an unexpected exception) ends the session,
-and a new session goes on from the database, exactly as after a kill. After ten minutes without a successful look at the
-market, the process ends with exit code 75, on which a supervisor may start it again.
+After the first start, an error (broker, feed or database out of reach, an unexpected exception)
+ends the session, and a new session continues from the database, exactly as after a kill. After ten
+minutes without a completed poll, the process exits with code 75, so that a supervisor restarts it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ PAUSES = (1.0, 2.0, 5.0, 15.0, 30.0, 60.0)
 
 @contextmanager
 def only_one(folder: Path, slot: str) -> Iterator[None]:
-    """Hold the slot on this machine: the kernel lets go when the process ends, however it ends. Raises InputError where
-    another process trades it.
+    """Hold the slot's lock on this machine; the kernel releases it when the process ends.
+
+    Raises:
+        InputError: another process trades the slot.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{slot_name(slot)}.lock").open("a") as lock:
@@ -43,7 +45,7 @@ def only_one(folder: Path, slot: str) -> Iterator[None]:
 
 @contextmanager
 def ending_on_signals(stop: threading.Event) -> Iterator[None]:
-    """SIGTERM and SIGINT set `stop`: what is being done is finished, then the process ends with exit code 0."""
+    """Set `stop` on SIGTERM and SIGINT: the current step is finished, then the exit code is 0."""
     wanted = (signal.SIGTERM, signal.SIGINT)
     before = [signal.signal(number, lambda *_: stop.set()) for number in wanted]
     try:
@@ -61,9 +63,16 @@ def keep_trading(
 ) -> None:
     """Run sessions until one ends by itself or `stop` is set.
 
-    note: called with every problem, and again with the same one only after a session has completed a look at the
-    market. Raises InputError and unexpected exceptions of the first start, Replaced at any time, and TryAgainLater
-    after ten minutes of errors.
+    Args:
+        make_session: starts a session.
+        stop: ends the process when set.
+        say: receives messages for the terminal.
+        note: receives each new problem; the same problem again only after a completed poll.
+
+    Raises:
+        InputError: the first start failed; other exceptions of the first start are raised, too.
+        Replaced: another process trades the slot.
+        TryAgainLater: errors have lasted for ten minutes.
     """
     trouble_since: float | None = None
     noted: set[str] = set()
@@ -78,12 +87,12 @@ def keep_trading(
         except Replaced:
             raise
         except InputError as error:
-            if not began:  # later it may be a feed that lacks bars
+            if not began:  # after the start, a feed may lack bars for a while
                 raise
             problem = str(error)
         except RunError as error:
             problem = str(error)
-        except Exception as error:  # a fault of this program must not leave positions unmanaged
+        except Exception as error:  # a bug must not leave positions unmanaged
             if not began:
                 raise
             say(traceback.format_exc().rstrip())
@@ -98,9 +107,9 @@ def keep_trading(
         trouble_since = now if trouble_since is None else trouble_since
         if now - trouble_since > PATIENCE:
             raise TryAgainLater(
-                f"{problem}; it has not been possible to trade for {PATIENCE / 60:.0f} minutes"
+                f"{problem}; trading has not been possible for {PATIENCE / 60:.0f} minutes"
             )
         pause = PAUSES[min(tries, len(PAUSES) - 1)]
         tries += 1
-        say(f"{problem}; trying again in {pause:g} s")
+        say(f"{problem}; retrying in {pause:g} s")
         stop.wait(pause)

@@ -1,7 +1,7 @@
-"""Which slot may trade a venue's account: one at a time, and a slot that holds units stays on its account.
+"""Which slot may trade a venue's account.
 
-Two slots on one account would take each other's orders for transfers. A slot that is moved to another account while it
-holds units would lose sight of them.
+One slot trades an account at a time, because two slots would take each other's orders for
+transfers. A slot that holds units stays on its account, because it would lose track of them.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from sqlalchemy.orm import Session
 from deploy.registry.models import SLOT_ACCOUNT, STOPPED, AccountRow, OrderRow, TraderRow
 from envs.support.errors import InputError
 
-SILENT_SECONDS = (
-    120.0  # without a heartbeat, and a trader no longer counts as running; it beats every 5 seconds
-)
+# A trader without a heartbeat for that long does not count as running; it sends one every 5 s.
+SILENT_SECONDS = 120.0
 
 
 def take_account(session: Session, slot: str, broker: str, account: str) -> None:
-    """Check that `slot` may trade that account; other slots' traders on it may not write any more.
+    """Check that `slot` may trade a venue's account, and stop other slots' processes writing.
 
-    Raises InputError where another slot trades the account or holds units in it, and where this slot holds units in
-    another account of the venue.
+    Raises:
+        InputError: another slot trades the account or holds units in it, or this slot holds units in
+            another account of the venue.
     """
     own = session.get(TraderRow, slot)
     if own is not None and own.venue_account not in (None, account) and holds_units(session, own):
         raise InputError(
-            f"slot {slot!r} holds units in the {own.broker} account {own.venue_account}, but the keys are those of the "
-            f"account {account}; use the keys of {own.venue_account}, or trade {account} in another slot"
+            f"slot {slot!r} holds units in the {own.broker} account {own.venue_account}, but the "
+            f"keys are those of the account {account}; use the keys of {own.venue_account}, or trade {account} in another slot"
         )
     sharing = select(TraderRow).where(
         TraderRow.slot != slot, TraderRow.broker == broker, TraderRow.venue_account == account
@@ -39,23 +39,21 @@ def take_account(session: Session, slot: str, broker: str, account: str) -> None
         if runs or holds_units(session, other):
             does = "trades" if runs else "holds units in"
             raise InputError(
-                f"slot {slot!r}: slot {other.slot!r} {does} the same {broker} account {account}, and two slots cannot "
-                f"share an account; use the keys of another paper account, or sell everything there (sweepd trader halt "
-                f"{other.slot}) and stop its trader"
+                f"slot {slot!r}: slot {other.slot!r} {does} the same {broker} account {account}, and "
+                "two slots cannot share an account; use the keys of another paper account, or sell "
+                f"everything there (sweepd trader halt {other.slot}) and stop its trader"
             )
-        other.token = (
-            ""  # it was silent for too long; if its process goes on, its next write ends it
-        )
+        other.token = ""  # silent for too long; if its process still runs, its next write fails
 
 
 def is_running(trader: TraderRow) -> bool:
-    """Whether its process has not ended and has sent a heartbeat lately."""
+    """Return whether the trader's process has not ended and has sent a recent heartbeat."""
     age = (dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(trader.beat)).total_seconds()
     return not trader.status.startswith(STOPPED) and age < SILENT_SECONDS
 
 
 def holds_units(session: Session, trader: TraderRow) -> bool:
-    """Whether the slot's account account holds units, or may: its last buys may be filled and not booked yet."""
+    """Return whether the slot's own account holds units, or may: buys may not be booked yet."""
     account = session.get(AccountRow, (trader.slot, SLOT_ACCOUNT))
     if account is None:
         return False

@@ -52,7 +52,7 @@ def test_trouble_that_passes_is_said_and_survived() -> None:
     )
     keep(sessions, said)
     assert sessions.made == 4
-    assert said[0] == "the broker is away; trying again in 0 s"
+    assert said[0] == "the broker is away; retrying in 0 s"
     assert len(said) == 3
 
 
@@ -70,7 +70,7 @@ def test_a_fault_of_the_program_is_survived_and_noted_once_until_a_session_gets_
     runner.keep_trading(make, threading.Event(), said.append, noted.append)
     assert noted == ["away", "ZeroDivisionError: of what"]
     assert any(text.startswith("Traceback") for text in said)
-    assert said[-1].startswith("ZeroDivisionError: of what; trying again")
+    assert said[-1].startswith("ZeroDivisionError: of what; retrying")
 
     def broken() -> runner.LiveSession:
         raise ZeroDivisionError
@@ -83,7 +83,7 @@ def test_trouble_that_stays_ends_the_process_for_somebody_to_start_it_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(runner, "PATIENCE", 0.05)
-    with pytest.raises(TryAgainLater, match="the broker is away; it has not been possible"):
+    with pytest.raises(TryAgainLater, match="the broker is away; trading has not been possible"):
         keep(Sessions(RunError("the broker is away")), [])
 
 
