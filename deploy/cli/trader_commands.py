@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from deploy.cli.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl
+from deploy.dashboard.formatting import moment
 from deploy.dashboard.health import Health, health
-from deploy.dashboard.words import moment
 from deploy.registry.registry import Registry
 from deploy.trading.live.store import Trader, TraderStore
 from envs.support.errors import InputError

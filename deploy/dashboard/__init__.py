@@ -1,1 +1,1 @@
-"""What people see of paper trading and of the search: in the terminal, and as a page on the loopback."""
+"""Views of paper trading and studies, in the terminal and as a local web page."""

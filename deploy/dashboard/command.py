@@ -1,4 +1,4 @@
-"""`sweepd dashboard`: paper trading and the search, as a page on the loopback or on the terminal."""
+"""`sweepd dashboard`: paper trading and studies, as a local web page or in the terminal."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from envs.support.database_url import STORAGE_VARIABLE, warn_of_password
 from envs.support.errors import InputError
 from envs.support.terminal import Terminal
 
-EVERY = 2.0  # seconds between two looks of a terminal
+EVERY = 2.0  # seconds between two updates of a terminal
 WIDTH = 160  # columns if the output is no terminal
 
 
 def dashboard_command(app: typer.Typer, open_studies: OpenStudies) -> None:
-    """Add the command. open_studies: gives what is to be shown of the studies."""
+    """Add the command to `app`; `open_studies` returns the source of studies."""
 
     @app.command()
     def dashboard(
@@ -38,43 +38,45 @@ def dashboard_command(app: typer.Typer, open_studies: OpenStudies) -> None:
         training: Annotated[
             bool,
             typer.Option(
-                "--training", help="Show how a study goes instead: trials per hour, ETA, best, GPU."
+                "--training",
+                help="Show the progress of a study: trials per hour, ETA, best trial, GPU.",
             ),
         ] = False,
         terminal: Annotated[
             bool,
             typer.Option(
-                "--terminal", help="Here on the terminal, renewed every 2 seconds, until Ctrl-C."
+                "--terminal", help="Show it in the terminal, updated every 2 seconds, until Ctrl-C."
             ),
         ] = False,
-        once: Annotated[bool, typer.Option("--once", help="Print it once, for scripts.")] = False,
+        once: Annotated[bool, typer.Option("--once", help="Print it once and exit.")] = False,
         as_json: AsJson = False,
         port: Annotated[
-            int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: any free one.")
+            int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: any free port.")
         ] = 8080,
         study_name: Annotated[
-            str | None,
-            typer.Option(help="The study of --training, which it implies. Default: the newest."),
+            str | None, typer.Option(help="Study to show; implies --training. Default: the newest.")
         ] = None,
         storage: Annotated[
             str | None,
-            typer.Option(envvar=STORAGE_VARIABLE, callback=warn_of_password, help="As for train."),
+            typer.Option(
+                envvar=STORAGE_VARIABLE, callback=warn_of_password, help="As in sweepd train."
+            ),
         ] = None,
-        runs_dir: Annotated[Path | None, typer.Option(help="As for train.")] = None,
+        runs_dir: Annotated[Path | None, typer.Option(help="As in sweepd train.")] = None,
         deployments: Deployments = DEPLOYMENTS,
         registry: RegistryUrl = None,
     ) -> None:
-        """Show paper trading, the search and optuna-dashboard on http://127.0.0.1:8080, to this machine only.
+        """Show paper trading, studies and optuna-dashboard on http://127.0.0.1:8080.
 
-        Nothing is changed by looking. With --terminal, --once or --json: as text, the slots or, with --training, a
-        study.
+        Only this machine can open the page, and it changes nothing. With --terminal, --once or
+        --json: as text, the slots or, with --training, a study.
         """
         training = training or study_name is not None
         paper = PaperSource(deployments, registry)
         search = open_studies(study_name, storage, runs_dir, (deployments, registry))
         shown: _Training | _Paper = _Training(search) if training else _Paper(paper, slot)
         if training and slot is not None:
-            raise InputError(f"{slot!r} with --training: a study is named with --study-name")
+            raise InputError(f"{slot!r} with --training: name a study with --study-name")
         if as_json:
             typer.echo(json.dumps(finite(shown.facts()), indent=1))
         elif once or (terminal and not sys.stdout.isatty()):
@@ -90,7 +92,7 @@ def dashboard_command(app: typer.Typer, open_studies: OpenStudies) -> None:
 
 @dataclass
 class _Paper:
-    """The slots, or one."""
+    """All slots, or one."""
 
     source: PaperSource
     slot: str | None
@@ -104,9 +106,7 @@ class _Paper:
         if self.slot is None:
             return names
         if self.slot not in names and self.source.plays(self.slot):
-            raise InputError(
-                f"slot {self.slot!r} holds a player of a game: sweepd play {self.slot} shows it"
-            )
+            raise InputError(f"slot {self.slot!r} plays a game: sweepd play {self.slot} shows it")
         if self.slot not in names:
             raise InputError(f"there is no slot {self.slot!r}; slots: {', '.join(names)}")
         return [self.slot]

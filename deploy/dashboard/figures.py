@@ -1,4 +1,6 @@
-"""Pictures as Plotly's JavaScript reads them. Colours are named (`tone`) and chosen by the page, light or dark."""
+"""Figures for Plotly's JavaScript. Colours are names (`tone`) that the page resolves, light or
+dark.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,13 @@ from deploy.promotion.findings import short
 from deploy.trading.live.benchmarks import EQUAL_WEIGHT
 
 Figure = dict[str, Any]
-RIVALS, HELD = (
-    4,
-    4,
-)  # tones of challengers and of held tickers; the fifth looks like the first, dashed otherwise
+# Number of tones of challengers and of held tickers; the fifth has the first tone, another dash.
+RIVALS, HELD = 4, 4
 DASHES = ("solid", "dash", "dot", "dashdot")
 
 
 def account_tones(accounts: Sequence[tuple[str, str]]) -> dict[str, tuple[str, str]]:
-    """Tone and dash of every account. accounts: name and kind."""
+    """Return tone and dash of every account, given pairs of name and kind."""
     found, rivals, held = {}, 0, 0
     for name, kind in accounts:
         if kind in ("account", "shadow"):
@@ -39,8 +39,9 @@ def account_tones(accounts: Sequence[tuple[str, str]]) -> dict[str, tuple[str, s
 
 
 def equity_figure(view: SlotView) -> Figure:
-    """Return of every account since the picture's left edge, and below it how far each is under its peak. Held tickers are
-    hidden until they are asked for.
+    """Return a figure of all accounts: returns since its left edge, and drawdowns below.
+
+    Held tickers are hidden until they are selected in the legend.
     """
     tones = account_tones([(curve.account, curve.kind) for curve in view.curves])
     data: list[Figure] = []
@@ -92,7 +93,7 @@ def equity_figure(view: SlotView) -> Figure:
 
 
 def rate_figure(history: Mapping[str, Any]) -> Figure:
-    """Trials per hour over the time of a study."""
+    """Return a figure of trials per hour over a study's time."""
     parts = history["rates"]
     bars = {
         "type": "bar",
@@ -114,7 +115,7 @@ def rate_figure(history: Mapping[str, Any]) -> Figure:
 
 
 def best_figure(history: Mapping[str, Any], objective: str) -> Figure:
-    """Values of the complete trials as they ended, and the best so far."""
+    """Return a figure of the complete trials' values, and the best so far."""
     values = history["values"]
     times = [1000 * one["at"] for one in values]
     dots = {

@@ -1,4 +1,4 @@
-"""Whether a slot's trader is well: does it live, does it follow the bars, may it trade."""
+"""State of a slot's trader: whether it runs, follows the bars and may trade."""
 
 from __future__ import annotations
 
@@ -9,24 +9,28 @@ from typing import Literal
 
 import psutil
 
-from deploy.dashboard.words import seconds_of, span
+from deploy.dashboard.formatting import seconds_of, span
 from deploy.promotion.findings import SYNTHETIC
 from deploy.trading.live.store import Trader
 from deploy.trading.live.venue_accounts import SILENT_SECONDS
 from envs.crypto.timeframe import bar_seconds
 
-QUIET_SECONDS = 15.0  # without a beat before its pid is looked up: a beat proves more than a pid
+QUIET_SECONDS = 15.0  # without a heartbeat before the process is looked up
 RECORDED = "recorded"  # the feed of a replay
-LATE_BARS = 2  # that have closed since the last one acted on: one may just be on its way
+LATE_BARS = 2  # closed since the last processed one: a single one may be in progress
 Level = Literal["good", "warning", "bad", "none"]
 
 
 @dataclass(frozen=True)
 class Health:
-    """How a trader is. state: a word or two; level: how bad that is (none: there is no trader). sentences: why.
+    """State of a trader.
 
-    beat_age: seconds since its last sign of life. bars_behind: bars that have closed since the last one it acted on;
-    None where that means nothing, as with recorded bars. synthetic: the champion was trained on a made-up market.
+    state: one or two words.
+    level: severity of the state; "none" if there is no trader.
+    sentences: reasons.
+    beat_age: seconds since the last heartbeat.
+    bars_behind: bars that have closed since the last processed one; None for recorded bars.
+    synthetic: the champion was trained on a synthetic market.
     """
 
     state: str
@@ -38,7 +42,14 @@ class Health:
 
 
 def health(trader: Trader | None, now: float, *, slot: str, synthetic: bool = False) -> Health:
-    """now: seconds since the epoch. synthetic: the champion was trained on a made-up market."""
+    """Return a trader's state.
+
+    Args:
+        trader: the trader, None if the slot was never traded.
+        now: seconds since the epoch.
+        slot: its slot.
+        synthetic: the champion was trained on a synthetic market.
+    """
     found = _health(trader, now, slot)
     return (
         dataclasses.replace(found, sentences=[SYNTHETIC, *found.sentences], synthetic=True)
@@ -50,9 +61,7 @@ def health(trader: Trader | None, now: float, *, slot: str, synthetic: bool = Fa
 def _health(trader: Trader | None, now: float, slot: str) -> Health:
     if trader is None:
         return Health(
-            "never traded",
-            "none",
-            [f"Slot {slot} was never traded: sweepd trade {slot} starts it."],
+            "never traded", "none", [f"Slot {slot} was never traded. To start: sweepd trade {slot}"]
         )
     age = max(0.0, now - seconds_of(trader.beat))
     behind = (
@@ -74,7 +83,7 @@ def _health(trader: Trader | None, now: float, slot: str) -> Health:
             (
                 "not running",
                 "bad",
-                f"The trader does not run: its process {trader.pid} ended, {span(age)} ago at most.",
+                f"The trader is not running: process {trader.pid} ended at most {span(age)} ago.",
             )
         )
     elif age > SILENT_SECONDS:
@@ -82,8 +91,8 @@ def _health(trader: Trader | None, now: float, slot: str) -> Health:
             (
                 "silent",
                 "bad",
-                f"No sign of life for {span(age)} from process {trader.pid} on {trader.host}; what is "
-                "shown is old.",
+                f"No heartbeat for {span(age)} from process {trader.pid} on {trader.host}; the "
+                "data shown are old.",
             )
         )
     if trader.halt is not None:
@@ -92,27 +101,31 @@ def _health(trader: Trader | None, now: float, slot: str) -> Health:
             (
                 "halted",
                 "warning",
-                f"Halted: {trader.halt}.{sold} sweepd trader resume {slot} ends that.",
+                f"Halted: {trader.halt}.{sold} To continue: sweepd trader resume {slot}",
             )
         )
     if behind is not None and behind >= LATE_BARS and not found:
-        text = f"{behind} bars of {trader.timeframe} have closed since the last one acted on."
+        text = f"{behind} bars of {trader.timeframe} have closed since the last processed one."
         found.append(("late", "warning", text))
     if not found:
         return Health(
-            "trading", "good", [f"Last sign of life {span(age)} ago: {trader.status}."], age, behind
+            "trading", "good", [f"Last heartbeat {span(age)} ago: {trader.status}."], age, behind
         )
     level = max((level for _, level, _ in found), key=_rank)
     return Health(found[0][0], level, [text for *_, text in found], age, behind)
 
 
 def is_replay(trader: Trader) -> bool:
-    """Whether its bars are recorded ones, whose age says nothing."""
+    """Return whether its bars are recorded, so that their age means nothing."""
     return trader.feed == RECORDED
 
 
 def is_gone(trader: Trader) -> bool:
-    """Whether no process has its pid on a machine of this host name. Another container of that name may have it."""
+    """Return whether its process is gone.
+
+    The process is looked up on a machine of its host name; another container of that name may run
+    it.
+    """
     return trader.host == socket.gethostname() and not psutil.pid_exists(trader.pid)
 
 

@@ -1,4 +1,4 @@
-"""The equity of a slot's accounts: read once and kept (lines are only ever added), compared, thinned for a picture."""
+"""Equity of a slot's accounts: cached (lines are only appended), compared, thinned for figures."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from envs.crypto.timeframe import bars_per_year
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
-FEWEST_RETURNS = 30  # from which on a Sharpe ratio is shown
+FEWEST_RETURNS = 30  # for a Sharpe ratio
 
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """An account with its lines, (n,) each. growth: time-weighted, 1 at the first line: no transfer counts as a gain or a
-    loss. drawdown: share of the growth below its peak, 0 … 1.
+    """An account with its lines, (n,) each.
+
+    growth: time-weighted, 1 at the first line; transfers are neither gains nor losses.
+    drawdown: fraction of the growth below its peak, 0 to 1.
     """
 
     account: AccountRecord
@@ -43,13 +45,13 @@ class Series:
 
     @property
     def returns(self) -> Array:
-        """(n - 1,) simple, per line; 0 after a total loss."""
+        """Simple returns per line, (n - 1,); 0 after a total loss."""
         grown = self.growth
         before, after = grown[:-1], grown[1:]
         return np.divide(after - before, before, out=np.zeros_like(before), where=before > 0.0)
 
     def sharpe(self, timeframe: str) -> float | None:
-        """Annualised; None for too few bars to say."""
+        """Return the annualised Sharpe ratio, None for too few bars."""
         returns = self.returns
         return (
             metrics.sharpe(returns, bars_per_year(timeframe))
@@ -58,7 +60,7 @@ class Series:
         )
 
     def since(self, moment: int) -> float | None:
-        """Total return since the close of the last bar that opened at `moment` or before; None where there is none."""
+        """Return the total return since the last bar that opened at `moment` or before, or None."""
         place = int(np.searchsorted(self.lines.time, moment, side="right")) - 1
         if place < 0:
             return None
@@ -66,7 +68,7 @@ class Series:
         return float(grown[-1] / grown[place] - 1.0) if grown[place] > 0.0 else None
 
     def cut(self, first: int, last: int) -> Series | None:
-        """The part from the line of bar `first` to that of bar `last` (opens); None unless it has both."""
+        """Return the part from bar `first` to bar `last` (opens); None unless it has both."""
         start, end = np.searchsorted(self.lines.time, (first, last)).tolist()
         if end >= len(self.lines.time) or (self.lines.time[start], self.lines.time[end]) != (
             first,
@@ -79,13 +81,13 @@ class Series:
         )
 
     def changes(self) -> list[tuple[int, str]]:
-        """Bars (opens) from which another bundle traded than before, and its hash."""
+        """Return the bars (opens) at which the traded bundle changed, with the new hash."""
         bundle = self.lines.bundle
         places = np.flatnonzero(bundle[1:] != bundle[:-1]) + 1
         return [(int(self.lines.time[place]), str(bundle[place])) for place in places]
 
     def sketch(self, points: int = 16) -> list[float]:
-        """Some of its growth at equal distances, the last included, for a curve of a line's height."""
+        """Return growth at equal distances, including the last, for a sparkline."""
         places = np.linspace(0, len(self.lines.time) - 1, min(points, len(self.lines.time))).astype(
             np.int64
         )
@@ -93,7 +95,7 @@ class Series:
 
 
 class SeriesCache:
-    """Accounts' lines, of which only the new ones are read again. May be used by several threads."""
+    """Cached lines of accounts: only new ones are read. Thread-safe."""
 
     def __init__(self, store: TraderStore) -> None:
         self.store = store
@@ -101,7 +103,7 @@ class SeriesCache:
         self._lock = threading.Lock()
 
     def read(self, slot: str, account: AccountRecord) -> Series:
-        """The account since it began."""
+        """Return the account's series since it began."""
         key = (slot, account.name, account.since)
         with self._lock:
             kept = self._kept.get(key)
@@ -118,8 +120,11 @@ class SeriesCache:
 
 @dataclass(frozen=True)
 class EquityCurve:
-    """An account's line in a picture. time: opens of bars, seconds. value: 1 where the picture begins (an account that began
-    later begins on the first curve's line). drawdown: share below its own peak so far.
+    """An account's line in a figure.
+
+    time: opens of bars, seconds.
+    value: 1 at the figure's left edge; an account that began later starts on the first curve.
+    drawdown: fraction below its own peak so far.
     """
 
     account: str
@@ -130,7 +135,13 @@ class EquityCurve:
 
 
 def curves(every: Sequence[Series], *, since: int | None, most: int) -> list[EquityCurve]:
-    """All accounts from bar `since` on, of at most about `most` points each. The first of them is what later ones join."""
+    """Return the accounts' curves.
+
+    Args:
+        every: the accounts; later ones start on the curve of the first one.
+        since: open of the first bar; None: all bars.
+        most: approximate maximum of points per curve.
+    """
     found: list[EquityCurve] = []
     reference: tuple[Index, Array] | None = None
     for series in every:
@@ -162,8 +173,10 @@ def curves(every: Sequence[Series], *, since: int | None, most: int) -> list[Equ
 
 
 def thin(values: Array, most: int) -> Index:
-    """Which points to draw of a curve of (n,): at most `most`, but four at least. First, last, lowest and highest of
-    equal stretches, so that it looks the same, extremes included (Jugel et al. 2014, "M4").
+    """Return which points of a curve (n,) to draw: at most `most`, but at least four.
+
+    First, last, lowest and highest of equal stretches keep the shape and the extremes (Jugel et al.
+    2014, "M4").
     """
     if len(values) <= most:
         return np.arange(len(values))

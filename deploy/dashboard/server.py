@@ -1,4 +1,4 @@
-"""Serves the dashboard on the loopback until Ctrl-C or SIGTERM."""
+"""Serves the dashboard on the loopback interface until Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -14,8 +14,17 @@ from envs.support.invocation import install_extra
 
 
 def serve(paper: PaperSource, search: StudySource, port: int, path: str) -> None:
-    """path: the page whose address is printed. Raises InputError where the extra is missing, RunError where the port is
-    taken.
+    """Serve the dashboard.
+
+    Args:
+        paper: source of slots.
+        search: source of studies.
+        port: on 127.0.0.1; 0: any free port.
+        path: page whose address is printed.
+
+    Raises:
+        InputError: the extra is missing.
+        RunError: the port is in use.
     """
     try:
         import plotly  # noqa: F401  its JavaScript is served
@@ -28,7 +37,7 @@ def serve(paper: PaperSource, search: StudySource, port: int, path: str) -> None
         ) from None
 
     class Quiet(WSGIRequestHandler):
-        """Says nothing of a request."""
+        """Logs no requests."""
 
         def log_request(self, code: Any = "-", size: Any = "-") -> None:
             pass

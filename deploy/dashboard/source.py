@@ -1,4 +1,4 @@
-"""Where the dashboard's figures come from: the registry's database and the study storage."""
+"""Sources of the dashboard: the registry's database, and the storage of studies."""
 
 from __future__ import annotations
 
@@ -23,30 +23,38 @@ if TYPE_CHECKING:
 
 
 class StudySource(Protocol):
-    """What the dashboard asks of the search, which this package knows nothing about. All raise InputError or RunError,
-    one sentence, where there is no study, or no database of studies.
+    """Studies, which `optimize` provides.
+
+    All methods raise InputError or RunError if there is no study or no database.
     """
 
     def studies(self) -> list[str]:
-        """Their names, the one to begin with first."""
+        """Return the names, the default study first."""
 
     def progress(self, name: str) -> dict[str, Any]:
-        """How a study goes: the keys of `sweepd status --json`, `objective`, `synthetic`, `outlook` and `history`."""
+        """Return a study's progress.
+
+        It has the keys of `sweepd status --json`, `objective`, `synthetic`, `outlook` and
+        `history`.
+        """
 
     def show(self, found: dict[str, Any]) -> RenderableType:
-        """The same for a terminal."""
+        """Return the progress for a terminal."""
 
     def application(self) -> WSGIApplication:
-        """optuna-dashboard."""
+        """Return optuna-dashboard."""
 
 
-# Study name (None: the newest), --storage, --runs-dir, and the registry that counts looks: --deployments, --registry.
+# Study name (None: the newest), --storage, --runs-dir, and --deployments and --registry.
 OpenStudies = Callable[[str | None, str | None, Path | None, tuple[Path, str | None]], StudySource]
 
 
 class PaperSource:
-    """The slots of a deployments folder, opened when they are first asked for: it may come later. folder, url: as for
-    `Registry`.
+    """The slots of a deployments folder, which is opened at the first request.
+
+    Args:
+        folder: deployments folder.
+        url: of the registry, None for the one in the folder.
     """
 
     def __init__(self, folder: Path, url: str | None) -> None:
@@ -55,19 +63,23 @@ class PaperSource:
         self._lock = threading.Lock()
 
     def slots(self) -> dict[str, Health]:
-        """How each slot that trades is, by name. Raises InputError where there is none."""
+        """Return the state of each traded slot, by name.
+
+        Raises:
+            InputError: there is none.
+        """
         registry, cache = self._open()
         now, traders = time.time(), {trader.slot: trader for trader in cache.store.traders()}
         names = slot_names(registry, cache.store)
         games = sorted(registry.slots_of_kind(GAME))
         if games and not names:
             raise InputError(
-                f"no slot of {self._folder} trades: {', '.join(games)} hold players of games; sweepd play SLOT shows "
-                "one, and dashboard --training how a study goes"
+                f"no slot of {self._folder} trades: {', '.join(games)} play games; sweepd play "
+                "SLOT shows one, and sweepd dashboard --training the progress of a study"
             )
         if not names:
             raise InputError(
-                f"no slot of {self._folder} has a champion yet: sweepd promote asks for one"
+                f"no slot of {self._folder} has a champion yet: promote a trial with sweepd promote"
             )
         champions = {slot.name: slot.champion for slot in registry.slots()}
         return {
@@ -78,11 +90,11 @@ class PaperSource:
         }
 
     def plays(self, slot: str) -> bool:
-        """Whether the slot is a game's, which is not among `slots`."""
+        """Return whether the slot plays a game; such slots are not among `slots`."""
         return slot in self._open()[0].slots_of_kind(GAME)
 
     def view(self, slot: str, *, days: float | None = None) -> SlotView:
-        """A slot as it is now."""
+        """Return the present view of a slot."""
         registry, cache = self._open()
         return slot_view(registry, cache, slot, time.time(), days=days)
 

@@ -1,4 +1,4 @@
-"""A slot on a terminal."""
+"""View of a slot in the terminal."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from deploy.dashboard.health import Health
-from deploy.dashboard.view import AccountView, Holdings, MonitorView, OrderView, SlotView
-from deploy.dashboard.words import (
+from deploy.dashboard.formatting import (
     counted,
     figure,
     minute,
@@ -22,6 +20,9 @@ from deploy.dashboard.words import (
     span,
     units,
 )
+from deploy.dashboard.health import Health
+from deploy.dashboard.monitor_view import MonitorView
+from deploy.dashboard.view import AccountView, Holdings, OrderView, SlotView
 from deploy.promotion.findings import short
 from envs.support.formatting import percent, sparkline
 
@@ -30,7 +31,7 @@ SHOWN_ORDERS, SHOWN_EVENTS = 8, 6
 
 
 def slots_table(slots: Mapping[str, Health]) -> RenderableType:
-    """All slots, a line each."""
+    """Return a table of all slots."""
     table = Table(title="Slots", title_justify="left")
     for name in ("slot", "state"):
         table.add_column(name, no_wrap=True)
@@ -45,7 +46,7 @@ def slots_table(slots: Mapping[str, Health]) -> RenderableType:
 
 
 def slot_screen(view: SlotView) -> RenderableType:
-    """Everything about one slot."""
+    """Return everything about one slot."""
     parts: list[RenderableType] = [_head(view)]
     if view.accounts:
         parts.append(_Accounts(view.accounts))
@@ -67,8 +68,8 @@ def _head(view: SlotView) -> RenderableType:
     grid.add_column()
     champion = "none"
     if view.champion is not None:
-        champion = f"{short(view.champion)} since {minute(view.champion_since)} UTC ({view.champion_origin}): "
-        champion += view.champion_why
+        since, origin = minute(view.champion_since), view.champion_origin
+        champion = f"{short(view.champion)} since {since} UTC ({origin}): {view.champion_why}"
     grid.add_row("champion", Text(champion))
     if view.trader is not None:
         trader = view.trader
@@ -78,13 +79,13 @@ def _head(view: SlotView) -> RenderableType:
             if behind is None
             else f", {counted(behind, 'bar')} behind"
             if behind
-            else ", the newest closed one"
+            else ", up to date"
         )
         grid.add_row(
             "trader",
             Text(
-                f"broker {trader['broker']}, bars of {trader['timeframe']} from {trader['feed']}; acted on the bar of "
-                f"{moment(trader['last_bar'])} UTC{late}"
+                f"broker {trader['broker']}, {trader['timeframe']} bars from {trader['feed']}; "
+                f"last bar {moment(trader['last_bar'])} UTC{late}"
             ),
         )
     if view.risk:
@@ -116,7 +117,7 @@ def _table(
 
 
 class _Accounts:
-    """The accounts' table: with a curve and more columns where there is room for them."""
+    """Table of the accounts; wide terminals get a sparkline and more columns."""
 
     def __init__(self, accounts: Sequence[AccountView]) -> None:
         self._accounts = accounts
@@ -201,7 +202,7 @@ def _orders(orders: Iterable[OrderView]) -> Table:
 
 def _arena(view: SlotView) -> Table:
     table = _table(
-        "Arena: challengers beside the champion, on the same bars",
+        "Arena: challengers and champion on the same bars",
         ("challenger",),
         ("return", "champion", "ahead", "Sharpe", "champion", "worst", "trades", "days"),
         ("state",),
@@ -238,15 +239,15 @@ def _monitor(found: MonitorView) -> RenderableType:
 
 
 def _history(view: SlotView) -> Table:
-    """What happened to the slot and to its trader, together, newest first."""
+    """Return the events of slot and trader in one table, newest first."""
     lines = [(move.at, move.kind, short(move.bundle), move.reason) for move in view.moves]
     lines += [(event.at, event.kind, "", event.text) for event in view.events]
-    table = _table("What happened", ("when (UTC)", "what", "bundle"), (), ("",))
+    table = _table("Events", ("time (UTC)", "event", "bundle"), (), ("",))
     for at, kind, bundle, text in sorted(lines, reverse=True)[: 2 * SHOWN_EVENTS]:
         table.add_row(minute(at), Text(kind), bundle if bundle != "none" else "", Text(text))
     return table
 
 
 def age_line(now: float, every: float) -> Text:
-    """What stands below a screen that renews itself."""
+    """Return the line below a screen that updates itself."""
     return Text(f"{moment(now)} UTC, every {span(every)}; Ctrl-C ends it", style="dim")

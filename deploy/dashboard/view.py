@@ -1,4 +1,4 @@
-"""All that people see of a slot, as plain values, made from what its trader and the registry have written down."""
+"""View of a slot as plain values, from the rows of its trader and of the registry."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from deploy.cli.registry_view import last_move, state_of
+from deploy.dashboard.challengers import ChallengerView, challenger_views
+from deploy.dashboard.formatting import share
 from deploy.dashboard.health import Health, health
+from deploy.dashboard.monitor_view import MonitorView, monitor_view
 from deploy.dashboard.series import EquityCurve, Series, SeriesCache, curves
-from deploy.dashboard.words import figure, share
 from deploy.registry.bundle_files import GAME
 from deploy.registry.records import Event, Version
 from deploy.registry.registry import Registry
@@ -26,17 +28,23 @@ from deploy.trading.live.store import (
 from envs.crypto.timeframe import DAY
 from envs.support.formatting import percent
 
-MOST_POINTS = 600  # of an account in a picture
+MOST_POINTS = 600  # of an account in a figure
 NEWEST = 25  # orders and events shown
 ORDER_OF_KINDS = ("account", "shadow", "challenger", "benchmark")
 
 
 @dataclass(frozen=True)
 class AccountView:
-    """What an account came to. value, cash, fees, flow (net transfers, which are no part of the returns): quote units.
-    returns: over all its bars, and the last day, 7 and 30 days where it is as old. drawdown: share below its peak now;
-    max_drawdown: at worst. sharpe: annual; None for few bars. exposure: share of the value not in cash now. days: from
-    its first bar to its last.
+    """Results of an account.
+
+    value, cash, fees, flow: quote units; flow is net transfers, which are no part of the returns.
+    total_return: over all bars; day, week, month: over the last 1, 7 and 30 days, None if it is
+        younger.
+    drawdown: fraction below the peak now; max_drawdown: at worst.
+    sharpe: annualised; None for few bars.
+    exposure: fraction of the value that is not in cash now.
+    days: from its first bar to its last.
+    growth: points of a sparkline.
     """
 
     name: str
@@ -63,33 +71,12 @@ class AccountView:
 
 
 @dataclass(frozen=True)
-class ChallengerView:
-    """A challenger beside the champion on the same bars. bundle: its hash. state: how it stands, in words; the numbers
-    are None for one that does not trade beside the champion.
-    """
-
-    bundle: str
-    state: str
-    days: float | None = None
-    total_return: float | None = None
-    champion_return: float | None = None
-    sharpe: float | None = None
-    champion_sharpe: float | None = None
-    max_drawdown: float | None = None
-    trades: int | None = None
-
-    @property
-    def ahead(self) -> float | None:
-        """Return over the champion's."""
-        if self.total_return is None or self.champion_return is None:
-            return None
-        return self.total_return - self.champion_return
-
-
-@dataclass(frozen=True)
 class Position:
-    """units of an asset that the account holds; price, value: quote units, at the last close; weight: share of the
-    account; None where the price is not known. action: what the policy said last, -1 … 1.
+    """A position of the account.
+
+    price, value: quote units, at the last close; None if the price is unknown.
+    weight: fraction of the account.
+    action: newest action of the policy, -1 to 1.
     """
 
     ticker: str
@@ -102,7 +89,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Holdings:
-    """What the account held at the close of the bar that opened at `time`."""
+    """Holdings of the account at the close of the bar that opened at `time`."""
 
     time: int
     value: float
@@ -112,7 +99,11 @@ class Holdings:
 
 @dataclass(frozen=True)
 class OrderView:
-    """An order and what became of it. asked: notional of a buy, units of a sell. status: filled, unfilled, intended."""
+    """An order and its result.
+
+    asked: notional of a buy, units of a sell.
+    status: filled, unfilled or intended.
+    """
 
     decided: int
     account: str
@@ -129,7 +120,7 @@ class OrderView:
 
 @dataclass(frozen=True)
 class Move:
-    """Something in the registry's history of the slot."""
+    """An entry of the slot's history in the registry."""
 
     at: str
     kind: str
@@ -140,7 +131,7 @@ class Move:
 
 @dataclass(frozen=True)
 class VersionView:
-    """A bundle that came to the slot. state: what it is there now; origin: study and trial."""
+    """A bundle of the slot. state: its present role; origin: study and trial."""
 
     number: int
     bundle: str
@@ -150,35 +141,13 @@ class VersionView:
 
 
 @dataclass(frozen=True)
-class Statistic:
-    """Something that the live monitor compared: live, scored, and where 90 % of live values lie if all is as scored
-    (low, high); p: chance of one as bad. What is missing is None.
-    """
-
-    name: str
-    live: float | None
-    scored: float | None
-    low: float | None
-    high: float | None
-    p: float | None
-
-
-@dataclass(frozen=True)
-class MonitorView:
-    """The live monitor's newest. level: good, bad or none. facts: the single numbers of it, by name."""
-
-    verdict: str
-    level: str
-    text: str
-    statistics: list[Statistic]
-    facts: dict[str, str]
-
-
-@dataclass(frozen=True)
 class SlotView:
-    """A slot at `now` (UTC, seconds since the epoch). trader: its row but for token and session. marks: bars (opens)
-    from which the account traded another bundle, and its hash. risk: what risk rules have against trading now. summary:
-    the numbers that matter most, in a sentence.
+    """A slot at `now` (seconds since the epoch).
+
+    trader: its row without token and state.
+    risk: reasons for which risk rules restrict trading now.
+    marks: bars (opens) from which the account traded another bundle, with its hash.
+    summary: the most important numbers, in a sentence.
     """
 
     slot: str
@@ -203,11 +172,11 @@ class SlotView:
     summary: str
 
     def account(self, name: str) -> AccountView | None:
-        """The account of that name."""
+        """Return the account of that name, or None."""
         return next((account for account in self.accounts if account.name == name), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: all but the pictures' points."""
+        """Return the view for JSON, without the figures' points."""
         content = dataclasses.asdict(self)
         del content["curves"]
         for account in content["accounts"]:
@@ -216,7 +185,7 @@ class SlotView:
 
 
 def slot_names(registry: Registry, store: TraderStore) -> list[str]:
-    """Slots with a champion, a challenger or a trader, by name; slots of games, which are not traded, are left out."""
+    """Return the slots with a champion, a challenger or a trader, without those of games."""
     names = {slot.name for slot in registry.slots()} | {trader.slot for trader in store.traders()}
     return sorted(names - registry.slots_of_kind(GAME))
 
@@ -224,7 +193,15 @@ def slot_names(registry: Registry, store: TraderStore) -> list[str]:
 def slot_view(
     registry: Registry, cache: SeriesCache, slot: str, now: float, *, days: float | None = None
 ) -> SlotView:
-    """A slot as it is. now: seconds since the epoch. days: how far back the curves go; None: to the beginning."""
+    """Return the present view of a slot.
+
+    Args:
+        registry: the registry.
+        cache: lines of the accounts.
+        slot: the slot.
+        now: seconds since the epoch.
+        days: range of the curves; None: from the beginning.
+    """
     store, place = cache.store, registry.slot(slot)
     trader = store.trader(slot)
     every = [
@@ -253,7 +230,7 @@ def slot_view(
         orders=[_order(line) for line in store.orders(slot, account=SLOT_ACCOUNT, newest=NEWEST)][
             ::-1
         ],
-        challengers=_challengers(every, place.challengers, timeframe),
+        challengers=challenger_views(every, place.challengers, timeframe),
         monitor=monitor_view(trader.state.get("monitor")) if trader else None,
         risk=_texts(trader.state.get("risk")) if trader else [],
         versions=[
@@ -274,7 +251,7 @@ def slot_view(
 
 
 def account_view(series: Series, timeframe: str) -> AccountView:
-    """The numbers of an account that has lines."""
+    """Return the numbers of an account that has lines."""
     lines, account = series.lines, series.account
     drawdown, value, last = (
         series.drawdown,
@@ -308,46 +285,6 @@ def account_view(series: Series, timeframe: str) -> AccountView:
         flow=float(lines.flow.sum()),
         growth=series.sketch(),
     )
-
-
-def monitor_view(found: object) -> MonitorView | None:
-    """Return the newest result of the live monitor, None if there is none.
-
-    Args:
-        found: what the trader's row contains: normally a `MonitorReport` for JSON.
-    """
-    if not isinstance(found, Mapping) or not found:
-        return None
-    said = str(found.get("verdict", "unknown"))
-    statistics = [
-        Statistic(
-            label, *(_number(part.get(key)) for key in ("live", "scored", "low", "high", "p"))
-        )
-        for key, label in STATISTICS.items()
-        if isinstance(part := found.get(key), Mapping)
-    ]
-    facts = {
-        label: f"{found[key]:,}" for key, label in COUNTS.items() if isinstance(found.get(key), int)
-    }
-    if isinstance(tracking := found.get("tracking"), Mapping):
-        facts |= {label: figure(_number(tracking.get(key))) for key, label in TRACKING.items()}
-    return MonitorView(
-        said, LEVELS.get(said, "none"), str(found.get("text", "")), statistics, facts
-    )
-
-
-LEVELS = {"as scored": "good", "worse than scored": "bad", "tracking off": "bad"}
-COUNTS = {"bars": "bars in the record", "judged": "judged at", "next_look": "next look at"}
-TRACKING = {"error": "tracking error a year", "gap": "account ahead of the simulator"}
-STATISTICS = {
-    "edge": "over equal weight, a bar",
-    "mean_return": "return a bar",
-    "drawdown": "largest drawdown",
-}
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
 
 
 def _texts(found: object) -> list[str]:
@@ -403,8 +340,9 @@ def _order(line: OrderLine) -> OrderView:
 
 
 def _holdings(store: TraderStore, trader: Trader) -> Holdings | None:
-    """The account at its last bar. Prices are those that the trader noted; of a single position they follow from its
-    value.
+    """Return the account at its last bar.
+
+    Prices are those that the trader stored; that of a single position follows from its value.
     """
     lines = store.account_bars(trader.slot, SLOT_ACCOUNT, newest=1)
     if not lines:
@@ -437,44 +375,6 @@ def _position(line: AccountBar, ticker: str, prices: Mapping[str, float]) -> Pos
     )
 
 
-def _challengers(
-    every: Sequence[Series], waiting: Sequence[str], timeframe: str
-) -> list[ChallengerView]:
-    """Challengers, those that trade first, best return over the champion's first; then retired and waiting ones."""
-    champion = next(
-        (one for kind in ("shadow", "account") for one in every if one.account.kind == kind), None
-    )
-    rivals = [
-        _challenger(one, champion, timeframe) for one in every if one.account.kind == "challenger"
-    ]
-    trading = {one.account.bundle for one in every if one.account.kind == "challenger"}
-    rivals += [
-        ChallengerView(bundle, "waits for a place in the arena")
-        for bundle in waiting
-        if bundle not in trading
-    ]
-    return sorted(
-        rivals, key=lambda one: (one.state != "trading", one.days is None, -(one.ahead or 0.0))
-    )
-
-
-def _challenger(series: Series, champion: Series | None, timeframe: str) -> ChallengerView:
-    lines, account = series.lines, series.account
-    first, last = int(lines.time[0]), int(lines.time[-1])
-    beside = None if champion is None else champion.cut(first, last)
-    return ChallengerView(
-        bundle=account.bundle or account.name,
-        state="trading" if account.retired is None else f"retired: {account.retired}",
-        days=(last - first) / DAY,
-        total_return=float(series.growth[-1] - 1.0),
-        champion_return=None if beside is None else float(beside.growth[-1] - 1.0),
-        sharpe=series.sharpe(timeframe),
-        champion_sharpe=None if beside is None else beside.sharpe(timeframe),
-        max_drawdown=float(series.drawdown.max()),
-        trades=int(lines.trades.sum()),
-    )
-
-
 def _summary(accounts: Sequence[AccountView]) -> str:
     own = next((account for account in accounts if account.name == SLOT_ACCOUNT), None)
     if own is None:
@@ -484,5 +384,6 @@ def _summary(accounts: Sequence[AccountView]) -> str:
     if equal is not None:
         text += f", equal weight {percent(equal.total_return)}"
     if own.flow:
-        text += f", besides transfers of {own.flow:+,.2f}"
-    return f"{text}; it is {share(own.drawdown)} below its peak, at worst it was {share(own.max_drawdown)}."
+        text += f", without transfers of {own.flow:+,.2f}"
+    now, worst = share(own.drawdown), share(own.max_drawdown)
+    return f"{text}; drawdown {now} now, {worst} at most."

@@ -1,7 +1,7 @@
-"""The dashboard's pages, as a WSGI application that only reads, and answers only those who ask for this machine.
+"""The dashboard's pages: a read-only WSGI application that answers this machine only.
 
-A page is whole as it comes, and its script asks for it again every few seconds and puts in place what has changed.
-What the pages don't know (`/dashboard`, `/api`, …) is optuna-dashboard's.
+Every page is complete HTML; its script requests it again every few seconds and replaces what has
+changed. Other paths (`/dashboard`, `/api`, ...) belong to optuna-dashboard.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from werkzeug.exceptions import BadRequest, Forbidden, HTTPException, MethodNotA
 from werkzeug.sansio.utils import host_is_trusted
 from werkzeug.wrappers import Request, Response
 
-from deploy.dashboard import words
+from deploy.dashboard import formatting
 from deploy.dashboard.figures import account_tones, best_figure, equity_figure, rate_figure
 from deploy.dashboard.source import PaperSource, StudySource
 from deploy.promotion.findings import short
@@ -29,11 +29,12 @@ from envs.support.formatting import percent
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-HOSTS = ("127.0.0.1", "localhost")  # at any port: it may be forwarded from another machine
+HOSTS = ("127.0.0.1", "localhost")  # at any port, which may be forwarded from another machine
 RANGES = {"1": "1 day", "7": "7 days", "30": "30 days", "": "all"}
 SECURITY = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; "
+    "style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
@@ -43,11 +44,12 @@ OPTUNAS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-# A trial's artifacts may come from any program: a script in one of them must not run in this origin. Chromium and
-# Firefox show PDFs in this sandbox.
+# A trial's artifacts may come from any program, so their scripts must not run in this origin.
+# Chromium and Firefox show PDFs in this sandbox.
 ARTIFACTS = OPTUNAS | {
-    "Content-Security-Policy": "sandbox; default-src 'none'; img-src 'self' data:; media-src 'self' data:; "
-    "style-src 'unsafe-inline'; font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
+    "Content-Security-Policy": "sandbox; default-src 'none'; img-src 'self' data:; "
+    "media-src 'self' data:; style-src 'unsafe-inline'; font-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'self'",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 ASSETS = {
@@ -72,7 +74,7 @@ FOR_A_YEAR = "public, max-age=31536000, immutable"
 
 
 class Dashboard:
-    """The application. every: seconds between two looks of a page."""
+    """The application. every: seconds between two updates of a page."""
 
     def __init__(self, paper: PaperSource, search: StudySource, *, every: float = 5.0) -> None:
         self._paper, self._search, self._every = paper, search, every
@@ -86,9 +88,9 @@ class Dashboard:
             undefined=StrictUndefined,
         )
         for name in FILTERS:
-            self._templates.filters[name] = getattr(words, name)
+            self._templates.filters[name] = getattr(formatting, name)
         self._templates.filters |= {"percent": percent, "short": short}
-        # Assets are kept by browsers for good; with another version their address is another one.
+        # Browsers cache assets for good; a new version changes their address.
         self._templates.globals["assets"] = f"/assets/{version('sweepd')}-{version('plotly')}"
         self._pages: Mapping[str, Callable[[Request], Response]] = {
             "/": self._slots,
@@ -106,15 +108,15 @@ class Dashboard:
         return answer(environ, start_response)
 
     def _answer(self, request: Request) -> WSGIApplication:
-        """Raises HTTPException for what is not to be answered."""
-        # A page of another site that a browser was made to believe is here (DNS rebinding) asks for that site's name.
+        """Return the response; raise HTTPException for refused requests."""
+        # DNS rebinding: a page of another site would send that site's host name.
         if not host_is_trusted(request.headers.get("Host", "").lower(), HOSTS):
             raise Forbidden("This dashboard answers on 127.0.0.1 and localhost only.")
         page = self._pages.get(request.path)
         if page is None and not request.path.startswith("/assets/"):
             return self._optunas(request)
         if request.method not in ("GET", "HEAD"):
-            raise MethodNotAllowed(("GET", "HEAD"), "This page only shows: ask with GET.")
+            raise MethodNotAllowed(("GET", "HEAD"), "This page is read-only: use GET.")
         return self._asset(request) if page is None else page(request)
 
     def _slots(self, request: Request) -> Response:
@@ -185,11 +187,11 @@ class Dashboard:
         return Response(content, headers=headers, mimetype=ASSETS[request.path.rpartition("/")[2]])
 
     def _optunas(self, request: Request) -> WSGIApplication:
-        """optuna-dashboard, whose pages may also write: from itself, not from another site's page."""
+        """Return optuna-dashboard, whose pages may write if the request is from them."""
         origin = request.headers.get("Origin")
         own = f"http://{request.host}".lower()
         if request.method not in ("GET", "HEAD") and origin is not None and origin.lower() != own:
-            raise Forbidden(f"A page of {origin} has nothing to change here.")
+            raise Forbidden(f"Requests from {origin} may not change anything.")
         with self._lock:
             if self._optuna is None:
                 try:
@@ -201,7 +203,7 @@ class Dashboard:
 
 
 def _with_headers(application: WSGIApplication, headers: Mapping[str, str]) -> WSGIApplication:
-    """The application with these headers in all its answers, and without leave for other sites to read them."""
+    """Add headers to all responses, and forbid other sites to read them."""
     replaced = {name.lower() for name in headers} | {"access-control-allow-origin"}
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:

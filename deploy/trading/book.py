@@ -80,8 +80,8 @@ class Book:
     ) -> None:
         """Book the fills of a bar, and advance the clocks by one bar.
 
-        Units that no fill explains count as bought at the close. For units that disappeared without a fill,
-        their cost is removed.
+        Units that no fill explains count as bought at the close. For units that disappeared without
+        a fill, their cost is removed.
 
         Args:
             fills: results of the orders.
@@ -137,8 +137,8 @@ class Book:
 class EqualWeight:
     """The benchmark: the same assets bought once in equal parts and held.
 
-    They are bought like any order at the first open after the start (at an asset's first bar that is
-    not a hole), with the same fee and slippage.
+    They are bought like any order at the first open after the start (at an asset's first bar that
+    is not a hole), with the same fee and slippage.
     """
 
     def __init__(self, value: float, assets: int, *, fee: float, slippage: float) -> None:

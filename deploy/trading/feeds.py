@@ -1,10 +1,11 @@
-"""Bars as they close, for a trader: from an exchange, from a folder that something appends to, or recorded ones.
+"""Closed bars for a trader: from an exchange, from a growing folder, or recorded.
 
-A feed is started with the history that a trader needs, and asked again and again for what has closed since. It gives
-every bar once, in order, for all tickers together, and only closed ones. A ticker whose bar has not come `grace`
-seconds after its end, while another's has, or a later one, has a hole there, as in a data set: the last close, no
-volume; one that has had ten holes in a row is not waited for. Where nothing comes at all, nothing is given: the source
-is late or away, and `age` tells.
+A feed starts with the history that a trader needs and is then polled for newly closed bars. It
+delivers every bar once, in order, for all tickers together, and only closed bars. A ticker whose
+bar has not arrived `grace` seconds after its end, while another ticker's or a later one has, has a
+hole there, as in a data set: the last close and no volume. After ten holes in a row a ticker is no
+longer waited for. If no bar arrives at all, nothing is delivered: the source is late or out of
+reach, which `age` shows.
 """
 
 from __future__ import annotations
@@ -26,23 +27,17 @@ from envs.crypto.timeframe import bar_seconds
 from envs.support.errors import InputError, RunError, TryAgainLater
 
 Array = NDArray[np.float64]
-# (ticker, start, end) to rows (n, 6) of time, open, high, low, close, volume with start ≤ time < end.
+# (ticker, start, end) to rows (n, 6): time, open, high, low, close, volume; start <= time < end.
 Fetch = Callable[[str, int, int], Array]
-SETTLE_SECONDS = 2.0  # after a bar's end, before anybody is asked for it: servers need a moment, and clocks differ
+SETTLE_SECONDS = 2.0  # from a bar's end to its request: servers need time, and clocks differ
 GRACE_SECONDS = 30.0
-GONE_BARS = 10  # so many holes in a row, and a ticker's next bar is no longer waited for
-EMPTY_PAUSES = (
-    1.0,
-    2.0,
-    4.0,
-    8.0,
-    15.0,
-)  # seconds before a history that came back empty is asked for again
-SPARE_BARS = 64  # of history beyond what is needed: tickers rarely begin and end together
+GONE_BARS = 10  # holes in a row after which a ticker's next bar is no longer waited for
+EMPTY_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)  # seconds before an empty history is requested again
+SPARE_BARS = 64  # spare history: tickers rarely begin and end together
 
 
 class Feed(Protocol):
-    """Where a trader's bars come from. tickers, timeframe: of every bar."""
+    """Source of a trader's bars. tickers, timeframe: of every bar."""
 
     tickers: tuple[str, ...]
     timeframe: str
@@ -54,29 +49,46 @@ class Feed(Protocol):
         last: int | None = None,
         prices: Mapping[str, float] | None = None,
     ) -> Bars:
-        """At least `count` closed bars, up to the newest that all tickers have, or up to the one that opened at `last`;
-        `poll` gives what follows. Raises InputError where there are not as many, or too many holes in them; RunError
-        where the source is out of reach.
+        """Return the history; `poll` continues after it.
 
-        last: trading goes on after that bar, so holes do not refuse it, nor do tickers that are no longer traded, since
-        the others would be left unmanaged. A ticker counts as no longer traded where the source refuses it or has
-        answered several times without a bar; its price then stays at `prices`. Raises TryAgainLater where no ticker has
-        a bar, or such a price is unknown.
+        Args:
+            count: minimum number of closed bars.
+            now: seconds since the epoch.
+            last: open of the last processed bar, at which the history ends; by default it ends at
+                the newest bar that all tickers have. With `last`, holes and tickers that are no
+                longer traded are accepted, because all other positions would be unmanaged. A ticker
+                counts as no longer traded if the source refuses it, or has answered several times
+                without a bar.
+            prices: last prices by ticker, for tickers that are no longer traded.
+
+        Raises:
+            InputError: there are too few bars, or too many holes.
+            RunError: the source is out of reach.
+            TryAgainLater: no ticker has a bar, or such a price is unknown.
         """
 
     def poll(self, now: float) -> list[ClosedBar]:
-        """The bars that have closed since the last one given, oldest first; often none. Raises RunError where the
-        source is out of reach.
+        """Return the bars that have closed since the last one delivered, oldest first.
+
+        Raises:
+            RunError: the source is out of reach.
         """
 
     def age(self, now: float) -> float:
-        """Seconds since the last bar given has closed: what tells stale data from a quiet market."""
+        """Return the seconds since the last delivered bar closed."""
 
 
 class LiveFeed:
-    """Asks `fetch` for what the clock says must be there.
+    """Polls a source for the bars that should have closed.
 
-    say: told of rows that no bar can have (they are holes) and of tickers without bars. sleep: waits that many seconds.
+    Args:
+        fetch: reads rows of a ticker.
+        tickers: all assets.
+        timeframe: of the bars.
+        name: of the source, for messages.
+        grace: seconds to wait for a late ticker.
+        say: receives messages about impossible rows, which become holes, and missing tickers.
+        sleep: waits that many seconds.
     """
 
     def __init__(
@@ -93,13 +105,12 @@ class LiveFeed:
         self.tickers, self.timeframe, self.name = tuple(tickers), timeframe, name
         self._fetch, self._grace, self._say, self._sleep = fetch, grace, say, sleep
         self._seconds = bar_seconds(timeframe)
-        self._last: int | None = None  # the open of the last bar given
+        self._last: int | None = None  # open of the last delivered bar
         self._closes = np.zeros(len(self.tickers))
         self._strict = True  # until trading has begun
         self._refused: set[str] = set()
-        self._missed = np.zeros(
-            len(self.tickers), dtype=np.int64
-        )  # holes of each ticker up to the last bar given
+        # Consecutive holes of each ticker up to the last delivered bar.
+        self._missed = np.zeros(len(self.tickers), dtype=np.int64)
 
     @classmethod
     def of_source(
@@ -114,9 +125,17 @@ class LiveFeed:
         sleep: Callable[[float], None] = clock.sleep,
         begun: bool = False,
     ) -> LiveFeed:
-        """Bars of an exchange (ccxt) or Alpaca. symbols: what tickers are called there, where they have other names.
+        """Return a feed of an exchange (ccxt) or Alpaca.
 
-        begun: trading has begun earlier, and a ticker that the exchange no longer has must not end it.
+        Args:
+            source: the exchange.
+            tickers: all assets.
+            timeframe: of the bars.
+            symbols: the source's names of tickers, where they differ.
+            grace: as in `LiveFeed`.
+            say: as in `LiveFeed`.
+            sleep: as in `LiveFeed`.
+            begun: trading began earlier, so a ticker that the exchange no longer has is accepted.
         """
         names = {ticker: (symbols or {}).get(ticker, ticker) for ticker in tickers}
         try:
@@ -143,7 +162,11 @@ class LiveFeed:
         say: Callable[[str], None] = lambda _: None,
         sleep: Callable[[float], None] = clock.sleep,
     ) -> LiveFeed:
-        """The files of a folder, read again each time. Raises InputError for tickers that have no file."""
+        """Return a feed of the files in a folder, which are read again at every poll.
+
+        Raises:
+            InputError: a ticker has no file.
+        """
         files = files_of(data_dir, timeframe)
         missing = [ticker for ticker in tickers if ticker not in files]
         if missing:
@@ -152,8 +175,8 @@ class LiveFeed:
         def fetch(ticker: str, start: int, end: int) -> Array:
             try:
                 bars = read_bars(files[ticker])
-            except InputError as error:  # somebody is writing it: the next look finds it whole
-                say(f"{error}; it is read again later")
+            except InputError as error:  # another program is writing it
+                say(f"{error}; it will be read again")
                 return np.empty((0, 6))
             wanted = (bars.time >= start) & (bars.time < end)
             return np.column_stack([bars.time[wanted].astype(float), bars.values[wanted]])
@@ -181,7 +204,7 @@ class LiveFeed:
             self._missed[asset] = (
                 0 if last is None else max(0, last - int(rows[-1, 0])) // self._seconds
             )
-            if last is not None and rows[-1, 0] < last:  # a hole there: what came before it holds
+            if last is not None and rows[-1, 0] < last:  # a hole: the previous row continues
                 rows = np.vstack([rows, [last, *[rows[-1, 4]] * 4, 0.0]])
             none = np.zeros(0, dtype=np.int64)
             path = Path(f"{self.name} {ticker}")
@@ -197,14 +220,18 @@ class LiveFeed:
         bars = align(series)
         if len(bars) < count:
             raise InputError(
-                f"{self.name} has {len(bars)} bars that all tickers have; {count} are needed to start"
+                f"{self.name} has {len(bars)} bars that all tickers have; {count} are needed to "
+                "start"
             )
         self._last, self._closes, self._strict = int(bars.time[-1]), bars.close[-1].copy(), False
         return bars
 
     def _history(self, start: int, end: int) -> dict[str, Array]:
-        """What the source has of every ticker. Once trading has begun, empty answers are asked for again: a source may
-        have failed, and a ticker that is taken for gone has no history.
+        """Return what the source has of every ticker.
+
+        Once trading has begun, empty answers are requested again: the source may have failed, and a
+            ticker
+        without history counts as no longer traded.
         """
         found = {ticker: self._rows(ticker, start, end) for ticker in self.tickers}
         for pause in () if self._strict else EMPTY_PAUSES:
@@ -226,7 +253,12 @@ class LiveFeed:
         return found
 
     def _standing_still(self, ticker: str, start: int, price: float | None) -> Array:
-        """A row for a ticker without any: its price stays. Raises InputError before trading has begun."""
+        """Return one row at the last price for a ticker without bars.
+
+        Raises:
+            InputError: trading has not begun, or the price of a refused ticker is unknown.
+            TryAgainLater: the price is unknown.
+        """
         problem = f"{self.name} has no bars of {ticker} since {stamp(start)} UTC"
         if self._strict or (price is None and ticker in self._refused):
             raise InputError(problem)
@@ -254,7 +286,7 @@ class LiveFeed:
                 for rows, missed in zip(found, self._missed, strict=True)
             ]
             if any(late) and now < time + self._seconds + self._grace:
-                break  # it may come yet
+                break  # it may still arrive
             given.append(self._bar(time, [rows.get(time) for rows in found]))
         return given
 
@@ -271,11 +303,11 @@ class LiveFeed:
         return ClosedBar(time, open_, high, low, close, volume, hole)
 
     def _closed_until(self, now: float) -> int:
-        """The end of the last bar that has closed for good."""
+        """Return the end of the last bar that has certainly closed."""
         return int((now - SETTLE_SECONDS) // self._seconds) * self._seconds
 
     def _rows(self, ticker: str, start: int, end: int) -> Array:
-        """What the source has of a ticker. A ticker that it refuses once trading has begun has no bars."""
+        """Return a ticker's rows; a ticker that is refused once trading has begun has none."""
         try:
             rows = self._fetch(ticker, start, end)
         except InputError as error:
@@ -288,7 +320,7 @@ class LiveFeed:
         return self._sound(ticker, rows)
 
     def _sound(self, ticker: str, rows: Array) -> Array:
-        """Those that a bar can be, in order, each time once (the row that came last)."""
+        """Return the possible rows in order; of several rows of one time, the last one."""
         time, prices, volume = rows[:, 0], rows[:, 1:5], rows[:, 5]
         with np.errstate(invalid="ignore"):
             good = (np.isfinite(prices) & (prices > 0)).all(axis=1) & (time % self._seconds == 0)
@@ -296,7 +328,8 @@ class LiveFeed:
         if not good.all():
             first = rows[~good][0]
             self._say(
-                f"{self.name}: {ticker} has an impossible bar at {stamp(int(first[0]))} UTC, which is left out"
+                f"{self.name}: {ticker} has an impossible bar at {stamp(int(first[0]))} UTC, which "
+                "is left out"
             )
         rows = rows[good]
         _, index = np.unique(rows[::-1, 0], return_index=True)
@@ -304,7 +337,7 @@ class LiveFeed:
 
 
 class RecordedFeed:
-    """Recorded bars, which close when the clock says so."""
+    """Recorded bars, which close as the clock advances."""
 
     def __init__(self, bars: Bars) -> None:
         self.tickers, self.timeframe = bars.tickers, bars.timeframe
@@ -336,12 +369,12 @@ class RecordedFeed:
         return [ClosedBar.of(self._bars, bar) for bar in range(first, self._next)]
 
     def age(self, now: float) -> float:
-        """See `Feed.age`; zero once all have been given, since there is nothing more to come."""
+        """See `Feed.age`; zero after the last bar."""
         return 0.0 if self.over else now - float(self._ends[self._next - 1])
 
     @property
     def over(self) -> bool:
-        """Whether all bars have been given."""
+        """Whether all bars have been delivered."""
         return self._next >= len(self._bars)
 
     def _closed(self, now: float) -> int:

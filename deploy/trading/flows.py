@@ -109,7 +109,7 @@ class CostAllowance:
             self._left[time // HOUR] = self._left.get(time // HOUR, 0.0) + FEE_MARGIN * notional
 
     def spend(self, time: int, amount: float) -> float:
-        """Return the part of `amount` that is a cost at `time`; spend the oldest allowance first."""
+        """Return the part of `amount` that is a cost at `time`; the oldest is spent first."""
         self._left = {
             hour: left for hour, left in self._left.items() if hour > time // HOUR - ALLOWANCE_HOURS
         }
@@ -134,11 +134,12 @@ def unexplained(
 ) -> Flow:
     """Return the difference between the account and the effect of `fills`, without rounding errors.
 
-    An excess of up to FEE_MARGIN of what these fills traded is also left out: the fee was lower, or is
-    posted later.
+    An excess of up to FEE_MARGIN of what these fills traded is also left out: the fee was lower, or
+    is posted later.
 
     Args:
-        before, after: the account without and with the fills.
+        before: the account without the fills.
+        after: the account with the fills.
         fills: results of orders.
         tickers: all assets.
         close: (N,) prices of `tickers`, quote units.

@@ -159,7 +159,7 @@ def _result(bundle: Bundle, limits: RiskLimits, entries: list[Entry]) -> ReplayR
 
 
 def ledger_table(result: ReplayResult) -> pd.DataFrame:
-    """Return one row per bar: date (UTC, bar open), value, cash, ..., units and action by ticker."""
+    """Return one row per bar: date (UTC, bar open), value, cash, ..., units, action by ticker."""
     entries = result.entries
     columns: dict[str, Any] = {
         "date": pd.to_datetime([entry.time for entry in entries], unit="s", utc=True)

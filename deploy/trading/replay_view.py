@@ -1,4 +1,4 @@
-"""A replay for people: which bars it trades, its progress, its summary and where its files go."""
+"""Terminal view of a replay: its window, progress, summary and files."""
 
 from __future__ import annotations
 
@@ -25,9 +25,16 @@ from envs.support.formatting import percent
 
 
 def replay_window(bundle: Bundle, bars: Bars, since: str | None, until: str | None) -> Window:
-    """The window that a replay trades. since, until: UTC times, or None for the bars that training never saw.
+    """Return the window that a replay trades.
 
-    Raises InputError for a time that cannot be read, or a window without bars.
+    Args:
+        bundle: the bundle.
+        bars: recorded bars.
+        since: UTC time of the first bar; None: the first one after the training data.
+        until: UTC time of the last bar; None: the newest.
+
+    Raises:
+        InputError: a time cannot be read, or the window has no bars.
     """
     first, last = first_decision(bundle), len(bars.time) - 1
     if until is not None:
@@ -37,24 +44,24 @@ def replay_window(bundle: Bundle, bars: Bars, since: str | None, until: str | No
         if first_asked < first:
             earliest = format_time(int(bars.time[first])) if first < len(bars.time) else "never"
             raise InputError(
-                f"--from {since} is too early: {first} bars must lie before the first decision, so the earliest is "
-                f"{earliest}"
+                f"--from {since} is too early: {first} bars must precede the first decision, so "
+                f"the earliest is {earliest}"
             )
         first = first_asked
     else:
         unseen = unseen_window(bars, bundle.last_seen, first)
         if unseen is None:
             raise InputError(
-                f"the data ends at {format_time(int(bars.time[-1]))} and bundle {bundle.name} has seen all of it "
-                f"(up to {bundle.manifest.last_seen_bar}); "
-                "name newer bars with --data-dir, or --from to replay what it was trained on"
+                f"the data ends at {format_time(int(bars.time[-1]))} and bundle {bundle.name} has "
+                f"seen all of it (up to {bundle.manifest.last_seen_bar}); give newer bars with "
+                "--data-dir, or --from to replay its training data"
             )
         first = unseen[0]
     if not first < last:
         ends = f"{format_time(int(bars.time[0]))} to {format_time(int(bars.time[-1]))}"
         raise InputError(
-            f"--from {since or bundle.manifest.last_seen_bar} --to {until or 'the end'} leaves no bar to trade; the "
-            f"data runs from {ends}"
+            f"--from {since or bundle.manifest.last_seen_bar} --to {until or 'the end'} leaves no "
+            f"bar to trade; the data runs from {ends}"
         )
     return first, last
 
@@ -70,7 +77,7 @@ def run_replay(
     any_account: bool = False,
     limits: RiskLimits | None = None,
 ) -> ReplayResult:
-    """Replay with a progress display on a terminal, and two plain lines elsewhere."""
+    """Replay with a progress bar on a terminal, and two plain lines elsewhere."""
     total = window[1] - window[0]
     first, last = (format_time(int(bars.time[bar])) for bar in (window[0] + 1, window[1]))
     title = f"paper trading {bundle.name}, bars {first} to {last}"
@@ -88,7 +95,7 @@ def run_replay(
 
 
 def print_replay(console: Console, result: ReplayResult, paths: list[Path]) -> None:
-    """The replay's summary against equal weight, and where its files are."""
+    """Print the replay's summary against equal weight, and the paths of its files."""
     bundle, first = result.bundle, int(result.time[0])
     span = f"{format_time(first)} to {format_time(int(result.time[-1]))}"
     console.print(metrics_table(result.metrics, f"Paper replay of {bundle.name}, {span}"))
@@ -96,12 +103,14 @@ def print_replay(console: Console, result: ReplayResult, paths: list[Path]) -> N
     difference = metrics.total_return - metrics.equal_weight_return
     word = "more" if difference > 0 else "less"
     console.print(
-        f"{percent(metrics.total_return)} after fees: {percent(abs(difference)).lstrip('+')} {word} than equal weight.",
+        f"{percent(metrics.total_return)} after fees: {percent(abs(difference)).lstrip('+')} "
+        f"{word} than equal weight.",
         highlight=False,
     )
     if first <= bundle.last_seen:
         console.print(
-            f"Bars up to {bundle.manifest.last_seen_bar} were seen in training: what it earned on them proves nothing.",
+            f"Bars up to {bundle.manifest.last_seen_bar} were seen in training: the result on them "
+            "is no evidence.",
             style="yellow",
             highlight=False,
         )
@@ -110,7 +119,7 @@ def print_replay(console: Console, result: ReplayResult, paths: list[Path]) -> N
     if result.limits != RiskLimits():
         rules = RiskRules(result.limits).words
         console.print(
-            "Not as it was scored, but with risk rules: "
+            "With risk rules, unlike in the evaluation: "
             + "; ".join(rules or ["tighter limits"])
             + "."
         )
@@ -126,7 +135,7 @@ def print_replay(console: Console, result: ReplayResult, paths: list[Path]) -> N
 
 
 def replay_folder(deployments: Path, slot: str, result: ReplayResult) -> Path:
-    """Where a replay's files go unless told otherwise: named by slot, bundle and range."""
+    """Return the default folder of a replay's files, named by slot, bundle and range."""
     first, last = (
         format_time(int(moment)).replace(":", "").replace("-", "")[:13]
         for moment in (result.time[0], result.time[-1])
@@ -135,8 +144,9 @@ def replay_folder(deployments: Path, slot: str, result: ReplayResult) -> Path:
 
 
 def _agreement(result: ReplayResult) -> float | None:
-    """How far the replay's total return is from the canonical hold-out score in the bundle; None where other bars were
-    traded.
+    """Return the difference between the replay's return and the gate's hold-out score.
+
+    None if other bars were traded.
     """
     scored = result.bundle.manifest.gate.get("holdout")
     same = (
@@ -155,7 +165,7 @@ def _agreement(result: ReplayResult) -> float | None:
 
 @contextmanager
 def _progress(console: Console, title: str, total: int) -> Iterator[_Step]:
-    """A bar with rate and ETA on a terminal; plain lines elsewhere."""
+    """Yield the progress display: a bar with rate and ETA on a terminal, plain lines elsewhere."""
     if not console.is_interactive:
         console.print(title, highlight=False)
         yield _Step(None, None)
@@ -174,7 +184,7 @@ def _progress(console: Console, title: str, total: int) -> Iterator[_Step]:
 
 @dataclass
 class _Step:
-    """Moves the display on by the bars done."""
+    """Advances the display to the number of bars done."""
 
     progress: Progress | None
     task: int | None

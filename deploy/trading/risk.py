@@ -120,7 +120,8 @@ class RiskRule:
 class DrawdownStop(RiskRule):
     """Sell everything after a drawdown, and buy nothing until the cool-down has ended.
 
-    After that, the peak starts at the present value, so the same drawdown does not stop trading again.
+    After that, the peak starts at the present value, so the same drawdown does not stop trading
+    again.
     """
 
     name = "drawdown"
@@ -168,8 +169,8 @@ class DrawdownStop(RiskRule):
 class DailyLossLimit(RiskRule):
     """Sell everything after a daily loss, and buy nothing until the next UTC day.
 
-    A bar belongs to the day in which it opens. A day's loss counts from the last close of the previous
-    day.
+    A bar belongs to the day in which it opens. A day's loss counts from the last close of the
+    previous day.
     """
 
     name = "daily-loss"
@@ -221,9 +222,10 @@ class DailyLossLimit(RiskRule):
 class OrderLimit(RiskRule):
     """Limit the number of orders in any 60 minutes.
 
-    Orders that close a position are sent first, then other sells, then buys, large ones before small
-    ones. The others are dropped, and the policy may order them again at a later bar. If another rule
-    sells everything, these orders count but are not limited: there are no more than positions.
+    Orders that close a position are sent first, then other sells, then buys, large ones before
+    small ones. The others are dropped, and the policy may order them again at a later bar. If
+    another rule sells everything, these orders count but are not limited: there are no more than
+    positions.
     """
 
     name = "orders-per-hour"
@@ -285,10 +287,10 @@ class RiskRules:
     def judge(self, situation: Situation) -> RiskVerdict:
         """Return what all rules allow.
 
-        It must be called once after every closed bar, even if nothing is decided, because rules follow the
-        value. The operator's halt takes precedence: one that sells does so on stale data, too (a complete
-        position is sold without a price), and one that does not sell keeps all positions. Stale data
-        prevents other rules from selling.
+        It must be called once after every closed bar, even if nothing is decided, because rules
+        follow the value. The operator's halt takes precedence: one that sells does so on stale
+        data, too (a complete position is sold without a price), and one that does not sell keeps
+        all positions. Stale data prevents other rules from selling.
         """
         verdicts = [rule.judge(situation) for rule in self._rules]
         reasons = tuple(reason for verdict in verdicts for reason in verdict.reasons)

@@ -150,9 +150,9 @@ class SubAccounts:
     ) -> None:
         """Book the fills of a bar's net orders, and advance the clocks by one bar.
 
-        Transfers into the account are shared by the books' values. Transfers out of it reduce all books in
-        proportion, and so does the remaining difference between the account and the sum of the books
-        (rounding, costs that no fill reports).
+        Transfers into the account are shared by the books' values. Transfers out of it reduce all
+        books in proportion, and so does the remaining difference between the account and the sum of
+        the books (rounding, costs that no fill reports).
 
         Args:
             time: open of the bar, seconds since the epoch.

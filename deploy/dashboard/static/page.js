@@ -1,4 +1,4 @@
-// Draws the figures of a page, and keeps it up to date: asks for the page anew, and puts in place what has changed.
+// Draws the figures of a page, and updates it: requests the page again and replaces what has changed.
 "use strict";
 (() => {
   const every = 1000 * Number(document.body.dataset.every);
@@ -75,7 +75,7 @@
       answered = new Date();
       gone.hidden = true;
     } catch (problem) {
-      gone.textContent = `The dashboard has not answered since ${answered.toLocaleTimeString()} (${problem.message}): what you see is old.`;
+      gone.textContent = `The dashboard has not answered since ${answered.toLocaleTimeString()} (${problem.message}): the data shown are old.`;
       gone.hidden = false;
     }
   }

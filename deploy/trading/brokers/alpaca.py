@@ -1,10 +1,10 @@
-"""Alpaca's paper account (https://docs.alpaca.markets): market orders for crypto, through alpaca-py.
+"""Alpaca's paper account (https://docs.alpaca.markets): market orders for crypto with alpaca-py.
 
-Every order has a client id, so sending it can be repeated safely. If it is unknown whether an order arrived (the
-connection was cut, the server answered 5xx), the order is looked up by that id before it is sent again, and Alpaca
-accepts an id only once. An order may be acknowledged some seconds before it is listed, so the answer to an order is
-kept, and the lookup is repeated. Orders are immediate-or-cancel: what cannot be filled at once is cancelled. Quantities
-are exact decimals.
+Every order has a client id, so sending it can be repeated safely. If it is unknown whether an order
+arrived (the connection was cut, the server answered 5xx), the order is looked up by that id before
+it is sent again, and Alpaca accepts an id only once. An order may be acknowledged some seconds
+before it is listed, so the answer to an order is kept, and the lookup is repeated. Orders are
+immediate-or-cancel: what cannot be filled at once is cancelled. Quantities are exact decimals.
 
 Paper only: every host except Alpaca's paper host and this machine is refused.
 """
@@ -34,18 +34,11 @@ from envs.support.invocation import install_extra
 PAPER_URL = "https://paper-api.alpaca.markets"
 SMALLEST_BUY = Decimal(10)  # USD; Alpaca rejects crypto buys below
 CENT = Decimal("0.01")
-NINE_DIGITS = Decimal("1e-9")  # the finest step at Alpaca; for assets that it does not trade
+NINE_DIGITS = Decimal("1e-9")  # Alpaca's finest step; for assets that it does not trade
 LONGEST_ID = 128  # characters of a client id; Alpaca rejects longer ones
 FINAL = frozenset({"filled", "canceled", "expired", "rejected", "done_for_day", "replaced"})
 LONGEST_PAUSE = 15.0
-LOOKS = (
-    0.25,
-    0.5,
-    1.0,
-    2.0,
-    4.0,
-    8.0,
-)  # seconds before each further lookup of an order that is not listed
+LOOKS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # seconds before further lookups of an unlisted order
 Result = TypeVar("Result")
 
 
@@ -68,7 +61,10 @@ class Asset:
 
 @dataclass(frozen=True)
 class Record:
-    """Alpaca's record of an order. filled: units; price: per unit, on average; at: seconds since the epoch."""
+    """Alpaca's record of an order.
+
+    filled: units. price: per unit, on average. at: seconds since the epoch.
+    """
 
     id: str
     status: str
@@ -78,7 +74,11 @@ class Record:
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Record:
-        """From Alpaca's JSON. Raises KeyError, TypeError or ValueError for anything else."""
+        """Parse Alpaca's JSON.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is not a record of an order.
+        """
         moment = found.get("filled_at") or found.get("updated_at") or found["submitted_at"]
         filled = Decimal(found.get("filled_qty") or "0")
         price = Decimal(found["filled_avg_price"]) if filled else Decimal(0)
@@ -87,19 +87,25 @@ class Record:
 
 @dataclass
 class _Sent:
-    """An order that was sent. record: the newest record of it, None before the first one."""
+    """An order that was sent, and its newest record, None before the first one."""
 
     order: Order
     record: Record | None = None
 
 
 class AlpacaBroker(Broker):
-    """The paper account that the keys belong to.
+    """The paper account of the keys.
 
-    symbols: Alpaca's symbol (BTC/USD) of every ticker that may be traded. fee: share taken from what is received.
-    patience: seconds for which a request is repeated, with growing pauses, before `TryAgainLater` is raised, and after
-    which an unfinished order is cancelled. timeout: seconds to wait for one answer. untradable: why a ticker cannot be
-    traded; its orders are reported as unfilled.
+    Args:
+        symbols: Alpaca's symbol (BTC/USD) of every ticker that may be traded.
+        key: API key of the account.
+        secret: its secret.
+        fee: fraction taken from what is received.
+        url: address of the API.
+        patience: seconds for which a request is repeated, with growing pauses, before
+            `TryAgainLater` is raised, and after which an unfinished order is cancelled.
+        timeout: seconds to wait for one answer.
+        sleep: waits that many seconds.
     """
 
     immediate = True
@@ -129,7 +135,7 @@ class AlpacaBroker(Broker):
         self._client: Any = TradingClient(
             key, secret, paper=True, raw_data=True, url_override=url.rstrip("/")
         )
-        # alpaca-py has no timeouts, and repeats a POST by itself: here every request ends, and repeating is `_ask`'s.
+        # alpaca-py has no timeouts and repeats a POST; here requests time out and `_ask` repeats.
         self._client._retry = 0
         for scheme in ("https://", "http://"):
             self._client._session.mount(scheme, _Timely(timeout))
@@ -146,7 +152,7 @@ class AlpacaBroker(Broker):
         self._settled: list[Fill] = []
 
     def account(self) -> AccountState:
-        """Cash in USD, and units by ticker, rounded down to the smallest step: less than that cannot be sold."""
+        """Return cash in USD and units by ticker, rounded down to the step that can be sold."""
         cash = self._ask("the account", lambda: Decimal(self._client.get_account()["cash"]))
         units = self._positions()
         sellable = {
@@ -157,8 +163,11 @@ class AlpacaBroker(Broker):
         return AccountState(float(cash), units_held, late_fees=True)
 
     def submit(self, orders: Sequence[Order]) -> None:
-        """Send the orders of one bar, sells first. Raises ValueError for an id that was sent before, TryAgainLater
-        while Alpaca is out of reach; `adopt` then finds out which orders arrived.
+        """Send the orders of one bar, sells first.
+
+        Raises:
+            ValueError: a client id was sent before.
+            TryAgainLater: Alpaca is out of reach; `adopt` then finds out which orders arrived.
         """
         for order in orders:
             if order.client_id in self._open:
@@ -172,9 +181,15 @@ class AlpacaBroker(Broker):
                 self._send(order, size)
 
     def adopt(self, orders: Sequence[Order], *, final: bool = False) -> list[Order]:
-        """Take over orders that an earlier process may have sent; `fills` reports them. Returns those that never
-        arrived. final: those will not be sent again, so the lookup is repeated before an order counts as missing. (To
-        send an order twice does no harm, since Alpaca accepts an id once.)
+        """Take over orders that an earlier process may have sent; `fills` reports them.
+
+        Args:
+            orders: orders with unknown results.
+            final: missing orders will not be sent again, so the lookup is repeated before an order
+                counts as missing. (Sending an order twice is harmless: Alpaca accepts an id once.)
+
+        Returns:
+            The orders that never arrived.
         """
         missing = list(orders)
         for pause in (0.0, *(LOOKS if final else ())):
@@ -190,8 +205,9 @@ class AlpacaBroker(Broker):
         return missing
 
     def fills(self) -> list[Fill]:
-        """The results of the orders since the last call. Waits for unfinished orders, and cancels them after `patience`
-        seconds.
+        """Return the results since the last call.
+
+        Waits for unfinished orders, and cancels them after `patience` seconds.
         """
         settled, self._settled = self._settled, []
         for client_id, sent in list(self._open.items()):
@@ -200,7 +216,7 @@ class AlpacaBroker(Broker):
         return settled
 
     def instruments(self, tickers: Sequence[str]) -> Instruments:
-        """Minimum orders (USD) and increments, as the account's asset records have them."""
+        """Return minimum orders (USD) and increments of the account's assets."""
         records = [self._assets[self._symbols[ticker]] for ticker in tickers]
         return Instruments(
             tuple(float(SMALLEST_BUY) for _ in records),
@@ -208,7 +224,7 @@ class AlpacaBroker(Broker):
         )
 
     def clock_skew(self) -> float:
-        """Seconds that Alpaca's clock is ahead of this machine's, to within half of the time an answer takes."""
+        """Return the seconds that Alpaca's clock is ahead, to within half an answer's time."""
         before = time.time()
         moment = self._ask("the clock", lambda: _epoch(self._client.get_clock()["timestamp"]))
         return moment - (before + time.time()) / 2
@@ -216,7 +232,7 @@ class AlpacaBroker(Broker):
     # ---- orders ----
 
     def _size(self, order: Order, held: Mapping[str, Decimal]) -> tuple[dict[str, str] | None, str]:
-        """The order's size as fields of a request, or None and the reason why it cannot be sent."""
+        """Return the order's size as fields of a request, or None and why it cannot be sent."""
         symbol = self._symbols[order.ticker]
         if order.ticker in self.untradable:
             return None, self.untradable[order.ticker]
@@ -226,7 +242,7 @@ class AlpacaBroker(Broker):
                 return None, f"a buy of {notional} USD is below the minimum of {SMALLEST_BUY}"
             return {"notional": f"{notional:f}"}, ""
         asset, have = self._assets[symbol], held.get(symbol, Decimal(0))
-        # A whole position is sold to the last digit that Alpaca holds, which a float may miss.
+        # A complete position is sold to Alpaca's last digit, which a float may miss.
         units = have if order.whole else min(have, Decimal(repr(order.units)))
         units = self._in_steps(symbol, units)
         if units < asset.minimum or units == 0:
@@ -240,7 +256,7 @@ class AlpacaBroker(Broker):
             "type": "market",
             "time_in_force": "ioc",
             "client_order_id": venue_id(order.client_id),
-            **size,  # as text: alpaca-py's own requests make floats of quantities, which have too few digits
+            **size,  # text: alpaca-py's own requests convert to floats, which have too few digits
         }
         sent = self._open[order.client_id] = _Sent(order)
         try:
@@ -250,13 +266,13 @@ class AlpacaBroker(Broker):
                 arrived=lambda: self._look(sent, patient=False),
             )
         except Refused as refused:
-            if "unique" in refused.message:  # it had arrived before
+            if "unique" in refused.message:  # it has arrived before
                 return
             del self._open[order.client_id]
             self._settled.append(Fill(order, "unfilled", int(time.time()), reason=refused.message))
 
     def _look(self, sent: _Sent, *, patient: bool = True) -> Record | None:
-        """Alpaca's record of an order, looked up by Alpaca's id if it is known; None if it is not listed."""
+        """Return Alpaca's record of an order, None if it is not listed."""
         order, known = sent.order, sent.record
 
         def ask() -> Record:
@@ -272,7 +288,7 @@ class AlpacaBroker(Broker):
             raise
 
     def _settle(self, sent: _Sent) -> Fill:
-        """The result of an order that Alpaca has accepted."""
+        """Return the result of an order that Alpaca has accepted."""
         order, record = sent.order, sent.record
         until, pause, cancelled = time.monotonic() + self._patience, 0.05, False
         looks = iter(LOOKS)
@@ -294,9 +310,7 @@ class AlpacaBroker(Broker):
         return self._fill(order, record)
 
     def _cancel(self, order_id: str) -> None:
-        with contextlib.suppress(
-            Refused
-        ):  # it was finished meanwhile; the next lookup has the result
+        with contextlib.suppress(Refused):  # it has finished; the next lookup has the result
             self._ask("a cancellation", lambda: self._client.cancel_order_by_id(order_id))
 
     def _fill(self, order: Order, found: Record) -> Fill:
@@ -318,7 +332,7 @@ class AlpacaBroker(Broker):
     # ---- positions, assets, requests ----
 
     def _positions(self) -> dict[str, Decimal]:
-        """Units by symbol. Positions are listed as BTCUSD, orders as BTC/USD."""
+        """Return units by symbol; positions are listed as BTCUSD, orders as BTC/USD."""
         units = self._ask(
             "the positions",
             lambda: {
@@ -332,13 +346,15 @@ class AlpacaBroker(Broker):
         }
 
     def _in_steps(self, symbol: str, units: Decimal) -> Decimal:
-        """`units` rounded down to the asset's smallest step."""
+        """Return `units` rounded down to the asset's step."""
         step = self._assets[symbol].step
         return units // step * step
 
     def _read_assets(self) -> dict[str, Asset]:
-        """An asset for every symbol. Symbols that Alpaca does not list, and those that it lists as inactive or not
-        tradable, are not tradable; the increments of such records are not read, since they may be empty.
+        """Return an asset for every symbol.
+
+        Symbols that Alpaca does not list, or lists as inactive or not tradable, are not tradable;
+        the increments of such records are not read, because they may be empty.
         """
         from alpaca.trading.enums import AssetClass
         from alpaca.trading.requests import GetAssetsRequest
@@ -368,10 +384,18 @@ class AlpacaBroker(Broker):
         arrived: Callable[[], Result | None] | None = None,
         patience: float | None = None,
     ) -> Result:
-        """The answer to a request, which is repeated while the server is busy, out of reach or unreadable.
+        """Return the answer to a request; repeat it while the server is busy or out of reach.
 
-        arrived: for a request that must not be carried out twice: its result if it was carried out without an answer.
-        Raises `Refused` where the server refuses the request, TryAgainLater after `patience` seconds.
+        Args:
+            what: subject of the request, for messages.
+            call: sends the request.
+            arrived: for a request that must not be executed twice: its result if it was executed
+                without an answer.
+            patience: seconds, by default the broker's.
+
+        Raises:
+            Refused: the server refuses the request.
+            TryAgainLater: no answer within `patience` seconds.
         """
         patience = self._patience if patience is None else patience
         began, pause = time.monotonic(), 0.25
@@ -383,19 +407,17 @@ class AlpacaBroker(Broker):
                     raise TryAgainLater(f"Alpaca does not answer about {what}: {away}") from None
                 self._sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
-            with contextlib.suppress(
-                TryAgainLater
-            ):  # still out of reach: the loop watches the time
+            with contextlib.suppress(TryAgainLater):  # still out of reach: the loop checks the time
                 if arrived is not None and (found := arrived()) is not None:
                     return found
 
 
 class _Away(Exception):
-    """No answer, or one that asks to try again later."""
+    """No answer, or one that asks to retry later."""
 
 
 def venue_id(client_id: str) -> str:
-    """The client id that is sent to Alpaca: the same, or a shorter one with a hash of it."""
+    """Return the client id for Alpaca: the same, or a prefix with a hash if it is too long."""
     if len(client_id) <= LONGEST_ID:
         return client_id
     digest = hashlib.sha256(client_id.encode()).hexdigest()[:32]
@@ -417,8 +439,8 @@ def _answer(call: Callable[[], Result]) -> Result:
             raise _Away(message) from None
         if status == 401 or (status == 403 and "forbidden" in message.lower()):
             raise InputError(
-                f"Alpaca refuses the keys ({message.rstrip('.')}): APCA_API_KEY_ID and APCA_API_SECRET_KEY must be "
-                "those of a paper account"
+                f"Alpaca refuses the keys ({message.rstrip('.')}): APCA_API_KEY_ID and "
+                "APCA_API_SECRET_KEY must be those of a paper account"
             ) from None
         raise Refused(status, message) from None
     except requests.RequestException as error:
@@ -428,7 +450,7 @@ def _answer(call: Callable[[], Result]) -> Result:
 
 
 class _Timely(HTTPAdapter):
-    """Gives every request a timeout."""
+    """Sets a timeout for every request."""
 
     def __init__(self, timeout: float) -> None:
         super().__init__()
@@ -442,7 +464,7 @@ class _Timely(HTTPAdapter):
 
 
 def check_url(url: str) -> None:
-    """Raise InputError for every host except Alpaca's paper host (over https) and this machine."""
+    """Raise InputError for every host except Alpaca's paper host (https) and this machine."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     try:
@@ -465,7 +487,7 @@ def check_url(url: str) -> None:
 
 
 def _epoch(text: str) -> float:
-    """Seconds since the epoch of Alpaca's timestamps, which may have nanoseconds."""
+    """Return seconds since the epoch of Alpaca's timestamps, which may have nanoseconds."""
     head, dot, rest = text.replace("Z", "+00:00").partition(".")
     if dot:
         digits = len(rest) - len(rest.lstrip("0123456789"))

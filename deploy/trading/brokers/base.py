@@ -63,7 +63,8 @@ class Fill:
 class AccountState:
     """Cash in quote currency, and units by ticker (tickers not held may be missing).
 
-    late_fees: the venue may charge fees later than with a fill, or other fees than the fill reports.
+    late_fees: the venue may charge fees later than with a fill, or other fees than the fill
+    reports.
     """
 
     cash: float

@@ -1,1 +1,1 @@
-"""The live paper trader: what it does with every closed bar, what it remembers, and what stands beside it."""
+"""The live trader of a slot: sessions, accounts, database records, arena, monitor, start."""

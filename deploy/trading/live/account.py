@@ -65,14 +65,14 @@ class TradingAccount:
         self.trader.start(history, self.broker.account())
 
     def resume(self, history: Bars, kept: AccountRecord) -> None:
-        """Continue where `record` was taken; `history` ends at the last processed bar."""
+        """Continue from a record; `history` ends at the last processed bar."""
         if isinstance(self.broker, SimBroker):
             self.broker.restore(kept.state["broker"])
         self.trader.resume(history, kept.state["trader"])
         self.since, self._booked = kept.since, set(kept.state["booked"])
 
     def recover(self, lines: Sequence[OrderLine], *, late: str | None) -> list[Fill]:
-        """Look up the results of the last bar's orders after a restart, send those that are missing.
+        """Look up results of the last bar's orders after a restart, and send missing orders.
 
         Args:
             lines: the account's orders of the last bar.

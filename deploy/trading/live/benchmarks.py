@@ -1,4 +1,4 @@
-"""Benchmarks of a slot: equal weight, each ticker held, and cash, on the same bars as the account."""
+"""Benchmarks of a slot on the same bars as the account: equal weight, each ticker held, cash."""
 
 from __future__ import annotations
 

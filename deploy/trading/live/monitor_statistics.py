@@ -240,7 +240,7 @@ def _verdict(
     timeframe: str,
     limits: Limits,
 ) -> tuple[MonitorVerdict, str]:
-    """Return verdict and sentence; bad tracking comes first, since it says nothing of the policy."""
+    """Return verdict and sentence; bad tracking comes first, as it hides the policy's results."""
     if tracking is not None and (
         tracking.error > limits.tracking_error or abs(tracking.gap) > limits.tracking_gap
     ):

@@ -1,8 +1,9 @@
-"""Notifications about trading: to Discord, Telegram, e-mail and whatever else apprise knows, if so asked.
+"""Notifications about trading: Discord, Telegram, e-mail and everything else that apprise supports.
 
-Addresses are secrets (they hold tokens and passwords): they come from the environment only, and stand in no log, no
-message and no database. Every address has a thread and a short queue of its own, so whatever hangs or fails there
-delays neither trading nor another address: what doesn't fit is dropped, and said once.
+Addresses are secrets, because they contain tokens and passwords: they come from the environment
+only, and appear in no log, message or database. Every address has its own thread and a short queue,
+so an address that hangs or fails delays neither trading nor other addresses: messages that do not
+fit are dropped, which is reported once.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from typing import Any, Literal, get_args
 from envs.support.errors import InputError
 from envs.support.invocation import install_extra
 
-Kind = Literal["trade", "promotion", "rollback", "alert", "daily"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+NoticeKind = Literal["trade", "promotion", "rollback", "alert", "daily"]
+KINDS: tuple[NoticeKind, ...] = get_args(NoticeKind)
 ADDRESSES_VARIABLE, KINDS_VARIABLE = "SWEEPD_NOTIFY", "SWEEPD_NOTIFY_KINDS"
 MOST_WAITING = 100  # messages per address
 _COLOURS = {"promotion": "success", "rollback": "warning", "alert": "warning"}
@@ -27,7 +28,7 @@ Message = tuple[str, str, str]  # title, text, apprise's type
 
 
 class Notifier:
-    """Sends messages to addresses; to none of them, nothing happens."""
+    """Sends messages to all addresses."""
 
     def __init__(
         self, channels: Sequence[_Channel], kinds: Sequence[str], say: Callable[[str], None]
@@ -36,10 +37,17 @@ class Notifier:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], say: Callable[[str], None]) -> Notifier:
-        """As SWEEPD_NOTIFY (addresses, separated by commas or spaces) and SWEEPD_NOTIFY_KINDS (default: all) say.
+        """Return a notifier for the environment's variables.
 
-        say: told once per address that it fails. Raises InputError for an address or a kind that nobody knows, and
-        where apprise is not installed.
+        SWEEPD_NOTIFY has addresses, separated by commas or spaces; SWEEPD_NOTIFY_KINDS has the
+        kinds of messages, by default all.
+
+        Args:
+            environ: the environment.
+            say: receives one message per failing address.
+
+        Raises:
+            InputError: an address or a kind is unknown, or apprise is not installed.
         """
         kinds = (
             re.split(r"[,\s]+", environ.get(KINDS_VARIABLE, "").strip())
@@ -51,7 +59,7 @@ class Notifier:
                 raise InputError(
                     f"{KINDS_VARIABLE} names {kind!r}; the kinds are {', '.join(KINDS)}"
                 )
-        # An address may hold commas itself; the next one begins with a scheme.
+        # An address may contain commas; the next one begins with a scheme.
         addresses = [
             address
             for address in re.split(
@@ -71,20 +79,20 @@ class Notifier:
 
     @property
     def words(self) -> str:
-        """What is sent, in words that give nothing away; empty where nothing is."""
+        """What is sent, without secrets; empty if nothing is."""
         chosen = ", ".join(kind for kind in KINDS if kind in self._kinds)
         return (
             f"{len(self._channels)} address(es) are told about {chosen}" if self._channels else ""
         )
 
-    def notify(self, kind: Kind, title: str, text: str) -> None:
-        """Send a message of that kind, if it is wanted. Returns at once, and raises nothing."""
+    def notify(self, kind: NoticeKind, title: str, text: str) -> None:
+        """Queue a message if its kind is wanted. Returns at once, and raises nothing."""
         if kind in self._kinds:
             for channel in self._channels:
                 channel.put((title, text, _COLOURS.get(kind, "info")))
 
     def close(self, timeout: float = 5.0) -> None:
-        """Wait that many seconds at most for what is still to be sent. What is not sent then never will be."""
+        """Wait at most `timeout` seconds for pending messages; later ones are lost."""
         until = time.monotonic() + timeout
         for channel in self._channels:
             channel.finish()
@@ -93,29 +101,29 @@ class Notifier:
 
 
 class _Channel:
-    """One address. name: that may be said of it."""
+    """One address. name: how messages refer to it."""
 
     def __init__(self, name: str, service: Any, say: Callable[[str], None]) -> None:
         self._name, self._service, self._say = f"notifications to address {name}", service, say
         self._waiting: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._complained = False
-        # A daemon: a process that ends waits for nobody's server.
+        # A daemon thread: the process does not wait for a server when it ends.
         self._thread = threading.Thread(target=self._send_all, name="notify", daemon=True)
         self._thread.start()
 
     def put(self, message: Message) -> None:
-        """Queue a message, or drop it where too many wait already."""
+        """Queue a message, or drop it if too many are waiting."""
         if self._waiting.qsize() < MOST_WAITING:
             self._waiting.put(message)
         else:
             self._complain(f"are too slow: {MOST_WAITING} wait, and further ones are dropped")
 
     def finish(self) -> None:
-        """No more messages come."""
+        """Accept no more messages."""
         self._waiting.put(None)
 
     def join(self, timeout: float) -> None:
-        """Wait until all are sent, or for so long."""
+        """Wait until all messages are sent, at most `timeout` seconds."""
         self._thread.join(max(0.0, timeout))
 
     def _send_all(self) -> None:
@@ -123,9 +131,7 @@ class _Channel:
             title, text, colour = message
             try:
                 arrived = bool(self._service.notify(title=title, body=text, notify_type=colour))
-            except (
-                Exception
-            ):  # whatever a service does: trading goes on (its text may hold the address)
+            except Exception:  # trading continues; the error's text may contain the address
                 arrived = False
             if not arrived:
                 self._complain("fail")
@@ -133,11 +139,11 @@ class _Channel:
     def _complain(self, what: str) -> None:
         if not self._complained:
             self._complained = True
-            self._say(f"{self._name} {what}; trading goes on, and this is not said again")
+            self._say(f"{self._name} {what}; trading continues, and this is not repeated")
 
 
 def _service(address: str, name: str) -> Any:
-    """apprise's object for an address; its own log, and the HTTP client's, which hold addresses, are silenced."""
+    """Return apprise's object for an address; silence logs that contain addresses."""
     try:
         from apprise import Apprise
     except ImportError:
@@ -148,11 +154,11 @@ def _service(address: str, name: str) -> Any:
     logging.getLogger("urllib3.connectionpool").setLevel(logging.WARNING)
     try:
         service = Apprise.instantiate(address)
-    except Exception:  # its text may hold the address
+    except Exception:  # its text may contain the address
         service = None
     if service is None:
         raise InputError(
-            f"{ADDRESSES_VARIABLE}: address {name} is none that apprise knows (https://github.com/caronc/apprise lists "
-            "them)"
+            f"{ADDRESSES_VARIABLE}: address {name} is unknown to apprise "
+            "(https://github.com/caronc/apprise lists the services)"
         )
     return service

@@ -52,7 +52,7 @@ def paired_returns(
 
 
 def since_present_bundle(store: TraderStore, slot: str, account: str) -> tuple[int, str | None]:
-    """Return since which bar (its open) an account trades its present bundle, and the bundle's hash.
+    """Return since which bar (its open) an account trades its present bundle, and its hash.
 
     (0, None) for an account without bars.
     """

@@ -3,7 +3,7 @@
 Functions that compare with earlier bars take the slot's state, a JSON object, and return a new one:
 
     risk      reasons of the risk rules at the last decision
-    kept out  spans [first, last] of bars, last None while it continues, in which rules stopped trading
+    kept out  spans [first, last] of bars in which rules stopped trading; last None while it lasts
     day       number of the UTC day, value at its start, equal weight then, trades and flow since
 """
 

@@ -67,7 +67,7 @@ class TraderOptions:
     broker, feed: names, as the database stores them.
     limits: risk rules of every account.
     any_account: accept an account whose value is far from what the bundle was trained with.
-    max_delay: seconds after a bar's end within which its orders may be sent; default: a quarter bar.
+    max_delay: seconds after a bar's end in which its orders may be sent; default: a quarter bar.
     arena: number of challengers that trade on virtual money.
     on_alert: reaction to an account that trades worse than scored.
     """
@@ -390,7 +390,7 @@ class LiveSession:
     # ---- halts, champions, data ----
 
     def _obey(self, trader: Trader) -> None:
-        """Sell everything at once for a halt that sells; without such a broker the next bar does."""
+        """Sell everything at once for a halt that sells; with other brokers the next bar sells."""
         sold = self._state.get("sold out", False)
         if trader.halt is None or not trader.halt_sells:
             self._state = self._state | {"sold out": False}

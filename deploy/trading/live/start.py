@@ -1,4 +1,4 @@
-"""From a command's flags to a running trader: which broker, which feed, which clock."""
+"""Start a live trader from the command's flags: broker, feed and clock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from deploy.trading.brokers.sim import sim_broker
 from deploy.trading.feeds import Feed, LiveFeed, RecordedFeed
 from deploy.trading.live.clock import Clock, FastClock, LeapingClock
 from deploy.trading.live.monitor import OnAlert
-from deploy.trading.live.notify import Kind, Notifier
+from deploy.trading.live.notify import NoticeKind, Notifier
 from deploy.trading.live.runner import ending_on_signals, keep_trading, only_one
 from deploy.trading.live.session import LiveSession, TraderOptions
 from deploy.trading.live.store import TraderStore
@@ -35,8 +35,8 @@ from envs.support.errors import InputError, RunError
 from envs.support.supervisor import Supervisor
 
 MOST_CLOCK_SKEW = 5.0
-# Events that are worth a message, by the kind under which one may ask for it.
-NOTICES: Mapping[str, Kind] = {
+# Events that are sent as notifications, and their kinds.
+NOTICES: Mapping[str, NoticeKind] = {
     "trade": "trade",
     "swapped": "promotion",
     "promoted": "promotion",
@@ -49,7 +49,7 @@ NOTICES: Mapping[str, Kind] = {
 
 @dataclass(frozen=True)
 class LiveFlags:
-    """What a user asked for; see `sweepd trade --help`. speed: 0 is as fast as possible."""
+    """What a user asked for; see `sweepd trade --help`."""
 
     feed: str = "alpaca"
     broker: str = "sim"
@@ -65,8 +65,17 @@ class LiveFlags:
 
 
 def trade_live(slot: str | None, registry: Registry, flags: LiveFlags, console: Console) -> None:
-    """Trade a slot until a signal ends it. Raises InputError for flags that make no sense, TryAgainLater where trouble
-    does not pass.
+    """Trade a slot until a signal ends it.
+
+    Args:
+        slot: the slot; None: the only one with a champion.
+        registry: the registry that holds it.
+        flags: options of the command.
+        console: the terminal.
+
+    Raises:
+        InputError: flags are wrong or contradict each other.
+        TryAgainLater: errors persist.
     """
     found = registry.require(slot)
     assert found.champion is not None
@@ -105,7 +114,7 @@ def trade_live(slot: str | None, registry: Registry, flags: LiveFlags, console: 
             notifier.notify(NOTICES[kind], f"sweepd {found.name}: {kind}", text)
 
     def note(problem: str) -> None:
-        with suppress(RunError):  # the database itself may be out of reach
+        with suppress(RunError):  # the database may be out of reach, too
             TraderStore(registry.database).note(found.name, "trouble", problem)
         notifier.notify(NOTICES["trouble"], f"sweepd {found.name}: trouble", problem)
 
@@ -127,20 +136,21 @@ def trade_live(slot: str | None, registry: Registry, flags: LiveFlags, console: 
             keep_trading(make_session, stop, say, note)
     finally:
         notifier.close()
-    say(f"{found.name}: stopped; the same command goes on from here")
+    say(f"{found.name}: stopped; the same command continues from here")
 
 
 def make_broker(
     bundle: Bundle, flags: LiveFlags, say: Callable[[str], None], stop: threading.Event
 ) -> Broker:
-    """The broker of the slot's account."""
+    """Return the broker of the slot's account."""
     if flags.broker == "sim":
         return sim_broker(bundle, flags.cash)
     symbols = _symbols(bundle, "alpaca", say)
     key, secret = (os.environ.get(name, "") for name in ("APCA_API_KEY_ID", "APCA_API_SECRET_KEY"))
     if not key or not secret:
         raise InputError(
-            "--broker alpaca needs the keys of a paper account in APCA_API_KEY_ID and APCA_API_SECRET_KEY"
+            "--broker alpaca needs the keys of a paper account in APCA_API_KEY_ID and "
+            "APCA_API_SECRET_KEY"
         )
     broker = AlpacaBroker(
         symbols,
@@ -153,7 +163,8 @@ def make_broker(
     skew = broker.clock_skew()
     if abs(skew) > MOST_CLOCK_SKEW:
         say(
-            f"Alpaca's clock is {skew:+.0f} s ahead of this machine's: bars would be taken at the wrong time; set it"
+            f"Alpaca's clock is {skew:+.0f} s ahead of this machine's, so bars would be requested "
+            "at the wrong time: set this machine's clock"
         )
     return broker
 
@@ -168,7 +179,7 @@ def make_feed(
     *,
     slot: str,
 ) -> Feed:
-    """Where the slot's bars come from."""
+    """Return the source of the slot's bars."""
     manifest = bundle.manifest
     tickers, timeframe = manifest.tickers, manifest.timeframe
     if recorded is not None:
@@ -197,27 +208,25 @@ def _check(flags: LiveFlags) -> None:
     if flags.broker not in ("sim", "alpaca"):
         raise InputError(f"--broker {flags.broker}: it must be sim or alpaca")
     if flags.url is not None and flags.broker != "alpaca":
-        raise InputError("--url is the address of --broker alpaca")
+        raise InputError("--url is for --broker alpaca")
     if flags.cash is not None and flags.broker != "sim":
-        raise InputError("--cash is for --broker sim: another broker's account holds what it holds")
+        raise InputError("--cash is for --broker sim; a venue's account has its own cash")
     if flags.feed != "recorded" and (flags.speed or flags.since):
-        raise InputError(
-            f"--speed and --from are for --feed recorded; --feed {flags.feed} goes as fast as the market"
-        )
+        raise InputError(f"--speed and --from are for --feed recorded, not for --feed {flags.feed}")
     if not math.isfinite(flags.speed):
-        raise InputError("--speed must be a number; 0 is as fast as possible")
+        raise InputError("--speed must be finite; 0 is as fast as possible")
 
 
 def _symbols(bundle: Bundle, venue: str, say: Callable[[str], None]) -> Mapping[str, str]:
-    """What the bundle's tickers are called there; a difference is said aloud."""
+    """Return the venue's symbols of the bundle's tickers; report different names."""
     symbols = bundle.manifest.symbols.get(venue)
     if symbols is None:
-        synthetic = "its market is synthetic, so trade recorded bars with --feed recorded"
+        synthetic = "its market is synthetic; use --feed recorded"
         why = synthetic if bundle.manifest.data.synthetic else "they were unknown when it was made"
         raise InputError(f"bundle {bundle.name} has no symbols for {venue}: {why}")
     others = [f"{ticker} as {symbol}" for ticker, symbol in symbols.items() if symbol != ticker]
     if others:
-        say(f"trained on other markets than are traded: {', '.join(others)}")
+        say(f"traded symbols differ from the training data: {', '.join(others)}")
     return symbols
 
 
@@ -235,7 +244,7 @@ def _recorded_bars(registry: Registry, bundle: Bundle, flags: LiveFlags) -> Bars
 def _first_moment(
     registry: Registry, slot: str, bundle: Bundle, bars: Bars, flags: LiveFlags
 ) -> float:
-    """When a replay begins: where the slot was left, or at --from, or with the first bar that training never saw."""
+    """Return the start of a replay: where the slot stopped, --from, or the first unseen bar."""
     seconds = bar_seconds(bars.timeframe)
     trader = TraderStore(registry.database).trader(slot)
     if trader is not None and trader.last_bar is not None:
@@ -247,14 +256,14 @@ def _first_moment(
         first = len(bars) if unseen is None else unseen[0]
     if first >= len(bars):
         raise InputError(
-            f"the data ends at {format_time(int(bars.time[-1]))} and leaves nothing to trade; name newer bars with "
-            "--data-dir, or an earlier --from"
+            f"the data ends at {format_time(int(bars.time[-1]))} and leaves nothing to trade; give "
+            "newer bars with --data-dir, or an earlier --from"
         )
     return float(bars.time[first])
 
 
 def _waiting(stop: threading.Event) -> Callable[[float], None]:
-    """A sleep that ends when the trader is to end."""
+    """Return a sleep that ends when the trader should end."""
 
     def wait(seconds: float) -> None:
         stop.wait(seconds)

@@ -22,14 +22,15 @@ def take_account(session: Session, slot: str, broker: str, account: str) -> None
     """Check that `slot` may trade a venue's account, and stop other slots' processes writing.
 
     Raises:
-        InputError: another slot trades the account or holds units in it, or this slot holds units in
-            another account of the venue.
+        InputError: another slot trades the account or holds units in it, or this slot holds units
+            in another account of the venue.
     """
     own = session.get(TraderRow, slot)
     if own is not None and own.venue_account not in (None, account) and holds_units(session, own):
         raise InputError(
             f"slot {slot!r} holds units in the {own.broker} account {own.venue_account}, but the "
-            f"keys are those of the account {account}; use the keys of {own.venue_account}, or trade {account} in another slot"
+            f"keys are those of the account {account}; use the keys of {own.venue_account}, "
+            f"or trade {account} in another slot"
         )
     sharing = select(TraderRow).where(
         TraderRow.slot != slot, TraderRow.broker == broker, TraderRow.venue_account == account
@@ -39,9 +40,9 @@ def take_account(session: Session, slot: str, broker: str, account: str) -> None
         if runs or holds_units(session, other):
             does = "trades" if runs else "holds units in"
             raise InputError(
-                f"slot {slot!r}: slot {other.slot!r} {does} the same {broker} account {account}, and "
-                "two slots cannot share an account; use the keys of another paper account, or sell "
-                f"everything there (sweepd trader halt {other.slot}) and stop its trader"
+                f"slot {slot!r}: slot {other.slot!r} {does} the same {broker} account {account}, "
+                "and two slots cannot share an account; use the keys of another paper account, or "
+                f"sell everything there (sweepd trader halt {other.slot}) and stop its trader"
             )
         other.token = ""  # silent for too long; if its process still runs, its next write fails
 

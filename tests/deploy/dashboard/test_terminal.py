@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from deploy.dashboard import command, words
+from deploy.dashboard import command, formatting
 from deploy.dashboard.command import dashboard_command
 from deploy.dashboard.terminal import slot_screen
 from deploy.games.promote import GamePromoter
@@ -53,7 +53,7 @@ def test_a_slots_screen_has_everything(made: Made) -> None:
         "Newest orders",
         "Arena",
         "Live monitor",
-        "What happened",
+        "Events",
     ):
         assert title in text, title
     for account in view.accounts:
@@ -61,13 +61,13 @@ def test_a_slots_screen_has_everything(made: Made) -> None:
         for word in (
             f"{account.value:,.2f}",
             percent(account.total_return),
-            words.share(account.max_drawdown),
+            formatting.share(account.max_drawdown),
         ):
             assert word in line, (account.name, word)
     assert re.search(r"buy BTC/USDT .* 400\.00", text)
     assert "unfilled: below the venue's minimum of 10 USD" in text
     assert "beats the champion on the same bars" in text
-    assert "bars of 1h from binance" in text
+    assert "1h bars from binance" in text
 
 
 @pytest.mark.parametrize("width", [70, 100, 240])
@@ -88,7 +88,7 @@ def test_once_prints_all_slots_or_one(made: Made) -> None:
     for slot in ("demo-1h", "halted-1h", "never-1h", "silent-1h"):
         assert f"slot {slot}  " in text
     one = printed(made.folder, "--once", "never-1h")
-    assert "Slot never-1h was never traded: sweepd trade never-1h starts it." in one
+    assert "Slot never-1h was never traded. To start: sweepd trade never-1h" in one
     assert "demo-1h" not in one
     assert (
         printed(made.folder, "--terminal", "never-1h").splitlines()[0] == one.splitlines()[0]
@@ -122,13 +122,13 @@ def test_what_is_not_there_is_one_sentence(made: Made, tmp_path: Path) -> None:
             "there is no slot 'none'; slots: demo-1h, halted-1h, never-1h, silent-1h",
         ),
         (made.folder, ("--training", "--once"), "start one with sweepd train"),
-        (made.folder, ("--training", "--once", "demo-1h"), "a study is named with --study-name"),
+        (made.folder, ("--training", "--once", "demo-1h"), "name a study with --study-name"),
     ):
         with pytest.raises(InputError) as refused:
             printed(folder, *arguments)
         assert says in str(refused.value)
     Registry(tmp_path).refuse("s", "no candidate passes")
-    with pytest.raises(InputError, match="has a champion yet: sweepd promote"):
+    with pytest.raises(InputError, match="has a champion yet: promote a trial with sweepd promote"):
         printed(tmp_path, "--once")
 
 
@@ -136,14 +136,12 @@ def test_players_of_games_are_shown_elsewhere(tmp_path: Path) -> None:
     registry = Registry(tmp_path / "deployments")
     GamePromoter(study_of(tmp_path, [GOOD]), registry, games=16).run()
     with pytest.raises(
-        InputError, match=f"no slot of .* trades: {SLOT} hold players of games; sweepd play SLOT"
+        InputError, match=f"no slot of .* trades: {SLOT} play games; sweepd play SLOT"
     ):
         printed(registry.folder, "--json")
     registry.promote("demo-1h", bundles()[0], expected=None, reason="")
     assert SLOT not in printed(registry.folder, "--once")
-    with pytest.raises(
-        InputError, match=f"'{SLOT}' holds a player of a game: sweepd play {SLOT} shows it"
-    ):
+    with pytest.raises(InputError, match=f"'{SLOT}' plays a game: sweepd play {SLOT} shows it"):
         printed(registry.folder, "--once", SLOT)
 
 
@@ -188,7 +186,7 @@ def test_a_terminal_renews_itself_until_it_is_interrupted(monkeypatch: pytest.Mo
     ],
 )
 def test_lengths_of_time_are_told_in_their_largest_unit(seconds: float, says: str) -> None:
-    assert words.span(seconds) == says
+    assert formatting.span(seconds) == says
 
 
 def test_numbers_are_written_for_people() -> None:
@@ -199,14 +197,14 @@ def test_numbers_are_written_for_people() -> None:
         "–",
         "–",
     ]
-    assert [words.price(value) for value in (60_000.0, 0.00001234, 9.5, None)] == [
+    assert [formatting.price(value) for value in (60_000.0, 0.00001234, 9.5, None)] == [
         "60,000.00",
         "1.234e-05",
         "9.5",
         "–",
     ]
-    assert words.money(0.0) == "0.00"
-    assert words.moment(0) == "1970-01-01 00:00"
+    assert formatting.money(0.0) == "0.00"
+    assert formatting.moment(0) == "1970-01-01 00:00"
 
 
 def test_looks_are_counted_in_the_registry_that_the_flags_name(tmp_path: Path) -> None:

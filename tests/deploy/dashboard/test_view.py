@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from deploy.dashboard.health import health
+from deploy.dashboard.monitor_view import monitor_view
 from deploy.dashboard.series import SeriesCache, thin
-from deploy.dashboard.view import monitor_view, slot_names, slot_view
+from deploy.dashboard.view import slot_names, slot_view
 from deploy.registry.registry import Registry
 from deploy.trading.live.store import AccountBar, AccountRecord, Changes, TraderStore
 from tests.deploy.builders import small_bundle
@@ -274,7 +275,7 @@ def test_a_slot_that_was_never_traded_says_so_and_how_to_begin(made: Made) -> No
     view = made.view("never-1h")
     assert (view.health.state, view.health.level) == ("never traded", "none")
     assert view.health.sentences == [
-        "Slot never-1h was never traded: sweepd trade never-1h starts it."
+        "Slot never-1h was never traded. To start: sweepd trade never-1h"
     ]
     assert view.accounts == view.orders == view.events == view.curves == []
     assert view.holdings is None
@@ -301,7 +302,7 @@ def test_a_halted_trader_says_why_and_how_to_go_on(made: Made) -> None:
 def test_a_silent_trader_is_bad_whatever_it_said_last(made: Made) -> None:
     found = made.view("silent-1h").health
     assert (found.state, found.level) == ("silent", "bad")
-    assert "what is shown is old" in found.sentences[0]
+    assert "the data shown are old" in found.sentences[0]
 
 
 def test_late_bars_are_counted_and_one_on_its_way_is_not(tmp_path: Path) -> None:

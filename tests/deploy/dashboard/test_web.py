@@ -238,12 +238,12 @@ def test_every_slot_is_a_tab_and_the_first_one_is_shown(made: Made) -> None:
         assert Checked(get(asked, f"/?slot={slot}").text)
     assert "demo-1h <span" in first.text
     assert "portfolio drawdown of 20.3 %" in get(asked, "/?slot=halted-1h").text
-    assert "No sign of life" in get(asked, "/?slot=silent-1h").text
+    assert "No heartbeat" in get(asked, "/?slot=silent-1h").text
 
 
 def test_a_slot_never_traded_is_one_clear_sentence(made: Made) -> None:
     text = get(client(made.folder), "/?slot=never-1h").text
-    assert "Slot never-1h was never traded: sweepd trade never-1h starts it." in text
+    assert "Slot never-1h was never traded. To start: sweepd trade never-1h" in text
     assert 'data-figure="equity"' not in text
 
 

@@ -301,7 +301,7 @@ def test_a_folder_that_is_appended_to(tmp_path: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     assert feed.poll(now) == []
-    assert "it is read again later" in said[0]
+    assert "it will be read again" in said[0]
     write_bars(BARS.slice(0, 103), tmp_path)  # its last bar is still open
     given_ = feed.poll(now)
     assert [bar.time for bar in given_] == BARS.time[100:102].tolist()

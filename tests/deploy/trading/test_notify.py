@@ -139,7 +139,7 @@ def test_what_fails_is_said_once_and_gives_nothing_away(
         sender.close(20.0)
         assert len(refusing.received) == 3  # it is tried again with every message
     assert sorted(said) == [
-        f"notifications to address {number} of 3 fail; trading goes on, and this is not said again"
+        f"notifications to address {number} of 3 fail; trading continues, and this is not repeated"
         for number in (1, 2, 3)
     ]
     captured = capfd.readouterr()
@@ -167,7 +167,7 @@ def test_whatever_a_service_raises_is_caught(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("address", [f"nosuchthing://{SECRET}", f"discord://{SECRET}", "json://"])
 def test_an_address_that_nobody_knows_is_refused_without_being_shown(address: str) -> None:
     with pytest.raises(
-        InputError, match="SWEEPD_NOTIFY: address 2 of 2 is none that apprise knows"
+        InputError, match="SWEEPD_NOTIFY: address 2 of 2 is unknown to apprise"
     ) as refusal:
         notifier([], f"json://127.0.0.1:9/x,{address}")
     assert SECRET not in str(refusal.value)

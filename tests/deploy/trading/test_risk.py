@@ -92,7 +92,7 @@ def test_limits_are_shares_and_seconds() -> None:
         (["orders-per-hour=2.5"], "a whole number of at least 1"),
         (["orders-per-hour=0"], "a whole number of at least 1"),
         (["drawdown=0.1", "drawdown=0.2"], "given twice"),
-        (["cooldown=24h"], "give --risk drawdown=SHARE, too"),
+        (["cooldown=24h"], "--risk cooldown needs --risk drawdown=SHARE"),
     ],
 )
 def test_what_no_rule_means_is_refused(texts: list[str], message: str) -> None:
@@ -121,8 +121,8 @@ def test_rules_are_off_unless_asked_for_and_say_what_they_do() -> None:
     ).words
     assert words == (
         "sells everything once the account is 20 % below its highest value, and buys nothing for 90m",
-        "sells everything once a UTC day has lost 5 %, and buys nothing until the next one",
-        "sends at most 9 orders in any 60 minutes, what closes positions first",
+        "sells everything once a UTC day has lost 5 %, and buys nothing until the next day",
+        "sends at most 9 orders in any 60 minutes, closing positions first",
         "sends nothing where the newest bar closed more than 15m ago",
     )
 

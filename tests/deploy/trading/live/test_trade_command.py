@@ -76,7 +76,7 @@ def test_recorded_bars_are_traded_from_the_first_unseen_one_to_the_last(place: P
     output = trade(place, "--feed", "recorded")
     assert "Research software, paper trading only" in output
     assert "started:" in output
-    assert "stopped; the same command goes on from here" in output
+    assert "stopped; the same command continues from here" in output
     assert values(place) == expected(place, bars_of())
 
 
@@ -172,7 +172,7 @@ def test_status_of_a_trader(place: Path) -> None:
     [
         (["nobody"], "slot 'nobody' has no champion"),
         (["--broker", "kraken"], "--broker kraken: it must be sim or alpaca"),
-        (["--url", "http://127.0.0.1:1"], "--url is the address of --broker alpaca"),
+        (["--url", "http://127.0.0.1:1"], "--url is for --broker alpaca"),
         (["--speed", "10"], "--speed and --from are for --feed recorded"),
         (["--feed", "recorded", "--from", "soon"], "--from 'soon' is not a time"),
         (["--feed", "recorded", "--from", "2090-01-01"], "leaves nothing to trade"),
@@ -219,7 +219,7 @@ def test_alpaca_on_the_loopback_by_hand(place: Path, monkeypatch: pytest.MonkeyP
     market = Exchange({ticker.replace("USDT", "USD"): Decimal(100) for ticker in TICKERS})
     with serving(market):
         output = trade(place, "--feed", "recorded", "--broker", "alpaca", "--url", market.url)
-    assert "trained on other markets than are traded: BTC/USDT as BTC/USD" in output
+    assert "traded symbols differ from the training data: BTC/USDT as BTC/USD" in output
     assert len(market.orders) > 5
     assert "secret" not in output
     assert len(values(place)) == LAST - FIRST + 1

@@ -139,7 +139,7 @@ def test_the_day_and_the_dashboard_leave_transfers_out(tmp_path: Path) -> None:
     assert account.flow < -1_000.0
     assert abs(account.total_return) < 0.1
     assert account.max_drawdown < 0.1
-    assert "besides transfers of -" in view.summary
+    assert "without transfers of -" in view.summary
 
 
 def test_the_shadow_follows_the_account(tmp_path: Path, exchange: Exchange) -> None:

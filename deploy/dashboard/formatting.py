@@ -1,4 +1,4 @@
-"""How numbers and moments are written, in the terminal and on the page."""
+"""Formats of numbers and times in the terminal and on the page."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from envs.support.formatting import MISSING
 
 
 def figure(value: float | None) -> str:
-    """A share of any size as per cent with three digits that mean something: +0.0071 %, +13.1 %."""
+    """Return a fraction as a percentage with three significant digits: +0.0071 %, +13.1 %."""
     return MISSING if value is None or not math.isfinite(value) else f"{100.0 * value:+.3g} %"
 
 
 def counted(count: int, name: str) -> str:
-    """1 bar, 2 bars."""
+    """Return 1 bar, 2 bars."""
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
 def share(value: float | None) -> str:
-    """0.1 as 10.0 %."""
+    """Return 0.1 as 10.0 %."""
     return MISSING if value is None or not math.isfinite(value) else f"{100.0 * value:.1f} %"
 
 
 def ratio(value: float | None) -> str:
-    """A Sharpe ratio."""
+    """Return a Sharpe ratio."""
     return MISSING if value is None or not math.isfinite(value) else f"{value:+.2f}"
 
 
 def money(value: float | None) -> str:
-    """Quote units, to the cent."""
+    """Return quote units, to the cent."""
     return MISSING if value is None or not math.isfinite(value) else f"{value:,.2f}"
 
 
 def price(value: float | None) -> str:
-    """Quote units per unit: small ones with more digits."""
+    """Return quote units per unit; small prices have more digits."""
     return money(value) if value is None or abs(value) >= 10.0 else f"{value:.6g}"
 
 
 def units(value: float | None) -> str:
-    """Of an asset."""
+    """Return an amount of an asset."""
     return MISSING if value is None or not math.isfinite(value) else f"{value:,.8g}"
 
 
 def moment(seconds: float | None) -> str:
-    """Seconds since the epoch as 2026-01-02 03:04 (UTC)."""
+    """Return seconds since the epoch as 2026-01-02 03:04 (UTC)."""
     return (
         MISSING
         if seconds is None
@@ -53,17 +53,17 @@ def moment(seconds: float | None) -> str:
 
 
 def minute(text: str | None) -> str:
-    """2026-01-02T03:04:05.678Z as 2026-01-02 03:04."""
+    """Return 2026-01-02T03:04:05.678Z as 2026-01-02 03:04."""
     return MISSING if text is None else text[:16].replace("T", " ")
 
 
 def seconds_of(text: str) -> float:
-    """UTC text as the tables have it in seconds since the epoch."""
+    """Return UTC text of the tables as seconds since the epoch."""
     return dt.datetime.fromisoformat(text).timestamp()
 
 
 def span(seconds: float | None) -> str:
-    """A length of time in its largest unit: 45 s, 12 min, 5.0 h, 3.2 days."""
+    """Return a duration in its largest unit: 45 s, 12 min, 5.0 h, 3.2 days."""
     if seconds is None or not math.isfinite(seconds):
         return MISSING
     if seconds < 120:
