@@ -137,7 +137,7 @@ def test_no_order_can_reach_real_money() -> None:
 
 
 def test_no_message_says_to_install_an_extra_of_sweepd() -> None:
-    """`pip install sweepd[EXTRA]` also builds the dependencies of ElegantRL, which fails: see `install_extra`."""
+    """`pip install sweepd[EXTRA]` fails to build ElegantRL's dependencies: see `install_extra`."""
     hint = re.compile(r"install\s+(-\S+\s+)*[\"'\\]*(sweepd|\.)\[")
     others = [
         *ROOT.glob("*.md"),

@@ -1,4 +1,4 @@
-"""No secret is stored, logged, printed, shown on a page or given to a child process as an argument."""
+"""No secret is stored, logged, printed, shown on a page or passed to a child as an argument."""
 
 from __future__ import annotations
 
@@ -258,8 +258,9 @@ def _tables(url: str) -> dict[str, bytes]:
 def test_no_secret_is_anywhere_after_a_study_and_its_promotion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgresql_database: str
 ) -> None:
-    """Searched: the database, all files, and all output. The password is given as an argument first, later by
-    SWEEPD_STORAGE.
+    """Searches the database, all files and all output.
+
+    The password is given as an argument first, later by SWEEPD_STORAGE.
     """
     pytest.importorskip("optuna_dashboard")
     url = (

@@ -16,7 +16,7 @@ from envs.support.supervisor import Supervisor
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "start_vectorized_training.sh"
 STAMP = 'printf "%s" "$(cat "$root"/requirements*.lock "$root/pyproject.toml" | cksum) cpu 0 $root"'
-# Prints its arguments; then as WHAT says: fails after a while, is ready after a while, or ends well at once.
+# Prints its arguments; then, depending on WHAT, fails or is ready after a while, or exits with 0.
 SWEEPD = r"""#!/usr/bin/env bash
 printf '[%s]' "$@"; echo " storage=${SWEEPD_STORAGE:-}"
 case ${WHAT:-} in

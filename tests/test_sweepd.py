@@ -174,7 +174,7 @@ def test_a_finished_study_is_judged_in_a_process_of_its_own(
 
 
 def test_status_and_gate_ask_for_the_same_ratio(tmp_path: Path) -> None:
-    """Once the study has ended, what `sweepd status` and the summary say is needed is what the gate asks for."""
+    """After the study, `sweepd status` and the summary show the ratio that the gate requires."""
     fake = FakeStudy(tmp_path)
     for value in (2.0, 0.5, -1.0):
         fake.add(value, fake.contrarian())

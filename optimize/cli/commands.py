@@ -62,8 +62,8 @@ def run(
     config: Annotated[
         Path,
         typer.Argument(
-            help="TOML file with the tables [data], [cv], [train], [shape], [ppo] and [env]; see "
-            "docs/operations.md."
+            help="TOML file with the tables [data], [cv], [train], [shape], [ppo] and [env]; "
+            "optimize/worker/run.py lists the keys."
         ),
     ],
     out: Annotated[

@@ -41,7 +41,6 @@ def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Listen
 
 
 # -- messages
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_worker_says_when_it_is_ready_alive_and_stopping(
@@ -131,7 +130,6 @@ def test_messages_are_rare_and_go_nowhere_without_a_supervisor(tmp_path: Path) -
 
 
 # -- units
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -143,8 +141,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         tool = tools / name
         tool.write_text(
             f'#!/bin/sh\necho {name} "$@" >>{tmp_path}/asked\n'
-            'case "$*" in *Linger*) echo Linger=no;; *property*) echo ActiveState=active; echo SubState=running; '
-            "echo NRestarts=2; echo StatusText=trials 3/9;; esac\n"
+            'case "$*" in *Linger*) echo Linger=no;; *property*) echo ActiveState=active; '
+            "echo SubState=running; echo NRestarts=2; echo StatusText=trials 3/9;; esac\n"
         )
         tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")

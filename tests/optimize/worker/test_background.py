@@ -45,8 +45,9 @@ def _printed(code: str) -> list[str]:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts the threads in /proc")
 def test_a_job_starts_no_second_team_of_threads():
-    """Two teams have more threads than cores: libgomp's threads then sleep at every barrier (training lost a third of
-    its speed after the first report).
+    """A second OpenMP team would have more threads than cores.
+
+    libgomp's threads then sleep at every barrier, and training loses a third of its speed.
     """
     assert _printed(CODE) == ["1", "2"]
 

@@ -1,6 +1,4 @@
-"""The trainer: members of many trials in programs of few slots, their independence, and what goes wrong with one of
-them.
-"""
+"""The trainer: members of many trials in programs of few slots, their independence, and faults."""
 
 from __future__ import annotations
 
@@ -236,7 +234,7 @@ def test_out_of_memory_with_a_single_member_ends_the_run_and_not_the_trial(
 
 
 def test_every_parameter_reaches_environment_and_learner(experiment: CryptoExperiment) -> None:
-    """Trials that differ in one parameter differ in what they trade; what they share, they share."""
+    """Trials that differ in one parameter trade differently; identical trials trade identically."""
     trainer = Trainer(experiment)
     base = Settings(dict(SHAPE), {}, {})
     changes: list[tuple[dict[str, Any], dict[str, Any]]] = [

@@ -1,4 +1,4 @@
-"""Checkpoints inside a rung: when they are written, and that resuming from any of them changes no number."""
+"""Checkpoints within a rung: when they are written, and that resuming changes no result."""
 
 from __future__ import annotations
 

@@ -49,7 +49,6 @@ def _lines(text: str) -> list[dict[str, Any]]:
 
 
 # -- logs
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_worker_writes_json_to_the_screen_and_a_file(market: Path, sweepd: Sweepd) -> None:
@@ -177,7 +176,6 @@ def test_workers_on_several_gpus_share_neither_file_nor_port() -> None:
 
 
 # -- metrics
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def _scrape(port: int) -> dict[str, float]:
@@ -187,7 +185,8 @@ def _scrape(port: int) -> dict[str, float]:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     return {
-        f"{sample.name}{'{' + sample.labels['state'] + '}' if 'state' in sample.labels else ''}": sample.value
+        sample.name
+        + (f"{{{sample.labels['state']}}}" if "state" in sample.labels else ""): sample.value
         for family in parser.text_string_to_metric_families(text)
         for sample in family.samples
     }

@@ -1,4 +1,4 @@
-"""What befalls workers from outside, one thing at a time; tests/chaos does it all at once and at random."""
+"""External faults of workers, one at a time; tests/chaos combines them at random."""
 
 from __future__ import annotations
 
@@ -174,8 +174,8 @@ def test_a_trial_that_kills_its_process_every_time_is_quarantined_and_the_study_
         sweepd("train", *study).finish(-signal.SIGSEGV)
     out = sweepd("train", *study).finish()
     assert (
-        "trial 1: failed: 3 workers died while they trained it alone (its process crashed: Segmentation fault"
-        in out
+        "trial 1: failed: 3 workers died while they trained it alone "
+        "(its process crashed: Segmentation fault" in out
     )
     trials = open_handle(market).trials()
     assert [t.state for t in trials] == [TrialState.COMPLETE, TrialState.FAIL, TrialState.COMPLETE]
@@ -363,7 +363,7 @@ def test_every_kind_of_absence_is_known(error: Exception) -> None:
 
 
 def test_a_reader_of_the_same_file_never_blocks_a_worker(tmp_path: Path) -> None:
-    """As the dashboard reads: in a transaction of its own that sees what was there when it began."""
+    """As the dashboard reads: in a transaction that sees the state at its beginning."""
     storage = open_storage(storage_url(str(tmp_path / "s.db"), tmp_path), busy_timeout=0.0)
     optuna.create_study(storage=storage, study_name="s")
     study = storage.get_study_id_from_name("s")
@@ -389,8 +389,8 @@ def test_one_process_per_gpu_gets_the_signals_and_a_failure_is_named(
     def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
         started.append(command)
         script = (
-            "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(0)); open(sys.argv[1], 'w'); "
-            "time.sleep(60 * (sys.argv[2] == '0')); sys.exit(3)"
+            "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(0)); "
+            "open(sys.argv[1], 'w'); time.sleep(60 * (sys.argv[2] == '0')); sys.exit(3)"
         )
         return real(
             [sys.executable, "-c", script, str(tmp_path / command[-1]), command[-1]], **options
@@ -454,5 +454,5 @@ def test_a_signal_of_the_terminal_reaches_each_gpus_worker_once(
     os.killpg(process.pid, signum)
     process.join(60)
     assert process.exitcode == 0
-    # Two equal signals may arrive as one: that the terminal does not signal the workers' groups is what counts.
+    # Two equal signals may arrive as one. The terminal must not signal the workers' groups.
     assert [(folder / "signals").read_text() for folder in folders] == ["1 True", "1 True"]

@@ -1,4 +1,4 @@
-"""A worker whose memory passes its limit starts itself again at a rung boundary: same process, same numbers."""
+"""A worker whose memory exceeds its limit restarts at a rung: same process, same results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Telemetry.resident_bytes = lambda _: (1 + len(rungs)) * 2**30
 torch.set_num_threads(1)
 search_app()(sys.argv[1:])
 """
-# A worker on environments that start processes, in both of its lives; the second one prints its child processes.
+# A worker on environments that start processes; after its restart, it prints its child processes.
 HOSTING = """
 import sys
 import psutil
@@ -58,7 +58,7 @@ Start = Callable[..., BaseProcess]
 
 
 def _grow(words: list[str], folder: Path, environment: dict[str, str]) -> None:
-    """A worker's first life, as if python had been started with these words. The next one it starts really."""
+    """Run a worker as if python had been started with these words; it then really restarts."""
     os.chdir(folder)
     os.environ.update({"PYTHONPATH": ROOT, **environment})
     out = os.open("out", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
@@ -71,7 +71,7 @@ def _grow(words: list[str], folder: Path, environment: dict[str, str]) -> None:
 
 @pytest.fixture
 def growing(market: Path) -> Iterator[Start]:
-    """Start such a worker on the tiny study, as a process that can start itself again; its output goes to `out`."""
+    """Start a worker that can restart itself on the tiny study; its output goes to `out`."""
     started: list[BaseProcess] = []
 
     def start(*flags: object, **environment: str) -> BaseProcess:

@@ -75,7 +75,7 @@ def test_a_study_is_searched_to_its_exact_total_with_everything_recorded(
         "n_trials",
         "auto_deploy",
     } <= set(handle.flags)
-    # Started again it has nothing to do; asked for more it goes on; joined with something else it refuses.
+    # A second start has nothing to do, more trials continue it, and other settings are refused.
     assert "training" not in sweepd("train", "--n-trials", 4).finish()
     sweepd("train", "--n-trials", 5, "--pruner", "hyperband").finish()
     assert len(open_handle(market).trials()) == 5
@@ -102,9 +102,7 @@ def test_two_racing_workers_reach_the_total_exactly(market: Path, sweepd: Sweepd
 
 @pytest.mark.slow
 def test_interrupted_and_killed_equals_uninterrupted(market: Path, sweepd: Sweepd) -> None:
-    """SIGINT in the middle of a rung, SIGKILL after a later one, then to the end: bit for bit the numbers of a run left
-    alone.
-    """
+    """SIGINT within a rung and SIGKILL after a later one change no bit of the results."""
     long = ("--budget", 960, "--pruner", "none", "--sampler", "random")
     sweepd(
         "train", "--n-trials", 2, *long, "--study-name", "s", "--runs-dir", "alone/runs"
@@ -204,7 +202,7 @@ def test_a_suspect_comes_alone_and_an_interrupted_batch_without_new_trials(
         handle.put_back(plan.trial_id)
     [last] = handle.ask_batch(3, "w", total=4)
     handle.fail(last.trial_id, "out of the way")
-    # An interrupted batch goes on as it was: a new trial would be asked for with less known than if it had gone on.
+    # An interrupted batch continues unchanged: a new trial would be sampled from less history.
     assert [p.number for p in handle.ask_batch(3, "w", total=9)] == [2, 3]
     assert [p.number for p in handle.ask_batch(3, "w", total=9)] == [4, 5, 6]
 
