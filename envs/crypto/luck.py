@@ -50,6 +50,7 @@ def moments(returns: NDArray[np.float64]) -> Moments:
     Fewer than 4 returns, or returns that do not vary, give SR = 0 and normal higher moments.
     """
     n = returns.size
+    # The bias-corrected kurtosis divides by n - 3.
     if n < 4:
         return Moments(n, 0.0)
     mean = float(np.mean(returns))
@@ -88,6 +89,7 @@ def expected_maximum(trials: float) -> float:
     """
     if trials < 2.0:
         return 0.0
+    # A mixture of two quantiles that approximates the mean of the extreme-value (Gumbel) limit.
     first, second = (
         NORMAL.inv_cdf(1.0 - 1.0 / trials),
         NORMAL.inv_cdf(1.0 - 1.0 / (trials * math.e)),
@@ -102,6 +104,7 @@ def effective_trials(trials: int, correlation: float) -> float:
         trials: N.
         correlation: ρ, the mean correlation of the trials' returns; clipped to 0 … 1.
     """
+    # Linear between N independent trials (ρ = 0) and a single one (ρ = 1).
     rho = min(max(correlation, 0.0), 1.0)
     return trials * (1.0 - rho) + rho
 
@@ -176,8 +179,10 @@ def needed_sharpe(
     m = bars - 1.0
     z2 = NORMAL.inv_cdf(confidence) ** 2
     a = m - z2 * (kurtosis - 1.0) / 4.0
+    # Without a positive a, the estimation error grows with SR faster than SR itself.
     if a <= 0.0:
         return math.inf
+    # The estimated Sharpe ratio of a trial without skill has the variance 1 / (n - 1).
     luck = luck_sharpe(1.0 / m if variance is None else variance, trials)
     b, c = m * luck - z2 * skewness / 2.0, m * luck**2 - z2
     return (b + math.sqrt(max(b * b - a * c, 0.0))) / a

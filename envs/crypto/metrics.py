@@ -102,6 +102,7 @@ def sortino(returns: Array, per_year: float) -> float:
     """
     if returns.size == 0:
         return 0.0
+    # The downside deviation counts bars without a loss as 0, hence the mean over all bars.
     downside = math.sqrt(float(np.mean(np.square(np.minimum(returns, 0.0)))))
     return math.sqrt(per_year) * float(np.mean(returns)) / downside if downside > ROUNDING else 0.0
 
@@ -118,6 +119,7 @@ def max_drawdown(returns: Array) -> float:
 
     with E the compounded equity from 1. The start counts as a peak.
     """
+    # `accumulate` gives the highest value so far, the peak that each fall is measured from.
     value = equity(returns)
     return float(np.max(1.0 - value / np.maximum.accumulate(value)))
 
@@ -141,6 +143,7 @@ def annual_return(returns: Array, per_year: float) -> float:
 
 def hit_rate(returns: Array) -> float:
     """Return the fraction of bars with r > 0 among those with r ≠ 0; 0 if there are none."""
+    # Bars spent in cash have a return of exactly 0 and are neither hits nor misses.
     moved = int(np.count_nonzero(returns))
     return int(np.count_nonzero(returns > 0.0)) / moved if moved else 0.0
 
@@ -154,6 +157,7 @@ def alpha_beta(returns: Array, benchmark: Array, per_year: float) -> tuple[float
         return 0.0, 0.0
     beta = 0.0
     if _deviation(benchmark) > 0.0:
+        # β = cov(b, r) / var(b); the factors 1 / (n - 1) cancel.
         centred = benchmark - np.mean(benchmark)
         beta = float(centred @ (returns - np.mean(returns)) / (centred @ centred))
     return per_year * float(np.mean(returns) - beta * np.mean(benchmark)), beta
@@ -210,9 +214,12 @@ def summarise(
     )
     per_year = bars_per_year(timeframe)
     n = r.size
+    # Ratios annualise with √per_year, sums and means with per_year: returns are taken as
+    # uncorrelated from bar to bar.
     own, equal = sharpe(r, per_year), sharpe(b, per_year)
     alpha, beta = alpha_beta(r, b, per_year)
     reason = ""
+    # Zero variance also means that no ratio exists, so it takes precedence.
     if _deviation(r) == 0.0:
         reason = ZERO_VARIANCE
     elif not np.any(r < -ROUNDING):
@@ -326,11 +333,13 @@ def objective(
         if metrics.exposure < MINIMUM_EXPOSURE:
             idle.append(f"exposure {metrics.exposure:.1%}, under {MINIMUM_EXPOSURE:.0%}")
         if idle:
+            # Below any path that traded and broke even; a loss still makes it worse.
             value = min(0.0, value) - 1.0
         notes = [*idle, metrics.reason] if metrics.reason else idle
         if notes:
             reasons.append(f"path {path}: {'; '.join(notes)}")
         scores.append(value)
+    # Penalise trials whose result depends on the path, that is, on the training data.
     value = float(np.mean(scores)) - std_weight * float(np.std(scores))
     return Objective(value=value, path_scores=tuple(scores), reasons=tuple(reasons))
 

@@ -64,6 +64,7 @@ class Venue:
             ledger: its `buy` and `sell` are read and replaced.
             close: (N, R).
         """
+        # Crossing first, so that limits apply to the net orders only.
         crossed = _cross(ledger, close)
         buy, units = ledger.buy.sum(1), (ledger.sell * ledger.units).sum(1)
         whole = ((ledger.sell == 1.0) | (ledger.units <= 0.0)).all(1) & (units > 0)
@@ -105,6 +106,7 @@ def _cross(ledger: Ledger, close: Tensor) -> Tensor:
     units, buy, sell = ledger.units, ledger.buy, ledger.sell
     sold = sell * units * close
     bought_all, sold_all = buy.sum(1, keepdim=True), sold.sum(1, keepdim=True)
+    # The smaller side is crossed completely; both sides give up the same notional.
     crossed = torch.minimum(bought_all, sold_all)
     meet = crossed > 0
     taken = torch.where(meet, buy * (crossed / bought_all), 0.0)
@@ -112,6 +114,7 @@ def _cross(ledger: Ledger, close: Tensor) -> Tensor:
     # A whole sell that is crossed completely leaves exactly 0 units, whatever rounding says.
     closed = (sell == 1.0) & (sold_all <= crossed)
     kept = torch.where(meet, torch.where(closed, 0.0, units - given / close).clamp_min(0.0), units)
+    # A flat row that buys opens a position: its clock and highest close start here.
     opened = (kept == 0) & (taken > 0)
     # The remaining sell as a fraction of the remaining units. A whole sell stays exactly 1.
     rest = torch.where(

@@ -52,6 +52,7 @@ class Reward:
     def set_rows(self, first: int, stop: int, params: EnvParams, episode_bars: int) -> None:
         """Set the parameters of rows first … stop-1."""
         at = slice(first, stop)
+        # All coefficients include reward_scale, which saves a multiplication per step.
         self._growth[0, at] = -params.reward_scale * params.alpha_weight
         self._growth[1, at] = params.reward_scale
         self._floor[at] = params.time_decay_floor
@@ -62,6 +63,7 @@ class Reward:
             )
         self._concentration_limit[at] = params.concentration_limit
         self._cash_reserve[at] = params.cash_reserve
+        # A term is computed if any member uses it.
         self._members[first] = params
         members = self._members.values()
         self._decays = any(p.time_decay_floor < 1 for p in members)
@@ -74,6 +76,7 @@ class Reward:
     def start(self, total: Tensor, rows: Tensor | slice) -> None:
         """Start an episode with value `total` (R,) in `rows` (a mask or a slice)."""
         if isinstance(rows, slice):
+            # A new episode starts at its peak, with no drawdown.
             self.peak[rows] = total[rows]
             self.drawdown[rows] = 0.0
         else:
@@ -104,6 +107,8 @@ class Reward:
             self.drawdown.copy_(drawdown)
         if self._penalises_state:
             reward -= self._volatility_penalty * growth[1].square()
+            # Concentration is measured on the largest single weight, not on the sum of squares,
+            # so that `concentration_limit` is a weight.
             heaviest = worth.amax(0) / total
             reward -= self._concentration_penalty * (
                 heaviest - self._concentration_limit

@@ -246,9 +246,12 @@ def _divide(
 ) -> Splits | None:
     """Return the splits, or None if a group would be empty or a fold have no training bars."""
     purge = _purge(memory, lookback)
+    # Serial correlation can outlast the purge, so the embargo is at least a day.
     embargo = max(math.ceil(cv.embargo_share * bars_count), bars_per_day(timeframe))
     end = bars_count - round(holdout * bars_count)
+    # The first return belongs to the bar after the first decision.
     begin = first_bar + 1
+    # A group needs two bars to be traded as a window.
     if end - begin < 2 * cv.groups:
         return None
     size, rest = divmod(end - begin, cv.groups)
@@ -257,7 +260,10 @@ def _divide(
     for group in range(cv.groups):
         edges.append(edges[-1] + size + (group < rest))
     groups = tuple(itertools.pairwise(edges))
+    # The shortest training window caps the length of episodes, so short remnants between two test
+    # groups are left out.
     shortest = max(1, min(bars_per_week(timeframe), size // 4))
+    # These schemes train only on bars before the test, as in live trading.
     forward_only = cv.scheme in ("walk-forward", "single")
     folds = []
     for index, tested in enumerate(cv.tested()):
@@ -265,6 +271,7 @@ def _divide(
         free[first_bar:end] = True
         for group in tested:
             a, b = groups[group]
+            # Before the test only the purge; the embargo is needed only after it.
             free[max(0, a - purge) : b + purge + embargo] = False
             if forward_only:
                 free[b:] = False
@@ -283,6 +290,7 @@ def _divide(
 
 def _runs(free: NDArray[np.bool_]) -> list[Window]:
     """Return the maximal runs of free bars as windows within them."""
+    # Starts and ends of runs are the changes of the mask, padded with False on both sides.
     change = np.flatnonzero(np.diff(free.astype(np.int8), prepend=0, append=0))
     return [(int(start), int(stop) - 1) for start, stop in change.reshape(-1, 2)]
 

@@ -49,9 +49,9 @@ def study_folder(url: str, attributes: Mapping[str, Any], runs_dir: Path | None 
     base = _database_folder(url)
     if recorded is not None:
         return ((RUNS if base is None else base / Path(str(recorded)).parent) / name).resolve()
-    beside = ((RUNS if base is None else base) / name).resolve()
+    nearby = ((RUNS if base is None else base) / name).resolve()
     # The absolute path comes last: a copied study must not write into the original's folder.
-    return Path(str(absolute)) if not beside.is_dir() and Path(str(absolute)).is_dir() else beside
+    return Path(str(absolute)) if not nearby.is_dir() and Path(str(absolute)).is_dir() else nearby
 
 
 def _database_folder(url: str) -> Path | None:
