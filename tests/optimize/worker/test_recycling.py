@@ -107,7 +107,7 @@ def test_a_recycled_worker_ends_with_the_same_numbers_as_one_process(
         [("0", "2")],
         [("1", "2")],
     )
-    assert re.findall(r"started again (\d+) times so far", out) == ["1"]
+    assert re.findall(r"restarts so far: (\d+)", out) == ["1"]
     told = [
         line
         for _, text in listener.messages
