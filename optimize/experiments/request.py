@@ -33,15 +33,14 @@ class Request:
     """The settings of a study that is to be created or joined.
 
     None means: chosen automatically when the study is created, and taken from the study when it
-    is joined.
+    is joined. data_dir, timeframe, tickers, recipe, cv and holdout are for markets; seeds, episodes
+    and look_steps are for games.
 
     Attributes:
         given: names of the flags that were given; only these are compared with an existing study.
         n_envs: environments per member; None is --n-envs auto.
         env: environment parameters that all trials share.
-        data_dir, timeframe, tickers, recipe, cv, holdout: for markets only.
-        seeds, episodes: for games only.
-        look_steps: for games only; 0 is automatic.
+        look_steps: steps of random play per environment; 0 is automatic.
     """
 
     data_dir: Path = Path(".")
