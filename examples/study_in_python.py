@@ -12,7 +12,8 @@ from optimize.experiments.request import Request
 from optimize.study.storage import open_storage, storage_url
 from optimize.study.study import StudyHandle, best_trial
 from optimize.worker.freeze import open_study
-from optimize.worker.worker import WorkerOptions, work
+from optimize.worker.lifecycle import work
+from optimize.worker.worker import WorkerOptions
 
 
 def search(name: str, request: Request, trials: int, runs_dir: Path = Path("runs")) -> StudyHandle:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import itertools
 import re
 from collections.abc import Iterator
@@ -175,3 +176,13 @@ def test_rooms_of_deploy_import_in_one_direction(room: str) -> None:
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("deploy."):
                 other = (node.module or "").split(".")[1]
                 assert other not in NOT_BELOW[room], f"{path.relative_to(ROOT)} imports {other}"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
+def test_what_the_examples_import_exists(path: Path) -> None:
+    """`test_examples.py` runs them; this check is quick enough for every change."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in MAY_IMPORT:
+            module = importlib.import_module(node.module or "")
+            missing = [alias.name for alias in node.names if not hasattr(module, alias.name)]
+            assert not missing, f"{node.module} has no {missing}"
