@@ -1,4 +1,4 @@
-"""The commands of deployment: promote, rollback, trade, play; and what a worker does when its study has ended."""
+"""Commands of deployment: promote, rollback, trade, trader, play, registry."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from envs.support.terminal import Terminal
 
 
 def deploy_commands(app: typer.Typer) -> None:
-    """Add promote, rollback, trade, play and the registry's commands to a command-line program."""
+    """Add promote, rollback, trade, trader, play and registry to a command-line program."""
     app.command("promote")(promote_command)
     app.command("promote-after-study", hidden=True)(after_study_command)
     app.command("rollback")(rollback_command)
@@ -56,7 +56,7 @@ def deploy_commands(app: typer.Typer) -> None:
 def promote_command(
     study_name: Annotated[
         str | None,
-        typer.Option("--study-name", help="The study; default: the only one in the storage."),
+        typer.Option("--study-name", help="Study. Default: the only one in the storage."),
     ] = None,
     storage: Annotated[
         str | None,
@@ -64,33 +64,31 @@ def promote_command(
             "--storage",
             envvar=STORAGE_VARIABLE,
             callback=warn_of_password,
-            help="Database of the study: a SQLite file or a URL; default runs/sweepd.db.",
+            help="Database of the study: SQLite file or URL. Default: runs/sweepd.db.",
         ),
     ] = None,
     runs_dir: Annotated[
         Path | None,
         typer.Option(
-            "--runs-dir",
-            help="The folder that holds the study's folder. Default: found from the study's database.",
+            "--runs-dir", help="Folder of studies' files. Default: found from the study's database."
         ),
     ] = None,
     slot: Annotated[
         str | None,
         typer.Option(
             "--slot",
-            help="The slot whose champion may change; default crypto-TIMEFRAME (demo-… on made-up bars), or the game.",
+            help="Slot whose champion may change. Default: crypto-TIMEFRAME (demo-TIMEFRAME for "
+            "synthetic bars) or the game.",
         ),
     ] = None,
     data_dir: Annotated[
         Path | None,
-        typer.Option(
-            "--data-dir", help="Where the study's bars lie now; default: where they were."
-        ),
+        typer.Option("--data-dir", help="Folder of the study's bars. Default: where they were."),
     ] = None,
     trial: Annotated[
         int | None,
         typer.Option(
-            "--trial", help="Consider this trial only, instead of all in order of objective."
+            "--trial", help="Evaluate this trial only. Default: all, in order of objective."
         ),
     ] = None,
     looks: Annotated[
@@ -98,7 +96,8 @@ def promote_command(
         typer.Option(
             "--looks",
             min=1,
-            help="How many candidates may look at the hold-out. Each look makes its verdict worth less.",
+            help="Maximum number of candidates evaluated on the hold-out. Each evaluation makes "
+            "the rules for the next one stricter.",
         ),
     ] = 1,
     ensemble: Annotated[
@@ -106,7 +105,8 @@ def promote_command(
         typer.Option(
             "--ensemble",
             min=1,
-            help="Let that many of the best trials ask together: each trades a share of the capital, orders netted.",
+            help="Number of best trials to promote together: each trades a share of the capital, "
+            "and orders are netted.",
         ),
     ] = 1,
     weights: Annotated[
@@ -124,31 +124,31 @@ def promote_command(
         bool,
         typer.Option(
             "--first-stage",
-            help="Only the rules that need no look at the hold-out, for the best trial.",
+            help="Apply only the rules that need no hold-out evaluation, to the best trial.",
         ),
     ] = False,
     games: Annotated[
         int | None,
         typer.Option(
-            "--games", min=2, help="Of games: how many everybody plays in the panel (100)."
+            "--games", min=2, help="For games: number of games per player in the panel (100)."
         ),
     ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
-            help="Print the verdict and write nothing, except that a look at the hold-out is counted in the registry: "
-            "its numbers are shown.",
+            help="Print the verdict and change nothing, except that the hold-out evaluation is "
+            "counted in the registry.",
         ),
     ] = False,
     as_json: AsJson = False,
     deployments: Deployments = DEPLOYMENTS,
     registry: RegistryUrl = None,
 ) -> None:
-    """Let a study's best trial ask for a slot: score it on the hold-out (of a market) or let it play a panel of new
-    games, and make it champion if it meets every rule.
+    """Evaluate a study's best trial, and make it champion of a slot if it meets every rule.
 
-    "No candidate passes" is a normal result, explained, and exits with 0.
+    A market's trial is scored on the hold-out; a game's player plays a panel of new games. "No
+    candidate passes" is a normal result, which is explained; the exit code is 0.
     """
     console = Terminal()
     Supervisor().ready("judging the candidates")
@@ -172,7 +172,7 @@ def promote_command(
         return
     if games is not None:
         raise InputError(
-            f"--games is for games, and study {found.name!r} is of {found.environment}; leave it out"
+            f"--games is for games, but study {found.name!r} is on {found.environment}"
         )
     study = market_study(found)
     promoter = MarketPromoter(
@@ -210,8 +210,9 @@ def after_study_command(
     deployments: Deployments = DEPLOYMENTS,
     registry: RegistryUrl = None,
 ) -> None:
-    """What a worker starts, in a process of its own, when its study has ended: see `promote_after_study`, and for games
-    `deploy.cli.games_commands.promote_game_after_study`.
+    """Promote after a study; a worker runs this command in a process of its own.
+
+    See `promote_after_study` and `deploy.cli.games_commands.promote_game_after_study`.
     """
     found, opened = (
         find_study(study_name, storage_url(storage), runs_dir),
@@ -230,10 +231,14 @@ def count_looks(
     *,
     registry: tuple[Path, str | None] | None = None,
 ) -> int:
-    """Looks counted so far at hold-out bars of these assets between the opens `first` and `last`.
+    """Return the hold-out evaluations so far of these assets between opens `first` and `last`.
 
-    registry: deployments folder and URL, by default those that the environment names. A registry that does not exist
-    yet counts 0 looks, and is not created.
+    Args:
+        tickers: the assets.
+        first: open of the first bar, seconds since the epoch.
+        last: open of the last bar.
+        registry: deployments folder and URL; by default those of the environment. A registry that
+            does not exist yet counts 0 evaluations, and is not created.
     """
     return Registry(*(registry or chosen_registry())).evaluations.count_holdout(
         tickers, first, last
@@ -248,10 +253,10 @@ def promote_after_study(
     data_dir: Path | None = None,
     slot: str | None = None,
 ) -> MarketPromotion:
-    """What a worker does when its study has ended: promote the best trial if it deserves it, replay the champion over
-    the hold-out through the paper trader, and say how it ended and what to do next.
+    """Promote a finished study's best trial if it meets every rule.
 
-    Problems with the champion's replay are printed, and do not undo the promotion.
+    The slot's champion is then replayed over the hold-out by the paper trader, and result and next
+    commands are printed. Problems with the replay are printed and do not undo the promotion.
     """
     promoter = MarketPromoter(
         study,
@@ -285,7 +290,10 @@ def promote_after_study(
 def _report(
     console: Console, study: FinishedStudy, promotion: MarketPromotion, promoter: MarketPromoter
 ) -> None:
-    """Write the report with pictures and attach it to the study. Errors are printed and do not change the decision."""
+    """Write the report with plots, and attach it to the study.
+
+    Errors are printed and do not change the decision.
+    """
     from deploy.market.report import write_report
 
     try:
@@ -308,7 +316,7 @@ def _report(
 def _replay_champion(
     console: Console, registry: Registry, promotion: MarketPromotion, data_dir: Path
 ) -> None:
-    """Replay the slot's champion over the bars that its training never saw, and write the result."""
+    """Replay the slot's champion over the bars after its training data; write the result."""
     assert promotion.champion is not None
     bundle = registry.bundle(promotion.champion, Bundle)
     bars = bars_of(bundle, data_dir)

@@ -1,4 +1,4 @@
-"""GamePromotion of a game's player from the command line, and `sweepd play`."""
+"""Promotion of a game's player from the command line, and `sweepd play`."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ MARKET_FLAGS = {"data_dir": None, "ensemble": 1, "weights": "equal", "first_stag
 
 
 def refuse_market_flags(study: FoundStudy, **given: Any) -> None:
-    """Raise InputError for the first flag that means something for other environments alone."""
+    """Raise InputError for the first flag that is for markets only."""
     for name, value in given.items():
         if value != MARKET_FLAGS[name]:
             raise InputError(
-                f"--{name.replace('_', '-')} is not for games, and study {study.name!r} is of {study.environment}; "
+                f"--{name.replace('_', '-')} is not for games, and study {study.name!r} is of "
+                f"{study.environment}; "
                 "leave it out"
             )
 
@@ -52,7 +53,7 @@ def promote_game(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """`sweepd promote` of a study on a game."""
+    """Run `sweepd promote` for a study on a game."""
     console = Terminal()
     study = game_study(found)
     promoter = GamePromoter(
@@ -81,8 +82,9 @@ def promote_game(
 def promote_game_after_study(
     found: FoundStudy, registry: Registry, *, console: Console, slot: str | None = None
 ) -> GamePromotion:
-    """What a worker does when its study on a game has ended: promote the best player if it deserves it, record a game
-    of it, and print the outcome and the next commands.
+    """Promote a finished study's best player if it meets every rule; record a game of it.
+
+    Result and next commands are printed.
     """
     study = game_study(found)
     progress = lambda text: console.print(text, style="dim", highlight=False)  # noqa: E731
@@ -94,7 +96,10 @@ def promote_game_after_study(
 
 
 def _publish(console: Console, study: GameStudy, promotion: GamePromotion) -> None:
-    """Write report and replay and attach them to the study. Errors are printed and do not change the decision."""
+    """Write report and replay, and attach them to the study.
+
+    Errors are printed and do not change the decision.
+    """
     from deploy.games.report import write_report
     from deploy.games.show import (
         publish_replay,
@@ -121,26 +126,23 @@ def play_command(
         str | None,
         typer.Argument(
             metavar="[SLOT | BUNDLE]",
-            help="A slot (its champion), slot@previous, slot@3, a hash's beginning, or a bundle's folder; default: the "
-            "only champion.",
+            help="A slot (its champion), slot@previous, slot@3, the beginning of a hash, or a "
+            "bundle's folder. Default: the only champion.",
         ),
     ] = None,
     episodes: Annotated[int, typer.Option("--episodes", min=1, help="Games to play.")] = 1,
-    seed: Annotated[
-        int, typer.Option("--seed", min=0, help="Of the games: the same seed, the same games.")
-    ] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the games.")] = 0,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="Write an animation: FILE.gif, or FILE.mp4 (extra [video])."),
     ] = None,
     terminal: Annotated[
-        bool,
-        typer.Option("--terminal", help="Show it in the terminal; so it does without --out, too."),
+        bool, typer.Option("--terminal", help="Show the games in the terminal, also with --out.")
     ] = False,
     deployments: Deployments = DEPLOYMENTS,
     registry: RegistryUrl = None,
 ) -> None:
-    """Show a player: game after game in the terminal, or as a GIF or MP4. Ctrl-C ends it."""
+    """Show a player's games in the terminal, or write them as GIF or MP4. Ctrl-C ends it."""
     from deploy.games.show import Show, show_in_terminal, write_animation
 
     console = Terminal()
@@ -165,7 +167,8 @@ def play_command(
     scores = ", ".join(f"{score:.5g}" for score in played)
     mean = f"; mean {sum(played) / len(played):.5g}" if len(played) > 1 else ""
     console.print(
-        f"{loaded.name} on {loaded.manifest.game.name}: return {scores or 'of no whole game'}{mean}",
+        f"{loaded.name} on {loaded.manifest.game.name}: return "
+        f"{scores or 'of no whole game'}{mean}",
         highlight=False,
         soft_wrap=True,
     )

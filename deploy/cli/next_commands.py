@@ -1,4 +1,7 @@
-"""The commands that are printed after a promotion, for the user to copy: each line runs as printed, in any shell."""
+"""The commands that are printed after a promotion, for the user to copy.
+
+Each line runs as printed, in any shell.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from envs.support.invocation import program
 
 
 class NextCommand(NamedTuple):
-    """A command line, and what it does in a few words."""
+    """A command line, and its purpose in a few words."""
 
     line: str
     what: str
@@ -57,9 +60,9 @@ def next_commands(
 
 
 def study_flags(study: FoundStudy) -> str:
-    """The flags that name a study, each after a space; those that have their defaults are left out.
+    """Return the flags that name a study, each after a space, without defaults.
 
-    The password of a database URL is left out, too: PGPASSWORD or ~/.pgpass supplies it.
+    The password of a database URL is left out: PGPASSWORD or ~/.pgpass supplies it.
     """
     words = ["--study-name", study.name]
     if study.storage != storage_url(None):
@@ -70,7 +73,7 @@ def study_flags(study: FoundStudy) -> str:
 
 
 def registry_flags(registry: Registry) -> str:
-    """The flags that name a registry, each after a space; none for the default one."""
+    """Return the flags that name a registry, each after a space; none for the default."""
     words = [] if registry.folder == DEPLOYMENTS else ["--deployments", str(registry.folder)]
     url = registry.database.url
     if url != make_url(f"sqlite:///{registry.folder / 'registry.db'}"):
@@ -79,10 +82,10 @@ def registry_flags(registry: Registry) -> str:
 
 
 def print_next(console: Console, commands: Sequence[NextCommand]) -> None:
-    """Print each command on a line of its own, below what it does.
+    """Print each command on its own line, below its purpose.
 
-    A long command is not wrapped, so that it can be copied. Nothing follows it on its line: an interactive zsh takes
-    `# comment` for arguments.
+    A long command is not wrapped, so that it can be copied. Nothing follows it on its line, because
+    an interactive zsh takes `# comment` for arguments.
     """
     console.rule("Next", align="left")
     for command in commands:

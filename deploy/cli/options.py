@@ -12,7 +12,7 @@ from envs.support.database_url import warn_of_password
 
 DEPLOYMENTS = Path("deployments")
 
-# Read by every command, also where a worker asks the registry on its own account.
+# Environment variables; workers read them, too.
 DEPLOYMENTS_VARIABLE, REGISTRY_VARIABLE = "SWEEPD_DEPLOYMENTS", "SWEEPD_REGISTRY"
 
 Deployments = Annotated[
@@ -29,14 +29,17 @@ RegistryUrl = Annotated[
         "--registry",
         envvar=REGISTRY_VARIABLE,
         callback=warn_of_password,
-        help="SQLAlchemy URL of the registry; default: registry.db in the deployments folder.",
+        help="SQLAlchemy URL of the registry. Default: registry.db in the deployments folder.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
 def chosen_registry() -> tuple[Path, str | None]:
-    """Deployments folder and registry URL of commands that have no options for them: as the environment says."""
+    """Return deployments folder and registry URL from the environment.
+
+    For callers without options for them.
+    """
     return Path(os.environ.get(DEPLOYMENTS_VARIABLE) or DEPLOYMENTS), os.environ.get(
         REGISTRY_VARIABLE
     ) or None

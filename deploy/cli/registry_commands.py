@@ -1,4 +1,4 @@
-"""`sweepd registry`: look at slots and bundles, compare, verify, go back, clear away."""
+"""`sweepd registry`: show, compare, verify, roll back and delete bundles."""
 
 from __future__ import annotations
 
@@ -36,26 +36,31 @@ from envs.crypto.bars import load_bars
 from envs.support.errors import InputError, RunError
 from envs.support.terminal import Terminal
 
-REFERENCE = "A slot (its champion), slot@previous, slot@3 (its third bundle), a hash's beginning, or a bundle's folder"
+REFERENCE = (
+    "A slot (its champion), slot@previous, slot@3 (its third bundle), the beginning of a hash, "
+    "or a "
+    "bundle's folder"
+)
 
 registry_app = typer.Typer(
     no_args_is_help=True,
-    help="Slots and their bundles: which is champion, which was before, why, and whether it is still what was scored."
-    "\n\nA slot like crypto-1h or cartpole is an alias of one bundle, its champion. A bundle is named by its slot, by "
-    "slot@previous, by slot@3 (the third that came to it), by the beginning of its hash, or by its folder.",
+    help="Show, compare, verify and delete the bundles of slots."
+    "\n\nA slot like crypto-1h or cartpole has one champion. A bundle is named by its slot, by "
+    "slot@previous, by slot@3 (the slot's third bundle), by the beginning of its hash, or by its "
+    "folder.",
 )
 
 
 @registry_app.command("list")
 def list_command(
     slot: Annotated[
-        str | None, typer.Argument(help="Show this slot's bundles and everything that happened.")
+        str | None, typer.Argument(help="Show this slot's bundles and history.")
     ] = None,
     as_json: AsJson = False,
     deployments: Deployments = DEPLOYMENTS,
     registry: RegistryUrl = None,
 ) -> None:
-    """List the slots with their champions; or one slot's bundles and history."""
+    """List the slots with their champions, or one slot's bundles and history."""
     opened = Registry(deployments, registry, create=False)
     known = {found.name: found for found in opened.slots()}
     if slot is not None and slot not in known and not opened.events(slot):
@@ -87,7 +92,7 @@ def list_command(
 
 
 def _slot_facts(registry: Registry, slot: Slot) -> dict[str, Any]:
-    """A slot for JSON. synthetic: its champion was trained on a made-up market."""
+    """Return a slot for JSON. synthetic: its champion was trained on a synthetic market."""
     return dataclasses.asdict(slot) | {"synthetic": registry.synthetic(slot.champion)}
 
 
@@ -100,7 +105,7 @@ def show_command(
     deployments: Deployments = DEPLOYMENTS,
     registry: RegistryUrl = None,
 ) -> None:
-    """Show one bundle on one screen: identity, slots, gate, hold-out, parameters."""
+    """Show one bundle: identity, slots, gate, hold-out, parameters."""
     opened = Registry(deployments, registry, create=False)
     loaded = load_reference(opened, bundle)
     if isinstance(loaded, GameBundle):
@@ -123,13 +128,13 @@ def show_command(
 def diff_command(
     one: Annotated[str, typer.Argument(help=f"{REFERENCE}.")],
     other: Annotated[
-        str | None, typer.Argument(help="The other; default: the first one's previous champion.")
+        str | None, typer.Argument(help="The other one. Default: the slot's previous champion.")
     ] = None,
     as_json: AsJson = False,
     deployments: Deployments = DEPLOYMENTS,
     registry: RegistryUrl = None,
 ) -> None:
-    """Show where two bundles differ. With one slot alone: its champion and the champion before it."""
+    """Show where two bundles differ; for one slot, its champion and the previous one."""
     opened = Registry(deployments, registry, create=False)
     if other is None:
         if not opened.versions(one):
@@ -146,20 +151,21 @@ def diff_command(
 
 def rollback_command(
     slot: Annotated[
-        str | None, typer.Argument(help="The slot; default: the only one with a champion.")
+        str | None, typer.Argument(help="Slot. Default: the only one with a champion.")
     ] = None,
     reason: Annotated[
-        str, typer.Option("--reason", help="Why; kept in the slot's history.")
+        str, typer.Option("--reason", help="Reason for the slot's history.")
     ] = "asked for by hand",
     deployments: Deployments = DEPLOYMENTS,
     registry: RegistryUrl = None,
 ) -> None:
-    """Bring a slot's previous champion back. Doing it twice undoes it."""
+    """Restore a slot's previous champion. A second rollback undoes the first."""
     opened = Registry(deployments, registry, create=False)
     name = opened.require(slot).name
     left, back = opened.rollback(name, reason, *BUNDLE_KINDS)
     typer.echo(
-        f"{name}: {short(back)} is champion again; {short(left)} is now the previous one (rollback again to undo)"
+        f"{name}: {short(back)} is champion again; {short(left)} is now the previous one "
+        "(rollback again to undo)"
     )
 
 
@@ -168,18 +174,18 @@ registry_app.command("rollback")(rollback_command)
 
 @registry_app.command("withdraw")
 def withdraw_command(
-    slot: Annotated[str, typer.Argument(help="The slot that the challenger asks for.")],
+    slot: Annotated[str, typer.Argument(help="Slot of the challenger.")],
     bundle: Annotated[
         str | None,
-        typer.Argument(help="slot@3 or a hash's beginning; default: its only challenger."),
+        typer.Argument(help="slot@3 or the beginning of a hash. Default: the only challenger."),
     ] = None,
     reason: Annotated[
-        str, typer.Option("--reason", help="Why; kept in the slot's history.")
+        str, typer.Option("--reason", help="Reason for the slot's history.")
     ] = "asked for by hand",
     deployments: Deployments = DEPLOYMENTS,
     registry: RegistryUrl = None,
 ) -> None:
-    """Withdraw a challenger: it no longer asks for the slot. Its history stays, and promote may bring it back."""
+    """Withdraw a challenger from its slot. Its history stays; promote can bring it back."""
     opened = Registry(deployments, registry, create=False)
     challengers = opened.slot(slot).challengers
     if bundle is None and len(challengers) != 1:
@@ -197,24 +203,25 @@ def verify_command(
     ] = None,
     data_dir: Annotated[
         Path | None,
-        typer.Option("--data-dir", help="Folder of bars; default: where the bundle was scored."),
+        typer.Option("--data-dir", help="Folder of bars. Default: that of the gate's evaluation."),
     ] = None,
     as_json: AsJson = False,
     deployments: Deployments = DEPLOYMENTS,
     registry: RegistryUrl = None,
 ) -> None:
-    """Score a bundle again on its hold-out, and compare every number with the one that the gate saw, to 1e-9; a player
-    plays its panel again, and every game must end as it did.
+    """Score a bundle again, and compare every number with the gate's, to 1e-9.
 
-    The files' hashes and the data's fingerprint are checked first. This counts as no look: it shows nothing new.
-    Exit code 1 where a number differs.
+    A market's bundle is scored on its hold-out; a player plays its panel again, and every game must
+    end as before. The files' hashes and the data's fingerprint are checked first. This does not
+    count as a hold-out evaluation. Exit code 1 if a number differs.
     """
     opened = Registry(deployments, registry, create=False)
     anything = load_reference(opened, bundle)
     if isinstance(anything, GameBundle):
         if data_dir is not None:
             raise InputError(
-                f"--data-dir is not for players: {anything.name} plays {anything.manifest.game.name}"
+                f"--data-dir is not for players: {anything.name} plays "
+                f"{anything.manifest.game.name}"
             )
         _verify_game(anything, as_json)
         return
@@ -233,14 +240,17 @@ def verify_command(
         console.print(verification_view(result), highlight=False)
         if result.agrees:
             console.print(
-                f"{loaded.name} is verified: the hashes of files and data are right, and no number differs by more "
+                f"{loaded.name} is verified: the hashes of files and data are right, and no "
+                "number differs by more "
                 f"than {result.worst.difference:.1e} (allowed: {TOLERANCE:.0e}).",
                 highlight=False,
             )
     if not result.agrees:
         raise RunError(
-            f"bundle {loaded.name} scores differently now: {result.worst.name} was {result.worst.stored!r} and is "
-            f"{result.worst.now!r}, although files and data are the same; was it scored by another version of sweepd "
+            f"bundle {loaded.name} scores differently now: {result.worst.name} was "
+            f"{result.worst.stored!r} and is "
+            f"{result.worst.now!r}, although files and data are the same; was it scored by "
+            "another version of sweepd "
             f"({manifest.code_version}) or torch ({manifest.torch_version})?"
         )
 
@@ -248,7 +258,7 @@ def verify_command(
 @registry_app.command("gc")
 def gc_command(
     delete: Annotated[
-        bool, typer.Option("--delete", help="Remove them; without it they are only listed.")
+        bool, typer.Option("--delete", help="Remove them; otherwise they are only listed.")
     ] = False,
     as_json: AsJson = False,
     deployments: Deployments = DEPLOYMENTS,
@@ -256,7 +266,8 @@ def gc_command(
 ) -> None:
     """List the bundles that no slot needs, and remove them with --delete.
 
-    Champions, previous champions and challengers always stay. The history of what is removed stays too.
+    Champions, previous champions and challengers always stay, and so does the history of removed
+    bundles.
     """
     opened = Registry(deployments, registry, create=False)
     found = opened.clear() if delete else opened.garbage()
@@ -289,13 +300,16 @@ def _verify_game(bundle: GameBundle, as_json: bool) -> None:
     elif result.agrees:
         players = ", ".join(result.names)
         typer.echo(
-            f"{bundle.name} is what was judged: its files have their hashes, and all {result.games:,} games of its "
-            f"panel ended as they did, those of the baseline players too ({players}); mean return {result.mean:.6g}."
+            f"{bundle.name} is what was judged: its files have their hashes, and all "
+            f"{result.games:,} games of its "
+            f"panel ended as they did, those of the baseline players too ({players}); mean "
+            f"return {result.mean:.6g}."
         )
     if not result.agrees:
         manifest = bundle.manifest
         raise RunError(
-            f"bundle {bundle.name} plays differently now ({result.differing[0]}; {len(result.differing)} numbers "
+            f"bundle {bundle.name} plays differently now ({result.differing[0]}; "
+            f"{len(result.differing)} numbers "
             f"differ), although its files are the same; was it judged by another version of sweepd "
             f"({manifest.code_version}), of torch ({manifest.torch_version}) or of the game?"
         )

@@ -1,4 +1,4 @@
-"""What people see of the registry: slots, a slot's history, one bundle on one screen, two bundles side by side."""
+"""Terminal views of the registry: slots, a slot's history, one bundle, two bundles."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from deploy.registry.registry import Registry
 from envs.support.formatting import percent
 
 SHOWN_EVENTS = 20
-# Parts of the manifest that `diff` leaves out: what follows from the others, or is shown in another way.
+# Parts of the manifest that `diff` leaves out: they follow from others, or are shown elsewhere.
 NOT_COMPARED = ("files", "gate", "metrics", "format")
 SINGLE_GAMES = ("returns", "lengths")  # of a panel: lists too long to read
 
 
 def state_of(slot: Slot, bundle: str, removed: Sequence[str] = ()) -> str:
-    """What the bundle is in that slot now, in a word."""
+    """Return the bundle's present role in the slot, in a word."""
     if bundle == slot.champion:
         return "champion"
     if bundle == slot.previous:
@@ -37,7 +37,7 @@ def state_of(slot: Slot, bundle: str, removed: Sequence[str] = ()) -> str:
 
 
 def last_move(registry: Registry, slot: Slot, bundle: str | None) -> Event | None:
-    """When the bundle last became the slot's champion, by promotion or rollback."""
+    """Return the bundle's last promotion or rollback to the slot, or None."""
     if bundle is None:
         return None
     moves = registry.events(slot.name, bundle=bundle, kinds=["promoted", "rolled-back"])
@@ -45,7 +45,7 @@ def last_move(registry: Registry, slot: Slot, bundle: str | None) -> Event | Non
 
 
 def slots_view(registry: Registry) -> RenderableType:
-    """Every slot: its champion, since when and why, the one before it, and who else asks for the place."""
+    """Return a table of all slots: champion, since when and why, previous one, challengers."""
     table = Table(title=f"Slots of {registry.folder}", title_justify="left")
     for name in ("slot", "champion", "since", "previous", "challengers", "moves"):
         table.add_column(
@@ -69,7 +69,7 @@ def slots_view(registry: Registry) -> RenderableType:
 
 
 def history_view(registry: Registry, slot: Slot) -> RenderableType:
-    """A slot's bundles, and what happened to it last."""
+    """Return a slot's bundles and its latest events."""
     events = registry.events(slot.name)
     removed = [event.bundle for event in events if event.kind == "removed" and event.bundle]
     bundles = Table(title=f"Bundles of slot {slot.name}", title_justify="left")
@@ -102,7 +102,7 @@ def history_view(registry: Registry, slot: Slot) -> RenderableType:
 
 
 def places_of(registry: Registry, bundle: str) -> list[dict[str, Any]]:
-    """The slots that the bundle came to, and what it is there now."""
+    """Return the slots that have or had the bundle, and its present role there."""
     return [
         _place(registry, registry.slot(version.slot), version)
         for version in registry.versions()
@@ -111,7 +111,7 @@ def places_of(registry: Registry, bundle: str) -> list[dict[str, Any]]:
 
 
 def bundle_facts(registry: Registry, bundle: Bundle) -> dict[str, Any]:
-    """What `show` prints, as plain values."""
+    """Return what `show` prints, as plain values."""
     manifest = bundle.manifest
     holdout = manifest.gate.get("holdout") or {}
     return {
@@ -141,7 +141,7 @@ def bundle_facts(registry: Registry, bundle: Bundle) -> dict[str, Any]:
 
 
 def bundle_view(facts: Mapping[str, Any], bundle: Bundle) -> RenderableType:
-    """One bundle on one screen: who it is, what it may do and why, the gate, the hold-out, the parameters."""
+    """Return one bundle on one screen: identity, gate, hold-out, parameters."""
     trials, data = facts["trials"], facts["data"]
     identity = identity_table(facts)
     if data["synthetic"]:
@@ -153,7 +153,8 @@ def bundle_view(facts: Mapping[str, Any], bundle: Bundle) -> RenderableType:
         whole = len(trials) == 1
         identity.add_row(
             "from" if whole else f"{trial['share']:.1%} of capital",
-            f"study {origin['study']}, trial {origin['trial']} ({objective}), seed {origin['seed']}",
+            f"study {origin['study']}, trial {origin['trial']} ({objective}), seed "
+            f"{origin['seed']}",
         )
         identity.add_row(
             "policy" if whole else "",
@@ -162,7 +163,8 @@ def bundle_view(facts: Mapping[str, Any], bundle: Bundle) -> RenderableType:
     identity.add_row("trades", f"{' '.join(facts['tickers'])} on {facts['timeframe']} bars")
     identity.add_row(
         "made with",
-        f"bars {data['first']} to {data['last']}{' (synthetic)' if data['synthetic'] else ''}, seen up to "
+        f"bars {data['first']} to {data['last']}{' (synthetic)' if data['synthetic'] else ''}, "
+        "seen up to "
         f"{facts['last_seen_bar']}, sweepd {facts['code_version']}",
     )
     if facts["look"] is not None:
@@ -178,10 +180,12 @@ def bundle_view(facts: Mapping[str, Any], bundle: Bundle) -> RenderableType:
         parts.append(
             Text.assemble(
                 ("hold-out ", "bold"),
-                f"{percent(metrics.total_return)} after fees (equal weight {percent(metrics.equal_weight_return)}), "
+                f"{percent(metrics.total_return)} after fees (equal weight "
+                f"{percent(metrics.equal_weight_return)}), "
                 f"Sharpe {metrics.sharpe:+.2f} ({metrics.equal_weight_sharpe:+.2f}), "
                 f"drawdown {metrics.max_drawdown:.1%} ({metrics.equal_weight_drawdown:.1%}), "
-                f"{metrics.trades:,} trades in {metrics.bars:,} bars, turnover {metrics.turnover:.1f}× a year, "
+                f"{metrics.trades:,} trades in {metrics.bars:,} bars, turnover "
+                f"{metrics.turnover:.1f}× a year, "
                 f"fees {metrics.fees:.2%}, invested {metrics.exposure:.0%}",
             )
         )
@@ -189,7 +193,7 @@ def bundle_view(facts: Mapping[str, Any], bundle: Bundle) -> RenderableType:
 
 
 def _parameters(trials: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """What was sampled: of several trials, a column each."""
+    """Return the sampled parameters; for an ensemble, one column per trial."""
     sampled = [trial["origin"]["parameters"] for trial in trials]
     if len(trials) == 1:
         return columns(sampled[0])
@@ -203,7 +207,7 @@ def _parameters(trials: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def differences(one: StoredBundle[Any], other: StoredBundle[Any]) -> dict[str, tuple[Any, Any]]:
-    """What differs: dotted name of the manifest's value to the two values, what the gate measured among them."""
+    """Return what differs, by dotted name of the manifest, including the gate's numbers."""
     left, right = _flat(one), _flat(other)
     return {
         name: (left.get(name), right.get(name))
@@ -213,7 +217,7 @@ def differences(one: StoredBundle[Any], other: StoredBundle[Any]) -> dict[str, t
 
 
 def diff_view(one: StoredBundle[Any], other: StoredBundle[Any]) -> RenderableType:
-    """Two bundles side by side, where they differ."""
+    """Return a table of the differences of two bundles."""
     found = differences(one, other)
     if not found:
         return Text(f"{one.name} and {other.name} are the same")
@@ -227,7 +231,7 @@ def diff_view(one: StoredBundle[Any], other: StoredBundle[Any]) -> RenderableTyp
 
 
 def verification_view(result: Verification) -> RenderableType:
-    """Every number of the hold-out as stored and as recomputed."""
+    """Return every number of the hold-out, stored and recomputed."""
     table = Table(
         title=f"Hold-out {result.first} to {result.last}, {result.bars:,} bars",
         title_justify="left",
@@ -240,7 +244,7 @@ def verification_view(result: Verification) -> RenderableType:
 
 
 def garbage_view(found: Sequence[Garbage], title: str) -> RenderableType:
-    """Bundle folders that no slot needs."""
+    """Return a table of bundle folders that no slot needs."""
     table = Table(title=title, title_justify="left")
     table.add_column("folder")
     table.add_column("size", justify="right")
@@ -271,7 +275,7 @@ def _looks_now(registry: Registry, bundle: Bundle) -> int | None:
 
 
 def gate_table(findings: Sequence[Mapping[str, Any]]) -> Table:
-    """What every rule said when the bundle was promoted, a line each."""
+    """Return the result of every rule at the promotion, one line each."""
     table = Table(box=None, padding=(0, 1))
     for name in ("gate", "value", "limit", "verdict"):
         table.add_column(
@@ -293,7 +297,7 @@ def gate_table(findings: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def gate_words(findings: Sequence[Mapping[str, Any]]) -> Text | None:
-    """Whether a user had loosened limits; None for bundles made before that was recorded."""
+    """Say whether limits were loosened; None for bundles made before that was recorded."""
     if not all("loosened" in finding for finding in findings):
         return None
     met = "met every rule" + (
@@ -306,12 +310,12 @@ def gate_words(findings: Sequence[Mapping[str, Any]]) -> Text | None:
 
 
 def _one_line(text: str) -> Text:
-    """Text that is cut short rather than wrapped, in the one column that may be narrowed."""
+    """Return text that is truncated instead of wrapped."""
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def _flat(bundle: StoredBundle[Any]) -> dict[str, Any]:
-    """The manifest's values by dotted name."""
+    """Return the manifest's values by dotted name."""
     content = bundle.manifest.model_dump(mode="json")
     panel = {
         name: value
