@@ -513,7 +513,7 @@ def test_the_doctor_proves_that_numbers_are_reproducible(
     findings = {f.subject: f for f in examine("sqlite:///none.db", tmp_path)}
     parts = [
         findings[f"numbers: {part}"]
-        for part in ("products", "convolutions", "slots and company", "threads")
+        for part in ("products", "convolutions", "slots and other members", "threads")
     ]
     assert all(part.ok for part in parts)
     assert torch.get_num_threads() == threads

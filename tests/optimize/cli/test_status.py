@@ -135,7 +135,7 @@ def test_a_killed_worker_is_dead_and_a_silent_one_stale(market: Path, sweepd: Sw
     assert [w["status"] for w in found["workers"]] == ["dead"]
     assert found["unhealthy"] == ["no worker is alive, but 2 trials are left"]
     assert found["steps_per_second"] == 0
-    # A pause is not an illness, whoever has died before it.
+    # A paused study is healthy, even after a worker died.
     sweepd("pause", "s", "--wait", 0).finish()
     assert "paused" in sweepd("status").finish(0)
     assert _json(sweepd("status", "--json").finish(0))["paused"]["by"]

@@ -1,4 +1,4 @@
-"""Work beside training: it takes no speed from it."""
+"""Background work does not slow down training."""
 
 from __future__ import annotations
 

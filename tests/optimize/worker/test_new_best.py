@@ -1,4 +1,4 @@
-"""Between batches, whoever wants to hears of a new best trial, and training goes on."""
+"""A function is called between batches after a new best trial, and training continues."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ def test_every_phase_of_a_batch_is_measured(bars: Bars) -> None:
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [
-        ({"env": 5.0, "policy": 2.0, "update": 3.0}, ["env 50%: more --n-envs"]),
-        ({"evaluation": 3.0, "update": 7.0}, ["evaluation 30%: fewer --rungs", "update 70%"]),
+        ({"env": 5.0, "policy": 2.0, "update": 3.0}, ["env 50%: use more --n-envs"]),
+        ({"evaluation": 3.0, "update": 7.0}, ["evaluation 30%: use fewer --rungs", "update 70%"]),
         ({"env": 3.0, "policy": 2.0, "update": 4.0, "evaluation": 1.0}, ["nothing to change"]),
     ],
 )

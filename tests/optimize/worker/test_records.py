@@ -1,4 +1,4 @@
-"""Work beside the training: order, errors, and what a kill leaves."""
+"""Files written in the background: order, errors, and what a kill leaves."""
 
 from __future__ import annotations
 
