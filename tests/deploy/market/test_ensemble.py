@@ -128,7 +128,7 @@ def test_a_trader_that_goes_on_from_its_state_after_every_bar_comes_to_the_same_
             if often:
                 state = json.loads(json.dumps(trader.state()))
                 trader = PaperTrader(bundle, slot="s")
-                with pytest.raises(RunError, match="where the trader stopped"):
+                with pytest.raises(RunError, match="the trader stopped"):
                     trader.resume(bars.slice(0, number), state)
                 trader.resume(bars.slice(0, number + 1), state)
     assert sum(entry.trades for entry in entries[0]) > 20
