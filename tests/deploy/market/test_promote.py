@@ -535,7 +535,7 @@ def test_wrong_input_to_trade_is_one_sentence(fake: FakeStudy, cli) -> None:
     fake.add(2.0, fake.contrarian())
     cli("promote", "--storage", "studies.db")
     for arguments, sentence in [
-        (("trade",), "its market is synthetic, so trade recorded bars"),
+        (("trade",), "its market is synthetic; use --feed recorded"),
         (("trade", "--replay", "crypto-5m"), "has no champion"),
         (("trade", "--replay", "--from", "soon"), "--from 'soon' is not a time"),
         (("trade", "--replay", "--from", "2019-01-01"), "too early"),

@@ -123,7 +123,7 @@ def test_rules_are_off_unless_asked_for_and_say_what_they_do() -> None:
         "sells everything once the account is 20 % below its highest value, and buys nothing for 90m",
         "sells everything once a UTC day has lost 5 %, and buys nothing until the next day",
         "sends at most 9 orders in any 60 minutes, closing positions first",
-        "sends nothing where the newest bar closed more than 15m ago",
+        "sends nothing if the newest bar closed more than 15m ago",
     )
 
 
