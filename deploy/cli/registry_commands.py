@@ -42,6 +42,9 @@ REFERENCE = (
     "bundle's folder"
 )
 
+Reason = Annotated[str, typer.Option("--reason", help="Reason for the slot's history.")]
+BY_HAND = "asked for by hand"
+
 registry_app = typer.Typer(
     no_args_is_help=True,
     help="Show, compare, verify and delete the bundles of slots."
@@ -153,9 +156,7 @@ def rollback_command(
     slot: Annotated[
         str | None, typer.Argument(help="Slot. Default: the only one with a champion.")
     ] = None,
-    reason: Annotated[
-        str, typer.Option("--reason", help="Reason for the slot's history.")
-    ] = "asked for by hand",
+    reason: Reason = BY_HAND,
     deployments: Deployments = DEPLOYMENTS,
     registry: RegistryUrl = None,
 ) -> None:
@@ -179,9 +180,7 @@ def withdraw_command(
         str | None,
         typer.Argument(help="slot@3 or the beginning of a hash. Default: the only challenger."),
     ] = None,
-    reason: Annotated[
-        str, typer.Option("--reason", help="Reason for the slot's history.")
-    ] = "asked for by hand",
+    reason: Reason = BY_HAND,
     deployments: Deployments = DEPLOYMENTS,
     registry: RegistryUrl = None,
 ) -> None:
