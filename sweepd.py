@@ -27,8 +27,8 @@ from rich.text import Text
 from deploy.cli.commands import count_looks, deploy_commands
 from deploy.dashboard.command import dashboard_command
 from deploy.dashboard.source import StudySource
-from envs.crypto.commands import data_app
-from envs.crypto.timeframe import bar_seconds
+from envs.crypto.data.commands import data_app
+from envs.crypto.data.timeframe import bar_seconds
 from envs.external.guard import untagged
 from envs.support.database_url import STORAGE_VARIABLE, hide_password
 from envs.support.errors import InputError, RunError, TryAgainLater

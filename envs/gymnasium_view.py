@@ -142,10 +142,10 @@ def _crypto_market(
     if market is not None:
         return market
     if data_dir is not None:
-        from envs.crypto.bars import load_bars
+        from envs.crypto.data.bars import load_bars
 
         return make_market(load_bars(Path(data_dir), timeframe, tickers))
-    from envs.crypto.demo_market import make_demo_market
+    from envs.crypto.data.demo_market import make_demo_market
 
     return make_market(make_demo_market(bars=4000, timeframe=timeframe))
 

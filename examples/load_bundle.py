@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deploy.market.bundle import load_bundle
 from deploy.trading.replay import replay
-from envs.crypto.demo_market import make_demo_market
+from envs.crypto.data.demo_market import make_demo_market
 
 BUNDLE = Path(__file__).parent / "bundles" / "a2679b82b0017640"
 

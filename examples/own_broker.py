@@ -12,7 +12,7 @@ from deploy.trading.brokers.base import AccountState, Broker, Fill, Order
 from deploy.trading.brokers.sim import SimBroker, sim_broker
 from deploy.trading.closed_bar import ClosedBar
 from deploy.trading.paper_trader import PaperTrader
-from envs.crypto.demo_market import make_demo_market
+from envs.crypto.data.demo_market import make_demo_market
 
 HOUR = 3600
 

@@ -6,7 +6,7 @@
 import numpy as np
 
 from deploy.trading.feeds import LiveFeed
-from envs.crypto.demo_market import make_demo_market
+from envs.crypto.data.demo_market import make_demo_market
 
 MARKET = make_demo_market(assets=2, bars=1000)
 

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from typer.testing import CliRunner
 
 import sweepd
-from envs.crypto.bars import write_bars
-from envs.crypto.demo_market import make_planted_market
+from envs.crypto.data.bars import write_bars
+from envs.crypto.data.demo_market import make_planted_market
 from envs.support.database_url import (
     has_password,
     hide_password,

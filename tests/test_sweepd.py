@@ -21,7 +21,7 @@ from deploy.cli.commands import count_looks
 from deploy.market.candidates import open_study
 from deploy.market.promote import MarketPromoter
 from deploy.registry.registry import Registry
-from envs.crypto.selection import TrialReturns
+from envs.crypto.scoring.selection import TrialReturns
 from envs.support.errors import InputError, RunError
 from envs.support.logs import LogConsole
 from envs.support.study_record import CryptoSpec, GameSpec

@@ -32,7 +32,7 @@ from deploy.promotion.findings import short
 from deploy.registry.bundle_files import finite
 from deploy.registry.records import Slot
 from deploy.registry.registry import Registry
-from envs.crypto.bars import load_bars
+from envs.crypto.data.bars import load_bars
 from envs.support.errors import InputError, RunError
 from envs.support.terminal import Terminal
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deploy.dashboard.series import Series
-from envs.crypto.timeframe import DAY
+from envs.crypto.data.timeframe import DAY
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from deploy.dashboard.formatting import seconds_of, span
 from deploy.promotion.findings import SYNTHETIC
 from deploy.trading.live.store import Trader
 from deploy.trading.live.venue_accounts import SILENT_SECONDS
-from envs.crypto.timeframe import bar_seconds
+from envs.crypto.data.timeframe import bar_seconds
 
 QUIET_SECONDS = 15.0  # without a heartbeat before the process is looked up
 RECORDED = "recorded"  # the feed of a replay

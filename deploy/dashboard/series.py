@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from deploy.trading.flows import growth
 from deploy.trading.live.store import AccountHistory, AccountRecord, TraderStore
-from envs.crypto import metrics
-from envs.crypto.timeframe import bars_per_year
+from envs.crypto.data.timeframe import bars_per_year
+from envs.crypto.scoring import metrics
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]

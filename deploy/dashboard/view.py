@@ -25,7 +25,7 @@ from deploy.trading.live.store import (
     TraderEvent,
     TraderStore,
 )
-from envs.crypto.timeframe import DAY
+from envs.crypto.data.timeframe import DAY
 from envs.support.formatting import percent
 
 MOST_POINTS = 600  # of an account in a figure

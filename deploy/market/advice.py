@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from deploy.market.backtests import SearchStatistics
 from deploy.promotion.rules import RuleFinding
-from envs.crypto import luck
-from envs.crypto.timeframe import bars_per_year
+from envs.crypto.data.timeframe import bars_per_year
+from envs.crypto.scoring import luck
 
 ADVICE: Mapping[str, str] = {
     "training-faults": "see the trial's reason in sweepd status, and continue the study",

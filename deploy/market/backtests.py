@@ -18,11 +18,17 @@ from numpy.typing import NDArray
 from optuna.trial import FrozenTrial
 
 from deploy.promotion.overfitting import BLOCKS, Overfitting, cscv
-from envs.crypto import luck
-from envs.crypto.luck import Moments
-from envs.crypto.metrics import Metrics, PathTrades
-from envs.crypto.selection import PATHS_FILE, Deflation, TrialReturns, read_columns, trial_folder
-from envs.crypto.timeframe import bars_per_year
+from envs.crypto.data.timeframe import bars_per_year
+from envs.crypto.scoring import luck
+from envs.crypto.scoring.luck import Moments
+from envs.crypto.scoring.metrics import Metrics, PathTrades
+from envs.crypto.scoring.selection import (
+    PATHS_FILE,
+    Deflation,
+    TrialReturns,
+    read_columns,
+    trial_folder,
+)
 
 Array = NDArray[np.float64]
 PATH_COLUMNS = ("returns", "equal_weight", "trades", "fees", "notional", "exposure")

@@ -37,9 +37,9 @@ from deploy.registry.bundle_files import (
     read_members,
     sha256,
 )
+from envs.crypto.data.timeframe import bar_seconds
 from envs.crypto.features import Recipe, get_recipe
 from envs.crypto.params import EnvParams, Instruments
-from envs.crypto.timeframe import bar_seconds
 from envs.support.errors import InputError
 
 

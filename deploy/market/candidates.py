@@ -34,10 +34,10 @@ from deploy.market.manifest import (
 from deploy.market.shares import choose_shares
 from deploy.promotion.studies import FoundStudy, find_study, scored_weights
 from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite
-from envs.crypto.bars import Bars
+from envs.crypto.data.bars import Bars
 from envs.crypto.features import get_recipe
-from envs.crypto.metrics import Metrics
 from envs.crypto.params import EnvParams, Instruments
+from envs.crypto.scoring.metrics import Metrics
 from envs.support.errors import InputError
 from envs.support.study_record import CryptoSpec, TrialRecord
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from deploy.market.bundle import Bundle
 from deploy.market.gate import NearestConstant
 from deploy.market.scoring import first_decision, in_order, score_bundle, score_trials
-from envs.crypto.bars import Bars
+from envs.crypto.data.bars import Bars
 from envs.crypto.env import CryptoEnv
-from envs.crypto.evaluate import trade_windows
 from envs.crypto.market import make_market
+from envs.crypto.scoring.evaluate import trade_windows
 from envs.crypto.splits import Window
 
 Array = NDArray[np.float64]

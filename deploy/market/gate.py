@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from deploy.promotion.bootstrap import ALPHA, Bootstrap, gate_level
 from deploy.promotion.overfitting import Overfitting
 from deploy.promotion.rules import GateRule, Measured
-from envs.crypto.metrics import Metrics
-from envs.crypto.selection import Deflation
+from envs.crypto.scoring.metrics import Metrics
+from envs.crypto.scoring.selection import Deflation
 from envs.support.formatting import percent
 
 CROSS_VALIDATION, HOLDOUT = "cross-validation", "hold-out"  # the stages

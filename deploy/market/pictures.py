@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from deploy.market.backtests import SearchStatistics
 from deploy.promotion.overfitting import Overfitting
-from envs.crypto.metrics import equity
-from envs.crypto.selection import Deflation
+from envs.crypto.scoring.metrics import equity
+from envs.crypto.scoring.selection import Deflation
 
 Array = NDArray[np.float64]
 OWN, EQUAL, CHAMPION, LUCK, GOOD, BAD = (

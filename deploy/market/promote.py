@@ -38,7 +38,7 @@ from deploy.promotion.rules import (
 from deploy.registry.bundle_files import finite
 from deploy.registry.records import CountedEvaluation
 from deploy.registry.registry import Registry
-from envs.crypto.bars import Bars, load_bars
+from envs.crypto.data.bars import Bars, load_bars
 from envs.crypto.study_data import load_study_bars, study_splits
 from envs.support.errors import InputError
 from envs.support.study_record import DataSpec

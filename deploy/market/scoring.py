@@ -20,15 +20,15 @@ from agents.policy.frozen import FrozenPolicy
 from deploy.market.bundle import Bundle
 from deploy.market.gate import ChampionComparison
 from deploy.promotion.bootstrap import DRAWS, mean_above_zero
-from envs.crypto.bars import Bars, load_bars
+from envs.crypto.data.bars import Bars, load_bars
+from envs.crypto.data.timeframe import bars_per_day
 from envs.crypto.env import CryptoEnv
-from envs.crypto.evaluate import trade_windows
 from envs.crypto.market import Market, make_market
-from envs.crypto.metrics import Metrics, summarise
 from envs.crypto.netting import Venue, sub_account
 from envs.crypto.params import EnvParams, Instruments
+from envs.crypto.scoring.evaluate import trade_windows
+from envs.crypto.scoring.metrics import Metrics, summarise
 from envs.crypto.splits import Window
-from envs.crypto.timeframe import bars_per_day
 from envs.support.errors import InputError
 
 Array = NDArray[np.float64]

@@ -10,8 +10,8 @@ import numpy as np
 from deploy.market.bundle import Bundle, format_time, parse_time
 from deploy.market.scoring import score_bundle
 from deploy.registry.bundle_files import finite
-from envs.crypto.bars import Bars
-from envs.crypto.metrics import Metrics
+from envs.crypto.data.bars import Bars
+from envs.crypto.scoring.metrics import Metrics
 from envs.support.errors import InputError
 
 # The canonical policy path rounds every action to 1e-6, so threads, processors and libraries affect

@@ -8,7 +8,7 @@ from rich.table import Table
 from deploy.market.promote import MarketPromotion, MarketResult
 from deploy.promotion.findings import SYNTHETIC, findings_table, stage_text
 from deploy.promotion.views import verdict_panel
-from envs.crypto.metrics import Metrics
+from envs.crypto.scoring.metrics import Metrics
 from envs.support.formatting import percent
 
 SHOWN_CANDIDATES = 8

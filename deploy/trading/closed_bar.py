@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.crypto.bars import Bars
+from envs.crypto.data.bars import Bars
 from envs.support.errors import RunError
 
 Array = NDArray[np.float64]

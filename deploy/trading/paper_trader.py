@@ -39,7 +39,8 @@ from deploy.trading.risk import (
     tightened,
 )
 from deploy.trading.sub_accounts import SubAccounts
-from envs.crypto.bars import Bars
+from envs.crypto.data.bars import Bars
+from envs.crypto.data.timeframe import bar_seconds, bars_per_week
 from envs.crypto.features import compute_features, get_recipe
 from envs.crypto.netting import Netted, Venue, sub_account
 from envs.crypto.params import Instruments
@@ -51,7 +52,6 @@ from envs.crypto.portfolio import (
     plan_netted,
     plan_orders,
 )
-from envs.crypto.timeframe import bar_seconds, bars_per_week
 from envs.support.errors import InputError, RunError
 
 Array = NDArray[np.float64]

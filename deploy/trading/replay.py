@@ -19,8 +19,8 @@ from deploy.trading.brokers.sim import SimBroker, sim_broker
 from deploy.trading.closed_bar import ClosedBar
 from deploy.trading.paper_trader import Entry, PaperTrader
 from deploy.trading.risk import RiskLimits
-from envs.crypto.bars import Bars
-from envs.crypto.metrics import Metrics, summarise
+from envs.crypto.data.bars import Bars
+from envs.crypto.scoring.metrics import Metrics, summarise
 from envs.crypto.splits import Window
 from envs.support.errors import InputError
 from envs.support.files import write_atomic

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from deploy.market.bundle import Bundle
 from deploy.market.promote import name_trials
-from envs.crypto.metrics import equity
+from envs.crypto.scoring.metrics import equity
 from envs.support.files import write_atomic
 from envs.support.formatting import percent
 

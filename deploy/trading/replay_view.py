@@ -18,7 +18,7 @@ from deploy.promotion.findings import SYNTHETIC
 from deploy.registry.slots import slot_name
 from deploy.trading.replay import ReplayResult, replay
 from deploy.trading.risk import RiskLimits, RiskRules
-from envs.crypto.bars import Bars
+from envs.crypto.data.bars import Bars
 from envs.crypto.splits import Window
 from envs.support.errors import InputError
 from envs.support.formatting import percent

@@ -23,8 +23,8 @@ from torch import Tensor
 from deploy.market.bundle import format_time
 from deploy.trading.flows import rebased
 from deploy.trading.risk_limits import RiskLimits, duration_text, parse_limits, tightened
+from envs.crypto.data.timeframe import DAY
 from envs.crypto.portfolio import Orders, Portfolio
-from envs.crypto.timeframe import DAY
 from envs.support.formatting import short_percent
 
 __all__ = [

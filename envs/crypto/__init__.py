@@ -1,1 +1,1 @@
-"""The crypto market: bars, features, folds, the environment and its metrics."""
+"""The crypto market: environment, order rules, features and folds. Rooms: data and scoring."""

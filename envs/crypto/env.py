@@ -12,6 +12,7 @@ from torch import Tensor
 
 from envs.core.faults import FaultLatch
 from envs.core.vec_env import Step, VecEnv
+from envs.crypto.data.timeframe import bars_per_week
 from envs.crypto.episodes import Episodes
 from envs.crypto.ledger import Ledger, Rules, filled
 from envs.crypto.market import Market
@@ -20,7 +21,6 @@ from envs.crypto.params import EnvParams, resolve_episode_bars
 from envs.crypto.portfolio import Portfolio, to_portfolio
 from envs.crypto.reward import Reward
 from envs.crypto.splits import Window
-from envs.crypto.timeframe import bars_per_week
 from envs.support.errors import InputError
 
 

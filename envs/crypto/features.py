@@ -17,8 +17,8 @@ import numpy as np
 import talib
 from numpy.typing import NDArray
 
-from envs.crypto.bars import Bars
-from envs.crypto.timeframe import bar_seconds
+from envs.crypto.data.bars import Bars
+from envs.crypto.data.timeframe import bar_seconds
 from envs.support.errors import InputError
 
 BLOCK = 256  # distance of the anchors, in bars

@@ -15,7 +15,7 @@ from envs.crypto.splits import Window
 from envs.support.errors import InputError
 
 if TYPE_CHECKING:
-    from envs.crypto.bars import Bars
+    from envs.crypto.data.bars import Bars
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.crypto.timeframe import bars_per_day, bars_per_week
+from envs.crypto.data.timeframe import bars_per_day, bars_per_week
 from envs.support.errors import InputError
 
 Window = tuple[int, int]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from envs.crypto.bars import Bars, load_bars
+from envs.crypto.data.bars import Bars, load_bars
 from envs.crypto.splits import CrossValidation, Splits, make_splits
 from envs.support.errors import InputError
 from envs.support.study_record import CryptoSpec, DataSpec

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from envs.crypto.bars import load_bars, write_bars
-from envs.crypto.demo_market import DEMO_BARS, make_demo_market
+from envs.crypto.data.bars import load_bars, write_bars
+from envs.crypto.data.demo_market import DEMO_BARS, make_demo_market
 from envs.support.errors import InputError
 from optimize.cli.train_flags import TrainFlags
 

@@ -20,7 +20,7 @@ from optuna.trial import FrozenTrial
 from torch import Tensor
 
 from agents.policy.frozen import save_members
-from envs.crypto.metrics import Metrics, PathTrades, equity
+from envs.crypto.scoring.metrics import Metrics, PathTrades, equity
 from envs.support.files import write_atomic
 from envs.support.study_record import RecordedFile
 

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from agents.engine.acting import Actors
 from agents.engine.learner import Act, StateDict
-from envs.crypto.bars import Bars
+from envs.crypto.data.bars import Bars
 from envs.crypto.env import CryptoEnv
-from envs.crypto.evaluate import WindowTrades, path_trades, trade_windows
 from envs.crypto.features import get_recipe
 from envs.crypto.market import make_market, observation_normaliser
-from envs.crypto.metrics import Metrics, PathTrades, objective
 from envs.crypto.params import EnvParams
+from envs.crypto.scoring.evaluate import WindowTrades, path_trades, trade_windows
+from envs.crypto.scoring.metrics import Metrics, PathTrades, objective
 from envs.crypto.splits import Fold, Splits, Window
 from envs.crypto.study_data import study_splits
 from envs.support.errors import InputError

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from envs.crypto.bars import Bars
+from envs.crypto.data.bars import Bars
 from envs.games.registry import Game, get_game
 from envs.support.errors import InputError
 from envs.support.study_record import GameSpec, StudySpec

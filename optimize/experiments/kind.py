@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from envs.crypto.bars import Bars
+from envs.crypto.data.bars import Bars
 from envs.support.study_record import StudySpec
 from optimize.experiments.experiment import Experiment
 from optimize.experiments.request import Request

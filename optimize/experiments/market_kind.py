@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from agents.algorithms.table import get_algorithm
-from envs.crypto.bars import Bars, load_bars
+from envs.crypto.data.bars import Bars, load_bars
 from envs.crypto.features import get_recipe
-from envs.crypto.metrics import OBJECTIVES
+from envs.crypto.scoring.metrics import OBJECTIVES
 from envs.crypto.study_data import load_study_bars, study_splits
 from envs.support.errors import InputError
 from envs.support.study_record import CRYPTO, CryptoSpec, DataSpec, StudySpec

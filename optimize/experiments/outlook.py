@@ -12,10 +12,10 @@ from typing import Any
 
 from optuna.trial import TrialState
 
-from envs.crypto import luck
-from envs.crypto.selection import PATHS_FILE, TrialReturns, read_excess, trial_folder
+from envs.crypto.data.timeframe import bars_per_year
+from envs.crypto.scoring import luck
+from envs.crypto.scoring.selection import PATHS_FILE, TrialReturns, read_excess, trial_folder
 from envs.crypto.study_data import study_splits
-from envs.crypto.timeframe import bars_per_year
 from envs.support.study_record import CryptoSpec, StudySpec
 from optimize.study.study import StudyHandle, best_trial
 

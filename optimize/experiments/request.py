@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envs.crypto.metrics import DEFAULT_OBJECTIVE
+from envs.crypto.scoring.metrics import DEFAULT_OBJECTIVE
 from envs.crypto.splits import CrossValidation
 from envs.support.errors import InputError
 from envs.support.study_record import CRYPTO

@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agents.algorithms.table import Algorithm, get_algorithm
+from envs.crypto.data.timeframe import SECONDS
 from envs.crypto.params import EnvParams
-from envs.crypto.timeframe import SECONDS
 from envs.games.registry import get_game
 from envs.support.errors import InputError
 from envs.support.study_record import CRYPTO, StudySpec

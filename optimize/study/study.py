@@ -20,7 +20,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from envs.core.streams import derive_seed
-from envs.crypto.selection import TrialReturns
+from envs.crypto.scoring.selection import TrialReturns
 from envs.support.errors import InputError, TryAgainLater
 from envs.support.study_folder import recorded_folder, study_folder
 from envs.support.study_record import (

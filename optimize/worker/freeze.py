@@ -13,7 +13,7 @@ import torch
 from agents.algorithms.identity import processor_kind
 from agents.networks.precision import set_precision
 from envs.core.sizing import cpu_count
-from envs.crypto.bars import Bars
+from envs.crypto.data.bars import Bars
 from envs.support.errors import InputError
 from envs.support.study_record import StudySpec, code_version, torch_version
 from optimize.experiments.experiment import Experiment

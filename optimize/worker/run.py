@@ -18,10 +18,10 @@ from torch import Tensor
 from agents.algorithms.ppo import PPOParams
 from agents.networks.precision import set_precision
 from agents.policy.frozen import load_members
-from envs.crypto.bars import Bars, load_bars
-from envs.crypto.demo_market import make_demo_market
-from envs.crypto.metrics import DEFAULT_OBJECTIVE, OBJECTIVES, Metrics, PathTrades
+from envs.crypto.data.bars import Bars, load_bars
+from envs.crypto.data.demo_market import make_demo_market
 from envs.crypto.params import EnvParams
+from envs.crypto.scoring.metrics import DEFAULT_OBJECTIVE, OBJECTIVES, Metrics, PathTrades
 from envs.crypto.splits import CrossValidation
 from envs.support.errors import InputError, RunError
 from envs.support.files import write_atomic

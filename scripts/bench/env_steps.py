@@ -21,7 +21,7 @@ import torch
 from harness import benchmark_parser, median_ratio, paired_runs, print_machine, save_results
 
 from envs.core.sizing import cpu_count
-from envs.crypto.demo_market import make_demo_market
+from envs.crypto.data.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv
 from envs.crypto.market import Market, make_market
 from envs.crypto.params import EnvParams

@@ -21,8 +21,8 @@ from typing import Any
 from leak import leaking_recipe
 from studies import study_in, work
 
-from envs.crypto.bars import Bars, load_bars, write_bars
-from envs.crypto.demo_market import make_demo_market, make_planted_market, shuffled
+from envs.crypto.data.bars import Bars, load_bars, write_bars
+from envs.crypto.data.demo_market import make_demo_market, make_planted_market, shuffled
 from envs.crypto.splits import CrossValidation
 from optimize.study.study import StudyHandle
 

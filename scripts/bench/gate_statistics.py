@@ -30,7 +30,7 @@ from scipy.signal import lfilter
 
 from deploy.promotion.bootstrap import batch_count, batch_means_p, block_length, bootstrap_means
 from deploy.promotion.overfitting import cscv
-from envs.crypto import luck
+from envs.crypto.scoring import luck
 
 SKILL, HOURS, TOGETHER = 3.0, 8766, 3
 LEVEL, DRAWS = 0.05, 500  # of the hold-out test

@@ -33,8 +33,8 @@ from roofline import now, operations, peak, split
 
 from agents.algorithms.ppo import PPO, PPOParams, Shape
 from agents.networks.precision import PRECISIONS, set_precision
-from envs.crypto.bars import Bars
-from envs.crypto.demo_market import make_demo_market
+from envs.crypto.data.bars import Bars
+from envs.crypto.data.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv
 from envs.crypto.features import Recipe, get_recipe, register_recipe
 from envs.crypto.market import Market, make_market, observation_normaliser

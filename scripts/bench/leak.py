@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.crypto.bars import Bars
+from envs.crypto.data.bars import Bars
 from envs.crypto.features import get_recipe, register_recipe
 
 

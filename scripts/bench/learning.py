@@ -29,15 +29,15 @@ from leak import leaking_recipe
 
 from agents.algorithms.ppo import PPO, PPOParams, Shape
 from envs.core.streams import derive_seed
-from envs.crypto.bars import Bars
-from envs.crypto.demo_market import make_demo_market, make_planted_market, shuffled
+from envs.crypto.data.bars import Bars
+from envs.crypto.data.demo_market import make_demo_market, make_planted_market, shuffled
+from envs.crypto.data.timeframe import bars_per_year
 from envs.crypto.env import CryptoEnv
-from envs.crypto.evaluate import trade_windows
 from envs.crypto.market import make_market, observation_normaliser
-from envs.crypto.metrics import excess_growth
 from envs.crypto.params import EnvParams
+from envs.crypto.scoring.evaluate import trade_windows
+from envs.crypto.scoring.metrics import excess_growth
 from envs.crypto.splits import CrossValidation, make_splits
-from envs.crypto.timeframe import bars_per_year
 
 ASSETS, BARS, TIMEFRAME = 5, 24_000, "1h"
 LEAK_BARS = 24

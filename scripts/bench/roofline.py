@@ -38,7 +38,7 @@ from agents.algorithms.ppo import PPO, PPOParams, Shape
 from agents.networks.mlp import Backward
 from agents.networks.optimizer import Adam
 from envs.core.vec_env import VecEnv
-from envs.crypto.demo_market import make_demo_market
+from envs.crypto.data.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv
 from envs.crypto.market import Market, make_market, observation_normaliser
 from envs.crypto.params import EnvParams

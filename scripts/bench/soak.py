@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from studies import study_in, work
 
-from envs.crypto.bars import Bars
-from envs.crypto.demo_market import make_planted_market
+from envs.crypto.data.bars import Bars
+from envs.crypto.data.demo_market import make_planted_market
 from envs.crypto.features import Recipe, register_recipe
 from envs.crypto.splits import CrossValidation
 from optimize.study.study import Plan, StudyHandle

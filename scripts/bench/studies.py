@@ -13,8 +13,8 @@ import torch
 from optuna.trial import TrialState
 from rich.console import Console
 
-from envs.crypto.bars import Bars, load_bars
-from envs.crypto.demo_market import make_demo_market
+from envs.crypto.data.bars import Bars, load_bars
+from envs.crypto.data.demo_market import make_demo_market
 from envs.support.study_record import TrialRecord
 from optimize.experiments.crypto import CryptoExperiment
 from optimize.experiments.request import Request

@@ -29,7 +29,7 @@ from harness import benchmark_parser, machine, median_ratio, medians, save_resul
 
 from agents.algorithms.elegantrl_run import ElegantEnv, make_agent, train_rollout
 from agents.algorithms.ppo import PPO, PPOParams, Shape
-from envs.crypto.demo_market import make_demo_market
+from envs.crypto.data.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv
 from envs.crypto.market import Market, make_market, observation_normaliser
 from envs.crypto.params import EnvParams

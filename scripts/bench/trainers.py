@@ -23,13 +23,13 @@ from torch import Tensor
 from agents.algorithms.elegantrl_run import ElegantEnv, make_agent, train_rollout
 from agents.algorithms.ppo import PPO, PPOParams, Shape
 from envs.core.vec_env import VecEnv
-from envs.crypto.demo_market import make_planted_market
+from envs.crypto.data.demo_market import make_planted_market
+from envs.crypto.data.timeframe import bars_per_year
 from envs.crypto.env import CryptoEnv
-from envs.crypto.evaluate import trade_windows
 from envs.crypto.market import Market, make_market, observation_normaliser
-from envs.crypto.metrics import excess_growth
 from envs.crypto.params import EnvParams
-from envs.crypto.timeframe import bars_per_year
+from envs.crypto.scoring.evaluate import trade_windows
+from envs.crypto.scoring.metrics import excess_growth
 from envs.games.cartpole import CartPole, CartPoleParams
 
 PEERS = ("elegant", "sb3", "cleanrl")

@@ -49,7 +49,7 @@ from studies import STANDARD, STANDARD_SPACE, add_history, standard_bars, study_
 
 from agents.algorithms.elegantrl_run import ElegantEnv, make_agent, train_rollout
 from agents.networks.shape import Shape
-from envs.crypto.demo_market import make_demo_market
+from envs.crypto.data.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv
 from envs.crypto.splits import CrossValidation
 from optimize.experiments.crypto import CryptoExperiment

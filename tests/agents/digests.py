@@ -44,7 +44,7 @@ def kind() -> str:
 
 def crypto(assets: int) -> VecEnv:
     """Return a planted market. It imports its modules here: slow on an emulated processor."""
-    from envs.crypto.demo_market import make_planted_market
+    from envs.crypto.data.demo_market import make_planted_market
     from envs.crypto.env import CryptoEnv
     from envs.crypto.market import make_market, observation_normaliser
     from envs.crypto.params import EnvParams

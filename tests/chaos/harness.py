@@ -29,8 +29,8 @@ import torch
 from optuna.trial import FrozenTrial, TrialState
 
 from agents.policy.frozen import load_members
-from envs.crypto.bars import write_bars
-from envs.crypto.demo_market import make_planted_market
+from envs.crypto.data.bars import write_bars
+from envs.crypto.data.demo_market import make_planted_market
 from envs.crypto.study_data import load_study_bars
 from optimize.cli import train as train_command
 from optimize.experiments.crypto import CryptoExperiment

@@ -42,8 +42,8 @@ from deploy.trading.live.clock import FastClock
 from deploy.trading.live.runner import keep_trading
 from deploy.trading.live.session import LiveSession, TraderOptions
 from deploy.trading.live.store import SHADOW, SLOT_ACCOUNT, TraderStore
-from envs.crypto.bars import Bars
-from envs.crypto.demo_market import make_demo_market
+from envs.crypto.data.bars import Bars
+from envs.crypto.data.demo_market import make_demo_market
 from envs.crypto.params import EnvParams
 from envs.support.supervisor import Supervisor
 from scripts.bench.harness import benchmark_parser, machine, print_machine, save_results

@@ -29,7 +29,7 @@ from deploy.market.manifest import (
     trial_file,
 )
 from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, sha256
-from envs.crypto.bars import Bars, load_bars, write_bars
+from envs.crypto.data.bars import Bars, load_bars, write_bars
 from envs.crypto.features import get_recipe
 from envs.crypto.params import EnvParams, Instruments
 from envs.crypto.splits import CrossValidation, make_splits

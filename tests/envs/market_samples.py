@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.crypto.bars import Bars
+from envs.crypto.data.bars import Bars
 from envs.crypto.env import CryptoEnv
 from envs.crypto.market import Market
 from envs.crypto.params import EnvParams, Instruments

@@ -19,8 +19,8 @@ import torch.utils.tensorboard
 import typer
 from numpy.typing import NDArray
 
-from envs.crypto.bars import Bars, write_bars
-from envs.crypto.demo_market import make_planted_market
+from envs.crypto.data.bars import Bars, write_bars
+from envs.crypto.data.demo_market import make_planted_market
 from envs.crypto.features import Recipe, register_recipe
 from envs.support.errors import InputError, RunError, TryAgainLater
 from optimize.cli import doctor, pause, profile, run, status, train

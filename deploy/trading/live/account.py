@@ -22,7 +22,7 @@ from deploy.trading.live.store import (
 )
 from deploy.trading.paper_trader import Entry, PaperTrader
 from deploy.trading.risk import Conditions, RiskLimits
-from envs.crypto.bars import Bars
+from envs.crypto.data.bars import Bars
 
 
 class TradingAccount:

@@ -19,7 +19,7 @@ from deploy.trading.live.account import TradingAccount
 from deploy.trading.live.comparison import compare, days_due
 from deploy.trading.live.records import paired_returns
 from deploy.trading.live.store import TraderStore
-from envs.crypto.timeframe import bar_seconds
+from envs.crypto.data.timeframe import bar_seconds
 from envs.support.errors import InputError
 
 Told = tuple[str, str]  # kind and text of an event

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from deploy.promotion.bootstrap import block_length, bootstrap_means
 from deploy.registry.bundle_files import finite
-from envs.crypto.timeframe import DAY, bar_seconds, bars_per_year
+from envs.crypto.data.timeframe import DAY, bar_seconds, bars_per_year
 
 Array = NDArray[np.float64]
 Outcome = Literal["too early", "undecided", "better", "worse"]

@@ -7,7 +7,7 @@ from deploy.market.scoring import in_order
 from deploy.trading.brokers.sim import sim_broker
 from deploy.trading.paper_trader import PaperTrader
 from deploy.trading.replay import replay_entries
-from envs.crypto.bars import Bars
+from envs.crypto.data.bars import Bars
 from envs.support.errors import InputError, RunError
 
 DRY_RUN_BARS = 100

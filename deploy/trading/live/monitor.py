@@ -24,7 +24,7 @@ from deploy.trading.live.monitor_statistics import (
 )
 from deploy.trading.live.records import Array, Span, paired_returns, since_present_bundle
 from deploy.trading.live.store import SLOT_ACCOUNT, TraderStore
-from envs.crypto.timeframe import bars_per_day
+from envs.crypto.data.timeframe import bars_per_day
 from envs.support.errors import InputError
 
 OnAlert = Literal["alert", "cash", "rollback"]

@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 
 from deploy.promotion.bootstrap import block_length, bootstrap_means, bootstrap_samples
 from deploy.registry.bundle_files import finite
-from envs.crypto.metrics import max_drawdown
-from envs.crypto.timeframe import DAY, bar_seconds, bars_per_year
+from envs.crypto.data.timeframe import DAY, bar_seconds, bars_per_year
+from envs.crypto.scoring.metrics import max_drawdown
 
 Array = NDArray[np.float64]
 MonitorVerdict = Literal["too early", "as scored", "worse than scored", "tracking off"]

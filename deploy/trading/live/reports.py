@@ -18,7 +18,7 @@ from deploy.trading.closed_bar import ClosedBar
 from deploy.trading.flows import rebased
 from deploy.trading.live.store import AccountBar, Event
 from deploy.trading.paper_trader import Entry
-from envs.crypto.timeframe import DAY
+from envs.crypto.data.timeframe import DAY
 
 State = dict[str, Any]
 MOST_SPANS = 100  # spans that are kept in the state

@@ -51,8 +51,8 @@ from deploy.trading.live.store import (
 )
 from deploy.trading.paper_trader import Entry
 from deploy.trading.risk import Conditions, RiskLimits
-from envs.crypto.bars import Bars
-from envs.crypto.timeframe import DAY, bar_seconds
+from envs.crypto.data.bars import Bars
+from envs.crypto.data.timeframe import DAY, bar_seconds
 from envs.support.errors import InputError, RunError
 from envs.support.supervisor import Supervisor
 

@@ -28,9 +28,9 @@ from deploy.trading.live.runner import ending_on_signals, keep_trading, only_one
 from deploy.trading.live.session import LiveSession, TraderOptions
 from deploy.trading.live.store import TraderStore
 from deploy.trading.risk import RiskLimits, RiskRules
-from envs.crypto.bars import Bars
-from envs.crypto.sources import AlpacaSource, CcxtSource, Source
-from envs.crypto.timeframe import bar_seconds
+from envs.crypto.data.bars import Bars
+from envs.crypto.data.sources import AlpacaSource, CcxtSource, Source
+from envs.crypto.data.timeframe import bar_seconds
 from envs.support.errors import InputError, RunError
 from envs.support.supervisor import Supervisor
 

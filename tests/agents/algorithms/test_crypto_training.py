@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from agents.algorithms.ppo import PPO, Shape
-from envs.crypto.demo_market import make_planted_market
+from envs.crypto.data.demo_market import make_planted_market
 from envs.crypto.env import CryptoEnv
 from envs.crypto.market import Market, make_market, observation_normaliser
 from envs.crypto.params import EnvParams

@@ -22,7 +22,7 @@ from deploy.market.scoring import score_bundle
 from deploy.market.verify import TOLERANCE, verify_bundle
 from deploy.registry.bundle_files import finite, write_bundle
 from deploy.registry.registry import Registry
-from envs.crypto.bars import Bars, load_bars, write_bars
+from envs.crypto.data.bars import Bars, load_bars, write_bars
 from envs.support.errors import InputError, RunError
 from tests.deploy.builders import reverting_market, small_bundle
 

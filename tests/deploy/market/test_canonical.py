@@ -9,12 +9,12 @@ from agents.algorithms.ppo_params import PPOParams
 from agents.networks.shape import Shape
 from agents.policy.frozen import FrozenPolicy
 from deploy.market.scoring import score
-from envs.crypto.demo_market import make_demo_market
+from envs.crypto.data.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv
-from envs.crypto.evaluate import trade_windows
 from envs.crypto.market import make_market, observation_normaliser
-from envs.crypto.metrics import summarise
 from envs.crypto.params import EnvParams
+from envs.crypto.scoring.evaluate import trade_windows
+from envs.crypto.scoring.metrics import summarise
 
 SLOTS = 3
 WINDOWS = ((600, 800), (720, 900))

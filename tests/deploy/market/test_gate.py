@@ -28,9 +28,9 @@ from deploy.promotion.rules import (
     passed,
     with_limits,
 )
-from envs.crypto.luck import Moments
-from envs.crypto.metrics import Metrics, summarise
-from envs.crypto.selection import Deflation
+from envs.crypto.scoring.luck import Moments
+from envs.crypto.scoring.metrics import Metrics, summarise
+from envs.crypto.scoring.selection import Deflation
 from envs.support.errors import InputError
 
 

@@ -30,7 +30,7 @@ from deploy.market.view import promotion_view
 from deploy.promotion.bootstrap import mean_above_zero
 from deploy.promotion.rules import with_limits
 from deploy.registry.registry import Registry
-from envs.crypto.bars import write_bars
+from envs.crypto.data.bars import write_bars
 from envs.crypto.market import make_market
 from envs.crypto.study_data import load_study_bars
 from envs.support.errors import InputError

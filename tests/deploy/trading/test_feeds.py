@@ -21,10 +21,10 @@ from deploy.trading.feeds import (
     LiveFeed,
     RecordedFeed,
 )
-from envs.crypto.bar_files import file_name
-from envs.crypto.bars import Bars, write_bars
-from envs.crypto.demo_market import make_demo_market
-from envs.crypto.sources import LATE_SECONDS, AlpacaSource
+from envs.crypto.data.bar_files import file_name
+from envs.crypto.data.bars import Bars, write_bars
+from envs.crypto.data.demo_market import make_demo_market
+from envs.crypto.data.sources import LATE_SECONDS, AlpacaSource
 from envs.support.errors import InputError, RunError, TryAgainLater
 from tests.envs.loopback import Market, serving
 

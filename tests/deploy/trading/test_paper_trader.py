@@ -18,8 +18,8 @@ from deploy.trading.brokers.sim import SimBroker
 from deploy.trading.closed_bar import ClosedBar
 from deploy.trading.paper_trader import PaperTrader
 from deploy.trading.replay import ledger_table, orders_table, replay, write_replay
-from envs.crypto.bars import Bars, load_bars
-from envs.crypto.demo_market import make_demo_market
+from envs.crypto.data.bars import Bars, load_bars
+from envs.crypto.data.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv
 from envs.crypto.market import make_market
 from envs.crypto.params import EnvParams, Instruments

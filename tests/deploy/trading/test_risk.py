@@ -27,7 +27,7 @@ from deploy.trading.risk import (
     parse_limits,
     tightened,
 )
-from envs.crypto.bars import Bars
+from envs.crypto.data.bars import Bars
 from envs.crypto.params import EnvParams, Instruments
 from envs.crypto.portfolio import Orders, Portfolio, Rules, fill_orders, plan_orders
 from envs.support.errors import InputError

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 import talib
 
-from envs.crypto.bars import Bars, load_bars
-from envs.crypto.demo_market import make_demo_market
+from envs.crypto.data.bars import Bars, load_bars
+from envs.crypto.data.demo_market import make_demo_market
 from envs.crypto.features import Recipe, compute_features, get_recipe, register_recipe
 from envs.support.errors import InputError
 

@@ -16,15 +16,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from envs.crypto.bars import Bars
-from envs.crypto.demo_market import make_demo_market
+from envs.crypto.data.bars import Bars
+from envs.crypto.data.demo_market import make_demo_market
+from envs.crypto.data.timeframe import bars_per_year
 from envs.crypto.env import CryptoEnv
 from envs.crypto.features import compute_features, get_recipe
 from envs.crypto.market import Market
-from envs.crypto.metrics import sharpe
 from envs.crypto.params import EnvParams, Instruments
+from envs.crypto.scoring.metrics import sharpe
 from envs.crypto.splits import CrossValidation, make_splits
-from envs.crypto.timeframe import bars_per_year
 from optimize.study.search_space import PRESETS
 from tests.envs.market_samples import random_params, sample_market
 

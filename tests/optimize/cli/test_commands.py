@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 import agents.algorithms.identity
 from envs.core.sizing import Measurement
-from envs.crypto.bars import load_bars
+from envs.crypto.data.bars import load_bars
 from envs.support.errors import InputError
 from envs.support.study_record import TOTAL_KEY, StudySpec
 from optimize.cli import train as train_command
@@ -447,8 +447,8 @@ def test_threads_are_measured_and_the_fewest_of_equals_win(monkeypatch: pytest.M
 def test_changed_bars_are_refused_and_more_bars_are_not(
     market: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from envs.crypto.bars import write_bars
-    from envs.crypto.demo_market import make_planted_market
+    from envs.crypto.data.bars import write_bars
+    from envs.crypto.data.demo_market import make_planted_market
 
     monkeypatch.chdir(market)
     monkeypatch.setattr(train_command, "work", lambda *_: None)

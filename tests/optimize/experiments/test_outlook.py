@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from deploy.market.backtests import Backtest, SearchStatistics
-from envs.crypto import luck
-from envs.crypto.selection import TrialReturns
+from envs.crypto.scoring import luck
+from envs.crypto.scoring.selection import TrialReturns
 from envs.crypto.splits import CrossValidation
 from envs.support.study_record import CryptoSpec, DataSpec
 from optimize.experiments.outlook import outlook, sentence

@@ -12,7 +12,7 @@ import pytest
 import torch
 from optuna.trial import TrialState
 
-from envs.crypto.bars import Bars
+from envs.crypto.data.bars import Bars
 from envs.support.study_record import CHECKPOINT_KEY
 from optimize.experiments.experiment import Experiment
 from optimize.study.checkpoint import MemberState

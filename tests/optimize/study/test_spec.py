@@ -10,7 +10,7 @@ import pytest
 import torch
 from optuna.trial import TrialState
 
-from envs.crypto.bars import Bars
+from envs.crypto.data.bars import Bars
 from envs.crypto.splits import CrossValidation
 from envs.support.errors import InputError
 from envs.support.study_record import StudySpec

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 import torch
 from rich.console import Console
 
-from envs.crypto.bars import Bars
+from envs.crypto.data.bars import Bars
 from optimize.experiments.crypto import CryptoExperiment
 from optimize.study.registration import claim_closing, list_workers
 from optimize.study.storage import open_storage

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from agents.algorithms.ppo import PPO
-from envs.crypto.bars import Bars
+from envs.crypto.data.bars import Bars
 from envs.crypto.splits import CrossValidation
 from envs.support.errors import RunError
 from envs.support.study_record import CryptoSpec, DataSpec

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from envs.crypto.bars import Bars
+from envs.crypto.data.bars import Bars
 from optimize.experiments.crypto import CryptoExperiment
 from optimize.study.checkpoint import describe_rollouts, total_rollouts
 from optimize.worker import pace

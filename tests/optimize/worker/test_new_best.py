@@ -10,7 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from envs.crypto.bars import load_bars
+from envs.crypto.data.bars import load_bars
 from optimize.experiments.crypto import CryptoExperiment
 from optimize.study.study import StudyHandle, best_trial
 from optimize.worker.lifecycle import work

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from envs.crypto.bars import Bars
+from envs.crypto.data.bars import Bars
 from optimize.experiments.crypto import CryptoExperiment
 from optimize.worker.profiling import Profile, profile
 from tests.optimize.conftest import TRAIN, Sweepd

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from agents.algorithms.ppo import PPO
 from agents.policy.frozen import load_members
-from envs.crypto.bars import Bars
+from envs.crypto.data.bars import Bars
 from envs.support.errors import InputError, RunError
 from optimize.worker.batch import Interrupted, Trainer
 from optimize.worker.pace import CheckpointPace

@@ -18,7 +18,7 @@ from deploy.trading.live.monitor import Monitor
 from deploy.trading.live.monitor_statistics import MonitorReport
 from deploy.trading.live.records import paired_returns, since_present_bundle
 from deploy.trading.replay import replay
-from envs.crypto.bars import write_bars
+from envs.crypto.data.bars import write_bars
 from tests.deploy.builders import small_bundle
 from tests.deploy.trading.live.test_session import FIRST, LAST, PARAMS, TICKERS, bars_of, bundle_of
 from tests.deploy.trading.live.world import SLOT, Killed, Killer, World

@@ -19,7 +19,7 @@ from deploy.trading.live.hot_swap import problem_with
 from deploy.trading.live.store import SHADOW, SLOT_ACCOUNT, Replaced
 from deploy.trading.replay import replay
 from deploy.trading.risk import RiskLimits
-from envs.crypto.bars import Bars
+from envs.crypto.data.bars import Bars
 from envs.crypto.params import EnvParams
 from envs.support.errors import InputError, RunError
 from tests.deploy.alpaca_server import Exchange, Fault, serving

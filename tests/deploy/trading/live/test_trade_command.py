@@ -16,7 +16,7 @@ from deploy.market.bundle import Bundle
 from deploy.registry.registry import Registry
 from deploy.trading.live.store import TraderStore
 from deploy.trading.replay import replay
-from envs.crypto.bars import Bars, write_bars
+from envs.crypto.data.bars import Bars, write_bars
 from envs.support.errors import InputError
 from tests.deploy.alpaca_server import Exchange, serving
 from tests.deploy.trading.live.test_session import FIRST, LAST, TICKERS, bars_of, bundle_of

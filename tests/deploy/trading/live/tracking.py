@@ -30,7 +30,7 @@ from deploy.registry.registry import Registry
 from deploy.trading.live.monitor_statistics import track
 from deploy.trading.live.records import paired_returns
 from deploy.trading.live.store import SHADOW, SLOT_ACCOUNT
-from envs.crypto.bars import load_bars
+from envs.crypto.data.bars import load_bars
 from scripts.bench.harness import benchmark_parser, machine, print_machine, save_results
 from tests.deploy.alpaca_server import Exchange, serving
 from tests.deploy.trading.live.world import World

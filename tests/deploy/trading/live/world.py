@@ -27,8 +27,8 @@ from deploy.trading.feeds import Feed, RecordedFeed
 from deploy.trading.live.clock import LeapingClock
 from deploy.trading.live.session import LiveSession, TraderOptions
 from deploy.trading.live.store import SLOT_ACCOUNT, AccountBar, Changes, TraderStore
-from envs.crypto.bars import Bars
-from envs.crypto.timeframe import bar_seconds
+from envs.crypto.data.bars import Bars
+from envs.crypto.data.timeframe import bar_seconds
 from envs.support.supervisor import Supervisor
 from tests.deploy.alpaca_server import Exchange
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import requests
 
-from envs.crypto.timeframe import bar_seconds
+from envs.crypto.data.timeframe import bar_seconds
 from envs.support.errors import InputError, RunError
 from envs.support.invocation import install_extra
 

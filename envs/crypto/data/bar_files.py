@@ -19,7 +19,7 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet
 
-from envs.crypto.timeframe import SECONDS, bar_seconds
+from envs.crypto.data.timeframe import SECONDS, bar_seconds
 from envs.support.errors import InputError
 from envs.support.files import write_atomic
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from envs.crypto.env import CryptoEnv
-from envs.crypto.metrics import PathTrades
+from envs.crypto.scoring.metrics import PathTrades
 from envs.crypto.splits import Splits
 
 Array = NDArray[np.float64]

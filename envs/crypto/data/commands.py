@@ -23,12 +23,12 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from envs.crypto.bar_files import file_name, find_files, read_bars, stamp
-from envs.crypto.bars import MAX_HOLE_SHARE, write_bars
-from envs.crypto.data_check import FolderReport, check_dir
-from envs.crypto.download import download as fetch
-from envs.crypto.sources import ALPACA_URL, AlpacaSource, CcxtSource, Source
-from envs.crypto.timeframe import SECONDS
+from envs.crypto.data.bar_files import file_name, find_files, read_bars, stamp
+from envs.crypto.data.bars import MAX_HOLE_SHARE, write_bars
+from envs.crypto.data.check import FolderReport, check_dir
+from envs.crypto.data.download import download as fetch
+from envs.crypto.data.sources import ALPACA_URL, AlpacaSource, CcxtSource, Source
+from envs.crypto.data.timeframe import SECONDS
 from envs.support.errors import InputError
 
 DEFAULT_BASES = "AAVE,BCH,BTC,ETH,LINK,LTC,UNI"
@@ -186,7 +186,7 @@ def demo(
     For trying sweepd without a download. Results on it say nothing about real markets. The files
     are marked as synthetic and never mixed with real ones.
     """
-    from envs.crypto.demo_market import make_demo_market
+    from envs.crypto.data.demo_market import make_demo_market
 
     console = Console()
     length = {} if bars is None else {"bars": bars}

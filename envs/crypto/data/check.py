@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from envs.crypto.bar_files import (
+from envs.crypto.data.bar_files import (
     TickerBars,
     files_of,
     find_files,
@@ -18,8 +18,8 @@ from envs.crypto.bar_files import (
     read_bars,
     resolve_tickers,
 )
-from envs.crypto.bars import MAX_HOLE_SHARE, Bars, align, hole_problems, problems_together
-from envs.crypto.timeframe import bar_seconds
+from envs.crypto.data.bars import MAX_HOLE_SHARE, Bars, align, hole_problems, problems_together
+from envs.crypto.data.timeframe import bar_seconds
 from envs.support.errors import InputError
 
 

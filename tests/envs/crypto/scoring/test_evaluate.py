@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from envs.crypto.env import CryptoEnv
-from envs.crypto.evaluate import path_trades, trade_windows
 from envs.crypto.market import Market
 from envs.crypto.params import EnvParams
+from envs.crypto.scoring.evaluate import path_trades, trade_windows
 from envs.crypto.splits import CrossValidation, make_splits
 from envs.support.errors import InputError, RunError
 from tests.envs.market_samples import random_params, sample_market

@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from envs.crypto import luck
-from envs.crypto.luck import Moments
+from envs.crypto.scoring import luck
+from envs.crypto.scoring.luck import Moments
 from envs.support.study_record import TrialRecord
 
 Array = NDArray[np.float64]

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from envs.crypto.bars import load_bars, write_bars
-from envs.crypto.commands import data_app, parse_time
+from envs.crypto.data.bars import load_bars, write_bars
+from envs.crypto.data.commands import data_app, parse_time
 from envs.support.errors import InputError
 from tests.envs.bar_samples import START, frame, put, sample_bars
 from tests.envs.loopback import Market, serving

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.crypto.timeframe import bars_per_year
+from envs.crypto.data.timeframe import bars_per_year
 
 Array = NDArray[np.float64]
 

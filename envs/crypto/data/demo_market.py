@@ -27,8 +27,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.crypto.bars import Bars
-from envs.crypto.timeframe import bar_seconds
+from envs.crypto.data.bars import Bars
+from envs.crypto.data.timeframe import bar_seconds
 from envs.support.errors import InputError
 
 Array = NDArray[np.float64]

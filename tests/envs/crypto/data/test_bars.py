@@ -13,9 +13,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from envs.crypto.bar_files import problems, read_bars
-from envs.crypto.bars import Bars, load_bars, write_bars
-from envs.crypto.data_check import check_dir
+from envs.crypto.data.bar_files import problems, read_bars
+from envs.crypto.data.bars import Bars, load_bars, write_bars
+from envs.crypto.data.check import check_dir
 from envs.support.errors import InputError
 from tests.envs.bar_samples import NOW, START, frame, put, sample_bars
 

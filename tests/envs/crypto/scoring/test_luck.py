@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from skfolio.measures import deflated_sharpe_ratio as skfolio_deflated
 from skfolio.measures import probabilistic_sharpe_ratio as skfolio_probabilistic
 
-from envs.crypto import luck
-from envs.crypto.luck import Moments
+from envs.crypto.scoring import luck
+from envs.crypto.scoring.luck import Moments
 
 numbers = st.floats(-0.3, 0.3)
 sizes = st.integers(30, 5_000)

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from envs.crypto.bars import Bars
-from envs.crypto.demo_market import (
+from envs.crypto.data.bars import Bars
+from envs.crypto.data.demo_market import (
     DEMO_BARS,
     DEMO_DEVIATION_SD,
     DEMO_PHI,
@@ -17,8 +17,8 @@ from envs.crypto.demo_market import (
     make_planted_market,
     shuffled,
 )
-from envs.crypto.metrics import Metrics, summarise
-from envs.crypto.timeframe import SECONDS
+from envs.crypto.data.timeframe import SECONDS
+from envs.crypto.scoring.metrics import Metrics, summarise
 from envs.support.errors import InputError
 
 FEE, SLIPPAGE, RESERVE = 0.0025, 0.0005, 0.02

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from envs.crypto.bar_files import (
+from envs.crypto.data.bar_files import (
     TickerBars,
     file_name,
     find_files,
@@ -18,8 +18,8 @@ from envs.crypto.bar_files import (
     stamp,
     write_file,
 )
-from envs.crypto.sources import Source
-from envs.crypto.timeframe import bar_seconds
+from envs.crypto.data.sources import Source
+from envs.crypto.data.timeframe import bar_seconds
 from envs.support.errors import InputError, RunError
 
 # Seconds after its end from which a bar counts as closed, for late trades and clock differences.

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from envs.crypto.bar_files import (
+from envs.crypto.data.bar_files import (
     TickerBars,
     file_name,
     files_of,
@@ -23,7 +23,7 @@ from envs.crypto.bar_files import (
     stamp,
     write_file,
 )
-from envs.crypto.timeframe import bar_seconds
+from envs.crypto.data.timeframe import bar_seconds
 from envs.support.errors import InputError
 
 MAX_HOLE_SHARE = 0.02  # fraction of missing bars

@@ -1,0 +1,1 @@
+"""Bars: files, import from exchanges, checks, synthetic markets, and the `data` commands."""

@@ -1,0 +1,1 @@
+"""Scores of a policy: evaluation on windows, metrics, and how much of a score is luck."""
