@@ -9,8 +9,8 @@ from envs.support.formatting import MISSING
 
 
 def figure(value: float | None) -> str:
-    """Return a fraction as a percentage with three significant digits: +0.0071 %, +13.1 %."""
-    return MISSING if value is None or not math.isfinite(value) else f"{100.0 * value:+.3g} %"
+    """Return a fraction as a percentage with three significant digits: +0.0071%, +13.1%."""
+    return MISSING if value is None or not math.isfinite(value) else f"{100.0 * value:+.3g}%"
 
 
 def counted(count: int, name: str) -> str:
@@ -19,8 +19,8 @@ def counted(count: int, name: str) -> str:
 
 
 def share(value: float | None) -> str:
-    """Return 0.1 as 10.0 %."""
-    return MISSING if value is None or not math.isfinite(value) else f"{100.0 * value:.1f} %"
+    """Return 0.1 as 10.0%."""
+    return MISSING if value is None or not math.isfinite(value) else f"{100.0 * value:.1f}%"
 
 
 def ratio(value: float | None) -> str:

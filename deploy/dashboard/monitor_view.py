@@ -21,7 +21,7 @@ STATISTICS = {
 class Statistic:
     """A statistic of the live monitor; missing values are None.
 
-    low, high: the central 90 % of live values if the policy trades as scored.
+    low, high: the central 90% of live values if the policy trades as scored.
     p: chance of a value at least as bad in that case.
     """
 

@@ -229,7 +229,7 @@ def _monitor(found: MonitorView) -> RenderableType:
     )
     if not found.statistics:
         return title
-    table = _table("", ("",), ("live", "scored", "90 % lie in", "p"))
+    table = _table("", ("",), ("live", "scored", "90% lie in", "p"))
     table.title = None
     for one in found.statistics:
         between = f"{figure(one.low)} … {figure(one.high)}"

@@ -9,7 +9,7 @@ tested against each other player, on the same games:
   above 1/2, where games with equal returns are left out (a sign test).
 
 A few games can raise the mean alone, and a majority alone can hide large losses. The intervals have
-a confidence of 95 % at the first evaluation, 97.5 % at the second, and so on, so the probability
+a confidence of 95% at the first evaluation, 97.5% at the second, and so on, so the probability
 that a player without an advantage ever passes is at most 1/20 (one-sided). Requiring both tests,
 and against every baseline player, only lowers it.
 """
@@ -42,9 +42,9 @@ class GameEvidence:
 
 
 def format_interval(found: Interval) -> str:
-    """Format mean and interval: `+12.3 (95 %: +10.1 to +14.2)`."""
+    """Format mean and interval: `+12.3 (95%: +10.1 to +14.2)`."""
     return (
-        f"{found.mean:+.4g} ({100 * found.confidence:.4g} %: {found.low:+.4g} to {found.high:+.4g})"
+        f"{found.mean:+.4g} ({100 * found.confidence:.4g}%: {found.low:+.4g} to {found.high:+.4g})"
     )
 
 
@@ -97,7 +97,7 @@ def _share(_: Panel, other: Opponent, name: str) -> Measured:
     share = other.share
     said = (
         f"{ahead_in(other)} against {name}; of the games that differ, {share.mean:.0%} "
-        f"({100 * share.confidence:.4g} %: {share.low:.0%} to {share.high:.0%})"
+        f"({100 * share.confidence:.4g}%: {share.low:.0%} to {share.high:.0%})"
     )
     return Measured(share.low, said)
 

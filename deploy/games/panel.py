@@ -149,7 +149,7 @@ def panel_seed(study_seed: int, look: int) -> int:
 
 
 def confidence(look: int) -> float:
-    """Confidence of the deciding intervals at evaluation 1, 2, …: 95 %, 97.5 %, …"""
+    """Confidence of the deciding intervals at evaluation 1, 2, …: 95%, 97.5%, …"""
     return 1.0 - gate_level(look)
 
 

@@ -43,11 +43,11 @@ READING = (
         "Number of evaluations",
         "After enough evaluations some candidate passes by luck. So all evaluations on a game's "
         "panel are counted, each plays new games, and each is twice as strict as the one before: "
-        "its intervals have a confidence of 95 %, 97.5 %, 98.75 % and so on.",
+        "its intervals have a confidence of 95%, 97.5%, 98.75% and so on.",
     ),
     (
         "The picture",
-        "Left: each player's mean return with its 95 % interval, and every game of the candidate "
+        "Left: each player's mean return with its 95% interval, and every game of the candidate "
         "as a dot. Right: the difference of the candidate's mean to that of each player; green "
         "where both rules are met.",
     ),

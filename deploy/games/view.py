@@ -79,7 +79,7 @@ def panel_table(panel: Mapping[str, Any], who: str) -> Table:
         others.insert(0, (f"champion {panel['champion']['name']}", panel["champion"]))
     strict = {100 * found["difference"]["confidence"] for _, found in others}
     table.add_column("player")
-    for name in ("mean", "95 %", "ahead by", f"{max(strict, default=95):.4g} %", "ahead in"):
+    for name in ("mean", "95%", "ahead by", f"{max(strict, default=95):.4g}%", "ahead in"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_row(Text(who, style="bold"), *_mean(panel["own"]), "", "", "")
     for other, found in others:

@@ -24,8 +24,8 @@ from envs.support.formatting import percent
 CROSS_VALIDATION, HOLDOUT = "cross-validation", "hold-out"  # the stages
 
 # With fewer batches the hold-out's test rejects too often (scripts/bench/gate_statistics.py): at a
-# level of .05 in up to 8 % of series without an advantage that have at least `ENOUGH_BARS` bars,
-# and in up to 20 % of series of 100 bars.
+# level of .05 in up to 8% of series without an advantage that have at least `ENOUGH_BARS` bars,
+# and in up to 20% of series of 100 bars.
 FEW_BATCHES, ENOUGH_BARS = 30, 300
 
 

@@ -72,7 +72,7 @@ READING = (
         "Better than luck?",
         "The information ratio is the Sharpe ratio (return per risk) of the returns in excess of "
         "equal weight. Grey: all trials that reached the final rung. Red: the expected best of "
-        "that many trials without any skill. Dashed: the ratio that is needed to be 95 % sure that "
+        "that many trials without any skill. Dashed: the ratio that is needed to be 95% sure that "
         "it is more than that (deflated Sharpe ratio).",
     ),
     (
@@ -80,7 +80,7 @@ READING = (
         "The bars are cut in halves in thousands of ways. Each time, the trial that is best on one "
         "half is ranked on the other. If choosing the best means anything, it mostly ranks above "
         "the median there (right of 0). The share of halves in which it does not is the "
-        "probability of back-test overfitting (PBO); pure chance gives 50 %.",
+        "probability of back-test overfitting (PBO); pure chance gives 50%.",
     ),
     (
         "Good in every fold?",

@@ -4,7 +4,7 @@ Two policies are compared by the differences of their returns over the same bars
 common movements of the market cancel.
 
 The bootstrap takes the estimated variance of the mean as known. With few bars and strong
-autocorrelation it therefore rejects too often (13 % at a level of .05 for an AR(1) process with
+autocorrelation it therefore rejects too often (13% at a level of .05 for an AR(1) process with
 coefficient .9 and 300 bars). So the p value is the larger of two: that of the bootstrap, and that
 of a t-test of batch means, which accounts for the small number of independent values. With little
 autocorrelation or many bars the two agree. scripts/bench/gate_statistics.py measures the remaining
@@ -39,7 +39,7 @@ class Bootstrap:
     Attributes:
         mean: the sample mean, per bar.
         p: the larger p value of the bootstrap and of the t-test of batch means.
-        low: lower end of the 90 % bootstrap interval of the mean.
+        low: lower end of the 90% bootstrap interval of the mean.
         high: upper end of that interval.
         block: expected length of a block in bars.
         bars: number of values, n.

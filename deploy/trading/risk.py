@@ -3,7 +3,7 @@
 Replays and live traders run the same code. Limits per position and the cash reserve are parameters
 of the bundle that `plan_orders` applies; `tightened` makes them stricter, never looser. A rule
 about the whole account judges the situation after every bar. The strictest verdicts together are
-applied to the planned orders. All rules are off by default. Shares are fractions (0.2 is 20 %),
+applied to the planned orders. All rules are off by default. Shares are fractions (0.2 is 20%),
 durations are seconds.
 
 A rule that stops trading sells at the next bar's open, like any order. Losses until then remain.

@@ -1,6 +1,6 @@
 """Limits of the risk rules, and how they are written on the command line.
 
-Shares are fractions (0.2 is 20 %), durations are seconds.
+Shares are fractions (0.2 is 20%), durations are seconds.
 """
 
 from __future__ import annotations
@@ -117,12 +117,12 @@ def _flag(name: str) -> str:
     return name.replace("_", "-")
 
 
-_SHARE = "a share above 0 and below 1 (0.2 is 20 %)"
+_SHARE = "a share above 0 and below 1 (0.2 is 20%)"
 _TIME = "a number of seconds, minutes, hours or days above 0"
 # Example, requirement, and its check.
 _LIMITS: dict[str, tuple[str, str, Callable[[float], bool]]] = {
-    "max_position": ("0.5", "a share above 0, at most 1 (0.5 is 50 %)", lambda v: 0 < v <= 1),
-    "cash_reserve": ("0.1", "a share from 0 to below 1 (0.1 is 10 %)", lambda v: 0 <= v < 1),
+    "max_position": ("0.5", "a share above 0, at most 1 (0.5 is 50%)", lambda v: 0 < v <= 1),
+    "cash_reserve": ("0.1", "a share from 0 to below 1 (0.1 is 10%)", lambda v: 0 <= v < 1),
     "trailing_stop": ("0.1", _SHARE, lambda v: 0 < v < 1),
     "drawdown": ("0.2", _SHARE, lambda v: 0 < v < 1),
     "cooldown": ("24h", _TIME, lambda v: v > 0),

@@ -304,7 +304,7 @@ def _bars_needed(
     lookback: int,
     memory: int,
 ) -> int:
-    """Return about the fewest bars that can be divided (to 1 %).
+    """Return about the fewest bars that can be divided (to 1%).
 
     0 if a hundred times as many bars are still too few.
     """

@@ -10,18 +10,18 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def percent(value: float | None, digits: int = 2) -> str:
-    """Format a fraction as a signed percentage: 0.1 is "+10.00 %".
+    """Format a fraction as a signed percentage: 0.1 is "+10.00%".
 
-    No decimals from 1,000 % on; `MISSING` for None and for numbers that are not finite.
+    No decimals from 1,000% on; `MISSING` for None and for numbers that are not finite.
     """
     if value is None or not math.isfinite(value):
         return MISSING
-    return f"{100.0 * value:+,.{digits if abs(value) < 10 else 0}f} %"
+    return f"{100.0 * value:+,.{digits if abs(value) < 10 else 0}f}%"
 
 
 def short_percent(value: float) -> str:
-    """Format a fraction as an unsigned percentage of at most four digits: 0.2 is "20 %"."""
-    return f"{100.0 * value:.4g} %"
+    """Format a fraction as an unsigned percentage of at most four digits: 0.2 is "20%"."""
+    return f"{100.0 * value:.4g}%"
 
 
 def sparkline(values: Sequence[float], *, lowest: float | None = None) -> str:

@@ -293,7 +293,7 @@ class TrainFlags:
         _option(
             MACHINE,
             "Resident memory in GiB above which the worker requeues its trials at the next rung "
-            "and restarts itself with the same process id; 0: no limit. Default: 70 % of the memory "
+            "and restarts itself with the same process id; 0: no limit. Default: 70% of the memory "
             "of the machine or control group.",
             min=0,
         ),

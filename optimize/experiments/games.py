@@ -58,7 +58,7 @@ class GameEvaluation(Evaluation):
     def metrics(self) -> dict[str, float]:
         """Return the metrics of the trial.
 
-        iqm with its 95 % bootstrap interval over seeds; mean, deviation and minimum of the return
+        iqm with its 95% bootstrap interval over seeds; mean, deviation and minimum of the return
         over all episodes; mean length of an episode.
         """
         low, high = interval(np.array(self.scores))
@@ -320,7 +320,7 @@ def draw_returns(folder: Path, title: str) -> None:
     axes.axhline(
         float(interquartile_mean(means)),
         color="tab:orange",
-        label="interquartile mean of the seeds, 95 %",
+        label="interquartile mean of the seeds, 95%",
     )
     axes.axhspan(low, high, color="tab:orange", alpha=0.15)
     axes.set_xticks(range(len(means)))

@@ -38,7 +38,7 @@ def outlook(
 
     Returns:
         None for a game, whose gate plays further games. Otherwise:
-        planned_sharpe: ratio for a deflated Sharpe ratio of 95 % if the trials are independent and
+        planned_sharpe: ratio for a deflated Sharpe ratio of 95% if the trials are independent and
             without skill, and their returns normal; None if no ratio suffices.
         needed_sharpe: the same, measured on the best trial's median path from the spread and
             correlation of the trials, as the gate requires it; as planned if it cannot be measured

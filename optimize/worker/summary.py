@@ -135,7 +135,7 @@ def _game_table(metrics: Mapping[str, Any]) -> Table:
     table.add_column("")
     table.add_column("policy", justify="right")
     table.add_row("return, interquartile mean over seeds", f"{metrics['iqm']:,.2f}")
-    table.add_row("its 95 % interval", f"{metrics['iqm_low']:,.2f} … {metrics['iqm_high']:,.2f}")
+    table.add_row("its 95% interval", f"{metrics['iqm_low']:,.2f} … {metrics['iqm_high']:,.2f}")
     table.add_row(
         "mean and deviation of an episode", f"{metrics['mean']:,.2f} ± {metrics['deviation']:,.2f}"
     )

@@ -51,9 +51,7 @@ class GpuUse:
     total: int
 
     def __str__(self) -> str:
-        return f"{self.share:.0%} · {self.used / 2**30:.1f}/{self.total / 2**30:.1f} GiB".replace(
-            "%", " %"
-        )
+        return f"{self.share:.0%} · {self.used / 2**30:.1f}/{self.total / 2**30:.1f} GiB"
 
 
 class GpuMeter:

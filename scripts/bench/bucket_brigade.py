@@ -36,7 +36,7 @@ from envs.games.play import EpisodeResults, play_episodes
 GOAL = 50_000
 SIZES = (64, 512, 2048, 8192, 32768)
 REFERENCE = Path(__file__).resolve().parents[3] / "shared" / "reference"
-# Published team reward per night over 1,000 games, with 95 % intervals of about ± 6.
+# Published team reward per night over 1,000 games, with 95% intervals of about ± 6.
 PUBLISHED = {
     ("random", "default"): 251.2,
     ("random", "easy"): 355.1,

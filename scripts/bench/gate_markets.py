@@ -3,7 +3,7 @@
 null: the demo market without its edge, with demeaned returns in random order, traded without costs.
 There is nothing to find, so any performance of a study's best trial is luck.
 
-planted-1 … planted-3: log prices with a mean-reverting part of 4, 8 and 16 % (φ = 0.97), visible
+planted-1 … planted-3: log prices with a mean-reverting part of 4, 8 and 16% (φ = 0.97), visible
 only through the ordinary features, with fee and slippage. The search space includes learning rates
 at which little is learned, so that trials differ, as in any search: among equally good trials, the
 selection of the best is luck even if all have skill.

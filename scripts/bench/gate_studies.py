@@ -3,7 +3,7 @@
 The markets are those of gate_markets.py. Each study is trained by the real worker and judged by the
 real promotion with its own registry, so each hold-out is evaluated for the first time. Required: at
 most 2 of 40 promotions on the null market; a promotion rate that increases with the planted edge
-and reaches 80 % at the strongest; the leaked oracle always passes.
+and reaches 80% at the strongest; the leaked oracle always passes.
 
 For comparison, a gate without statistics: promote the best trial if it beat equal weight in
 cross-validation and on the hold-out.
@@ -34,7 +34,7 @@ from envs.crypto.study_data import load_study_bars, study_splits
 
 COUNTS = {"null": 40, "planted-1": 10, "planted-2": 10, "planted-3": 10, "oracle": 5}
 NULL_LIMIT, POWER = 2, 0.8
-# Prices that swing by 16 % fall by more than the gate's limit of 35 % in any portfolio. The subject
+# Prices that swing by 16% fall by more than the gate's limit of 35% in any portfolio. The subject
 # here is the statistics, so the limit is raised.
 LIMITS = {"planted-3": {"max-drawdown": 0.5}}
 

@@ -12,7 +12,7 @@ members at once as fill the GPU (--members and --num-envs, set by hand). Measure
     evaluation      one pass of all members over their test groups
 
 The time of 500 trials without pruning is EXTRAPOLATED from these. The predecessor reports "< 20
-hours at 75-85 % utilisation" on a GPU with 16 GB. --curves also trains the same members in full
+hours at 75-85% utilisation" on a GPU with 16 GB. --curves also trains the same members in full
 precision and prints the mean rewards of both, since a precision that learns worse is no speed-up.
 
     python scripts/bench/gpu.py --device cuda [--precision tf32] [--save FILE]

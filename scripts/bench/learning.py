@@ -3,7 +3,7 @@
 oracle: the demo market without its edge, with features that leak the next day's return. Any working
 learner beats equal weight in every test group.
 
-planted: log prices with a mean-reverting part (standard deviation 4 %, φ = 0.97), visible only
+planted: log prices with a mean-reverting part (standard deviation 4%, φ = 0.97), visible only
 through the ordinary features. It must earn more than its fees.
 
 shuffled: the planted market with its returns in random order. There is nothing to learn, so results

@@ -14,7 +14,7 @@ profiled by timing the engine's own calls:
 Operations are counted from shapes: 2 per multiplication with a weight, as often as the algorithm
 needs it (one actor pass per step, one critic pass per transition; per epoch and transition one
 forward pass, one product for the weights' gradients and, except in the first layer, one for the
-inputs'). Biases, activation functions, normalisation and Adam are not counted. So 100 % cannot be
+inputs'). Biases, activation functions, normalisation and Adam are not counted. So 100% cannot be
 reached.
 
     python scripts/bench/roofline.py [--save scripts/bench/results/roofline.json]

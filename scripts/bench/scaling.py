@@ -155,7 +155,7 @@ def choice(args: argparse.Namespace) -> list[dict[str, Any]]:
             f"\n{width}x{width}, {handle.spec.slots} members: "
             + ", ".join(f"{n} {v:,.0f}" for n, v in speeds.items())
         )
-        print(f"  chosen {chosen}, best {best}: {share:.1%} of the best (goal 90 %)", flush=True)
+        print(f"  chosen {chosen}, best {best}: {share:.1%} of the best (goal 90%)", flush=True)
         rows.append(
             {
                 "width": width,

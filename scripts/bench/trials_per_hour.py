@@ -175,7 +175,7 @@ def report(result: dict[str, Any]) -> None:
     result["shares_of_worker"] = phases
     host = sum(share for name, share in phases.items() if name not in ("training", "evaluation"))
     result["host_share"] = host
-    print(f"  host work (all but training and evaluation): {host:.2%} (goal: under 3 %)")
+    print(f"  host work (all but training and evaluation): {host:.2%} (goal: under 3%)")
 
 
 def pruning(args: argparse.Namespace, folder: Path) -> dict[str, Any]:

@@ -6,8 +6,8 @@ cancel. Repeated tests inflate the chance of a false positive, so a comparison i
 both have traded for 14, 28, 56, 112, ... whole days, and the level shrinks with the number of
 comparisons that all challengers together have had with the present champion: comparison j has the
 level 0.05/(j(j+1)), and these levels sum to 0.05. A challenger that is not better therefore
-replaces a champion with probability 5 % at most. To lose wrongly costs a challenger its place but
-no money, so that is tested at 5 % each time.
+replaces a champion with probability 5% at most. To lose wrongly costs a challenger its place but
+no money, so that is tested at 5% each time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Comparison:
     outcome: "too early" before the first comparison is due.
     text: the outcome in a sentence.
     days, bars: compared; 0 if it is too early.
-    advantage: growth of the challenger over that of the champion; 0.01 is 1 % ahead.
+    advantage: growth of the challenger over that of the champion; 0.01 is 1% ahead.
     p: probability of such an advantage without a difference; below `level`, it is better.
     p_worse: probability of such a disadvantage without a difference.
     """

@@ -70,7 +70,7 @@ class Tracking:
     """The account against the simulator over `bars` bars.
 
     error: annualised standard deviation of the difference of returns per bar.
-    gap: growth of the account over that of the simulator; 0.01 is 1 % ahead.
+    gap: growth of the account over that of the simulator; 0.01 is 1% ahead.
     worst: largest difference in a bar, signed; worst_bar: its index in the record.
     """
 
@@ -86,7 +86,7 @@ class LiveStatistic:
     """One statistic, live and scored.
 
     p: chance of a live value at least as bad if the policy trades as scored.
-    low, high: the central 90 % of live values in that case.
+    low, high: the central 90% of live values in that case.
     """
 
     live: float

@@ -3,7 +3,7 @@
 The demo market. An asset's log price is a random walk plus a mean-reverting deviation:
 
     log p_{t,i} = w_{t,i} + d_{t,i}
-    d_{t,i} = φ · d_{t-1,i} + innovation,  with a stationary standard deviation of `edge` · 5 %
+    d_{t,i} = φ · d_{t-1,i} + innovation,  with a stationary standard deviation of `edge` · 5%
 
 The walk has a common and an idiosyncratic part and a drift that depends on the regime. Four regimes
 (quiet, rising, falling, turbulent) follow each other as a Markov chain and set drift and
@@ -12,7 +12,7 @@ moves cluster. Innovations are Student-t, for fat tails. Volume follows volatili
 move and the time of day. A bar opens very close to the previous close.
 
 The learnable structure is the mean reversion: at φ = 0.95 half of a deviation is gone after 14
-bars, while a round trip costs 0.6 % with the default fee and slippage. A policy sees it only
+bars, while a round trip costs 0.6% with the default fee and slippage. A policy sees it only
 through the ordinary features (recent returns, RSI, CCI, …). A hand-written rule earns an excess log
 growth of about 8 per year over equal weight after costs. No real market offers that much; it lets a
 small study find some of it within minutes.
@@ -98,8 +98,8 @@ def make_planted_market(
 ) -> Bars:
     """Make a market with only the planted edge: Gaussian, one regime, constant volatility.
 
-    For tests of learning and of the gate's power. Log prices are a random walk (common 0.4 %,
-    idiosyncratic 0.3 % per bar, no drift) plus an AR(1) deviation per asset.
+    For tests of learning and of the gate's power. Log prices are a random walk (common 0.4%,
+    idiosyncratic 0.3% per bar, no drift) plus an AR(1) deviation per asset.
 
     Args:
         seed: at least 0.
@@ -130,7 +130,7 @@ def shuffled(bars: Bars, seed: int) -> Bars:
     assets at once. So their distribution and the assets' correlation stay the same. Each asset's
     mean simple return is removed; otherwise the shuffle would spread one asset's luck evenly over
     the whole range, where it could be learned. The first bar stays in place. Drawing without
-    replacement fixes the last price, which pulls prices towards it: worth about 2 % of the planted
+    replacement fixes the last price, which pulls prices towards it: worth about 2% of the planted
     edge.
     """
     rng = np.random.default_rng([seed, 3])

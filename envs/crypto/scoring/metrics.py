@@ -32,7 +32,7 @@ ROUNDING = 1e-15  # rounding error of a ratio of two money values near 1
 
 @dataclass(frozen=True)
 class Metrics:
-    """Metrics of one path or window. Fractions are 0 … 1, returns are fractions (0.1 is 10 %).
+    """Metrics of one path or window. Fractions are 0 … 1, returns are fractions (0.1 is 10%).
 
     Attributes:
         sharpe: annualised Sharpe ratio of the returns.
@@ -313,7 +313,7 @@ def objective(
 ) -> Objective:
     """Compute a trial's objective: mean over paths of the score - std_weight · std over paths.
 
-    A path with fewer than 30 trades or a mean exposure under 5 % scores min(0, its score) - 1, with
+    A path with fewer than 30 trades or a mean exposure under 5% scores min(0, its score) - 1, with
     a reason. Otherwise, in a falling market, a policy that never trades would win the search. The
     standard deviation divides by φ, because these are all paths and not a sample; it is 0 for one.
 
@@ -349,7 +349,7 @@ def _deviation(values: Array) -> float:
     if values.size < 2:
         return 0.0
     deviation = float(np.std(values, ddof=1))
-    # The threshold is relative to the values' size, since constant returns of 1 % differ by more
+    # The threshold is relative to the values' size, since constant returns of 1% differ by more
     # rounding than returns of 0.
     return deviation if deviation > max(ROUNDING, 1e-12 * float(np.max(np.abs(values)))) else 0.0
 

@@ -264,11 +264,11 @@ def fill(folder: Path, *, bars: int = 24 * 75) -> list[tuple[TraderStore, MadeSe
     )
     alive = [(store, full)]
     registry.promote("halted-1h", made[1], expected=None, reason="met every rule on the hold-out")
-    noted = {"monitor": ALERT, "risk": ["daily loss of 5.1 %, limit 5 %"]}
+    noted = {"monitor": ALERT, "risk": ["daily loss of 5.1%, limit 5%"]}
     alive.append(
         (store, write_session(store, "halted-1h", made[1:2], bars=24 * 20, seed=1, state=noted))
     )
-    store.halt("halted-1h", "portfolio drawdown of 20.3 %, limit 20 %", sells=True)
+    store.halt("halted-1h", "portfolio drawdown of 20.3%, limit 20%", sells=True)
     registry.promote("never-1h", made[2], expected=None, reason="met every rule on the hold-out")
     registry.promote("silent-1h", made[3], expected=None, reason="met every rule on the hold-out")
     write_session(

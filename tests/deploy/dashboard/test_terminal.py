@@ -79,8 +79,8 @@ def test_a_screen_fits_any_terminal(made: Made, width: int) -> None:
 def test_a_halt_and_what_risk_rules_say_stand_on_top(made: Made) -> None:
     text = on_screen(made, "halted-1h")
     assert "slot halted-1h  halted" in text.splitlines()[0]
-    assert "portfolio drawdown of 20.3 %" in text
-    assert "daily loss of 5.1 %" in text
+    assert "portfolio drawdown of 20.3%" in text
+    assert "daily loss of 5.1%" in text
 
 
 def test_once_prints_all_slots_or_one(made: Made) -> None:
@@ -191,9 +191,9 @@ def test_lengths_of_time_are_told_in_their_largest_unit(seconds: float, says: st
 
 def test_numbers_are_written_for_people() -> None:
     assert [percent(value) for value in (0.1, -0.001234, 123.0, None, float("nan"))] == [
-        "+10.00 %",
-        "-0.12 %",
-        "+12,300 %",
+        "+10.00%",
+        "-0.12%",
+        "+12,300%",
         "–",
         "–",
     ]

@@ -294,7 +294,7 @@ def test_all_slots_are_found(made: Made) -> None:
 def test_a_halted_trader_says_why_and_how_to_go_on(made: Made) -> None:
     found = made.view("halted-1h").health
     assert (found.state, found.level) == ("halted", "warning")
-    assert "portfolio drawdown of 20.3 %" in found.sentences[0]
+    assert "portfolio drawdown of 20.3%" in found.sentences[0]
     assert "sells everything" in found.sentences[0]
     assert "resume halted-1h" in found.sentences[0]
 
@@ -358,7 +358,7 @@ def test_the_monitors_words_are_read_whatever_they_are(made: Made) -> None:
         9.4e-5,
         0.41,
     )
-    assert found.facts["tracking error a year"] == "+0.21 %"
+    assert found.facts["tracking error a year"] == "+0.21%"
     assert found.facts["next look at"] == "2,688"
     halted = made.view("halted-1h").monitor
     assert halted is not None

@@ -211,7 +211,7 @@ def test_the_page_of_a_slot_shows_everything_of_it(made: Made) -> None:
     for word in (
         *words,
         f"{view.accounts[0].value:,.2f}",
-        f"{100 * view.accounts[0].total_return:+.2f} %",
+        f"{100 * view.accounts[0].total_return:+.2f}%",
     ):
         assert word in answer.text, word
     picture = figures(answer)["equity"]
@@ -237,7 +237,7 @@ def test_every_slot_is_a_tab_and_the_first_one_is_shown(made: Made) -> None:
         assert f'href="/?slot={slot}"' in first.text
         assert Checked(get(asked, f"/?slot={slot}").text)
     assert "demo-1h <span" in first.text
-    assert "portfolio drawdown of 20.3 %" in get(asked, "/?slot=halted-1h").text
+    assert "portfolio drawdown of 20.3%" in get(asked, "/?slot=halted-1h").text
     assert "No heartbeat" in get(asked, "/?slot=silent-1h").text
 
 
@@ -391,7 +391,7 @@ def test_the_training_page_shows_rate_time_left_best_and_gpu(made: Made) -> None
         "40.0",
         "8 min",
         "+0.9000",
-        "93 %",
+        "93%",
         "20.0/80.0 GiB",
         "1,200,000",
         "diverged",

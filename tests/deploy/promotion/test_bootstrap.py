@@ -96,7 +96,7 @@ def test_without_a_mean_it_says_so_in_about_the_promised_share(phi: float) -> No
 
 
 def test_few_bars_that_hang_together_reject_little_more_often_than_promised() -> None:
-    """The bootstrap alone says "above 0" at .05 in 13 % of such series without a mean, and at .0125 in 6 %."""
+    """The bootstrap alone says "above 0" at .05 in 13% of such series without a mean, and at .0125 in 6%."""
     found = [
         mean_above_zero(series(seed, 500, 0.9)[200:], seed=seed, draws=300) for seed in range(400)
     ]

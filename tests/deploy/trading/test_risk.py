@@ -78,7 +78,7 @@ def test_limits_are_shares_and_seconds() -> None:
         (["daily_loss=0.2"], "no such rule"),
         (
             ["drawdown=20"],
-            r"--risk drawdown=20: it must be a share above 0 and below 1 \(0.2 is 20 %\)",
+            r"--risk drawdown=20: it must be a share above 0 and below 1 \(0.2 is 20%\)",
         ),
         (["drawdown=20%"], "like drawdown=0.2"),
         (["drawdown"], "like drawdown=0.2"),
@@ -120,8 +120,8 @@ def test_rules_are_off_unless_asked_for_and_say_what_they_do() -> None:
         RiskLimits(drawdown=0.2, cooldown=5400.0, daily_loss=0.05, orders_per_hour=9, stale=900.0)
     ).words
     assert words == (
-        "sells everything once the account is 20 % below its highest value, and buys nothing for 90m",
-        "sells everything once a UTC day has lost 5 %, and buys nothing until the next day",
+        "sells everything once the account is 20% below its highest value, and buys nothing for 90m",
+        "sells everything once a UTC day has lost 5%, and buys nothing until the next day",
         "sends at most 9 orders in any 60 minutes, closing positions first",
         "sends nothing if the newest bar closed more than 15m ago",
     )
@@ -155,7 +155,7 @@ def test_a_drawdown_stop_ends_and_the_same_fall_does_not_start_it_again() -> Non
     first = RiskRules(RiskLimits(drawdown=0.2))
     (reason,) = [first.judge(Situation(0, value=v, **FRESH)) for v in (100.0, 75.0)][1].reasons
     assert reason == (
-        "drawdown stop: 25 % below the highest value, 100.00; nothing is bought until 1970-01-02T00:00:00Z"
+        "drawdown stop: 25% below the highest value, 100.00; nothing is bought until 1970-01-02T00:00:00Z"
     )
 
 

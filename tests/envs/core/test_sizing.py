@@ -116,5 +116,5 @@ def test_the_older_control_groups_count_too(
 def test_a_size_has_to_be_closer_than_a_measurement_may_be_off() -> None:
     speeds = {1: 80.0, 2: 92.0, 4: 96.0, 8: 100.0}
     choice = choose_num_envs(lambda number: Measurement(speeds[number]), upper=8)
-    assert choice.num_envs == 4  # 92 would do within 10 %, if all of them were exact
+    assert choice.num_envs == 4  # 92 would do within 10%, if all of them were exact
     assert "4 envs: the fewest within 5% of the fastest" in choice.lines()[-1]

@@ -100,7 +100,7 @@ def test_sells(action: float, scale: float, sold: float, whole: bool, dropped: i
     ("action", "params", "bought", "dropped"),
     [
         (1.0, EnvParams(action_scale=0.1), 200.0, 0),
-        (1.0, EnvParams(action_scale=0.1, max_position=0.55), 100.0, 0),  # room for 5 % of V
+        (1.0, EnvParams(action_scale=0.1, max_position=0.55), 100.0, 0),  # room for 5% of V
         (
             1.0,
             EnvParams(action_scale=0.1, max_position=0.4),

@@ -260,7 +260,7 @@ def test_the_gpu_and_the_retries_are_among_the_figures(
     assert 100 <= seen["sweepd_heartbeat_age_seconds"] < 110
     with pytest.raises(OSError, match="refused"):
         _scrape(port)
-    assert str(GpuUse(0.83, 12 * 2**30, 139 * 2**30)) == "83 % · 12.0/139.0 GiB"
+    assert str(GpuUse(0.83, 12 * 2**30, 139 * 2**30)) == "83% · 12.0/139.0 GiB"
 
 
 def test_without_prometheus_client_the_missing_extra_is_named(

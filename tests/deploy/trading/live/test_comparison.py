@@ -1,4 +1,4 @@
-"""The arena's statistics: looks at fixed days, 5 % for all of them together, and benchmarks that hold what they say."""
+"""The arena's statistics: looks at fixed days, 5% for all of them together, and benchmarks that hold what they say."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def test_a_deep_fall_is_seen_though_the_mean_came_back() -> None:
     scored, scored_equal = record(rng, SCORED, 0.1)
     live, equal = record(rng, 336, 0.1)
     path = np.zeros(336)
-    path[100:130], path[200:230] = -0.03, 0.03  # everybody falls by 60 %, and recovers
+    path[100:130], path[200:230] = -0.03, 0.03  # everybody falls by 60%, and recovers
     found = judge_record(live + path, equal + path, None, scored, scored_equal, HOURLY, seed=0)
     assert found.drawdown is not None
     assert found.edge is not None
@@ -238,10 +238,10 @@ def test_tracking_is_measured_as_stated() -> None:
 @pytest.mark.parametrize(
     ("difference", "verdict"),
     [
-        (lambda n: np.full(n, 2e-5), "as scored"),  # 0.3 % apart
-        (lambda n: np.full(n, -2e-4), "tracking off"),  # 3.3 % apart
-        (lambda n: np.where(np.arange(n) % 2, 1e-4, -1e-4), "as scored"),  # 0.9 % a year
-        (lambda n: np.where(np.arange(n) % 2, 1e-3, -1e-3), "tracking off"),  # 9 % a year
+        (lambda n: np.full(n, 2e-5), "as scored"),  # 0.3% apart
+        (lambda n: np.full(n, -2e-4), "tracking off"),  # 3.3% apart
+        (lambda n: np.where(np.arange(n) % 2, 1e-4, -1e-4), "as scored"),  # 0.9% a year
+        (lambda n: np.where(np.arange(n) % 2, 1e-3, -1e-3), "tracking off"),  # 9% a year
         (lambda n: 1e-3 * (np.arange(n) == 7), "as scored"),  # a single bad fill
     ],
 )

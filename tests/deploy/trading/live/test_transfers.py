@@ -207,7 +207,7 @@ def with_late_fees(world: World, rate: str) -> None:
 def test_many_small_late_fees_are_losses_that_a_drawdown_stop_sees(
     tmp_path: Path, exchange: Exchange, rate: str
 ) -> None:
-    """Without late fees, the account falls by 9 % from its highest value; with them, by 11 %."""
+    """Without late fees, the account falls by 9% from its highest value; with them, by 11%."""
     world = World(
         tmp_path, bundle_of(), bars_of(), FIRST, exchange, {"limits": RiskLimits(drawdown=0.1)}
     )
@@ -300,7 +300,7 @@ def test_limits_move_along_with_a_transfer() -> None:
         False,
         False,
         True,
-    ]  # 5 % and 13 % of the day
+    ]  # 5% and 13% of the day
     assert judge([(100, 0), (0, -100), (0, 0), (50, 50), (44, 0)]) == [
         False,
         False,

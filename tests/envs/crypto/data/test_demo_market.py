@@ -211,7 +211,7 @@ def mean_reversion(
 ) -> Metrics:
     """A hand-written rule: buy assets below their three-day mean, sell those above.
 
-    Orders are decided at the close and fill at the next open with slippage and fee; 2 % stay in
+    Orders are decided at the close and fill at the next open with slippage and fee; 2% stay in
     cash. The benchmark is equal weight, bought at the first fill with the same costs.
     """
     close, open_ = bars.close, bars.open
@@ -253,7 +253,7 @@ def mean_reversion(
 
 
 def test_the_edge_survives_costs() -> None:
-    """After 0.25 % fees and 0.05 % slippage the rule beats equal weight; without the edge not."""
+    """After 0.25% fees and 0.05% slippage the rule beats equal weight; without the edge not."""
     growth = [mean_reversion(make_demo_market(seed, bars=5000)).excess_growth for seed in range(3)]
     assert min(growth) > 2.0
     assert np.mean(growth) > 4.0
@@ -274,7 +274,7 @@ def test_the_planted_edge_survives_costs_and_its_shuffle_has_none() -> None:
 
 
 def test_what_a_shuffle_leaves_over_many_draws() -> None:
-    """Without costs, a contrarian gets less than 5 % of what the planted market gives.
+    """Without costs, a contrarian gets less than 5% of what the planted market gives.
 
     The rest comes from the fixed last price of a shuffle, so there is nothing to learn.
     """
