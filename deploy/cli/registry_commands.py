@@ -34,6 +34,7 @@ from deploy.registry.records import Slot
 from deploy.registry.registry import Registry
 from envs.crypto.data.bars import load_bars
 from envs.support.errors import InputError, RunError
+from envs.support.formatting import counted
 from envs.support.terminal import Terminal
 
 REFERENCE = (
@@ -287,7 +288,7 @@ def gc_command(
         garbage_view(found, "Removed" if delete else "Needed by no slot"), highlight=False
     )
     typer.echo(
-        f"{len(found)} folder(s), {size / 1e6:.2f} MB"
+        f"{counted(len(found), 'folder')}, {size / 1e6:.2f} MB"
         + (" removed" if delete else "; --delete removes them")
     )
 

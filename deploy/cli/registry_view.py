@@ -13,11 +13,11 @@ from deploy.market.bundle import Bundle
 from deploy.market.verify import Verification, stored_metrics
 from deploy.promotion.findings import SYNTHETIC, short, verdict
 from deploy.promotion.rules import loosened
-from deploy.promotion.views import bundle_panel, columns, identity_table, minute, plain_value
+from deploy.promotion.views import bundle_panel, columns, identity_table, plain_value
 from deploy.registry.bundle_files import StoredBundle
 from deploy.registry.records import Event, Garbage, Slot, Version
 from deploy.registry.registry import Registry
-from envs.support.formatting import percent
+from envs.support.formatting import minute, percent
 
 SHOWN_EVENTS = 20
 # Parts of the manifest that `diff` leaves out: they follow from others, or are shown elsewhere.

@@ -13,11 +13,6 @@ def figure(value: float | None) -> str:
     return MISSING if value is None or not math.isfinite(value) else f"{100.0 * value:+.3g}%"
 
 
-def counted(count: int, name: str) -> str:
-    """Return 1 bar, 2 bars."""
-    return f"{count} {name}" if count == 1 else f"{count} {name}s"
-
-
 def share(value: float | None) -> str:
     """Return 0.1 as 10.0%."""
     return MISSING if value is None or not math.isfinite(value) else f"{100.0 * value:.1f}%"
@@ -50,11 +45,6 @@ def moment(seconds: float | None) -> str:
         if seconds is None
         else f"{dt.datetime.fromtimestamp(seconds, dt.UTC):%Y-%m-%d %H:%M}"
     )
-
-
-def minute(text: str | None) -> str:
-    """Return 2026-01-02T03:04:05.678Z as 2026-01-02 03:04."""
-    return MISSING if text is None else text[:16].replace("T", " ")
 
 
 def seconds_of(text: str) -> float:

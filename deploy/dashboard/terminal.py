@@ -8,23 +8,12 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from deploy.dashboard.formatting import (
-    counted,
-    figure,
-    minute,
-    moment,
-    money,
-    price,
-    ratio,
-    share,
-    span,
-    units,
-)
+from deploy.dashboard.formatting import figure, moment, money, price, ratio, share, span, units
 from deploy.dashboard.health import Health
 from deploy.dashboard.monitor_view import MonitorView
 from deploy.dashboard.view import AccountView, Holdings, OrderView, SlotView
 from deploy.promotion.findings import short
-from envs.support.formatting import percent, sparkline
+from envs.support.formatting import counted, minute, percent, sparkline
 
 STYLES = {"good": "green", "warning": "yellow", "bad": "bold red", "none": "dim"}
 SHOWN_ORDERS, SHOWN_EVENTS = 8, 6

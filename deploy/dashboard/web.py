@@ -24,7 +24,7 @@ from deploy.dashboard.figures import account_tones, best_figure, equity_figure, 
 from deploy.dashboard.source import PaperSource, StudySource
 from deploy.promotion.findings import short
 from envs.support.errors import InputError, RunError
-from envs.support.formatting import percent
+from envs.support.formatting import counted, minute, percent
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -58,18 +58,7 @@ ASSETS = {
     "plotly.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
-FILTERS = (
-    "figure",
-    "counted",
-    "share",
-    "ratio",
-    "money",
-    "price",
-    "units",
-    "moment",
-    "minute",
-    "span",
-)
+FILTERS = ("figure", "share", "ratio", "money", "price", "units", "moment", "span")
 FOR_A_YEAR = "public, max-age=31536000, immutable"
 
 
@@ -89,7 +78,12 @@ class Dashboard:
         )
         for name in FILTERS:
             self._templates.filters[name] = getattr(formatting, name)
-        self._templates.filters |= {"percent": percent, "short": short}
+        self._templates.filters |= {
+            "counted": counted,
+            "minute": minute,
+            "percent": percent,
+            "short": short,
+        }
         # Browsers cache assets for good; a new version changes their address.
         self._templates.globals["assets"] = f"/assets/{version('sweepd')}-{version('plotly')}"
         self._pages: Mapping[str, Callable[[Request], Response]] = {

@@ -15,6 +15,7 @@ from deploy.games.gate import PANEL, SEARCH
 from deploy.games.promote import GamePromotion, GameResult, described
 from deploy.promotion.findings import findings_table, stage_text
 from deploy.promotion.views import bundle_panel, columns, identity_table, verdict_panel
+from envs.support.formatting import counted
 
 SHOWN_CANDIDATES = 8
 
@@ -59,7 +60,7 @@ def candidates_table(promotion: GamePromotion) -> Table:
         )
     left = promotion.complete - len(promotion.candidates)
     if left > 0:
-        table.caption = f"{left} more complete trial{'s' * (left > 1)}, not evaluated"
+        table.caption = f"{counted(left, 'more complete trial')}, not evaluated"
     return table
 
 

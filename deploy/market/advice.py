@@ -8,6 +8,7 @@ from deploy.market.backtests import SearchStatistics
 from deploy.promotion.rules import RuleFinding
 from envs.crypto.data.timeframe import bars_per_year
 from envs.crypto.scoring import luck
+from envs.support.formatting import counted
 
 ADVICE: Mapping[str, str] = {
     "training-faults": "see the trial's reason in sweepd status, and continue the study",
@@ -58,7 +59,7 @@ def why_none(
         "the hold-out was evaluated" if where == "hold-out" else "no hold-out evaluation was used"
     )
     return (
-        f"{judged_count} candidate(s) judged, {looked}; {name} came closest but failed in {where}: "
+        f"{counted(judged_count, 'candidate')} judged, {looked}; {name} came closest but failed in {where}: "
         + "; ".join(lacks)
         + ". This is a normal result: most searches find nothing that beats holding equal weight "
         "after fees, and the best of many trials always looks good. "

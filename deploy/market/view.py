@@ -9,7 +9,7 @@ from deploy.market.promote import MarketPromotion, MarketResult
 from deploy.promotion.findings import SYNTHETIC, findings_table, stage_text
 from deploy.promotion.views import verdict_panel
 from envs.crypto.scoring.metrics import Metrics
-from envs.support.formatting import percent
+from envs.support.formatting import counted, percent
 
 SHOWN_CANDIDATES = 8
 
@@ -58,9 +58,7 @@ def candidates_table(promotion: MarketPromotion) -> Table:
     left = promotion.complete - len(shown)
     if left > 0:
         unasked = promotion.complete - len(asked)
-        table.caption = (
-            f"{left} more complete trial{'s' * (left > 1)}, {unasked} were not evaluated"
-        )
+        table.caption = f"{counted(left, 'more complete trial')}, {unasked} not evaluated"
     return table
 
 

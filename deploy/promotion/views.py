@@ -15,6 +15,7 @@ from rich.text import Text
 from deploy.promotion.findings import short
 from deploy.promotion.promotion import Outcome, Promotion
 from deploy.registry.bundle_files import NAME_DIGITS
+from envs.support.formatting import minute
 
 HEADLINES: Mapping[Outcome, tuple[str, str]] = {
     "promoted": ("PROMOTED", "bold green"),
@@ -87,8 +88,3 @@ def plain_value(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(plain_value(item) for item in value)
     return "-" if value is None else str(value)
-
-
-def minute(moment: str) -> str:
-    """2026-01-02T03:04:05.678Z as 2026-01-02 03:04."""
-    return moment[:16].replace("T", " ")

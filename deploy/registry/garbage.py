@@ -13,6 +13,7 @@ from deploy.registry.bundle_files import NAME_DIGITS
 from deploy.registry.models import BundleRow, ChallengerRow, SlotRow
 from deploy.registry.records import Garbage
 from envs.support.errors import InputError, RunError
+from envs.support.formatting import counted
 
 
 def find_garbage(session: Session, bundles: Path, registry: str) -> list[Garbage]:
@@ -35,7 +36,7 @@ def find_garbage(session: Session, bundles: Path, registry: str) -> list[Garbage
     complete = [path for path in folders if not path.name.startswith(".")]
     if complete and not any(path.name in known for path in complete):
         raise InputError(
-            f"{bundles} holds {len(complete)} bundle(s), and the registry {registry} knows none of "
+            f"{bundles} holds {counted(len(complete), 'bundle')}, and the registry {registry} knows none of "
             "them: name the registry that they belong to with --registry, or their folder with "
             "--deployments"
         )

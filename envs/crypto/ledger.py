@@ -124,7 +124,7 @@ class AssetSum:
         return self.total
 
 
-class Plan(NamedTuple):
+class OrderDetails(NamedTuple):
     """Data that accompanies the orders in a ledger's `buy` and `sell`.
 
     Attributes:
@@ -219,7 +219,9 @@ class Ledger:
         self._marks = zeros(2, assets)  # 1.0 for orders to be counted
         self._marked_sells = self._marks[1]
 
-    def plan(self, total: Tensor, close: Tensor, rules: Rules, *, count: bool = False) -> Plan:
+    def plan(
+        self, total: Tensor, close: Tensor, rules: Rules, *, count: bool = False
+    ) -> OrderDetails:
         """Translate `wish` into the orders `buy` and `sell`.
 
         The order of the rules: forced exits, sells, buys, rounding. Overwrites `wish`.
@@ -261,7 +263,7 @@ class Ledger:
         torch.maximum(sell.div_(base), whole, out=sell)
         if rules.increment is not None:
             self._round_down(rules.increment)
-        return Plan(restart, dropped)
+        return OrderDetails(restart, dropped)
 
     def _force_exits(self, close: Tensor, rules: Rules) -> Tensor | None:
         """Apply trailing stops, then the holding rule; both override the action.
@@ -308,7 +310,7 @@ class Ledger:
 
     def fill(
         self,
-        plan: Plan,
+        plan: OrderDetails,
         open_: Tensor,
         tradable: Tensor | None,
         rules: Rules,

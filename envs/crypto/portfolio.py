@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from envs.crypto.ledger import AssetSum, Filled, Ledger, Plan, Rules
+from envs.crypto.ledger import AssetSum, Filled, Ledger, OrderDetails, Rules
 from envs.crypto.netting import Netted, Venue
 
 __all__ = [
@@ -104,13 +104,13 @@ def plan_netted(
 
 def _planned(
     portfolio: Portfolio, close: Tensor, action: Tensor, rules: Rules
-) -> tuple[Ledger, Plan]:
+) -> tuple[Ledger, OrderDetails]:
     ledger, total = _marked(portfolio, close)
     ledger.wish.copy_(action.t())
     return ledger, ledger.plan(total, close.t().contiguous(), rules, count=True)
 
 
-def _orders(ledger: Ledger, plan: Plan) -> Orders:
+def _orders(ledger: Ledger, plan: OrderDetails) -> Orders:
     assert plan.dropped is not None  # since `plan` counted
     restart = (
         torch.zeros_like(ledger.units, dtype=torch.bool)
@@ -148,7 +148,11 @@ def fill_orders(
     )
     tradable = None if hole is None else (~hole.t()).double()
     ledger.fill(
-        Plan(orders.restart_clock.t().double(), None), open_.t(), tradable, rules, count=True
+        OrderDetails(orders.restart_clock.t().double(), None),
+        open_.t(),
+        tradable,
+        rules,
+        count=True,
     )
     ledger.settle(rules)
     return to_portfolio(ledger), ledger.filled(rules)

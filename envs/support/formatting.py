@@ -24,6 +24,16 @@ def short_percent(value: float) -> str:
     return f"{100.0 * value:.4g}%"
 
 
+def counted(count: int, name: str) -> str:
+    """Return 1 bar, 2 bars."""
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
+
+
+def minute(text: str | None) -> str:
+    """Format UTC text to the minute: 2026-01-02T03:04:05.678Z as 2026-01-02 03:04."""
+    return MISSING if text is None else text[:16].replace("T", " ")
+
+
 def sparkline(values: Sequence[float], *, lowest: float | None = None) -> str:
     """Draw a curve of one block character per value.
 

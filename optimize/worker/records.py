@@ -22,6 +22,7 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from envs.support.errors import InputError, RunError
+from envs.support.formatting import counted
 from envs.support.study_record import CHECKPOINT_KEY, TrialRecord
 from optimize.experiments.artifacts import announce, announced, publish
 from optimize.experiments.experiment import Evaluation, Experiment
@@ -101,7 +102,7 @@ class Records:
                     self.handle.study_id, deepcopy=False, states=complete
                 )
             )
-            files = f"; the files of {lost} complete trial(s) are lost" if lost else ""
+            files = f"; the files of {counted(lost, 'complete trial')} are lost" if lost else ""
             self._say(f"the folder {self.handle.run_dir} was deleted{files}; created it again")
 
     # -- while a trial trains

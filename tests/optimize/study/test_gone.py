@@ -462,9 +462,7 @@ def test_a_deleted_folder_is_said_and_made_again(
     monkeypatch.setattr(Worker, "_finish_rung", delete_once)
     out = sweepd("train", "--n-trials", 2, "--trials-per-batch", 1, "--pruner", "none").finish()
     handle = open_handle(market)
-    assert (
-        f"the folder {handle.run_dir} was deleted; the files of 1 complete trial(s) are lost" in out
-    )
+    assert f"the folder {handle.run_dir} was deleted; the files of 1 complete trial are lost" in out
     assert {t.state for t in handle.trials()} == {TrialState.COMPLETE}
     assert [(handle.trial_dir(n) / "members.safetensors").exists() for n in range(2)] == [
         False,
