@@ -21,14 +21,14 @@ class Target(TensorGame):
     """Stay near the middle of a line while the wind pushes."""
 
     state_dim, action_dim, if_discrete = 2, 1, False
-    max_step, start_luck, move_luck = 100, 1, 1
+    max_step, uniforms_per_start, uniforms_per_move = 100, 1, 1
 
-    def start(self, luck):
-        place = 2.0 * luck[:, 0] - 1.0
+    def start(self, uniforms):
+        place = 2.0 * uniforms[:, 0] - 1.0
         return {"place": place, "speed": torch.zeros_like(place)}
 
-    def move(self, state, action, luck):
-        gust = self.numbers["gust"] * (luck[:, 0] - 0.5)
+    def move(self, state, action, uniforms):
+        gust = self.numbers["gust"] * (uniforms[:, 0] - 0.5)
         speed = 0.9 * state["speed"] + 0.1 * action[:, 0] + gust
         place = state["place"] + speed
         return {"place": place, "speed": speed}, 1.0 - place.abs(), place.abs() > 3.0

@@ -39,32 +39,32 @@ class TensorGame(VecEnv):
 
     Attributes:
         max_step: Steps after which an episode is truncated.
-        start_luck: Number of uniform random numbers per row that `start` gets.
-        move_luck: Number of uniform random numbers per row that `move` gets.
+        uniforms_per_start: Uniform random numbers that `start` gets per row.
+        uniforms_per_move: Uniform random numbers that `move` gets per row.
         numbers: The members' numeric parameters by name, each (num_envs,) float64.
     """
 
     max_step = 1000
-    start_luck = 1
-    move_luck = 0
+    uniforms_per_start = 1
+    uniforms_per_move = 0
 
     @abstractmethod
-    def start(self, luck: Tensor) -> State:
+    def start(self, uniforms: Tensor) -> State:
         """Return the state in which episodes begin.
 
         Args:
-            luck: (num_envs, start_luck) float64 uniform in [0, 1).
+            uniforms: (num_envs, uniforms_per_start) float64 uniform in [0, 1).
         """
 
     @abstractmethod
-    def move(self, state: State, action: Tensor, luck: Tensor) -> tuple[State, Tensor, Tensor]:
+    def move(self, state: State, action: Tensor, uniforms: Tensor) -> tuple[State, Tensor, Tensor]:
         """Play one step.
 
         Args:
             state: The state before it.
             action: (num_envs, action_dim) float64 in [-1, 1]; in a discrete game (num_envs,) int64
                 from 0 to action_dim - 1.
-            luck: (num_envs, move_luck) float64 uniform in [0, 1).
+            uniforms: (num_envs, uniforms_per_move) float64 uniform in [0, 1).
 
         Returns:
             The state after it; rewards (num_envs,); and (num_envs,) bool, episodes that it
@@ -127,12 +127,12 @@ class TensorGame(VecEnv):
             self.configure_member(member, own)
 
         self._streams = Streams(self.num_members, self.device)
-        self._luck = torch.zeros(
-            0, rows, self.start_luck + self.move_luck, dtype=torch.float64, device=self.device
-        )
-        self._at = 0  # how many steps of the numbers drawn ahead have been used
+        # Numbers drawn ahead: (steps, rows, uniforms_per_start + uniforms_per_move).
+        columns = self.uniforms_per_start + self.uniforms_per_move
+        self._uniforms = torch.zeros(0, rows, columns, dtype=torch.float64, device=self.device)
+        self._at = 0  # index of the next step in `_uniforms`
         self._state = self._checked(
-            self.start(torch.zeros(rows, self.start_luck, dtype=torch.float64).to(device))
+            self.start(torch.zeros(rows, self.uniforms_per_start, dtype=torch.float64).to(device))
         )
         self._age = torch.zeros(rows, dtype=torch.int64, device=self.device)
         self._final = torch.zeros(rows, self.state_dim, device=self.device)
@@ -163,30 +163,32 @@ class TensorGame(VecEnv):
         if seed is not None:
             self._streams.seed(member, seed)
         rows = self._rows(member)
-        luck = torch.zeros(self.num_envs, self.start_luck, dtype=torch.float64, device=self.device)
-        luck[rows] = self._drawn(member, 1)[0, :, : self.start_luck]
-        for name, begun in self.start(luck).items():
+        uniforms = torch.zeros(
+            self.num_envs, self.uniforms_per_start, dtype=torch.float64, device=self.device
+        )
+        uniforms[rows] = self._drawn(member, 1)[0, :, : self.uniforms_per_start]
+        for name, begun in self.start(uniforms).items():
             self._state[name][rows] = begun[rows]
         self._age[rows] = 0
         # Replace what was drawn ahead, which came from the old stream.
-        self._luck[self._at :, rows] = self._drawn(member, len(self._luck) - self._at)
+        self._uniforms[self._at :, rows] = self._drawn(member, len(self._uniforms) - self._at)
         self._faults.clear(rows)
 
     def draw(self, horizon: int) -> None:
         """See `VecEnv.draw`."""
-        self._luck = torch.cat(
+        self._uniforms = torch.cat(
             [self._drawn(member, horizon) for member in range(self.num_members)], 1
         )
         self._at = 0
 
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
         """See `VecEnv.step`."""
-        if self._at == len(self._luck):
+        if self._at == len(self._uniforms):
             self.draw(1)
-        luck = self._luck[self._at]
+        uniforms = self._uniforms[self._at]
         self._at += 1
         state, reward, terminated = self.move(
-            self._state, self._legal(action), luck[:, self.start_luck :]
+            self._state, self._legal(action), uniforms[:, self.uniforms_per_start :]
         )
         self._age += 1
         truncated = (self._age >= self.max_step) & ~terminated
@@ -194,7 +196,7 @@ class TensorGame(VecEnv):
         # `see` and `start` are computed for all rows and used where an episode ended: a step must
         # not branch on the values of tensors.
         self._final = torch.where(done.unsqueeze(1), self.see(state).float(), self._final)
-        begun = self.start(luck[:, : self.start_luck])
+        begun = self.start(uniforms[:, : self.uniforms_per_start])
         self._state = {name: _where(done, begun[name], moved) for name, moved in state.items()}
         self._age.masked_fill_(done, 0)
         return Step(self.observe(out), reward.float(), terminated, truncated)
@@ -222,7 +224,7 @@ class TensorGame(VecEnv):
         Raises:
             RuntimeError: Random numbers drawn ahead are left; between rollouts there are none.
         """
-        left = len(self._luck) - self._at
+        left = len(self._uniforms) - self._at
         if left:
             raise RuntimeError(f"{left} steps of the last draw are left: take a member after them")
         rows = self._rows(member)
@@ -245,15 +247,15 @@ class TensorGame(VecEnv):
             state["final"].to(self.device),
         )
         self._streams.set_state(member, state["stream"])
-        self._luck[self._at :, rows] = self._drawn(member, len(self._luck) - self._at)
+        self._uniforms[self._at :, rows] = self._drawn(member, len(self._uniforms) - self._at)
         self._faults.set_state(rows, state)
 
     def _rows(self, member: int) -> slice:
         return slice(member * self.envs_per_member, (member + 1) * self.envs_per_member)
 
     def _drawn(self, member: int, steps: int) -> Tensor:
-        """Draw (steps, envs_per_member, start_luck + move_luck) from the member's stream."""
-        size = (steps, self.envs_per_member, self.start_luck + self.move_luck)
+        """Draw from the member's stream what its rows need: those of `start` first, then `move`."""
+        size = (steps, self.envs_per_member, self.uniforms_per_start + self.uniforms_per_move)
         return self._streams.member_uniform(member, *size).to(self.device)
 
     def _legal(self, action: Tensor) -> Tensor:

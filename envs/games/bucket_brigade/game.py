@@ -14,7 +14,7 @@ from torch import Tensor
 from envs.core.faults import ChoiceLatch
 from envs.core.streams import Streams, derive_seed
 from envs.core.vec_env import Step, VecEnv
-from envs.games.bucket_brigade.luck import LuckAhead
+from envs.games.bucket_brigade.events import EventBuffer
 from envs.games.bucket_brigade.observation import ObservationEncoder
 from envs.games.bucket_brigade.rules import GameBatch, blend_
 from envs.games.bucket_brigade.scenarios import BucketParams
@@ -101,7 +101,7 @@ class BucketBrigade(VecEnv):
         self._game_of, self._agent_of = self._seat_of // agents, self._seat_of % agents
         self._dealers = Streams(members // together)
 
-        self._luck = LuckAhead(every, self.games_per_member, self.device)
+        self._events = EventBuffer(every, self.games_per_member, self.device)
         self._started = False
         self._params = every
         self._faults = ChoiceLatch(rows, envs_per_member, self.action_dims, self.device)
@@ -119,7 +119,7 @@ class BucketBrigade(VecEnv):
         self._params[member] = params
         self.games.configure(games, params)
         self.encoder.configure(games, params)
-        self._luck.configure(member, params)
+        self._events.configure(member, params)
         self._scale[games] = params.reward_scale if self.scaled else 1.0
         self.reward_unit = self._scale[self._game_of]
         self.bootstrap_interval = min(own.shortest_game for own in self._params)
@@ -131,7 +131,7 @@ class BucketBrigade(VecEnv):
 
     def seeded(self, member: int) -> bool:
         """See `VecEnv.seeded`."""
-        return self._luck.seeded(member)
+        return self._events.seeded(member)
 
     def reset_member(self, member: int, seed: int | None = None) -> None:
         """See `VecEnv.reset_member`.
@@ -142,7 +142,7 @@ class BucketBrigade(VecEnv):
         group, place = divmod(member, self.together)
         if seed is not None and place == 0 and self.rematches:
             self._dealers.seed(group, derive_seed("deal", seed))
-        self.games.begin(self._games_of(member), self._luck.restart(member, seed))
+        self.games.begin(self._games_of(member), self._events.restart(member, seed))
         rows = self._rows(member)
         self._deal(rows, torch.arange(rows.start, rows.stop, device=self.device))
         self._faults.clear(rows)
@@ -152,7 +152,7 @@ class BucketBrigade(VecEnv):
         """See `VecEnv.draw`. Members that play together also get other seats."""
         if self.rematches:
             self._rematch()
-        self._luck.draw(horizon)
+        self._events.draw(horizon)
 
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
         """See `VecEnv.step`."""
@@ -163,8 +163,8 @@ class BucketBrigade(VecEnv):
         if not self._started:
             raise RuntimeError("step was called before reset")
         noted = self._faults.record(action)
-        luck, starts = self._luck.next()
-        night = self.games.play(self._acts(noted), luck)
+        events, starts = self._events.next()
+        night = self.games.play(self._acts(noted), events)
 
         # Keep the final state of games that ended, then begin new ones in their place.
         done = night.terminated | night.truncated
@@ -210,7 +210,7 @@ class BucketBrigade(VecEnv):
             "seats": self._seat_of[rows] - self._rows(member - place).start,
             "dealer": self._dealers.state(group),
         }
-        own |= self._luck.state(member)
+        own |= self._events.state(member)
         own |= self._faults.state(rows)
         return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in own.items()}
 
@@ -226,7 +226,7 @@ class BucketBrigade(VecEnv):
             tensor[..., games] = state[name].to(self.device)
         self._deal(rows, state["seats"].to(self.device) + self._rows(member - place).start)
         self._dealers.set_state(group, state["dealer"])
-        self._luck.set_state(member, state)
+        self._events.set_state(member, state)
         self._faults.set_state(rows, state)
         self._started = True
 

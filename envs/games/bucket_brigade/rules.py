@@ -1,7 +1,7 @@
 """The rules of Bucket Brigade: one night of E games of N agents around a ring of H houses.
 
-A night follows from the agents' actions and from its random events (`Luck`). Tensors have the games
-last: houses (H, E), agents (N, E). Counts are uint8, rewards float64.
+A night follows from the agents' actions and from its random events (`NightEvents`). Tensors have
+the games last: houses (H, E), agents (N, E). Counts are uint8, rewards float64.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HOUSE, MODE, SIGNAL = 0, 1, 2  # components of an action
 NEVER = 255  # more workers than possible
 
 
-class Luck(NamedTuple):
+class NightEvents(NamedTuple):
     """The random events of one night or, with leading dimensions, of several.
 
     Attributes:
@@ -50,7 +50,7 @@ class Night(NamedTuple):
 
 
 def workers_needed(params: BucketParams, uniform: Tensor) -> Tensor:
-    """Return `Luck.needed` from one uniform number in [0, 1) per house.
+    """Return `NightEvents.needed` from one uniform number in [0, 1) per house.
 
     k workers succeed if it is below 1 - (1 - prob_solo_agent_extinguishes_fire)^k.
     """
@@ -61,9 +61,9 @@ def workers_needed(params: BucketParams, uniform: Tensor) -> Tensor:
     return needed
 
 
-def luck_of(
+def night_events(
     params: BucketParams, ignite: Tensor, extinguish: Tensor | None, spread: Tensor | None
-) -> Luck:
+) -> NightEvents:
     """Return the events that follow from uniform numbers in [0, 1) under one game's rules.
 
     An event happens if its number is below its probability.
@@ -78,9 +78,9 @@ def luck_of(
     if params.continuous:
         assert spread is not None
         never = torch.full_like(ignites, NEVER, dtype=torch.uint8)
-        return Luck(never, ignites, spread < params.prob_fire_spreads_to_neighbor)
+        return NightEvents(never, ignites, spread < params.prob_fire_spreads_to_neighbor)
     assert extinguish is not None
-    return Luck(workers_needed(params, extinguish), ignites, None)
+    return NightEvents(workers_needed(params, extinguish), ignites, None)
 
 
 class GameBatch:
@@ -195,7 +195,7 @@ class GameBatch:
 
     @property
     def continuous(self) -> bool:
-        """Whether any game is in continuous mode, and so needs `Luck.spreads`."""
+        """Whether any game is in continuous mode, and so needs `NightEvents.spreads`."""
         return self._continuous
 
     def begin(self, games: slice, burning: Tensor) -> None:
@@ -214,12 +214,12 @@ class GameBatch:
         if self._continuous:
             self.progress.mul_(going)
 
-    def play(self, acts: Tensor, luck: Luck) -> Night:
+    def play(self, acts: Tensor, events: NightEvents) -> Night:
         """Play one night of every game.
 
         Args:
             acts: (N, 3, E) uint8, every agent's house, mode and signal, all legal.
-            luck: The night's random events.
+            events: The night's random events.
         """
         self.acts.copy_(acts)
         house, mode = self.acts[:, HOUSE], self.acts[:, MODE]
@@ -235,7 +235,7 @@ class GameBatch:
         ruined_before = ruined.sum(0, dtype=torch.uint8) if self._shaped else None
 
         # Workers put out fires. The others ruin their houses, or burn on in continuous mode.
-        put_out = burning & (workers >= luck.needed)
+        put_out = burning & (workers >= events.needed)
         if self._continuous:
             put_out |= self._suppress(workers, burning)
         safe |= put_out
@@ -243,9 +243,9 @@ class GameBatch:
         ruined |= burning & self._burns_out
         burning &= self._lasts
         # Then fires spread, and at last safe houses ignite by themselves.
-        if luck.spreads is not None:
-            self._spread(safe, burning, luck.spreads)
-        ignited = safe & luck.ignites
+        if events.spreads is not None:
+            self._spread(safe, burning, events.spreads)
+        ignited = safe & events.ignites
         burning |= ignited
         safe ^= ignited
         # The states SAFE, BURNING and RUINED are 0, 1 and 2.

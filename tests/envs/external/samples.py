@@ -33,7 +33,7 @@ class Counter(gymnasium.Env[Any, Any]):
         self, *, seed: int | None = None, options: Any = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed, options=options)
-        self._count, self._luck = 0, float(self.np_random.random())
+        self._count, self._number = 0, float(self.np_random.random())
         return self._observe(0), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
@@ -52,7 +52,7 @@ class Counter(gymnasium.Env[Any, Any]):
         return True
 
     def _observe(self, action: int) -> np.ndarray:
-        return np.array([self._count, self._luck, action], dtype=np.float32)
+        return np.array([self._count, self._number, action], dtype=np.float32)
 
 
 class Drawn(Counter):
@@ -162,7 +162,7 @@ class Tag:
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         if seed is not None:
             self._rng = np.random.default_rng(seed)
-        self._count, self._luck, self.agents = (
+        self._count, self._number, self.agents = (
             0,
             float(self._rng.random()),
             list(self.possible_agents),
@@ -186,7 +186,7 @@ class Tag:
         pass
 
     def _observe(self) -> dict[str, np.ndarray]:
-        return {agent: np.array([self._count, self._luck], np.float32) for agent in self.agents}
+        return {agent: np.array([self._count, self._number], np.float32) for agent in self.agents}
 
 
 class Buffered:

@@ -130,7 +130,7 @@ class Forgetful(Counter):
         self, *, seed: int | None = None, options: Any = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed, options=options)
-        self._luck = float(next(self.numbers))
+        self._number = float(next(self.numbers))
         return self._observe(0), {}
 
 

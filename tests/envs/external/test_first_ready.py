@@ -69,15 +69,15 @@ def test_the_really_first_come_first() -> None:
 
 
 def test_seeds_decide_episodes() -> None:
-    lucks = []
+    numbers = []
     for workers in (1, 2):
         envs = FirstReadyEnvs(FactorySource(Counter), [{}] * 3, workers)
         envs.reset([7, 8, 7])
         ready = envs.receive(3)
-        lucks.append(ready.obs["leaf0"][np.argsort(ready.envs), 1].tolist())
+        numbers.append(ready.obs["leaf0"][np.argsort(ready.envs), 1].tolist())
         envs.close()
-    assert lucks[0] == lucks[1]
-    assert lucks[0][0] == lucks[0][2] != lucks[0][1]
+    assert numbers[0] == numbers[1]
+    assert numbers[0][0] == numbers[0][2] != numbers[0][1]
 
 
 def test_games_come_with_all_their_rows() -> None:

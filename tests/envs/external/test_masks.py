@@ -66,14 +66,15 @@ def test_what_is_legal_is_known_whoever_steps(kind: str) -> None:
     assert alone.masked
     assert alone.state_dim == 2  # the mask is not part of the observation
     assert torch.equal(alone.reset(4), shared.reset(4))
-    lucks = [torch.Generator().manual_seed(0) for _ in range(2)]
+    generators = [torch.Generator().manual_seed(0) for _ in range(2)]
     varied = set()
     for step in range(40):
         for one, other in zip(masks(alone), masks(shared), strict=True):
             assert torch.equal(one, other)
             varied.update(one.sum(1).tolist())
         actions = [
-            random_actions(env, luck) for env, luck in zip((alone, shared), lucks, strict=True)
+            random_actions(env, generator)
+            for env, generator in zip((alone, shared), generators, strict=True)
         ]
         for one, other in zip(alone.step(actions[0]), shared.step(actions[1]), strict=True):
             assert torch.equal(one, other)
@@ -89,12 +90,12 @@ def test_masks_are_the_environments_own() -> None:
     env = ExternalVecEnv(Masked, 1, 2)
     env.reset([3])
     theirs = Masked()
-    luck = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     seen, _ = theirs.reset(seed=env.last_seeds(0)[1])
     for _ in range(20):
         np.testing.assert_array_equal(masks(env)[0][1].numpy(), seen["action_mask"] == 1)
         np.testing.assert_array_equal(env.observe()[1].numpy(), seen["observation"])
-        action = random_actions(env, luck)
+        action = random_actions(env, generator)
         env.step(action)
         seen, _, over, _, _ = theirs.step(int(action[1]) - 1)
         if over:
@@ -104,16 +105,16 @@ def test_masks_are_the_environments_own() -> None:
 def test_absent_agents_and_idle_rows_are_free() -> None:
     game = ExternalVecEnv(Table, 1, 3)
     game.reset(0)
-    luck = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     for _ in range(2):
-        game.step(random_actions(game, luck))
+        game.step(random_actions(game, generator))
     assert game.present().tolist() == [False, True, True]
     assert masks(game)[0][~game.present()].all()
     assert not masks(game)[0][game.present()].all(1).any()
     env = ExternalVecEnv(Masked, 2, 2)
     env.reset([None, 1])
     assert masks(env)[0][:2].all()
-    env.step(random_actions(env, luck))
+    env.step(random_actions(env, generator))
     env.check()
 
 
@@ -289,9 +290,9 @@ def test_pictures_may_have_masks() -> None:
     env = ExternalVecEnv(Painted, 1, 2)
     env.reset(0)
     assert env.image_shape == (3, 40, 48)
-    luck = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     for count in range(1, 4):
-        obs = env.step(random_actions(env, luck)).obs
+        obs = env.step(random_actions(env, generator)).obs
         assert obs.dtype == torch.uint8
         assert obs.view(2, 3, -1)[:, 1].eq(count).all()
         assert not obs.view(2, 3, -1)[:, 0].any()

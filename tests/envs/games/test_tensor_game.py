@@ -64,15 +64,15 @@ def test_it_is_its_rules_row_by_row(target: ModuleType) -> None:
     env.reset([1, 2])
     state = [(float(place), 0.0, 0) for place in env.observe()[:, 0].double()]
     env.draw(300)
-    luck, ended = env._luck.tolist(), {"terminated": 0, "truncated": 0}
-    for moment in luck:
+    ended = {"terminated": 0, "truncated": 0}
+    for uniforms in env._uniforms.tolist():
         action = torch.sin(3.0 * env.observe()[:, :1])
         made = env.step(action)
         for row, (place, speed, age) in enumerate(state):
             speed = (
                 0.9 * speed
                 + 0.1 * float(action[row, 0])
-                + (0.2, 2.5)[row // 3] * (moment[row][1] - 0.5)
+                + (0.2, 2.5)[row // 3] * (uniforms[row][1] - 0.5)
             )
             place, age = place + speed, age + 1
             assert float(made.reward[row]) == pytest.approx(1.0 - abs(place), abs=1e-5)
@@ -81,7 +81,7 @@ def test_it_is_its_rules_row_by_row(target: ModuleType) -> None:
             if made.terminated[row] or made.truncated[row]:
                 ended["terminated" if made.terminated[row] else "truncated"] += 1
                 assert env.final_obs()[row].tolist() == pytest.approx([place, speed], abs=1e-5)
-                place, speed, age = 2.0 * moment[row][0] - 1.0, 0.0, 0
+                place, speed, age = 2.0 * uniforms[row][0] - 1.0, 0.0, 0
             state[row] = place, speed, age
             assert made.obs[row].tolist() == pytest.approx([place, speed], abs=1e-5)
     assert min(ended.values()) > 2
@@ -148,14 +148,14 @@ class Guess(TensorGame):
 
     state_dim, action_dim, if_discrete, max_step = 3, 3, True, 4
 
-    def start(self, luck: Tensor) -> dict[str, Tensor]:
-        return {"wanted": (3.0 * luck[:, 0]).long()}
+    def start(self, uniforms: Tensor) -> dict[str, Tensor]:
+        return {"wanted": (3.0 * uniforms[:, 0]).long()}
 
     def move(
         self,
         state: dict[str, Tensor],
         action: Tensor,
-        luck: Tensor,  # noqa: ARG002
+        uniforms: Tensor,  # noqa: ARG002
     ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         return state, (action == state["wanted"]).double(), action == 2
 
@@ -179,8 +179,8 @@ def test_discrete_games_and_what_is_wrong_with_a_game() -> None:
             return state["wanted"].double()
 
     class Scalar(Guess):
-        def start(self, luck: Tensor) -> dict[str, Tensor]:
-            return {"wanted": luck.sum().long()}
+        def start(self, uniforms: Tensor) -> dict[str, Tensor]:
+            return {"wanted": uniforms.sum().long()}
 
     shapes = r"Flat\.see returns the shape \(4,\).*\(4, 3\)"
     for kind, sentence in ((Flat, shapes), (Scalar, "'wanted' has the shape")):

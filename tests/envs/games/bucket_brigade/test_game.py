@@ -1,4 +1,4 @@
-"""Bucket Brigade as a vectorized environment: members, shared games, luck, faults, players."""
+"""Bucket Brigade as a vectorized environment: members, shared games, random events, players."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from envs.games.bucket_brigade.events import EventBuffer
 from envs.games.bucket_brigade.game import BucketBrigade
-from envs.games.bucket_brigade.luck import LuckAhead
 from envs.games.bucket_brigade.players import PLAYERS, ScriptedPolicy
 from envs.games.bucket_brigade.scenarios import BucketParams, scenario
 from envs.games.play import play_episodes
@@ -79,7 +79,7 @@ def test_a_members_numbers_depend_neither_on_slot_nor_on_company(per_member: int
         alone = results([m])
         assert same(alone[m], together[m])
         assert same(alone[m], turned[m])
-    assert not same(together[1], together[5])  # the same rules, but other luck
+    assert not same(together[1], together[5])  # the same rules, but other random events
 
 
 @pytest.mark.parametrize("at", [20, 33])
@@ -214,17 +214,17 @@ def test_a_group_goes_on_exactly_elsewhere(at: int) -> None:
     assert same(expected, got, slice(24, None))
 
 
-# ---- luck ----
+# ---- random events ----
 
 
 def test_events_happen_as_often_as_they_should() -> None:
     params = [scenario("hard"), scenario("default_continuous", prob_house_catches_fire=0.1)]
-    luck = LuckAhead(params, 500, torch.device("cpu"))
+    events = EventBuffer(params, 500, torch.device("cpu"))
     for member, own in enumerate(params):
-        luck.configure(member, own)
-        luck.restart(member, member)
-    luck.draw(40)
-    nights = [luck.next() for _ in range(40)]
+        events.configure(member, own)
+        events.restart(member, member)
+    events.draw(40)
+    nights = [events.next() for _ in range(40)]
     ignites = torch.stack([night.ignites for night, _ in nights]).double()
     starts = torch.stack([start for _, start in nights]).double()
     for games, chance in ((slice(500), 0.05), (slice(500, None), 0.1)):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from envs.games.bucket_brigade.game import BucketBrigade
 from envs.games.bucket_brigade.observation import ObservationEncoder
-from envs.games.bucket_brigade.rules import GameBatch, Luck, luck_of
+from envs.games.bucket_brigade.rules import GameBatch, NightEvents, night_events
 from envs.games.bucket_brigade.scenarios import (
     PER_AGENT,
     SCENARIOS,
@@ -99,14 +99,14 @@ def test_recorded_games_come_out_the_same() -> None:
                 name: torch.tensor(values).unsqueeze(-1) for name, values in game.fields.items()
             }
             games.begin(one, given["u_init"] < params.prob_house_catches_fire)
-            luck, nights = (
-                luck_of(params, given["u_ign"], given["u_ext"], given["u_spread"]),
+            events, nights = (
+                night_events(params, given["u_ign"], given["u_ext"], given["u_spread"]),
                 len(given["actions"]),
             )
             acts[:nights, ..., one] = given["actions"].to(torch.uint8)
-            needed[:nights, :, one], ignites[:nights, :, one] = luck.needed, luck.ignites
-            if luck.spreads is not None:
-                spreads[:nights, ..., one] = luck.spreads
+            needed[:nights, :, one], ignites[:nights, :, one] = events.needed, events.ignites
+            if events.spreads is not None:
+                spreads[:nights, ..., one] = events.spreads
         states, rewards, ends = [], [], []
         for night in range(longest + 1):
             rows = torch.empty(count * agents, seen.size)
@@ -114,8 +114,8 @@ def test_recorded_games_come_out_the_same() -> None:
             shown = rows[::agents, : seen.shared].t()  # common to all agents of a game
             states.append((games.houses.clone(), games.progress.clone(), shown))
             if night < longest:
-                luck = Luck(needed[night], ignites[night], spreads[night])
-                reward, terminated, _ = games.play(acts[night], luck)
+                events = NightEvents(needed[night], ignites[night], spreads[night])
+                reward, terminated, _ = games.play(acts[night], events)
                 rewards.append(reward)
                 ends.append(terminated)
         state = [torch.stack(part).numpy() for part in zip(*states, strict=True)]
@@ -155,9 +155,9 @@ def follow(env: BucketBrigade, steps: int, act: Callable[[int], Tensor], per_dra
     rules = [env.member_params(game // env.games_per_member) for game in range(env.num_games)]
     scalars = [ScalarGame(params) for params in rules]
     env.reset(5)
-    drawn: list[tuple[Luck, Tensor]] = []
-    upcoming = env._luck.next
-    env._luck.next = lambda: drawn.append(upcoming()) or drawn[-1]  # type: ignore[method-assign, func-returns-value]
+    drawn: list[tuple[NightEvents, Tensor]] = []
+    upcoming = env._events.next
+    env._events.next = lambda: drawn.append(upcoming()) or drawn[-1]  # type: ignore[method-assign, func-returns-value]
 
     def start(game: int, burning: Tensor) -> None:
         scalars[game].reset([0.0 if fire else 1.0 for fire in burning.tolist()])

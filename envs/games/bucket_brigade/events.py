@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from envs.core.streams import Streams
-from envs.games.bucket_brigade.rules import Luck, luck_of
+from envs.games.bucket_brigade.rules import NightEvents, night_events
 from envs.games.bucket_brigade.scenarios import BucketParams
 
-_AHEAD = 64  # nights for which luck is drawn ahead if `draw` was not called
+_AHEAD = 64  # nights for which events are drawn ahead if `draw` was not called
 _CHUNK = 2**16  # numbers drawn and evaluated at a time, which fit into a processor's cache
 
 
-class LuckAhead:
-    """The luck of future nights in all members' games, and the starts of new games.
+class EventBuffer:
+    """The events of future nights in all members' games, and the starts of new games.
 
     Buffers have nights first and games last; the next night is at index `_at`.
     """
@@ -33,7 +33,7 @@ class LuckAhead:
         self._ignites, self._starts = self._new(torch.bool), self._new(torch.bool)
         self._spreads: Tensor | None = None  # only if a member plays in continuous mode
         self._at = 0
-        self._until = 0  # nights until a member's luck is used up
+        self._until = 0  # nights until some member's events are used up
         self._drawn = np.zeros(len(params), dtype=np.int64)  # nights of each member, from index 0
 
     def configure(self, member: int, params: BucketParams) -> None:
@@ -68,15 +68,15 @@ class LuckAhead:
         for member in range(len(self._params)):
             self._draw(member, nights)
 
-    def next(self) -> tuple[Luck, Tensor]:
-        """Return the next night's luck and (H, E) bool, burning houses of games begun after it."""
+    def next(self) -> tuple[NightEvents, Tensor]:
+        """Return the next night's events and (H, E) bool, burning houses of games begun after it."""
         if not self._until:
             self._prepare()
         at = self._at
         self._at += 1
         self._until -= 1
         spreads = None if self._spreads is None else self._spreads[at]
-        return Luck(self._needed[at], self._ignites[at], spreads), self._starts[at]
+        return NightEvents(self._needed[at], self._ignites[at], spreads), self._starts[at]
 
     def state(self, member: int) -> dict[str, Tensor]:
         """Return what that member has drawn, and its stream, as a flat dict of tensors."""
@@ -144,10 +144,15 @@ class LuckAhead:
         for first in range(0, nights, at_once):
             some = slice(first, min(first + at_once, nights))
             uniform = self._uniform(member, some.stop - first, self._houses, self._per_member)
-            luck = self._luck_of(params, uniform)
-            self._needed[some, :, games], self._ignites[some, :, games] = luck.needed, luck.ignites
+            events = self._evaluate(params, uniform)
+            self._needed[some, :, games], self._ignites[some, :, games] = (
+                events.needed,
+                events.ignites,
+            )
             if self._spreads is not None:
-                self._spreads[some, ..., games] = False if luck.spreads is None else luck.spreads
+                self._spreads[some, ..., games] = (
+                    False if events.spreads is None else events.spreads
+                )
         # Games last at least `shortest_game` nights, so at most one begins in that many nights.
         rounds = -(-nights // params.shortest_game)
         starts = self._new_starts(member, rounds)
@@ -164,15 +169,15 @@ class LuckAhead:
     def _uniform(self, member: int, *shape: int) -> Tensor:
         return self._streams.member_uniform(member, *shape, dtype=torch.float32).to(self._device)
 
-    def _luck_of(self, params: BucketParams, uniform: Tensor) -> Luck:
+    def _evaluate(self, params: BucketParams, uniform: Tensor) -> NightEvents:
         """Evaluate one uniform number per house and night, (nights, H, games).
 
         Drawing is the slowest part, so all events of a house in a night come from one number.
         """
         rest = _rest(uniform, params.prob_house_catches_fire)
         if not params.continuous:
-            return luck_of(params, uniform, rest, None)
-        return luck_of(
+            return night_events(params, uniform, rest, None)
+        return night_events(
             params,
             uniform,
             None,
