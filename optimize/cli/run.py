@@ -33,18 +33,19 @@ def run(config: Path, out: Path | None, start_from: Path | None, gpu: str | None
     except Interrupted:
         say(f"stopped; continue with --start-from {settings['out']}")
         return
-    scores = ", ".join(f"{score:+.2f}" for score in result.fold_scores)
+    evaluation = result.evaluation
+    scores = ", ".join(f"{score:+.2f}" for score in evaluation.scores)
     say(
-        f"objective {result.value:+.4f}; fold scores {scores}; "
+        f"objective {evaluation.final:+.4f}; fold scores {scores}; "
         f"{result.steps_per_second:,.0f} steps/s"
     )
-    for path, metrics in enumerate(result.metrics):
+    for path, metrics in enumerate(evaluation.metrics):
         say(
             f"  path {path}: Sharpe {metrics.sharpe:+.2f} "
             f"(equal weight {metrics.equal_weight_sharpe:+.2f}), "
             f"return {metrics.total_return:+.1%} ({metrics.equal_weight_return:+.1%}), "
             f"drawdown {metrics.max_drawdown:.1%}, {metrics.trades:,} trades"
         )
-    for reason in result.reasons:
+    for reason in evaluation.reasons:
         say(f"  {reason}")
     say(f"results in {result.out}")

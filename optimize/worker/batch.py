@@ -23,8 +23,9 @@ from agents.networks.shape import FEWEST_SLOTS
 from envs.core.sizing import out_of_memory
 from envs.core.streams import derive_seed
 from envs.support.errors import RunError
+from envs.support.study_record import StudySpec
 from optimize.experiments.experiment import Evaluation, Experiment
-from optimize.study.checkpoint import MemberState, State
+from optimize.study.checkpoint import Checkpoint, MemberState, State
 from optimize.study.study import Plan
 from optimize.worker.pace import CheckpointPace
 
@@ -57,6 +58,12 @@ class Training:
     initial: list[StateDict] = field(default_factory=list)
     curves: dict[int, list[list[float]]] = field(default_factory=lambda: defaultdict(list))
 
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Continue from a checkpoint of the same trial."""
+        self.members, self.rung = checkpoint.members, checkpoint.rung
+        self.seconds = checkpoint.seconds
+        self.curves.update(checkpoint.curves)
+
     def take_curves(self, names: Sequence[str]) -> list[tuple[int, dict[str, float]]]:
         """Return the means over members by rollout, and clear the curves."""
         taken = [
@@ -65,6 +72,14 @@ class Training:
         ]
         self.curves.clear()
         return taken
+
+
+def describe_envs(spec: StudySpec) -> str:
+    """Return the line about parallel environments that is printed before training."""
+    return (
+        f"Using Vectorized Environments: {spec.num_envs * spec.slots} parallel envs "
+        f"({spec.num_envs} per member x {spec.slots} members per program)"
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +137,11 @@ class Trainer:
     def start(self, plan: Plan) -> Training:
         """Return a trial at its beginning; its members are initialized when first loaded."""
         return Training(plan, [MemberState() for _ in range(self.experiment.members)])
+
+    @property
+    def steps_per_second(self) -> float:
+        """Environment steps per second of training so far, without evaluations."""
+        return self.steps / max(self.seconds, 1e-9)
 
     # -- training
 
@@ -195,7 +215,7 @@ class Trainer:
         self.ran_out(self.slots)
         self.say(f"out of memory: continuing with {self.slots} members per program")
 
-    def _program(self, training: Training) -> tuple[Any, Learner]:
+    def program(self, training: Training) -> tuple[Any, Learner]:
         """Return environment and learner of the trial's shape, cached by shape and slots."""
         settings = training.plan.settings
         shape = tuple(sorted(settings.shape.items()))
@@ -210,7 +230,7 @@ class Trainer:
 
     def _load(self, group: Sequence[_Seat]) -> tuple[Any, Learner]:
         """Load members into slots 0, 1, …, initialize new ones, and empty the other slots."""
-        env, learner = self._program(group[0].training)
+        env, learner = self.program(group[0].training)
         fresh = []
         for slot, seat in enumerate(group):
             plan, state = seat.training.plan, seat.state
@@ -348,7 +368,7 @@ class Trainer:
         Raises:
             InputError: the states have another shape.
         """
-        _, learner = self._program(self.start(plan))
+        _, learner = self.program(self.start(plan))
         exported = []
         for state in states:
             learner.set_member(0, state)

@@ -79,16 +79,25 @@ def open_study(
         InputError: the request is invalid, or the existing study has other settings.
     """
     check_request(request)
-    created: Experiment | None = None
+    folder = runs_dir if "runs_dir" in request.given else None
     if not study_exists(storage, name):
-        created = _create(storage, name, request, device, runs_dir, flags, say, bars)
-        if created is None:
-            say(f"another worker has created study {name} in the meantime; joining it")
-    handle = StudyHandle(storage, name, runs_dir if "runs_dir" in request.given else None)
-    if created is not None:
-        return handle, created
-    spec, kind = handle.spec, kind_of(handle.spec.environment)
-    refuse_other(name, spec, _requested_spec(storage, spec, request))
+        spec, bars, measured = decide(storage, request, device, say, bars)
+        experiment = kind_of(spec.environment).make_experiment(spec, bars, device, lambda _: None)
+        if create_study(storage, name, spec, runs_dir, {**flags, "measured": measured}):
+            reproducing = reproducing_flags(spec, request)
+            say(f"settings are now fixed; to reproduce this study: {reproducing}")
+            return StudyHandle(storage, name, folder), experiment
+        say(f"another worker has created study {name} in the meantime; joining it")
+    handle = StudyHandle(storage, name, folder)
+    return handle, _join(handle, request, device, say)
+
+
+def _join(
+    handle: StudyHandle, request: Request, device: torch.device, say: Callable[[str], None]
+) -> Experiment:
+    """Return the experiment of an existing study, which must agree with the request."""
+    name, spec = handle.name, handle.spec
+    refuse_other(name, spec, _requested_spec(handle.storage, spec, request))
     present = dataclasses.replace(spec, code_version=code_version(), torch_version=torch_version())
     refuse_other(name, spec, present)
     torch.set_num_threads(request.threads or min(spec.threads, cpu_count()))
@@ -102,8 +111,9 @@ def open_study(
             f"note: study {name} was made on {recorded}, and this is {here}: a trial's numbers "
             "agree between them to rounding, not to the bit"
         )
+    kind = kind_of(spec.environment)
     bars = kind.load_recorded_bars(spec, request.data_dir if "data_dir" in request.given else None)
-    return handle, kind.make_experiment(spec, bars, device, say)
+    return kind.make_experiment(spec, bars, device, say)
 
 
 def _requested_spec(storage: StudyStorage, spec: StudySpec, request: Request) -> StudySpec:
@@ -153,25 +163,6 @@ def resolve_space(
     return handle.space.around(trial.params)
 
 
-def _create(
-    storage: StudyStorage,
-    name: str,
-    request: Request,
-    device: torch.device,
-    runs_dir: Path,
-    flags: Mapping[str, Any],
-    say: Callable[[str], None],
-    bars: Bars | None,
-) -> Experiment | None:
-    """Create the study. Returns None if another worker has created it in the meantime."""
-    spec, bars, measured = decide(storage, request, device, say, bars)
-    experiment = kind_of(spec.environment).make_experiment(spec, bars, device, lambda _: None)
-    if not create_study(storage, name, spec, runs_dir, {**flags, "measured": measured}):
-        return None
-    say(f"settings are now fixed; to reproduce this study: {reproducing_flags(spec, request)}")
-    return experiment
-
-
 def decide(
     storage: StudyStorage,
     request: Request,
@@ -194,9 +185,12 @@ def decide(
     warning = kind.warning(request)
     if warning:
         say(f"warning: {warning}")
-    request = _fitted(storage, request, say)
+    space = resolve_space(storage, request.search_space, request.subject, request.timeframe)
+    chosen_by_user = request.search_space.endswith(".toml")
+    source = f"--search-space {request.search_space}" if chosen_by_user else ""
+    request = fit_request(request, space, source, say)
     bars = bars or kind.load_bars(request)
-    spec = draft_spec(storage, request, bars, device)
+    spec = draft_spec(request, space, bars, device)
     torch.set_num_threads(spec.threads)
     measured: list[str] = []
     spec = kind.measured_spec(spec, device, say)
@@ -204,24 +198,35 @@ def decide(
     if request.n_envs is None or measure_cpu:
         bench = Bench(kind.make_experiment(spec, bars, device, lambda _: None))
         if measure_cpu:
-            sizes = SearchSpace.of_study(spec).minibatches
-            few = multiple(fewest_envs(spec.budget, spec.horizon, sizes), bench.experiment.unit)
+            # Environments are measured afterwards, with these threads, so take their lower limit.
+            few = multiple(
+                fewest_envs(spec.budget, spec.horizon, space.minibatches), bench.experiment.unit
+            )
             threads, measured = measure_threads(bench, request.n_envs or few, say)
             spec = dataclasses.replace(spec, threads=threads)
         if request.n_envs is None:
             num_envs, lines = measure_num_envs(bench, say)
             spec, measured = dataclasses.replace(spec, num_envs=num_envs), measured + lines
-    space, note = fit_space(SearchSpace.of_study(spec), spec.transitions)
+    space, note = fit_space(space, spec.transitions)
     if note:
         say(note)
     return dataclasses.replace(spec, space=space.to_dict()), bars, measured
 
 
-def _fitted(storage: StudyStorage, request: Request, say: Callable[[str], None]) -> Request:
+def fit_request(
+    request: Request, space: SearchSpace, minibatch_from: str, say: Callable[[str], None]
+) -> Request:
     """Return the request with a number of environments and a budget that fit.
 
+    Args:
+        request: the request.
+        space: its search space.
+        minibatch_from: where the user chose the minibatches, for messages; "" if they are defaults,
+            which are fitted later.
+        say: receives a line for every number that was raised.
+
     Raises:
-        InputError: numbers that were given as flags do not fit each other.
+        InputError: numbers that the user gave do not fit each other.
     """
     if request.n_envs is not None:
         unit = kind_of(request.environment).env_unit(request)
@@ -237,22 +242,19 @@ def _fitted(storage: StudyStorage, request: Request, say: Callable[[str], None])
     )
     if note:
         say(note)
-    if request.n_envs is not None and request.search_space.endswith(".toml"):
-        name = request.search_space
-        space = resolve_space(storage, name, request.subject, request.timeframe)
-        refuse_misfit(space.minibatches, request.n_envs, request.horizon, f"--search-space {name}")
+    if request.n_envs is not None and minibatch_from:
+        refuse_misfit(space.minibatches, request.n_envs, request.horizon, minibatch_from)
     return dataclasses.replace(request, budget=budget)
 
 
 def draft_spec(
-    storage: StudyStorage, request: Request, bars: Bars | None, device: torch.device
+    request: Request, space: SearchSpace, bars: Bars | None, device: torch.device
 ) -> StudySpec:
     """Return the spec of a new study before anything is measured.
 
     A measured num_envs has its upper limit.
     """
     kind = kind_of(request.environment)
-    space = resolve_space(storage, request.search_space, request.subject, request.timeframe)
     members = kind.members(request)
     slots = request.slots or choose_slots(members, device, together=kind.train_together(request))
     common: dict[str, Any] = {

@@ -12,6 +12,7 @@ from optimize.study.gone import StudyGone
 from optimize.study.recovery import Heartbeat
 from optimize.study.registration import claim_closing, leave, register_worker
 from optimize.study.study import StudyHandle
+from optimize.worker.batch import describe_envs
 from optimize.worker.stopping import Life, StopRequest, restart
 from optimize.worker.summary import print_summary
 from optimize.worker.telemetry import Telemetry
@@ -110,11 +111,8 @@ def _work(
 
 def _run(worker: Worker, life: Life) -> Outcome:
     """Run the loop; if memory exceeded its limit, replace this process and never return."""
-    spec, say = worker.spec, worker.telemetry.say
-    say(
-        f"Using Vectorized Environments: {spec.num_envs * spec.slots} parallel envs "
-        f"({spec.num_envs} per member x {spec.slots} members per program)"
-    )
+    say = worker.telemetry.say
+    say(describe_envs(worker.spec))
     if life.recycled:
         say(f"process restarted to free memory; restarts so far: {life.recycled}")
     outcome = worker.run()

@@ -106,7 +106,7 @@ def profile(experiment: Experiment, seconds: float = 5.0) -> Profile:
     phases = Phases()
     trainer = Trainer(experiment)
     trainings = [trainer.start(plan) for plan in plans]
-    env, ppo = trainer._program(trainings[0])
+    env, ppo = trainer.program(trainings[0])
     sync = functools.partial(synchronise, experiment.device)
     for owner, method, phase in (
         (env, "step", "env"),

@@ -229,12 +229,7 @@ class Records:
             return
         at = describe_rollouts(checkpoint.members)
         self._say(f"trial {plan.number} resumes from rung {checkpoint.rung} ({at})")
-        training.members, training.rung, training.seconds = (
-            checkpoint.members,
-            checkpoint.rung,
-            checkpoint.seconds,
-        )
-        training.curves.update(checkpoint.curves)
+        training.resume(checkpoint)
         self._saved[plan.trial_id] = _progress_of(training)
 
     def _recorded(self, plan: Plan) -> Checkpoint | None:

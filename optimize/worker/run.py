@@ -5,30 +5,27 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import time
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from agents.algorithms.ppo import PPOParams
+from agents.engine.learner import StateDict
 from agents.networks.precision import set_precision
 from agents.policy.frozen import load_members
 from envs.crypto.data.bars import Bars, load_bars
 from envs.crypto.data.demo_market import make_demo_market
 from envs.crypto.params import EnvParams
-from envs.crypto.scoring.metrics import DEFAULT_OBJECTIVE, OBJECTIVES, Metrics, PathTrades
+from envs.crypto.scoring.metrics import OBJECTIVES
 from envs.crypto.splits import CrossValidation
 from envs.support.errors import InputError, RunError
 from envs.support.files import write_atomic
-from envs.support.study_record import CRYPTO, CryptoSpec, objective_name
+from envs.support.study_record import CryptoSpec, objective_name
 from optimize.experiments.artifacts import draw_equity, write_trial
 from optimize.experiments.crypto import CryptoEvaluation, CryptoExperiment
-from optimize.experiments.market_kind import MarketKind
 from optimize.experiments.request import Request, check_count, most_threads
 from optimize.study.checkpoint import (
     Checkpoint,
@@ -36,30 +33,37 @@ from optimize.study.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from optimize.study.fit import fit_budget, fit_minibatch, most_envs, refuse_misfit
-from optimize.study.search_space import Settings, Subject
+from optimize.study.fit import fit_shape, most_envs
+from optimize.study.search_space import Dimension, SearchSpace, Settings, Subject
 from optimize.study.spec import check_folds
 from optimize.study.study import Plan
-from optimize.worker.batch import Interrupted, Trainer, Training
-from optimize.worker.freeze import choose_slots
+from optimize.worker.batch import Interrupted, Trainer, Training, describe_envs
+from optimize.worker.freeze import draft_spec, fit_request
 
-TABLES = ("data", "cv", "shape", "ppo", "env", "train")
+SUBJECT = Subject()  # what a run trains, and on what
+LEARNER = SUBJECT.learner
+MOST_ENVS = 64  # the largest automatic num_envs; a study would measure it
+# Keys of [train] that are fields of a study's request, with the same defaults.
+REQUEST_FIELDS = (
+    "budget",
+    "rungs",
+    "horizon",
+    "slots",
+    "holdout",
+    "objective",
+    "seed",
+    "threads",
+    "precision",
+    "recipe",
+)
 TRAIN_DEFAULTS: dict[str, Any] = {
-    "budget": 250_000,
-    "rungs": 4,
-    "horizon": 64,
+    **{name: getattr(Request(), name) for name in REQUEST_FIELDS},
     "num_envs": None,
-    "slots": None,
-    "holdout": 0.15,
-    "objective": DEFAULT_OBJECTIVE,
-    "seed": 0,
-    "threads": None,
-    "precision": "fp32",
-    "recipe": "default",
     "out": None,
     "start_from": None,
 }
 DATA_DEFAULTS: dict[str, Any] = {"dir": None, "timeframe": "1h", "tickers": None, "demo": False}
+COUNTS = ("budget", "rungs", "horizon", "num_envs", "slots", "threads")  # of [train]
 
 
 @dataclass(frozen=True)
@@ -67,24 +71,16 @@ class RunResult:
     """The result of a run.
 
     Attributes:
-        value: objective over the back-test paths.
-        fold_scores: objective on each fold's own test groups.
+        evaluation: scores, metrics and back-test paths after the last rung.
         rung_values: mean over folds at each rung.
-        reasons: why `value` differs from what the scores alone would give.
-        metrics: metrics of each path.
-        paths: the paths, (φ, T) arrays.
         members: one actor per fold, as `agents.policy.frozen` saves them.
-        steps_per_second: environment steps per second.
+        steps_per_second: environment steps per second of training.
         out: folder of the results, None if nothing was written.
     """
 
-    value: float
-    fold_scores: tuple[float, ...]
+    evaluation: CryptoEvaluation
     rung_values: tuple[float, ...]
-    reasons: tuple[str, ...]
-    metrics: list[Metrics]
-    paths: PathTrades
-    members: list[dict[str, Tensor]]
+    members: list[StateDict]
     steps_per_second: float
     out: Path | None
 
@@ -138,76 +134,28 @@ def run(
     """
     config = read_config(config) if isinstance(config, Path) else config
     tables = _checked(config)
-    torch_device = torch.device(device)
+    train, torch_device = tables["train"], torch.device(device)
     bars = bars or _load(tables["data"])
-    train = tables["train"]
-    warning = check_folds(CrossValidation(**tables["cv"]), train["budget"])
-    if warning:
-        say(f"warning: {warning}")
-    _fit(tables, set(config.get("train", {})), say)
-    spec = _spec(tables, bars, torch_device)
+    spec, settings = _spec(tables, config.get("train", {}), bars, torch_device, say)
+    train["budget"] = spec.budget  # it may have been raised, and is part of the identity
     torch.set_num_threads(spec.threads)
     set_precision(spec.precision, torch_device)
     experiment = CryptoExperiment(spec, bars, torch_device)
-    settings = Settings(
-        {**Subject().learner.shape, **tables["shape"]}, tables["ppo"], tables["env"]
-    )
-    settings.shape["minibatch"] = fit_minibatch(settings.shape["minibatch"], spec.transitions)
     note = {"config": _identity(tables), "data": spec.data.fingerprint}
-    plan = Plan(0, 0, {}, settings, spec.seed)
-    steps = 0
-
-    def progress(count: int) -> None:
-        nonlocal steps
-        steps += count
-
     out = Path(train["out"]) if train["out"] else None
-    trainer = Trainer(
-        experiment,
-        stop=stop,
-        progress=progress,
-        say=say,
-        keep=lambda trainings: _keep(out, trainings[0], note),
-    )
-    training = trainer.start(plan)
+
+    def keep(trainings: Sequence[Training]) -> None:
+        if out is not None:
+            [training] = trainings
+            state = Checkpoint(training.members, training.rung, training.seconds, note)
+            write_checkpoint(out / "checkpoint.safetensors", state)
+
+    trainer = Trainer(experiment, stop=stop, say=say, keep=keep)
+    training = trainer.start(Plan(0, 0, {}, settings, spec.seed))
     if train["start_from"]:
         _start_from(Path(train["start_from"]), trainer, training, note, say)
-    values: list[float] = []
-    began = time.monotonic()
-    evaluation: CryptoEvaluation | None = None
-
-    def evaluate() -> CryptoEvaluation | None:
-        judged = None if training.fault else trainer.evaluate([training])[0]
-        assert judged is None or isinstance(judged, CryptoEvaluation)
-        return judged
-
-    say(
-        f"Using Vectorized Environments: {spec.num_envs * spec.slots} parallel envs "
-        f"({spec.num_envs} per member x {spec.slots} members)"
-    )
-    while training.rung < spec.rungs:
-        trainer.pace.begun()
-        try:
-            trainer.advance([training], lambda t: t.rung + 1)
-            evaluation = evaluate()
-        except Interrupted:
-            if training.fault:  # a checkpoint would hide it: nothing is left to train in the rung
-                raise RunError(f"the run {training.fault}") from None
-            _keep(out, training, note)
-            raise
-        if evaluation is None:
-            raise RunError(f"the run {training.fault}")
-        training.rung += 1
-        values.append(evaluation.value)
-        say(
-            f"rung {training.rung} of {spec.rungs}: mean over folds {evaluation.value:+.4f}, "
-            f"{steps / (time.monotonic() - began):,.0f} steps/s"
-        )
-        _keep(out, training, note)
-    if evaluation is None:  # the checkpoint was of a finished run
-        evaluation = evaluate()
-        if evaluation is None:
-            raise RunError(f"the run {training.fault}")
+    say(describe_envs(spec))
+    evaluation, values = _train(trainer, training, keep, say)
     members = trainer.actors(training)
     if out is not None:
         times = bars.time[experiment.splits.path_bars]
@@ -215,34 +163,65 @@ def run(
         draw_equity(out, f"{out.name}: out of sample, cross-validated")
         write_atomic(out / "config.json", json.dumps(tables, indent=1, default=str))
         write_atomic(out / "spec.json", spec.to_json())
-    return RunResult(
-        evaluation.final,
-        evaluation.scores,
-        tuple(values),
-        evaluation.reasons,
-        evaluation.metrics,
-        evaluation.paths,
-        members,
-        trainer.steps / max(trainer.seconds, 1e-9),
-        out,
-    )
+    return RunResult(evaluation, values, members, trainer.steps_per_second, out)
+
+
+def _train(
+    trainer: Trainer,
+    training: Training,
+    keep: Callable[[Sequence[Training]], None],
+    say: Callable[[str], None],
+) -> tuple[CryptoEvaluation, tuple[float, ...]]:
+    """Train the remaining rungs; return the last evaluation and the value of each rung."""
+    rungs = trainer.spec.rungs
+    evaluation: CryptoEvaluation | None = None
+    values: list[float] = []
+    while training.rung < rungs:
+        trainer.pace.begun()
+        try:
+            trainer.advance([training], lambda t: t.rung + 1)
+            evaluation = _evaluate(trainer, training)
+        except Interrupted:
+            # A checkpoint would hide the fault: nothing is left to train in its rung.
+            if training.fault:
+                raise RunError(f"the run {training.fault}") from None
+            keep([training])
+            raise
+        training.rung += 1
+        values.append(evaluation.value)
+        say(
+            f"rung {training.rung} of {rungs}: mean over folds {evaluation.value:+.4f}, "
+            f"{trainer.steps_per_second:,.0f} steps/s"
+        )
+        keep([training])
+    # Without an evaluation, the checkpoint was of a finished run.
+    return evaluation or _evaluate(trainer, training), tuple(values)
+
+
+def _evaluate(trainer: Trainer, training: Training) -> CryptoEvaluation:
+    """Evaluate the run. Raises RunError if it diverged."""
+    evaluation = None if training.fault else trainer.evaluate([training])[0]
+    if evaluation is None:
+        raise RunError(f"the run {training.fault}")
+    assert isinstance(evaluation, CryptoEvaluation)
+    return evaluation
 
 
 def _checked(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return all tables with their defaults. Raises InputError for unknown keys."""
     allowed = {
         "data": set(DATA_DEFAULTS),
+        "cv": _field_names(CrossValidation),
+        "shape": set(LEARNER.shape),
+        LEARNER.table: _field_names(LEARNER.params),
+        "env": _field_names(EnvParams),
         "train": set(TRAIN_DEFAULTS),
-        "shape": set(Subject().learner.shape),
-        "cv": {f.name for f in dataclasses.fields(CrossValidation)},
-        "ppo": {f.name for f in dataclasses.fields(PPOParams)},
-        "env": {f.name for f in dataclasses.fields(EnvParams)},
     }
     for table, entries in config.items():
         if table not in allowed:
             raise InputError(
                 f"[{table}] is not a table of a run; there are "
-                f"{', '.join(f'[{t}]' for t in TABLES)}"
+                f"{', '.join(f'[{t}]' for t in allowed)}"
             )
         if not isinstance(entries, Mapping):
             raise InputError(f"{table} should be a table: [{table}]")
@@ -251,27 +230,22 @@ def _checked(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
                 raise InputError(
                     f"[{table}] {key} is not known; choose of {', '.join(sorted(allowed[table]))}"
                 )
-    tables = {table: dict(config.get(table, {})) for table in TABLES}
+    tables = {table: dict(config.get(table, {})) for table in allowed}
     tables["data"] = {**DATA_DEFAULTS, **tables["data"]}
-    tables["train"] = {**TRAIN_DEFAULTS, **tables["train"]}
-    for key in ("budget", "rungs", "horizon", "num_envs", "slots", "threads"):
-        value = tables["train"][key]
-        if value is not None and (
-            not isinstance(value, int) or isinstance(value, bool) or value < 1
-        ):
-            raise InputError(f"[train] {key} = {value!r} must be a whole number of at least 1")
-    if objective_name(str(tables["train"]["objective"])) not in OBJECTIVES:
+    given = {f"[shape] {key}": value for key, value in tables["shape"].items()}
+    tables["train"] = train = {**TRAIN_DEFAULTS, **tables["train"]}
+    given |= {f"[train] {key}": train[key] for key in COUNTS if train[key] is not None}
+    for key, value in given.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InputError(f"{key} = {value!r} must be a whole number of at least 1")
+    if objective_name(str(train["objective"])) not in OBJECTIVES:
         raise InputError(
-            f"[train] objective = {tables['train']['objective']!r} is not known; choose one of "
+            f"[train] objective = {train['objective']!r} is not known; choose one of "
             f"{', '.join(OBJECTIVES)}"
         )
-    if tables["train"]["threads"] is not None:
-        check_count("[train] threads =", tables["train"]["threads"], most_threads())
-    for key, value in tables["shape"].items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InputError(f"[shape] {key} = {value!r} must be a whole number of at least 1")
+    check_count("[train] threads =", train["threads"], most_threads())
     try:
-        PPOParams(**tables["ppo"])
+        LEARNER.params(**tables[LEARNER.table])
         CrossValidation(**tables["cv"])
         EnvParams(**tables["env"])
     except TypeError as error:
@@ -279,29 +253,8 @@ def _checked(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return tables
 
 
-def _fit(tables: dict[str, dict[str, Any]], given: set[str], say: Callable[[str], None]) -> None:
-    """Raise the budget to one rollout per rung if it is smaller.
-
-    Args:
-        tables: tables of the configuration; changed in place.
-        given: keys of the file's [train].
-        say: receives a line if the budget was raised.
-
-    Raises:
-        InputError: numbers of the file do not fit each other.
-    """
-    train = tables["train"]
-    chosen = "budget" in given and bool({"num_envs", "horizon", "rungs"} & given)
-    envs = train["num_envs"] or 1
-    train["budget"], note = fit_budget(
-        train["budget"], train["rungs"], envs, train["horizon"], fixed=chosen
-    )
-    if note:
-        say(note)
-    if train["num_envs"] and "minibatch" in tables["shape"]:
-        refuse_misfit(
-            [tables["shape"]["minibatch"]], train["num_envs"], train["horizon"], "[shape]"
-        )
+def _field_names(params: Any) -> set[str]:
+    return {field.name for field in dataclasses.fields(params)}
 
 
 def _load(data: Mapping[str, Any]) -> Bars:
@@ -312,41 +265,54 @@ def _load(data: Mapping[str, Any]) -> Bars:
     return load_bars(Path(data["dir"]), data["timeframe"], data["tickers"])
 
 
-def _spec(tables: Mapping[str, Mapping[str, Any]], bars: Bars, device: torch.device) -> CryptoSpec:
-    """Return the spec of a study whose only trial is this run."""
-    train, data = tables["train"], tables["data"]
-    minibatch = tables["shape"].get("minibatch", Subject().learner.shape["minibatch"])
-    request = Request(
-        data_dir=Path(data["dir"] or "."),
-        recipe=train["recipe"],
-        cv=CrossValidation(**tables["cv"]),
-        holdout=train["holdout"],
-    )
-    common = {
-        "environment": CRYPTO,
-        "algorithm": "ppo",
-        "env": {},
-        "num_envs": train["num_envs"]
-        or min(64, most_envs(train["budget"], train["horizon"], [minibatch])),
-        "slots": train["slots"] or choose_slots(request.cv.folds, device),
-        "trials_per_batch": 1,
-        "sampler": "none",
-        "pruner": "none",
-        "space": {
-            "name": "run",
-            "version": 1,
-            "shape": {},
-            "ppo": {},
-            "env": {name: {"value": value} for name, value in tables["env"].items()},
-        },
-        "threads": train["threads"] or torch.get_num_threads(),
-        **{
-            name: train[name]
-            for name in ("budget", "rungs", "horizon", "objective", "seed", "precision")
-        },
+def _spec(
+    tables: Mapping[str, Mapping[str, Any]],
+    given: Iterable[str],
+    bars: Bars,
+    device: torch.device,
+    say: Callable[[str], None],
+) -> tuple[CryptoSpec, Settings]:
+    """Return the spec of a study whose only trial is this run, and the trial's settings.
+
+    Args:
+        tables: tables of the configuration, with their defaults.
+        given: keys of the file's [train].
+        bars: the bars.
+        device: where training runs.
+        say: receives lines for the user.
+
+    Raises:
+        InputError: numbers of the file do not fit each other.
+    """
+    train, cv = tables["train"], CrossValidation(**tables["cv"])
+    warning = check_folds(cv, train["budget"])
+    if warning:
+        say(f"warning: {warning}")
+    constants = {
+        table: {name: Dimension(name, value=value) for name, value in tables[table].items()}
+        for table in SUBJECT.tables
     }
-    lookback = EnvParams(**tables["env"]).lookback
-    return MarketKind(CRYPTO).make_spec(request, common, lookback, bars)
+    space = SearchSpace("run", 1, constants, SUBJECT)
+    request = Request(
+        data_dir=Path(tables["data"]["dir"] or "."),
+        cv=cv,
+        n_envs=train["num_envs"],
+        trials_per_batch=1,
+        sampler="none",
+        pruner="none",
+        given=frozenset("n_envs" if name == "num_envs" else name for name in given),
+        **{name: train[name] for name in REQUEST_FIELDS},
+    )
+    minibatch_from = "[shape]" if "minibatch" in tables["shape"] else ""
+    request = fit_request(request, space, minibatch_from, say)
+    if request.n_envs is None:
+        most = most_envs(request.budget, request.horizon, space.minibatches)
+        request = dataclasses.replace(request, n_envs=min(MOST_ENVS, most))
+    spec = draft_spec(request, space, bars, device)
+    assert isinstance(spec, CryptoSpec)
+    settings = space.resolve({})
+    shape = fit_shape(settings.shape, spec.transitions)
+    return spec, dataclasses.replace(settings, shape=shape)
 
 
 def _identity(tables: Mapping[str, Mapping[str, Any]]) -> str:
@@ -356,14 +322,6 @@ def _identity(tables: Mapping[str, Mapping[str, Any]]) -> str:
         for table, entries in tables.items()
     }
     return hashlib.sha256(json.dumps(deciding, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _keep(out: Path | None, training: Training, note: dict[str, Any]) -> None:
-    if out is not None:
-        write_checkpoint(
-            out / "checkpoint.safetensors",
-            Checkpoint(training.members, training.rung, training.seconds, note),
-        )
 
 
 def _start_from(
@@ -377,22 +335,7 @@ def _start_from(
 
     Other weights are those of another run's checkpoint, of a trial or of a bundle.
     """
-    path = source
-    if source.is_dir():
-        found = [
-            p
-            for name in ("checkpoint.safetensors", "members.safetensors")
-            if (p := source / name).exists()
-        ]
-        found = found or sorted(
-            source.glob("checkpoint-*.safetensors"), reverse=True
-        )  # the newest first
-        if not found:
-            raise InputError(
-                f"[train] start_from {source}: there is neither a checkpoint nor "
-                "members.safetensors in it"
-            )
-        path = found[0]
+    path = _weights_in(source) if source.is_dir() else source
     if not path.exists():
         raise InputError(
             f"[train] start_from {path} does not exist; name a checkpoint, members.safetensors, or "
@@ -401,15 +344,9 @@ def _start_from(
     if path.name.startswith("checkpoint"):
         checkpoint = read_checkpoint(path)
         if checkpoint.note == note and len(checkpoint.members) == len(training.members):
-            say(
-                f"going on from {path}: rung {checkpoint.rung}, "
-                f"{describe_rollouts(checkpoint.members)}"
-            )
-            training.members, training.rung, training.seconds = (
-                checkpoint.members,
-                checkpoint.rung,
-                checkpoint.seconds,
-            )
+            at = describe_rollouts(checkpoint.members)
+            say(f"going on from {path}: rung {checkpoint.rung}, {at}")
+            training.resume(checkpoint)
             return
         training.initial = trainer.actors_of(
             training.plan,
@@ -418,3 +355,18 @@ def _start_from(
     else:
         training.initial = load_members(path)
     say(f"the folds' networks start from the weights in {path}")
+
+
+def _weights_in(folder: Path) -> Path:
+    """Return the file of a run's, trial's or bundle's folder to start from."""
+    for name in ("checkpoint.safetensors", "members.safetensors"):
+        if (folder / name).exists():
+            return folder / name
+    # A trial in training: the number of rollouts in the name makes the newest the last one.
+    checkpoints = sorted(folder.glob("checkpoint-*.safetensors"))
+    if not checkpoints:
+        raise InputError(
+            f"[train] start_from {folder}: there is neither a checkpoint nor members.safetensors "
+            "in it"
+        )
+    return checkpoints[-1]

@@ -299,14 +299,13 @@ class Worker:
         with self.phases("files"):
             self.records.wait()  # raises errors of the writes since the last rung
             self.records.ensure_folder()
-        rate = trainer.steps / max(trainer.seconds, 1e-9)
         reported: list[tuple[Training, Evaluation]] = []
         for training, evaluation in zip(trainings, evaluations, strict=True):
             if evaluation is None:
                 continue
             training.rung += 1
             self.records.curves(training, evaluation)
-            if self.reporter.report(training, evaluation, rate):
+            if self.reporter.report(training, evaluation, trainer.steps_per_second):
                 reported.append((training, evaluation))
         self.reporter.fail_diverged(trainings)
         with self.phases("reports"):

@@ -32,7 +32,7 @@ from optimize.experiments.kinds import kind_of
 from optimize.experiments.request import Request
 from optimize.study.storage import open_storage, storage_url
 from optimize.study.study import StudyHandle
-from optimize.worker.freeze import draft_spec, reproducing_flags
+from optimize.worker.freeze import draft_spec, reproducing_flags, resolve_space
 from optimize.worker.measure import Bench, measure_threads
 from optimize.worker.telemetry import Telemetry, duration
 from optimize.worker.worker import WorkerOptions
@@ -341,7 +341,8 @@ def test_the_flags_that_are_printed_make_the_same_study(
         request = make_request(*flags_of(*words))
         bars = kind_of(request.environment).load_bars(request)
         storage = open_storage(storage_url(None, market / "runs"))
-        return draft_spec(storage, request, bars, torch.device("cpu")), request
+        space = resolve_space(storage, request.search_space, request.subject, request.timeframe)
+        return draft_spec(request, space, bars, torch.device("cpu")), request
 
     spec, request = drafted(*words)
     assert drafted(*shlex.split(reproducing_flags(spec, request)))[0] == spec

@@ -45,14 +45,14 @@ def with_train(**changes: Any) -> dict[str, Any]:
 def test_a_run_returns_its_results_and_repeats_itself(bars: Bars, tmp_path: Path) -> None:
     first = run(CONFIG, bars=bars)
     again = run(with_train(out=str(tmp_path / "out")), bars=bars)
-    assert len(first.fold_scores) == len(first.members) == 3
+    assert len(first.evaluation.scores) == len(first.members) == 3
     assert len(first.rung_values) == 2
-    assert (first.value, first.fold_scores, first.rung_values) == (
-        again.value,
-        again.fold_scores,
+    assert (first.evaluation.final, first.evaluation.scores, first.rung_values) == (
+        again.evaluation.final,
+        again.evaluation.scores,
         again.rung_values,
     )
-    assert first.paths.returns.tobytes() == again.paths.returns.tobytes()
+    assert first.evaluation.paths.returns.tobytes() == again.evaluation.paths.returns.tobytes()
     stored = load_members(tmp_path / "out" / "members.safetensors")
     for ours, theirs in zip(first.members, stored, strict=True):
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
@@ -65,7 +65,7 @@ def test_a_run_returns_its_results_and_repeats_itself(bars: Bars, tmp_path: Path
         "spec.json",
         "checkpoint.safetensors",
     }
-    assert run(with_train(seed=1), bars=bars).value != first.value
+    assert run(with_train(seed=1), bars=bars).evaluation.final != first.evaluation.final
 
 
 def test_an_interrupted_run_goes_on_exactly(bars: Bars, tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_an_interrupted_run_goes_on_exactly(bars: Bars, tmp_path: Path) -> None:
     said: list[str] = []
     resumed = run(with_train(out=out, start_from=out), bars=bars, say=said.append)
     assert any("going on from" in line for line in said)
-    assert resumed.paths.returns.tobytes() == whole.paths.returns.tobytes()
+    assert resumed.evaluation.paths.returns.tobytes() == whole.evaluation.paths.returns.tobytes()
 
 
 def test_a_run_may_start_from_weights_trained_elsewhere(
@@ -104,13 +104,13 @@ def test_a_run_may_start_from_weights_trained_elsewhere(
     for (actor, critic), given in zip(lent[:3], source.members, strict=True):
         assert all(torch.equal(actor[name], given[name]) for name in given)
         assert torch.equal(critic["state_avg"], given["state_avg"])
-    assert from_members.value != run(CONFIG, bars=bars).value
+    assert from_members.evaluation.final != run(CONFIG, bars=bars).evaluation.final
     lent.clear()
     from_checkpoint = run(
         with_train(start_from=str(tmp_path / "source")), bars=bars
     )  # of a run with another seed
     assert len(lent) >= 3
-    assert from_checkpoint.value == from_members.value
+    assert from_checkpoint.evaluation.final == from_members.evaluation.final
     trial = tmp_path / "trial"  # of a study: its newest checkpoint is taken
     trial.mkdir()
     (trial / "checkpoint-000000002-r000-aa.safetensors").touch()
@@ -118,7 +118,10 @@ def test_a_run_may_start_from_weights_trained_elsewhere(
         tmp_path / "source" / "checkpoint.safetensors",
         trial / "checkpoint-000000012-r003-aa.safetensors",
     )
-    assert run(with_train(start_from=str(trial)), bars=bars).value == from_members.value
+    assert (
+        run(with_train(start_from=str(trial)), bars=bars).evaluation.final
+        == from_members.evaluation.final
+    )
 
 
 @pytest.mark.parametrize(
