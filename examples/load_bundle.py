@@ -23,12 +23,9 @@ def main() -> None:
         print(f"{trial.policy.size} members, observations of {trial.policy.state_dim} numbers")
 
     bars = make_demo_market(assets=2, bars=4000)
-    made = replay(bundle, bars, (len(bars) - 200, len(bars) - 1))
-    print(
-        f"return {made.metrics.total_return:+.2%} after fees, {made.metrics.trades} trades;",
-        end=" ",
-    )
-    print(f"equal weight {made.metrics.equal_weight_return:+.2%}")
+    metrics = replay(bundle, bars, (len(bars) - 200, len(bars) - 1)).score.metrics
+    print(f"return {metrics.total_return:+.2%} after fees, {metrics.trades} trades;", end=" ")
+    print(f"equal weight {metrics.equal_weight_return:+.2%}")
 
 
 if __name__ == "__main__":

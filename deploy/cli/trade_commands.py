@@ -218,7 +218,11 @@ def _replay(
     except OSError as error:
         raise InputError(f"--out {folder} cannot be written: {error.strerror or error}") from error
     if as_json:
-        facts = {"bundle": bundle.hash, "folder": str(folder), "metrics": result.metrics.to_dict()}
+        facts = {
+            "bundle": bundle.hash,
+            "folder": str(folder),
+            "metrics": result.score.metrics.to_dict(),
+        }
         typer.echo(json.dumps(facts, indent=1))
         return
     print_replay(console, result, paths)

@@ -21,7 +21,7 @@ from deploy.promotion.overfitting import BLOCKS, Overfitting, cscv
 from envs.crypto.data.timeframe import bars_per_year
 from envs.crypto.scoring import luck
 from envs.crypto.scoring.luck import Moments
-from envs.crypto.scoring.metrics import Metrics, PathTrades
+from envs.crypto.scoring.metrics import TRADE_COLUMNS, Metrics, PathTrades
 from envs.crypto.scoring.selection import (
     PATHS_FILE,
     Deflation,
@@ -31,7 +31,6 @@ from envs.crypto.scoring.selection import (
 )
 
 Array = NDArray[np.float64]
-PATH_COLUMNS = ("returns", "equal_weight", "trades", "fees", "notional", "exposure")
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +189,7 @@ def read_paths(path: Path) -> tuple[PathTrades, NDArray[np.int64]]:
     Returns:
         The columns, (φ, T) each, and the opens of the bars, (T,) seconds.
     """
-    columns, time = read_columns(path, PATH_COLUMNS)
+    columns, time = read_columns(path, TRADE_COLUMNS)
     return PathTrades(**columns), time
 
 

@@ -27,41 +27,38 @@ from envs.crypto.market import Market, make_market
 from envs.crypto.netting import Venue, sub_account
 from envs.crypto.params import EnvParams, Instruments
 from envs.crypto.scoring.evaluate import trade_windows
-from envs.crypto.scoring.metrics import Metrics, summarise
+from envs.crypto.scoring.metrics import TRADE_COLUMNS, BarTrades, Metrics, summarise
 from envs.crypto.splits import Window
 from envs.support.errors import InputError
 
 Array = NDArray[np.float64]
-COLUMNS = ("returns", "equal_weight", "trades", "fees", "notional", "exposure")
 COMPARISON_DAYS = 7  # the shortest comparison with a champion
 
 
-@dataclass(frozen=True)
-class Score:
+@dataclass(frozen=True, eq=False)
+class Score(BarTrades):
     """The trading result of a policy over a window of L bars after the first decision.
 
+    All arrays are (L,).
+
     Attributes:
-        time: (L,) opens of the bars, seconds since the epoch.
-        returns: (L,) simple per-bar returns.
-        equal_weight: (L,) those of equal weight.
-        trades: (L,) fills.
-        fees: (L,) as a share of the portfolio's value.
-        notional: (L,) traded value, as a share of the portfolio's value.
-        exposure: (L,) 1 - cash / value.
-        crossed: (L,) value exchanged between sub-accounts, as a share of the portfolio's value; 0
-            for a single trial.
-        metrics: summary of the columns.
+        time: opens of the bars, seconds since the epoch.
+        crossed: value exchanged between sub-accounts, as a fraction of the portfolio's value at the
+            previous close; 0 for a single trial.
+        metrics: summary of the trading.
     """
 
     time: NDArray[np.int64]
-    returns: Array
-    equal_weight: Array
-    trades: Array
-    fees: Array
-    notional: Array
-    exposure: Array
     crossed: Array
     metrics: Metrics
+
+    @classmethod
+    def of(
+        cls, time: NDArray[np.int64], timeframe: str, crossed: Array, columns: dict[str, Array]
+    ) -> Score:
+        """Compute the metrics of `columns`, the fields of `BarTrades`."""
+        metrics = summarise(timeframe=timeframe, **columns)
+        return cls(time=time, crossed=crossed, metrics=metrics, **columns)
 
 
 def score(
@@ -91,7 +88,8 @@ def score_actions(
     trades = trade_windows(env, act)
     length = window[1] - window[0]
     columns = {
-        name: np.asarray(getattr(trades, name)[0, :length], dtype=np.float64) for name in COLUMNS
+        name: np.asarray(getattr(trades, name)[0, :length], dtype=np.float64)
+        for name in TRADE_COLUMNS
     }
     return _scored(market.bars, window, np.zeros(length), columns)
 
@@ -153,21 +151,8 @@ def score_trials(
 
 
 def _scored(bars: Bars, window: Window, crossed: Array, columns: dict[str, Array]) -> Score:
-    metrics = summarise(
-        columns["returns"],
-        columns["equal_weight"],
-        bars.timeframe,
-        trades=columns["trades"],
-        fees=columns["fees"],
-        notional=columns["notional"],
-        exposure=columns["exposure"],
-    )
-    return Score(
-        time=bars.time[window[0] + 1 : window[1] + 1].copy(),
-        metrics=metrics,
-        crossed=crossed,
-        **columns,
-    )
+    time = bars.time[window[0] + 1 : window[1] + 1].copy()
+    return Score.of(time, bars.timeframe, crossed, columns)
 
 
 def score_bundle(bundle: Bundle, bars: Bars, window: Window) -> Score:

@@ -13,14 +13,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from deploy.market.bundle import Bundle, format_time
-from deploy.market.scoring import in_order
+from deploy.market.scoring import Score, in_order
 from deploy.registry.bundle_files import finite
 from deploy.trading.brokers.sim import SimBroker, sim_broker
 from deploy.trading.closed_bar import ClosedBar
 from deploy.trading.paper_trader import Entry, PaperTrader
 from deploy.trading.risk import RiskLimits
 from envs.crypto.data.bars import Bars
-from envs.crypto.scoring.metrics import Metrics, summarise
 from envs.crypto.splits import Window
 from envs.support.errors import InputError
 from envs.support.files import write_atomic
@@ -32,26 +31,20 @@ Array = NDArray[np.float64]
 class ReplayResult:
     """The result of a replay.
 
-    entries: one per bar; the first is that of the first decision.
-    time and the arrays: (L,), one per bar after the first.
-    returns, equal_weight: simple returns per bar.
     limits: risk rules that were on.
-    fees, notional, crossed: fractions of the value at the previous bar; crossed is what changed
-        hands between trials at that bar.
+    entries: one per bar; the first is that of the first decision.
+    score: of the bars after the first, comparable with the bundle's canonical score.
     """
 
     bundle: Bundle
     limits: RiskLimits
     entries: tuple[Entry, ...]
-    time: NDArray[np.int64]
-    returns: Array
-    equal_weight: Array
-    trades: Array
-    fees: Array
-    notional: Array
-    exposure: Array
-    crossed: Array
-    metrics: Metrics
+    score: Score
+
+    @property
+    def span(self) -> tuple[str, str]:
+        """First and last bar of the score, UTC text."""
+        return format_time(int(self.score.time[0])), format_time(int(self.score.time[-1]))
 
 
 def replay(
@@ -95,7 +88,8 @@ def replay(
     for entry in replay_entries(trader, sim_broker(bundle, cash), bars, first, last):
         entries.append(entry)
         progress(len(entries) - 1)
-    return _result(bundle, limits or RiskLimits(), entries)
+    score = _score(entries, bundle.manifest.timeframe)
+    return ReplayResult(bundle, limits or RiskLimits(), tuple(entries), score)
 
 
 def replay_entries(
@@ -127,7 +121,7 @@ def replay_entries(
         yield entry
 
 
-def _result(bundle: Bundle, limits: RiskLimits, entries: list[Entry]) -> ReplayResult:
+def _score(entries: list[Entry], timeframe: str) -> Score:
     value = np.array([entry.value for entry in entries])
     equal = np.array([entry.equal_weight for entry in entries])
     after = entries[1:]
@@ -139,31 +133,16 @@ def _result(bundle: Bundle, limits: RiskLimits, entries: list[Entry]) -> ReplayR
         "notional": np.array([entry.notional for entry in after]) / value[:-1],
         "exposure": np.array([entry.exposure for entry in after]),
     }
-    return ReplayResult(
-        bundle=bundle,
-        limits=limits,
-        entries=tuple(entries),
-        time=np.array([entry.time for entry in after], dtype=np.int64),
-        metrics=summarise(
-            columns["returns"],
-            columns["equal_weight"],
-            bundle.manifest.timeframe,
-            trades=columns["trades"],
-            fees=columns["fees"],
-            notional=columns["notional"],
-            exposure=columns["exposure"],
-        ),
-        crossed=np.array([entry.crossed for entry in entries[:-1]]) / value[:-1],
-        **columns,
-    )
+    # Trials exchange at the close at which they decide, one bar before their orders are filled.
+    crossed = np.array([entry.crossed for entry in entries[:-1]]) / value[:-1]
+    time = np.array([entry.time for entry in after], dtype=np.int64)
+    return Score.of(time, timeframe, crossed, columns)
 
 
 def ledger_table(result: ReplayResult) -> pd.DataFrame:
     """Return one row per bar: date (UTC, bar open), value, cash, ..., units, action by ticker."""
     entries = result.entries
-    columns: dict[str, Any] = {
-        "date": pd.to_datetime([entry.time for entry in entries], unit="s", utc=True)
-    }
+    columns: dict[str, Any] = {"date": _utc([entry.time for entry in entries])}
     counted = ("fees", "notional", "trades", "unfilled", "dropped", "crossed")
     for name in ("value", "equal_weight", "cash", *counted, "exposure"):
         columns[name] = [getattr(entry, name) for entry in entries]
@@ -178,38 +157,21 @@ def ledger_table(result: ReplayResult) -> pd.DataFrame:
 
 def orders_table(result: ReplayResult) -> pd.DataFrame:
     """Return one row per order with a result."""
-    rows = [
-        {
-            "client_id": fill.order.client_id,
-            "decided": fill.order.decided,
-            "settled": fill.at,
-            "ticker": fill.order.ticker,
-            "side": fill.order.side,
-            "status": fill.status,
-            "units": fill.units,
-            "notional": fill.notional,
-            "fee": fill.fee,
-            "price": fill.price,
-        }
-        for entry in result.entries
-        for fill in entry.fills
-    ]
-    names = [
-        "client_id",
-        "decided",
-        "settled",
-        "ticker",
-        "side",
-        "status",
-        "units",
-        "notional",
-        "fee",
-        "price",
-    ]
-    table = pd.DataFrame(rows, columns=names)
-    for name in ("decided", "settled"):
-        table[name] = pd.to_datetime(table[name], unit="s", utc=True)
-    return table
+    fills = [fill for entry in result.entries for fill in entry.fills]
+    columns: dict[str, Any] = {
+        "client_id": [fill.order.client_id for fill in fills],
+        "decided": _utc([fill.order.decided for fill in fills]),
+        "settled": _utc([fill.at for fill in fills]),
+        "ticker": [fill.order.ticker for fill in fills],
+        "side": [fill.order.side for fill in fills],
+    }
+    for name in ("status", "units", "notional", "fee", "price"):
+        columns[name] = [getattr(fill, name) for fill in fills]
+    return pd.DataFrame(columns)
+
+
+def _utc(seconds: list[int]) -> pd.DatetimeIndex:
+    return pd.to_datetime(seconds, unit="s", utc=True)
 
 
 def write_replay(result: ReplayResult, folder: Path) -> list[Path]:
@@ -223,11 +185,12 @@ def write_replay(result: ReplayResult, folder: Path) -> list[Path]:
     from deploy.trading.replay_picture import draw_replay
 
     ledger, orders = ledger_table(result), orders_table(result)
+    first, last = result.span
     summary = {
         "bundle": result.bundle.hash,
-        "first": format_time(int(result.time[0])),
-        "last": format_time(int(result.time[-1])),
-        "metrics": finite(result.metrics.to_dict()),
+        "first": first,
+        "last": last,
+        "metrics": finite(result.score.metrics.to_dict()),
     }
     paths = [
         folder / name for name in ("ledger.parquet", "orders.parquet", "summary.json", "equity.png")
@@ -235,7 +198,5 @@ def write_replay(result: ReplayResult, folder: Path) -> list[Path]:
     write_atomic(paths[0], lambda path: ledger.to_parquet(path, index=False))
     write_atomic(paths[1], lambda path: orders.to_parquet(path, index=False))
     write_atomic(paths[2], json.dumps(summary, indent=1))
-    draw_replay(
-        paths[3], result.time, result.returns, result.equal_weight, result.exposure, result.bundle
-    )
+    draw_replay(paths[3], result.score, result.bundle)
     return paths

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -78,11 +75,29 @@ def run_replay(
     limits: RiskLimits | None = None,
 ) -> ReplayResult:
     """Replay with a progress bar on a terminal, and two plain lines elsewhere."""
-    total = window[1] - window[0]
     first, last = (format_time(int(bars.time[bar])) for bar in (window[0] + 1, window[1]))
     title = f"paper trading {bundle.name}, bars {first} to {last}"
-    with _progress(console, title, total) as step:
-        return replay(
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    plain = not console.is_interactive
+    if plain:
+        console.print(title, highlight=False)
+    total = window[1] - window[0]
+    with Progress(*columns, console=console, transient=True, disable=plain) as progress:
+        task = progress.add_task(title, total=total, rate="")
+
+        def show(done: int) -> None:
+            if done % 10 == 0:  # a bar takes less time than an update of the display
+                speed = progress.tasks[0].speed
+                rate = f"{speed:,.0f} bars/s" if speed else ""
+                progress.update(task, completed=done, rate=rate)
+
+        result = replay(
             bundle,
             bars,
             window,
@@ -90,16 +105,18 @@ def run_replay(
             cash=cash,
             any_account=any_account,
             limits=limits,
-            progress=step,
+            progress=show,
         )
+    if plain:
+        console.print(f"traded {total:,} bars", highlight=False)
+    return result
 
 
 def print_replay(console: Console, result: ReplayResult, paths: list[Path]) -> None:
     """Print the replay's summary against equal weight, and the paths of its files."""
-    bundle, first = result.bundle, int(result.time[0])
-    span = f"{format_time(first)} to {format_time(int(result.time[-1]))}"
-    console.print(metrics_table(result.metrics, f"Paper replay of {bundle.name}, {span}"))
-    metrics = result.metrics
+    bundle, metrics = result.bundle, result.score.metrics
+    title = f"Paper replay of {bundle.name}, {' to '.join(result.span)}"
+    console.print(metrics_table(metrics, title))
     difference = metrics.total_return - metrics.equal_weight_return
     word = "more" if difference > 0 else "less"
     console.print(
@@ -107,7 +124,7 @@ def print_replay(console: Console, result: ReplayResult, paths: list[Path]) -> N
         f"{word} than equal weight.",
         highlight=False,
     )
-    if first <= bundle.last_seen:
+    if int(result.score.time[0]) <= bundle.last_seen:
         console.print(
             f"Bars up to {bundle.manifest.last_seen_bar} were seen in training: the result on them "
             "is no evidence.",
@@ -136,10 +153,7 @@ def print_replay(console: Console, result: ReplayResult, paths: list[Path]) -> N
 
 def replay_folder(deployments: Path, slot: str, result: ReplayResult) -> Path:
     """Return the default folder of a replay's files, named by slot, bundle and range."""
-    first, last = (
-        format_time(int(moment)).replace(":", "").replace("-", "")[:13]
-        for moment in (result.time[0], result.time[-1])
-    )
+    first, last = (text.replace(":", "").replace("-", "")[:13] for text in result.span)
     return deployments / "replays" / f"{slot_name(slot)}-{result.bundle.name}-{first}-{last}"
 
 
@@ -155,42 +169,6 @@ def _agreement(result: ReplayResult) -> float | None:
     )
     if not isinstance(scored, dict) or not same:
         return None
-    if (scored.get("first"), scored.get("last")) != (
-        format_time(int(result.time[0])),
-        format_time(int(result.time[-1])),
-    ):
+    if (scored.get("first"), scored.get("last")) != result.span:
         return None
-    return abs(float(scored["total_return"]) - result.metrics.total_return)
-
-
-@contextmanager
-def _progress(console: Console, title: str, total: int) -> Iterator[_Step]:
-    """Yield the progress display: a bar with rate and ETA on a terminal, plain lines elsewhere."""
-    if not console.is_interactive:
-        console.print(title, highlight=False)
-        yield _Step(None, None)
-        console.print(f"traded {total:,} bars", highlight=False)
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        yield _Step(progress, progress.add_task(title, total=total, rate=""))
-
-
-@dataclass
-class _Step:
-    """Advances the display to the number of bars done."""
-
-    progress: Progress | None
-    task: int | None
-
-    def __call__(self, done: int) -> None:
-        if self.progress is not None and done % 10 == 0:
-            task = self.progress.tasks[0]
-            rate = f"{task.speed:,.0f} bars/s" if task.speed else ""
-            self.progress.update(task.id, completed=done, rate=rate)
+    return abs(float(scored["total_return"]) - result.score.metrics.total_return)

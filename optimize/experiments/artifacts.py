@@ -20,7 +20,7 @@ from optuna.trial import FrozenTrial
 from torch import Tensor
 
 from agents.policy.frozen import save_members
-from envs.crypto.scoring.metrics import Metrics, PathTrades, equity
+from envs.crypto.scoring.metrics import TRADE_COLUMNS, Metrics, PathTrades, equity
 from envs.support.files import write_atomic
 from envs.support.study_record import RecordedFile
 
@@ -79,7 +79,7 @@ def path_frame(paths: PathTrades, times: NDArray[np.int64]) -> pd.DataFrame:
         "path": np.repeat(np.arange(phi), count),
         "date": pd.to_datetime(np.tile(times, phi), unit="s", utc=True),
     }
-    for name in ("returns", "equal_weight", "trades", "fees", "notional", "exposure"):
+    for name in TRADE_COLUMNS:
         columns[name] = getattr(paths, name).reshape(-1)
     return pd.DataFrame(columns)
 

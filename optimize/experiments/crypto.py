@@ -18,7 +18,7 @@ from envs.crypto.features import get_recipe
 from envs.crypto.market import make_market, observation_normaliser
 from envs.crypto.params import EnvParams
 from envs.crypto.scoring.evaluate import WindowTrades, path_trades, trade_windows
-from envs.crypto.scoring.metrics import Metrics, PathTrades, objective
+from envs.crypto.scoring.metrics import TRADE_COLUMNS, Metrics, PathTrades, objective
 from envs.crypto.splits import Fold, Splits, Window
 from envs.crypto.study_data import study_splits
 from envs.support.errors import InputError
@@ -215,16 +215,13 @@ class CryptoExperiment(Experiment):
         draw_equity(folder, f"{title}: out of sample, cross-validated")
 
 
-FIELDS = ("returns", "equal_weight", "trades", "fees", "notional", "exposure")
-
-
 def _one_path(trades: WindowTrades, rows: Sequence[int]) -> PathTrades:
     """Return the windows of one fold, concatenated as if they were a path."""
     joined = {
         name: np.concatenate([getattr(trades, name)[row, : trades.lengths[row]] for row in rows])[
             None
         ]
-        for name in FIELDS
+        for name in TRADE_COLUMNS
     }
     return PathTrades(**joined)
 

@@ -11,38 +11,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from envs.crypto.env import CryptoEnv
-from envs.crypto.scoring.metrics import PathTrades
+from envs.crypto.scoring.metrics import TRADE_COLUMNS, BarTrades, PathTrades
 from envs.crypto.splits import Splits
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class WindowTrades:
+class WindowTrades(BarTrades):
     """Trading of each row of an evaluation environment.
 
     All arrays but `lengths` and `actions` are (R, L) float64, with zeros after a row's end. Column
     i belongs to bar `first + 1 + i` of the row's window.
 
     Attributes:
-        returns: simple returns per bar.
-        equal_weight: those of the benchmark.
-        trades: orders filled in the bar.
-        fees: as fractions of the portfolio's value at the previous close.
-        notional: likewise.
-        exposure: 1 - cash / V at the bar's close.
         dropped: orders below the minimum.
         unfilled: orders that met a hole.
         lengths: (R,) int64, bars per row.
         actions: (R, L, N) float32 if requested, else None.
     """
 
-    returns: Array
-    equal_weight: Array
-    trades: Array
-    fees: Array
-    notional: Array
-    exposure: Array
     dropped: Array
     unfilled: Array
     lengths: NDArray[np.int64]
@@ -112,11 +100,4 @@ def path_trades(
         rows = enumerate(order, start=first_row)
         return splits.join({cell: values[row, : trades.lengths[row]] for row, cell in rows})
 
-    return PathTrades(
-        returns=join(trades.returns),
-        equal_weight=join(trades.equal_weight),
-        trades=join(trades.trades),
-        fees=join(trades.fees),
-        notional=join(trades.notional),
-        exposure=join(trades.exposure),
-    )
+    return PathTrades(**{name: join(getattr(trades, name)) for name in TRADE_COLUMNS})

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,7 +182,7 @@ def excess_growth(returns: Array, benchmark: Array, per_year: float) -> float:
 
 def summarise(
     returns: Array,
-    equal_weight_returns: Array,
+    equal_weight: Array,
     timeframe: str,
     *,
     trades: Array,
@@ -194,7 +194,7 @@ def summarise(
 
     Args:
         returns: (n,) simple returns per bar.
-        equal_weight_returns: (n,) those of equal weight.
+        equal_weight: (n,) those of equal weight.
         timeframe: of the bars.
         trades: (n,) orders filled in the bar.
         fees: (n,) as fractions of the portfolio's value.
@@ -206,7 +206,7 @@ def summarise(
     """
     r, b, traded, paid, moved, invested = _columns(
         returns=returns,
-        equal_weight=equal_weight_returns,
+        equal_weight=equal_weight,
         trades=trades,
         fees=fees,
         notional=notional,
@@ -247,17 +247,17 @@ def summarise(
     )
 
 
-@dataclass(frozen=True)
-class PathTrades:
-    """A trial's trading, joined to φ back-test paths of T bars. All arrays are (φ, T) float64.
+@dataclass(frozen=True, eq=False)
+class BarTrades:
+    """Trading per bar: float64 arrays of one shape, (..., bars).
 
     Attributes:
         returns: simple returns per bar.
         equal_weight: those of equal weight.
         trades: orders filled in the bar.
-        fees: fractions of the portfolio's value.
-        notional: fractions of the portfolio's value.
-        exposure: 1 - cash / value.
+        fees: as fractions of the portfolio's value at the previous close.
+        notional: traded value, likewise.
+        exposure: 1 - cash / value at the bar's close.
     """
 
     returns: Array
@@ -267,17 +267,19 @@ class PathTrades:
     notional: Array
     exposure: Array
 
+
+# The arguments of `summarise`, too.
+TRADE_COLUMNS = tuple(field.name for field in fields(BarTrades))
+
+
+class PathTrades(BarTrades):
+    """A trial's trading, joined to φ back-test paths of T bars. All arrays are (φ, T)."""
+
     def summarise(self, timeframe: str) -> list[Metrics]:
         """Compute the metrics of every path, in order."""
         return [
             summarise(
-                self.returns[path],
-                self.equal_weight[path],
-                timeframe,
-                trades=self.trades[path],
-                fees=self.fees[path],
-                notional=self.notional[path],
-                exposure=self.exposure[path],
+                timeframe=timeframe, **{name: getattr(self, name)[path] for name in TRADE_COLUMNS}
             )
             for path in range(len(self.returns))
         ]

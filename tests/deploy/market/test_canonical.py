@@ -14,7 +14,7 @@ from envs.crypto.env import CryptoEnv
 from envs.crypto.market import make_market, observation_normaliser
 from envs.crypto.params import EnvParams
 from envs.crypto.scoring.evaluate import trade_windows
-from envs.crypto.scoring.metrics import summarise
+from envs.crypto.scoring.metrics import TRADE_COLUMNS, summarise
 
 SLOTS = 3
 WINDOWS = ((600, 800), (720, 900))
@@ -43,13 +43,8 @@ def test_search_time_evaluation_agrees_with_the_canonical_path_to_a_thousandth()
         policy = FrozenPolicy([ppo.export_member(slot)[0]])
         for number, window in enumerate(WINDOWS):
             row, length = slot * len(WINDOWS) + number, window[1] - window[0]
-            columns = {
-                name: getattr(batch, name)[row, :length]
-                for name in ("returns", "equal_weight", "trades", "fees", "notional", "exposure")
-            }
-            fast = summarise(
-                columns.pop("returns"), columns.pop("equal_weight"), "1h", **columns
-            ).to_dict()
+            columns = {name: getattr(batch, name)[row, :length] for name in TRADE_COLUMNS}
+            fast = summarise(timeframe="1h", **columns).to_dict()
             canonical = score(policy, market, params, window, max_lookback=2).metrics.to_dict()
             assert canonical["trades"] > 100
             assert fast.pop("reason") == canonical.pop("reason")

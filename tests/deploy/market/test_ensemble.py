@@ -30,17 +30,19 @@ from deploy.market.view import promotion_view
 from deploy.registry.bundle_files import canonical_json, sha256, write_bundle
 from deploy.registry.registry import Registry
 from deploy.trading.brokers.sim import SimBroker
-from deploy.trading.paper_trader import ClosedBar, Entry, PaperTrader
+from deploy.trading.closed_bar import ClosedBar
+from deploy.trading.paper_trader import Entry, PaperTrader
 from deploy.trading.replay import replay
 from envs.crypto.params import EnvParams, Instruments
+from envs.crypto.scoring.metrics import TRADE_COLUMNS
 from envs.support.errors import InputError, RunError
 from tests.deploy.builders import FakeStudy, ensemble_of, small_bundle
-from tests.deploy.trading.test_paper_trader import SEVERE, TICKERS, market_bars
+from tests.deploy.trading.test_paper_trader import SEVERE, TICKERS, assert_same_score, market_bars
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 SLOT = "demo-1h"
 WINDOW = (700, 860)
-COLUMNS = ("returns", "equal_weight", "trades", "fees", "notional", "exposure", "crossed")
+COLUMNS = (*TRADE_COLUMNS, "crossed")
 VENUE = {"fee": 0.004, "slippage": 0.002, "minimum_order": 25.0}
 
 
@@ -94,13 +96,7 @@ def test_a_replay_of_several_trials_equals_the_canonical_score(
     bundle = three(Instruments((0.0, 60.0, 0.0), (0.001, 0.0, 0.05)) if increments else None)
     bars = market_bars(7, holes=holes, bars=1000)
     scored, replayed = score_bundle(bundle, bars, WINDOW), replay(bundle, bars, WINDOW)
-    for name in COLUMNS:
-        np.testing.assert_allclose(
-            getattr(replayed, name), getattr(scored, name), rtol=1e-9, atol=1e-12, err_msg=name
-        )
-    ours, theirs = replayed.metrics.to_dict(), scored.metrics.to_dict()
-    assert ours.pop("reason") == theirs.pop("reason")
-    assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-9)
+    assert_same_score(replayed.score, scored)
     assert scored.metrics.trades > 100
     assert np.count_nonzero(scored.crossed) > 30  # they do trade with each other
     assert sum(entry.dropped for entry in replayed.entries) > 0

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.market.bundle import Bundle
-from deploy.market.scoring import score_bundle
+from deploy.market.scoring import Score, score_bundle
 from deploy.trading.brokers.base import AccountState, Order
 from deploy.trading.brokers.sim import SimBroker
 from deploy.trading.closed_bar import ClosedBar
@@ -23,6 +23,7 @@ from envs.crypto.data.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv
 from envs.crypto.market import make_market
 from envs.crypto.params import EnvParams, Instruments
+from envs.crypto.scoring.metrics import TRADE_COLUMNS
 from envs.support.errors import InputError, RunError
 from tests.deploy.builders import small_bundle
 
@@ -166,6 +167,17 @@ def test_env_and_trader_agree_whatever_the_parameters(
     assert_same_account(bundle, market_bars(seed % 5, holes=holes, bars=620), actions, (560, 590))
 
 
+def assert_same_score(ours: Score, theirs: Score) -> None:
+    assert np.array_equal(ours.time, theirs.time)
+    for name in (*TRADE_COLUMNS, "crossed"):
+        np.testing.assert_allclose(
+            getattr(ours, name), getattr(theirs, name), rtol=1e-9, atol=1e-12, err_msg=name
+        )
+    own, other = ours.metrics.to_dict(), theirs.metrics.to_dict()
+    assert own.pop("reason") == other.pop("reason")
+    assert own == pytest.approx(other, rel=1e-9, abs=1e-9)
+
+
 @pytest.mark.parametrize("holes", [0.0, 0.04])
 def test_a_replay_equals_the_canonical_score(holes: float) -> None:
     bars = market_bars(7, holes=holes, bars=1000)
@@ -179,14 +191,7 @@ def test_a_replay_equals_the_canonical_score(holes: float) -> None:
     bundle = small_bundle(3, tickers=TICKERS, params=params, max_lookback=3, members=3, gain=1.5)
     window = (700, 860)
     scored, replayed = score_bundle(bundle, bars, window), replay(bundle, bars, window)
-    assert np.array_equal(scored.time, replayed.time)
-    for name in ("returns", "equal_weight", "trades", "fees", "notional", "exposure"):
-        np.testing.assert_allclose(
-            getattr(replayed, name), getattr(scored, name), rtol=1e-9, atol=1e-12, err_msg=name
-        )
-    ours, theirs = replayed.metrics.to_dict(), scored.metrics.to_dict()
-    assert ours.pop("reason") == theirs.pop("reason")
-    assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-9)
+    assert_same_score(replayed.score, scored)
     assert scored.metrics.trades > 50
     assert (
         len(np.unique(np.array([entry.action for entry in replayed.entries[:-1]])[:, 0])) > 50
@@ -203,8 +208,10 @@ def test_a_replay_over_an_outage_of_the_real_exchange_equals_the_canonical_score
     window = (outage - 60, outage + 60)
     bundle = small_bundle(8, tickers=tickers, params=EnvParams(trailing_stop=0.02), gain=1.5)
     scored, replayed = score_bundle(bundle, bars, window), replay(bundle, bars, window)
-    np.testing.assert_allclose(replayed.returns, scored.returns, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(replayed.equal_weight, scored.equal_weight, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(replayed.score.returns, scored.returns, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        replayed.score.equal_weight, scored.equal_weight, rtol=1e-9, atol=1e-12
+    )
     assert sum(entry.unfilled for entry in replayed.entries) > 0
 
 
@@ -231,14 +238,14 @@ def test_tickers_are_found_by_name_and_a_missing_one_is_refused() -> None:
     )
     window = (600, 660)
     assert np.array_equal(
-        replay(bundle, permuted, window).returns, replay(bundle, bars, window).returns
+        replay(bundle, permuted, window).score.returns, replay(bundle, bars, window).score.returns
     )
     assert np.array_equal(
         score_bundle(bundle, permuted, window).returns, score_bundle(bundle, bars, window).returns
     )
     swapped = small_bundle(6, tickers=(TICKERS[1], TICKERS[0], TICKERS[2]))
     assert not np.array_equal(
-        replay(swapped, bars, window).returns, replay(bundle, bars, window).returns
+        replay(swapped, bars, window).score.returns, replay(bundle, bars, window).score.returns
     )  # the order is part of it
     fewer = dataclasses.replace(
         bars,
