@@ -1,9 +1,10 @@
-"""Workers of one study that are killed and suspended at random, and an audit of what they leave behind.
+"""Kill and suspend workers of a study at random, and audit the finished study.
 
-A worker is a forked process that runs `sweepd train` on a tiny study. Some are killed by the clock, some by their own
-hand at a random write: before a file is synced, before it gets its name, before and after a transaction commits. Some
-are suspended for longer than the grace period and come back. Meanwhile every worker leaves a trail of what it trains,
-under which token, so that the audit sees whether a trial was ever trained twice at once.
+A worker is a forked process that runs `sweepd train` on a tiny study. Some workers are killed after
+a random time. Others kill themselves at a random write: before a file is synced, before it is
+renamed, before or after a transaction commits. Others are suspended for longer than the grace
+period and then continue. Every worker logs which trials it trains under which tokens, so that the
+audit can find trials that two workers trained at the same time.
 """
 
 from __future__ import annotations
@@ -43,14 +44,24 @@ from tests.optimize.conftest import SPACE, TRAIN, run_command
 
 BEAT, GRACE = 0.2, 1.5
 BUDGET = 960  # environment steps of a trial
-GIVE_UP = 1200.0  # seconds for a study that takes one minute on a machine of one's own
+GIVE_UP = 1200.0  # seconds; a study takes about one minute on an idle machine
 WAYS = ("clock", "sync", "name", "commit", "committed", "suspend")
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 @dataclass
 class Figures:
-    """What a chaos run came to. problems: sentences; empty where every promise held."""
+    """Results of a chaos run.
+
+    Attributes:
+        rounds: number of studies.
+        trials: number of their trials.
+        kills: number of killed workers, by way of dying.
+        suspended: number of suspended workers.
+        retrained: number of trials that were trained again without disturbance, for comparison.
+        seconds: duration.
+        problems: one sentence for each violated guarantee.
+    """
 
     rounds: int = 0
     trials: int = 0
@@ -62,7 +73,7 @@ class Figures:
 
 
 def prepare(folder: Path) -> None:
-    """The tiny market and the tiny space."""
+    """Write the tiny market and the tiny search space."""
     write_bars(make_planted_market(3, assets=2, bars=700), folder / "bars")
     (folder / "tiny.toml").write_text(SPACE)
 
@@ -78,9 +89,17 @@ def run_chaos(
     seconds: float = 3600.0,
     say: Callable[[str], None] = print,
 ) -> Figures:
-    """Studies of so many trials, one after the other, until so many workers were killed; each study is audited.
+    """Run studies one after the other until enough workers were killed, and audit each study.
 
-    url: of the database. at_once: workers at a time. seconds: after which no new study is begun.
+    Args:
+        folder: working directory of the workers.
+        url: database.
+        kills: number of workers to kill.
+        trials: trials per study.
+        at_once: number of concurrent workers.
+        seed: seed of the kills.
+        seconds: time after which no new study is started.
+        say: prints one line.
     """
     figures, rng, began = Figures(), random.Random(seed), time.monotonic()
     while sum(figures.kills.values()) < kills and time.monotonic() - began < seconds:
@@ -88,25 +107,23 @@ def run_chaos(
         _round(folder, url, name, trials, at_once, kills, rng, figures)
         figures.rounds += 1
         figures.trials += trials
-        run_one(folder, url, name, trials)  # it finds nothing to train, and tidies up
+        run_one(folder, url, name, trials)  # has nothing to train, and completes missing files
         figures.problems += audit(folder, url, name, trials, figures)
         say(
-            f"study {name}: {trials} trials, {sum(figures.kills.values())} kills and {figures.suspended} suspensions "
-            f"so far, problems: {figures.problems or 'none'}"
+            f"study {name}: {trials} trials; so far {sum(figures.kills.values())} kills, "
+            f"{figures.suspended} suspensions, problems: {figures.problems or 'none'}"
         )
     figures.seconds = time.monotonic() - began
     return figures
 
 
-# -- workers and what befalls them
+# -- workers and their ends
 
 
 def run_one(folder: Path, url: str, name: str, trials: int, budget: int = BUDGET) -> None:
-    """One more worker, which nobody disturbs."""
-    process = _start(
-        folder, url, name, trials, folder / "trails" / f"{name}-last.txt", "none", 0, budget
-    )
-    process.join()
+    """Run one more worker without disturbance."""
+    trail = folder / "trails" / f"{name}-last.txt"
+    _start(folder, url, name, trials, trail, "none", 0, budget).join()
 
 
 def run_evictions(
@@ -121,17 +138,21 @@ def run_evictions(
     seed: int = 0,
     say: Callable[[str], None] = print,
 ) -> Figures:
-    """One study whose workers are killed in turn, one every so many seconds, and left alone after so many kills.
+    """Run one study whose oldest worker is killed periodically, and audit it.
 
-    interval: shortest and longest seconds between two kills. budget: environment steps of a trial, enough that a batch
-    takes longer than a worker lives.
+    Args:
+        folder: working directory of the workers.
+        url: database.
+        kills: number of workers to kill; after that, the others finish the study.
+        trials: trials of the study.
+        at_once: number of concurrent workers.
+        interval: shortest and longest seconds between two kills.
+        budget: environment steps of a trial, enough that a batch takes longer than a worker lives.
+        seed: seed of the study and of the kills.
+        say: prints one line.
     """
-    figures, rng, began, name = (
-        Figures(rounds=1, trials=trials),
-        random.Random(seed),
-        time.monotonic(),
-        f"r{seed}",
-    )
+    figures, rng, name = Figures(rounds=1, trials=trials), random.Random(seed), f"r{seed}"
+    began = time.monotonic()
     (folder / "trails").mkdir(exist_ok=True)
     alive: list[tuple[BaseProcess, Path]] = []
     next_kill, started = began + rng.uniform(*interval), 0
@@ -150,11 +171,8 @@ def run_evictions(
             trail = folder / "trails" / f"{name}-{started}.txt"
             alive.append((_start(folder, url, name, trials, trail, "evict", seed, budget), trail))
             started += 1
-        if (
-            time.monotonic() > next_kill
-            and figures.kills["evict"] < kills
-            and len(alive) == at_once
-        ):
+        due = time.monotonic() > next_kill and figures.kills["evict"] < kills
+        if due and len(alive) == at_once:
             oldest, _ = alive.pop(0)
             oldest.kill()
             oldest.join()
@@ -213,7 +231,7 @@ def _round(
     rng: random.Random,
     figures: Figures,
 ) -> None:
-    """One study from its first worker to its last, with a fate for each worker until there were enough kills."""
+    """Run one study to its end. Workers die in random ways until there were enough kills."""
     alive: list[tuple[BaseProcess, str, float]] = []
     (folder / "trails").mkdir(exist_ok=True)
     started = 0
@@ -241,11 +259,8 @@ def _round(
                 process.kill()
             return
         if len(alive) < at_once and not _over(url, name, trials):
-            way = (
-                rng.choice(WAYS)
-                if sum(figures.kills.values()) + len(alive) < kills + at_once
-                else "none"
-            )
+            more = sum(figures.kills.values()) + len(alive) < kills + at_once
+            way = rng.choice(WAYS) if more else "none"
             figures.suspended += way == "suspend"
             trail = folder / "trails" / f"{name}-{started}.txt"
             process = _start(folder, url, name, trials, trail, way, rng.randrange(2**31))
@@ -257,13 +272,14 @@ def _round(
 
 
 def _over(url: str, name: str, trials: int) -> bool:
-    with contextlib.suppress(Exception):  # not there yet
+    with contextlib.suppress(Exception):  # the study does not exist yet
         storage = open_storage(url, create=False)
         try:
             states = [t.state for t in StudyHandle(storage, name).trials()]
         finally:
-            # A worker that is forked while a connection to the SQLite file is open here takes this process's lock for
-            # its own, holds none, and loses its commits when this process closes the file and deletes the WAL.
+            # A worker must not be forked while a connection to the SQLite file is open here: it
+            # would inherit the connection without its POSIX locks, and lose its commits when this
+            # process closes the file and deletes the WAL.
             storage.remove_session()
             storage.engine.dispose()
         return len(states) == trials and all(state.is_finished() for state in states)
@@ -271,7 +287,7 @@ def _over(url: str, name: str, trials: int) -> bool:
 
 
 def _worker(words: list[str], folder: Path, trail: Path, way: str, seed: int) -> None:
-    """The life of one worker."""
+    """Run one worker in this forked process."""
     if way != "evict":
         train_command.WorkerOptions = functools.partial(  # type: ignore[misc, assignment]
             WorkerOptions, beat_seconds=BEAT, grace_seconds=GRACE
@@ -284,7 +300,7 @@ def _worker(words: list[str], folder: Path, trail: Path, way: str, seed: int) ->
 
 
 def _leave_a_trail(path: Path) -> None:
-    """Append (nanoseconds, trial id, token) for every trial in hand after every rollout."""
+    """After every rollout, append (nanoseconds, trial id, token) of every trial that is held."""
     file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     progress = Worker._progress
     before = time.monotonic()
@@ -292,7 +308,7 @@ def _leave_a_trail(path: Path) -> None:
     def noted(own: Worker, steps: int) -> None:
         nonlocal before
         asleep, before = time.monotonic() - before > GRACE, time.monotonic()
-        if asleep:  # what was trained was trained before; whether it goes on is what matters
+        if asleep:  # the rollout was trained before the suspension: only later ones count
             progress(own, steps)
             return
         lost = own.heartbeat.lost
@@ -308,7 +324,7 @@ def _leave_a_trail(path: Path) -> None:
 
 
 def _sabotage(way: str, rng: random.Random) -> None:
-    """Have this process kill or suspend itself at a random one of the moments that `way` names."""
+    """Make this process kill or suspend itself at a random event of the kind `way`."""
     left = rng.randrange(2, 60 if way in ("commit", "committed") else 12)
 
     def strike(*_: object) -> None:
@@ -316,7 +332,7 @@ def _sabotage(way: str, rng: random.Random) -> None:
         left -= 1
         if left == 0:
             if way == "suspend":
-                # Somebody has to wake it up again.
+                # Another process has to wake it up again.
                 os.system(f"(sleep {2 * GRACE}; kill -CONT {os.getpid()}) >/dev/null 2>&1 &")
                 os.kill(os.getpid(), signal.SIGSTOP)
             else:
@@ -346,11 +362,11 @@ def _sabotage(way: str, rng: random.Random) -> None:
 
 
 def audit(folder: Path, url: str, name: str, trials: int, figures: Figures) -> Iterator[str]:
-    """Every broken promise of a finished study, as a sentence."""
+    """Yield one sentence for each violated guarantee of a finished study."""
     handle = StudyHandle(open_storage(url, create=False), name, folder / "runs")
     found = handle.trials()
     if [t.number for t in found] != list(range(trials)):
-        yield f"study {name} has the trials {[t.number for t in found]}, not {trials} of them"
+        yield f"study {name} has the trials {[t.number for t in found]} instead of {trials}"
     for trial in found:
         if trial.state not in FINISHED:
             why = trial.user_attrs.get("sweepd:reason", "")
@@ -365,11 +381,11 @@ def audit(folder: Path, url: str, name: str, trials: int, figures: Figures) -> I
         yield f"trials with the ids {[row[0] for row in tokens]} of {name} are still held"
     yield from _trained_twice(folder, name)
     yield from _files(handle, found)
-    yield from _not_as_alone(handle, found, figures)
+    yield from _changed_numbers(handle, found, figures)
 
 
 def _trained_twice(folder: Path, name: str) -> Iterator[str]:
-    """Two attempts at one trial that were at work at the same time."""
+    """Yield the trials that two workers trained at the same time."""
     spans: dict[int, dict[str, tuple[int, int]]] = {}
     for trail in (folder / "trails").glob(f"{name}-*.txt"):
         for line in trail.read_text().splitlines():
@@ -380,38 +396,43 @@ def _trained_twice(folder: Path, name: str) -> Iterator[str]:
         ordered = sorted(by_token.values())
         for (_, last), (first, _) in itertools.pairwise(ordered):
             if first < last:
-                yield f"the trial with id {trial} of {name} was trained twice at once for {(last - first) / 1e9:.2f} s"
+                yield (
+                    f"the trial with id {trial} of {name} was trained by two workers at once for "
+                    f"{(last - first) / 1e9:.2f} s"
+                )
 
 
 def _files(handle: StudyHandle, found: list[FrozenTrial]) -> Iterator[str]:
-    """Files that are missing, damaged or left over."""
+    """Yield the trials whose files are missing, damaged or left over."""
     for trial in found:
         folder = handle.trial_dir(trial.number)
         left = [path.name for path in folder.glob("checkpoint-*")] + [
             path.name for path in folder.glob(".*.tmp*")
         ]
         if left:
-            yield f"trial {trial.number} of {handle.name} left {', '.join(left)} behind"
+            yield f"trial {trial.number} of {handle.name} still has {', '.join(left)}"
         if trial.state != TrialState.COMPLETE:
             continue
         recorded = trial.user_attrs["sweepd:members"]
         content = (handle.run_dir / recorded["path"]).read_bytes()
         if hashlib.sha256(content).hexdigest() != recorded["sha256"]:
-            yield f"the members of trial {trial.number} of {handle.name} are not those that were recorded"
+            yield (
+                f"the members of trial {trial.number} of {handle.name} differ from the recorded ones"
+            )
         if not (folder / "equity.png").read_bytes().endswith(b"IEND\xaeB`\x82"):
-            yield f"the picture of trial {trial.number} of {handle.name} is cut short"
+            yield f"the plot of trial {trial.number} of {handle.name} is incomplete"
 
 
-def _not_as_alone(handle: StudyHandle, found: list[FrozenTrial], figures: Figures) -> Iterator[str]:
-    """Trials whose numbers differ from those of the same trial left alone, in any bit."""
+def _changed_numbers(
+    handle: StudyHandle, found: list[FrozenTrial], figures: Figures
+) -> Iterator[str]:
+    """Yield the trials whose numbers differ in any bit from those of an undisturbed trial."""
     torch.set_num_threads(1)
     experiment = CryptoExperiment(
         handle.spec, load_study_bars(handle.spec.data), torch.device("cpu")
     )
     for trial in [t for t in found if t.state in FINISHED]:
-        trainer = Trainer(
-            experiment, stop=lambda: False, progress=lambda _: None, say=lambda _: None
-        )
+        trainer = Trainer(experiment)
         settings = handle.space.resolve(trial.params)
         training = trainer.start(
             Plan(-1, trial.number, trial.params, settings, trial.user_attrs["sweepd:seed"])
@@ -435,4 +456,4 @@ def _not_as_alone(handle: StudyHandle, found: list[FrozenTrial], figures: Figure
                 for key in own
             )
         if not same:
-            yield f"trial {trial.number} of {handle.name} has other numbers than the same trial left alone"
+            yield f"trial {trial.number} of {handle.name} has other numbers than when undisturbed"

@@ -1,4 +1,4 @@
-"""Workers that are killed and suspended at random lose nothing, double nothing, and change no number."""
+"""Random kills and suspensions of workers lose, duplicate and change no trial."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A market, a space and a study that train in seconds, in this process or in others."""
+"""A market, a search space and the flags of a study that trains in seconds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from optimize.cli import doctor, pause, profile, run, status, train
 from optimize.cli.commands import search_commands
 from optimize.study.storage import StudyStorage, open_storage, storage_url
 
-# Imports that the commands make late: once here suffices for all processes forked from this one.
+# Modules that the commands import late. Importing them here saves time in each forked process.
 PRELOADED = (
     alembic.command,
     matplotlib.backends.backend_agg,
@@ -112,7 +112,7 @@ def search_app() -> typer.Typer:
 
 
 def run_command(words: list[str], folder: Path, output: Path) -> None:
-    """What the entry point does, in a process of its own."""
+    """Run a command as the entry point does, in a forked process."""
     os.chdir(folder)
     with output.open("w") as file:
         os.dup2(file.fileno(), 1)
@@ -182,7 +182,7 @@ def bars() -> Bars:
 
 @pytest.fixture
 def market(tmp_path: Path, bars: Bars) -> Path:
-    """A folder with the tiny market, and the tiny space beside it."""
+    """A folder with the tiny market and the tiny search space."""
     write_bars(bars, tmp_path / "bars")
     (tmp_path / "tiny.toml").write_text(SPACE)
     return tmp_path
@@ -190,9 +190,9 @@ def market(tmp_path: Path, bars: Bars) -> Path:
 
 @pytest.fixture
 def sweepd(market: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sweepd]:
-    """Start a command in the market's folder: sweepd("train", "--n-trials", 3).
+    """Start a command in the market's folder, for example sweepd("train", "--n-trials", 3).
 
-    train gets the flags of a tiny study first.
+    The flags of a tiny study are inserted after `train`.
     """
     started: list[Running] = []
     outputs = tmp_path_factory.mktemp("output")

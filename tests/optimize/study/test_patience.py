@@ -156,7 +156,8 @@ def test_a_server_stopped_under_a_worker_loses_and_doubles_nothing(
         postgresql.start()
     handle = open_handle(market, postgresql_database)
     assert {t.state for t in handle.trials()} == {TrialState.RUNNING}
-    assert len(list(handle.run_dir.glob("trial-*/checkpoint-*.safetensors"))) == 3
+    # A slow first rung also left checkpoints from within it (-r000-), which may be recorded.
+    assert len(list(handle.run_dir.glob("trial-*/checkpoint-*-r001-*.safetensors"))) == 3
     out = sweepd("train", *study, *here).finish()
     assert "its worker died" in out
     assert out.count("resumes from rung 1") == 3
