@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from deploy.games.player import Act, Player
 from deploy.promotion.bootstrap import gate_level
+from envs.core.game_env import GameEnv
 from envs.core.streams import derive_seed
 from envs.games.play import EpisodeResults, play_episodes, random_actions
-from envs.games.registry import Game, GameEnv
+from envs.games.registry import Game
 
 Floats = NDArray[np.float64]
 DRAWS, CHUNK = 20_000, 2_000_000  # bootstrap samples; numbers drawn at once
@@ -140,7 +141,7 @@ def opened(game: Game, params: Any, games: int) -> Iterator[GameEnv]:
     try:
         yield env
     finally:
-        getattr(env, "close", lambda: None)()
+        env.close()
 
 
 def panel_seed(study_seed: int, look: int) -> int:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from agents.policy.frozen import FrozenPolicy
 from deploy.registry.bundle_files import MEMBERS_FILE, read_members
+from envs.core.game_env import GameEnv
 from envs.games.bucket_brigade.game import BucketBrigade
 from envs.games.bucket_brigade.players import ScriptedPolicy, Theta, heuristic
-from envs.games.registry import GameEnv
 from envs.support.errors import InputError
 
 Act = Callable[[Tensor], Tensor]

@@ -171,6 +171,9 @@ class VecEnv(ABC):
     def set_member(self, member: int, state: dict[str, Tensor]) -> None:
         """Restore what `get_member` returned, in the same or another slot."""
 
+    def close(self) -> None:  # noqa: B027
+        """Release processes and other resources. Do nothing by default."""
+
     def restarted(self, member: int) -> bool:  # noqa: ARG002
         """Whether `set_member` could not restore the member's episodes and started new ones.
 

@@ -1,4 +1,4 @@
-"""Any external environment as a `VecEnv`, which is all that learners know of it."""
+"""Any external environment as a `VecEnv`, as learners use it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from envs.core.game_env import GameEnv
 from envs.core.streams import Streams
-from envs.core.vec_env import Step, VecEnv
+from envs.core.vec_env import Step
 from envs.external.action_check import ActionCheck, action_masks
 from envs.external.describe import EnvKind, describe
 from envs.external.episode_log import Snapshot
@@ -25,7 +26,7 @@ from envs.support.errors import InputError
 ENDLESS = 100_000  # `max_step` if nothing limits an episode
 
 
-class ExternalVecEnv(VecEnv):
+class ExternalVecEnv(GameEnv):
     """`envs_per_member` rows of an external environment per member.
 
     The environments run on the CPU whatever the device is, so `step` waits for the actions: unlike
@@ -44,6 +45,8 @@ class ExternalVecEnv(VecEnv):
     environments of several rows, all of the member's rows begin new episodes instead, with the next
     seeds of its stream; these are the same however often the member is restored.
     """
+
+    _faults: ActionCheck
 
     def __init__(
         self,
@@ -77,16 +80,10 @@ class ExternalVecEnv(VecEnv):
         """
         self._source = _source(source, kwargs)
         every = [{}] * members if isinstance(members, int) else [dict(params) for params in members]
-        if not every or envs_per_member < 1:
-            raise InputError(
-                f"{self._source.name} needs members and envs, and got {len(every)} members of "
-                f"{envs_per_member} envs"
-            )
         self.env_name = self._source.name
+        self._set_rows(self.env_name, len(every), envs_per_member)
         self.device, self.debug = torch.device(device), debug
         self._on_cpu = self.device.type == "cpu"
-        self.num_members, self.envs_per_member = len(every), envs_per_member
-        self.num_envs = len(every) * envs_per_member
         self._what = what = describe(self._source, every[0])
         _check_rows(self._source, envs_per_member, what.rows)
         self._per_member = envs_per_member // what.rows  # environments
@@ -108,7 +105,7 @@ class ExternalVecEnv(VecEnv):
         self._streams = Streams(self.num_members)
         self._masks = action_masks(self._envs, envs_per_member)
         self.masked = self._masks is not None
-        self._check = ActionCheck(self.num_envs, envs_per_member, self._actions, self._masks)
+        self._faults = ActionCheck(self.num_envs, envs_per_member, self._actions, self._masks)
         self._seeds: list[list[int]] = [[] for _ in every]
         self._restarted = [False] * self.num_members
         self._started = False
@@ -122,7 +119,7 @@ class ExternalVecEnv(VecEnv):
         self.if_discrete = actions.discrete
         self.action_dim = sum(actions.choices) if self.if_discrete else actions.width
         self.action_dims = actions.choices if self.if_discrete and not actions.single else ()
-        self._action_shape = (self.num_envs,) if actions.single else (self.num_envs, actions.width)
+        self._components = () if actions.single else (actions.width,)  # of an action
 
     def _share_buffers(self) -> None:
         """Make tensors that share memory with the buffers."""
@@ -157,11 +154,7 @@ class ExternalVecEnv(VecEnv):
         """
         if self._what.kind == EnvKind.MASKED:
             self._masks, self.masked = None, False
-            self._check = ActionCheck(self.num_envs, self.envs_per_member, self._actions)
-
-    def member_params(self, member: int) -> Mapping[str, Any]:
-        """Return the arguments that a slot was configured with."""
-        return self._params[member]
+            self._faults = ActionCheck(self.num_envs, self.envs_per_member, self._actions)
 
     def last_seeds(self, member: int) -> list[int]:
         """Return the seeds of the last reset of the member's environments.
@@ -179,23 +172,20 @@ class ExternalVecEnv(VecEnv):
         if seed is not None:
             self._streams.seed(member, seed)
         self._begin(member)
-        self._check.clear(self._rows_of(member))
+        self._faults.clear(self._rows(member))
 
     def draw(self, horizon: int) -> None:
         """Do nothing: every environment has a random generator of its own."""
 
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
         """See `VecEnv.step`."""
-        if action.shape != self._action_shape:
-            raise ValueError(
-                f"actions have the shape {tuple(action.shape)}, not {self._action_shape}"
-            )
+        self._check_shape(action, *self._components)
         if not self._started:
             raise RuntimeError("step was called before reset")
         given = (
             (action if self._on_cpu else action.cpu()).detach().numpy().reshape(self.num_envs, -1)
         )
-        self._envs.buffers.action[:] = self._check.legal(given)
+        self._envs.buffers.action[:] = self._faults.legal(given)
         if self.debug:
             self.check()
         self._envs.step()
@@ -224,19 +214,11 @@ class ExternalVecEnv(VecEnv):
         """See `VecEnv.final_obs`."""
         return self._unpack(self._final, None)
 
-    def faults(self) -> Tensor:
-        """See `VecEnv.faults`."""
-        return self._check.latched().to(self.device)
-
-    def check(self) -> None:
-        """See `VecEnv.check`."""
-        self._check.check()
-
     def get_member(self, member: int) -> dict[str, Tensor]:
         """See `VecEnv.get_member`, and the class on what can be restored."""
-        rows = self._rows_of(member)
+        rows = self._rows(member)
         buffers = self._envs.buffers
-        state = {"stream": self._streams.state(member), **self._check.state(rows)}
+        state = {"stream": self._streams.state(member), **self._faults.state(rows)}
         for name, array in (("obs", buffers.obs), ("final", buffers.final)):
             state[name] = torch.from_numpy(
                 array[rows].copy().view(np.uint8).reshape(self.envs_per_member, -1)
@@ -255,7 +237,7 @@ class ExternalVecEnv(VecEnv):
 
     def set_member(self, member: int, state: dict[str, Tensor]) -> None:
         """See `VecEnv.set_member`, and the class on what can be restored."""
-        rows = self._rows_of(member)
+        rows = self._rows(member)
         self._streams.set_state(member, state["stream"])
         self._started = True
         self._restarted[member] = self._streams.seeded(member) and not self._replay(
@@ -263,7 +245,7 @@ class ExternalVecEnv(VecEnv):
         )
         if self._restarted[member]:
             self._begin(member)
-        self._check.set_state(rows, state)
+        self._faults.set_state(rows, state)
 
     def restarted(self, member: int) -> bool:
         """See `VecEnv.restarted`, and the class on what can be restored."""
@@ -277,9 +259,6 @@ class ExternalVecEnv(VecEnv):
     def close(self) -> None:
         """Close the environments and end the env workers."""
         self._envs.close()
-
-    def _rows_of(self, member: int) -> slice:
-        return slice(member * self.envs_per_member, (member + 1) * self.envs_per_member)
 
     def _envs_of(self, member: int) -> range:
         return range(member * self._per_member, (member + 1) * self._per_member)

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from envs.core.faults import ChoiceLatch
+from envs.core.game_env import GameEnv, on_cpu
 from envs.core.streams import Streams
-from envs.core.vec_env import Step, VecEnv
+from envs.core.vec_env import Step
 from envs.support.errors import InputError
 
 _AHEAD = 64  # steps for which starts are drawn ahead if `draw` was not called
@@ -95,7 +96,7 @@ def shortest_episode(params: CartPoleParams) -> int:
     return steps
 
 
-class CartPole(VecEnv):
+class CartPole(GameEnv):
     """`envs_per_member` rows per member, each balancing a pole in one episode after the other.
 
     Observations are (num_envs, 4) float32: position and speed of the cart (m, m/s), angle and
@@ -107,6 +108,7 @@ class CartPole(VecEnv):
     state_dim = 4
     action_dim = 2
     if_discrete = True
+    _faults: ChoiceLatch
 
     def __init__(
         self,
@@ -125,15 +127,10 @@ class CartPole(VecEnv):
             debug: Whether to check for illegal actions after every step.
         """
         every = [params] if isinstance(params, CartPoleParams) else list(params)
-        if not every or envs_per_member < 1:
-            raise InputError(
-                f"CartPole needs members and envs, and got {len(every)} members of "
-                f"{envs_per_member} envs"
-            )
+        self._set_rows("CartPole", len(every), envs_per_member)
+        rows = self.num_envs
         self.device = torch.device(device)
         self.debug = debug
-        self.num_members, self.envs_per_member = len(every), envs_per_member
-        self.num_envs = rows = self.num_members * envs_per_member
 
         def per_row(*shape: int) -> Tensor:
             return torch.zeros(*shape, rows, dtype=torch.float64, device=self.device)
@@ -184,7 +181,7 @@ class CartPole(VecEnv):
             self.configure_member(member, own)
 
     def configure_member(self, member: int, params: CartPoleParams) -> None:
-        """Give a slot to another member; call `reset_member` or `set_member` next."""
+        """See `GameEnv.configure_member`."""
         self._refill()
         rows = self._rows(member)
         total = params.masscart + params.masspole
@@ -201,10 +198,6 @@ class CartPole(VecEnv):
         self._shortest[member] = shortest_episode(params)
         self.bootstrap_interval = int(self._shortest.min())
         self.max_step = max(own.max_steps for own in self._params)
-
-    def member_params(self, member: int) -> CartPoleParams:
-        """Return the parameters that a slot was configured with."""
-        return self._params[member]
 
     def seeded(self, member: int) -> bool:
         """See `VecEnv.seeded`."""
@@ -231,10 +224,7 @@ class CartPole(VecEnv):
 
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
         """See `VecEnv.step`. Do not write to the returned reward: every step returns the same."""
-        if action.shape != (self.num_envs,):  # torch would broadcast some other shapes
-            raise ValueError(
-                f"actions have the shape {tuple(action.shape)}, not {(self.num_envs,)}"
-            )
+        self._check_shape(action)
         if not self._until:
             self._prepare()
         self._until -= 1
@@ -288,14 +278,6 @@ class CartPole(VecEnv):
         """See `VecEnv.final_obs`."""
         return self._final.t().float()
 
-    def faults(self) -> Tensor:
-        """See `VecEnv.faults`."""
-        return self._faults.latched()
-
-    def check(self) -> None:
-        """See `VecEnv.check`."""
-        self._faults.check()
-
     def get_member(self, member: int) -> dict[str, Tensor]:
         """See `VecEnv.get_member`."""
         self._refill()
@@ -310,7 +292,7 @@ class CartPole(VecEnv):
             "stream": self._streams.state(member),
         }
         own |= self._faults.state(rows)
-        return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in own.items()}
+        return on_cpu(own)
 
     def set_member(self, member: int, state: dict[str, Tensor]) -> None:
         """See `VecEnv.set_member`. The slot must be configured with the member's parameters."""
@@ -328,9 +310,6 @@ class CartPole(VecEnv):
         self._streams.set_state(member, state["stream"])
         self._faults.set_state(rows, state)
         self._started = True
-
-    def _rows(self, member: int) -> slice:
-        return slice(member * self.envs_per_member, (member + 1) * self.envs_per_member)
 
     def _refill(self) -> None:
         """Replace the starts used since the last refill: of rows whose episode is younger."""

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from envs.games.registry import GameEnv
+from envs.core.game_env import GameEnv
 
 Floats = NDArray[np.float64]
 # Steps between two checks whether all episodes have ended, each of which synchronizes.

@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from envs.core.game_env import GameEnv
 from envs.core.streams import derive_seed
-from envs.core.vec_env import Step, VecEnv
+from envs.core.vec_env import VecEnv
 from envs.external.describe import Description, EnvKind, describe
 from envs.external.sources import PREFIXES, named_env
 from envs.external.vec_env import ExternalVecEnv
@@ -27,38 +28,6 @@ from envs.games.bucket_brigade.scenarios import scenario as scenario_params
 from envs.games.cartpole import CartPole, CartPoleParams
 from envs.support.errors import InputError
 from envs.support.plugins import find
-
-
-class GameEnv(Protocol):
-    """An `envs.core.vec_env.VecEnv` whose slots can be given to other members."""
-
-    env_name: str
-    num_envs: int
-    max_step: int
-    state_dim: int
-    action_dim: int
-    if_discrete: bool
-    privileged_dim: int
-    action_dims: tuple[int, ...]
-    image_shape: tuple[int, int, int] | None
-    masked: bool
-    has_absent_agents: bool
-    prescaled: bool
-    num_members: int
-    envs_per_member: int
-    device: torch.device
-    reward_unit: float | Tensor
-
-    def configure_member(self, member: int, params: Any) -> None: ...
-    def reset_member(self, member: int, seed: int | None = None) -> None: ...
-    def observe(self, out: Tensor | None = None) -> Tensor: ...
-    def reset(self, seed: int | Sequence[int] | None = None) -> Tensor: ...
-    def step(self, action: Tensor, out: Tensor | None = None) -> Step: ...
-    def action_mask(self, chosen: Tensor) -> Tensor: ...
-    def present(self) -> Tensor: ...
-    def check(self) -> None: ...
-    def set_member(self, member: int, state: dict[str, Tensor]) -> None: ...
-    def get_member(self, member: int) -> dict[str, Tensor]: ...
 
 
 class MakeGame(Protocol):
@@ -117,7 +86,7 @@ def _cartpole(
     together: int,  # noqa: ARG001
     device: torch.device | str,
 ) -> GameEnv:
-    return cast(GameEnv, CartPole(list(params), num_envs, device=device))
+    return CartPole(list(params), num_envs, device=device)
 
 
 def _bucket_brigade_params(scenario: str = "default", **changes: Any) -> BucketParams:
@@ -128,7 +97,7 @@ def _bucket_brigade(
     params: Sequence[Any], num_envs: int, *, together: int, device: torch.device | str
 ) -> GameEnv:
     rows = num_envs * params[0].num_agents
-    return cast(GameEnv, BucketBrigade(list(params), rows, together=together, device=device))
+    return BucketBrigade(list(params), rows, together=together, device=device)
 
 
 def _bucket_brigade_players(
@@ -205,9 +174,7 @@ def _external(name: str) -> Game:
         first, at_once = params[0], unit(params[0])
         rows = -(-num_envs // at_once) * at_once * seats(first)
         source = env.source if seats(first) > 1 else env.sized(dict(first), rows)
-        return cast(
-            GameEnv, ExternalVecEnv(source, [dict(own) for own in params], rows, device=device)
-        )
+        return ExternalVecEnv(source, [dict(own) for own in params], rows, device=device)
 
     return Game(
         name, _env_arguments, make, seats=seats, solved=env.solved, unit=unit, external=True

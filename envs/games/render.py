@@ -14,12 +14,12 @@ from typing import Any, Protocol, cast
 import gymnasium
 from PIL import Image, ImageDraw, ImageFont
 
-from envs.core.vec_env import VecEnv
+from envs.core.game_env import GameEnv
 from envs.external.sources import spec_of
 from envs.external.vec_env import ExternalVecEnv
 from envs.games.bucket_brigade.game import BucketBrigade
 from envs.games.bucket_brigade.render import Scene, as_frame, as_text, scene
-from envs.games.registry import Game, GameEnv
+from envs.games.registry import Game
 from envs.support.errors import InputError
 
 WIDTH, HEIGHT = 480, 320  # pixels; multiples of 16, as video codecs need
@@ -149,7 +149,7 @@ class ObservationRenderer:
     fps = 10.0
 
     def __init__(self, env: GameEnv) -> None:
-        self._env = cast(VecEnv, env)
+        self._env = env
 
     def text(self, caption: str, *, final: bool) -> str:
         seen = (self._env.final_obs() if final else self._env.observe())[0].flatten().tolist()
@@ -165,7 +165,7 @@ class GymnasiumRenderer(ObservationRenderer):
     """Shows what a Gymnasium environment renders; without render mode "ansi", its observation."""
 
     def __init__(self, env: ExternalVecEnv, inside: gymnasium.Env[Any, Any]) -> None:
-        super().__init__(cast(GameEnv, env))
+        super().__init__(env)
         self._inside = inside
         self.fps = float(inside.metadata.get("render_fps") or 30.0)
         self._drawn: Image.Image | None = None
@@ -219,4 +219,4 @@ def _gymnasium(name: str, arguments: dict[str, Any], *, pictures: bool) -> tuple
     except Exception as error:  # the environment may raise anything
         raise InputError(f"{name} cannot be shown: {type(error).__name__}: {error}") from error
     env = ExternalVecEnv(lambda: make(mode), 1, 1)
-    return cast(GameEnv, env), GymnasiumRenderer(env, made[-1])
+    return env, GymnasiumRenderer(env, made[-1])

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from envs.core.game_env import GameEnv
 from envs.games.play import random_actions
-from envs.games.registry import GameEnv
 from envs.support.errors import InputError
 
 STEPS = 256  # steps of random play in every environment, at most

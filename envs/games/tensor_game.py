@@ -9,15 +9,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from envs.core.faults import ChoiceLatch, FaultLatch
+from envs.core.game_env import GameEnv, on_cpu
 from envs.core.streams import Streams
-from envs.core.vec_env import Step, VecEnv
-from envs.games.registry import Game, GameEnv
+from envs.core.vec_env import Step
+from envs.games.registry import Game
 from envs.support.errors import InputError
 
 State = dict[str, Tensor]
@@ -28,7 +29,7 @@ class NoParams:
     """Parameters of a game that has none."""
 
 
-class TensorGame(VecEnv):
+class TensorGame(GameEnv):
     """`envs_per_member` rows per member, each playing one episode after the other.
 
     A subclass sets `state_dim`, `action_dim` and `if_discrete`, overrides the class attributes
@@ -47,6 +48,7 @@ class TensorGame(VecEnv):
     max_step = 1000
     uniforms_per_start = 1
     uniforms_per_move = 0
+    _faults: ChoiceLatch | FaultLatch
 
     @abstractmethod
     def start(self, uniforms: Tensor) -> State:
@@ -93,7 +95,7 @@ class TensorGame(VecEnv):
             together: int,  # noqa: ARG001
             device: torch.device | str,
         ) -> GameEnv:
-            return cast(GameEnv, cls(params, num_envs, device=device))
+            return cls(params, num_envs, device=device)
 
         return Game(cls.__name__, params, make, solved=solved)
 
@@ -107,15 +109,10 @@ class TensorGame(VecEnv):
             envs_per_member: Rows per member.
             device: Device of the environment.
         """
-        if not params or envs_per_member < 1:
-            raise InputError(
-                f"{self._name} needs members and envs, and got {len(params)} of "
-                f"{envs_per_member} envs"
-            )
-        self.env_name = self._name
+        self.env_name = type(self).__name__
+        self._set_rows(self.env_name, len(params), envs_per_member)
+        rows = self.num_envs
         self.device = torch.device(device)
-        self.num_members, self.envs_per_member = len(params), envs_per_member
-        self.num_envs = rows = self.num_members * envs_per_member
         # Only numeric parameters reach the rules: as tensors, they can differ between members.
         named = [
             name for name, value in asdict(params[0]).items() if isinstance(value, int | float)
@@ -138,19 +135,13 @@ class TensorGame(VecEnv):
         self._final = torch.zeros(rows, self.state_dim, device=self.device)
         self._scratch = torch.zeros(self.action_dim, rows, dtype=torch.float64, device=self.device)
         if self.if_discrete:
-            self._faults: ChoiceLatch | FaultLatch = ChoiceLatch(
-                rows, envs_per_member, self.action_dim, self.device
-            )
+            self._faults = ChoiceLatch(rows, envs_per_member, self.action_dim, self.device)
         else:
             components = [str(component) for component in range(self.action_dim)]
             self._faults = FaultLatch(rows, envs_per_member, components, self.device)
 
-    @property
-    def _name(self) -> str:
-        return type(self).__name__
-
     def configure_member(self, member: int, params: Any) -> None:
-        """Give a slot to another member; call `reset_member` or `set_member` next."""
+        """See `GameEnv.configure_member`."""
         for name, numbers in self.numbers.items():
             numbers[self._rows(member)] = float(getattr(params, name))
 
@@ -210,14 +201,6 @@ class TensorGame(VecEnv):
         """See `VecEnv.final_obs`."""
         return self._final
 
-    def faults(self) -> Tensor:
-        """See `VecEnv.faults`."""
-        return self._faults.latched()
-
-    def check(self) -> None:
-        """See `VecEnv.check`."""
-        self._faults.check()
-
     def get_member(self, member: int) -> dict[str, Tensor]:
         """See `VecEnv.get_member`.
 
@@ -235,7 +218,7 @@ class TensorGame(VecEnv):
             "stream": self._streams.state(member),
         }
         own |= self._faults.state(rows)
-        return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in own.items()}
+        return on_cpu(own)
 
     def set_member(self, member: int, state: dict[str, Tensor]) -> None:
         """See `VecEnv.set_member`. The slot must be configured with the member's parameters."""
@@ -250,9 +233,6 @@ class TensorGame(VecEnv):
         self._uniforms[self._at :, rows] = self._drawn(member, len(self._uniforms) - self._at)
         self._faults.set_state(rows, state)
 
-    def _rows(self, member: int) -> slice:
-        return slice(member * self.envs_per_member, (member + 1) * self.envs_per_member)
-
     def _drawn(self, member: int, steps: int) -> Tensor:
         """Draw from the member's stream what its rows need: those of `start` first, then `move`."""
         size = (steps, self.envs_per_member, self.uniforms_per_start + self.uniforms_per_move)
@@ -261,17 +241,10 @@ class TensorGame(VecEnv):
     def _legal(self, action: Tensor) -> Tensor:
         """Return the actions for `move`: illegal ones are latched and replaced by legal ones."""
         if isinstance(self._faults, ChoiceLatch):
-            if action.shape != (self.num_envs,):
-                raise ValueError(
-                    f"actions have the shape {tuple(action.shape)}, not {(self.num_envs,)}"
-                )
+            self._check_shape(action)
             self._faults.record(action)
             return action.clamp(0, self.action_dim - 1)
-        if action.shape != (self.num_envs, self.action_dim):
-            raise ValueError(
-                f"actions have the shape {tuple(action.shape)}, not "
-                f"{(self.num_envs, self.action_dim)}"
-            )
+        self._check_shape(action, self.action_dim)
         self._faults.record(action.t().double(), self._scratch)
         return action.double().nan_to_num(0.0).clamp(-1.0, 1.0)
 
@@ -280,13 +253,13 @@ class TensorGame(VecEnv):
         for name, tensor in state.items():
             if not tensor.shape or tensor.shape[0] != self.num_envs:
                 raise InputError(
-                    f"{self._name}.start: {name!r} has the shape {tuple(tensor.shape)}; its first "
+                    f"{self.env_name}.start: {name!r} has the shape {tuple(tensor.shape)}; its first "
                     f"dimension must be the rows, {self.num_envs} here"
                 )
         seen = self.see(state)
         if seen.shape != (self.num_envs, self.state_dim):
             raise InputError(
-                f"{self._name}.see returns the shape {tuple(seen.shape)}; it must be (rows, "
+                f"{self.env_name}.see returns the shape {tuple(seen.shape)}; it must be (rows, "
                 f"state_dim), here {(self.num_envs, self.state_dim)}"
             )
         return {name: tensor.clone() for name, tensor in state.items()}

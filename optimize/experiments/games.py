@@ -17,11 +17,12 @@ from torch import Tensor
 
 from agents.engine.learner import Act, StateDict
 from agents.policy.frozen import load_members, save_members
+from envs.core.game_env import GameEnv
 from envs.core.streams import derive_seed
 from envs.core.vec_env import VecEnv
 from envs.external.vec_env import ExternalVecEnv
 from envs.games.play import LONGEST, EpisodeResults, interquartile_mean, interval, play_episodes
-from envs.games.registry import GameEnv, get_game
+from envs.games.registry import get_game
 from envs.games.scaling import ObservationScale, random_play
 from envs.support.errors import InputError
 from envs.support.files import write_atomic
@@ -118,7 +119,7 @@ class GameExperiment(Experiment):
         self.algorithm.supports.check_env(f"--algo {spec.algorithm}", env)
         self._endless = env.max_step >= LONGEST
         self.look = self._look(env, say)
-        getattr(env, "close", lambda: None)()
+        env.close()
         self._judging: GameEnv | None = None
 
     def _look(self, env: GameEnv, say: Callable[[str], None]) -> ObservationScale:
@@ -161,7 +162,7 @@ class GameExperiment(Experiment):
     def training_env(self, slots: int, num_envs: int) -> VecEnv:
         env = self._make(slots, num_envs, self.together)
         env.reset([0] * slots)
-        return cast(VecEnv, env)
+        return env
 
     def seat(self, env: Any, slot: int, member: int, settings: Settings) -> None:  # noqa: ARG002
         env.configure_member(slot, self.env_params(settings))

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from envs.core.faults import ChoiceLatch
+from envs.core.game_env import GameEnv, on_cpu
 from envs.core.streams import Streams, derive_seed
-from envs.core.vec_env import Step, VecEnv
+from envs.core.vec_env import Step
 from envs.games.bucket_brigade.events import EventBuffer
 from envs.games.bucket_brigade.observation import ObservationEncoder
 from envs.games.bucket_brigade.rules import GameBatch, blend_
@@ -21,7 +22,7 @@ from envs.games.bucket_brigade.scenarios import BucketParams
 from envs.support.errors import InputError
 
 
-class BucketBrigade(VecEnv):
+class BucketBrigade(GameEnv):
     """`envs_per_member` rows per member, each a seat of a game; one game follows the other.
 
     Observations: see `envs.games.bucket_brigade.observation`. Actions are (num_envs, 3) int64: a
@@ -35,6 +36,7 @@ class BucketBrigade(VecEnv):
 
     env_name = "sweepd/BucketBrigade-v0"
     if_discrete = True
+    _faults: ChoiceLatch
 
     def __init__(
         self,
@@ -62,11 +64,7 @@ class BucketBrigade(VecEnv):
         """
         every = [params] if isinstance(params, BucketParams) else list(params)
         members = len(every)
-        if not every or envs_per_member < 1:
-            raise InputError(
-                f"Bucket Brigade needs members and envs, and got {members} of {envs_per_member} "
-                "envs"
-            )
+        self._set_rows("Bucket Brigade", members, envs_per_member)
         houses, agents = every[0].num_houses, every[0].num_agents
         if envs_per_member % agents:
             raise InputError(
@@ -80,8 +78,7 @@ class BucketBrigade(VecEnv):
         self.device = torch.device(device)
         self.debug, self.together, self.scaled, self.prescaled = debug, together, scaled, scaled
         self.rematches = together > 1
-        self.num_members, self.envs_per_member = members, envs_per_member
-        self.num_envs = rows = members * envs_per_member
+        rows = self.num_envs
         self.num_houses, self.num_agents = houses, agents
         self.num_games, self.games_per_member = rows // agents, envs_per_member // agents
         self.action_dims = (houses, 2, 2)
@@ -109,7 +106,7 @@ class BucketBrigade(VecEnv):
             self.configure_member(member, own)
 
     def configure_member(self, member: int, params: BucketParams) -> None:
-        """Give a slot to another member; call `reset_member` or `set_member` next."""
+        """See `GameEnv.configure_member`."""
         if (params.num_houses, params.num_agents) != (self.num_houses, self.num_agents):
             raise InputError(
                 "members of one batch of Bucket Brigade must have the same num_houses and "
@@ -124,10 +121,6 @@ class BucketBrigade(VecEnv):
         self.reward_unit = self._scale[self._game_of]
         self.bootstrap_interval = min(own.shortest_game for own in self._params)
         self.max_step = max(own.max_nights for own in self._params)
-
-    def member_params(self, member: int) -> BucketParams:
-        """Return the parameters that a slot was configured with."""
-        return self._params[member]
 
     def seeded(self, member: int) -> bool:
         """See `VecEnv.seeded`."""
@@ -156,10 +149,7 @@ class BucketBrigade(VecEnv):
 
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
         """See `VecEnv.step`."""
-        if action.shape != (self.num_envs, 3):  # torch would broadcast some other shapes
-            raise ValueError(
-                f"actions have the shape {tuple(action.shape)}, not {(self.num_envs, 3)}"
-            )
+        self._check_shape(action, 3)
         if not self._started:
             raise RuntimeError("step was called before reset")
         noted = self._faults.record(action)
@@ -193,14 +183,6 @@ class BucketBrigade(VecEnv):
         """Return houses (H, E) and acts (N, 3, E) at the end of each place's last ended game."""
         return self._final_houses, self._final_acts
 
-    def faults(self) -> Tensor:
-        """See `VecEnv.faults`."""
-        return self._faults.latched()
-
-    def check(self) -> None:
-        """See `VecEnv.check`."""
-        self._faults.check()
-
     def get_member(self, member: int) -> dict[str, Tensor]:
         """See `VecEnv.get_member`. Includes its part of shared games, and the seats of its rows."""
         games, rows = self._games_of(member), self._rows(member)
@@ -212,7 +194,7 @@ class BucketBrigade(VecEnv):
         }
         own |= self._events.state(member)
         own |= self._faults.state(rows)
-        return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in own.items()}
+        return on_cpu(own)
 
     def set_member(self, member: int, state: dict[str, Tensor]) -> None:
         """See `VecEnv.set_member`. The slot must be configured with the member's parameters.
@@ -229,9 +211,6 @@ class BucketBrigade(VecEnv):
         self._events.set_state(member, state)
         self._faults.set_state(rows, state)
         self._started = True
-
-    def _rows(self, member: int) -> slice:
-        return slice(member * self.envs_per_member, (member + 1) * self.envs_per_member)
 
     def _games_of(self, member: int) -> slice:
         return slice(member * self.games_per_member, (member + 1) * self.games_per_member)

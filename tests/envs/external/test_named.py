@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from deploy.games.panel import PanelGames
+from envs.core.game_env import GameEnv
 from envs.external.vec_env import ExternalVecEnv
-from envs.games.registry import GameEnv, get_game
+from envs.games.registry import get_game
 from envs.support.errors import InputError
 from optimize.study.fit import fit_num_envs
 from tests.envs.external.samples import Tag, TurnTag

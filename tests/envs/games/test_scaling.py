@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -15,7 +15,7 @@ from envs.external.vec_env import ExternalVecEnv
 from envs.games import scaling
 from envs.games.bucket_brigade.game import BucketBrigade
 from envs.games.bucket_brigade.scenarios import BucketParams
-from envs.games.registry import GameEnv, get_game
+from envs.games.registry import get_game
 from envs.games.scaling import FARTHEST, LEAST, STEPS, random_play, random_play_scale
 from envs.support.errors import InputError
 
@@ -111,7 +111,7 @@ def test_random_play_is_bounded_by_time_says_what_it_does_and_can_be_repeated(
 ) -> None:
     monkeypatch.setattr(scaling, "SECONDS", 0.5)
     monkeypatch.setattr(scaling, "_ANNOUNCE", 0.1)
-    env = cast(GameEnv, ExternalVecEnv(Slow, 1, 16))
+    env = ExternalVecEnv(Slow, 1, 16)
     said: list[str] = []
     began = time.monotonic()
     look = random_play(env, 3, say=said.append)
@@ -124,11 +124,11 @@ def test_random_play_is_bounded_by_time_says_what_it_does_and_can_be_repeated(
     assert said[-1] == str(look)
     monkeypatch.setattr(scaling, "SECONDS", 0.0)
     assert random_play(env, 3).steps == LEAST
-    again = random_play(cast(GameEnv, ExternalVecEnv(Columns, 1, 16)), 3, steps=look.steps)
+    again = random_play(ExternalVecEnv(Columns, 1, 16), 3, steps=look.steps)
     assert torch.equal(again.avg, look.avg)
     assert torch.equal(again.std, look.std)
     assert (again.steps, again.episodes) == (look.steps, look.episodes)
-    longer = random_play(cast(GameEnv, ExternalVecEnv(Columns, 1, 16)), 3, steps=STEPS)
+    longer = random_play(ExternalVecEnv(Columns, 1, 16), 3, steps=STEPS)
     assert (longer.steps, longer.episodes) == (STEPS, 16 * (STEPS // 50))
     assert str(longer) == (
         "observations are scaled by 4,096 of random play (256 steps of each environment, in which "

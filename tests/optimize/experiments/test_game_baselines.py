@@ -94,5 +94,5 @@ def test_the_space_of_bucket_brigade_trains_in_a_drill() -> None:
     )
     env = experiment.training_env(2, 1)
     experiment.seat(env, 0, 0, resolved)
-    assert env.member_params(0) == drill  # type: ignore[attr-defined]
+    assert env._params[0] == drill  # type: ignore[attr-defined]
     assert torch.isfinite(env.observe()).all()

@@ -371,7 +371,7 @@ def test_an_illegal_action_counts_as_the_last_legal_one() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(InputError, match="got 0 of 4 envs"):
+    with pytest.raises(InputError, match="got 0 members of 4 envs"):
         BucketBrigade([], 4)
     with pytest.raises(InputError, match="are 6; they must be a multiple of 4"):
         BucketBrigade(DEFAULT, 6)

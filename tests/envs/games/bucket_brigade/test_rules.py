@@ -152,7 +152,7 @@ def test_the_scalar_reading_is_theirs_too() -> None:
 def follow(env: BucketBrigade, steps: int, act: Callable[[int], Tensor], per_draw: int = 0) -> int:
     """Compare every game with the scalar reference; return how many games ended."""
     agents, houses, seen = env.num_agents, env.num_houses, env.encoder
-    rules = [env.member_params(game // env.games_per_member) for game in range(env.num_games)]
+    rules = [env._params[game // env.games_per_member] for game in range(env.num_games)]
     scalars = [ScalarGame(params) for params in rules]
     env.reset(5)
     drawn: list[tuple[NightEvents, Tensor]] = []

@@ -1,0 +1,73 @@
+"""The base class of games and of external environments."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from envs.core.vec_env import VecEnv
+from envs.support.errors import InputError
+
+
+class FaultRecord(Protocol):
+    """A latch for illegal actions, such as those of `envs.core.faults`."""
+
+    def latched(self) -> Tensor: ...
+    def check(self) -> None: ...
+
+
+class GameEnv(VecEnv):
+    """A `VecEnv` whose slots are configured with their members' parameters.
+
+    Subclasses call `_set_rows` first when they are made, and set `device` and `_faults`.
+    """
+
+    _faults: FaultRecord
+
+    @abstractmethod
+    def configure_member(self, member: int, params: Any) -> None:
+        """Give a slot to another member; call `reset_member` or `set_member` next."""
+
+    def faults(self) -> Tensor:
+        """See `VecEnv.faults`."""
+        return self._faults.latched().to(self.device)
+
+    def check(self) -> None:
+        """See `VecEnv.check`."""
+        self._faults.check()
+
+    def _set_rows(self, name: str, members: int, envs_per_member: int) -> None:
+        """Set the numbers of members and rows.
+
+        Raises:
+            InputError: There would be no rows. `name` is the environment's name in the message.
+        """
+        if members < 1 or envs_per_member < 1:
+            raise InputError(
+                f"{name} needs members and envs, and got {members} members of {envs_per_member} "
+                "envs"
+            )
+        self.num_members, self.envs_per_member = members, envs_per_member
+        self.num_envs = members * envs_per_member
+
+    def _rows(self, member: int) -> slice:
+        """Return the rows of a member."""
+        return slice(member * self.envs_per_member, (member + 1) * self.envs_per_member)
+
+    def _check_shape(self, action: Tensor, *components: int) -> None:
+        """Raise ValueError unless actions are (num_envs, *components).
+
+        Without this check, torch would broadcast some other shapes.
+        """
+        if action.shape != (self.num_envs, *components):
+            raise ValueError(
+                f"actions have the shape {tuple(action.shape)}, not {(self.num_envs, *components)}"
+            )
+
+
+def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return contiguous copies on the CPU, for `VecEnv.get_member`."""
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
