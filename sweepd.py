@@ -13,7 +13,6 @@ import io
 import subprocess
 import sys
 import traceback
-from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -24,18 +23,18 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from deploy.cli.commands import count_looks, deploy_commands
+from deploy.cli.commands import deploy_commands
+from deploy.cli.options import RegistryFlags
 from deploy.dashboard.command import dashboard_command
 from deploy.dashboard.source import StudySource
 from envs.crypto.data.commands import data_app
-from envs.crypto.data.timeframe import bar_seconds
 from envs.external.guard import untagged
 from envs.support.database_url import STORAGE_VARIABLE, hide_password
 from envs.support.errors import InputError, RunError, TryAgainLater
-from envs.support.study_record import CryptoSpec
 from envs.support.terminal import Terminal
 from optimize.cli.commands import search_commands
 from optimize.cli.hooks import Hooks
+from optimize.experiments.kinds import kind_of
 from optimize.study.study import StudyHandle
 
 
@@ -93,7 +92,7 @@ class BackgroundEvaluation:
         self.process: subprocess.Popen[bytes] | None = None
 
     def __call__(self, handle: StudyHandle) -> None:
-        if not isinstance(handle.spec, CryptoSpec):  # all rules of games use the hold-out
+        if not kind_of(handle.spec.environment).first_stage:
             return
         if self.process is not None and self.process.poll() is None:
             return
@@ -125,39 +124,31 @@ def _lower_priority(process: subprocess.Popen[Any], niceness: int) -> None:
         psutil.Process(process.pid).nice(niceness)
 
 
-def looks_so_far(handle: StudyHandle, registry: tuple[Path, str | None] | None = None) -> int:
+def looks_so_far(handle: StudyHandle, where: RegistryFlags | None = None) -> int:
     """Return the number of hold-out evaluations used on the bars of a study.
 
-    Evaluations by all studies with an asset in common count.
+    Evaluations by all studies with an asset in common count. A registry that does not exist yet
+    counts 0 evaluations, and is not created.
 
     Args:
         handle: the study.
-        registry: deployments folder and URL; None for those named by environment variables.
+        where: the registry; by default the one that environment variables name.
     """
-    if not isinstance(handle.spec, CryptoSpec):
+    span = kind_of(handle.spec.environment).holdout_span(handle.spec)
+    if span is None:
         return 0
-    data, bars = handle.spec.data, round(handle.spec.holdout * handle.spec.data.bars)
-    if not bars:
-        return 0
-    last = int(datetime.fromisoformat(data.last).timestamp())
-    return count_looks(
-        data.tickers, last - (bars - 1) * bar_seconds(data.timeframe), last, registry=registry
-    )
+    registry = (where or RegistryFlags.from_environment()).open(create=True)
+    return registry.evaluations.count_holdout(*span)
 
 
 def watch_studies(
-    study_name: str | None,
-    storage: str | None,
-    runs_dir: Path | None,
-    registry: tuple[Path, str | None],
+    study_name: str | None, storage: str | None, runs_dir: Path | None, where: RegistryFlags
 ) -> StudySource:
-    """Return the source of the dashboard's studies. registry: see `looks_so_far`."""
+    """Return the source of the dashboard's studies. where: the registry, see `looks_so_far`."""
     # Imported here, since other commands do not need Optuna's storages.
     from optimize.cli.progress import StudyWatch
 
-    return StudyWatch(
-        study_name, storage, runs_dir, functools.partial(looks_so_far, registry=registry)
-    )
+    return StudyWatch(study_name, storage, runs_dir, functools.partial(looks_so_far, where=where))
 
 
 def print_version(wanted: bool) -> None:
@@ -190,7 +181,13 @@ def build_app() -> typer.Typer:
         Research software for paper trading only: it never sends an order to a real market.
         """
 
-    search_commands(app, Hooks(promote_best, BackgroundEvaluation(), looks_so_far))
+    hooks = Hooks(
+        after_study=promote_best,
+        on_new_best=BackgroundEvaluation(),
+        count_looks=looks_so_far,
+        check_registry=lambda: RegistryFlags.from_environment().open(create=True),
+    )
+    search_commands(app, hooks)
     deploy_commands(app)
     dashboard_command(app, watch_studies)
     app.add_typer(data_app, name="data")

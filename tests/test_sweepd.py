@@ -15,17 +15,19 @@ import pytest
 from optuna.trial import TrialState
 from rich.console import Console
 from rich.table import Table
+from typer.testing import CliRunner
 
 import sweepd
-from deploy.cli.commands import count_looks
+from deploy.cli.options import RegistryFlags
 from deploy.market.candidates import open_study
 from deploy.market.promote import MarketPromoter
 from deploy.registry.registry import Registry
 from envs.crypto.scoring.selection import TrialReturns
 from envs.support.errors import InputError, RunError
 from envs.support.logs import LogConsole
-from envs.support.study_record import CryptoSpec, GameSpec
 from optimize.experiments.outlook import study_outlook
+from optimize.study.storage import open_storage, storage_url
+from optimize.study.study import study_exists
 from tests.deploy.builders import FakeStudy
 from tests.optimize.experiments.test_outlook import spec
 
@@ -110,10 +112,10 @@ def test_a_new_best_trial_is_judged_beside_the_training(
         name=fake.name, run_dir=fake.run_dir, storage=SimpleNamespace(url=fake.storage)
     )
     judge, began = sweepd.BackgroundEvaluation(), time.monotonic()
-    handle.spec = object.__new__(GameSpec)
+    handle.spec = SimpleNamespace(environment="cartpole")
     judge(handle)  # type: ignore[arg-type]
     assert judge.process is None  # a game's gate has no rule that needs no look
-    handle.spec = object.__new__(CryptoSpec)
+    handle.spec = SimpleNamespace(environment="crypto")
     judge(handle)  # type: ignore[arg-type]
     first = judge.process
     judge(handle)  # type: ignore[arg-type]
@@ -145,19 +147,21 @@ def test_a_finished_study_is_judged_in_a_process_of_its_own(
     for words in ("PROMOTED", "Paper replay of", "sweepd trade --replay demo-1h"):
         assert words in said
     assert (tmp_path / "elsewhere" / "registry.db").exists()
-    spec = open_study(fake.name, fake.storage).spec
-    first, last = fake.splits.holdout
-    span = int(fake.bars.time[first]), int(fake.bars.time[last - 1])
-    assert count_looks(spec.data.tickers, *span) == 1  # where the environment says the registry is
+    handle.spec = open_study(fake.name, fake.storage).spec
+
+    def used(*registry: RegistryFlags) -> int:
+        return sweepd.looks_so_far(handle, *registry)  # type: ignore[arg-type]
+
+    assert used() == 1  # where the environment says the registry is
     monkeypatch.delenv("SWEEPD_DEPLOYMENTS")
-    assert count_looks(spec.data.tickers, *span) == 0
-    assert count_looks(spec.data.tickers, *span, registry=(tmp_path / "elsewhere", None)) == 1
-    # A registry that was named but has no promotion yet holds up no search.
+    assert used() == 0
+    assert used(RegistryFlags(tmp_path / "elsewhere")) == 1
+    # A registry that was named but has no promotion yet does not stop a search.
     for url in (
         f"sqlite:///{tmp_path / 'named.db'}",
         f"sqlite:///{tmp_path / 'folder' / 'named.db'}",
     ):
-        assert count_looks(spec.data.tickers, *span, registry=(tmp_path / "none", url)) == 0
+        assert used(RegistryFlags(tmp_path / "none", url)) == 0
     assert not [path for path in tmp_path.iterdir() if path.name in ("named.db", "folder", "none")]
     # Whatever goes wrong there, the worker ends well.
     fails = tmp_path / "fails"
@@ -221,6 +225,18 @@ def test_the_dashboard_counts_looks_in_the_registry_that_it_was_given(
     )
     for folder, looks in (("x", 1), ("y", 0)):
         watch: Any = sweepd.watch_studies(
-            None, f"sqlite:///{tmp_path}/s.db", None, (tmp_path / folder, None)
+            None, f"sqlite:///{tmp_path}/s.db", None, RegistryFlags(tmp_path / folder)
         )
         assert watch._count_looks(handle) == looks
+
+
+def test_a_wrong_registry_is_refused_before_a_study_is_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SWEEPD_REGISTRY", "nonsense")
+    words = ["train", "--env", "cartpole", "--n-trials", "1", "--gpu", "cpu", "--study-name", "s"]
+    result = CliRunner().invoke(sweepd.build_app(), words)
+    assert isinstance(result.exception, InputError)
+    assert "registry" in str(result.exception)
+    assert not study_exists(open_storage(storage_url(None, Path("runs"))), "s")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from deploy.registry.registry import Registry
 from envs.support.database_url import warn_of_password
 
 DEPLOYMENTS = Path("deployments")
@@ -15,31 +17,32 @@ DEPLOYMENTS = Path("deployments")
 # Environment variables; workers read them, too.
 DEPLOYMENTS_VARIABLE, REGISTRY_VARIABLE = "SWEEPD_DEPLOYMENTS", "SWEEPD_REGISTRY"
 
-Deployments = Annotated[
-    Path,
-    typer.Option(
-        "--deployments",
-        envvar=DEPLOYMENTS_VARIABLE,
-        help="Folder of bundles, registry and replays.",
-    ),
-]
-RegistryUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--registry",
-        envvar=REGISTRY_VARIABLE,
-        callback=warn_of_password,
-        help="SQLAlchemy URL of the registry. Default: registry.db in the deployments folder.",
-    ),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
-def chosen_registry() -> tuple[Path, str | None]:
-    """Return deployments folder and registry URL from the environment.
+@dataclass(frozen=True)
+class RegistryFlags:
+    """The options that name the registry."""
 
-    For callers without options for them.
-    """
-    return Path(os.environ.get(DEPLOYMENTS_VARIABLE) or DEPLOYMENTS), os.environ.get(
-        REGISTRY_VARIABLE
-    ) or None
+    deployments: Annotated[
+        Path,
+        typer.Option(envvar=DEPLOYMENTS_VARIABLE, help="Folder of bundles, registry and replays."),
+    ] = DEPLOYMENTS
+    registry: Annotated[
+        str | None,
+        typer.Option(
+            envvar=REGISTRY_VARIABLE,
+            callback=warn_of_password,
+            help="SQLAlchemy URL of the registry. Default: registry.db in the deployments folder.",
+        ),
+    ] = None
+
+    @staticmethod
+    def from_environment() -> RegistryFlags:
+        """Return the flags for callers without options, such as a worker."""
+        folder = Path(os.environ.get(DEPLOYMENTS_VARIABLE) or DEPLOYMENTS)
+        return RegistryFlags(folder, os.environ.get(REGISTRY_VARIABLE) or None)
+
+    def open(self, *, create: bool = False) -> Registry:
+        """Open the registry. create: see `deploy.registry.reader.RegistryReader`."""
+        return Registry(self.deployments, self.registry, create=create)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from deploy.cli.bundles import BUNDLE_KINDS, load_reference, market_bundle
-from deploy.cli.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl
+from deploy.cli.options import AsJson, RegistryFlags
 from deploy.cli.registry_view import (
     bundle_facts,
     bundle_view,
@@ -34,6 +34,7 @@ from deploy.registry.records import Slot
 from deploy.registry.registry import Registry
 from envs.crypto.data.bars import load_bars
 from envs.support.errors import InputError, RunError
+from envs.support.flags import takes_flags
 from envs.support.formatting import counted
 from envs.support.terminal import Terminal
 
@@ -56,16 +57,16 @@ registry_app = typer.Typer(
 
 
 @registry_app.command("list")
+@takes_flags
 def list_command(
+    where: RegistryFlags,
     slot: Annotated[
         str | None, typer.Argument(help="Show this slot's bundles and history.")
     ] = None,
     as_json: AsJson = False,
-    deployments: Deployments = DEPLOYMENTS,
-    registry: RegistryUrl = None,
 ) -> None:
     """List the slots with their champions, or one slot's bundles and history."""
-    opened = Registry(deployments, registry, create=False)
+    opened = where.open()
     known = {found.name: found for found in opened.slots()}
     if slot is not None and slot not in known and not opened.events(slot):
         raise InputError(f"there is no slot {slot!r}; slots: {', '.join(known) or 'none'}")
@@ -101,16 +102,16 @@ def _slot_facts(registry: Registry, slot: Slot) -> dict[str, Any]:
 
 
 @registry_app.command("show")
+@takes_flags
 def show_command(
+    where: RegistryFlags,
     bundle: Annotated[
         str | None, typer.Argument(help=f"{REFERENCE}; default: the only champion.")
     ] = None,
     as_json: AsJson = False,
-    deployments: Deployments = DEPLOYMENTS,
-    registry: RegistryUrl = None,
 ) -> None:
     """Show one bundle: identity, slots, gate, hold-out, parameters."""
-    opened = Registry(deployments, registry, create=False)
+    opened = where.open()
     loaded = load_reference(opened, bundle)
     if isinstance(loaded, GameBundle):
         game = loaded.manifest.game
@@ -129,17 +130,17 @@ def show_command(
 
 
 @registry_app.command("diff")
+@takes_flags
 def diff_command(
+    where: RegistryFlags,
     one: Annotated[str, typer.Argument(help=f"{REFERENCE}.")],
     other: Annotated[
         str | None, typer.Argument(help="The other one. Default: the slot's previous champion.")
     ] = None,
     as_json: AsJson = False,
-    deployments: Deployments = DEPLOYMENTS,
-    registry: RegistryUrl = None,
 ) -> None:
     """Show where two bundles differ; for one slot, its champion and the previous one."""
-    opened = Registry(deployments, registry, create=False)
+    opened = where.open()
     if other is None:
         if not opened.versions(one):
             raise InputError(f"{one!r} is not a slot: name the second bundle too")
@@ -153,16 +154,16 @@ def diff_command(
         Terminal().print(diff_view(left, right), highlight=False)
 
 
+@takes_flags
 def rollback_command(
+    where: RegistryFlags,
     slot: Annotated[
         str | None, typer.Argument(help="Slot. Default: the only one with a champion.")
     ] = None,
     reason: Reason = BY_HAND,
-    deployments: Deployments = DEPLOYMENTS,
-    registry: RegistryUrl = None,
 ) -> None:
     """Restore a slot's previous champion. A second rollback undoes the first."""
-    opened = Registry(deployments, registry, create=False)
+    opened = where.open()
     name = opened.require(slot).name
     left, back = opened.rollback(name, reason, *BUNDLE_KINDS)
     typer.echo(
@@ -175,18 +176,18 @@ registry_app.command("rollback")(rollback_command)
 
 
 @registry_app.command("withdraw")
+@takes_flags
 def withdraw_command(
+    where: RegistryFlags,
     slot: Annotated[str, typer.Argument(help="Slot of the challenger.")],
     bundle: Annotated[
         str | None,
         typer.Argument(help="slot@3 or the beginning of a hash. Default: the only challenger."),
     ] = None,
     reason: Reason = BY_HAND,
-    deployments: Deployments = DEPLOYMENTS,
-    registry: RegistryUrl = None,
 ) -> None:
     """Withdraw a challenger from its slot. Its history stays; promote can bring it back."""
-    opened = Registry(deployments, registry, create=False)
+    opened = where.open()
     challengers = opened.slot(slot).challengers
     if bundle is None and len(challengers) != 1:
         names = " ".join(short(hash_) for hash_ in challengers) or "none"
@@ -197,17 +198,16 @@ def withdraw_command(
 
 
 @registry_app.command("verify")
+@takes_flags
 def verify_command(
+    where: RegistryFlags,
     bundle: Annotated[
         str | None, typer.Argument(help=f"{REFERENCE}; default: the only champion.")
     ] = None,
     data_dir: Annotated[
-        Path | None,
-        typer.Option("--data-dir", help="Folder of bars. Default: that of the gate's evaluation."),
+        Path | None, typer.Option(help="Folder of bars. Default: that of the gate's evaluation.")
     ] = None,
     as_json: AsJson = False,
-    deployments: Deployments = DEPLOYMENTS,
-    registry: RegistryUrl = None,
 ) -> None:
     """Score a bundle again, and compare every number with the gate's, to 1e-9.
 
@@ -215,7 +215,7 @@ def verify_command(
     end as before. The files' hashes and the data's fingerprint are checked first. This does not
     count as a hold-out evaluation. Exit code 1 if a number differs.
     """
-    opened = Registry(deployments, registry, create=False)
+    opened = where.open()
     anything = load_reference(opened, bundle)
     if isinstance(anything, GameBundle):
         if data_dir is not None:
@@ -256,20 +256,20 @@ def verify_command(
 
 
 @registry_app.command("gc")
+@takes_flags
 def gc_command(
+    where: RegistryFlags,
     delete: Annotated[
         bool, typer.Option("--delete", help="Remove them; otherwise they are only listed.")
     ] = False,
     as_json: AsJson = False,
-    deployments: Deployments = DEPLOYMENTS,
-    registry: RegistryUrl = None,
 ) -> None:
     """List the bundles that no slot needs, and remove them with --delete.
 
     Champions, previous champions and challengers always stay, and so does the history of removed
     bundles.
     """
-    opened = Registry(deployments, registry, create=False)
+    opened = where.open()
     found = opened.clear() if delete else opened.garbage()
     size = sum(item.size for item in found)
     if as_json:

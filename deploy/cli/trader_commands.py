@@ -9,12 +9,13 @@ from typing import Annotated
 
 import typer
 
-from deploy.cli.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl
+from deploy.cli.options import AsJson, RegistryFlags
 from deploy.dashboard.formatting import moment
 from deploy.dashboard.health import Health, health
 from deploy.registry.registry import Registry
 from deploy.trading.live.store import Trader, TraderStore
 from envs.support.errors import InputError
+from envs.support.flags import takes_flags
 from envs.support.terminal import Terminal
 
 SlotArgument = Annotated[str, typer.Argument(help="Slot of the trader, for example crypto-1h.")]
@@ -26,45 +27,44 @@ trader_app = typer.Typer(
 
 
 @trader_app.command("halt")
+@takes_flags
 def halt_command(
+    where: RegistryFlags,
     slot: SlotArgument,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the positions.")] = False,
-    deployments: Deployments = DEPLOYMENTS,
-    registry: RegistryUrl = None,
 ) -> None:
     """Sell all positions and stop trading until `resume`.
 
     A running trader obeys within seconds. Restarting it does not end the halt.
     """
-    store = TraderStore(Registry(deployments, registry, create=False).database)
+    store = TraderStore(where.open().database)
     store.halt(slot, "by the operator", sells=not keep)
     what = "keeps its positions" if keep else "sells all its positions"
     typer.echo(f"{slot} {what} and sends no other orders until: sweepd trader resume {slot}")
 
 
 @trader_app.command("resume")
-def resume_command(
-    slot: SlotArgument, deployments: Deployments = DEPLOYMENTS, registry: RegistryUrl = None
-) -> None:
+@takes_flags
+def resume_command(where: RegistryFlags, slot: SlotArgument) -> None:
     """Let a halted trader trade again, from its next bar."""
-    TraderStore(Registry(deployments, registry, create=False).database).resume(slot)
+    TraderStore(where.open().database).resume(slot)
     typer.echo(f"{slot} may trade again")
 
 
 @trader_app.command("status")
+@takes_flags
 def status_command(
+    where: RegistryFlags,
     slot: Annotated[
         str | None, typer.Argument(help="Slot of the trader. Default: all slots ever traded.")
     ] = None,
     as_json: AsJson = False,
-    deployments: Deployments = DEPLOYMENTS,
-    registry: RegistryUrl = None,
 ) -> None:
     """Show whether the trader is running or halted, and its last bar.
 
     `sweepd dashboard SLOT` shows equity, positions and orders.
     """
-    opened = Registry(deployments, registry, create=False)
+    opened = where.open()
     traders = {trader.slot: trader for trader in TraderStore(opened.database).traders()}
     if slot is not None and slot not in traders:
         known = ", ".join(traders) or "none"

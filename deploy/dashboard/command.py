@@ -15,12 +15,13 @@ import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
 
-from deploy.cli.options import DEPLOYMENTS, AsJson, Deployments, RegistryUrl
+from deploy.cli.options import AsJson, RegistryFlags
 from deploy.dashboard.source import OpenStudies, PaperSource, StudySource
 from deploy.dashboard.terminal import age_line, slot_screen, slots_table
 from deploy.registry.bundle_files import finite
 from envs.support.database_url import STORAGE_VARIABLE, warn_of_password
 from envs.support.errors import InputError
+from envs.support.flags import takes_flags
 from envs.support.terminal import Terminal
 
 EVERY = 2.0  # seconds between two updates of a terminal
@@ -31,7 +32,9 @@ def dashboard_command(app: typer.Typer, open_studies: OpenStudies) -> None:
     """Add the command to `app`; `open_studies` returns the source of studies."""
 
     @app.command()
+    @takes_flags
     def dashboard(
+        where: RegistryFlags,
         slot: Annotated[
             str | None, typer.Argument(help="The slot to show. Default: all, in the browser.")
         ] = None,
@@ -63,8 +66,6 @@ def dashboard_command(app: typer.Typer, open_studies: OpenStudies) -> None:
             ),
         ] = None,
         runs_dir: Annotated[Path | None, typer.Option(help="As in sweepd train.")] = None,
-        deployments: Deployments = DEPLOYMENTS,
-        registry: RegistryUrl = None,
     ) -> None:
         """Show paper trading, studies and optuna-dashboard on http://127.0.0.1:8080.
 
@@ -72,8 +73,8 @@ def dashboard_command(app: typer.Typer, open_studies: OpenStudies) -> None:
         --json: as text, the slots or, with --training, a study.
         """
         training = training or study_name is not None
-        paper = PaperSource(deployments, registry)
-        search = open_studies(study_name, storage, runs_dir, (deployments, registry))
+        paper = PaperSource(where)
+        search = open_studies(study_name, storage, runs_dir, where)
         shown: _Training | _Paper = _Training(search) if training else _Paper(paper, slot)
         if training and slot is not None:
             raise InputError(f"{slot!r} with --training: name a study with --study-name")

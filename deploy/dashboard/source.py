@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import RenderableType
 
+from deploy.cli.options import RegistryFlags
 from deploy.dashboard.health import Health, health
 from deploy.dashboard.series import SeriesCache
 from deploy.dashboard.view import SlotView, slot_names, slot_view
@@ -45,20 +46,19 @@ class StudySource(Protocol):
         """Return optuna-dashboard."""
 
 
-# Study name (None: the newest), --storage, --runs-dir, and --deployments and --registry.
-OpenStudies = Callable[[str | None, str | None, Path | None, tuple[Path, str | None]], StudySource]
+# Study name (None: the newest), --storage, --runs-dir, and the options of the registry.
+OpenStudies = Callable[[str | None, str | None, Path | None, RegistryFlags], StudySource]
 
 
 class PaperSource:
     """The slots of a deployments folder, which is opened at the first request.
 
     Args:
-        folder: deployments folder.
-        url: of the registry, None for the one in the folder.
+        where: options of the registry.
     """
 
-    def __init__(self, folder: Path, url: str | None) -> None:
-        self._folder, self._url = folder, url
+    def __init__(self, where: RegistryFlags) -> None:
+        self._where = where
         self._opened: tuple[Registry, SeriesCache] | None = None
         self._lock = threading.Lock()
 
@@ -74,12 +74,12 @@ class PaperSource:
         games = sorted(registry.slots_of_kind(GAME))
         if games and not names:
             raise InputError(
-                f"no slot of {self._folder} trades: {', '.join(games)} play games; sweepd play "
+                f"no slot of {self._where.deployments} trades: {', '.join(games)} play games; sweepd play "
                 "SLOT shows one, and sweepd dashboard --training the progress of a study"
             )
         if not names:
             raise InputError(
-                f"no slot of {self._folder} has a champion yet: promote a trial with sweepd promote"
+                f"no slot of {self._where.deployments} has a champion yet: promote a trial with sweepd promote"
             )
         champions = {slot.name: slot.champion for slot in registry.slots()}
         return {
@@ -101,6 +101,6 @@ class PaperSource:
     def _open(self) -> tuple[Registry, SeriesCache]:
         with self._lock:
             if self._opened is None:
-                registry = Registry(self._folder, self._url, create=False)
+                registry = self._where.open()
                 self._opened = registry, SeriesCache(TraderStore(registry.database))
             return self._opened

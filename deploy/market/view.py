@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 
 from deploy.market.promote import MarketPromotion, MarketResult
@@ -89,8 +89,3 @@ def metrics_table(metrics: Metrics, title: str) -> Table:
     table.add_row("fees, share of value", f"{metrics.fees:.2%}", "")
     table.add_row("mean exposure", f"{metrics.exposure:.1%}", "")
     return table
-
-
-def print_promotion(console: Console, promotion: MarketPromotion) -> None:
-    """Print the report."""
-    console.print(promotion_view(promotion))

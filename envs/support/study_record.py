@@ -139,6 +139,11 @@ class StudySpec(ABC):
         """Length of a bar; None for a game."""
 
     @property
+    def synthetic(self) -> bool:
+        """Whether the study is on a generated market."""
+        return False
+
+    @property
     def transitions(self) -> int:
         """Environment steps of one member in one rollout."""
         return self.num_envs * self.horizon
@@ -204,6 +209,10 @@ class CryptoSpec(StudySpec):
     @property
     def timeframe(self) -> str:
         return self.data.timeframe
+
+    @property
+    def synthetic(self) -> bool:
+        return self.data.synthetic
 
     @property
     def about(self) -> str:

@@ -11,9 +11,10 @@ from typing import Annotated
 import typer
 
 from envs.support.database_url import STORAGE_VARIABLE, warn_of_password
+from envs.support.flags import takes_flags
 from optimize.cli.hooks import Hooks
 from optimize.cli.service_commands import service_app
-from optimize.cli.train_flags import TrainFlags, given_flags, takes_train_flags
+from optimize.cli.train_flags import ConfigFile, TrainFlags, given_flags
 
 Storage = Annotated[
     str | None,
@@ -35,8 +36,8 @@ def search_commands(app: typer.Typer, hooks: Hooks | None = None) -> None:
     app.add_typer(service_app(), name="service")
 
 
-@takes_train_flags
-def train(context: typer.Context, flags: TrainFlags) -> None:
+@takes_flags
+def train(context: typer.Context, flags: TrainFlags, config: ConfigFile = None) -> None:  # noqa: ARG001
     """Search hyperparameters: train trials until the study has --n-trials finished ones.
 
     The last worker prints a summary and requests promotion of the best trial. Ctrl-C or SIGTERM
@@ -50,8 +51,8 @@ def train(context: typer.Context, flags: TrainFlags) -> None:
     train(flags, given_flags(context), context.obj)
 
 
-@takes_train_flags
-def profile(context: typer.Context, flags: TrainFlags) -> None:
+@takes_flags
+def profile(context: typer.Context, flags: TrainFlags, config: ConfigFile = None) -> None:  # noqa: ARG001
     """Measure how `train` with the same flags would spend its time, and suggest changes."""
     from optimize.cli.profile import profile
 

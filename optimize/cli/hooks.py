@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,11 @@ class Hooks:
         on_new_best: called between batches when the study has a new best trial. It must return at
             once and never raise.
         count_looks: returns the number of hold-out evaluations used so far on a study's bars.
+        check_registry: raises InputError if the registry of promotions cannot be used; called
+            before a study is created.
     """
 
     after_study: AfterStudy | None = None
     on_new_best: OnNewBest | None = None
     count_looks: CountLooks | None = None
+    check_registry: Callable[[], object] | None = None

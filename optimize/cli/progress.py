@@ -17,7 +17,7 @@ from envs.support.database_url import hide_password
 from envs.support.errors import InputError
 from envs.support.formatting import sparkline
 from envs.support.invocation import install_extra
-from envs.support.study_record import CREATED_KEY, SPEC_KEY, CryptoSpec
+from envs.support.study_record import CREATED_KEY, SPEC_KEY
 from optimize.cli.status import show, study_status
 from optimize.experiments.artifacts import artifact_store
 from optimize.experiments.outlook import CountLooks, sentence
@@ -39,7 +39,7 @@ def study_progress(handle: StudyHandle, count_looks: CountLooks | None = None) -
     found = study_status(handle, count_looks)
     return found | {
         "objective": handle.spec.objective,
-        "synthetic": isinstance(handle.spec, CryptoSpec) and handle.spec.data.synthetic,
+        "synthetic": handle.spec.synthetic,
         "outlook": sentence(found["gate"], (found["gate"] or {}).get("looks")),
         "history": history(handle.trials()),
     }

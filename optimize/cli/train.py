@@ -77,7 +77,7 @@ def _train_study(
     if flags.demo or flags.smoke:
         console.print(BANNER, style="bold yellow")
         make_demo_data(request.data_dir, request.timeframe, demo_bars(flags), say)
-    handle, experiment = _open_study(flags, name, request, device, say)
+    handle, experiment = _open_study(flags, name, request, device, hooks, say)
     _describe(handle, experiment, say)
     looks = None if hooks.count_looks is None else hooks.count_looks(handle)
     say(f"  gate: {sentence(study_outlook(handle, flags.n_trials), looks)}")
@@ -109,12 +109,20 @@ def _with_recorded(flags: TrainFlags, given: frozenset[str], name: str) -> Train
 
 
 def _open_study(
-    flags: TrainFlags, name: str, request: Request, device: torch.device, say: Callable[[str], None]
+    flags: TrainFlags,
+    name: str,
+    request: Request,
+    device: torch.device,
+    hooks: Hooks,
+    say: Callable[[str], None],
 ) -> tuple[StudyHandle, Experiment]:
     storage = open_storage(storage_url(flags.storage, flags.runs_dir))
-    kind = kind_of(request.environment)
-    if kind.needs_data and flags.data_dir is None and not study_exists(storage, name):
-        raise InputError(DATA_DIR_MISSING)
+    if not study_exists(storage, name):
+        if kind_of(request.environment).needs_data and flags.data_dir is None:
+            raise InputError(DATA_DIR_MISSING)
+        # Otherwise a wrong registry would be noticed when the settings are already fixed.
+        if hooks.check_registry is not None:
+            hooks.check_registry()
     # Without --storage: its URL may contain a password that readers of the database must not see.
     recorded = {
         flag: str(value) if isinstance(value, Path) else value

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
-import functools
-import inspect
 import tomllib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
@@ -372,29 +368,6 @@ ConfigFile = Annotated[
         is_eager=True,
     ),
 ]
-
-
-def takes_train_flags(command: Callable[[typer.Context, TrainFlags], None]) -> Callable[..., None]:
-    """Give a command the options `--config` and one per field of `TrainFlags`."""
-
-    @functools.wraps(command)
-    def with_options(context: typer.Context, config: Path | None, **values: Any) -> None:  # noqa: ARG001
-        command(context, TrainFlags(**values))
-
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    types = get_type_hints(TrainFlags, include_extras=True)
-    parameters = [
-        inspect.Parameter("context", kind, annotation=typer.Context),
-        inspect.Parameter("config", kind, default=None, annotation=ConfigFile),
-        *(
-            inspect.Parameter(field.name, kind, default=field.default, annotation=types[field.name])
-            for field in dataclasses.fields(TrainFlags)
-        ),
-    ]
-    # Typer reads the options from the signature and the annotations.
-    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    with_options.__annotations__ = {p.name: p.annotation for p in parameters}
-    return with_options
 
 
 def given_flags(context: typer.Context) -> frozenset[str]:

@@ -30,6 +30,7 @@ class GameKind(StudyKind):
     objectives = ("return",)
     default_space = "game"
     needs_data = False
+    first_stage = False
 
     @property
     def game(self) -> Game:

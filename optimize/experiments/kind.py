@@ -20,6 +20,8 @@ from optimize.experiments.experiment import Experiment
 from optimize.experiments.request import Request
 
 Say = Callable[[str], None]
+# Tickers, and the opens of the first and the last bar in seconds since the epoch.
+HoldoutSpan = tuple[tuple[str, ...], int, int]
 
 
 class StudyKind(ABC):
@@ -31,6 +33,7 @@ class StudyKind(ABC):
         objectives: names of its objectives, the default first.
         default_space: name of the default search space.
         needs_data: whether a new study needs --data-dir.
+        first_stage: whether the promotion gate has rules that need no hold-out evaluation.
     """
 
     flags: frozenset[str]
@@ -38,6 +41,7 @@ class StudyKind(ABC):
     objectives: tuple[str, ...]
     default_space: str
     needs_data: bool
+    first_stage: bool
 
     def __init__(self, environment: str) -> None:
         self.environment = environment
@@ -94,6 +98,10 @@ class StudyKind(ABC):
     def measured_spec(self, spec: StudySpec, device: torch.device, say: Say) -> StudySpec:
         """Return the spec with automatic settings that only this kind measures."""
         return spec
+
+    def holdout_span(self, spec: StudySpec) -> HoldoutSpan | None:
+        """Return the assets and bars of the hold-out; None if there is none, as for a game."""
+        return None
 
     @abstractmethod
     def requested_fields(self, spec: StudySpec, request: Request) -> dict[str, Any]:

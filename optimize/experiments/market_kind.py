@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ import torch
 
 from agents.algorithms.table import get_algorithm
 from envs.crypto.data.bars import Bars, load_bars
+from envs.crypto.data.timeframe import bar_seconds
 from envs.crypto.features import get_recipe
 from envs.crypto.scoring.metrics import OBJECTIVES
 from envs.crypto.study_data import load_study_bars, study_splits
 from envs.support.errors import InputError
 from envs.support.study_record import CRYPTO, CryptoSpec, DataSpec, StudySpec
 from optimize.experiments.crypto import CryptoExperiment
-from optimize.experiments.kind import Say, StudyKind
+from optimize.experiments.kind import HoldoutSpan, Say, StudyKind
 from optimize.experiments.request import Request
 from optimize.study.spec import check_folds
 
@@ -50,6 +52,7 @@ class MarketKind(StudyKind):
     objectives = tuple(OBJECTIVES)
     default_space = "wide"
     needs_data = True
+    first_stage = True
 
     def check(self, request: Request) -> None:
         if not get_algorithm(request.algorithm).markets:
@@ -114,6 +117,14 @@ class MarketKind(StudyKind):
         )
         study_splits(spec)  # raises InputError for bars that cannot be split
         return spec
+
+    def holdout_span(self, spec: StudySpec) -> HoldoutSpan | None:
+        assert isinstance(spec, CryptoSpec)
+        data, bars = spec.data, round(spec.holdout * spec.data.bars)
+        if not bars:
+            return None
+        last = int(datetime.fromisoformat(data.last).timestamp())
+        return data.tickers, last - (bars - 1) * bar_seconds(data.timeframe), last
 
     def requested_fields(self, spec: StudySpec, request: Request) -> dict[str, Any]:
         assert isinstance(spec, CryptoSpec)

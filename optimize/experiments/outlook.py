@@ -16,7 +16,7 @@ from envs.crypto.data.timeframe import bars_per_year
 from envs.crypto.scoring import luck
 from envs.crypto.scoring.selection import PATHS_FILE, TrialReturns, read_excess, trial_folder
 from envs.crypto.study_data import study_splits
-from envs.support.study_record import CryptoSpec, StudySpec
+from envs.support.study_record import CryptoSpec
 from optimize.study.study import StudyHandle, best_trial
 
 CountLooks = Callable[[StudyHandle], int]  # number of evaluations on a study's hold-out so far
@@ -24,8 +24,8 @@ MEASURABLE = 2  # complete trials from which spread and correlation can be measu
 
 
 def outlook(
-    spec: StudySpec, total: int, returns: TrialReturns | None = None, best: int | None = None
-) -> dict[str, Any] | None:
+    spec: CryptoSpec, total: int, returns: TrialReturns | None = None, best: int | None = None
+) -> dict[str, Any]:
     """Return the figures for a study of `total` trials.
 
     Ratios are annual information ratios (Sharpe ratios of the returns in excess of equal weight).
@@ -37,7 +37,7 @@ def outlook(
         best: number of the best trial.
 
     Returns:
-        None for a game, whose gate plays further games. Otherwise:
+        The figures by name:
         planned_sharpe: ratio for a deflated Sharpe ratio of 95% if the trials are independent and
             without skill, and their returns normal; None if no ratio suffices.
         needed_sharpe: the same, measured on the best trial's median path from the spread and
@@ -49,8 +49,6 @@ def outlook(
         bars, years: length of a back-test path.
         enough_years: length from which luck alone is not expected to reach an annual ratio of 1.
     """
-    if not isinstance(spec, CryptoSpec):
-        return None
     splits = study_splits(spec)
     bars, per_year = len(splits.path_bars), bars_per_year(spec.data.timeframe)
     planned = _annual(luck.needed_sharpe(bars, total), per_year)
@@ -79,19 +77,20 @@ def outlook(
 
 
 def study_outlook(handle: StudyHandle, total: int) -> dict[str, Any] | None:
-    """Return `outlook` for the present state of a study.
+    """Return `outlook` for the present state of a study; None for a game, which has no such figures.
 
     The paths of each complete trial are read once per handle. If they are not on this machine, the
     figures are the planned ones.
     """
-    if isinstance(handle.spec, CryptoSpec):
-        for trial in handle.trials():
-            if trial.state == TrialState.COMPLETE and trial.number not in handle.returns.moments:
-                path = handle.run_dir / trial_folder(trial.user_attrs, trial.number) / PATHS_FILE
-                try:
-                    handle.returns.add(trial.number, *read_excess(path))
-                except (OSError, ValueError, KeyError):
-                    continue  # the gate also leaves it out, and reports the reason
+    if not isinstance(handle.spec, CryptoSpec):
+        return None
+    for trial in handle.trials():
+        if trial.state == TrialState.COMPLETE and trial.number not in handle.returns.moments:
+            path = handle.run_dir / trial_folder(trial.user_attrs, trial.number) / PATHS_FILE
+            try:
+                handle.returns.add(trial.number, *read_excess(path))
+            except (OSError, ValueError, KeyError):
+                continue  # the gate also leaves it out, and reports the reason
     best = best_trial(handle)
     return outlook(handle.spec, total, handle.returns, None if best is None else best.number)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from optuna.trial import TrialState
 from rich.console import Console
 from rich.table import Table
 
-from envs.support.study_record import REASON_KEY, CryptoSpec, TrialRecord
+from envs.support.study_record import REASON_KEY, TrialRecord
 from optimize.experiments.outlook import sentence, study_outlook
 from optimize.study.study import FINISHED, StudyHandle, best_trial
 from optimize.worker.telemetry import Telemetry, duration
@@ -31,9 +32,9 @@ METRICS = (
 def print_summary(
     handle: StudyHandle,
     console: Console,
-    telemetry: Telemetry | None = None,
-    batches: Sequence[int] = (),
-    phases: Phases | None = None,
+    telemetry: Telemetry,
+    batches: Sequence[int],
+    phases: Phases,
 ) -> None:
     """Print the trials by state with reasons, the best parameters and the best trial's metrics.
 
@@ -44,65 +45,55 @@ def print_summary(
         batches: sizes of this worker's batches.
         phases: where this worker's time was spent.
     """
-    counts = handle.counts()
+    say = functools.partial(console.print, highlight=False, markup=False, soft_wrap=True)
     console.rule(f"study {handle.name}")
-    market = isinstance(handle.spec, CryptoSpec)
-    if isinstance(handle.spec, CryptoSpec) and handle.spec.data.synthetic:
+    if handle.spec.synthetic:
         console.print(
             "The market is SYNTHETIC: a demonstration, no evidence about any real market.",
             style="bold yellow",
         )
-    console.print(
-        f"trials: {counts['COMPLETE']} complete, {counts['PRUNED']} pruned, {counts['FAIL']} "
-        "failed",
-        highlight=False,
-        soft_wrap=True,
+    _print_trials(handle, say)
+    if telemetry.steps_done:
+        _print_worker(telemetry, batches, phases, say)
+    best = best_trial(handle)
+    if best is None:
+        say("No trial is complete, so there is no best trial.")
+        return
+    say(f"best trial: {best.number}, objective ({handle.spec.objective}) {best.value:+.4f}")
+    record = TrialRecord.from_attributes(best.user_attrs)
+    parameters = {**(record.shape or {}), **best.params}
+    say("  " + "  ".join(f"{name}={_number(value)}" for name, value in parameters.items()))
+    metrics = record.metrics or {}
+    found = study_outlook(handle, sum(handle.counts()[state.name] for state in FINISHED))
+    if found is None:
+        console.print(_game_table(metrics))
+    else:
+        console.print(_market_table(metrics))
+        say(f"gate: {sentence(found)}")
+
+
+def _print_trials(handle: StudyHandle, say: Callable[[str], None]) -> None:
+    counts = handle.counts()
+    say(
+        f"trials: {counts['COMPLETE']} complete, {counts['PRUNED']} pruned, {counts['FAIL']} failed"
     )
     for trial in handle.trials():
         if trial.state == TrialState.FAIL:
-            console.print(
-                f"  trial {trial.number} failed: "
-                f"{trial.user_attrs.get(REASON_KEY) or 'no reason recorded'}",
-                highlight=False,
-                markup=False,
-                soft_wrap=True,
-            )
-    if telemetry is not None and telemetry.steps_done:
-        console.print(
-            f"this worker: {telemetry.steps_done:,} environment steps in "
-            f"{duration(telemetry.elapsed)} ({telemetry.steps_done / telemetry.elapsed:,.0f} "
-            f"steps/s, {telemetry.trials_per_hour:.1f} trials/hour, "
-            f"{sum(batches) / len(batches):.1f} trials per batch)",
-            highlight=False,
-            soft_wrap=True,
-        )
-    if phases is not None and telemetry is not None:
-        shares = ", ".join(
-            f"{name} {share:.1%}" for name, _, share in phases.shares(telemetry.elapsed)
-        )
-        console.print(f"its time: {shares}", highlight=False, soft_wrap=True)
-    best = best_trial(handle)
-    if best is None:
-        console.print("No trial is complete, so there is no best trial.")
-        return
-    console.print(
-        f"best trial: {best.number}, objective ({handle.spec.objective}) {best.value:+.4f}",
-        highlight=False,
-        soft_wrap=True,
+            reason = trial.user_attrs.get(REASON_KEY) or "no reason recorded"
+            say(f"  trial {trial.number} failed: {reason}")
+
+
+def _print_worker(
+    telemetry: Telemetry, batches: Sequence[int], phases: Phases, say: Callable[[str], None]
+) -> None:
+    say(
+        f"this worker: {telemetry.steps_done:,} environment steps in "
+        f"{duration(telemetry.elapsed)} ({telemetry.steps_done / telemetry.elapsed:,.0f} "
+        f"steps/s, {telemetry.trials_per_hour:.1f} trials/hour, "
+        f"{sum(batches) / len(batches):.1f} trials per batch)"
     )
-    record = TrialRecord.from_attributes(best.user_attrs)
-    parameters = {**(record.shape or {}), **best.params}
-    console.print(
-        "  " + "  ".join(f"{name}={_number(value)}" for name, value in parameters.items()),
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
-    metrics = record.metrics or {}
-    console.print(_market_table(metrics) if market else _game_table(metrics))
-    if market:
-        said = sentence(study_outlook(handle, sum(counts[state.name] for state in FINISHED)))
-        console.print(f"gate: {said}", highlight=False, soft_wrap=True)
+    shares = phases.shares(telemetry.elapsed)
+    say("time spent: " + ", ".join(f"{name} {share:.1%}" for name, _, share in shares))
 
 
 def _market_table(metrics: Mapping[str, Any]) -> Table:

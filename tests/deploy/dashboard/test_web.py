@@ -33,6 +33,7 @@ pytest.importorskip("plotly")
 from werkzeug.test import Client, TestResponse
 from werkzeug.wrappers import Response
 
+from deploy.cli.options import RegistryFlags
 from deploy.dashboard.source import PaperSource
 from deploy.dashboard.web import Dashboard
 from optimize.cli.progress import StudyWatch
@@ -125,7 +126,7 @@ class OneStudy(NoStudies):
 
 
 def client(folder: Path, search: Any = None) -> Client:
-    return Client(Dashboard(PaperSource(folder, None), search or NoStudies()))
+    return Client(Dashboard(PaperSource(RegistryFlags(folder)), search or NoStudies()))
 
 
 def get(asked: Client, path: str, **headers: str) -> TestResponse:

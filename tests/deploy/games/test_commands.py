@@ -204,7 +204,7 @@ def test_ctrl_c_ends_a_show_cleanly(sweepd: Run, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("envs.games.render.CartPoleRenderer.text", interrupted)
     printed = sweepd("play")
     assert "stopped" in printed
-    assert "return of no whole game" in printed
+    assert "no game has ended" in printed
 
 
 @pytest.mark.usefixtures("promoted")

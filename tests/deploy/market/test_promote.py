@@ -18,7 +18,8 @@ from optuna.trial import TrialState
 from rich.console import Console
 from typer.testing import CliRunner
 
-from deploy.cli.commands import deploy_commands, promote_after_study
+from deploy.cli.commands import deploy_commands
+from deploy.cli.promote import promote_after_study
 from deploy.cli.registry_view import gate_table, gate_words
 from deploy.market import report as gate_report
 from deploy.market.bundle import Bundle, load_bundle

@@ -1,0 +1,59 @@
+"""`sweepd play`: show the games of a player."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deploy.cli.bundles import game_bundle, load_bundle, load_reference
+from deploy.cli.options import RegistryFlags
+from envs.support.flags import takes_flags
+from envs.support.terminal import Terminal
+
+
+@takes_flags
+def play_command(
+    where: RegistryFlags,
+    bundle: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SLOT | BUNDLE]",
+            help="A slot (its champion), slot@previous, slot@3, the beginning of a hash, or a "
+            "bundle's folder. Default: the only champion.",
+        ),
+    ] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Games to play.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the games.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Write an animation: FILE.gif, or FILE.mp4 (extra [video]).")
+    ] = None,
+    terminal: Annotated[
+        bool, typer.Option("--terminal", help="Show the games in the terminal, also with --out.")
+    ] = False,
+) -> None:
+    """Show a player's games in the terminal, or write them as GIF or MP4. Ctrl-C ends it."""
+    from deploy.games.show import Show, show_in_terminal, write_animation
+
+    console = Terminal()
+    if bundle is not None and Path(bundle).is_dir():
+        loaded = game_bundle(load_bundle(Path(bundle)))  # needs no registry
+    else:
+        loaded = game_bundle(load_reference(where.open(), bundle))
+    played: list[float] = []
+    if terminal or out is None:
+        with closing(Show(loaded, seed=seed, pictures=False)) as show:
+            played = show_in_terminal(show, episodes, console)
+    if out is not None:
+        with closing(Show(loaded, seed=seed, pictures=True)) as show:
+            played = write_animation(show, episodes, out)
+        console.print(f"written: {out}", highlight=False, soft_wrap=True)
+    result = "no game has ended"
+    if played:
+        result = f"return {', '.join(f'{score:.5g}' for score in played)}"
+    if len(played) > 1:
+        result += f"; mean {sum(played) / len(played):.5g}"
+    name = f"{loaded.name} on {loaded.manifest.game.name}"
+    console.print(f"{name}: {result}", highlight=False, soft_wrap=True)

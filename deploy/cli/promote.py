@@ -1,0 +1,270 @@
+"""`sweepd promote`: evaluate a study's candidates, and make one of them champion of a slot."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, RenderableType
+from sqlalchemy.exc import SQLAlchemyError
+
+from deploy.cli.next_commands import next_commands, print_next
+from deploy.cli.options import RegistryFlags
+from deploy.cli.promote_flags import PromoteFlags
+from deploy.games import gate as game_gate
+from deploy.games.candidates import game_study
+from deploy.games.promote import GAMES, GamePromoter, GamePromotion
+from deploy.games.view import promotion_view as game_view
+from deploy.market import gate as market_gate
+from deploy.market.bundle import Bundle
+from deploy.market.candidates import market_study
+from deploy.market.promote import MarketPromoter, MarketPromotion
+from deploy.market.scoring import bars_of
+from deploy.market.view import promotion_view as market_view
+from deploy.promotion.findings import short
+from deploy.promotion.promotion import Promotion
+from deploy.promotion.rules import parse_limits, with_limits
+from deploy.promotion.studies import FoundStudy, attach, find_study, storage_url
+from deploy.registry.registry import Registry
+from deploy.trading.replay import write_replay
+from deploy.trading.replay_view import print_replay, replay_folder, replay_window, run_replay
+from envs.support.database_url import STORAGE_VARIABLE
+from envs.support.errors import InputError, RunError
+from envs.support.flags import takes_flags
+from envs.support.study_record import CRYPTO
+from envs.support.supervisor import Supervisor
+from envs.support.terminal import Terminal
+
+
+@takes_flags
+def promote_command(flags: PromoteFlags, where: RegistryFlags) -> None:
+    """Evaluate a study's best trial, and make it champion of a slot if it meets every rule.
+
+    A market's trial is scored on the hold-out; a game's player plays a panel of new games. "No
+    candidate passes" is a normal result, which is explained; the exit code is 0.
+    """
+    Supervisor().ready("judging the candidates")
+    found = find_study(flags.study_name, storage_url(flags.storage), flags.runs_dir)
+    task = promotion_task(found, where.open(create=True), Terminal(), flags)
+    promotion = task.promoter.run(flags.trial)
+    if flags.as_json:
+        typer.echo(json.dumps(promotion.to_dict(), indent=1))
+        return
+    task.console.print(task.view(promotion))
+    if not (flags.first_stage or flags.dry_run):
+        task.publish(promotion)
+    if promotion.outcome in ("promoted", "champion already"):
+        task.print_next(promotion, most=1)
+
+
+@takes_flags
+def after_study_command(
+    where: RegistryFlags,
+    study_name: Annotated[str, typer.Option("--study-name")],
+    storage: Annotated[str | None, typer.Option(envvar=STORAGE_VARIABLE)] = None,
+    runs_dir: Annotated[Path | None, typer.Option("--runs-dir")] = None,
+) -> None:
+    """Promote after a study; a worker runs this command in a process of its own."""
+    found = find_study(study_name, storage_url(storage), runs_dir)
+    promote_after_study(found, where.open(create=True), Terminal())
+
+
+def promote_after_study(found: FoundStudy, registry: Registry, console: Console) -> Promotion[Any]:
+    """Promote a finished study's best candidate if it meets every rule.
+
+    Verdict, report, a replay of a market's champion and the next commands are printed.
+    """
+    task = promotion_task(found, registry, console, PromoteFlags())
+    promotion = task.promoter.run()
+    task.console.print(task.view(promotion))
+    task.publish(promotion)
+    task.replay(promotion)
+    task.print_next(promotion)
+    return promotion
+
+
+class PromotionTask(ABC):
+    """A promotion with its output, on a market or a game.
+
+    Attributes:
+        promoter: judges the candidates.
+    """
+
+    promoter: MarketPromoter | GamePromoter
+
+    def __init__(self, study: FoundStudy, registry: Registry, console: Console) -> None:
+        self.study, self.registry, self.console = study, registry, console
+
+    @abstractmethod
+    def view(self, promotion: Any) -> RenderableType:
+        """Return the verdict as tables."""
+
+    @abstractmethod
+    def _write_report(self, promotion: Any, paths: list[Path]) -> None:
+        """Write the report, attach it to the study, and append the files' paths."""
+
+    @abstractmethod
+    def _champion_commands(self, promotion: Any) -> Sequence[tuple[str, str]]:
+        """Return commands on the champion's slot, and what they do."""
+
+    def publish(self, promotion: Promotion[Any]) -> None:
+        """Write the report. Errors are printed and do not change the decision."""
+        paths: list[Path] = []
+        try:
+            self._write_report(promotion, paths)
+        except (OSError, InputError, RunError, SQLAlchemyError) as error:
+            what = "The replay" if paths else "The report"
+            self._say(f"{what} could not be written: {error}", "yellow")
+        if paths:
+            self._say("report: " + ", ".join(map(str, paths)))
+
+    def replay(self, promotion: Any) -> None:  # noqa: B027 (nothing to do for a game)
+        """Replay the champion after a study; `publish` has recorded a game's player."""
+
+    def print_next(self, promotion: Promotion[Any], most: int | None = None) -> None:
+        """Print the commands that a user may want next, at most `most` of them."""
+        champion = self._champion_commands(promotion)
+        print_next(
+            self.console, next_commands(promotion, self.study, self.registry, champion)[:most]
+        )
+
+    def _say(self, text: str, style: str = "") -> None:
+        self.console.print(text, style=style, highlight=False, soft_wrap=True)
+
+
+class MarketTask(PromotionTask):
+    """A promotion of a market's policy."""
+
+    promoter: MarketPromoter
+
+    def __init__(
+        self, found: FoundStudy, registry: Registry, console: Console, flags: PromoteFlags
+    ) -> None:
+        _refuse(flags, found, "markets", ("games",))
+        study = market_study(found)
+        super().__init__(study, registry, console)
+        self.promoter = MarketPromoter(
+            study,
+            registry,
+            slot=flags.slot,
+            data_dir=flags.data_dir,
+            dry_run=flags.dry_run,
+            looks=0 if flags.first_stage else flags.looks,
+            ensemble=flags.ensemble,
+            weights=flags.weights,
+            rules=with_limits(
+                market_gate.DEFAULT_RULES, parse_limits(flags.limit or [], "max-drawdown=0.2")
+            ),
+            progress=_progress(console, flags),
+        )
+
+    def view(self, promotion: MarketPromotion) -> RenderableType:
+        return market_view(promotion)
+
+    def _write_report(self, promotion: MarketPromotion, paths: list[Path]) -> None:
+        from deploy.market.report import write_report  # imports matplotlib
+
+        promoter = self.promoter
+        paths += write_report(promoter.study, promotion, self.registry, promoter.data_dir)
+        attach(self.study, paths)
+
+    def _champion_commands(self, promotion: MarketPromotion) -> Sequence[tuple[str, str]]:
+        replay = ("trade --replay", "replay the champion")
+        if promotion.slot.startswith("demo-"):  # no venue sells what the demo market trades
+            return (replay,)
+        return (replay, ("trade", "trade it live, on paper"))
+
+    def replay(self, promotion: MarketPromotion) -> None:
+        """Replay the champion on the bars after its training data, and write the result.
+
+        Errors are printed and do not change the decision.
+        """
+        if promotion.champion is None:
+            self._say(f"Nothing to replay: slot {promotion.slot} has no champion yet.")
+            return
+        try:
+            bundle = self.registry.bundle(promotion.champion, Bundle)
+            bars = bars_of(bundle, self.promoter.data_dir)
+            window = replay_window(bundle, bars, None, None)
+            result = run_replay(bundle, bars, window, console=self.console, slot=promotion.slot)
+            folder = replay_folder(self.registry.folder, promotion.slot, result)
+            print_replay(self.console, result, write_replay(result, folder))
+        except (InputError, RunError, OSError) as error:
+            champion = short(promotion.champion)
+            self._say(f"The champion {champion} could not be replayed: {error}", "yellow")
+
+
+class GameTask(PromotionTask):
+    """A promotion of a game's player."""
+
+    promoter: GamePromoter
+
+    def __init__(
+        self, found: FoundStudy, registry: Registry, console: Console, flags: PromoteFlags
+    ) -> None:
+        _refuse(flags, found, "games", ("data_dir", "ensemble", "weights", "first_stage"))
+        study = game_study(found)
+        super().__init__(study, registry, console)
+        self.promoter = GamePromoter(
+            study,
+            registry,
+            slot=flags.slot,
+            dry_run=flags.dry_run,
+            looks=flags.looks,
+            games=GAMES if flags.games is None else flags.games,
+            rules=with_limits(
+                game_gate.DEFAULT_RULES, parse_limits(flags.limit or [], "beats-champion=5")
+            ),
+            progress=_progress(console, flags),
+        )
+
+    def view(self, promotion: GamePromotion) -> RenderableType:
+        return game_view(promotion)
+
+    def _write_report(self, promotion: GamePromotion, paths: list[Path]) -> None:
+        from deploy.games.report import write_report  # imports matplotlib
+        from deploy.games.show import publish_replay
+
+        paths += write_report(self.promoter.study, promotion)
+        attach(self.study, paths)
+        if promotion.chosen is not None and promotion.chosen.bundle is not None:
+            paths.append(publish_replay(self.study, promotion.chosen.bundle))
+
+    def _champion_commands(self, promotion: GamePromotion) -> Sequence[tuple[str, str]]:  # noqa: ARG002
+        return (
+            ("play", "watch the champion"),
+            ("registry show", "show its origin and its gate report"),
+        )
+
+
+def promotion_task(
+    found: FoundStudy, registry: Registry, console: Console, flags: PromoteFlags
+) -> PromotionTask:
+    """Return the promotion of a study with these options.
+
+    Raises:
+        InputError: an option is for the other kind of study, or has a wrong value.
+    """
+    task = MarketTask if found.environment == CRYPTO else GameTask
+    return task(found, registry, console, flags)
+
+
+def _refuse(flags: PromoteFlags, study: FoundStudy, kind: str, names: Sequence[str]) -> None:
+    """Raise InputError for the first of these options that was given."""
+    for name in names:
+        if getattr(flags, name) != getattr(PromoteFlags, name):
+            raise InputError(
+                f"--{name.replace('_', '-')} is not for {kind}, and study {study.name!r} is on "
+                f"{study.environment}; leave it out"
+            )
+
+
+def _progress(console: Console, flags: PromoteFlags) -> Callable[[str], None]:
+    """Return a function that prints a step; with --json, only the result is printed."""
+    if flags.as_json:
+        return lambda _text: None
+    return lambda text: console.print(text, style="dim", highlight=False)

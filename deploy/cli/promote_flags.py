@@ -1,0 +1,93 @@
+"""The options of `sweepd promote`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deploy.cli.options import AsJson
+from deploy.market.manifest import Weights
+from envs.support.database_url import STORAGE_VARIABLE, warn_of_password
+
+
+@dataclass(frozen=True)
+class PromoteFlags:
+    """Values of all options, in the order of `--help`."""
+
+    study_name: Annotated[
+        str | None, typer.Option(help="Study. Default: the only one in the storage.")
+    ] = None
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            envvar=STORAGE_VARIABLE,
+            callback=warn_of_password,
+            help="Database of the study: SQLite file or URL. Default: runs/sweepd.db.",
+        ),
+    ] = None
+    runs_dir: Annotated[
+        Path | None,
+        typer.Option(help="Folder of studies' files. Default: found from the study's database."),
+    ] = None
+    slot: Annotated[
+        str | None,
+        typer.Option(
+            help="Slot whose champion may change. Default: crypto-TIMEFRAME (demo-TIMEFRAME for "
+            "synthetic bars) or the game."
+        ),
+    ] = None
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the study's bars. Default: where they were.")
+    ] = None
+    trial: Annotated[
+        int | None,
+        typer.Option(help="Evaluate this trial only. Default: all, in order of objective."),
+    ] = None
+    looks: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Maximum number of candidates evaluated on the hold-out. Each evaluation makes "
+            "the rules for the next one stricter.",
+        ),
+    ] = 1
+    ensemble: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Number of best trials to promote together: each trades a share of the capital, "
+            "and orders are netted.",
+        ),
+    ] = 1
+    weights: Annotated[
+        Weights,
+        typer.Option(
+            help="Shares of an ensemble's capital: equal, or by the trials' shrunken fold scores."
+        ),
+    ] = "equal"
+    limit: Annotated[
+        list[str] | None, typer.Option(help="Change a rule's limit: NAME=NUMBER. May be repeated.")
+    ] = None
+    first_stage: Annotated[
+        bool,
+        typer.Option(
+            "--first-stage",
+            help="Apply only the rules that need no hold-out evaluation, to the best trial.",
+        ),
+    ] = False
+    games: Annotated[
+        int | None,
+        typer.Option(min=2, help="For games: number of games per player in the panel (100)."),
+    ] = None
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print the verdict and change nothing, except that the hold-out evaluation is "
+            "counted in the registry.",
+        ),
+    ] = False
+    as_json: AsJson = False
