@@ -81,10 +81,11 @@ class CryptoEnv(VecEnv):
         privileged_age: bool = False,
         stagger: bool = False,
         accounts: bool = False,
+        fixed: bool = False,
         device: torch.device | str = "cpu",
         debug: bool = False,
     ) -> None:
-        """Make a training environment, whose episodes start at random bars. Call `reset` first.
+        """Make an environment. Call `reset` first.
 
         Args:
             market: the market to trade.
@@ -96,30 +97,50 @@ class CryptoEnv(VecEnv):
             stagger: shorten the first episodes by even steps, so that a member's rows do not all
                 end at once.
             accounts: whether to keep `account`.
+            fixed: whether episodes are whole windows, as in `for_windows`. Otherwise they have a
+                fixed length and start at random bars.
             device: device of all tensors.
             debug: check for faults after every step.
 
         Raises:
             InputError: a window is empty or outside the usable bars.
         """
-        every = [params] if isinstance(params, EnvParams) else list(params)
+        members = [params] if isinstance(params, EnvParams) else list(params)
         if windows and isinstance(windows[0][0], int):
-            grounds = [cast("Sequence[Window]", windows)] * len(every)
+            member_windows = [cast("Sequence[Window]", windows)] * len(members)
         else:
-            grounds = list(cast("Sequence[Sequence[Window]]", windows))
-        self._set_up(
-            market,
-            every,
-            grounds,
-            envs_per_member,
-            max_lookback,
-            torch.device(device),
-            fixed=False,
-            privileged_age=privileged_age,
-            stagger=stagger,
-            accounts=accounts,
-            debug=debug,
+            member_windows = list(cast("Sequence[Sequence[Window]]", windows))
+        if len(member_windows) != len(members) or not members:
+            raise InputError(
+                f"parameters are given for {len(members)} members, but windows for "
+                f"{len(member_windows)}"
+            )
+        if envs_per_member < 1:
+            raise InputError(f"envs per member is {envs_per_member}; it must be at least 1")
+        self.market = market
+        self.device = torch.device(device)
+        self.debug = debug
+        self.num_members, self.envs_per_member = len(members), envs_per_member
+        self.num_envs = rows = self.num_members * envs_per_member
+        self.action_dim = market.assets
+        self.max_lookback = max_lookback or max(p.lookback for p in members)
+        self.privileged_dim = int(privileged_age)
+        self._portfolio_dim = 1 + 3 * market.assets
+        self.state_dim = self._portfolio_dim + self.max_lookback * market.feature_count
+        self._params = members
+        self._ledger = Ledger(rows, market.assets, self.device)
+        self._rules = Rules(rows, market.instruments, self.device)
+        self._reward = Reward(rows, self.device)
+        self._faults = FaultLatch(rows, envs_per_member, market.tickers, self.device)
+        self._episodes = Episodes(
+            self.num_members, envs_per_member, self.device, fixed=fixed, stagger=stagger
         )
+        self._allocate()
+        self.venue: Venue | None = None
+        self.netted: Netted | None = None
+        self._accounts = accounts
+        for member, (own, ground) in enumerate(zip(members, member_windows, strict=True)):
+            self.configure_member(member, own, ground)
 
     @classmethod
     def for_windows(
@@ -135,71 +156,36 @@ class CryptoEnv(VecEnv):
         """Make an evaluation environment: row j of member m trades exactly `windows[m][j]`.
 
         Nothing is random. A row that reaches the end of its window starts it again. Arguments as
-        in the constructor.
+        in the constructor, except that one `params` applies to all members.
 
         Raises:
             InputError: members have different numbers of windows, or none.
         """
-        env = cls.__new__(cls)
-        every = [params] * len(windows) if isinstance(params, EnvParams) else list(params)
         rows = len(windows[0]) if windows else 0
         if not rows or any(len(own) != rows for own in windows):
             raise InputError(
                 "evaluation needs at least one window per member, and equally many for each"
             )
-        env._set_up(
+        return cls(
             market,
-            every,
-            list(windows),
+            [params] * len(windows) if isinstance(params, EnvParams) else params,
+            windows,
             rows,
-            max_lookback,
-            torch.device(device),
-            fixed=True,
-            privileged_age=False,
-            stagger=False,
+            max_lookback=max_lookback,
             accounts=True,
+            fixed=True,
+            device=device,
             debug=debug,
         )
-        return env
 
-    def _set_up(
-        self,
-        market: Market,
-        params: list[EnvParams],
-        windows: list[Sequence[Window]],
-        envs_per_member: int,
-        max_lookback: int | None,
-        device: torch.device,
-        *,
-        fixed: bool,
-        privileged_age: bool,
-        stagger: bool,
-        accounts: bool,
-        debug: bool,
-    ) -> None:
-        if len(windows) != len(params) or not params:
-            raise InputError(
-                f"parameters are given for {len(params)} members, but windows for {len(windows)}"
-            )
-        if envs_per_member < 1:
-            raise InputError(f"envs per member is {envs_per_member}; it must be at least 1")
-        self.market = market
-        self.device = device
-        self.debug = debug
-        self.num_members, self.envs_per_member = len(params), envs_per_member
-        self.num_envs = rows = self.num_members * envs_per_member
-        self.action_dim = assets = market.assets
-        self.max_lookback = max_lookback or max(p.lookback for p in params)
-        self.privileged_dim = int(privileged_age)
-        self._portfolio_dim = 1 + 3 * assets
-        self.state_dim = self._portfolio_dim + self.max_lookback * market.feature_count
-        self._tables = market.tables(device)
-        self._params = list(params)
+    def _allocate(self) -> None:
+        """Create the tensors of all rows. `configure_member` and `reset_member` fill them."""
+        rows, assets = self.num_envs, self.action_dim
 
         def per_row(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
-            return torch.zeros(*shape, rows, dtype=dtype, device=device)
+            return torch.zeros(*shape, rows, dtype=dtype, device=self.device)
 
-        self._ledger = Ledger(rows, assets, device)
+        self._tables = self.market.tables(self.device)
         self._total = per_row(2)  # E and V at the last close
         self._value = self._total[1]
         self._growth = per_row(2)
@@ -223,20 +209,9 @@ class CryptoEnv(VecEnv):
         # lagged features.
         self._lookbacks: list[tuple[int, int, Tensor, Tensor]] = []
         self._no_rows = per_row(dtype=torch.bool)
-        self._final = torch.zeros(rows, self.state_dim + self.privileged_dim, device=device)
-        self._rules = Rules(rows, market.instruments, device)
-        self._reward = Reward(rows, device)
-        self._faults = FaultLatch(rows, envs_per_member, market.tickers, device)
-        self._episodes = Episodes(
-            self.num_members, envs_per_member, device, fixed=fixed, stagger=stagger
-        )
+        self._final = torch.zeros(rows, self.state_dim + self.privileged_dim, device=self.device)
         self.record = per_row(8)
         self._recorded = False
-        self.venue: Venue | None = None
-        self.netted: Netted | None = None
-        self._accounts = accounts
-        for member, (own, ground) in enumerate(zip(params, windows, strict=True)):
-            self.configure_member(member, own, ground)
 
     def configure_member(self, member: int, params: EnvParams, windows: Sequence[Window]) -> None:
         """Assign a slot to another member. Follow it with `reset_member` or `set_member`.
@@ -252,6 +227,8 @@ class CryptoEnv(VecEnv):
             )
         if not windows:
             raise InputError("a member has no window to trade in; give at least one (first, last)")
+        # The bound follows from the padded lookback, not from the member's own, so that trials with
+        # different lookbacks trade the same windows.
         earliest, latest = self.market.first_bar(self.max_lookback), self.market.length - 1
         for first, last in windows:
             if not earliest <= first < last <= latest:
@@ -284,10 +261,6 @@ class CryptoEnv(VecEnv):
             )
             first += rows
         return runs
-
-    def member_params(self, member: int) -> EnvParams:
-        """Return the parameters with which a slot was configured."""
-        return self._params[member]
 
     @property
     def row_lengths(self) -> np.ndarray:
@@ -335,6 +308,7 @@ class CryptoEnv(VecEnv):
         truncated = self._no_rows
         if self._episodes.tick():  # counted on the host, without reading the device
             truncated = self._episodes.restart_ended()
+            # The last observation of the episode must be read before `_begin` overwrites the state.
             torch.where(truncated.unsqueeze(1), self.observe(), self._final, out=self._final)
             self._begin(truncated)
         if self.debug:
@@ -356,7 +330,8 @@ class CryptoEnv(VecEnv):
         self._reward.start(self._initial_cash, mask)
 
         # The benchmark buys each asset like any order, at the open of the first bar from the next
-        # one on that is not a hole.
+        # one on that is not a hole. Rows outside the mask may be at the newest bar (place 0), for
+        # which there is no next one: the clamp only keeps their unused index valid.
         fill = (self._place - 1).clamp_min(0).expand(assets, -1)
         units = (self._initial_cash / assets * self._rules.buy_rate) / tables.next_open.gather(
             1, fill
@@ -370,19 +345,21 @@ class CryptoEnv(VecEnv):
         ledger, rules = self._ledger, self._rules
         ledger.wish.copy_(action.t())
         self._faults.record(ledger.wish, ledger.scratch)
-        plan = ledger.plan(self._value, self._close, rules, count=self._accounts)
+        restart = ledger.plan(self._value, self._close, rules, count=self._accounts)
         if self.venue is not None:
+            # At the close of the decision, before any order fills.
             self.netted = self.venue.net(ledger, self._close)
 
         # Places count backwards, so the next bar is one place earlier.
         self._place -= 1
         torch.gather(self._tables.prices, 1, self._place_by_price, out=self._prices)
-        ledger.fill(plan, self._open, self._tradable, rules, count=self._accounts)
+        ledger.fill(restart, self._open, self._tradable, rules, count=self._accounts)
         ledger.mark(self._close)
         if rules.stops:
             ledger.raise_highs(self._close)
         if self._buys_at is not None:
             # Assets that the benchmark has not bought yet count with the cash set aside for them.
+            # `settle` sums `equal_worth`, so the correction comes before it.
             bought = torch.ge(self._buys_at, self._place, out=self._bought)
             torch.lerp(self._waiting, ledger.equal_worth, bought, out=ledger.equal_worth)
         total = ledger.settle(rules)

@@ -124,19 +124,6 @@ class AssetSum:
         return self.total
 
 
-class OrderDetails(NamedTuple):
-    """Data that accompanies the orders in a ledger's `buy` and `sell`.
-
-    Attributes:
-        restart: (N, R) float64, 1.0 for holding clocks that restart unless the next bar is a hole,
-            else 0.0; None if no row has the holding rule.
-        dropped: (R,), orders below the minimum, a buffer; None if not counted.
-    """
-
-    restart: Tensor | None
-    dropped: Tensor | None
-
-
 class Filled(NamedTuple):
     """Result of one bar's orders, (…, R) each.
 
@@ -174,6 +161,7 @@ class Ledger:
         buy: (N, R), orders between `plan` and `fill`: notional to buy.
         sell: (N, R), orders between `plan` and `fill`: fraction of the position to sell, exactly 1
             for the whole position.
+        dropped: (R,), orders below the minimum in the last `plan` that counted.
     """
 
     def __init__(self, rows: int, assets: int, device: torch.device | str = "cpu") -> None:
@@ -215,13 +203,13 @@ class Ledger:
         self._restart = zeros(assets)
         self._one = torch.ones((), dtype=torch.float64, device=device)
         self._counts = zeros(3)
-        self._dropped, self._trades, self._unfilled = self._counts
+        self.dropped, self._trades, self._unfilled = self._counts
         self._marks = zeros(2, assets)  # 1.0 for orders to be counted
         self._marked_sells = self._marks[1]
 
     def plan(
         self, total: Tensor, close: Tensor, rules: Rules, *, count: bool = False
-    ) -> OrderDetails:
+    ) -> Tensor | None:
         """Translate `wish` into the orders `buy` and `sell`.
 
         The order of the rules: forced exits, sells, buys, rounding. Overwrites `wish`.
@@ -231,6 +219,10 @@ class Ledger:
             close: (N, R). `worth` must be valued at it.
             rules: order parameters.
             count: whether to count orders below the minimum.
+
+        Returns:
+            (N, R) float64, a buffer: 1.0 for holding clocks that restart unless the next bar is a
+            hole, else 0.0. None if no row has the holding rule.
         """
         buy, sell, orders, worth = self.buy, self.sell, self._orders, self.worth
         torch.mul(rules.sizing, total, out=self._sizes)
@@ -252,18 +244,17 @@ class Ledger:
         spare = torch.sub(base, rules.minimum, out=self._work)  # max(worth - minimum, 0)
         whole = torch.gt(sell, spare, out=spare)
         enough = torch.ge(orders, rules.minimum, out=self._enough)
-        dropped = None
         if count:
             torch.gt(orders, SMALLEST_ORDER, out=self._marks).addcmul_(
                 self._marks, enough, value=-1.0
             )
             self._marked_sells.addcmul_(self._marked_sells, whole, value=-1.0)
-            dropped = torch.sum(self._marks, (0, 1), out=self._dropped)
+            torch.sum(self._marks, (0, 1), out=self.dropped)
         orders.mul_(enough)
         torch.maximum(sell.div_(base), whole, out=sell)
         if rules.increment is not None:
             self._round_down(rules.increment)
-        return OrderDetails(restart, dropped)
+        return restart
 
     def _force_exits(self, close: Tensor, rules: Rules) -> Tensor | None:
         """Apply trailing stops, then the holding rule; both override the action.
@@ -310,7 +301,7 @@ class Ledger:
 
     def fill(
         self,
-        plan: OrderDetails,
+        restart: Tensor | None,
         open_: Tensor,
         tradable: Tensor | None,
         rules: Rules,
@@ -323,7 +314,7 @@ class Ledger:
         orders.
 
         Args:
-            plan: the result of `plan`.
+            restart: the result of `plan`.
             open_: (N, R).
             tradable: (N, R) float64, 0.0 if the bar is a hole, else 1.0; None without holes. Orders
                 that meet a hole expire unfilled.
@@ -347,8 +338,9 @@ class Ledger:
         still_open = torch.gt(self.units, 0.0, out=keep)
         self._book.add_(self._into_book)
         torch.addcmul(still_open, held, still_open, out=held)  # held + 1 if still open, else 0
-        if plan.restart is not None:
-            restart = plan.restart if tradable is None else plan.restart.mul_(tradable)
+        if restart is not None:
+            # The order that restarts the clock did not fill if the bar is a hole.
+            restart = restart if tradable is None else restart.mul_(tradable)
             held.addcmul_(held, restart, value=-1.0)
         if rules.stops:
             self.high.mul_(still_open)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from envs.crypto.ledger import AssetSum, Filled, Ledger, OrderDetails, Rules
+from envs.crypto.ledger import AssetSum, Filled, Ledger, Rules
 from envs.crypto.netting import Netted, Venue
 
 __all__ = [
@@ -97,32 +97,27 @@ def plan_netted(
         The portfolio after crossing at `close`, each row's part of the net orders, and the net
         orders of the account.
     """
-    ledger, plan = _planned(portfolio, close, action, rules)
+    ledger, restart = _planned(portfolio, close, action, rules)
     netted = venue.net(ledger, close.t())
-    return to_portfolio(ledger), _orders(ledger, plan), netted
+    return to_portfolio(ledger), _orders(ledger, restart), netted
 
 
 def _planned(
     portfolio: Portfolio, close: Tensor, action: Tensor, rules: Rules
-) -> tuple[Ledger, OrderDetails]:
+) -> tuple[Ledger, Tensor | None]:
     ledger, total = _marked(portfolio, close)
     ledger.wish.copy_(action.t())
     return ledger, ledger.plan(total, close.t().contiguous(), rules, count=True)
 
 
-def _orders(ledger: Ledger, plan: OrderDetails) -> Orders:
-    assert plan.dropped is not None  # since `plan` counted
-    restart = (
-        torch.zeros_like(ledger.units, dtype=torch.bool)
-        if plan.restart is None
-        else plan.restart > 0
-    )
+def _orders(ledger: Ledger, restart: Tensor | None) -> Orders:
+    """Read the orders that `Ledger.plan` left in the ledger; `restart` is its result."""
     return Orders(
         sell_units=_by_row(ledger.sell * ledger.units),
         buy_notional=_by_row(ledger.buy),
         whole=_by_row((ledger.sell == 1.0) & (ledger.units > 0)),
-        restart_clock=_by_row(restart),
-        dropped=plan.dropped,
+        restart_clock=_by_row(torch.zeros_like(ledger.units) if restart is None else restart) > 0,
+        dropped=ledger.dropped,
     )
 
 
@@ -147,13 +142,7 @@ def fill_orders(
         torch.where(orders.sell_units > 0, orders.sell_units / portfolio.units, 0.0).t()
     )
     tradable = None if hole is None else (~hole.t()).double()
-    ledger.fill(
-        OrderDetails(orders.restart_clock.t().double(), None),
-        open_.t(),
-        tradable,
-        rules,
-        count=True,
-    )
+    ledger.fill(orders.restart_clock.t().double(), open_.t(), tradable, rules, count=True)
     ledger.settle(rules)
     return to_portfolio(ledger), ledger.filled(rules)
 

@@ -22,14 +22,15 @@ RELATIVE = 1e-11
 RELATIVE_WITH_INCREMENTS = 1e-8
 
 
-def reference_of(env: CryptoEnv, market: Market, row: int) -> ReferenceMarket:
-    """Make a reference market in the state of that row of the batched one."""
-    member = row // env.envs_per_member
+def reference_of(
+    env: CryptoEnv, market: Market, row: int, params: Sequence[EnvParams]
+) -> ReferenceMarket:
+    """Make a reference market in the state of that row; params: one per member."""
     return ReferenceMarket(
         opens=market.bars.open.tolist(),
         closes=market.bars.close.tolist(),
         holes=market.bars.hole.tolist(),
-        params=env.member_params(member),
+        params=params[row // env.envs_per_member],
         start=int(env.bars()[row]),
         episode_bars=int(env.row_lengths[row]),
         minimums=market.instruments.minimum_order,
@@ -56,7 +57,7 @@ def compare(
         market, params, [(0, 80), (90, market.length - 1)], per_member, accounts=True, debug=True
     )
     env.reset(seed)
-    plain = [reference_of(env, market, row) for row in range(env.num_envs)]
+    plain = [reference_of(env, market, row, params) for row in range(env.num_envs)]
     rng = np.random.default_rng(seed)
     width = 1 + 3 * market.assets
     traded = 0
@@ -117,7 +118,7 @@ def compare(
             1e-9,
         )
         for row in np.flatnonzero(ended):
-            plain[row] = reference_of(env, market, int(row))
+            plain[row] = reference_of(env, market, int(row), params)
     return traded
 
 
