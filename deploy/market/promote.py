@@ -39,6 +39,7 @@ from deploy.registry.bundle_files import finite
 from deploy.registry.records import CountedEvaluation
 from deploy.registry.registry import Registry
 from envs.crypto.data.bars import Bars, load_bars
+from envs.crypto.splits import window_of
 from envs.crypto.study_data import load_study_bars, study_splits
 from envs.support.errors import InputError
 from envs.support.study_record import DataSpec
@@ -261,8 +262,7 @@ class MarketPromoter(Promoter[MarketCandidate, Score, Bundle, MarketResult, Mark
             f"{name_trials(candidate.trials)}: hold-out evaluation {look.number}, "
             f"{end - first:,} bars"
         )
-        # The first decision is made at the close of the bar before the hold-out.
-        return look, score_bundle(draft, self._bars, (first - 1, end - 1))
+        return look, score_bundle(draft, self._bars, window_of(self._holdout))
 
     @property
     def _holdout_span(self) -> tuple[int, int]:

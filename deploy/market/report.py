@@ -31,6 +31,7 @@ from deploy.market.promote import MarketPromotion, MarketResult
 from deploy.market.scoring import score_bundle
 from deploy.promotion.findings import COLOURS, SYNTHETIC, findings_page, limit, number
 from deploy.registry.registry import Registry
+from envs.crypto.splits import window_of
 from envs.crypto.study_data import load_study_bars, study_splits
 from envs.support.errors import InputError
 from envs.support.files import write_atomic
@@ -154,7 +155,7 @@ def collect(
             bars = load_study_bars(study.spec.data, data_dir)
             holdout = study_splits(study.spec).holdout
             champion = score_bundle(
-                registry.bundle(before, Bundle), bars, (holdout[0] - 1, holdout[1] - 1)
+                registry.bundle(before, Bundle), bars, window_of(holdout)
             ).returns
         except InputError:  # other assets, or another length of bars
             champion = None

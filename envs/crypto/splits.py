@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ from envs.crypto.data.timeframe import bars_per_day, bars_per_week
 from envs.support.errors import InputError
 
 Window = tuple[int, int]
+BarRange = tuple[int, int]
 SCHEMES = ("cpcv", "kfold", "walk-forward", "single")
 
 
@@ -60,8 +62,7 @@ class CrossValidation:
         if self.scheme == "cpcv" and not 1 <= self.test_groups < self.groups:
             raise InputError(
                 f"cpcv with {self.groups} groups can test 1 to {self.groups - 1} of them in a "
-                "fold, "
-                f"not {self.test_groups}"
+                f"fold, not {self.test_groups}"
             )
         if not 0.0 <= self.embargo_share < 1.0:
             raise InputError(
@@ -71,10 +72,13 @@ class CrossValidation:
     def tested(self) -> tuple[tuple[int, ...], ...]:
         """Return the groups tested by each fold, in fold order (lexicographic)."""
         if self.scheme == "cpcv":
+            # With n groups of which k are tested, each group is tested by C(n - 1, k - 1) folds:
+            # as many complete back-test paths can be joined (López de Prado 2018, section 12.4).
             return tuple(itertools.combinations(range(self.groups), self.test_groups))
         if self.scheme == "kfold":
             return tuple((group,) for group in range(self.groups))
         if self.scheme == "walk-forward":
+            # Group 0 has no earlier bars to train on.
             return tuple((group,) for group in range(1, self.groups))
         return ((self.groups - 1,),)
 
@@ -116,35 +120,17 @@ class Splits:
         embargo: in bars.
     """
 
-    groups: tuple[tuple[int, int], ...]
+    groups: tuple[BarRange, ...]
     folds: tuple[Fold, ...]
     paths: NDArray[np.int64]
     path_groups: tuple[int, ...]
-    holdout: tuple[int, int]
+    holdout: BarRange
     purge: int
     embargo: int
 
-    def group_window(self, group: int) -> Window:
-        """Return the window that trades a group, from flat at the close before its first bar."""
-        a, b = self.groups[group]
-        return a - 1, b - 1
-
     def test_windows(self, fold: Fold) -> list[Window]:
         """Return one window per test group of the fold, in the order of `fold.test_groups`."""
-        return [self.group_window(group) for group in fold.test_groups]
-
-    def holdout_window(self) -> Window:
-        """Return the window that trades the hold-out.
-
-        Raises:
-            InputError: the study has no hold-out.
-        """
-        a, b = self.holdout
-        if a >= b:
-            raise InputError(
-                "this study has no hold-out (--holdout was 0); create one with --holdout 0.15 or so"
-            )
-        return a - 1, b - 1
+        return [window_of(self.groups[group]) for group in fold.test_groups]
 
     @property
     def path_bars(self) -> NDArray[np.int64]:
@@ -182,6 +168,16 @@ class Splits:
         return np.stack(rows)
 
 
+def window_of(bars: BarRange) -> Window:
+    """Return the window that trades a range of bars [a, b).
+
+    The first decision is made at the close before bar a, so that every bar of the range has a
+    return.
+    """
+    a, b = bars
+    return a - 1, b - 1
+
+
 def make_splits(
     bars_count: int,
     timeframe: str,
@@ -214,40 +210,41 @@ def make_splits(
     """
     if not 0.0 <= holdout < 1.0:
         raise InputError(f"the hold-out is a fraction of the bars from 0 to under 1, not {holdout}")
-    splits = _divide(bars_count, timeframe, cv, first_bar, holdout, lookback, memory)
+    # A decision at bar t reads features of bars t - lookback + 1 … t, each of which depends on
+    # `memory` bars; its reward is the return of bar t + 1.
+    purge = memory + lookback + 1
+    divide = partial(
+        _divide, timeframe=timeframe, cv=cv, first_bar=first_bar, holdout=holdout, purge=purge
+    )
+    splits = divide(bars_count)
     if splits is None:
-        needed = _bars_needed(bars_count, timeframe, cv, first_bar, holdout, lookback, memory)
+        needed = _bars_needed(divide, bars_count, first_bar)
         enough = (
             f"at least {needed:,} are needed" if needed else "no number of bars would be enough"
         )
         raise InputError(
             f"{bars_count:,} bars of {timeframe} are too few for {cv.scheme} with {cv.groups} "
-            f"groups, a purge of {_purge(memory, lookback)} bars, an embargo of "
+            f"groups, a purge of {purge} bars, an embargo of "
             f"{cv.embargo_share:.1%} and a hold-out of {holdout:.0%}: {enough}"
             " (or use fewer groups, --cv single, or shorter bars)"
         )
     return splits
 
 
-def _purge(memory: int, lookback: int) -> int:
-    # A decision at bar t reads features of bars t - lookback + 1 … t, each of which depends on
-    # `memory` bars; its reward is the return of bar t + 1.
-    return memory + lookback + 1
-
-
 def _divide(
     bars_count: int,
+    *,
     timeframe: str,
     cv: CrossValidation,
     first_bar: int,
     holdout: float,
-    lookback: int,
-    memory: int,
+    purge: int,
 ) -> Splits | None:
     """Return the splits, or None if a group would be empty or a fold have no training bars."""
-    purge = _purge(memory, lookback)
-    # Serial correlation can outlast the purge, so the embargo is at least a day.
+    # Returns and volatility stay correlated after the last bar that features can read, so training
+    # resumes only after an embargo. A day is the longest cycle of a market that never closes.
     embargo = max(math.ceil(cv.embargo_share * bars_count), bars_per_day(timeframe))
+    # The hold-out is the newest data: it is never trained on, tested or selected with.
     end = bars_count - round(holdout * bars_count)
     # The first return belongs to the bar after the first decision.
     begin = first_bar + 1
@@ -271,7 +268,8 @@ def _divide(
         free[first_bar:end] = True
         for group in tested:
             a, b = groups[group]
-            # Before the test only the purge; the embargo is needed only after it.
+            # Before the test only the purge: its bars cannot see the test. After it also the
+            # embargo, since bars that follow the test still carry its effects.
             free[max(0, a - purge) : b + purge + embargo] = False
             if forward_only:
                 free[b:] = False
@@ -295,29 +293,22 @@ def _runs(free: NDArray[np.bool_]) -> list[Window]:
     return [(int(start), int(stop) - 1) for start, stop in change.reshape(-1, 2)]
 
 
-def _bars_needed(
-    bars_count: int,
-    timeframe: str,
-    cv: CrossValidation,
-    first_bar: int,
-    holdout: float,
-    lookback: int,
-    memory: int,
-) -> int:
+def _bars_needed(divide: Callable[[int], Splits | None], bars_count: int, first_bar: int) -> int:
     """Return about the fewest bars that can be divided (to 1%).
 
     0 if a hundred times as many bars are still too few.
     """
-    # Double until the division succeeds, then bisect.
+    # Double until the division succeeds, then bisect. Success is nearly monotonic in the number of
+    # bars (rounding of groups can break it by a few bars), which is enough for a message.
     low, high = bars_count, max(bars_count, 2 * (first_bar + 1))
     limit = 100 * high
-    while _divide(high, timeframe, cv, first_bar, holdout, lookback, memory) is None:
+    while divide(high) is None:
         low, high = high, 2 * high
         if high > limit:
             return 0
     while high - low > max(1, high // 100):
         middle = (low + high) // 2
-        if _divide(middle, timeframe, cv, first_bar, holdout, lookback, memory) is None:
+        if divide(middle) is None:
             low = middle
         else:
             high = middle

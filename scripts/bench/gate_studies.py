@@ -30,6 +30,7 @@ from deploy.market.promote import MarketPromoter
 from deploy.market.scoring import score_bundle
 from deploy.promotion.rules import with_limits
 from deploy.registry.registry import Registry
+from envs.crypto.splits import window_of
 from envs.crypto.study_data import load_study_bars, study_splits
 
 COUNTS = {"null": 40, "planted-1": 10, "planted-2": 10, "planted-3": 10, "oracle": 5}
@@ -55,7 +56,7 @@ def judge(folder: Path, kind: str, seed: int) -> dict[str, Any]:
     score = next(
         (one.score for one in promotion.candidates if one.trials == best.trials and one.score), None
     )
-    metrics = (score or score_bundle(bundle, bars, (holdout[0] - 1, holdout[1] - 1))).metrics
+    metrics = (score or score_bundle(bundle, bars, window_of(holdout))).metrics
     ahead = float(np.mean([one.information_ratio for one in best.paths]))
     chosen = promotion.chosen
     assert chosen is not None

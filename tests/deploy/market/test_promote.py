@@ -33,6 +33,7 @@ from deploy.promotion.rules import with_limits
 from deploy.registry.registry import Registry
 from envs.crypto.data.bars import write_bars
 from envs.crypto.market import make_market
+from envs.crypto.splits import window_of
 from envs.crypto.study_data import load_study_bars
 from envs.support.errors import InputError
 from envs.support.invocation import program
@@ -96,7 +97,7 @@ def test_the_best_trial_is_promoted_with_the_bytes_that_were_scored(
     assert (
         unseen_window(fake.bars, bundle.last_seen, 0)
         == (first - 1, last - 1)
-        == fake.splits.holdout_window()
+        == window_of(fake.splits.holdout)
     )
     assert manifest.gate["holdout"]["bars"] == last - first
     # An independent way to the same number.
@@ -105,7 +106,7 @@ def test_the_best_trial_is_promoted_with_the_bytes_that_were_scored(
         bundle.trials[0].policy,
         market,
         bundle.account,
-        fake.splits.holdout_window(),
+        window_of(fake.splits.holdout),
         max_lookback=1,
     ).metrics
     assert manifest.gate["holdout"]["total_return"] == pytest.approx(again.total_return, rel=1e-12)

@@ -14,7 +14,7 @@ from purgedcv import CombinatorialPurgedCV as PurgedCvCombinatorial
 from purgedcv import PurgedKFold, reconstruct_paths
 from skfolio.model_selection import CombinatorialPurgedCV as SkfolioCombinatorial
 
-from envs.crypto.splits import CrossValidation, Splits, make_splits
+from envs.crypto.splits import CrossValidation, Splits, make_splits, window_of
 from envs.support.errors import InputError
 
 DAY = 24
@@ -114,7 +114,7 @@ def test_counts(scheme: str, folds: int, paths: int, covered: int) -> None:
     assert splits.paths.shape == (paths, covered)
     assert len(splits.path_groups) == covered
     assert splits.holdout == (10_200, 12_000)
-    assert splits.holdout_window() == (10_199, 11_999)
+    assert window_of(splits.holdout) == (10_199, 11_999)
 
 
 def test_cpcv_of_six_and_two_has_fifteen_folds_and_five_paths() -> None:
@@ -268,10 +268,7 @@ def test_bad_settings(settings_: dict[str, object], said: str) -> None:
 
 
 def test_no_holdout() -> None:
-    splits = usual(holdout=0.0)
-    assert splits.holdout == (12_000, 12_000)
-    with pytest.raises(InputError, match="no hold-out"):
-        splits.holdout_window()
+    assert usual(holdout=0.0).holdout == (12_000, 12_000)
 
 
 def test_joining_refuses_what_does_not_fit() -> None:
