@@ -7,7 +7,8 @@ from pathlib import Path
 
 import optuna
 
-from optimize.study.search_space import Subject, load_space
+from optimize.study.space.parsing import load_space
+from optimize.study.space.subject import Subject
 
 SPACE = """
 name = "my-space"

@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 from optimize.experiments.request import Request
-from optimize.study.storage import open_storage, storage_url
+from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.study import StudyHandle, best_trial
 from optimize.worker.freeze import open_study
 from optimize.worker.lifecycle import work

@@ -10,7 +10,7 @@ import optuna
 import pandas as pd
 from study_in_python import main as run_study
 
-from optimize.study.storage import open_storage, storage_url
+from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.study import StudyHandle
 
 

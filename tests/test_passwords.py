@@ -26,7 +26,7 @@ from envs.support.logs import LogConsole
 from envs.support.study_record import FLAGS_KEY
 from optimize.cli import launch
 from optimize.cli.progress import StudyWatch
-from optimize.study.storage import open_storage, storage_url
+from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.study import StudyHandle
 from optimize.worker import stopping
 from optimize.worker.stopping import Life

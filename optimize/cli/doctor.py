@@ -20,7 +20,7 @@ from envs.support.errors import InputError, TryAgainLater
 from envs.support.invocation import install_extra
 from envs.support.mkl import MODE, VARIABLE
 from envs.support.terminal import Terminal
-from optimize.study.storage import open_storage, storage_url
+from optimize.study.database.opening import open_storage, storage_url
 
 GIB = 2**30
 VERSIONS = (

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from envs.support.terminal import Terminal
 from optimize.cli.output import line_printer
+from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.pause import pause_study, resume_study
-from optimize.study.registration import GRACE_SECONDS, WorkerRecord, list_workers
-from optimize.study.storage import open_storage, storage_url
+from optimize.study.recovery.registration import GRACE_SECONDS, WorkerRecord, list_workers
 from optimize.study.study import StudyHandle
 
 

@@ -13,8 +13,8 @@ from optimize.cli.output import line_printer
 from optimize.cli.study_request import DATA_DIR_MISSING, make_request
 from optimize.cli.train_flags import TrainFlags
 from optimize.experiments.kinds import check_request, kind_of
-from optimize.study.search_space import SearchSpace
-from optimize.study.storage import open_storage, storage_url
+from optimize.study.database.opening import open_storage, storage_url
+from optimize.study.space.parsing import study_space
 from optimize.worker.freeze import decide
 from optimize.worker.measure import typical_shape
 from optimize.worker.profiling import profile as profile_batch
@@ -40,9 +40,7 @@ def profile(flags: TrainFlags, given: frozenset[str]) -> None:
         )
         spec, bars, _ = decide(open_storage(url, create=not narrow), request, device, say)
     experiment = kind.make_experiment(spec, bars, device, say)
-    shape = ", ".join(
-        f"{name} {value}" for name, value in typical_shape(SearchSpace.of_study(spec)).items()
-    )
+    shape = ", ".join(f"{name} {value}" for name, value in typical_shape(study_space(spec)).items())
     say(
         f"profiling {spec.trials_per_batch} trials of {experiment.members} {experiment.member}s "
         f"({shape}) on {device}"

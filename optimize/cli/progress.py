@@ -21,7 +21,8 @@ from envs.support.study_record import CREATED_KEY, SPEC_KEY
 from optimize.cli.status import show, study_status
 from optimize.experiments.artifacts import artifact_store
 from optimize.experiments.outlook import CountLooks, sentence
-from optimize.study.storage import StudyStorage, open_storage, storage_url
+from optimize.study.database.opening import open_storage, storage_url
+from optimize.study.database.storage import StudyStorage
 from optimize.study.study import StudyHandle
 from optimize.worker.telemetry import duration
 

@@ -26,10 +26,10 @@ from envs.support.study_record import REASON_KEY, SPEC_KEY, TOTAL_KEY
 from envs.support.terminal import Terminal
 from optimize.cli.hooks import Hooks
 from optimize.experiments.outlook import CountLooks, sentence, study_outlook
-from optimize.study.patience import is_away, reason_of
+from optimize.study.database.opening import open_storage, storage_url
+from optimize.study.database.patience import is_away, reason_of
 from optimize.study.pause import pause_of
-from optimize.study.registration import GRACE_SECONDS, WorkerRecord, list_workers
-from optimize.study.storage import open_storage, storage_url
+from optimize.study.recovery.registration import GRACE_SECONDS, WorkerRecord, list_workers
 from optimize.study.study import StudyHandle, best_trial, count_states
 from optimize.worker.telemetry import GpuUse, duration
 

@@ -24,8 +24,8 @@ from optimize.experiments.experiment import Experiment
 from optimize.experiments.kinds import check_request, kind_of
 from optimize.experiments.outlook import sentence, study_outlook
 from optimize.experiments.request import MOST_TRIALS, Request, check_count
-from optimize.study.registration import leave, register_worker
-from optimize.study.storage import open_storage, storage_url
+from optimize.study.database.opening import open_storage, storage_url
+from optimize.study.recovery.registration import leave, register_worker
 from optimize.study.study import StudyHandle, study_exists
 from optimize.worker.freeze import open_study
 from optimize.worker.lifecycle import work

@@ -25,7 +25,7 @@ from envs.support.errors import InputError
 from envs.support.study_record import CryptoSpec, RecordedFile, TrialRecord
 from optimize.experiments.artifacts import draw_equity, write_trial
 from optimize.experiments.experiment import Evaluation, Experiment
-from optimize.study.search_space import Settings
+from optimize.study.space.search_space import Settings
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from agents.engine.learner import Act, StateDict
 from agents.networks.shape import Shape, env_fields
 from envs.core.vec_env import VecEnv
 from envs.support.study_record import RecordedFile, StudySpec, TrialRecord
-from optimize.study.search_space import Settings
+from optimize.study.space.search_space import Settings
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from envs.support.study_record import GameSpec, RecordedFile, TrialRecord
 from optimize.experiments.artifacts import scored_file
 from optimize.experiments.experiment import Evaluation, Experiment
 from optimize.experiments.league_artifacts import draw_league, write_league
-from optimize.study.search_space import Settings
+from optimize.study.space.search_space import Settings
 
 LOOK_ENVS = 16  # environments of the random play that measures the scale of observations
 _looks: dict[tuple[Any, ...], ObservationScale] = {}  # the last one

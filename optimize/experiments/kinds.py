@@ -10,7 +10,8 @@ from optimize.experiments.game_kind import GameKind
 from optimize.experiments.kind import StudyKind
 from optimize.experiments.market_kind import MarketKind
 from optimize.experiments.request import MOST, Request, check_count, most_threads
-from optimize.study.pruning import PRUNERS, SAMPLERS
+from optimize.study.sampling.pruners import PRUNERS
+from optimize.study.sampling.samplers import SAMPLERS
 
 
 def kind_of(environment: str) -> StudyKind:

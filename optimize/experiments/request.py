@@ -12,7 +12,7 @@ from envs.crypto.scoring.metrics import DEFAULT_OBJECTIVE
 from envs.crypto.splits import CrossValidation
 from envs.support.errors import InputError
 from envs.support.study_record import CRYPTO
-from optimize.study.search_space import Subject
+from optimize.study.space.subject import Subject
 
 # Upper limits far above any useful value, so that a typing error is refused at once.
 MOST_TRIALS = 1_000_000

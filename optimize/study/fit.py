@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from envs.support.errors import InputError
-from optimize.study.search_space import Dimension, SearchSpace
+from optimize.study.space.dimension import Dimension
+from optimize.study.space.search_space import SearchSpace
 
 UPDATES_PER_FOLD = 100
 

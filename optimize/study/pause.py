@@ -15,8 +15,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from envs.support.account import user_name
 from envs.support.periodic_thread import PeriodicThread
 from envs.support.study_record import PAUSE_KEY
-from optimize.study.gone import StudyGone
-from optimize.study.storage import StudyStorage
+from optimize.study.database.gone import StudyGone
+from optimize.study.database.storage import StudyStorage
 
 LOOK_SECONDS = 2.0
 

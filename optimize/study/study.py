@@ -33,12 +33,15 @@ from envs.support.study_record import (
     UID_KEY,
     StudySpec,
 )
-from optimize.study.cache import StudyCache
-from optimize.study.deaths import is_suspect
-from optimize.study.gone import StudyGone
-from optimize.study.pruning import make_pruner, make_sampler
-from optimize.study.search_space import SearchSpace, Settings
-from optimize.study.storage import StudyStorage, TrialLost, require_study
+from optimize.study.database.cache import StudyCache
+from optimize.study.database.gone import StudyGone
+from optimize.study.database.opening import require_study
+from optimize.study.database.storage import StudyStorage, TrialLost
+from optimize.study.recovery.deaths import is_suspect
+from optimize.study.sampling.pruners import make_pruner
+from optimize.study.sampling.samplers import make_sampler
+from optimize.study.space.parsing import study_space
+from optimize.study.space.search_space import SearchSpace, Settings
 
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
@@ -147,7 +150,7 @@ class StudyHandle:
         if uid := attributes.get(UID_KEY):
             storage.known_as(self.study_id, name, uid)
         self.spec = StudySpec.from_json(attributes[SPEC_KEY])
-        self.space: SearchSpace = SearchSpace.of_study(self.spec)
+        self.space: SearchSpace = study_space(self.spec)
         self.run_dir = study_folder(storage.url, attributes, runs_dir)
         self.flags: dict[str, Any] = attributes[FLAGS_KEY]
         self.pruner = make_pruner(self.spec.pruner, self.spec.rungs)

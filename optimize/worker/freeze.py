@@ -19,6 +19,7 @@ from envs.support.study_record import StudySpec, code_version, torch_version
 from optimize.experiments.experiment import Experiment
 from optimize.experiments.kinds import check_request, kind_of
 from optimize.experiments.request import Request
+from optimize.study.database.storage import StudyStorage
 from optimize.study.fit import (
     fewest_envs,
     fit_budget,
@@ -28,9 +29,10 @@ from optimize.study.fit import (
     multiple,
     refuse_misfit,
 )
-from optimize.study.search_space import SearchSpace, Subject, load_space
+from optimize.study.space.parsing import load_space
+from optimize.study.space.search_space import SearchSpace
+from optimize.study.space.subject import Subject
 from optimize.study.spec import refuse_other
-from optimize.study.storage import StudyStorage
 from optimize.study.study import StudyHandle, best_trial, create_study, study_exists
 from optimize.worker.measure import Bench, measure_num_envs, measure_threads
 

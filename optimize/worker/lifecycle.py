@@ -8,9 +8,9 @@ from rich.console import Console
 
 from envs.support.study_record import TOTAL_KEY
 from optimize.experiments.experiment import Experiment
-from optimize.study.gone import StudyGone
-from optimize.study.recovery import Heartbeat
-from optimize.study.registration import claim_closing, leave, register_worker
+from optimize.study.database.gone import StudyGone
+from optimize.study.recovery.heartbeat import Heartbeat
+from optimize.study.recovery.registration import claim_closing, leave, register_worker
 from optimize.study.study import StudyHandle
 from optimize.worker.batch import describe_envs
 from optimize.worker.stopping import Life, StopRequest, restart

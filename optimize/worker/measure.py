@@ -12,7 +12,8 @@ from envs.core.sizing import Measurement, available_memory, choose_num_envs, cpu
 from envs.core.vec_env import VecEnv
 from optimize.experiments.experiment import Experiment
 from optimize.study.fit import UPDATES_PER_FOLD, fewest_envs, fit_shape, most_envs, multiple
-from optimize.study.search_space import SearchSpace, Settings
+from optimize.study.space.parsing import study_space
+from optimize.study.space.search_space import SearchSpace, Settings
 from optimize.worker.chunks import Chunks
 
 GAIN = 1.1  # more threads or environments must be faster by this factor
@@ -23,7 +24,7 @@ class Bench:
 
     def __init__(self, experiment: Experiment) -> None:
         self.spec, self.device, self.experiment = experiment.spec, experiment.device, experiment
-        self.shape = typical_shape(SearchSpace.of_study(self.spec))
+        self.shape = typical_shape(study_space(self.spec))
 
     def __str__(self) -> str:
         shape = self.shape
@@ -162,7 +163,7 @@ def measure_num_envs(bench: Bench, say: Callable[[str], None]) -> tuple[int, lis
         The number, and the measurements as lines of text.
     """
     spec = bench.spec
-    sizes = SearchSpace.of_study(spec).minibatches
+    sizes = study_space(spec).minibatches
     unit = bench.experiment.unit
     upper = multiple(most_envs(spec.budget, spec.horizon, sizes), unit)
     say(

@@ -14,9 +14,10 @@ from typing import Any
 from envs.support.study_record import StudySpec, TrialRecord
 from optimize.experiments.experiment import Experiment
 from optimize.study.checkpoint import Checkpoint, write_checkpoint
+from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.fit import fit_shape
-from optimize.study.search_space import SearchSpace, Settings
-from optimize.study.storage import open_storage, storage_url
+from optimize.study.space.parsing import study_space
+from optimize.study.space.search_space import Settings
 from optimize.study.study import Plan, StudyHandle, create_study
 from optimize.worker.batch import Trainer, Training
 from optimize.worker.measure import synchronise, typical_shape
@@ -101,7 +102,7 @@ def profile(experiment: Experiment, seconds: float = 5.0) -> Profile:
         seconds: approximate training time.
     """
     spec = experiment.spec
-    shape = fit_shape(typical_shape(SearchSpace.of_study(spec)), spec.transitions)
+    shape = fit_shape(typical_shape(study_space(spec)), spec.transitions)
     plans = [Plan(n, n, {}, Settings(dict(shape), {}, {}), n) for n in range(spec.trials_per_batch)]
     phases = Phases()
     trainer = Trainer(experiment)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from envs.support.errors import InputError
 from envs.support.invocation import install_extra
-from optimize.study.recovery import Heartbeat
+from optimize.study.recovery.heartbeat import Heartbeat
 from optimize.worker.telemetry import Telemetry
 
 if TYPE_CHECKING:

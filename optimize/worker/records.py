@@ -33,8 +33,8 @@ from optimize.study.checkpoint import (
     total_rollouts,
     write_checkpoint,
 )
-from optimize.study.gone import StudyGone
-from optimize.study.storage import TrialLost
+from optimize.study.database.gone import StudyGone
+from optimize.study.database.storage import TrialLost
 from optimize.study.study import Plan, StudyHandle
 from optimize.worker.background import Background
 from optimize.worker.batch import Trainer, Training

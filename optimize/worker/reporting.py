@@ -11,7 +11,7 @@ import torch
 
 from optimize.experiments.experiment import Evaluation, Experiment
 from optimize.study.checkpoint import describe_rollouts
-from optimize.study.storage import TrialLost
+from optimize.study.database.storage import TrialLost
 from optimize.study.study import StudyHandle
 from optimize.worker.batch import Trainer, Training
 from optimize.worker.records import Records

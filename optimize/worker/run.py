@@ -34,7 +34,9 @@ from optimize.study.checkpoint import (
     write_checkpoint,
 )
 from optimize.study.fit import fit_shape, most_envs
-from optimize.study.search_space import Dimension, SearchSpace, Settings, Subject
+from optimize.study.space.dimension import Dimension
+from optimize.study.space.search_space import SearchSpace, Settings
+from optimize.study.space.subject import Subject
 from optimize.study.spec import check_folds
 from optimize.study.study import Plan
 from optimize.worker.batch import Interrupted, Trainer, Training, describe_envs

@@ -20,11 +20,12 @@ from optuna.trial import TrialState
 from envs.support.errors import TryAgainLater
 from envs.support.supervisor import Supervisor
 from optimize.experiments.experiment import Evaluation, Experiment
-from optimize.study.deaths import CrashFile
 from optimize.study.pause import PauseWatch
-from optimize.study.recovery import BEAT_SECONDS, Heartbeat, crash_file, recover_stale
-from optimize.study.registration import GRACE_SECONDS
-from optimize.study.stall import STALL_SECONDS, Progress
+from optimize.study.recovery.deaths import CrashFile
+from optimize.study.recovery.heartbeat import BEAT_SECONDS, Heartbeat
+from optimize.study.recovery.registration import GRACE_SECONDS
+from optimize.study.recovery.stale_trials import crash_file, recover_stale
+from optimize.study.recovery.stall import STALL_SECONDS, Progress
 from optimize.study.study import Plan, StudyHandle, count_states
 from optimize.worker.batch import Interrupted, Trainer, Training
 from optimize.worker.measure import make_chunks
@@ -64,7 +65,7 @@ class WorkerOptions:
         grace_seconds: time without a heartbeat after which a worker counts as dead.
         patience_seconds: how long to retry while the database does not answer.
         stall_seconds: time without progress after which the heartbeats of the trials stop (see
-            `optimize.study.stall`).
+            `optimize.study.recovery.stall`).
     """
 
     total: int

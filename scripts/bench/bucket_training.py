@@ -39,7 +39,9 @@ from envs.games.bucket_brigade.observation import ObservationEncoder
 from envs.games.bucket_brigade.players import ARCHETYPES, PLAYERS, ScriptedPolicy, Theta, heuristic
 from envs.games.bucket_brigade.scenarios import SCENARIOS, BucketParams, scenario
 from envs.games.play import play_episodes
-from optimize.study.search_space import Settings, Subject, load_space
+from optimize.study.space.parsing import load_space
+from optimize.study.space.search_space import Settings
+from optimize.study.space.subject import Subject
 
 POPULATION = 8  # population size of CMA-ES
 CHOOSING = 500  # games to select the best member; four times as many for the optimised heuristic

@@ -18,9 +18,9 @@ from envs.crypto.data.demo_market import make_demo_market
 from envs.support.study_record import TrialRecord
 from optimize.experiments.crypto import CryptoExperiment
 from optimize.experiments.request import Request
-from optimize.study.registration import leave, register_worker
-from optimize.study.search_space import SearchSpace
-from optimize.study.storage import open_storage, storage_url
+from optimize.study.database.opening import open_storage, storage_url
+from optimize.study.recovery.registration import leave, register_worker
+from optimize.study.space.search_space import SearchSpace
 from optimize.study.study import StudyHandle, study_exists
 from optimize.worker.freeze import open_study
 from optimize.worker.stopping import StopRequest

@@ -20,7 +20,7 @@ from harness import benchmark_parser, machine, save_results
 from optuna.trial import FrozenTrial, TrialState
 
 from envs.support.study_record import TrialRecord
-from optimize.study.storage import open_storage, storage_url
+from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.study import StudyHandle
 
 SPEC = (

@@ -53,7 +53,7 @@ from envs.crypto.data.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv
 from envs.crypto.splits import CrossValidation
 from optimize.experiments.crypto import CryptoExperiment
-from optimize.study.search_space import Settings
+from optimize.study.space.search_space import Settings
 
 HOUR = 3600.0
 GOALS = {"elegant 1 env": 50.0, "elegant": 4.0}

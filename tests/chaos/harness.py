@@ -35,9 +35,9 @@ from envs.crypto.data.demo_market import make_planted_market
 from envs.crypto.study_data import load_study_bars
 from optimize.cli import train as train_command
 from optimize.experiments.crypto import CryptoExperiment
-from optimize.study.storage import open_storage
+from optimize.study.database.opening import open_storage
+from optimize.study.database.tables import attempts
 from optimize.study.study import Plan, StudyHandle
-from optimize.study.tables import attempts
 from optimize.worker.batch import Trainer
 from optimize.worker.worker import Worker, WorkerOptions
 from tests.optimize.conftest import SPACE, TRAIN, run_command

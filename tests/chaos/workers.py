@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from optimize.study.storage import storage_url
+from optimize.study.database.opening import storage_url
 from scripts.bench.harness import benchmark_parser, load_results, machine, save_results
 from tests.chaos.harness import prepare, run_chaos, run_evictions
 from tests.postgres_server import PostgresServer

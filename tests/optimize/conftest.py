@@ -25,7 +25,8 @@ from envs.crypto.features import Recipe, register_recipe
 from envs.support.errors import InputError, RunError, TryAgainLater
 from optimize.cli import doctor, pause, profile, run, status, train
 from optimize.cli.commands import search_commands
-from optimize.study.storage import StudyStorage, open_storage, storage_url
+from optimize.study.database.opening import open_storage, storage_url
+from optimize.study.database.storage import StudyStorage
 
 # Modules that the commands import late. Importing them here saves time in each forked process.
 PRELOADED = (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.support.study_record import StudySpec
-from optimize.study.storage import open_storage, storage_url
+from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.study import StudyHandle, create_study
 
 KEPT = (

@@ -14,8 +14,8 @@ from envs.support.account import home, user_name
 from envs.support.errors import InputError
 from envs.support.measurement_cache import cache_dir
 from optimize.cli.service import unit_folder
+from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.pause import pause_of, pause_study
-from optimize.study.storage import open_storage, storage_url
 
 
 @pytest.fixture

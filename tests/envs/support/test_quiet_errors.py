@@ -25,7 +25,7 @@ from envs.crypto.market import Market
 from envs.crypto.params import EnvParams, Instruments
 from envs.crypto.scoring.metrics import sharpe
 from envs.crypto.splits import CrossValidation, make_splits
-from optimize.study.search_space import PRESETS
+from optimize.study.space.subject import MARKET_PPO
 from tests.envs.market_samples import random_params, sample_market
 
 
@@ -363,7 +363,7 @@ def test_10_sharpe_follows_the_timeframe_and_not_the_length_of_the_test() -> Non
 
 def test_11_every_searched_parameter_of_the_environment_is_one_of_its_parameters() -> None:
     """test_env.py checks for all fields of EnvParams that each changes the trajectory."""
-    for name in PRESETS:
+    for name in MARKET_PPO.presets:
         table = tomllib.loads((files("optimize") / "spaces" / f"{name}.toml").read_text())
         known = {field.name for field in dataclasses.fields(EnvParams)}
         assert set(table.get("env", {})) <= known, name

@@ -30,7 +30,7 @@ from optimize.cli.study_request import make_request
 from optimize.cli.train_flags import TrainFlags
 from optimize.experiments.kinds import kind_of
 from optimize.experiments.request import Request
-from optimize.study.storage import open_storage, storage_url
+from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.study import StudyHandle
 from optimize.worker.freeze import draft_spec, reproducing_flags, resolve_space
 from optimize.worker.measure import Bench, measure_threads

@@ -17,7 +17,7 @@ from envs.support.errors import InputError
 from envs.support.formatting import sparkline
 from optimize.cli import train as train_command
 from optimize.cli.progress import StudyWatch, history
-from optimize.study.storage import open_storage, storage_url
+from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.study import StudyHandle
 from tests.optimize.conftest import TRAIN, search_app
 

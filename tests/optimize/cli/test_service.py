@@ -20,8 +20,9 @@ from envs.support.errors import InputError, RunError
 from envs.support.supervisor import Supervisor
 from optimize.cli import service
 from optimize.cli.service import make_units, quote
-from optimize.study.deaths import is_suspect
-from optimize.study.recovery import Heartbeat, recover_stale
+from optimize.study.recovery.deaths import is_suspect
+from optimize.study.recovery.heartbeat import Heartbeat
+from optimize.study.recovery.stale_trials import recover_stale
 from optimize.worker.batch import Trainer
 from tests.notify_listener import Listener
 from tests.optimize.conftest import Sweepd, search_app

@@ -14,7 +14,9 @@ from envs.games.bucket_brigade.scenarios import scenario
 from envs.support.errors import InputError
 from optimize.experiments import league_artifacts
 from optimize.experiments.games import GameEvaluation, GameExperiment
-from optimize.study.search_space import SearchSpace, Settings, Subject, load_space
+from optimize.study.space.parsing import load_space
+from optimize.study.space.search_space import SearchSpace, Settings
+from optimize.study.space.subject import Subject
 from optimize.study.study import Plan
 from optimize.worker.batch import Trainer
 from tests.optimize.experiments.test_game_study import make_experiment, plan

@@ -23,8 +23,10 @@ from optimize.experiments.game_kind import game_settings
 from optimize.experiments.games import GameEvaluation, GameExperiment
 from optimize.experiments.kinds import check_request
 from optimize.experiments.request import Request
-from optimize.study.search_space import SearchSpace, Settings, Subject, load_space
-from optimize.study.storage import open_storage, storage_url
+from optimize.study.database.opening import open_storage, storage_url
+from optimize.study.space.parsing import load_space, parse_space
+from optimize.study.space.search_space import SearchSpace, Settings
+from optimize.study.space.subject import Subject
 from optimize.study.study import Plan
 from optimize.worker.batch import Interrupted, Trainer, Training
 from optimize.worker.freeze import choose_slots, open_study
@@ -137,13 +139,11 @@ def test_members_that_remember_are_judged_by_whole_episodes(tmp_path: Path) -> N
     assert len(load_members(tmp_path / "members.safetensors")) == 2
     described = {"name": "x", "version": 1, "shape": {"recurrent": {"choices": ["", "gru"]}}}
     assert (
-        SearchSpace.from_dict(described, Subject("cartpole")).shape_of({"recurrent": "gru"})[
-            "recurrent"
-        ]
+        parse_space(described, Subject("cartpole")).shape_of({"recurrent": "gru"})["recurrent"]
         == "gru"
     )
     with pytest.raises(InputError, match="recurrent is not a parameter"):
-        SearchSpace.from_dict(described)
+        parse_space(described)
 
 
 @pytest.mark.parametrize(
@@ -390,12 +390,12 @@ def test_spaces_of_games_know_where_to_begin() -> None:
     space = load_space("game", Subject("cartpole"))
     resolved = space.resolve(space.start)
     assert resolved.learner["gamma"] == pytest.approx(0.99)
-    assert SearchSpace.from_dict(space.to_dict(), Subject("cartpole")) == space
+    assert parse_space(space.to_dict(), Subject("cartpole")) == space
     assert load_space("wide").start == {}
     described = space.to_dict()
     described["ppo"]["clip"]["start"] = 0.9
     with pytest.raises(InputError, match=r"clip start = 0.9 lies outside 0.1 … 0.3"):
-        SearchSpace.from_dict(described, Subject("cartpole"))
+        parse_space(described, Subject("cartpole"))
 
 
 def test_how_long_random_play_lasted_is_part_of_the_study(tmp_path: Path) -> None:

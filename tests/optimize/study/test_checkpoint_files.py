@@ -16,8 +16,8 @@ from envs.crypto.data.bars import Bars
 from envs.support.study_record import CHECKPOINT_KEY
 from optimize.experiments.experiment import Experiment
 from optimize.study.checkpoint import MemberState
-from optimize.study.search_space import Settings
-from optimize.study.storage import open_storage
+from optimize.study.database.opening import open_storage
+from optimize.study.space.search_space import Settings
 from optimize.study.study import Plan, StudyHandle
 from optimize.worker.batch import Training
 from optimize.worker.records import Records

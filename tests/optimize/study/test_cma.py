@@ -8,7 +8,7 @@ from optuna.trial import TrialState
 
 from envs.core.streams import derive_seed
 from envs.support.study_record import CMA_GENERATION_KEY
-from optimize.study.pruning import make_sampler
+from optimize.study.sampling.samplers import make_sampler
 
 
 def suggest(trial: optuna.Trial) -> float:

@@ -13,8 +13,10 @@ import sqlalchemy as sa
 from optuna.trial import TrialState
 
 from envs.support.study_record import ATTEMPTS_KEY, CHECKPOINT_KEY
-from optimize.study import deaths, recovery
-from optimize.study.deaths import (
+from optimize.study.database.opening import open_storage, storage_url
+from optimize.study.database.storage import StudyStorage
+from optimize.study.database.tables import workers
+from optimize.study.recovery.deaths import (
     KEPT_WITHOUT_EVIDENCE,
     MAX_DEATHS,
     Death,
@@ -26,16 +28,21 @@ from optimize.study.deaths import (
     ran_out_of_memory,
     read_crash,
 )
-from optimize.study.processes import namespace
-from optimize.study.recovery import Heartbeat, crash_file, recover_stale
-from optimize.study.registration import register_worker
-from optimize.study.storage import StudyStorage, open_storage, storage_url
-from optimize.study.tables import workers
+from optimize.study.recovery.heartbeat import Heartbeat
+from optimize.study.recovery.processes import namespace
+from optimize.study.recovery.registration import register_worker
+from optimize.study.recovery.stale_trials import (
+    Recovered,
+    crash_file,
+    deaths,
+    recover_stale,
+    stale_trials,
+)
 
 CRASH = """
 import os, signal, sys, threading
 from pathlib import Path
-from optimize.study.deaths import CrashFile
+from optimize.study.recovery.deaths import CrashFile
 
 def crash():
     os.kill(os.getpid(), getattr(signal, sys.argv[2]))
@@ -194,10 +201,10 @@ def test_deaths_count_only_with_evidence_and_alone(
     study = storage.get_study_id_from_name("s")
     frozen = optuna.trial.create_trial(state=TrialState.WAITING)
     suspect, mate, asked = (storage.create_new_trial(study, frozen) for _ in range(3))
-    monkeypatch.setattr(recovery, "ran_out_of_memory", lambda *_: evidence == "memory")
+    monkeypatch.setattr(stale_trials, "ran_out_of_memory", lambda *_: evidence == "memory")
     (tmp_path / "crashes").mkdir()
 
-    def die(trials: list[int], in_training: list[int]) -> dict[int, recovery.Recovered]:
+    def die(trials: list[int], in_training: list[int]) -> dict[int, Recovered]:
         name = _die(storage, trials, in_training)
         text = f'{{"trials": {in_training}, "thread": 1}}\n'
         text += (

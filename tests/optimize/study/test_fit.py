@@ -16,6 +16,7 @@ from agents.algorithms.identity import processor_kind
 from envs.support.errors import InputError
 from envs.support.study_record import SPEC_KEY
 from optimize.cli import train as train_command
+from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.fit import (
     env_unit,
     fewest_envs,
@@ -26,8 +27,9 @@ from optimize.study.fit import (
     neighbours,
     refuse_misfit,
 )
-from optimize.study.search_space import SearchSpace, Subject, load_space
-from optimize.study.storage import open_storage, storage_url
+from optimize.study.space.parsing import load_space, parse_space
+from optimize.study.space.search_space import SearchSpace
+from optimize.study.space.subject import Subject
 from optimize.study.study import StudyHandle
 from tests.optimize.conftest import TRAIN, search_app
 
@@ -79,9 +81,7 @@ def test_a_fitted_space_is_still_its_algorithms() -> None:
 
 def test_a_range_of_minibatches_is_refused() -> None:
     with pytest.raises(InputError, match="minibatch must be choices or a value"):
-        SearchSpace.from_dict(
-            {"name": "x", "version": 1, "shape": {"minibatch": {"low": 64, "high": 128}}}
-        )
+        parse_space({"name": "x", "version": 1, "shape": {"minibatch": {"low": 64, "high": 128}}})
 
 
 def test_automatic_envs_are_a_multiple_that_every_minibatch_fits() -> None:

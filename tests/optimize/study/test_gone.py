@@ -20,15 +20,17 @@ from optuna.trial import TrialState
 from envs.support.errors import RunError
 from envs.support.study_record import UID_KEY
 from optimize.cli import train as train_command
-from optimize.study import recovery
-from optimize.study.gone import StudyGone
+from optimize.study.database.gone import StudyGone
+from optimize.study.database.opening import open_storage
+from optimize.study.database.storage import StudyStorage, TrialLost
+from optimize.study.database.tables import attempts, workers
 from optimize.study.pause import PauseWatch, pause_study
-from optimize.study.recovery import Heartbeat, recover_stale
-from optimize.study.registration import list_workers, register_worker
-from optimize.study.stall import Progress
-from optimize.study.storage import StudyStorage, TrialLost, open_storage
+from optimize.study.recovery import heartbeat as heartbeats
+from optimize.study.recovery.heartbeat import Heartbeat
+from optimize.study.recovery.registration import list_workers, register_worker
+from optimize.study.recovery.stale_trials import recover_stale
+from optimize.study.recovery.stall import Progress
 from optimize.study.study import Plan, StudyHandle
-from optimize.study.tables import attempts, workers
 from optimize.worker.worker import Worker, WorkerOptions
 from tests.optimize.conftest import Running, Sweepd
 from tests.optimize.study_files import count, open_handle, training_begun, wait_for
@@ -323,7 +325,7 @@ def test_errors_of_the_system_do_not_end_the_threads_that_beat_and_look(
         beaten = heartbeat.beaten
         wait_for(lambda: heartbeat.beaten > beaten)  # although the stall could not be logged
         with monkeypatch.context() as patch:
-            patch.setattr(recovery, "memory_counters", too_many_files)
+            patch.setattr(heartbeats, "memory_counters", too_many_files)
             wait_for(lambda: "Too many open files" in heartbeat.last_error)
             patch.setattr(storage, "transaction", too_many_files)
             time.sleep(0.1)

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from optimize.cli import train as train_command
-from optimize.study.storage import open_storage, storage_url
+from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.study import StudyHandle
 from tests.optimize.conftest import TRAIN, Sweepd, search_app
 

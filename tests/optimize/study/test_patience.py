@@ -16,8 +16,9 @@ from optuna.trial import TrialState
 
 from envs.support.errors import TryAgainLater
 from optimize.cli import train as train_command
-from optimize.study.patience import Patience, is_away
-from optimize.study.storage import StudyStorage, open_storage, storage_url
+from optimize.study.database.opening import open_storage, storage_url
+from optimize.study.database.patience import Patience, is_away
+from optimize.study.database.storage import StudyStorage
 from optimize.study.study import StudyHandle
 from optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import Sweepd

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from optuna.trial import TrialState
 
+from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.pause import PauseWatch, pause_study, resume_study
-from optimize.study.registration import WorkerRecord, list_workers
-from optimize.study.storage import open_storage, storage_url
+from optimize.study.recovery.registration import WorkerRecord, list_workers
 from optimize.study.study import StudyHandle
 from optimize.worker import worker as worker_module
 from tests.optimize.conftest import Sweepd

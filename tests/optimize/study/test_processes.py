@@ -16,20 +16,25 @@ import optuna
 import psutil
 import pytest
 
-from optimize.study import processes
-from optimize.study.processes import identity, is_running, namespace, started
-from optimize.study.recovery import recover_stale
-from optimize.study.registration import WorkerRecord, claim_closing, list_workers, register_worker
-from optimize.study.storage import StudyStorage, open_storage, storage_url
-from optimize.study.tables import workers
+from optimize.study.database.opening import open_storage, storage_url
+from optimize.study.database.storage import StudyStorage
+from optimize.study.database.tables import workers
+from optimize.study.recovery.processes import identity, is_running, namespace, started
+from optimize.study.recovery.registration import (
+    WorkerRecord,
+    claim_closing,
+    list_workers,
+    register_worker,
+)
+from optimize.study.recovery.stale_trials import processes, recover_stale
 
 UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 # Registers as a worker, claims a trial, says under which pid, and lives until its input ends.
 CONTAINER = """
 import json, os, signal, sys
-from optimize.study.recovery import recover_stale
-from optimize.study.registration import list_workers, register_worker
-from optimize.study.storage import open_storage
+from optimize.study.recovery.stale_trials import recover_stale
+from optimize.study.recovery.registration import list_workers, register_worker
+from optimize.study.database.opening import open_storage
 storage = open_storage(sys.argv[1])
 study = storage.get_study_id_from_name("s")
 signal.signal(signal.SIGTERM, lambda *_: os._exit(99))

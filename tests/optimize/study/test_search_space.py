@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from agents.algorithms.ppo import PPOParams
 from envs.crypto.params import EnvParams
 from envs.support.errors import InputError
-from optimize.study.search_space import PRESETS, SearchSpace, load_space, preset_text, read_space
+from optimize.study.space.parsing import load_space, parse_space, preset_text
+from optimize.study.space.subject import MARKET_PPO
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", MARKET_PPO.presets)
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**31))
 def test_whatever_a_preset_draws_is_accepted_by_the_engine(name: str, seed: int) -> None:
@@ -31,7 +32,7 @@ def test_whatever_a_preset_draws_is_accepted_by_the_engine(name: str, seed: int)
 
 def test_a_space_survives_json_and_knows_its_timeframe() -> None:
     hourly, five = load_space("wide", timeframe="1h"), load_space("wide", timeframe="5m")
-    assert SearchSpace.from_dict(hourly.to_dict()) == hourly
+    assert parse_space(hourly.to_dict()) == hourly
     assert five.tables["ppo"]["one_minus_gamma"].low == 1e-3
     assert hourly.tables["ppo"]["one_minus_gamma"].low == 3e-3
 
@@ -124,7 +125,7 @@ def test_a_space_with_a_mistake_is_refused_with_a_sentence(
     path = tmp_path / "space.toml"
     path.write_text(text)
     with pytest.raises(InputError, match=message) as refused:
-        read_space(path)
+        load_space(str(path))
     assert str(path) in str(refused.value)
 
 

@@ -17,7 +17,8 @@ from envs.support.study_record import StudySpec
 from optimize.experiments.kinds import check_request
 from optimize.experiments.request import Request
 from optimize.study.checkpoint import Checkpoint, MemberState, read_checkpoint, write_checkpoint
-from optimize.study.pruning import RungPruner, make_pruner, make_sampler
+from optimize.study.sampling.pruners import RungPruner, make_pruner
+from optimize.study.sampling.samplers import make_sampler
 from optimize.study.spec import check_folds, differences, refuse_other
 from optimize.worker.freeze import choose_slots
 from tests.optimize.worker.test_batch import make_spec

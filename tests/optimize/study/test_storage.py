@@ -15,11 +15,13 @@ from optuna.trial import TrialState
 
 from envs.support.database_file import NETWORK_FILE_SYSTEMS, file_system_of
 from envs.support.errors import InputError, TryAgainLater
-from optimize.study.processes import identity, namespace
-from optimize.study.recovery import Heartbeat, recover_stale
-from optimize.study.registration import claim_closing, leave, list_workers, register_worker
-from optimize.study.storage import StudyStorage, TrialLost, open_storage, storage_url
-from optimize.study.tables import attempts, workers
+from optimize.study.database.opening import open_storage, storage_url
+from optimize.study.database.storage import StudyStorage, TrialLost
+from optimize.study.database.tables import attempts, workers
+from optimize.study.recovery.heartbeat import Heartbeat
+from optimize.study.recovery.processes import identity, namespace
+from optimize.study.recovery.registration import claim_closing, leave, list_workers, register_worker
+from optimize.study.recovery.stale_trials import recover_stale
 from tests.postgres_server import PostgresServer
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)

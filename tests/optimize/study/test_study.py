@@ -11,10 +11,10 @@ from rich.console import Console
 
 from envs.crypto.data.bars import Bars
 from optimize.experiments.crypto import CryptoExperiment
-from optimize.study.registration import claim_closing, list_workers
-from optimize.study.storage import open_storage
+from optimize.study.database.opening import open_storage
+from optimize.study.database.tables import workers
+from optimize.study.recovery.registration import claim_closing, list_workers
 from optimize.study.study import Plan, StudyHandle
-from optimize.study.tables import workers
 from optimize.worker.lifecycle import work
 from optimize.worker.worker import Outcome, Worker, WorkerOptions
 from tests.optimize.study_files import make_handle, wait_for

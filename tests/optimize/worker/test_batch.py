@@ -16,7 +16,7 @@ from envs.crypto.splits import CrossValidation
 from envs.support.errors import RunError
 from envs.support.study_record import CryptoSpec, DataSpec
 from optimize.experiments.crypto import CryptoExperiment
-from optimize.study.search_space import SearchSpace, Settings
+from optimize.study.space.search_space import SearchSpace, Settings
 from optimize.study.study import Plan
 from optimize.worker.batch import Interrupted, Trainer, Training
 from tests.optimize.conftest import RECIPE

@@ -15,7 +15,7 @@ from optuna.trial import TrialState
 from agents.algorithms.ppo import PPO
 from envs.core.sizing import Measurement, out_of_memory
 from envs.support.measurement_cache import cache_dir
-from optimize.study.storage import open_storage, storage_url
+from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.study import StudyHandle
 from optimize.worker import chunks as chunks_module
 from optimize.worker import measure

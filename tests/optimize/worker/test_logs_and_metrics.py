@@ -24,8 +24,8 @@ from envs.support import logs
 from envs.support.errors import InputError
 from envs.support.logs import LIBRARIES, LogConsole, say_line
 from optimize.cli.launch import own_arguments
-from optimize.study.recovery import Heartbeat
-from optimize.study.storage import open_storage, storage_url
+from optimize.study.database.opening import open_storage, storage_url
+from optimize.study.recovery.heartbeat import Heartbeat
 from optimize.worker.prometheus import serving_metrics
 from optimize.worker.telemetry import GpuUse, Telemetry
 from tests.optimize.conftest import Sweepd

@@ -26,14 +26,15 @@ from envs.support.errors import RunError, TryAgainLater
 from envs.support.study_record import ATTEMPTS_KEY
 from optimize.cli import launch
 from optimize.cli import train as train_command
-from optimize.study.deaths import MAX_DEATHS
-from optimize.study.patience import is_away
-from optimize.study.recovery import Heartbeat, recover_stale
-from optimize.study.registration import list_workers, register_worker
-from optimize.study.stall import FACTOR, Progress
-from optimize.study.storage import open_storage, storage_url
+from optimize.study.database.opening import open_storage, storage_url
+from optimize.study.database.patience import is_away
+from optimize.study.database.tables import attempts
+from optimize.study.recovery.deaths import MAX_DEATHS
+from optimize.study.recovery.heartbeat import Heartbeat
+from optimize.study.recovery.registration import list_workers, register_worker
+from optimize.study.recovery.stale_trials import recover_stale
+from optimize.study.recovery.stall import FACTOR, Progress
 from optimize.study.study import StudyHandle
-from optimize.study.tables import attempts
 from optimize.worker.batch import Trainer
 from optimize.worker.worker import Worker as TrainingWorker
 from optimize.worker.worker import WorkerOptions

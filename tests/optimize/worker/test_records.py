@@ -13,8 +13,8 @@ from optuna.trial import TrialState
 
 from envs.support.errors import RunError
 from optimize.experiments import artifacts
-from optimize.study.pruning import make_sampler
-from optimize.study.storage import open_storage, storage_url
+from optimize.study.database.opening import open_storage, storage_url
+from optimize.study.sampling.samplers import make_sampler
 from optimize.study.study import StudyHandle
 from optimize.worker import records
 from optimize.worker.background import Background

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 # `optuna.storages.get_storage` wraps every RDBStorage in this class.
 from optuna.storages._cached_storage import _CachedStorage
 
-from optimize.study.storage import StudyStorage
+from optimize.study.database.storage import StudyStorage
 
 
 class StudyCache(_CachedStorage):

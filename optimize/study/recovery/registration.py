@@ -18,10 +18,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from envs.support.errors import RunError
-from optimize.study import processes
-from optimize.study.gone import StudyGone
-from optimize.study.storage import StudyStorage
-from optimize.study.tables import workers
+from optimize.study.database.gone import StudyGone
+from optimize.study.database.storage import StudyStorage
+from optimize.study.database.tables import workers
+from optimize.study.recovery import processes
 
 GRACE_SECONDS = (
     120.0  # without a heartbeat after which a worker whose process cannot be checked counts as dead

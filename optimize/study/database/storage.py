@@ -16,15 +16,13 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import optuna
 import sqlalchemy as sa
 from optuna.distributions import BaseDistribution
 from optuna.storages import RDBStorage
@@ -34,20 +32,11 @@ from optuna.storages._rdb import (
 from optuna.trial import TrialState
 from sqlalchemy.orm import Session
 
-from envs.support.database_file import (
-    BUSY_TIMEOUT,
-    READER_TIMEOUT,
-    connect_read_only,
-    preparing_sqlite,
-)
-from envs.support.database_url import database_url, hide_password
-from envs.support.errors import InputError, TryAgainLater
-from envs.support.invocation import install_extra
-from envs.support.study_folder import RUNS
+from envs.support.database_file import BUSY_TIMEOUT, connect_read_only
 from envs.support.study_record import UID_KEY
-from optimize.study.gone import DatabaseFile, StudyGone
-from optimize.study.patience import Patience, is_away, patient, reason_of
-from optimize.study.tables import RELEASED, attempts, delete_orphans, make_tables
+from optimize.study.database.gone import DatabaseFile, StudyGone
+from optimize.study.database.patience import Patience, patient
+from optimize.study.database.tables import RELEASED, attempts, delete_orphans, make_tables
 
 
 class TrialLost(Exception):
@@ -437,103 +426,3 @@ class StudyStorage(RDBStorage):
         if state != TrialState.RUNNING and trial_id in self._tokens:
             self.drop(trial_id)
         return done
-
-
-def storage_url(storage: str | None, runs_dir: Path | None = None) -> str:
-    """Return the database URL for `--storage`, see `database_url`.
-
-    Args:
-        storage: value of the flag; None is `sweepd.db` in the runs folder.
-        runs_dir: the runs folder; None is `runs`.
-    """
-    return database_url(str((runs_dir or RUNS) / "sweepd.db") if storage is None else storage)
-
-
-def _may_come_back(reason: str) -> bool:
-    """Return whether a server that refused a connection is unavailable or too busy.
-
-    A FATAL answer means another error, such as a wrong password or database name.
-    """
-    passing = (
-        "starting up",
-        "shutting down",
-        "not yet accepting",
-        "too many",
-        "remaining connection slots",
-    )
-    return "FATAL" not in reason or any(words in reason for words in passing)
-
-
-def open_storage(
-    url: str,
-    *,
-    create: bool = True,
-    immediate: bool = True,
-    read_only: bool = False,
-    busy_timeout: float | None = None,
-) -> StudyStorage:
-    """Open the study database, and create it if there is none.
-
-    Args:
-        url: SQLAlchemy URL of the database.
-        create: False refuses a SQLite file that does not exist.
-        immediate: False for a program that mostly reads: its transactions do not take the write
-            lock of a SQLite file.
-        read_only: create and write nothing (file and folder may be write-protected). A SQLite file
-            in WAL mode can be read while another program holds its write lock.
-        busy_timeout: seconds to wait for another program's lock; by default 60, or 5 if read_only.
-
-    Raises:
-        InputError: the database is missing, locked, not writable, or not one of Optuna.
-        TryAgainLater: a server does not answer; a supervisor restarts the worker until it does.
-    """
-    shown = hide_password(url)
-    path = Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
-    timeout = busy_timeout or (READER_TIMEOUT if read_only else BUSY_TIMEOUT)
-    if path is not None and (read_only or not create) and not path.exists():
-        raise InputError(
-            f"--storage {path} does not exist; name the database of a study, or start one with "
-            "sweepd train"
-        )
-    for last in (False, False, True):
-        try:
-            with (
-                nullcontext()
-                if path is None or read_only
-                else preparing_sqlite(path, "--storage", timeout)
-            ):
-                return StudyStorage(
-                    url, immediate=immediate, read_only=read_only, busy_timeout=timeout
-                )
-        except ImportError as error:
-            raise InputError(
-                f"--storage {shown}: the driver is missing ({error.name or error}); "
-                f"{install_extra('postgres')}"
-            ) from None
-        except (sa.exc.ProgrammingError, sa.exc.IntegrityError) as error:
-            # Two workers may create the tables of a server at once: one gets an error.
-            if last:
-                raise InputError(f"--storage {shown} cannot be used ({reason_of(error)})") from None
-            time.sleep(0.5)
-        except (
-            sa.exc.SQLAlchemyError,
-            optuna.exceptions.StorageInternalError,
-            RuntimeError,
-        ) as error:
-            if path is None and is_away(error) and _may_come_back(reason_of(error)):
-                raise TryAgainLater(
-                    f"--storage {shown} does not answer now ({reason_of(error)})"
-                ) from None
-            raise InputError(f"--storage {shown} cannot be used ({reason_of(error)})") from None
-    raise AssertionError("the last attempt returns or raises")
-
-
-def require_study(storage: StudyStorage, name: str) -> int:
-    """Return the row id of a study. Raises InputError that lists the existing studies."""
-    try:
-        return storage.get_study_id_from_name(name)
-    except KeyError:
-        names = ", ".join(study.study_name for study in storage.get_all_studies()[:8]) or "none"
-        raise InputError(
-            f"--study-name {name!r} is not in {hide_password(storage.url)}; there are: {names}"
-        ) from None

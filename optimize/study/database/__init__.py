@@ -1,0 +1,1 @@
+"""The study's database: Optuna's storage, made safe for concurrent workers."""

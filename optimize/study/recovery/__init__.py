@@ -1,0 +1,1 @@
+"""Heartbeats, registration of workers, and recovery of the trials of dead workers."""

@@ -1,0 +1,1 @@
+"""Samplers and pruners that see a batch of concurrent trials consistently."""

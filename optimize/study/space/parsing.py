@@ -1,0 +1,252 @@
+"""Read search spaces: TOML files that a user can copy and edit, presets, and stored spaces.
+
+A space has three tables: `[shape]`, one named after the algorithm (`[ppo]`), and `[env]`. Each key
+is one parameter, described by one of
+
+    { low = 1e-4, high = 2e-3, log = true }   a range (of integers if both ends are integers),
+                                              optionally with `step`
+    { low = 0.02, high = 0.3, off = 0.0 }     a range that can be switched off; a boolean
+                                              `<name>_on` is sampled too
+    { choices = [64, 128, 256] }              one of these values
+    { value = 2 }                             this value in every trial
+
+With `start` next to a range or choices, trial 0 has that value; the sampler draws its other
+parameters. `[timeframe.<name>.<table>]` replaces single entries for studies on bars of that length.
+A parameter that is not named keeps its default.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from envs.crypto.data.timeframe import SECONDS
+from envs.support.errors import InputError
+from envs.support.study_record import StudySpec
+from optimize.study.space.dimension import Dimension
+from optimize.study.space.search_space import SearchSpace
+from optimize.study.space.subject import MARKET_PPO, Scalar, Subject
+
+
+def load_space(
+    name: str, subject: Subject = MARKET_PPO, timeframe: str | None = None
+) -> SearchSpace:
+    """Return a space by the name of a preset or the path of a TOML file.
+
+    `optimize.worker.freeze.resolve_space` handles `narrow:…`, which needs a study.
+
+    Args:
+        name: preset or path.
+        subject: environment and algorithm.
+        timeframe: length of the bars, for the entries that depend on it.
+
+    Raises:
+        InputError: there is no such preset or file, or an entry of it is invalid.
+    """
+    if name in subject.presets:
+        described = tomllib.loads(preset_text(name, subject))
+        return parse_space(described, subject, timeframe, f"preset {name}")
+    presets = ", ".join(subject.presets)
+    if not name.endswith(".toml") and not Path(name).exists():
+        raise InputError(
+            f"--search-space {name!r} is neither a preset ({presets}, narrow:STUDY[#TRIAL]) nor a "
+            "TOML file"
+        )
+    try:
+        described = tomllib.loads(Path(name).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"--search-space {name}: cannot be read ({error.strerror}); name a preset ({presets}) "
+            "or a TOML file"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"--search-space {name}: not valid TOML ({error})") from None
+    return parse_space(described, subject, timeframe, name)
+
+
+def preset_text(name: str, subject: Subject = MARKET_PPO) -> str:
+    """Return the TOML text of a preset, to copy and edit."""
+    file = resources.files("optimize").joinpath(f"spaces/{subject.presets[name]}")
+    return file.read_text(encoding="utf-8")
+
+
+def study_space(spec: StudySpec) -> SearchSpace:
+    """Return the search space of a study."""
+    return parse_space(spec.space, Subject(spec.environment, spec.algorithm))
+
+
+def parse_space(
+    described: Mapping[str, Any],
+    subject: Subject = MARKET_PPO,
+    timeframe: str | None = None,
+    source: str = "search space",
+) -> SearchSpace:
+    """Build a space and check it.
+
+    Args:
+        described: the tables of a TOML file, or the result of `SearchSpace.to_dict`.
+        subject: environment and algorithm.
+        timeframe: length of the bars, for the entries that depend on it.
+        source: name of the space in messages.
+
+    Raises:
+        InputError: an entry is invalid.
+    """
+    name, version = _parse_head(described, subject, source)
+    entries = {table: dict(described.get(table, {})) for table in subject.tables}
+    for table, replaced in _timeframe_entries(described, subject, timeframe, source):
+        entries[table] |= replaced
+    tables = {
+        table: {
+            name: _parse_dimension(f"{source}: [{table}] {name}", subject.names(table), name, entry)
+            for name, entry in entries[table].items()
+        }
+        for table in subject.tables
+    }
+    space = SearchSpace(name, version, tables, subject)
+    _check_tables(space, source)
+    _check_values(space, source)
+    return space
+
+
+def _parse_head(described: Mapping[str, Any], subject: Subject, source: str) -> tuple[str, int]:
+    """Check the top-level keys and return name and version."""
+    unknown = set(described) - {"name", "version", "description", "timeframe", *subject.tables}
+    if unknown:
+        raise InputError(
+            f"{source}: unknown key {sorted(unknown)[0]!r}; a space has name, version, "
+            f"{', '.join(f'[{table}]' for table in subject.tables)} and [timeframe]"
+        )
+    name, version = described.get("name"), described.get("version")
+    if not isinstance(name, str) or not isinstance(version, int):
+        raise InputError(
+            f"{source}: name (text) and version (a whole number) are needed at the top"
+        )
+    return name, version
+
+
+def _timeframe_entries(
+    described: Mapping[str, Any], subject: Subject, timeframe: str | None, source: str
+) -> list[tuple[str, dict[str, Any]]]:
+    """Check `[timeframe]`, and return (table, entries) of this timeframe."""
+    overrides = described.get("timeframe", {})
+    for frame, replaced in overrides.items():
+        if frame not in SECONDS:
+            raise InputError(
+                f"{source}: [timeframe.{frame}] is not a timeframe; choose one of "
+                f"{', '.join(SECONDS)}"
+            )
+        unknown = set(replaced) - set(subject.tables)
+        if unknown:
+            raise InputError(
+                f"{source}: [timeframe.{frame}.{sorted(unknown)[0]}] should be one of "
+                f"{', '.join(subject.tables)}"
+            )
+    return list(overrides.get(timeframe, {}).items())
+
+
+def _parse_dimension(where: str, names: Mapping[str, Any], name: str, entry: Any) -> Dimension:
+    """Return the dimension that an entry describes.
+
+    Args:
+        where: source, table and name, for messages.
+        names: the names that the table may have.
+        name: name of the parameter.
+        entry: value of the key in the TOML file.
+    """
+    if name not in names:
+        raise InputError(f"{where} is not a parameter; choose one of {', '.join(sorted(names))}")
+    if not isinstance(entry, Mapping):
+        raise InputError(
+            f"{where} = {entry!r} should be a table: {{ low, high }}, {{ choices }} or {{ value }}"
+        )
+    unknown = set(entry) - {"low", "high", "log", "step", "off", "start", "choices", "value"}
+    if unknown:
+        raise InputError(
+            f"{where} has the unknown key {sorted(unknown)[0]!r}; use low, high, log, step, off, "
+            "start, choices or value"
+        )
+    kinds = [kind for kind in ("low", "choices", "value") if kind in entry]
+    if len(kinds) != 1:
+        raise InputError(f"{where} needs exactly one of low and high, choices, or value")
+    if kinds == ["value"]:
+        value, start = entry["value"], entry.get("start")
+        if start is not None and start != value:
+            raise InputError(
+                f"{where} start = {start!r} differs from its only value {value!r}; leave it out"
+            )
+        return Dimension(name, value=value)
+    return (_parse_choices if kinds == ["choices"] else _parse_range)(where, name, entry)
+
+
+def _parse_choices(where: str, name: str, entry: Mapping[str, Any]) -> Dimension:
+    choices, start = entry["choices"], entry.get("start")
+    scalars = isinstance(choices, list) and all(isinstance(c, Scalar) for c in choices)
+    if not choices or not scalars:
+        raise InputError(f"{where} choices = {choices!r} should be a list of values")
+    if start is not None and start not in choices:
+        raise InputError(f"{where} start = {start!r} is not one of its choices")
+    if len(choices) == 1:
+        return Dimension(name, value=choices[0])
+    return Dimension(name, choices=tuple(choices), start=start)
+
+
+def _parse_range(where: str, name: str, entry: Mapping[str, Any]) -> Dimension:
+    low, high, log = entry["low"], entry.get("high"), bool(entry.get("log", False))
+    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (low, high))
+    if not numbers or not low < high or (log and low <= 0):
+        raise InputError(
+            f"{where} low = {low!r}, high = {high!r} should be numbers with low < high (and low > "
+            "0 on a log scale)"
+        )
+    step, off, start = (entry.get(key) for key in ("step", "off", "start"))
+    dimension = Dimension(name, low=low, high=high, log=log, step=step, off=off, start=start)
+    if start is not None and start != off:
+        _check_start(where, dimension)
+    return dimension
+
+
+def _check_start(where: str, dimension: Dimension) -> None:
+    """Raise InputError if a range does not contain its `start`."""
+    start, (low, high) = dimension.start, dimension.ends
+    if isinstance(start, bool | str) or not isinstance(start, float | int):
+        raise InputError(f"{where} start = {start!r} should be a number")
+    if not low <= start <= high:
+        raise InputError(f"{where} start = {start!r} lies outside {low} … {high}")
+    step = dimension.step or (1 if dimension.whole else None)
+    if step is not None:
+        steps = (start - low) / step
+        if abs(steps - round(steps)) > 1e-8:
+            raise InputError(
+                f"{where} start = {start!r} is not {low} plus a multiple of its step {step}"
+            )
+
+
+def _check_tables(space: SearchSpace, source: str) -> None:
+    """Raise InputError if entries do not fit the study's use of them."""
+    shape, learner, env = (space.tables[table] for table in space.subject.tables)
+    if "minibatch" in shape and shape["minibatch"].low is not None:
+        raise InputError(
+            f"{source}: [shape] minibatch must be choices or a value, since it must divide a "
+            "rollout"
+        )
+    if {"gamma", "one_minus_gamma"} <= set(learner):
+        table = space.subject.learner.table
+        raise InputError(f"{source}: [{table}] has both gamma and one_minus_gamma; keep one")
+    lookback = env.get("lookback")
+    if lookback is not None and lookback.low is not None and not lookback.whole:
+        raise InputError(f"{source}: [env] lookback must be whole numbers")
+
+
+def _check_values(space: SearchSpace, source: str) -> None:
+    """Raise InputError if the engine refuses an end of a range or a choice."""
+    for table in space.subject.tables:
+        for name, dimension in space.tables[table].items():
+            for value in dimension.values:
+                try:
+                    space.subject.check(table, name, value)
+                except (InputError, TypeError, ValueError) as error:
+                    raise InputError(f"{source}: [{table}] {name} = {value!r}: {error}") from None

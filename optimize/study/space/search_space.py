@@ -1,0 +1,136 @@
+"""Search spaces: what a trial may vary, and how its parameters become settings.
+
+A space has three tables: `shape`, one named after the algorithm (`ppo`), and `env`. Parameters of
+all tables share one flat namespace, with the names of the environment's and the algorithm's
+parameters (such as `EnvParams` and `PPOParams`). The discount is searched as `one_minus_gamma`,
+since its distance from 1 matters on a logarithmic scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from optuna.trial import BaseTrial
+
+from envs.crypto.params import EnvParams
+from envs.support.errors import InputError
+from optimize.study.space.dimension import Dimension
+from optimize.study.space.subject import MARKET_PPO, Scalar, Subject
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A trial's parameters as keyword arguments of the shape, the algorithm and the environment."""
+
+    shape: dict[str, Any]
+    learner: dict[str, Any]
+    env: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """A search space, with the entries of its timeframe applied.
+
+    `tables[table][name]` is a `Dimension`.
+    """
+
+    name: str
+    version: int
+    tables: dict[str, dict[str, Dimension]]
+    subject: Subject = MARKET_PPO
+
+    @property
+    def dimensions(self) -> list[Dimension]:
+        """All dimensions, in the order in which they are drawn."""
+        return [
+            dimension for table in self.subject.tables for dimension in self.tables[table].values()
+        ]
+
+    @property
+    def start(self) -> dict[str, Scalar]:
+        """Parameters of the first trial that the space sets; the sampler draws the others."""
+        return {name: value for own in self.dimensions for name, value in own.start_params.items()}
+
+    @property
+    def shape_names(self) -> tuple[str, ...]:
+        """Sampled parameters that determine a program's shape."""
+        return tuple(d.name for d in self.tables["shape"].values() if d.value is None)
+
+    @property
+    def max_lookback(self) -> int:
+        """Longest lookback of any trial; observations are padded to it."""
+        dimension = self.tables["env"].get("lookback")
+        numbers = dimension.values if dimension else [EnvParams().lookback]
+        return int(max(float(v) for v in numbers))
+
+    @property
+    def minibatches(self) -> tuple[int, ...]:
+        """Possible minibatches that must divide a rollout; none for algorithms with replay."""
+        shape = self.subject.learner.shape
+        if "epochs" not in shape:
+            return ()
+        dimension = self.tables["shape"].get("minibatch")
+        return tuple(int(v) for v in (dimension.values if dimension else [shape["minibatch"]]))
+
+    def suggest(self, trial: BaseTrial) -> dict[str, Scalar]:
+        """Draw all parameters of an Optuna trial, those of the shape first.
+
+        Returns:
+            The flat parameters, as Optuna stores them.
+        """
+        params: dict[str, Scalar] = {}
+        for dimension in self.dimensions:
+            params.update(dimension.suggest(trial))
+        return params
+
+    def shape_of(self, params: Mapping[str, Scalar]) -> dict[str, Any]:
+        """Return all shape parameters of a trial, including constants and defaults."""
+        return {**self.subject.learner.shape, **self._resolve_table("shape", params)}
+
+    def _resolve_table(self, table: str, params: Mapping[str, Scalar]) -> dict[str, Any]:
+        return {name: own.resolve(params) for name, own in self.tables[table].items()}
+
+    def resolve(self, params: Mapping[str, Scalar]) -> Settings:
+        """Return the settings of a trial with these parameters.
+
+        Raises:
+            InputError: a parameter of this space is missing, as in a trial that was enqueued for
+                another space.
+        """
+        try:
+            shape = self.shape_of(params)
+            learner = self._resolve_table(self.subject.learner.table, params)
+            env = self._resolve_table("env", params)
+        except KeyError as missing:
+            raise InputError(
+                f"parameter {missing} of search space {self.name!r} is not among the trial's "
+                "parameters"
+            ) from None
+        if "one_minus_gamma" in learner:
+            learner["gamma"] = 1.0 - float(learner.pop("one_minus_gamma"))
+        return Settings(shape=shape, learner=learner, env=env)
+
+    def validate(self, params: Mapping[str, Scalar]) -> None:
+        """Raise InputError if a parameter is not in this space, as in an enqueued trial."""
+        for dimension in self.dimensions:
+            dimension.validate(params)
+
+    def around(self, params: Mapping[str, Scalar], share: float = 0.2) -> SearchSpace:
+        """Return the space `narrow` around the parameters of a trial.
+
+        Shape and choices are constant. Ranges keep `share` of their width on both sides.
+        """
+        tables = {
+            table: {name: own.around(params, share) for name, own in self.tables[table].items()}
+            for table in self.subject.tables
+        }
+        return SearchSpace(f"narrow:{self.name}", self.version, tables, self.subject)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the space as tables, for `parse_space`."""
+        described: dict[str, Any] = {"name": self.name, "version": self.version}
+        return described | {
+            t: {n: d.to_dict() for n, d in self.tables[t].items()} for t in self.subject.tables
+        }

@@ -1,0 +1,81 @@
+"""What a search space is for: an environment and an algorithm."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from agents.algorithms.table import Algorithm, get_algorithm
+from envs.crypto.params import EnvParams
+from envs.games.registry import get_game
+from envs.support.study_record import CRYPTO
+
+Scalar = bool | int | float | str
+# Included spaces (name: file in `optimize/spaces`) by environment and algorithm. All other pairs
+# have one space named "game", that of the algorithm.
+PRESETS = {
+    (CRYPTO, "ppo"): {"wide": "wide.toml", "large": "large.toml", "demo": "demo.toml"},
+    ("bucket-brigade", "ppo"): {"game": "bucket-brigade-ppo.toml"},
+}
+# Parameters that flags of the study fix, so that no trial may vary them.
+STUDY_LEVEL = frozenset(
+    {"initial_cash", "episode_bars", "held_scale", "minimum_order", "fee", "slippage"}
+)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Environment and algorithm of a space; they determine names and bounds of parameters."""
+
+    environment: str = CRYPTO
+    algorithm: str = "ppo"
+
+    @property
+    def learner(self) -> Algorithm:
+        """The algorithm."""
+        return get_algorithm(self.algorithm)
+
+    @property
+    def env_params(self) -> Callable[..., Any]:
+        """The dataclass of the environment's parameters."""
+        return EnvParams if self.environment == CRYPTO else get_game(self.environment).params
+
+    @property
+    def tables(self) -> tuple[str, str, str]:
+        """Names of a space's tables, in the order in which they are drawn."""
+        return "shape", self.learner.table, "env"
+
+    @property
+    def presets(self) -> dict[str, str]:
+        """Names of the included spaces, with their files."""
+        own = PRESETS.get((self.environment, self.algorithm))
+        return own or {"game": f"game-{self.learner.table}.toml"}
+
+    def names(self, table: str) -> dict[str, Any]:
+        """Return the names that are allowed in `table`, with their defaults."""
+        if table == "shape":
+            extras = {} if self.environment == CRYPTO else self.learner.extras
+            return {**self.learner.shape, **extras}
+        settings: Any = self.env_params() if table == "env" else self.learner.params()
+        names = {
+            f.name: getattr(settings, f.name)
+            for f in dataclasses.fields(settings)
+            if f.name not in STUDY_LEVEL
+        }
+        if table != "env" and "gamma" in names:
+            names["one_minus_gamma"] = 1.0 - float(names["gamma"])
+        return names
+
+    def check(self, table: str, name: str, value: Scalar) -> None:
+        """Raise InputError, TypeError or ValueError if the value of a parameter is invalid."""
+        if table == "shape":  # the program checks its shape as a whole
+            return
+        if name == "one_minus_gamma":
+            name, value = "gamma", 1.0 - float(value)
+        params = self.env_params if table == "env" else self.learner.params
+        params(**{name: value})
+
+
+MARKET_PPO = Subject()
