@@ -26,7 +26,7 @@ from envs.crypto.scoring.selection import TrialReturns
 from envs.support.errors import InputError, RunError
 from envs.support.logs import LogConsole
 from optimize.experiments.outlook import study_outlook
-from optimize.study.storage import open_storage, storage_url
+from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.study import study_exists
 from tests.deploy.builders import FakeStudy
 from tests.optimize.experiments.test_outlook import spec

@@ -19,6 +19,7 @@ import pytest
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.database.storage import StudyStorage
 from optimize.study.database.tables import workers
+from optimize.study.recovery import processes
 from optimize.study.recovery.processes import identity, is_running, namespace, started
 from optimize.study.recovery.registration import (
     WorkerRecord,
@@ -26,7 +27,7 @@ from optimize.study.recovery.registration import (
     list_workers,
     register_worker,
 )
-from optimize.study.recovery.stale_trials import processes, recover_stale
+from optimize.study.recovery.stale_trials import recover_stale
 
 UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 # Registers as a worker, claims a trial, says under which pid, and lives until its input ends.
