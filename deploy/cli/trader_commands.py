@@ -13,7 +13,8 @@ from deploy.cli.options import AsJson, RegistryFlags
 from deploy.dashboard.formatting import moment
 from deploy.dashboard.health import Health, health
 from deploy.registry.registry import Registry
-from deploy.trading.live.store import Trader, TraderStore
+from deploy.trading.live.records import Trader
+from deploy.trading.live.store import TraderStore
 from envs.support.errors import InputError
 from envs.support.flags import takes_flags
 from envs.support.terminal import Terminal

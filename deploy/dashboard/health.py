@@ -11,7 +11,7 @@ import psutil
 
 from deploy.dashboard.formatting import seconds_of, span
 from deploy.promotion.findings import SYNTHETIC
-from deploy.trading.live.store import Trader
+from deploy.trading.live.records import Trader
 from deploy.trading.live.venue_accounts import SILENT_SECONDS
 from envs.crypto.data.timeframe import bar_seconds
 

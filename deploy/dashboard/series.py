@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.trading.flows import growth
-from deploy.trading.live.store import AccountHistory, AccountRecord, TraderStore
+from deploy.trading.live.records import AccountHistory, AccountRecord
+from deploy.trading.live.store import TraderStore
 from envs.crypto.data.timeframe import bars_per_year
 from envs.crypto.scoring import metrics
 

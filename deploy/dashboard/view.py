@@ -14,17 +14,12 @@ from deploy.dashboard.health import Health, health
 from deploy.dashboard.monitor_view import MonitorView, monitor_view
 from deploy.dashboard.series import EquityCurve, Series, SeriesCache, curves
 from deploy.registry.bundle_files import GAME
+from deploy.registry.models import SLOT_ACCOUNT
 from deploy.registry.records import Event, Version
 from deploy.registry.registry import Registry
 from deploy.trading.live.benchmarks import EQUAL_WEIGHT
-from deploy.trading.live.store import (
-    SLOT_ACCOUNT,
-    AccountBar,
-    OrderLine,
-    Trader,
-    TraderEvent,
-    TraderStore,
-)
+from deploy.trading.live.records import AccountBar, OrderLine, Trader, TraderEvent
+from deploy.trading.live.store import TraderStore
 from envs.crypto.data.timeframe import DAY
 from envs.support.formatting import percent
 

@@ -150,7 +150,7 @@ class TraderRow(Base):
 
 
 class AccountRow(Base):
-    """An account of a slot: see `deploy.trading.live.store.AccountRecord`.
+    """An account of a slot: see `deploy.trading.live.records.AccountRecord`.
 
     Its table, and the columns that name an account, keep the earlier name "lane": renaming them
     would need a migration that rewrites append-only tables.
@@ -167,7 +167,7 @@ class AccountRow(Base):
 
 
 class AccountBarRow(Base):
-    """An account's ledger line for one bar: see `deploy.trading.live.store.AccountBar`."""
+    """An account's ledger line for one bar: see `deploy.trading.live.records.AccountBar`."""
 
     __tablename__ = "lane_bars"
     slot: Mapped[str] = mapped_column(Text, primary_key=True)
@@ -188,7 +188,7 @@ class AccountBarRow(Base):
 
 
 class OrderRow(Base):
-    """An order and its result: see `deploy.trading.live.store.OrderLine`."""
+    """An order and its result: see `deploy.trading.live.records.OrderLine`."""
 
     __tablename__ = "orders"
     client_id: Mapped[str] = mapped_column(Text, primary_key=True)
@@ -211,7 +211,7 @@ class OrderRow(Base):
 
 
 class TraderEventRow(Base):
-    """An event of a live trader: see `deploy.trading.live.store.TraderEvent`."""
+    """An event of a live trader: see `deploy.trading.live.records.TraderEvent`."""
 
     __tablename__ = "trader_events"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)

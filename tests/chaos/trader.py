@@ -35,13 +35,15 @@ from typing import Any
 import numpy as np
 
 from deploy.market.bundle import Bundle
+from deploy.registry.models import SLOT_ACCOUNT
 from deploy.registry.registry import Registry
 from deploy.trading.brokers.alpaca import AlpacaBroker
 from deploy.trading.feeds import RecordedFeed
 from deploy.trading.live.clock import FastClock
+from deploy.trading.live.records import SHADOW
 from deploy.trading.live.runner import keep_trading
 from deploy.trading.live.session import LiveSession, TraderOptions
-from deploy.trading.live.store import SHADOW, SLOT_ACCOUNT, TraderStore
+from deploy.trading.live.store import TraderStore
 from envs.crypto.data.bars import Bars
 from envs.crypto.data.demo_market import make_demo_market
 from envs.crypto.params import EnvParams

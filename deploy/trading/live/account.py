@@ -8,18 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from deploy.market.bundle import Bundle
+from deploy.registry.models import SLOT_ACCOUNT
 from deploy.trading.brokers.base import Broker, Fill, Order
 from deploy.trading.brokers.sim import SimBroker, sim_broker
 from deploy.trading.closed_bar import ClosedBar
 from deploy.trading.flows import Flow
-from deploy.trading.live.store import (
-    SLOT_ACCOUNT,
-    AccountBar,
-    AccountKind,
-    AccountRecord,
-    Changes,
-    OrderLine,
-)
+from deploy.trading.live.records import AccountBar, AccountKind, AccountRecord, Changes, OrderLine
 from deploy.trading.paper_trader import Entry, PaperTrader
 from deploy.trading.risk import Conditions, RiskLimits
 from envs.crypto.data.bars import Bars

@@ -17,7 +17,7 @@ from deploy.registry.records import ChampionMoved
 from deploy.registry.registry import Registry
 from deploy.trading.live.account import TradingAccount
 from deploy.trading.live.comparison import compare, days_due
-from deploy.trading.live.records import paired_returns
+from deploy.trading.live.returns import paired_returns
 from deploy.trading.live.store import TraderStore
 from envs.crypto.data.timeframe import bar_seconds
 from envs.support.errors import InputError

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from deploy.trading.book import EqualWeight
 from deploy.trading.closed_bar import ClosedBar
-from deploy.trading.live.store import BENCHMARK, AccountBar, AccountRecord, Changes
+from deploy.trading.live.records import BENCHMARK, AccountBar, AccountRecord, Changes
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from deploy.market.bundle import Bundle
 from deploy.market.scoring import bars_of, bootstrap_seed, score_bundle
+from deploy.registry.models import SLOT_ACCOUNT
 from deploy.registry.registry import Registry
 from deploy.trading.live.benchmarks import EQUAL_WEIGHT
 from deploy.trading.live.monitor_statistics import (
@@ -22,8 +23,8 @@ from deploy.trading.live.monitor_statistics import (
     look_number,
     track,
 )
-from deploy.trading.live.records import Array, Span, paired_returns, since_present_bundle
-from deploy.trading.live.store import SLOT_ACCOUNT, TraderStore
+from deploy.trading.live.returns import Array, Span, paired_returns, since_present_bundle
+from deploy.trading.live.store import TraderStore
 from envs.crypto.data.timeframe import bars_per_day
 from envs.support.errors import InputError
 

@@ -1,64 +1,146 @@
-"""Returns of a slot's accounts over common bars."""
+"""What live traders write to the database: traders, accounts, bars, orders and events."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.trading.flows import growth
-from deploy.trading.live.store import TraderStore
+from deploy.trading.brokers.base import Fill, Order
 
-Array = NDArray[np.float64]
-Span = tuple[int, int | None]  # opens of the first and last bar; last is None while it continues
+AccountKind = Literal["account", "shadow", "challenger", "benchmark"]
+SHADOW: Final = "shadow"
+CHALLENGER: Final = "challenger"
+BENCHMARK: Final = "benchmark"
+Event = tuple[str, str, int | None]  # kind, text, and open of the bar
 
 
-def paired_returns(
-    store: TraderStore,
-    slot: str,
-    accounts: tuple[str, ...],
-    since: int,
-    *,
-    without: Sequence[Span] = (),
-) -> dict[str, Array]:
-    """Return the simple returns per bar, (n,), of each account over the bars that all have.
+@dataclass(frozen=True)
+class Trader:
+    """The trader of a slot.
 
-    Transfers are left out (`deploy.trading.flows`).
-
-    Args:
-        store: the traders' rows.
-        slot: the accounts' slot.
-        accounts: names of the accounts.
-        since: the first return starts at the close of the bar that opened then.
-        without: spans of bars to leave out.
+    status: what it is doing, in a few words.
+    last_bar: open of the last processed bar, seconds since the epoch.
+    started, beat: UTC text; beat is the last heartbeat.
+    halt: why it must not trade, None if it may; halt_sells: it sells everything first.
+    state: what is stored for the slot as a whole, not for one account.
     """
-    histories = {name: store.account_history(slot, name, since=since) for name in accounts}
-    times = [history.time for history in histories.values()]
-    common = times[0]
-    for other in times[1:]:
-        common = np.intersect1d(common, other)
-    kept = np.ones(max(0, len(common) - 1), dtype=bool)
-    for first, last in without:
-        kept &= ~((common[1:] >= first) & (common[1:] <= (np.inf if last is None else last)))
-    found = {}
-    for name, history in histories.items():
-        grown = growth(history.value, history.flow)[np.isin(history.time, common)]
-        steps = np.divide(
-            grown[1:], grown[:-1], out=np.ones_like(grown[1:]), where=grown[:-1] > 0.0
-        )
-        found[name] = (steps - 1.0)[kept]
-    return found
+
+    slot: str
+    token: str
+    pid: int
+    host: str
+    broker: str
+    feed: str
+    timeframe: str
+    started: str
+    beat: str
+    status: str
+    last_bar: int | None
+    halt: str | None
+    halt_sells: bool
+    state: dict[str, Any]
 
 
-def since_present_bundle(store: TraderStore, slot: str, account: str) -> tuple[int, str | None]:
-    """Return since which bar (its open) an account trades its present bundle, and its hash.
+@dataclass(frozen=True)
+class AccountRecord:
+    """An account of a slot as the database stores it.
 
-    (0, None) for an account without bars.
+    kind: `account` is the slot's own, which trades the champion with the broker; `shadow` does the
+        same in the simulator; a `challenger`, named by its bundle, and a `benchmark` trade virtual
+        money.
+    since: open of its first bar, at whose close it started.
+    retired: why it no longer trades, None while it does.
+    state: what it needs to resume after a restart.
     """
-    history = store.account_history(slot, account, since=0)
-    if not len(history.time):
-        return 0, None
-    changes = np.flatnonzero(history.bundle[1:] != history.bundle[:-1])
-    first = int(changes[-1]) + 1 if len(changes) else 0
-    return int(history.time[first]), str(history.bundle[-1])
+
+    name: str
+    kind: AccountKind
+    bundle: str | None
+    since: int
+    retired: str | None
+    state: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class AccountBar:
+    """An account's line for the closed bar that opened at `time`; money in quote units.
+
+    value, cash: at the close.
+    flow: net transfers in the bar; included in the value, but not a gain.
+    fees, notional, trades, unfilled: of the orders due in the bar.
+    dropped: number of orders of the close that were not sent.
+    crossed: what changed hands between an ensemble's trials at the close.
+    units, action: by ticker, at the close; action is None if nothing was decided.
+    """
+
+    account: str
+    time: int
+    bundle: str | None
+    value: float
+    cash: float
+    flow: float = 0.0
+    fees: float = 0.0
+    notional: float = 0.0
+    trades: int = 0
+    unfilled: int = 0
+    dropped: int = 0
+    crossed: float = 0.0
+    units: dict[str, float] = field(default_factory=dict)
+    action: dict[str, float] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class AccountHistory:
+    """Lines of an account as arrays of shape (n,), oldest first; fields as in `AccountBar`."""
+
+    time: NDArray[np.int64]
+    value: NDArray[np.float64]
+    cash: NDArray[np.float64]
+    flow: NDArray[np.float64]
+    fees: NDArray[np.float64]
+    notional: NDArray[np.float64]
+    trades: NDArray[np.int64]
+    bundle: NDArray[np.object_]
+
+
+@dataclass(frozen=True)
+class OrderLine:
+    """An order of an account and its result, None while that is unknown."""
+
+    account: str
+    order: Order
+    fill: Fill | None = None
+
+
+@dataclass(frozen=True)
+class TraderEvent:
+    """An event of a trader at `at` (UTC text); `bar` is the open of the bar it is about."""
+
+    id: int
+    slot: str
+    at: str
+    bar: int | None
+    kind: str
+    text: str
+
+
+@dataclass
+class Changes:
+    """What one transaction writes; None leaves a value as it is.
+
+    accounts, state: replace what is stored.
+    intents: orders that will be sent after the transaction, without results.
+    fills: results of these or earlier orders.
+    """
+
+    last_bar: int | None = None
+    status: str | None = None
+    state: dict[str, Any] | None = None
+    accounts: list[AccountRecord] = field(default_factory=list)
+    bars: list[AccountBar] = field(default_factory=list)
+    intents: list[OrderLine] = field(default_factory=list)
+    fills: list[Fill] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)

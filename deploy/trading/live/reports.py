@@ -16,7 +16,7 @@ from deploy.market.bundle import format_time
 from deploy.trading.brokers.base import Fill
 from deploy.trading.closed_bar import ClosedBar
 from deploy.trading.flows import rebased
-from deploy.trading.live.store import AccountBar, Event
+from deploy.trading.live.records import AccountBar, Event
 from deploy.trading.paper_trader import Entry
 from envs.crypto.data.timeframe import DAY
 

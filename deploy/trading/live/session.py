@@ -25,6 +25,7 @@ from typing import Any
 
 from deploy.market.bundle import Bundle, format_time
 from deploy.registry.bundle_files import NAME_DIGITS
+from deploy.registry.models import SLOT_ACCOUNT, STOPPED
 from deploy.registry.registry import Registry
 from deploy.trading.brokers.base import Broker, Order
 from deploy.trading.brokers.sim import sim_broker
@@ -37,18 +38,16 @@ from deploy.trading.live.benchmarks import EQUAL_WEIGHT, BenchmarkAccounts
 from deploy.trading.live.clock import Clock
 from deploy.trading.live.hot_swap import DRY_RUN_BARS, problem_with
 from deploy.trading.live.monitor import Monitor, OnAlert
-from deploy.trading.live.reports import note_day, note_risk, trade_text, transfer_events
-from deploy.trading.live.store import (
+from deploy.trading.live.records import (
     CHALLENGER,
     SHADOW,
-    SLOT_ACCOUNT,
-    STOPPED,
     AccountRecord,
     Changes,
     OrderLine,
     Trader,
-    TraderStore,
 )
+from deploy.trading.live.reports import note_day, note_risk, trade_text, transfer_events
+from deploy.trading.live.store import TraderStore
 from deploy.trading.paper_trader import Entry
 from deploy.trading.risk import Conditions, RiskLimits
 from envs.crypto.data.bars import Bars

@@ -20,18 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.market.bundle import Bundle
-from deploy.registry.models import TraderRow
+from deploy.registry.models import SLOT_ACCOUNT, TraderRow
 from deploy.registry.registry import Registry
 from deploy.trading.brokers.base import Fill, Order
-from deploy.trading.live.store import (
-    SLOT_ACCOUNT,
-    AccountBar,
-    AccountKind,
-    AccountRecord,
-    Changes,
-    OrderLine,
-    TraderStore,
-)
+from deploy.trading.live.records import AccountBar, AccountKind, AccountRecord, Changes, OrderLine
+from deploy.trading.live.store import TraderStore
 from tests.deploy.builders import small_bundle
 
 HOUR = 3600
@@ -158,6 +151,7 @@ def write_session(
                 )
             )
     changes.intents, changes.events = _orders(slot, moments, prices), _events(moments, prices)
+    changes.fills = [line.fill for line in changes.intents if line.fill is not None]
     store.commit(slot, token, changes)
     return MadeSession(slot, token, moments, prices, {name: value for name, *_, value in accounts})
 

@@ -24,7 +24,8 @@ from deploy.dashboard.monitor_view import monitor_view
 from deploy.dashboard.series import SeriesCache, thin
 from deploy.dashboard.view import slot_names, slot_view
 from deploy.registry.registry import Registry
-from deploy.trading.live.store import AccountBar, AccountRecord, Changes, TraderStore
+from deploy.trading.live.records import AccountBar, AccountRecord, Changes
+from deploy.trading.live.store import TraderStore
 from tests.deploy.builders import small_bundle
 from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.synthetic import HOUR, MONITOR, TICKERS, bundles

@@ -22,7 +22,8 @@ import sweepd
 from deploy.cli.commands import deploy_commands
 from deploy.dashboard.command import dashboard_command
 from deploy.registry.registry import Registry
-from deploy.trading.live.store import Changes, TraderStore
+from deploy.trading.live.records import Changes
+from deploy.trading.live.store import TraderStore
 from envs.support.errors import InputError, RunError
 from tests.deploy.builders import small_bundle
 from tests.deploy.dashboard.conftest import Made

@@ -16,7 +16,7 @@ from deploy.trading.live.benchmarks import CASH, EQUAL_WEIGHT
 from deploy.trading.live.comparison import Comparison
 from deploy.trading.live.monitor import Monitor
 from deploy.trading.live.monitor_statistics import MonitorReport
-from deploy.trading.live.records import paired_returns, since_present_bundle
+from deploy.trading.live.returns import paired_returns, since_present_bundle
 from deploy.trading.replay import replay
 from envs.crypto.data.bars import write_bars
 from tests.deploy.builders import small_bundle

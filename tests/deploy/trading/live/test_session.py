@@ -15,8 +15,10 @@ import pytest
 import deploy.trading.live.runner as runner
 from agents.policy.frozen import FrozenPolicy
 from deploy.market.bundle import Bundle
+from deploy.registry.models import SLOT_ACCOUNT
 from deploy.trading.live.hot_swap import problem_with
-from deploy.trading.live.store import SHADOW, SLOT_ACCOUNT, Replaced
+from deploy.trading.live.records import SHADOW
+from deploy.trading.live.store import Replaced
 from deploy.trading.replay import replay
 from deploy.trading.risk import RiskLimits
 from envs.crypto.data.bars import Bars

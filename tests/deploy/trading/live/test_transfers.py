@@ -13,12 +13,13 @@ import pytest
 
 from deploy.dashboard.series import SeriesCache
 from deploy.dashboard.view import slot_view
+from deploy.registry.models import SLOT_ACCOUNT
 from deploy.trading.brokers.base import AccountState, Fill, Order
 from deploy.trading.brokers.sim import SimBroker
 from deploy.trading.flows import FEE_MARGIN, CostAllowance, Flow, growth, less_costs, rebased
-from deploy.trading.live.records import paired_returns
+from deploy.trading.live.records import SHADOW
+from deploy.trading.live.returns import paired_returns
 from deploy.trading.live.session import LiveSession
-from deploy.trading.live.store import SHADOW, SLOT_ACCOUNT
 from deploy.trading.risk import RiskLimits, RiskRules, Situation
 from deploy.trading.sub_accounts import SubAccounts
 from tests.deploy.alpaca_server import Exchange

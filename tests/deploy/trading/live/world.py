@@ -19,14 +19,16 @@ import numpy as np
 import deploy.trading.live.session as session_module
 from deploy.market.bundle import Bundle
 from deploy.registry.database import RegistryDatabase
+from deploy.registry.models import SLOT_ACCOUNT
 from deploy.registry.registry import Registry
 from deploy.trading.brokers.alpaca import AlpacaBroker
 from deploy.trading.brokers.base import AccountState, Broker, Fill, Order
 from deploy.trading.brokers.sim import sim_broker
 from deploy.trading.feeds import Feed, RecordedFeed
 from deploy.trading.live.clock import LeapingClock
+from deploy.trading.live.records import AccountBar, Changes
 from deploy.trading.live.session import LiveSession, TraderOptions
-from deploy.trading.live.store import SLOT_ACCOUNT, AccountBar, Changes, TraderStore
+from deploy.trading.live.store import TraderStore
 from envs.crypto.data.bars import Bars
 from envs.crypto.data.timeframe import bar_seconds
 from envs.support.supervisor import Supervisor
