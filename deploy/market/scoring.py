@@ -196,21 +196,7 @@ def in_order(bars: Bars, bundle: Bundle) -> Bars:
             f"bundle {bundle.name} trades {missing[0]}, which the data lacks (it has "
             f"{', '.join(bars.tickers)})"
         )
-    if bars.tickers == manifest.tickers:
-        return bars
-    order = [bars.tickers.index(ticker) for ticker in manifest.tickers]
-    return Bars(
-        tickers=manifest.tickers,
-        timeframe=bars.timeframe,
-        time=bars.time,
-        open=bars.open[:, order],
-        high=bars.high[:, order],
-        low=bars.low[:, order],
-        close=bars.close[:, order],
-        volume=bars.volume[:, order],
-        hole=bars.hole[:, order],
-        synthetic=bars.synthetic,
-    )
+    return bars if bars.tickers == manifest.tickers else bars.select(manifest.tickers)
 
 
 def bars_of(bundle: Bundle, folder: Path) -> Bars:
@@ -266,7 +252,7 @@ def compare_with_champion(
         return ChampionComparison(champion.name, 0, None, None, problem=problem)
     until = int(min(own.time[-1], other.time[-1]))
     since = max(candidate.last_seen, champion.last_seen)
-    sides = [(candidate, _until(own, until)), (champion, _until(other, until))]
+    sides = [(candidate, own.between(0, until)), (champion, other.between(0, until))]
     windows = [unseen_window(bars, since, first_decision(bundle)) for bundle, bars in sides]
     starts = [
         int(bars.time[window[0]])
@@ -294,7 +280,3 @@ def compare_with_champion(
 def bootstrap_seed(bundle: Bundle) -> int:
     """The seed of all bootstraps about a bundle: derived from its weights, so that it is stable."""
     return int(bundle.members_sha256[:15], 16)
-
-
-def _until(bars: Bars, last: int) -> Bars:
-    return bars.slice(0, int(np.searchsorted(bars.time, last, side="right")))

@@ -124,10 +124,7 @@ def stored_metrics(bundle: Bundle) -> Metrics | None:
 def _own_bars(bundle: Bundle, bars: Bars) -> Bars:
     """The bars of the bundle's study, checked by their fingerprint."""
     data = bundle.manifest.data
-    first, last = parse_time(data.first), parse_time(data.last)
-    own = bars.slice(
-        int(np.searchsorted(bars.time, first)), int(np.searchsorted(bars.time, last, side="right"))
-    )
+    own = bars.between(parse_time(data.first), parse_time(data.last))
     if own.fingerprint != data.fingerprint:
         raise InputError(
             f"the bars are not those that bundle {bundle.name} was scored on (fingerprint "

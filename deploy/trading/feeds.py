@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from deploy.trading.closed_bar import ClosedBar
 from envs.crypto.data.bar_files import TickerBars, files_of, read_bars, stamp
-from envs.crypto.data.bars import MAX_HOLE_SHARE, Bars, align, hole_problems
+from envs.crypto.data.bars import Bars, align
+from envs.crypto.data.problems import MAX_HOLE_SHARE, hole_problems
 from envs.crypto.data.sources import Source
 from envs.crypto.data.timeframe import bar_seconds
 from envs.support.errors import InputError, RunError, TryAgainLater

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from envs.crypto.data.bars import Bars, load_bars
@@ -28,9 +27,7 @@ def load_study_bars(data: DataSpec, folder: Path | None = None) -> Bars:
     folder = folder or Path(data.dir)
     bars = load_bars(folder, data.timeframe, data.tickers)
     first, last = (int(pd.Timestamp(text).timestamp()) for text in (data.first, data.last))
-    start = int(np.searchsorted(bars.time, first))
-    stop = int(np.searchsorted(bars.time, last, side="right"))
-    bars = bars.slice(start, stop)
+    bars = bars.between(first, last)
     if bars.fingerprint != data.fingerprint:
         raise InputError(
             f"the bars in {folder} are not those of the study ({data.bars:,} bars from "

@@ -1,4 +1,4 @@
-"""Bar files: names, columns, reading, writing, and checks of their content.
+"""Bar files: names, columns, reading and writing.
 
 Rows are counted from 0, as in pandas and NumPy, and reported with their date.
 """
@@ -6,7 +6,7 @@ Rows are counted from 0, as in pandas and NumPy, and reported with their date.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -140,6 +140,18 @@ def files_of(data_dir: Path, timeframe: str) -> dict[str, Path]:
     return found[timeframe]
 
 
+def select_files(data_dir: Path, timeframe: str, tickers: Sequence[str] | None) -> dict[str, Path]:
+    """Return ticker → path in the order of `tickers`; None selects all, sorted.
+
+    Raises:
+        InputError: as `files_of` and `resolve_tickers`.
+    """
+    files = files_of(data_dir, timeframe)
+    if tickers is None:
+        return files
+    return {name: files[name] for name in resolve_tickers(tickers, tuple(files), str(data_dir))}
+
+
 def resolve_tickers(asked: Sequence[str], available: Sequence[str], where: str) -> tuple[str, ...]:
     """Return full ticker names in the order asked.
 
@@ -179,7 +191,7 @@ def resolve_tickers(asked: Sequence[str], available: Sequence[str], where: str) 
 
 
 def read_bars(path: Path) -> TickerBars:
-    """Read one file (feather, parquet or csv). `problems` checks the values.
+    """Read one file (feather, parquet or csv). `problems.file_problems` checks the values.
 
     Raises:
         InputError: the file cannot be read, has no rows, lacks a column, or has text in a numeric
@@ -270,7 +282,7 @@ def _seconds(path: Path, column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarra
 
 
 def _numbers(path: Path, column: pa.ChunkedArray, name: str) -> np.ndarray:
-    """Return (n,) float64. Empty cells become NaN, which `problems` reports."""
+    """Return (n,) float64. Empty cells become NaN, which `file_problems` reports."""
     try:
         return np.asarray(column.cast(pa.float64()).to_numpy(), dtype=np.float64)
     except pa.ArrowException:
@@ -286,79 +298,6 @@ def _first_unparsed(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[int, ob
             return row, value.as_py()
     # Each cell parses on its own, so the column mixes two formats; report the first row.
     return 0, column[0].as_py()
-
-
-def problems(bars: TickerBars, now: float) -> Iterator[str]:
-    """Yield one sentence for each problem of a file's bars, the most severe first.
-
-    An open bar is refused instead of dropped: otherwise the same folder would give different data a
-    minute later.
-
-    Args:
-        bars: the file's content.
-        now: seconds since the epoch.
-    """
-    step = bar_seconds(bars.timeframe)
-    time, path = bars.time, bars.path
-
-    def where(row: int) -> str:
-        return f"{path}: row {row} ({stamp(time[row])} UTC)"
-
-    def more(rows: np.ndarray) -> str:
-        return f" ({len(rows)} such rows)" if len(rows) > 1 else ""
-
-    gaps = np.diff(time)
-    back = np.flatnonzero(gaps <= 0) + 1
-    if len(back):
-        row = int(back[0])
-        verb = "repeats the time of row" if gaps[row - 1] == 0 else "is earlier than row"
-        yield f"{where(row)}: the bar {verb} {row - 1}; times must rise from row to row{more(back)}"
-    forward = gaps[gaps > 0]
-    # Single bars off the grid are reported below and missing bars are holes; neither means that the
-    # timeframe is another one.
-    if len(forward) and (np.median(forward) < step or np.min(forward) > step):
-        usual = int(np.median(forward))
-        spacing = {seconds: name for name, seconds in SECONDS.items()}.get(usual, f"{usual} s")
-        yield (
-            f"{path}: its bars are {spacing} apart, but its name says {bars.timeframe}; "
-            "timeframes cannot be mixed: rename or replace it"
-        )
-        return
-    off = np.union1d(np.flatnonzero(time % step), bars.subsecond).astype(np.int64)
-    if len(off):
-        row = int(off[0])
-        yield (
-            f"{where(row)}: the bar is off the grid; {bars.timeframe} bars must open at "
-            f"whole multiples of {bars.timeframe} UTC{more(off)}"
-        )
-    for column, name in enumerate(PRICES):
-        price = bars.values[:, column]
-        bad = np.flatnonzero(~(np.isfinite(price) & (price > 0)))
-        if len(bad):
-            row = int(bad[0])
-            yield (
-                f"{where(row)}: {name} is {price[row]:g}; prices must be finite and above zero"
-                f"{more(bad)}"
-            )
-    high, low, volume = bars.values[:, 1], bars.values[:, 2], bars.values[:, 4]
-    bad = np.flatnonzero(high < low)
-    if len(bad):
-        row = int(bad[0])
-        yield f"{where(row)}: high {float(high[row])!r} is below low {float(low[row])!r}{more(bad)}"
-    bad = np.flatnonzero(~(np.isfinite(volume) & (volume >= 0)))
-    if len(bad):
-        row = int(bad[0])
-        yield (
-            f"{where(row)}: volume is {volume[row]:g}; volumes must be finite and not below zero"
-            f"{more(bad)}"
-        )
-    still_open = np.flatnonzero(time + step > now)
-    if len(still_open) and not bars.synthetic:  # synthetic markets may lie in the future
-        row = int(still_open[0])
-        yield (
-            f"{where(row)}: the bar is still open until {stamp(time[row] + step)} UTC (now "
-            f"{stamp(int(now))}); remove it, since only closed bars are traded{more(still_open)}"
-        )
 
 
 def write_file(

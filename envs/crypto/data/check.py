@@ -10,15 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from envs.crypto.data.bar_files import (
-    TickerBars,
-    files_of,
-    find_files,
-    problems,
-    read_bars,
-    resolve_tickers,
-)
-from envs.crypto.data.bars import MAX_HOLE_SHARE, Bars, align, hole_problems, problems_together
+from envs.crypto.data.bar_files import TickerBars, find_files, read_bars, select_files
+from envs.crypto.data.bars import Bars, align
+from envs.crypto.data.problems import MAX_HOLE_SHARE, file_problems, market_problems
 from envs.crypto.data.timeframe import bar_seconds
 from envs.support.errors import InputError
 
@@ -107,22 +101,14 @@ def check_dir(
     Raises:
         InputError: the folder, timeframe or a ticker does not exist.
     """
-    data_dir = Path(data_dir)
     now = clock.time() if now is None else now
     found = find_files(data_dir)
+    # In an empty folder, `select_files` raises for any timeframe.
     timeframes = list(found) if timeframe is None and found else [timeframe or "1h"]
-    reports = []
-    for name in timeframes:
-        files = files_of(data_dir, name)
-        chosen = (
-            tuple(files)
-            if tickers is None
-            else resolve_tickers(tickers, tuple(files), str(data_dir))
-        )
-        reports.append(
-            _check_together(name, {ticker: files[ticker] for ticker in chosen}, max_hole_share, now)
-        )
-    return reports
+    return [
+        _check_together(name, select_files(data_dir, name, tickers), max_hole_share, now)
+        for name in timeframes
+    ]
 
 
 def _check_together(
@@ -136,10 +122,10 @@ def _check_together(
             reports.append(TickerReport(ticker, path, problems=(str(error),)))
             continue
         series.append(bars)
-        reports.append(_report(bars, tuple(problems(bars, now))))
+        reports.append(_report(bars, tuple(file_problems(bars, now))))
     if any(report.problems for report in reports):
         return FolderReport(timeframe, tuple(reports), None, (), ())
-    together = tuple(problems_together(series)) or tuple(hole_problems(series, max_hole_share))
+    together = tuple(market_problems(series, max_hole_share))
     if together:
         return FolderReport(timeframe, tuple(reports), None, (), together)
     aligned = align(series)
@@ -172,6 +158,9 @@ def _report(bars: TickerBars, found: tuple[str, ...]) -> TickerReport:
 
 def _outages(bars: Bars) -> tuple[tuple[int, int], ...]:
     """Return the runs of bars that are holes of all tickers: (time of the first, length)."""
-    edge = np.diff(np.concatenate([[0], bars.hole.all(axis=1).astype(np.int8), [0]]))
-    starts, stops = np.flatnonzero(edge == 1), np.flatnonzero(edge == -1)
-    return tuple((int(bars.time[a]), int(b - a)) for a, b in zip(starts, stops, strict=True))
+    # Starts and ends of runs are the changes of the mask, padded with False on both sides.
+    missing = bars.hole.all(axis=1).astype(np.int8)
+    change = np.flatnonzero(np.diff(missing, prepend=0, append=0))
+    return tuple(
+        (int(bars.time[start]), int(stop - start)) for start, stop in change.reshape(-1, 2)
+    )

@@ -24,9 +24,10 @@ from rich.progress import (
 from rich.table import Table
 
 from envs.crypto.data.bar_files import file_name, find_files, read_bars, stamp
-from envs.crypto.data.bars import MAX_HOLE_SHARE, write_bars
+from envs.crypto.data.bars import write_bars
 from envs.crypto.data.check import FolderReport, check_dir
 from envs.crypto.data.download import download as fetch
+from envs.crypto.data.problems import MAX_HOLE_SHARE
 from envs.crypto.data.sources import ALPACA_URL, AlpacaSource, CcxtSource, Source
 from envs.crypto.data.timeframe import SECONDS
 from envs.support.errors import InputError

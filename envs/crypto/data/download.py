@@ -9,15 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from envs.crypto.data.bar_files import (
-    TickerBars,
-    file_name,
-    find_files,
-    problems,
-    read_bars,
-    stamp,
-    write_file,
-)
+from envs.crypto.data.bar_files import TickerBars, file_name, find_files, stamp, write_file
+from envs.crypto.data.problems import read_valid_bars
 from envs.crypto.data.sources import Source
 from envs.crypto.data.timeframe import bar_seconds
 from envs.support.errors import InputError, RunError
@@ -113,13 +106,11 @@ def download(
             f"--start {stamp(start)}: no {timeframe} bar closes between it and {stamp(stop)} UTC; "
             "give an earlier start"
         )
-    stored = {name: _stored(source, Path(data_dir), name, timeframe, now()) for name in names}
+    stored = {name: _stored(source, data_dir, name, timeframe, now()) for name in names}
     source.check(names, timeframe)
     try:
         return [
-            _Ticker(source, Path(data_dir), name, timeframe, stored[name]).fetch(
-                start, stop, on_progress
-            )
+            _Ticker(source, data_dir, name, timeframe, stored[name]).fetch(start, stop, on_progress)
             for name in names
         ]
     except OSError as error:
@@ -137,9 +128,7 @@ def _stored(
         raise InputError(
             f"{there}: {ticker} is already there in another format; give another --data-dir"
         )
-    bars = read_bars(path)
-    for sentence in problems(bars, now):
-        raise InputError(sentence)
+    bars = read_valid_bars(path, now)
     origin = bars.metadata.get("source", "")
     if origin != source.name:
         raise InputError(

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from envs.crypto.data.bar_files import problems, read_bars
+from envs.crypto.data.bar_files import read_bars
 from envs.crypto.data.bars import Bars, load_bars, write_bars
 from envs.crypto.data.check import check_dir
+from envs.crypto.data.problems import file_problems
 from envs.support.errors import InputError
 from tests.envs.bar_samples import NOW, START, frame, put, sample_bars
 
@@ -168,7 +169,7 @@ def test_any_pattern_of_holes_against_a_loop(
     ):
         write_bars(bars, folder / "again")
         inner = load_bars(folder / "again", "1h", max_hole_share=1.0, now=NOW)
-        offset = bars.bar_at(inner.time_of(0))
+        offset = int(np.searchsorted(bars.time, inner.time[0]))
         assert inner.fingerprint == bars.slice(offset, offset + len(inner)).fingerprint
 
 
@@ -219,14 +220,17 @@ def test_synthetic_is_remembered_by_the_files(tmp_path: Path) -> None:
     assert "LTC_USDT-1h.parquet is not" in sentence
 
 
-def test_bar_at_and_slice(tmp_path: Path) -> None:
+def test_slice_between_and_select() -> None:
     bars = sample_bars()
-    assert bars.bar_at("2024-01-01 07:00") == 7
-    assert bars.slice(5, 10).bar_at("2024-01-01 07:00") == 2
-    for wrong in ("2024-01-01 07:30", "2023-12-31", "2024-02-01"):
-        with pytest.raises(InputError, match="no 1h bar opens at"):
-            bars.bar_at(wrong)
-    del tmp_path
+    assert bars.slice(5, 10).time_of(2) == bars.time_of(7)
+    first, last = int(bars.time[5]), int(bars.time[9])
+    assert bars.between(first, last).fingerprint == bars.slice(5, 10).fingerprint
+    assert bars.between(first - 1, last + 1).fingerprint == bars.slice(5, 10).fingerprint
+    assert len(bars.between(0, first - 1)) == 5
+    turned = bars.select(bars.tickers[::-1])
+    assert turned.tickers == bars.tickers[::-1]
+    np.testing.assert_array_equal(turned.close, bars.close[:, ::-1])
+    assert turned.select(bars.tickers).fingerprint == bars.fingerprint
 
 
 def test_bars_refuse_shapes_and_grids_that_do_not_fit() -> None:
@@ -431,7 +435,7 @@ def test_how_many_rows_are_wrong_is_counted_and_all_kinds_reported(tmp_path: Pat
     data.loc[10, "volume"] = np.inf
     path = put(tmp_path, "BTC_USDT-1h.feather", data)
     assert "(3 such rows)" in refused(tmp_path)
-    assert len(list(problems(read_bars(path), NOW))) == 2
+    assert len(list(file_problems(read_bars(path), NOW))) == 2
     (report,) = check_dir(tmp_path, now=NOW)
     assert report.bars is None
     assert len(report.all_problems) == 2
@@ -558,7 +562,8 @@ def test_real_equal_weight_anchor(real_data: Path) -> None:
     """Return of the published portfolio from 2022-05-01 to 2022-06-27 00:00, on closes."""
     tickers = ["AAVE", "AVAX", "BTC", "NEAR", "LINK", "ETH", "LTC", "MATIC", "UNI", "SOL"]
     bars = load_bars(real_data / "binance_2021_2023_1h", "1h", tickers)
-    start, stop = bars.bar_at("2022-05-01"), bars.bar_at("2022-06-27 00:00")
+    times = [int(pd.Timestamp(day, tz="UTC").timestamp()) for day in ("2022-05-01", "2022-06-27")]
+    start, stop = np.searchsorted(bars.time, times)
     assert float(np.mean(bars.close[stop] / bars.close[start])) - 1 == pytest.approx(
         -0.474, abs=0.0005
     )

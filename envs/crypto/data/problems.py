@@ -1,0 +1,191 @@
+"""What is wrong with bars: sentences about files, and about files that should form one market."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from envs.crypto.data.bar_files import PRICES, TickerBars, read_bars, stamp
+from envs.crypto.data.timeframe import SECONDS, bar_seconds
+from envs.support.errors import InputError
+
+MAX_HOLE_SHARE = 0.02  # fraction of missing bars
+
+
+def read_valid_bars(path: Path, now: float) -> TickerBars:
+    """Read one file.
+
+    Args:
+        path: the file.
+        now: seconds since the epoch.
+
+    Raises:
+        InputError: as `read_bars`, or `file_problems` finds a problem.
+    """
+    bars = read_bars(path)
+    for sentence in file_problems(bars, now):
+        raise InputError(sentence)
+    return bars
+
+
+def file_problems(bars: TickerBars, now: float) -> Iterator[str]:
+    """Yield one sentence for each problem of a file's bars, the most severe first.
+
+    Args:
+        bars: the file's content.
+        now: seconds since the epoch.
+    """
+    yield from _order_problems(bars)
+    spacing = _spacing_problem(bars)
+    if spacing:
+        # Every row would be reported as off the grid or as followed by a hole.
+        yield spacing
+        return
+    yield from _grid_problems(bars)
+    yield from _value_problems(bars)
+    yield from _open_bar_problems(bars, now)
+
+
+def _at_first(bars: TickerBars, rows: np.ndarray, problem: str) -> str:
+    """Return a sentence about the first of `rows`, with the number of rows if there are more."""
+    row = int(rows[0])
+    more = f" ({len(rows)} such rows)" if len(rows) > 1 else ""
+    return f"{bars.path}: row {row} ({stamp(bars.time[row])} UTC): {problem}{more}"
+
+
+def _order_problems(bars: TickerBars) -> Iterator[str]:
+    gaps = np.diff(bars.time)
+    back = np.flatnonzero(gaps <= 0) + 1
+    if len(back):
+        row = int(back[0])
+        verb = "repeats the time of row" if gaps[row - 1] == 0 else "is earlier than row"
+        yield _at_first(bars, back, f"the bar {verb} {row - 1}; times must rise from row to row")
+
+
+def _spacing_problem(bars: TickerBars) -> str | None:
+    """Return a sentence if the bars have another timeframe than the file's name says."""
+    step = bar_seconds(bars.timeframe)
+    gaps = np.diff(bars.time)
+    forward = gaps[gaps > 0]
+    # Single bars off the grid and missing bars (holes) leave a gap of one step somewhere and the
+    # median at a step or more. If not, the timeframe is another one.
+    if not len(forward) or (np.median(forward) >= step and np.min(forward) <= step):
+        return None
+    usual = int(np.median(forward))
+    spacing = {seconds: name for name, seconds in SECONDS.items()}.get(usual, f"{usual} s")
+    return (
+        f"{bars.path}: its bars are {spacing} apart, but its name says {bars.timeframe}; "
+        "timeframes cannot be mixed: rename or replace it"
+    )
+
+
+def _grid_problems(bars: TickerBars) -> Iterator[str]:
+    off = np.union1d(np.flatnonzero(bars.time % bar_seconds(bars.timeframe)), bars.subsecond)
+    if len(off):
+        yield _at_first(
+            bars,
+            off,
+            f"the bar is off the grid; {bars.timeframe} bars must open at whole multiples of "
+            f"{bars.timeframe} UTC",
+        )
+
+
+def _value_problems(bars: TickerBars) -> Iterator[str]:
+    for column, name in enumerate(PRICES):
+        price = bars.values[:, column]
+        bad = np.flatnonzero(~(np.isfinite(price) & (price > 0)))
+        if len(bad):
+            yield _at_first(
+                bars, bad, f"{name} is {price[bad[0]]:g}; prices must be finite and above zero"
+            )
+    high, low, volume = bars.values[:, 1], bars.values[:, 2], bars.values[:, 4]
+    bad = np.flatnonzero(high < low)
+    if len(bad):
+        row = bad[0]
+        yield _at_first(bars, bad, f"high {float(high[row])!r} is below low {float(low[row])!r}")
+    bad = np.flatnonzero(~(np.isfinite(volume) & (volume >= 0)))
+    if len(bad):
+        yield _at_first(
+            bars, bad, f"volume is {volume[bad[0]]:g}; volumes must be finite and not below zero"
+        )
+
+
+def _open_bar_problems(bars: TickerBars, now: float) -> Iterator[str]:
+    """Yield a sentence if a bar is still open.
+
+    An open bar is refused instead of dropped: otherwise the same folder would give different data a
+    minute later.
+    """
+    ends = bars.time + bar_seconds(bars.timeframe)
+    still_open = np.flatnonzero(ends > now)
+    if len(still_open) and not bars.synthetic:  # synthetic markets may lie in the future
+        yield _at_first(
+            bars,
+            still_open,
+            f"the bar is still open until {stamp(ends[still_open[0]])} UTC (now "
+            f"{stamp(int(now))}); remove it, since only closed bars are traded",
+        )
+
+
+def market_problems(series: Sequence[TickerBars], max_hole_share: float) -> Iterator[str]:
+    """Yield one sentence for each reason why valid files do not form one market."""
+    mixed = list(_mixing_problems(series))
+    yield from mixed
+    if not mixed:  # without a common range, holes are undefined
+        yield from hole_problems(series, max_hole_share)
+
+
+def _mixing_problems(series: Sequence[TickerBars]) -> Iterator[str]:
+    """Yield different currencies, real with synthetic bars, and ranges without an overlap."""
+    quotes = {bars.ticker.split("/")[1]: bars for bars in series}
+    if len(quotes) > 1:
+        one, other = list(quotes.values())[:2]
+        yield (
+            f"{one.path} and {other.path}: {one.ticker} and {other.ticker} are priced in different "
+            "currencies; choose --tickers of one"
+        )
+    made = [bars for bars in series if bars.synthetic]
+    real = [bars for bars in series if not bars.synthetic]
+    if made and real:
+        yield (
+            f"{made[0].path} is synthetic and {real[0].path} is not; keep them in different folders"
+        )
+    last_start = max(series, key=lambda bars: int(bars.time[0]))
+    first_end = min(series, key=lambda bars: int(bars.time[-1]))
+    if last_start.time[0] > first_end.time[-1]:
+        yield (
+            f"{last_start.path}: row 0 is {stamp(last_start.time[0])} UTC, after "
+            f"{first_end.ticker} ends ({stamp(first_end.time[-1])} in {first_end.path.name}): no "
+            "overlap; leave one of them out of --tickers"
+        )
+
+
+def common_range(series: Sequence[TickerBars]) -> tuple[int, int]:
+    """Return the latest first time and the earliest last time."""
+    return max(int(bars.time[0]) for bars in series), min(int(bars.time[-1]) for bars in series)
+
+
+def hole_problems(series: Sequence[TickerBars], max_hole_share: float) -> Iterator[str]:
+    """Yield one sentence for each ticker with too many holes in the common range.
+
+    Holes are counted before alignment, so that a single wrong date far away does not require a grid
+    of centuries.
+    """
+    step = bar_seconds(series[0].timeframe)
+    start, last = common_range(series)
+    expected = (last - start) // step + 1
+    for bars in series:
+        inside = bars.time[
+            np.searchsorted(bars.time, start) : np.searchsorted(bars.time, last, side="right")
+        ]
+        missing = expected - len(inside)
+        if missing > max_hole_share * expected:
+            edges = np.concatenate([[start - step], inside, [last + step]])
+            first = int(edges[np.argmax(np.diff(edges) > step)]) + step
+            yield (
+                f"{bars.path}: {missing:,} of {expected:,} bars are missing "
+                f"({missing / expected:.2%}; the first is {stamp(first)} UTC), above the limit of "
+                f"{max_hole_share:.2%}; download it again or leave {bars.ticker} out"
+            )
