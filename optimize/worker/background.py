@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -25,7 +24,7 @@ class Background:
         self._pool = ThreadPoolExecutor(
             max_workers=1, thread_name_prefix=name, initializer=torch.set_num_threads, initargs=(1,)
         )
-        self._pending: deque[Future[None]] = deque()
+        self._pending: list[Future[None]] = []  # submitted since the last `wait`
 
     def submit(self, job: Callable[[], None]) -> None:
         """Append a job to the queue."""
@@ -42,7 +41,8 @@ class Background:
         Raises:
             Exception: the first error of a job since the last call.
         """
-        errors = [error for future in self._take() if (error := future.exception()) is not None]
+        submitted, self._pending = self._pending, []
+        errors = [error for future in submitted if (error := future.exception()) is not None]
         if errors:
             raise errors[0]
 
@@ -52,8 +52,3 @@ class Background:
             self.wait()
         finally:
             self._pool.shutdown()
-
-    def _take(self) -> list[Future[None]]:
-        taken = list(self._pending)
-        self._pending.clear()
-        return taken

@@ -58,6 +58,11 @@ class Training:
     initial: list[StateDict] = field(default_factory=list)
     curves: dict[int, list[list[float]]] = field(default_factory=lambda: defaultdict(list))
 
+    @property
+    def begun(self) -> bool:
+        """Whether a member has been trained."""
+        return any(member.learner is not None for member in self.members)
+
     def resume(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint of the same trial."""
         self.members, self.rung = checkpoint.members, checkpoint.rung

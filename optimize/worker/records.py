@@ -39,7 +39,6 @@ from optimize.study.study import Plan, StudyHandle
 from optimize.worker.background import Background
 from optimize.worker.batch import Trainer, Training
 from optimize.worker.pace import CheckpointPace
-from optimize.worker.telemetry import Curves
 
 Progress = tuple[int, int]  # of a trial: rollouts of all its members, rungs reached
 
@@ -67,7 +66,7 @@ class Records:
         self._thread = Background("records")
         self._saved: dict[int, Progress] = {}  # progress in the newest checkpoint, by trial id
         self.pace = CheckpointPace(lambda: self._thread.busy)
-        self._create_folder()
+        handle.run_dir.mkdir(parents=True, exist_ok=True)
 
     def wait(self) -> None:
         """Wait until everything is on disk; raise the error of a failed write, e.g. OSError."""
@@ -77,13 +76,6 @@ class Records:
         """Write what is pending, and end the thread."""
         self._thread.submit(self.handle.storage.remove_session)
         self._thread.close()
-
-    def _create_folder(self) -> bool:
-        """Create the study's folder if it is missing; return whether it was."""
-        missing = not self.handle.run_dir.exists()
-        if missing:
-            self.handle.run_dir.mkdir(parents=True, exist_ok=True)
-        return missing
 
     def ensure_folder(self) -> None:
         """Create the study's folder again if it was deleted.
@@ -95,13 +87,12 @@ class Records:
             StudyGone: the database was deleted as well.
         """
         self.handle.storage.file.check()
-        if self._create_folder():
-            complete = (TrialState.COMPLETE,)
-            lost = len(
-                self.handle.storage.get_all_trials(
-                    self.handle.study_id, deepcopy=False, states=complete
-                )
+        if not self.handle.run_dir.exists():
+            self.handle.run_dir.mkdir(parents=True, exist_ok=True)
+            complete = self.handle.storage.get_all_trials(
+                self.handle.study_id, deepcopy=False, states=(TrialState.COMPLETE,)
             )
+            lost = len(complete)
             files = f"; the files of {counted(lost, 'complete trial')} are lost" if lost else ""
             self._say(f"the folder {self.handle.run_dir} was deleted{files}; created it again")
 
@@ -116,17 +107,22 @@ class Records:
             f"test/over_{self.experiment.member}s": evaluation.value,
             "test/objective": evaluation.final,
         }
+        points = [
+            (f"train/{name}", value, rollout * transitions)
+            for rollout, values in taken
+            for name, value in values.items()
+        ]
         at = self.handle.spec.rung_end(training.rung) * transitions
+        points += [(name, value, at) for name, value in scores.items()]
+        # Hides what an interrupted attempt wrote after its last checkpoint.
+        first = taken[0][0] * transitions if taken else None
 
         def write() -> None:
-            curves = Curves(folder, (taken[0][0] if taken else 0) * transitions)
-            for rollout, values in taken:
-                curves.add(
-                    {f"train/{name}": value for name, value in values.items()},
-                    rollout * transitions,
-                )
-            curves.add(scores, at)
-            curves.close()
+            from torch.utils.tensorboard import SummaryWriter  # takes a second to import
+
+            with SummaryWriter(str(folder), purge_step=first) as writer:
+                for point in points:
+                    writer.add_scalar(*point)
 
         self._thread.submit(write)
 
@@ -174,19 +170,18 @@ class Records:
         The next worker on this machine resumes the trial from the file.
         """
         path, content = self._checkpoint_file(training)
-        begun = any(member.learner is not None for member in training.members)
-        if begun and not path.exists():  # the database may have recorded that file
+        if training.begun and not path.exists():  # the database may have recorded that file
             write_checkpoint(path, content)
 
     def _checkpoint_file(self, training: Training) -> tuple[Path, Checkpoint]:
         """Return the path and content of a checkpoint of the trial's present state."""
         plan = training.plan
-        # The trainer replaces a member's state as a whole, so a copy of the list is enough.
-        note, curves = (
-            note_of(plan),
-            {rollout: list(rows) for rollout, rows in training.curves.items()},
-        )
-        content = Checkpoint(list(training.members), training.rung, training.seconds, note, curves)
+        # The file is written while training continues. The trainer replaces a member's state as a
+        # whole, so a copy of the list is enough; rows are appended to the curves.
+        curves = {rollout: list(rows) for rollout, rows in training.curves.items()}
+        members = list(training.members)
+        content = Checkpoint(members, training.rung, training.seconds, note_of(plan), curves)
+        # The attempt's token keeps an older attempt, which may still run, from using this name.
         token = self.handle.storage.held().get(plan.trial_id, "")
         rollouts, rung = _progress_of(training)
         name = f"checkpoint-{rollouts:09d}-r{rung:03d}-{token[:8]}.safetensors"
@@ -285,7 +280,7 @@ class Records:
 
     def finished(self, training: Training) -> None:
         """Delete the checkpoints of a finished trial, and draw its plot if it is complete."""
-        self._thread.submit(functools.partial(self._delete_checkpoints, training.plan.number))
+        self._clean(training.plan.number)
         trial = self.handle.storage.get_trial(training.plan.trial_id)
         if trial.state == TrialState.COMPLETE:
             self._thread.submit(functools.partial(self._publish, trial))
@@ -294,15 +289,13 @@ class Records:
         """Delete the checkpoints of a lost trial if another worker has finished it."""
         with suppress(KeyError):  # the trial was deleted
             if self.handle.storage.get_trial(training.plan.trial_id).state.is_finished():
-                self._thread.submit(
-                    functools.partial(self._delete_checkpoints, training.plan.number)
-                )
+                self._clean(training.plan.number)
 
     def finish_interrupted(self) -> None:
         """Draw the plots and delete the checkpoints that a killed worker did not."""
         for trial in self.handle.trials():
             if trial.state.is_finished():
-                self._thread.submit(functools.partial(self._delete_checkpoints, trial.number))
+                self._clean(trial.number)
             here = (self.handle.trial_dir(trial.number) / self.experiment.published[-1]).exists()
             if (
                 here
@@ -311,11 +304,15 @@ class Records:
             ):
                 self._thread.submit(functools.partial(self._publish, trial))
 
-    def _delete_checkpoints(self, number: int) -> None:
+    def _clean(self, number: int) -> None:
         """Delete a finished trial's checkpoints and the incomplete files of killed workers."""
         folder = self.handle.trial_dir(number)
-        for old in (*folder.glob("checkpoint-*.safetensors"), *folder.glob(".*.tmp.*")):
-            old.unlink(missing_ok=True)
+
+        def job() -> None:  # in the background, after the writes that are pending
+            for old in (*folder.glob("checkpoint-*.safetensors"), *folder.glob(".*.tmp.*")):
+                old.unlink(missing_ok=True)
+
+        self._thread.submit(job)
 
     def _publish(self, trial: FrozenTrial) -> None:
         folder = self.handle.trial_dir(trial.number)

@@ -103,7 +103,7 @@ class TrialReporter:
         if trial_id not in self.handle.storage.held():
             return
         try:
-            if with_checkpoint and any(member.learner is not None for member in training.members):
+            if with_checkpoint and training.begun:
                 self.records.checkpoint_now(training)
             self.handle.put_back(trial_id)
         except TrialLost:

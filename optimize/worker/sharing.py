@@ -12,7 +12,6 @@ import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import torch
@@ -57,15 +56,11 @@ class DeviceShare:
             unnamed = self._own.with_suffix(".new")
             self._lock = os.open(unnamed, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
-            unnamed.rename(self._own)  # locked first, so that nobody takes it for a dead worker's
+            # Named after it is locked: an unlocked file would count as a dead worker's.
+            unnamed.rename(self._own)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._lock >= 0:
             self._own.unlink(missing_ok=True)
             os.close(self._lock)
@@ -79,11 +74,8 @@ class DeviceShare:
         """
         if self._lock < 0:
             return False
-        found = 1 + sum(
-            _lives(path)
-            for path in self._folder.glob(f"{self._key}.*{SUFFIX}")
-            if path != self._own
-        )
+        others = set(self._folder.glob(f"{self._key}.*{SUFFIX}")) - {self._own}
+        found = 1 + sum(map(_is_locked, others))
         if found == self.workers:
             return False
         self.workers = found
@@ -91,7 +83,7 @@ class DeviceShare:
         return True
 
 
-def _lives(path: Path) -> bool:
+def _is_locked(path: Path) -> bool:
     """Return whether a process holds the lock on this file; delete the file if none does."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -45,6 +45,7 @@ def print_summary(
         batches: sizes of this worker's batches.
         phases: where this worker's time was spent.
     """
+    # Reasons and parameters may contain brackets, which rich would take for markup.
     say = functools.partial(console.print, highlight=False, markup=False, soft_wrap=True)
     console.rule(f"study {handle.name}")
     if handle.spec.synthetic:

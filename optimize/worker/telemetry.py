@@ -1,13 +1,11 @@
-"""Progress of a worker: a live panel on a terminal, log lines elsewhere, and TensorBoard curves."""
+"""Progress of a worker: a live panel on a terminal, log lines elsewhere."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass
-from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import asdict, dataclass
+from typing import Any, Self
 
 import psutil
 import torch
@@ -19,12 +17,9 @@ from rich.table import Table
 
 from envs.support.logs import say_line
 
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
-
-LOG_EVERY = 15.0
-RATE_WINDOW = 30.0
-FIGURES_EVERY = 2.0
+LOG_EVERY = 15.0  # seconds between two log lines
+RATE_WINDOW = 30.0  # seconds over which the speed is averaged
+FIGURES_EVERY = 2.0  # seconds for which the figures are cached
 
 
 def duration(seconds: float) -> str:
@@ -94,6 +89,7 @@ class Telemetry:
         recycled: number of restarts of the process to free memory.
         counts: trials of the study by state.
         best: value and number of the best trial.
+        steps_done: environment steps of this worker.
         activity: what the worker is doing.
         share_of_batch: progress to the next rung, 0 to 1.
     """
@@ -107,13 +103,15 @@ class Telemetry:
         self.best: tuple[float, int] | None = None
         self.activity = "starting"
         self.share_of_batch = 0.0
+        self.steps_done = 0
         self._gpu = GpuMeter(device)
         self._began = time.monotonic()
         self._finished_here = 0
-        self._steps = self._steps_finished = 0
-        self._recent: deque[tuple[float, int]] = deque()
+        self._steps_finished = 0  # steps_done when the last trial was finished
+        self._recent: deque[tuple[float, int]] = deque()  # (time, steps) within RATE_WINDOW
         self._logged = 0.0
-        self._figured: tuple[float, dict[str, Any]] = (float("-inf"), {})
+        self._figures: dict[str, Any] = {}
+        self._figured_at = float("-inf")
         self._process = psutil.Process()
         self._live: Live | None = None
 
@@ -129,12 +127,7 @@ class Telemetry:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -148,7 +141,7 @@ class Telemetry:
     def steps(self, count: int) -> None:
         """Count environment steps."""
         now = time.monotonic()
-        self._steps += count
+        self.steps_done += count
         self._recent.append((now, count))
         while self._recent and now - self._recent[0][0] > RATE_WINDOW:
             self._recent.popleft()
@@ -159,13 +152,9 @@ class Telemetry:
     def finished(self, count: int) -> None:
         """Count trials finished by this worker."""
         self._finished_here += count
-        self._steps_finished = self._steps
+        self._steps_finished = self.steps_done
 
     # -- figures
-
-    @property
-    def steps_done(self) -> int:
-        return self._steps
 
     @property
     def elapsed(self) -> float:
@@ -176,6 +165,7 @@ class Telemetry:
         """Environment steps per second of wall time over the last 30 seconds."""
         if not self._recent:
             return 0.0
+        # At least one second: a single rollout says little about the speed.
         span = max(time.monotonic() - self._recent[0][0], 1.0)
         return sum(count for _, count in self._recent) / span
 
@@ -194,22 +184,22 @@ class Telemetry:
         The remaining trials are assumed to need as many steps as the average finished one; before
         the first has finished, the steps of an unpruned trial.
         """
-        if not self._steps:
+        if not self.steps_done:
             return float("nan")
         each = (
             self._steps_finished / self._finished_here
             if self._finished_here
             else self.steps_per_trial
         )
-        left = max(0, self.total - self.done) * each - (self._steps - self._steps_finished)
-        return max(0.0, left) * self.elapsed / self._steps
+        left = max(0, self.total - self.done) * each - (self.steps_done - self._steps_finished)
+        return max(0.0, left) * self.elapsed / self.steps_done
 
     def figures(self) -> dict[str, Any]:
         """Return what `sweepd status` shows of this worker, at most `FIGURES_EVERY` seconds old."""
-        now = time.monotonic()
-        if now - self._figured[0] > FIGURES_EVERY:
+        # The worker asks after every rollout; reading the process and the GPU takes longer than that.
+        if time.monotonic() - self._figured_at > FIGURES_EVERY:
             gpu = self.gpu()
-            found = {
+            self._figures = {
                 "total": self.total,
                 "steps_per_trial": self.steps_per_trial,
                 "steps_per_second": round(self.steps_per_second),
@@ -217,12 +207,10 @@ class Telemetry:
                 "finished": self._finished_here,
                 "resident_bytes": self.resident_bytes(),
                 "recycled": self.recycled,
-                "gpu": None
-                if gpu is None
-                else {"share": gpu.share, "used": gpu.used, "total": gpu.total},
+                "gpu": None if gpu is None else asdict(gpu),
             }
-            self._figured = (now, found)
-        return self._figured[1]
+            self._figured_at = time.monotonic()
+        return self._figures
 
     def gpu(self) -> GpuUse | None:
         """Return the use of the GPU; None without one, or if the driver does not answer."""
@@ -266,26 +254,3 @@ class Telemetry:
         if gpu:
             grid.add_row("GPU", str(gpu))
         return Panel(grid, title=f"sweepd · {self.study_name}", border_style="cyan", expand=False)
-
-
-class Curves:
-    """TensorBoard curves of one trial: means over its members by environment steps per member."""
-
-    def __init__(self, folder: Path, first_step: int) -> None:
-        self.folder, self.first_step = folder, first_step
-        self._writer: SummaryWriter | None = None
-
-    def add(self, values: dict[str, float], step: int) -> None:
-        if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self.folder.mkdir(parents=True, exist_ok=True)
-            # Hides what an interrupted attempt wrote after its last checkpoint.
-            self._writer = SummaryWriter(str(self.folder), purge_step=self.first_step or None)
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
