@@ -11,9 +11,11 @@ from optuna.trial import FrozenTrial
 
 from agents.algorithms.table import get_algorithm
 from deploy.games.bundle import GameBundle, make_game_bundle
+from deploy.games.gate import GameEvidence, shown
 from deploy.games.manifest import GameManifest, GameOriginPart, GamePart, PlayerPart
+from deploy.games.panel import Panel
 from deploy.games.player import read_player, single_file, split_members
-from deploy.promotion.studies import FoundStudy, scored_weights
+from deploy.promotion.studies import FoundStudy, objective_of, scored_weights, unrecorded
 from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite
 from envs.games.registry import Game, get_game
 from envs.support.errors import InputError
@@ -51,15 +53,24 @@ class GameCandidate:
         trial: the trial.
         member: index of the member in the trial.
         score: the member's mean return when the trial was judged.
+        record: what the trial's worker recorded about it.
         weights: bytes of a file with this member alone, None if there are faults.
         faults: what keeps it from being deployed, in sentences.
+        solved: the mean return from which the game counts as solved, None if undefined.
     """
 
     trial: FrozenTrial
     member: int
     score: float
+    record: TrialRecord
     weights: bytes | None
     faults: tuple[str, ...]
+    solved: float | None
+
+    @property
+    def trials(self) -> tuple[int, ...]:
+        """The number of its trial."""
+        return (self.trial.number,)
 
     @property
     def name(self) -> str:
@@ -67,9 +78,22 @@ class GameCandidate:
         return f"trial {self.trial.number} (seed {self.member})"
 
     @property
-    def value(self) -> float:
-        """Its trial's objective, to be maximised."""
-        return math.nan if self.trial.value is None else float(self.trial.value)
+    def objective(self) -> float:
+        """Its trial's objective value, to be maximised."""
+        return objective_of(self.trial)
+
+    def evidence(self) -> GameEvidence:
+        """The evidence for the first stage of the gate."""
+        return GameEvidence(self.faults, solved=self.solved)
+
+    def describe(self, score: Panel | None) -> dict[str, Any]:
+        """Its own part of a result's JSON."""
+        return {
+            "member": self.member,
+            "score": self.score,
+            "shown": "" if score is None else shown(score, self.solved),
+            "panel": None if score is None else score.to_dict(),
+        }
 
 
 def read_candidate(trial: FrozenTrial, study: GameStudy) -> GameCandidate:
@@ -80,19 +104,22 @@ def read_candidate(trial: FrozenTrial, study: GameStudy) -> GameCandidate:
         faults.append(
             f"{study.spec.algorithm} has its own network, which can be searched but not deployed"
         )
-    faults += [
-        f"the trial did not record its {name}"
-        for name in ("seed", "shape", "env_params", "learner_params")
-        if getattr(record, name) is None
-    ]
+    faults += unrecorded(record, ("seed", "shape", "env_params", "learner_params"))
     scores = list(record.scores or ())
     if not scores or not all(map(math.isfinite, scores)):
         faults.append("the trial did not record a finite score of every seed")
         scores = [math.nan]
     member = max(range(len(scores)), key=lambda index: scores[index])
-    content = scored_weights(record, study.run_dir, faults)
-    weights = None if content is None or faults else _single(content, member, len(scores), faults)
-    return GameCandidate(trial, member, scores[member], weights, tuple(faults))
+    weights = None
+    try:
+        content = scored_weights(record, study.run_dir)
+        if not faults:
+            weights = _single(content, member, len(scores))
+    except InputError as error:
+        faults.append(str(error))
+    return GameCandidate(
+        trial, member, scores[member], record, weights, tuple(faults), study.game.solved
+    )
 
 
 def build_bundle(candidate: GameCandidate, study: GameStudy, gate: dict[str, Any]) -> GameBundle:
@@ -101,7 +128,7 @@ def build_bundle(candidate: GameCandidate, study: GameStudy, gate: dict[str, Any
         raise ValueError(f"{candidate.name} cannot be deployed: {candidate.faults[0]}")
     files = {MEMBERS_FILE: candidate.weights}
     player = read_player(candidate.weights)
-    spec, record = study.spec, TrialRecord.from_attributes(candidate.trial.user_attrs)
+    spec, record = study.spec, candidate.record
     assert record.seed is not None
     assert record.scores is not None
     assert record.members is not None
@@ -128,7 +155,7 @@ def build_bundle(candidate: GameCandidate, study: GameStudy, gate: dict[str, Any
             members_sha256=record.members.sha256,
             score=candidate.score,
             objective=spec.objective,
-            objective_value=candidate.value,
+            objective_value=candidate.objective,
             parameters=dict(candidate.trial.params),
             learner_params=finite(record.learner_params),
             env_params=finite(record.env_params),
@@ -149,14 +176,13 @@ def same_game(bundle: GameBundle, study: GameStudy) -> bool:
     return (game.name, game.params) == (study.spec.environment, finite(study.spec.env))
 
 
-def _single(content: bytes, member: int, members: int, faults: list[str]) -> bytes | None:
+def _single(content: bytes, member: int, members: int) -> bytes:
     """The bytes of a file with that member alone; its tensors are those of the trial's file."""
     try:
         own = single_file(split_members(content, members)[member])
         read_player(own)
     except InputError as error:
-        faults.append(f"its weights are not those of a player: {error}")
-        return None
+        raise InputError(f"its weights are not those of a player: {error}") from error
     return own
 
 

@@ -56,17 +56,16 @@ def ahead_in(other: Opponent) -> str:
 
 def shown(panel: Panel, solved: float | None) -> str:
     """The panel's result in words: mean returns, games ahead, and limitations."""
-    others = [*([panel.champion] if panel.champion else []), *panel.baselines]
     compared = [
         f"{other.own.mean:.4g} by {'champion ' * (other is panel.champion)}{other.name} "
         f"({ahead_in(other)})"
-        for other in sorted(others, key=lambda other: -other.own.mean)[:3]
+        for other in sorted(panel.opponents, key=lambda other: -other.own.mean)[:3]
     ]
     text = f"Mean return of a game {panel.own.mean:.4g}; {', '.join(compared)}."
     if solved is not None:
         verdict = "it is solved" if panel.own.mean >= solved else "it is not solved"
         text += f" The game counts as solved from a mean of {solved:g}: {verdict}."
-    if [other.name for other in others] == ["random"]:
+    if [other.name for other in panel.opponents] == ["random"]:
         text += (
             " The only other player was random play: beating it shows learning, not a good player."
         )

@@ -7,6 +7,7 @@ the sum of its rewards, over all seats if there are several.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -65,6 +66,12 @@ class Opponent:
         """Number of games."""
         return self.ahead + self.equal + self.behind
 
+    def to_dict(self) -> dict[str, Any]:
+        """All fields but the name, for JSON."""
+        content = dataclasses.asdict(self)
+        del content["name"]
+        return content
+
 
 @dataclass(frozen=True)
 class Panel:
@@ -90,6 +97,24 @@ class Panel:
     def games(self) -> int:
         """Number of games."""
         return int(self.episodes.returns.shape[1])
+
+    @property
+    def opponents(self) -> tuple[Opponent, ...]:
+        """The champion, if there is one, and the baseline players."""
+        return (*([self.champion] if self.champion else []), *self.baselines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON and for a bundle's gate report; it suffices to play the panel again."""
+        return {
+            "seed": self.seed,
+            "look": self.look,
+            "games": self.games,
+            "returns": self.episodes.returns[0].tolist(),
+            "lengths": self.episodes.lengths[0].tolist(),
+            "own": dataclasses.asdict(self.own),
+            "baselines": {other.name: other.to_dict() for other in self.baselines},
+            "champion": self.champion and {"name": self.champion.name} | self.champion.to_dict(),
+        }
 
 
 @dataclass(frozen=True)

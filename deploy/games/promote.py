@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from optuna.trial import FrozenTrial
 
@@ -17,12 +16,12 @@ from deploy.games.candidates import (
     read_candidate,
     same_game,
 )
-from deploy.games.gate import DEFAULT_RULES, PANEL, SEARCH, GameEvidence, shown
-from deploy.games.panel import Opponent, Panel, PanelGames, judge_panel, panel_seed
+from deploy.games.gate import DEFAULT_RULES, PANEL, SEARCH, GameEvidence
+from deploy.games.panel import Panel, PanelGames, judge_panel, panel_seed
 from deploy.games.panel import compare as compare_players
 from deploy.promotion.promoter import Promoter
 from deploy.promotion.promotion import CandidateOutcome, GateResult, Promotion
-from deploy.promotion.rules import GateRule, RuleFinding, judge
+from deploy.promotion.rules import GateRule
 from deploy.registry.records import CountedEvaluation
 from deploy.registry.registry import Registry
 from envs.support.errors import InputError
@@ -40,61 +39,11 @@ ADVICE = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class GameResult(GateResult):
-    """A player and the finding of every rule about it.
-
-    Attributes:
-        candidate: the player.
-        panel: its panel, None if it played none.
-        solved: the mean return from which the game counts as solved, None if undefined.
-    """
-
-    candidate: GameCandidate
-    panel: Panel | None = None
-    bundle: GameBundle | None = None
-    solved: float | None = None
-
-    @property
-    def shown(self) -> str:
-        """The panel's result in words; "" without a panel."""
-        return "" if self.panel is None else shown(self.panel, self.solved)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The result for JSON: plain numbers and text."""
-        return super().to_dict() | {
-            "member": self.candidate.member,
-            "score": self.candidate.score,
-            "shown": self.shown,
-            "panel": None if self.panel is None else described(self.panel),
-        }
+GameResult: TypeAlias = GateResult[GameCandidate, Panel, GameBundle]
+GamePromotion: TypeAlias = Promotion[GameResult]
 
 
-GamePromotion = Promotion[GameResult]
-
-
-def described(panel: Panel) -> dict[str, Any]:
-    """A panel for JSON and for the gate report of a bundle; it suffices to play the panel again."""
-    champion = panel.champion
-    return {
-        "seed": panel.seed,
-        "look": panel.look,
-        "games": panel.games,
-        "returns": panel.episodes.returns[0].tolist(),
-        "lengths": panel.episodes.lengths[0].tolist(),
-        "own": dataclasses.asdict(panel.own),
-        "baselines": {other.name: _opponent(other) for other in panel.baselines},
-        "champion": None if champion is None else {"name": champion.name} | _opponent(champion),
-    }
-
-
-def _opponent(other: Opponent) -> dict[str, Any]:
-    content = dataclasses.asdict(other)
-    del content["name"]
-    return content
-
-
-class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GameResult, GamePromotion]):
+class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
     """One promotion of one study on a game. See `Promoter` for the other arguments.
 
     Args:
@@ -139,27 +88,21 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GameResult, GamePr
         """
         trials = self.study.asked(trial)
         if not trials:
-            outcome = CandidateOutcome[GameResult](
-                None, "no candidate", self.study.why_none_complete
-            )
-            return self._promotion(outcome)
-        results, settled = self._judge_in_turn([[item] for item in trials])
-        if settled is None:
-            chosen = next((one for one in results if one.is_scored), results[0])
-            settled = CandidateOutcome(chosen, "none passes", _why_none(len(results), chosen))
-        return self._finish(settled, results)
+            reason = self.study.why_none_complete
+            return self._promotion(CandidateOutcome(None, "no candidate", reason))
+        return self._promote_first([[item] for item in trials])
+
+    def _why_none(self, results: Sequence[GameResult], closest: GameResult) -> str:
+        failed = [finding for finding in closest.findings if finding.verdict == "fail"]
+        said = "; ".join(f"{finding.name}: {finding.explanation}" for finding in failed)
+        # Advice for the first failed rule: later rules depend on it.
+        advice = next((ADVICE[one.name] for one in failed if one.name in ADVICE), "")
+        others = "" if len(results) == 1 else f", the closest of {len(results)},"
+        helps = f". What helps: {advice}" if advice else ""
+        return f"{closest.candidate.name}{others} does not meet {said}{helps}"
 
     def _read(self, trials: Sequence[FrozenTrial]) -> GameCandidate:
         return read_candidate(trials[0], self.study)
-
-    def _judge_first_stage(
-        self,
-        candidate: GameCandidate,
-        *,
-        thorough: bool,  # noqa: ARG002 (no check of this stage is slow)
-    ) -> tuple[RuleFinding, ...]:
-        evidence = GameEvidence(candidate.faults, solved=self.study.game.solved)
-        return tuple(judge(self.rules, evidence, SEARCH))
 
     def _build(self, candidate: GameCandidate, gate: dict[str, Any]) -> GameBundle:
         return build_bundle(candidate, self.study, gate=gate)
@@ -204,31 +147,10 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GameResult, GamePr
                 present.name, panel.episodes, theirs, look.number, games.seed
             )
             panel = dataclasses.replace(panel, champion=opponent)
-        return GameEvidence(candidate.faults, panel, self.study.game.solved), panel
+        return dataclasses.replace(candidate.evidence(), panel=panel), panel
 
     def _report(self, candidate: GameCandidate, score: Panel) -> dict[str, Any]:  # noqa: ARG002
-        return {"panel": described(score)}
-
-    def _result(
-        self,
-        candidate: GameCandidate,
-        findings: tuple[RuleFinding, ...],
-        *,
-        look: CountedEvaluation | None = None,
-        score: Panel | None = None,
-        bundle: GameBundle | None = None,
-    ) -> GameResult:
-        return GameResult(
-            trial=candidate.trial.number,
-            name=candidate.name,
-            objective=candidate.value,
-            findings=findings,
-            look=look,
-            bundle=bundle,
-            candidate=candidate,
-            panel=score,
-            solved=self.study.game.solved,
-        )
+        return {"panel": score.to_dict()}
 
     def _promotion(
         self, outcome: CandidateOutcome[GameResult], results: Sequence[GameResult] = ()
@@ -254,14 +176,3 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GameResult, GamePr
                 f"{self.registry.default_slot(self.game)}"
             )
         return champion
-
-
-def _why_none(count: int, chosen: GameResult) -> str:
-    """Which rules the closest candidate failed, and what helps."""
-    failed = [finding for finding in chosen.findings if finding.verdict == "fail"]
-    said = "; ".join(f"{finding.name}: {finding.explanation}" for finding in failed)
-    # Advice for the first failed rule: later rules depend on it.
-    advice = next((ADVICE[one.name] for one in failed if one.name in ADVICE), "")
-    others = "" if count == 1 else f", the closest of {count},"
-    helps = f". What helps: {advice}" if advice else ""
-    return f"{chosen.name}{others} does not meet {said}{helps}"

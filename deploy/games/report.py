@@ -9,20 +9,14 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from deploy.games.candidates import GameStudy, plain
-from deploy.games.gate import MAJORITY
-from deploy.games.panel import Opponent, Panel
-from deploy.games.promote import GamePromotion, GameResult
+from deploy.games.candidates import GameCandidate, GameStudy, plain
+from deploy.games.gate import MAJORITY, shown
+from deploy.games.panel import Panel
+from deploy.games.promote import GamePromotion
 from deploy.promotion.findings import findings_page
 from envs.support.files import write_atomic
 
 OWN, OTHER, CHAMPION = "#1f5fa8", "#8a8a8a", "#2a9d5c"
-HEADLINES = {
-    "promoted": "Promoted: the candidate is the new champion",
-    "would promote": "It would be promoted",
-    "champion already": "It is the champion already",
-    "none passes": "No candidate passes",
-}
 READING = (
     (
         "What is tested",
@@ -61,16 +55,16 @@ def write_report(study: GameStudy, promotion: GamePromotion) -> list[Path]:
         Paths of the written files.
     """
     chosen = promotion.chosen
-    if chosen is None or chosen.panel is None:
+    if chosen is None or chosen.score is None:
         return []
     path = study.run_dir / "gate" / "gate.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     page = findings_page(
         title=promotion.study,
-        headline=promotion.headline(HEADLINES),
-        opening=summary(study, promotion, chosen),
+        headline=promotion.headline,
+        opening=summary(study, promotion, chosen.candidate, chosen.score),
         findings=chosen.findings,
-        picture=draw_panel(chosen.panel, chosen.candidate.name),
+        picture=draw_panel(chosen.score, chosen.candidate.name),
         described="Mean return of every player, and the candidate's difference to each",
         reading=READING,
         footer="Made by sweepd promote.",
@@ -79,25 +73,26 @@ def write_report(study: GameStudy, promotion: GamePromotion) -> list[Path]:
     return [path]
 
 
-def summary(study: GameStudy, promotion: GamePromotion, chosen: GameResult) -> list[str]:
+def summary(
+    study: GameStudy, promotion: GamePromotion, chosen: GameCandidate, panel: Panel
+) -> list[str]:
     """The summary, one sentence or paragraph each."""
-    assert chosen.panel is not None
     settings = plain(study.spec.env)
     return [
         f"Study {promotion.study} on {study.spec.environment}"
         f"{f' ({settings})' if settings else ''}, algorithm {study.spec.algorithm}: "
-        f"{promotion.complete} complete trials. This page is about {chosen.candidate.name}, the "
-        f"best seed of its trial, judged by evaluation {chosen.panel.look} on a panel of "
-        f"{chosen.panel.games:,} games for the deployment slot {promotion.slot}. Panel evaluations "
+        f"{promotion.complete} complete trials. This page is about {chosen.name}, the "
+        f"best seed of its trial, judged by evaluation {panel.look} on a panel of "
+        f"{panel.games:,} games for the deployment slot {promotion.slot}. Panel evaluations "
         f"of this game used, in this registry: {promotion.looks}.",
         promotion.reason[:1].upper() + promotion.reason[1:] + ".",
-        chosen.shown,
+        shown(panel, chosen.solved),
     ]
 
 
 def draw_panel(panel: Panel, name: str) -> bytes:
     """A PNG: the returns of all players, and the candidate's difference to each."""
-    others: list[Opponent] = [*([panel.champion] if panel.champion else []), *panel.baselines]
+    others = panel.opponents
     figure = Figure(figsize=(11.0, 1.6 + 0.42 * (1 + len(others))))
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)

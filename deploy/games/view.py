@@ -5,70 +5,43 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from deploy.games.bundle import GameBundle
 from deploy.games.candidates import plain
-from deploy.games.gate import PANEL, SEARCH
-from deploy.games.promote import GamePromotion, GameResult, described
-from deploy.promotion.findings import findings_table, stage_text
-from deploy.promotion.views import bundle_panel, columns, identity_table, verdict_panel
-from envs.support.formatting import counted
-
-SHOWN_CANDIDATES = 8
+from deploy.games.promote import GamePromotion, GameResult
+from deploy.promotion import views
+from deploy.promotion.views import bundle_panel, columns, identity_table
 
 
 def promotion_view(promotion: GamePromotion) -> RenderableType:
     """The whole report of a promotion."""
-    parts: list[RenderableType] = []
     chosen = promotion.chosen
-    if promotion.candidates:
-        parts.append(candidates_table(promotion))
-    if chosen is not None:
-        parts.append(findings_table(_title(chosen), chosen.findings))
-        if chosen.panel is not None:
-            parts.append(panel_table(described(chosen.panel), chosen.candidate.name))
-    parts.append(verdict_panel(promotion, chosen.shown if chosen is not None else ""))
-    return Group(*parts)
+    note = "" if chosen is None else chosen.candidate.describe(chosen.score)["shown"]
+    return views.promotion_view(promotion, cells=_cells, score=_score, note=note)
 
 
-def _title(judged: GameResult) -> str:
-    look = f", evaluation {judged.look.number} on this panel" if judged.look else ""
-    return f"{judged.candidate.name[:1].upper()}{judged.candidate.name[1:]}{look}"
+def _cells(result: GameResult) -> dict[str, str]:
+    return {
+        "trial": str(result.candidate.trial.number),
+        "objective": f"{result.candidate.objective:.5g}",
+        "best seed": str(result.candidate.member),
+        "its mean": f"{result.candidate.score:.5g}",
+    }
 
 
-def candidates_table(promotion: GamePromotion) -> Table:
-    """The best candidates with their results in each stage."""
-    table = Table(
-        title=f"Candidates of study {promotion.study} for slot {promotion.slot}",
-        title_justify="left",
-    )
-    for name in ("trial", "objective", "best seed", "its mean"):
-        table.add_column(name, justify="right")
-    for name in (SEARCH, PANEL):
-        table.add_column(name)
-    for judged in promotion.candidates[:SHOWN_CANDIDATES]:
-        table.add_row(
-            str(judged.candidate.trial.number),
-            f"{judged.objective:.5g}",
-            str(judged.candidate.member),
-            f"{judged.candidate.score:.5g}",
-            stage_text(judged.findings, SEARCH),
-            stage_text(judged.findings, PANEL),
-        )
-    left = promotion.complete - len(promotion.candidates)
-    if left > 0:
-        table.caption = f"{counted(left, 'more complete trial')}, not evaluated"
-    return table
+def _score(result: GameResult) -> Table:
+    assert result.score is not None
+    return panel_table(result.score.to_dict(), result.candidate.name)
 
 
 def panel_table(panel: Mapping[str, Any], who: str) -> Table:
     """Mean returns of all players, and the differences of `who` to the others.
 
     Args:
-        panel: as `deploy.games.promote.described` returns it.
+        panel: as `Panel.to_dict` returns it.
         who: the player that the panel is about.
     """
     table = Table(

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.trial import FrozenTrial
 
+from deploy.market.gate import Selection
 from deploy.promotion.overfitting import BLOCKS, Overfitting, cscv
 from envs.crypto.data.timeframe import bars_per_year
 from envs.crypto.scoring import luck
@@ -103,11 +104,6 @@ class SearchStatistics:
         return math.sqrt(bars_per_year(self.timeframe))
 
     @cached_property
-    def sharpes(self) -> Array:
-        """(n, φ) Sharpe ratios of excess returns, per bar, in the order of `backtests`."""
-        return self.returns.sharpes
-
-    @cached_property
     def overfitting(self) -> Overfitting | None:
         """PBO of the trials at the final rung; None with fewer than two trials or too few bars."""
         return self._cscv(1)
@@ -124,11 +120,6 @@ class SearchStatistics:
             chosen=chosen,
         )
 
-    def deflation(self, number: int) -> Deflation | None:
-        """The deflated Sharpe ratio of a trial; None without readable paths."""
-        backtest = self.backtests.get(number)
-        return None if backtest is None else self.deflate(backtest)
-
     def deflate(self, backtest: Backtest, diversification: Array | None = None) -> Deflation:
         """The deflated Sharpe ratio of a back-test that was chosen from these trials.
 
@@ -139,18 +130,17 @@ class SearchStatistics:
         return self.returns.deflate(backtest.moments, self.trials, diversification)
 
     def describe(
-        self,
-        trials: Sequence[int] = (),
-        deflation: Deflation | None = None,
-        overfitting: Overfitting | None = None,
+        self, trials: Sequence[int] = (), selection: Selection | None = None
     ) -> dict[str, Any]:
         """The statistics for JSON.
 
         Args:
             trials: the candidate's trials.
-            deflation: the candidate's deflated Sharpe ratio.
-            overfitting: the candidate's PBO.
+            selection: the statistics about the candidate, None without one.
         """
+        overfitting = deflation = None
+        if selection is not None:
+            overfitting, deflation = selection.overfitting, selection.deflation
         found = overfitting or self.overfitting
         told: dict[str, Any] = {
             "trials": self.trials,

@@ -31,8 +31,15 @@ from deploy.market.manifest import (
     Weights,
     trial_file,
 )
+from deploy.market.scoring import Score
 from deploy.market.shares import choose_shares
-from deploy.promotion.studies import FoundStudy, find_study, scored_weights
+from deploy.promotion.studies import (
+    FoundStudy,
+    find_study,
+    objective_of,
+    scored_weights,
+    unrecorded,
+)
 from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite
 from envs.crypto.data.bars import Bars
 from envs.crypto.features import get_recipe
@@ -43,7 +50,7 @@ from envs.support.study_record import CryptoSpec, TrialRecord
 
 
 @dataclass(frozen=True)
-class FinishedStudy(FoundStudy):
+class MarketStudy(FoundStudy):
     """A study on a market."""
 
     spec: CryptoSpec
@@ -55,15 +62,15 @@ class CandidateTrial:
 
     Attributes:
         trial: the trial.
+        record: what its worker recorded about it.
         share: the share of the capital that it would trade.
         params: its environment parameters, None if the candidate's faults say why.
-        members: bytes of its weights, None if the candidate's faults say why.
     """
 
     trial: FrozenTrial
+    record: TrialRecord
     share: float
     params: EnvParams | None
-    members: bytes | None
 
 
 @dataclass(frozen=True)
@@ -86,45 +93,68 @@ class MarketCandidate:
 
     @property
     def trials(self) -> tuple[int, ...]:
-        """The trials' numbers."""
+        """Numbers of its trials."""
         return tuple(part.trial.number for part in self.parts)
 
     @property
-    def value(self) -> float:
-        """Its objective, to be maximised; for several trials the mean weighted by share."""
-        return sum(
-            part.share * float("nan" if part.trial.value is None else part.trial.value)
-            for part in self.parts
-        )
+    def shares(self) -> tuple[float, ...]:
+        """The share of the capital that each trial would trade."""
+        return tuple(part.share for part in self.parts)
+
+    @property
+    def name(self) -> str:
+        """The candidate in words."""
+        return name_trials(self.trials)
+
+    @property
+    def objective(self) -> float:
+        """Its objective value, to be maximised; for several trials the mean weighted by share."""
+        return sum(part.share * objective_of(part.trial) for part in self.parts)
 
     def evidence(self) -> MarketEvidence:
         """The evidence for the first stage of the gate."""
         return MarketEvidence(paths=self.paths, faults=self.faults, selection=self.selection)
 
+    def describe(self, score: Score | None) -> dict[str, Any]:
+        """Its own part of a result's JSON."""
+        return {
+            "trials": list(self.trials),
+            "shares": list(self.shares),
+            "holdout": None if score is None else score.metrics.to_dict(),
+        }
 
-def open_study(name: str | None, storage: str, runs_dir: Path | None = None) -> FinishedStudy:
+
+def name_trials(trials: Sequence[int]) -> str:
+    """`trial 3`, or `the ensemble of trials 3, 5 and 8`."""
+    if len(trials) == 1:
+        return f"trial {trials[0]}"
+    names = ", ".join(str(number) for number in trials[:-1])
+    return f"the ensemble of trials {names} and {trials[-1]}"
+
+
+def open_study(name: str | None, storage: str, runs_dir: Path | None = None) -> MarketStudy:
     """Read a study on a market; see `find_study`. A study on a game is an InputError, too."""
     return market_study(find_study(name, storage, runs_dir))
 
 
-def market_study(found: FoundStudy) -> FinishedStudy:
+def market_study(found: FoundStudy) -> MarketStudy:
     """Return the study, or raise InputError if it is not on a market."""
     if not isinstance(found.spec, CryptoSpec):
         raise InputError(
             f"study {found.name!r} is of environment {found.environment!r}; only crypto policies "
             "can be promoted to paper trading"
         )
-    return FinishedStudy(**vars(found))
+    return MarketStudy(**vars(found))
 
 
-def study_search(study: FinishedStudy) -> SearchStatistics:
+def study_search(study: MarketStudy) -> SearchStatistics:
     """Statistics of the paths of all its COMPLETE trials."""
     return read_search(study.trials, study.finished, study.run_dir, study.spec.data.timeframe)
 
 
 def read_candidate(
     trials: Sequence[FrozenTrial],
-    study: FinishedStudy,
+    study: MarketStudy,
     search: SearchStatistics,
     weights: Weights = "equal",
 ) -> MarketCandidate:
@@ -136,9 +166,7 @@ def read_candidate(
         search: statistics of all trials.
         weights: how the shares are chosen.
     """
-    faults: list[str] = []
-    shares, lacking = choose_shares(trials, weights)
-    faults += lacking
+    shares, faults = choose_shares(trials, weights)
     parts = tuple(
         _read_trial(trial, share, study, faults)
         for trial, share in zip(trials, shares, strict=True)
@@ -146,48 +174,45 @@ def read_candidate(
     faults += [
         search.unreadable[trial.number] for trial in trials if trial.number in search.unreadable
     ]
-    backtest, deflation = search.backtests.get(trials[0].number), search.deflation(trials[0].number)
+    backtest = search.backtests.get(trials[0].number)
+    diversification = None
     if len(trials) > 1:
-        backtest = deflation = None
+        backtest = None
         faults += _different_accounts(parts)
         try:
             together = combine(trials, shares, study.run_dir, study.spec.data.timeframe)
-            backtest, deflation = (
-                together.backtest,
-                search.deflate(together.backtest, together.diversification),
-            )
+            backtest, diversification = together.backtest, together.diversification
         except (OSError, ValueError, KeyError) as error:
             faults.append(f"the trials' back-test paths cannot be put together: {error}")
     selection = Selection(
         finished=search.trials,
         reached=len(search.backtests),
-        deflation=deflation,
+        deflation=None if backtest is None else search.deflate(backtest, diversification),
         overfitting=search.overfitting_of(len(trials)),
         annual=search.annual,
         bars=search.bars,
         chosen=len(trials),
     )
-    return MarketCandidate(
-        parts, backtest.metrics if backtest else (), tuple(faults), selection, weights
-    )
+    paths = () if backtest is None else backtest.metrics
+    return MarketCandidate(parts, paths, tuple(faults), selection, weights)
 
 
 def _read_trial(
-    trial: FrozenTrial, share: float, study: FinishedStudy, faults: list[str]
+    trial: FrozenTrial, share: float, study: MarketStudy, faults: list[str]
 ) -> CandidateTrial:
+    """Read a trial, and append everything that keeps it from being deployed to `faults`."""
     record = TrialRecord.from_attributes(trial.user_attrs)
-    faults += [
-        f"the trial did not record its {name}"
-        for name in ("seed", "env_params", "learner_params")
-        if getattr(record, name) is None
-    ]
-    members = scored_weights(record, study.run_dir, faults)
+    faults += unrecorded(record, ("seed", "env_params", "learner_params"))
+    try:
+        scored_weights(record, study.run_dir)
+    except InputError as error:
+        faults.append(str(error))
     params = None
     try:
         params = None if record.env_params is None else EnvParams(**record.env_params)
     except (InputError, TypeError) as error:
         faults.append(f"its environment parameters are not valid here: {error}")
-    return CandidateTrial(trial, share, params, members)
+    return CandidateTrial(trial, record, share, params)
 
 
 def _different_accounts(parts: Sequence[CandidateTrial]) -> list[str]:
@@ -203,7 +228,7 @@ def _different_accounts(parts: Sequence[CandidateTrial]) -> list[str]:
 
 def build_bundle(
     candidate: MarketCandidate,
-    study: FinishedStudy,
+    study: MarketStudy,
     bars: Bars,
     holdout: tuple[int, int],
     *,
@@ -219,7 +244,8 @@ def build_bundle(
         gate: the gate's report.
 
     Raises:
-        ValueError: the candidate has faults.
+        ValueError: a trial lacks a seed or valid environment parameters.
+        InputError: a trial's weights are not those that were scored.
     """
     spec, several = study.spec, len(candidate.parts) > 1
     instruments = Instruments.unrestricted(len(bars.tickers))  # as in training
@@ -227,10 +253,8 @@ def build_bundle(
     trials, files = [], {}
     for number, part in enumerate(candidate.parts):
         name = trial_file(number) if several else MEMBERS_FILE
-        if part.params is None or part.members is None:
-            raise ValueError(f"trial {part.trial.number} cannot be deployed: {candidate.faults[0]}")
-        files[name] = part.members
-        trials.append(_trial_part(part, study, name))
+        files[name] = scored_weights(part.record, study.run_dir)
+        trials.append(_trial_part(part, study, name, files[name]))
     common: dict[str, Any] = {
         "tickers": tickers,
         "symbols": default_symbols(tickers, synthetic=bars.synthetic),
@@ -256,23 +280,21 @@ def build_bundle(
         "torch_version": spec.torch_version,
         "files": describe_files(files),
     }
+    manifest: Manifest | EnsembleManifest
     if several:
-        return make_bundle(
-            EnsembleManifest(weights=candidate.weights, trials=tuple(trials), **common), files
+        manifest = EnsembleManifest(weights=candidate.weights, trials=tuple(trials), **common)
+    else:
+        (only,) = trials
+        manifest = Manifest(
+            env_params=only.env_params, policy=only.policy, origin=only.origin, **common
         )
-    (only,) = trials
-    return make_bundle(
-        Manifest(env_params=only.env_params, policy=only.policy, origin=only.origin, **common),
-        files,
-    )
+    return make_bundle(manifest, files)
 
 
-def _trial_part(part: CandidateTrial, study: FinishedStudy, file: str) -> TrialPart:
-    assert part.params is not None
-    assert part.members is not None
-    policy, hidden = read_policy(part.members, file)
-    record = TrialRecord.from_attributes(part.trial.user_attrs)
-    assert record.seed is not None
+def _trial_part(part: CandidateTrial, study: MarketStudy, file: str, members: bytes) -> TrialPart:
+    if part.params is None or part.record.seed is None:
+        raise ValueError(f"trial {part.trial.number} lacks a seed or valid environment parameters")
+    policy, hidden = read_policy(members, file)
     return TrialPart(
         share=part.share,
         file=file,
@@ -289,10 +311,10 @@ def _trial_part(part: CandidateTrial, study: FinishedStudy, file: str) -> TrialP
             study=study.name,
             study_uid=study.uid,
             trial=part.trial.number,
-            seed=record.seed,
+            seed=part.record.seed,
             objective=study.spec.objective,
-            objective_value=float("nan" if part.trial.value is None else part.trial.value),
+            objective_value=objective_of(part.trial),
             parameters=dict(part.trial.params),
-            ppo_params=dict(record.learner_params or {}),
+            ppo_params=dict(part.record.learner_params or {}),
         ),
     )

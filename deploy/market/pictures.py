@@ -111,7 +111,7 @@ def draw_sharpes(
     if deflation is None:
         _say(axes, "the trial stored no back-test path")
         return
-    values = search.annual * search.sharpes[:, deflation.path]
+    values = search.annual * search.returns.sharpes[:, deflation.path]
     axes.hist(
         values,
         bins=min(30, max(8, len(values) // 3)),

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from optuna.trial import FrozenTrial
 
@@ -14,27 +14,20 @@ from deploy.market.advice import why_none
 from deploy.market.backtests import SearchStatistics
 from deploy.market.bundle import Bundle, format_time
 from deploy.market.candidates import (
-    FinishedStudy,
     MarketCandidate,
+    MarketStudy,
     build_bundle,
     read_candidate,
     study_search,
 )
 from deploy.market.constants import nearest_constant
-from deploy.market.gate import CROSS_VALIDATION, DEFAULT_RULES, HOLDOUT, MarketEvidence, Selection
+from deploy.market.gate import CROSS_VALIDATION, DEFAULT_RULES, HOLDOUT, MarketEvidence
 from deploy.market.manifest import Weights
 from deploy.market.scoring import Score, bootstrap_seed, compare_with_champion, score_bundle
 from deploy.promotion.bootstrap import draws_for, gate_level, mean_above_zero
 from deploy.promotion.promoter import Promoter
 from deploy.promotion.promotion import CandidateOutcome, GateResult, Promotion
-from deploy.promotion.rules import (
-    NOT_EVALUATED,
-    GateRule,
-    RuleFinding,
-    judge,
-    not_evaluated,
-    passed,
-)
+from deploy.promotion.rules import GateRule, RuleFinding, judge, not_evaluated, passed
 from deploy.registry.bundle_files import finite
 from deploy.registry.records import CountedEvaluation
 from deploy.registry.registry import Registry
@@ -44,31 +37,7 @@ from envs.crypto.study_data import load_study_bars, study_splits
 from envs.support.errors import InputError
 from envs.support.study_record import DataSpec
 
-
-@dataclass(frozen=True, kw_only=True)
-class MarketResult(GateResult):
-    """A candidate and the finding of every rule about it.
-
-    Attributes:
-        trials: numbers of its trials.
-        shares: the share of the capital that each trial trades.
-        selection: statistics of the whole search about it.
-        score: its score on the hold-out, None without an evaluation.
-    """
-
-    trials: tuple[int, ...]
-    shares: tuple[float, ...]
-    selection: Selection
-    score: Score | None = None
-    bundle: Bundle | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The result for JSON: plain numbers and text."""
-        return super().to_dict() | {
-            "trials": list(self.trials),
-            "shares": list(self.shares),
-            "holdout": None if self.score is None else self.score.metrics.to_dict(),
-        }
+MarketResult: TypeAlias = GateResult[MarketCandidate, Score, Bundle]
 
 
 @dataclass(frozen=True)
@@ -85,29 +54,18 @@ class MarketPromotion(Promotion[MarketResult]):
 
     def to_dict(self) -> dict[str, Any]:
         """The promotion for JSON: plain numbers and text."""
-        selection = {} if self.search is None else describe(self.search, self.chosen)
-        own: dict[str, Any] = finite({"synthetic": self.synthetic, "selection": selection or None})
+        selection = None
+        if self.search is not None:
+            selection = describe_search(self.search, self.chosen)
+        own: dict[str, Any] = finite({"synthetic": self.synthetic, "selection": selection})
         return super().to_dict() | own
 
 
-def name_trials(trials: Sequence[int]) -> str:
-    """`trial 3`, or `the ensemble of trials 3, 5 and 8`."""
-    if len(trials) == 1:
-        return f"trial {trials[0]}"
-    names = ", ".join(str(number) for number in trials[:-1])
-    return f"the ensemble of trials {names} and {trials[-1]}"
-
-
-def describe(search: SearchStatistics, result: MarketResult | None) -> dict[str, Any]:
-    """Statistics of the search for JSON, with those of a candidate."""
-    return search.describe() if result is None else _described(search, result)
-
-
-def _described(
-    search: SearchStatistics, candidate: MarketResult | MarketCandidate
-) -> dict[str, Any]:
-    selection = candidate.selection
-    return search.describe(candidate.trials, selection.deflation, selection.overfitting)
+def describe_search(search: SearchStatistics, chosen: MarketResult | None) -> dict[str, Any]:
+    """Statistics of the search for JSON, with those of the chosen candidate."""
+    if chosen is None:
+        return search.describe()
+    return search.describe(chosen.candidate.trials, chosen.candidate.selection)
 
 
 def default_slot(environment: str, data: DataSpec) -> str:
@@ -118,7 +76,7 @@ def default_slot(environment: str, data: DataSpec) -> str:
     return f"{'demo' if data.synthetic else environment}-{data.timeframe}"
 
 
-class MarketPromoter(Promoter[MarketCandidate, Score, Bundle, MarketResult, MarketPromotion]):
+class MarketPromoter(Promoter[MarketCandidate, Score, Bundle, MarketPromotion]):
     """One promotion of one study on a market. See `Promoter` for the other arguments.
 
     Args:
@@ -137,7 +95,7 @@ class MarketPromoter(Promoter[MarketCandidate, Score, Bundle, MarketResult, Mark
 
     def __init__(
         self,
-        study: FinishedStudy,
+        study: MarketStudy,
         registry: Registry,
         *,
         slot: str | None = None,
@@ -196,17 +154,7 @@ class MarketPromoter(Promoter[MarketCandidate, Score, Bundle, MarketResult, Mark
         self.search = study_search(self.study)
         if self.looks == 0:
             return self._first_stage_only(candidates[0])
-        results, settled = self._judge_in_turn(candidates)
-        if settled is None:
-            chosen = next((one for one in results if one.is_scored), None) or _closest(results)
-            reason = why_none(
-                judged_count=len(results),
-                name=chosen.name,
-                findings=chosen.findings,
-                search=self.search,
-            )
-            settled = CandidateOutcome(chosen, "none passes", reason)
-        return self._finish(settled, results)
+        return self._promote_first(candidates)
 
     def _first_stage_only(self, trials: Sequence[FrozenTrial]) -> MarketPromotion:
         """Judge one candidate by the first stage; nothing is written to the registry."""
@@ -219,9 +167,18 @@ class MarketPromoter(Promoter[MarketCandidate, Score, Bundle, MarketResult, Mark
             else "meets every rule that needs no hold-out evaluation"
         )
         skipped = not_evaluated(self.rules, HOLDOUT, "only the first stage was requested")
-        result = self._result(candidate, (*findings, *skipped))
-        reason = f"{result.name} {said}{result.loosened}"
+        result = MarketResult(candidate, (*findings, *skipped))
+        reason = f"{candidate.name} {said}{result.loosened}"
         return self._promotion(CandidateOutcome(result, "first stage", reason), [result])
+
+    def _why_none(self, results: Sequence[MarketResult], closest: MarketResult) -> str:
+        assert self.search is not None
+        return why_none(
+            judged_count=len(results),
+            name=closest.candidate.name,
+            findings=closest.findings,
+            search=self.search,
+        )
 
     def _read(self, trials: Sequence[FrozenTrial]) -> MarketCandidate:
         assert self.search is not None
@@ -230,14 +187,13 @@ class MarketPromoter(Promoter[MarketCandidate, Score, Bundle, MarketResult, Mark
     def _judge_first_stage(
         self, candidate: MarketCandidate, *, thorough: bool
     ) -> tuple[RuleFinding, ...]:
-        evidence = candidate.evidence()
-        findings = tuple(judge(self.rules, evidence, CROSS_VALIDATION))
+        findings = super()._judge_first_stage(candidate, thorough=thorough)
         if candidate.faults or not (thorough or passed(findings)):
             return findings
         # Trading the constant policies takes some seconds.
         nearest = nearest_constant(self._build(candidate, {}), self._bars, self._holdout[0])
-        evidence = dataclasses.replace(evidence, nearest_constant=nearest)
-        return tuple(judge(self.rules, evidence, CROSS_VALIDATION))
+        evidence = dataclasses.replace(candidate.evidence(), nearest_constant=nearest)
+        return judge(self.rules, evidence, CROSS_VALIDATION)
 
     def _build(self, candidate: MarketCandidate, gate: dict[str, Any]) -> Bundle:
         return build_bundle(candidate, self.study, self._bars, self._holdout, gate=gate)
@@ -258,10 +214,7 @@ class MarketPromoter(Promoter[MarketCandidate, Score, Bundle, MarketResult, Mark
             study_uid=self.study.uid,
             trial=candidate.trials[0],
         )
-        self.progress(
-            f"{name_trials(candidate.trials)}: hold-out evaluation {look.number}, "
-            f"{end - first:,} bars"
-        )
+        self.progress(f"{candidate.name}: hold-out evaluation {look.number}, {end - first:,} bars")
         return look, score_bundle(draft, self._bars, window_of(self._holdout))
 
     @property
@@ -299,31 +252,9 @@ class MarketPromoter(Promoter[MarketCandidate, Score, Bundle, MarketResult, Mark
         assert self.search is not None
         span = {"first": format_time(int(score.time[0])), "last": format_time(int(score.time[-1]))}
         return {
-            "selection": _described(self.search, candidate),
+            "selection": self.search.describe(candidate.trials, candidate.selection),
             "holdout": span | score.metrics.to_dict(),
         }
-
-    def _result(
-        self,
-        candidate: MarketCandidate,
-        findings: tuple[RuleFinding, ...],
-        *,
-        look: CountedEvaluation | None = None,
-        score: Score | None = None,
-        bundle: Bundle | None = None,
-    ) -> MarketResult:
-        return MarketResult(
-            trial=candidate.trials[0],
-            name=name_trials(candidate.trials),
-            trials=candidate.trials,
-            shares=tuple(one.share for one in candidate.parts),
-            objective=candidate.value,
-            findings=findings,
-            selection=candidate.selection,
-            look=look,
-            score=score,
-            bundle=bundle,
-        )
 
     def _promotion(
         self, outcome: CandidateOutcome[MarketResult], results: Sequence[MarketResult] = ()
@@ -347,15 +278,3 @@ def _same_policy(one: Bundle, other: Bundle) -> bool:
         return bundle.members_sha256, params, bundle.manifest.tickers
 
     return policy(one) == policy(other)
-
-
-def _closest(results: Sequence[MarketResult]) -> MarketResult:
-    """The result that failed the fewest of the rules that all were judged by; ties: the first."""
-
-    def evaluated(one: MarketResult) -> set[str]:
-        return {finding.name for finding in one.findings if finding.verdict != NOT_EVALUATED}
-
-    common = set.intersection(*(evaluated(one) for one in results))
-    return min(
-        results, key=lambda one: sum(f.verdict == "fail" for f in one.findings if f.name in common)
-    )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from deploy.market.backtests import combine
 from deploy.market.bundle import Bundle
-from deploy.market.candidates import FinishedStudy
+from deploy.market.candidates import MarketStudy
 from deploy.market.pictures import (
     CHAMPION,
     EQUAL,
@@ -37,14 +37,6 @@ from envs.support.errors import InputError
 from envs.support.files import write_atomic
 from envs.support.study_record import TrialRecord
 
-HEADLINES = {
-    "promoted": "Promoted: the candidate is the new champion",
-    "would promote": "It would be promoted",
-    "champion already": "It is the champion already",
-    "challenger": "Kept as a challenger",
-    "none passes": "No candidate passes",
-    "first stage": "First stage only: no hold-out evaluation",
-}
 FOOTER = "Research software, paper trading only. Past results do not predict future ones."
 READING = (
     (
@@ -112,7 +104,7 @@ class ReportData:
 
 
 def write_report(
-    study: FinishedStudy, promotion: MarketPromotion, registry: Registry, data_dir: Path
+    study: MarketStudy, promotion: MarketPromotion, registry: Registry, data_dir: Path
 ) -> list[Path]:
     """Write `gate.html` and `gate.pdf` into the study's run directory.
 
@@ -132,7 +124,7 @@ def write_report(
 
 
 def collect(
-    study: FinishedStudy, promotion: MarketPromotion, registry: Registry, data_dir: Path
+    study: MarketStudy, promotion: MarketPromotion, registry: Registry, data_dir: Path
 ) -> ReportData:
     """Read the data for the pictures; data that cannot be read is left out."""
     chosen = promotion.chosen
@@ -140,8 +132,10 @@ def collect(
     numbers = {one.number: one for one in study.trials}
     time = returns = equal = champion = None
     try:
-        trials = [numbers[number] for number in chosen.trials]
-        together = combine(trials, chosen.shares, study.run_dir, study.spec.data.timeframe)
+        trials = [numbers[number] for number in chosen.candidate.trials]
+        together = combine(
+            trials, chosen.candidate.shares, study.run_dir, study.spec.data.timeframe
+        )
         time, returns, equal = together.time, together.paths.returns, together.paths.equal_weight
     except (OSError, ValueError, KeyError):
         time = None
@@ -179,8 +173,8 @@ def summary(promotion: MarketPromotion) -> list[str]:
     lines = [
         f"Study {promotion.study}: {search.trials} trials, {len(search.backtests)} of them at the "
         f"final rung; {search.bars:,} bars of {search.timeframe}. This page is about "
-        f"{chosen.name}, judged {judged}, for the deployment slot {promotion.slot}. Hold-out evaluations used, in "
-        f"this registry: {promotion.looks}."
+        f"{chosen.candidate.name}, judged {judged}, for the deployment slot "
+        f"{promotion.slot}. Hold-out evaluations used, in this registry: {promotion.looks}."
     ]
     if promotion.outcome != "none passes":
         lines.append(promotion.reason[:1].upper() + promotion.reason[1:] + ".")
@@ -227,7 +221,11 @@ def pictures(
         curves = [PlotLine("equal weight", material.equal_weight[0], EQUAL)]
         curves += [
             PlotLine(
-                f"{chosen.name}, one line per path" if row == 0 else None, returns, OWN, 0.9, 0.7
+                f"{chosen.candidate.name}, one line per path" if row == 0 else None,
+                returns,
+                OWN,
+                0.9,
+                0.7,
             )
             for row, returns in enumerate(material.returns)
         ]
@@ -235,7 +233,7 @@ def pictures(
     if score is not None:
         curves = [
             PlotLine("equal weight", score.equal_weight, EQUAL),
-            PlotLine(chosen.name, score.returns, OWN),
+            PlotLine(chosen.candidate.name, score.returns, OWN),
         ]
         if material.champion is not None and len(material.champion) == len(score.returns):
             curves.append(PlotLine("present champion", material.champion, CHAMPION))
@@ -245,9 +243,14 @@ def pictures(
         halves = place.subgridspec(2, 1, height_ratios=[2.6, 1.0], hspace=0.08)
         top = figure.add_subplot(halves[0])
         draw_equity(top, figure.add_subplot(halves[1], sharex=top), time, curves, title)
-    draw_sharpes(figure.add_subplot(grid[1, 0]), search, chosen.name, chosen.selection.deflation)
-    draw_logits(figure.add_subplot(grid[1, 1]), chosen.selection.overfitting)
-    draw_folds(figure.add_subplot(grid[2, :]), material.folds, chosen.trials)
+    draw_sharpes(
+        figure.add_subplot(grid[1, 0]),
+        search,
+        chosen.candidate.name,
+        chosen.candidate.selection.deflation,
+    )
+    draw_logits(figure.add_subplot(grid[1, 1]), chosen.candidate.selection.overfitting)
+    draw_folds(figure.add_subplot(grid[2, :]), material.folds, chosen.candidate.trials)
     for axes in figure.axes:
         axes.tick_params(labelsize=7)
         axes.xaxis.label.set_fontsize(7)
@@ -261,7 +264,7 @@ def to_html(promotion: MarketPromotion, chosen: MarketResult, material: ReportDa
     pictures(promotion, chosen, material, (11.0, 12.5)).savefig(picture, format="png", dpi=110)
     return findings_page(
         title=promotion.study,
-        headline=promotion.headline(HEADLINES),
+        headline=promotion.headline,
         opening=summary(promotion),
         findings=chosen.findings,
         picture=picture.getvalue(),
@@ -303,7 +306,7 @@ def _words(promotion: MarketPromotion, chosen: MarketResult) -> Figure:
             at -= size * 0.00166
         at -= gap
 
-    put(promotion.headline(HEADLINES), 16, columns=60, gap=0.012, weight="bold")
+    put(promotion.headline, 16, columns=60, gap=0.012, weight="bold")
     for line in summary(promotion):
         put(line, 8.5)
     at -= 0.006

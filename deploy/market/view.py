@@ -2,69 +2,38 @@
 
 from __future__ import annotations
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 
 from deploy.market.promote import MarketPromotion, MarketResult
-from deploy.promotion.findings import SYNTHETIC, findings_table, stage_text
-from deploy.promotion.views import verdict_panel
+from deploy.promotion import views
+from deploy.promotion.findings import SYNTHETIC
 from envs.crypto.scoring.metrics import Metrics
-from envs.support.formatting import counted, percent
-
-SHOWN_CANDIDATES = 8
+from envs.support.formatting import percent
 
 
 def promotion_view(promotion: MarketPromotion) -> RenderableType:
     """The whole report of a promotion."""
-    parts: list[RenderableType] = []
-    if promotion.candidates:
-        parts.append(candidates_table(promotion))
-    if promotion.chosen is not None:
-        parts.append(findings_table(_title(promotion.chosen), promotion.chosen.findings))
-        if promotion.chosen.score is not None:
-            parts.append(
-                metrics_table(
-                    promotion.chosen.score.metrics,
-                    "Hold-out: the ensemble of the trial's fold members, canonical policy path"
-                    if len(promotion.chosen.trials) == 1
-                    else "Hold-out: trials as sub-accounts, netted orders, canonical policy path",
-                )
-            )
-    parts.append(verdict_panel(promotion, SYNTHETIC if promotion.synthetic else ""))
-    return Group(*parts)
-
-
-def candidates_table(promotion: MarketPromotion) -> Table:
-    """The best candidates with their results in each stage."""
-    table = Table(
-        title=f"Candidates of study {promotion.study} for slot {promotion.slot}",
-        title_justify="left",
+    return views.promotion_view(
+        promotion, cells=_cells, score=_score, note=SYNTHETIC if promotion.synthetic else ""
     )
-    table.add_column("trial", justify="right")
-    table.add_column("objective", justify="right")
-    table.add_column("cross-validation")
-    table.add_column("hold-out")
-    for judged in promotion.candidates[:SHOWN_CANDIDATES]:
-        table.add_row(
-            " ".join(str(number) for number in judged.trials),
-            f"{judged.objective:+.3f}",
-            stage_text(judged.findings, "cross-validation"),
-            stage_text(judged.findings, "hold-out"),
-        )
-    asked = {number for judged in promotion.candidates for number in judged.trials}
-    shown = {
-        number for judged in promotion.candidates[:SHOWN_CANDIDATES] for number in judged.trials
+
+
+def _cells(result: MarketResult) -> dict[str, str]:
+    return {
+        "trial": " ".join(str(number) for number in result.candidate.trials),
+        "objective": f"{result.candidate.objective:+.3f}",
     }
-    left = promotion.complete - len(shown)
-    if left > 0:
-        unasked = promotion.complete - len(asked)
-        table.caption = f"{counted(left, 'more complete trial')}, {unasked} not evaluated"
-    return table
 
 
-def _title(judged: MarketResult) -> str:
-    look = f", hold-out evaluation {judged.look.number}" if judged.look else ""
-    return f"{judged.name[:1].upper()}{judged.name[1:]}{look}"
+def _score(result: MarketResult) -> Table:
+    assert result.score is not None
+    traded_by = (
+        "the ensemble of the trial's fold members"
+        if len(result.candidate.trials) == 1
+        else "trials as sub-accounts, netted orders"
+    )
+    return metrics_table(result.score.metrics, f"Hold-out: {traded_by}, canonical policy path")
 
 
 def metrics_table(metrics: Metrics, title: str) -> Table:

@@ -11,14 +11,30 @@ candidate is compared with the new one.
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from optuna.trial import FrozenTrial
 
-from deploy.promotion.promotion import CandidateOutcome, Outcome, Promotion, ResultT
-from deploy.promotion.rules import GateRule, RuleFinding, deferred, judge, not_evaluated, passed
+from deploy.promotion.promotion import (
+    CandidateOutcome,
+    CandidateT,
+    GateResult,
+    Outcome,
+    Promotion,
+    ScoreT,
+)
+from deploy.promotion.rules import (
+    NOT_EVALUATED,
+    GateRule,
+    RuleFinding,
+    deferred,
+    judge,
+    not_evaluated,
+    passed,
+)
 from deploy.promotion.studies import FoundStudy
 from deploy.registry.bundle_files import BundleT, finite
 from deploy.registry.records import ChampionMoved, CountedEvaluation
@@ -28,12 +44,11 @@ from envs.support.errors import RunError
 MAX_COMPARISONS = 5  # of one candidate, with champions that replace each other
 NOT_SPENT = "a rule of the first stage failed, so no evaluation was spent"
 CHAMPION_ALREADY = "it is the champion already"
-CandidateT = TypeVar("CandidateT")
-ScoreT = TypeVar("ScoreT")
+Result: TypeAlias = GateResult[CandidateT, ScoreT, BundleT]
 PromotionT = TypeVar("PromotionT", bound=Promotion[Any])
 
 
-class Promoter(ABC, Generic[CandidateT, ScoreT, BundleT, ResultT, PromotionT]):
+class Promoter(ABC, Generic[CandidateT, ScoreT, BundleT, PromotionT]):
     """One promotion of one study.
 
     Args:
@@ -72,10 +87,10 @@ class Promoter(ABC, Generic[CandidateT, ScoreT, BundleT, ResultT, PromotionT]):
         registry.check_slot(slot)
         if not (dry_run or looks == 0):
             registry.database.check_writable()
-        self.before = self.champion
+        self._before = self._champion
 
     @property
-    def champion(self) -> str | None:
+    def _champion(self) -> str | None:
         """Hash of the slot's present champion."""
         return self.registry.slot(self.slot).champion
 
@@ -84,12 +99,6 @@ class Promoter(ABC, Generic[CandidateT, ScoreT, BundleT, ResultT, PromotionT]):
     @abstractmethod
     def _read(self, trials: Sequence[FrozenTrial]) -> CandidateT:
         """Read a candidate, which consists of one trial or several."""
-
-    @abstractmethod
-    def _judge_first_stage(
-        self, candidate: CandidateT, *, thorough: bool
-    ) -> tuple[RuleFinding, ...]:
-        """Findings of the first stage. thorough: run slow checks even if a rule has failed."""
 
     @abstractmethod
     def _build(self, candidate: CandidateT, gate: dict[str, Any]) -> BundleT:
@@ -119,67 +128,83 @@ class Promoter(ABC, Generic[CandidateT, ScoreT, BundleT, ResultT, PromotionT]):
         """The evaluation in the bundle's gate report."""
 
     @abstractmethod
-    def _result(
+    def _why_none(
         self,
-        candidate: CandidateT,
-        findings: tuple[RuleFinding, ...],
-        *,
-        look: CountedEvaluation | None = None,
-        score: ScoreT | None = None,
-        bundle: BundleT | None = None,
-    ) -> ResultT:
-        """The gate's result for a candidate."""
+        results: Sequence[Result[CandidateT, ScoreT, BundleT]],
+        closest: Result[CandidateT, ScoreT, BundleT],
+    ) -> str:
+        """Why no candidate passed, with advice. closest: the result closest to passing."""
 
     @abstractmethod
     def _promotion(
-        self, outcome: CandidateOutcome[ResultT], results: Sequence[ResultT] = ()
+        self,
+        outcome: CandidateOutcome[Result[CandidateT, ScoreT, BundleT]],
+        results: Sequence[Result[CandidateT, ScoreT, BundleT]] = (),
     ) -> PromotionT:
         """The outcome of the promotion."""
 
     # What all kinds share:
 
-    def _judge_in_turn(
-        self, candidates: Sequence[Sequence[FrozenTrial]]
-    ) -> tuple[list[ResultT], CandidateOutcome[ResultT] | None]:
-        """Judge one candidate after the other until one is settled or `looks` are spent.
+    def _promote_first(self, candidates: Sequence[Sequence[FrozenTrial]]) -> PromotionT:
+        """Judge the candidates in turn until one is settled or `looks` evaluations are spent.
 
-        Returns:
-            The results so far, and the outcome; None if every candidate failed.
+        If no candidate passes, that is appended to the slot's history.
         """
-        results: list[ResultT] = []
+        results: list[Result[CandidateT, ScoreT, BundleT]] = []
         for trials in candidates:
-            outcome = self._judge(trials, thorough=not results)
-            results += [outcome.result] if outcome.result else []
-            if outcome.outcome is not None:
-                return results, outcome
-            if sum(result.is_scored for result in results) == self.looks:
+            # Slow checks give the best candidate a full report; for the others, one failed rule
+            # is enough.
+            judged = self._judge(self._read(trials), thorough=not results)
+            results += [judged.result] if judged.result else []
+            if judged.outcome is not None:
+                return self._promotion(judged, results)
+            if sum(result.look is not None for result in results) == self.looks:
                 break
-        return results, None
+        scored = [result for result in results if result.look is not None]
+        closest = scored[0] if scored else _closest(results)
+        reason = self._why_none(results, closest)
+        promotion = self._promotion(CandidateOutcome(closest, "none passes", reason), results)
+        if not self.dry_run:
+            self.registry.refuse(self.slot, reason, promotion.to_dict())
+        return promotion
 
-    def _judge(self, trials: Sequence[FrozenTrial], *, thorough: bool) -> CandidateOutcome[ResultT]:
+    def _judge_first_stage(
+        self,
+        candidate: CandidateT,
+        *,
+        thorough: bool,  # noqa: ARG002 (no check of all kinds is slow)
+    ) -> tuple[RuleFinding, ...]:
+        """Findings of the first stage. thorough: run slow checks even if a rule has failed."""
+        return judge(self.rules, candidate.evidence(), self.first_stage)
+
+    def _judge(
+        self, candidate: CandidateT, *, thorough: bool
+    ) -> CandidateOutcome[Result[CandidateT, ScoreT, BundleT]]:
         """Judge a candidate: the second stage only if it passes the first."""
-        candidate = self._read(trials)
         findings = self._judge_first_stage(candidate, thorough=thorough)
         if passed(findings):
             return self._challenge(candidate, findings)
         skipped = not_evaluated(self.rules, self.second_stage, NOT_SPENT)
-        return CandidateOutcome(self._result(candidate, (*findings, *skipped)))
+        return CandidateOutcome(GateResult(candidate, (*findings, *skipped)))
 
     def _challenge(
         self, candidate: CandidateT, findings: tuple[RuleFinding, ...]
-    ) -> CandidateOutcome[ResultT]:
+    ) -> CandidateOutcome[Result[CandidateT, ScoreT, BundleT]]:
         """Second stage: evaluate on unseen data, and promote if every rule is met."""
         draft = self._build(candidate, {})
-        known = (*findings, *not_evaluated(self.rules, self.second_stage, CHAMPION_ALREADY))
-        if self._is_champion(draft, self.champion):
-            return self._champion_already(self._result(candidate, known))
+        skipped = not_evaluated(self.rules, self.second_stage, CHAMPION_ALREADY)
+        known = GateResult[CandidateT, ScoreT, BundleT](candidate, (*findings, *skipped))
+        # The same weights under the same settings are not evaluated again: that would reveal
+        # nothing and could only replace the champion by itself.
+        if self._is_champion(draft, self._champion):
+            return self._champion_already(known)
         look, score = self._evaluate(candidate, draft)
+        # The comparison takes long, so it runs outside the registry's write lock; the lock's
+        # transaction checks that the champion is still the one compared with.
         for _ in range(MAX_COMPARISONS):
-            champion = self.champion
+            champion = self._champion
             if self._is_champion(draft, champion):  # promoted concurrently by another process
-                return self._champion_already(
-                    self._result(candidate, known, look=look, score=score)
-                )
+                return self._champion_already(dataclasses.replace(known, look=look, score=score))
             evidence, compared = self._compare(candidate, draft, look, score, champion)
             found = (*findings, *judge(self.rules, evidence, self.second_stage))
             gate = self._report(candidate, compared) | {
@@ -188,17 +213,18 @@ class Promoter(ABC, Generic[CandidateT, ScoreT, BundleT, ResultT, PromotionT]):
                 "findings": [finding.to_dict() for finding in found],
             }
             bundle = self._build(candidate, finite(gate))
-            result = self._result(candidate, found, look=look, score=compared, bundle=bundle)
             try:
-                return self._settle(result, champion)
+                return self._settle(GateResult(candidate, found, look, compared, bundle), champion)
             except ChampionMoved:
                 continue
         raise RunError(
-            f"the champion of {self.slot} changed {MAX_COMPARISONS} times while "
-            f"{self._result(candidate, known).name} was compared with it; try again"
+            f"the champion of {self.slot} changed {MAX_COMPARISONS} times while {candidate.name} "
+            "was compared with it; try again"
         )
 
-    def _settle(self, result: ResultT, champion: str | None) -> CandidateOutcome[ResultT]:
+    def _settle(
+        self, result: Result[CandidateT, ScoreT, BundleT], champion: str | None
+    ) -> CandidateOutcome[Result[CandidateT, ScoreT, BundleT]]:
         """Write the outcome to the registry.
 
         Args:
@@ -212,12 +238,11 @@ class Promoter(ABC, Generic[CandidateT, ScoreT, BundleT, ResultT, PromotionT]):
         if not (result.passes or is_challenger):
             return CandidateOutcome(result)
         assert result.bundle is not None
-        reason = f"{result.name} of {self._name} met every rule{result.loosened}"
+        name = result.candidate.name
+        reason = f"{name} of {self._name} met every rule{result.loosened}"
         if is_challenger:
             why = next(one.explanation for one in result.findings if one.verdict == "defer")
-            reason = (
-                f"{result.name} met every rule that could be evaluated{result.loosened}, but {why}"
-            )
+            reason = f"{name} met every rule that could be evaluated{result.loosened}, but {why}"
         if self.dry_run:
             outcome: Outcome = "challenger" if is_challenger else "would promote"
             return CandidateOutcome(result, outcome, reason)
@@ -232,22 +257,18 @@ class Promoter(ABC, Generic[CandidateT, ScoreT, BundleT, ResultT, PromotionT]):
         version = self.registry.promote(self.slot, result.bundle, expected=champion, **written)
         return CandidateOutcome(result, "promoted", reason, version)
 
-    def _champion_already(self, result: ResultT) -> CandidateOutcome[ResultT]:
-        reason = f"{result.name} is the champion of {self.slot} already"
+    def _champion_already(
+        self, result: Result[CandidateT, ScoreT, BundleT]
+    ) -> CandidateOutcome[Result[CandidateT, ScoreT, BundleT]]:
+        reason = f"{result.candidate.name} is the champion of {self.slot} already"
         return CandidateOutcome(result, "champion already", reason)
 
-    def _finish(self, outcome: CandidateOutcome[ResultT], results: Sequence[ResultT]) -> PromotionT:
-        """The promotion; if no candidate passed, it is appended to the slot's history."""
-        promotion = self._promotion(outcome, results)
-        if promotion.outcome == "none passes" and not self.dry_run:
-            self.registry.refuse(self.slot, promotion.reason, promotion.to_dict())
-        return promotion
-
     def _fields(
-        self, outcome: CandidateOutcome[ResultT], results: Sequence[ResultT]
+        self,
+        outcome: CandidateOutcome[Result[CandidateT, ScoreT, BundleT]],
+        results: Sequence[Result[CandidateT, ScoreT, BundleT]],
     ) -> dict[str, Any]:
         """Fields of a `Promotion` that all kinds have."""
-        assert outcome.outcome is not None
         return {
             "outcome": outcome.outcome,
             "slot": self.slot,
@@ -255,9 +276,27 @@ class Promoter(ABC, Generic[CandidateT, ScoreT, BundleT, ResultT, PromotionT]):
             "reason": outcome.reason,
             "candidates": tuple(results),
             "chosen": outcome.result,
-            "champion_before": self.before,
-            "champion": self.champion,
+            "champion_before": self._before,
+            "champion": self._champion,
             "version": outcome.version,
             "dry_run": self.dry_run,
             "complete": self._complete,
         }
+
+
+def _closest(
+    results: Sequence[Result[CandidateT, ScoreT, BundleT]],
+) -> Result[CandidateT, ScoreT, BundleT]:
+    """The result that failed the fewest of the rules that all were judged by; ties: the first."""
+    common = set.intersection(
+        *(
+            {one.name for one in result.findings if one.verdict != NOT_EVALUATED}
+            for result in results
+        )
+    )
+    return min(
+        results,
+        key=lambda result: sum(
+            one.verdict == "fail" for one in result.findings if one.name in common
+        ),
+    )

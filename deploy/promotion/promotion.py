@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from deploy.promotion.rules import RuleFinding, loosened, passed
-from deploy.registry.bundle_files import StoredBundle, finite
+from deploy.registry.bundle_files import BundleT, finite
 from deploy.registry.records import CountedEvaluation
 
 Outcome = Literal[
@@ -21,33 +21,60 @@ Outcome = Literal[
     "no hold-out",
     "first stage",
 ]
+HEADLINES: Mapping[str, str] = {
+    "promoted": "Promoted: the candidate is the new champion",
+    "would promote": "It would be promoted",
+    "champion already": "It is the champion already",
+    "challenger": "Kept as a challenger",
+    "none passes": "No candidate passes",
+    "first stage": "First stage only: no hold-out evaluation",
+}
 KEPT_CANDIDATES = 20  # in the JSON of a promotion
 
 
-@dataclass(frozen=True, kw_only=True)
-class GateResult:
+class Candidate(Protocol):
+    """What may be promoted: a trial, or several together."""
+
+    @property
+    def trials(self) -> tuple[int, ...]:
+        """Numbers of its trials, best objective first."""
+
+    @property
+    def name(self) -> str:
+        """The candidate in words."""
+
+    @property
+    def objective(self) -> float:
+        """Its objective value in the search, to be maximised."""
+
+    def evidence(self) -> Any:
+        """The evidence for the first stage of the gate."""
+
+    def describe(self, score: Any) -> dict[str, Any]:
+        """Its own part of a result's JSON. score: None if it was not evaluated on unseen data."""
+
+
+CandidateT = TypeVar("CandidateT", bound=Candidate)
+ScoreT = TypeVar("ScoreT")
+
+
+@dataclass(frozen=True)
+class GateResult(Generic[CandidateT, ScoreT, BundleT]):
     """A candidate and the finding of every rule about it.
 
     Attributes:
-        trial: number of its (best) trial.
-        name: the candidate in words.
-        objective: its objective value in the search, to be maximised.
+        candidate: the candidate.
         findings: one per rule.
         look: the counted evaluation on unseen data, None if there was none.
+        score: the result of that evaluation.
         bundle: the bundle that would be deployed, None without such an evaluation.
     """
 
-    trial: int
-    name: str
-    objective: float
+    candidate: CandidateT
     findings: tuple[RuleFinding, ...]
     look: CountedEvaluation | None = None
-    bundle: StoredBundle[Any] | None = None
-
-    @property
-    def is_scored(self) -> bool:
-        """Whether the candidate was evaluated on unseen data."""
-        return self.look is not None
+    score: ScoreT | None = None
+    bundle: BundleT | None = None
 
     @property
     def passes(self) -> bool:
@@ -62,16 +89,17 @@ class GateResult:
     def to_dict(self) -> dict[str, Any]:
         """The result for JSON: plain numbers and text."""
         return {
-            "trial": self.trial,
-            "objective": self.objective,
+            "trial": self.candidate.trials[0],
+            "objective": self.candidate.objective,
             "passes": self.passes,
             "look": None if self.look is None else dataclasses.asdict(self.look),
             "bundle": None if self.bundle is None else self.bundle.hash,
             "findings": [finding.to_dict() for finding in self.findings],
+            **self.candidate.describe(self.score),
         }
 
 
-ResultT = TypeVar("ResultT", bound=GateResult)
+ResultT = TypeVar("ResultT", bound=GateResult[Any, Any, Any])
 
 
 @dataclass(frozen=True)
@@ -146,11 +174,11 @@ class Promotion(Generic[ResultT]):
             "were shown; nothing else was written"
         )
 
-    def headline(self, headlines: Mapping[str, str]) -> str:
-        """The headline of a report, given the headlines by outcome."""
-        return headlines.get(self.outcome, self.outcome) + (
-            " (limits loosened)" if self.loosened else ""
-        )
+    @property
+    def headline(self) -> str:
+        """The headline of a report."""
+        text = HEADLINES.get(self.outcome, self.outcome)
+        return f"{text} (limits loosened)" if self.loosened else text
 
     def to_dict(self) -> dict[str, Any]:
         """The promotion for JSON: plain numbers and text."""
@@ -170,7 +198,7 @@ class Promotion(Generic[ResultT]):
         content: dict[str, Any] = finite(
             {name: getattr(self, name) for name in names}
             | {
-                "trial": chosen.trial if chosen else None,
+                "trial": chosen.candidate.trials[0] if chosen else None,
                 "loosened": [one.name for one in chosen.findings if one.loosened] if chosen else [],
                 "candidates": [result.to_dict() for result in self.candidates[:KEPT_CANDIDATES]],
             }

@@ -73,16 +73,8 @@ class GateRule(Generic[EvidenceT]):
         """Whether a user's limit accepts candidates that the default limit refuses."""
         if self.default is None or not self.decides:
             return False
-        return (
-            self.limit > self.default
-            if self.comparison.startswith("<")
-            else self.limit < self.default
-        )
-
-    @property
-    def flag(self) -> str:
-        """The command-line flag that sets the limit."""
-        return f"--limit {self.name}={self.limit:g}"
+        upper = self.comparison.startswith("<")
+        return self.limit > self.default if upper else self.limit < self.default
 
 
 @dataclass(frozen=True)
@@ -116,49 +108,44 @@ class RuleFinding:
 
 def judge(
     rules: Sequence[GateRule[EvidenceT]], evidence: EvidenceT, stage: str
-) -> list[RuleFinding]:
+) -> tuple[RuleFinding, ...]:
     """Evaluate every rule of the stage. Rules that do not apply give no finding."""
-    findings = []
-    for rule in rules:
-        if rule.stage != stage:
-            continue
-        measured = rule.measure(evidence)
-        if measured is None:
-            continue
-        limit = rule.limit * measured.scale
-        verdict: RuleVerdict
-        if measured.value is None or not math.isfinite(measured.value):
-            verdict = "defer" if measured.defer else "fail"
-        else:
-            met = COMPARISONS[rule.comparison](measured.value, limit)
-            verdict = "pass" if met else "fail" if rule.decides else "told"
-        findings.append(
-            _finding(rule, measured.value, measured.scale, verdict, measured.explanation)
-        )
-    return findings
+    own = [(rule, rule.measure(evidence)) for rule in rules if rule.stage == stage]
+    return tuple(
+        _finding(rule, measured, _verdict(rule, measured))
+        for rule, measured in own
+        if measured is not None
+    )
 
 
-def _finding(
-    rule: GateRule[Any], value: float | None, scale: float, verdict: RuleVerdict, explanation: str
-) -> RuleFinding:
+def _verdict(rule: GateRule[Any], measured: Measured) -> RuleVerdict:
+    if measured.value is None or not math.isfinite(measured.value):
+        return "defer" if measured.defer else "fail"
+    met = COMPARISONS[rule.comparison](measured.value, rule.limit * measured.scale)
+    return "pass" if met else "fail" if rule.decides else "told"
+
+
+def _finding(rule: GateRule[Any], measured: Measured, verdict: RuleVerdict) -> RuleFinding:
+    default = rule.limit if rule.default is None else rule.default
     return RuleFinding(
         name=rule.name,
         stage=rule.stage,
-        value=value,
+        value=measured.value,
         comparison=rule.comparison,
-        limit=rule.limit * scale,
+        limit=rule.limit * measured.scale,
         verdict=verdict,
-        explanation=explanation,
-        flag=rule.flag,
+        explanation=measured.explanation,
+        flag=f"--limit {rule.name}={rule.limit:g}",
         meaning=rule.meaning,
-        default=scale * (rule.limit if rule.default is None else rule.default),
+        default=default * measured.scale,
         loosened=rule.loosened,
     )
 
 
-def not_evaluated(rules: Sequence[GateRule[Any]], stage: str, why: str) -> list[RuleFinding]:
+def not_evaluated(rules: Sequence[GateRule[Any]], stage: str, why: str) -> tuple[RuleFinding, ...]:
     """Findings for the rules of a stage that was not reached."""
-    return [_finding(rule, None, 1.0, NOT_EVALUATED, why) for rule in rules if rule.stage == stage]
+    absent = Measured(None, why)
+    return tuple(_finding(rule, absent, NOT_EVALUATED) for rule in rules if rule.stage == stage)
 
 
 def loosened(findings: Iterable[Mapping[str, Any]]) -> str:
@@ -234,13 +221,11 @@ def parse_limits(texts: Sequence[str], example: str) -> dict[str, float]:
     """
     limits = {}
     for text in texts:
-        name, separator, number = text.partition("=")
+        name, _, number = text.partition("=")
         try:
-            limits[name.strip()] = float(number)
+            limits[name.strip()] = float(number)  # without "=", the number is "", a ValueError
         except ValueError as error:
             raise InputError(
                 f"--limit {text!r} is not of the form NAME=NUMBER, like {example}"
             ) from error
-        if not separator:
-            raise InputError(f"--limit {text!r} is not of the form NAME=NUMBER, like {example}")
     return limits

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import optuna
 from optuna.artifacts import FileSystemArtifactStore, upload_artifact
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import create_engine, inspect
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from deploy.registry.bundle_files import MEMBERS_FILE, sha256
@@ -95,18 +95,47 @@ def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> 
         InputError: there is no such storage or study, sweepd did not create it, or the folder with
             the weights of its complete trials is missing.
     """
-    shown = hide_password(storage)
+    name, attributes, trials = _load_study(name, storage)
+    if SPEC_KEY not in attributes:
+        raise InputError(f"study {name!r} was not made by sweepd train: it has no description")
     try:
-        url = make_url(storage)
-    except (ArgumentError, ValueError) as error:  # ValueError: the port is not a number
+        spec = StudySpec.from_json(attributes[SPEC_KEY])
+    except InputError as error:
+        raise InputError(f"--study-name {name}: {error}") from error
+    complete = [
+        trial
+        for trial in trials
+        if trial.state == TrialState.COMPLETE and math.isfinite(objective_of(trial))
+    ]
+    folder = study_folder(storage, attributes, runs_dir)
+    if complete and not folder.is_dir():
         raise InputError(
-            f"--storage {shown} is not a database URL like sqlite:///runs/sweepd.db"
-        ) from error
-    if url.get_backend_name() == "sqlite" and (not url.database or not Path(url.database).exists()):
-        raise InputError(
-            f"--storage {shown} does not exist; name the database of a study, or start one with "
-            "sweepd train"
+            f"study {name!r} has no files: {folder} does not exist; name the folder that holds "
+            f"{folder.name}: --runs-dir"
         )
+    return FoundStudy(
+        name=name,
+        storage=storage,
+        uid=str(attributes.get(UID_KEY, "")),
+        run_dir=folder,
+        spec=spec,
+        trials=tuple(sorted(complete, key=lambda trial: (-objective_of(trial), trial.number))),
+        finished=sum(trial.state.is_finished() for trial in trials),
+        runs_dir=None if folder == study_folder(storage, attributes) else folder.parent,
+    )
+
+
+def objective_of(trial: FrozenTrial) -> float:
+    """The trial's objective value, NaN if it has none; those of `FoundStudy.trials` are finite."""
+    return math.nan if trial.value is None else float(trial.value)
+
+
+def _load_study(
+    name: str | None, storage: str
+) -> tuple[str, Mapping[str, Any], Sequence[FrozenTrial]]:
+    """Name, attributes and trials of a study in the database; raises like `find_study`."""
+    shown = hide_password(storage)
+    url = _existing_database(storage)
     engine: dict[str, Any] = (
         {"connect_args": {"timeout": 60.0}} if url.get_backend_name() == "sqlite" else {}
     )
@@ -122,8 +151,7 @@ def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> 
             asked = f"--study-name {name!r} is not in" if name else "name a study of"
             raise InputError(f"{asked} {shown}; there are: {', '.join(names[:8]) or 'none'}")
         study = optuna.load_study(study_name=name, storage=database)
-        attributes = study.user_attrs
-        trials = study.get_trials(deepcopy=False)
+        return name, study.user_attrs, study.get_trials(deepcopy=False)
     except (
         SQLAlchemyError,
         optuna.exceptions.StorageInternalError,
@@ -133,59 +161,54 @@ def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> 
         raise InputError(
             f"--storage {shown} cannot be used ({str(error).splitlines()[0]})"
         ) from error
-    if SPEC_KEY not in attributes:
-        raise InputError(f"study {name!r} was not made by sweepd train: it has no description")
+
+
+def _existing_database(storage: str) -> URL:
+    """The parsed URL; InputError if it is none, or names an SQLite file that does not exist."""
+    shown = hide_password(storage)
     try:
-        spec = StudySpec.from_json(attributes[SPEC_KEY])
-    except InputError as error:
-        raise InputError(f"--study-name {name}: {error}") from error
-    complete = [
-        trial
-        for trial in trials
-        if trial.state == TrialState.COMPLETE
-        and trial.value is not None
-        and np.isfinite(trial.value)
-    ]
-    best_first = sorted(complete, key=lambda trial: (-float(trial.value or 0.0), trial.number))
-    folder = study_folder(storage, attributes, runs_dir)
-    if complete and not folder.is_dir():
-        where = f"{folder} does not exist; name the folder that holds {folder.name}: --runs-dir"
-        raise InputError(f"study {name!r} has no files: {where}")
-    return FoundStudy(
-        name=name,
-        storage=storage,
-        uid=str(attributes.get(UID_KEY, "")),
-        run_dir=folder,
-        spec=spec,
-        trials=tuple(best_first),
-        finished=sum(trial.state.is_finished() for trial in trials),
-        runs_dir=None if folder == study_folder(storage, attributes) else folder.parent,
-    )
+        url = make_url(storage)
+    except (ArgumentError, ValueError) as error:  # ValueError: the port is not a number
+        raise InputError(
+            f"--storage {shown} is not a database URL like sqlite:///runs/sweepd.db"
+        ) from error
+    if url.get_backend_name() == "sqlite" and (not url.database or not Path(url.database).exists()):
+        raise InputError(
+            f"--storage {shown} does not exist; name the database of a study, or start one with "
+            "sweepd train"
+        )
+    return url
 
 
-def scored_weights(record: TrialRecord, run_dir: Path, faults: list[str]) -> bytes | None:
-    """Return the content of a trial's weights file, if it is what was scored.
+def scored_weights(record: TrialRecord, run_dir: Path) -> bytes:
+    """Return the content of a trial's weights file, checked to be what was scored.
 
     Args:
         record: record of the trial.
         run_dir: folder of the study.
-        faults: receives a sentence if the file cannot be used; None is returned then.
+
+    Raises:
+        InputError: the file was not recorded, cannot be read, or has changed.
     """
     if record.members is None:
-        faults.append(f"the trial did not record its {MEMBERS_FILE}")
-        return None
+        raise InputError(f"the trial did not record its {MEMBERS_FILE}")
     path = run_dir / record.members.path
     try:
         content = path.read_bytes()
     except OSError as error:
-        faults.append(f"its weights {path} cannot be read: {error.strerror or error}")
-        return None
+        raise InputError(f"its weights {path} cannot be read: {error.strerror or error}") from error
     if sha256(content) != record.members.sha256:
-        faults.append(
+        raise InputError(
             f"its weights {path} are not the bytes that were scored (their sha256 has changed)"
         )
-        return None
     return content
+
+
+def unrecorded(record: TrialRecord, names: Sequence[str]) -> list[str]:
+    """A sentence for each of these fields that the trial did not record."""
+    return [
+        f"the trial did not record its {name}" for name in names if getattr(record, name) is None
+    ]
 
 
 def attach(study: FoundStudy, paths: Sequence[Path]) -> None:

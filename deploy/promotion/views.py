@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.columns import Columns
@@ -12,10 +12,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from deploy.promotion.findings import short
-from deploy.promotion.promotion import Outcome, Promotion
+from deploy.promotion.findings import findings_table, short, stage_text
+from deploy.promotion.promotion import Outcome, Promotion, ResultT
 from deploy.registry.bundle_files import NAME_DIGITS
-from envs.support.formatting import minute
+from envs.support.formatting import counted, minute
 
 HEADLINES: Mapping[Outcome, tuple[str, str]] = {
     "promoted": ("PROMOTED", "bold green"),
@@ -27,6 +27,65 @@ HEADLINES: Mapping[Outcome, tuple[str, str]] = {
     "no hold-out": ("NO HOLD-OUT", "bold yellow"),
     "first stage": ("FIRST STAGE", "bold yellow"),
 }
+
+
+SHOWN_CANDIDATES = 8
+
+
+def promotion_view(
+    promotion: Promotion[ResultT],
+    *,
+    cells: Callable[[ResultT], Mapping[str, str]],
+    score: Callable[[ResultT], RenderableType],
+    note: str,
+) -> RenderableType:
+    """The whole report of a promotion.
+
+    Args:
+        promotion: the promotion.
+        cells: a candidate's columns in the table of candidates.
+        score: a view of an evaluation on unseen data, for results with one.
+        note: a remark below the verdict.
+    """
+    parts: list[RenderableType] = []
+    chosen = promotion.chosen
+    if promotion.candidates:
+        parts.append(candidates_table(promotion, cells))
+    if chosen is not None:
+        name = chosen.candidate.name
+        title = f"{name[:1].upper()}{name[1:]}"
+        if chosen.look is not None:
+            title += f", {chosen.findings[-1].stage} evaluation {chosen.look.number}"
+        parts.append(findings_table(title, chosen.findings))
+        if chosen.score is not None:
+            parts.append(score(chosen))
+    parts.append(verdict_panel(promotion, note))
+    return Group(*parts)
+
+
+def candidates_table(
+    promotion: Promotion[ResultT], cells: Callable[[ResultT], Mapping[str, str]]
+) -> Table:
+    """The best candidates with their results in each stage."""
+    table = Table(
+        title=f"Candidates of study {promotion.study} for slot {promotion.slot}",
+        title_justify="left",
+    )
+    shown = promotion.candidates[:SHOWN_CANDIDATES]
+    stages = list(dict.fromkeys(finding.stage for finding in shown[0].findings))
+    for name in cells(shown[0]):
+        table.add_column(name, justify="right")
+    for stage in stages:
+        table.add_column(stage)
+    for one in shown:
+        table.add_row(*cells(one).values(), *(stage_text(one.findings, stage) for stage in stages))
+    left, unread = (
+        promotion.complete - len({trial for one in some for trial in one.candidate.trials})
+        for some in (shown, promotion.candidates)
+    )
+    if left > 0:
+        table.caption = f"{counted(left, 'more complete trial')}, {unread} not evaluated"
+    return table
 
 
 def verdict_panel(promotion: Promotion[Any], note: str = "") -> Panel:

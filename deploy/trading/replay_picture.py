@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from deploy.market.bundle import Bundle
-from deploy.market.promote import name_trials
+from deploy.market.candidates import name_trials
 from deploy.market.scoring import Score
 from envs.crypto.scoring.metrics import equity
 from envs.support.files import write_atomic

@@ -54,7 +54,12 @@ def judge(folder: Path, kind: str, seed: int) -> dict[str, Any]:
     best = read_candidate([study.trials[0]], study, search)
     bundle = build_bundle(best, study, bars, holdout, gate={})
     score = next(
-        (one.score for one in promotion.candidates if one.trials == best.trials and one.score), None
+        (
+            one.score
+            for one in promotion.candidates
+            if one.candidate.trials == best.trials and one.score
+        ),
+        None,
     )
     metrics = (score or score_bundle(bundle, bars, window_of(holdout))).metrics
     ahead = float(np.mean([one.information_ratio for one in best.paths]))

@@ -82,7 +82,7 @@ def test_the_end_of_a_study_promotes_reports_and_records_a_game(
         "PROMOTED",
         "beats-baselines",
         "random",
-        "evaluation 2 on this panel",
+        "panel evaluation 2",
         f"sweepd play {SLOT}",
         "the champion",
     ):

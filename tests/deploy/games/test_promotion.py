@@ -394,7 +394,7 @@ def test_as_good_is_not_better(tmp_path: Path, registry: Registry) -> None:
     twice = tuple(2.0 * value for value in GOOD)  # other weights, the same actions
     equal = promote(study_of(tmp_path / "b", [twice]), registry)
     assert equal.outcome == "none passes"
-    assert equal.chosen.panel.champion.difference.mean == 0.0
+    assert equal.chosen.score.champion.difference.mean == 0.0
     assert "the champion rightly stays" in equal.reason
 
 

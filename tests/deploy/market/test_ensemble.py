@@ -330,7 +330,7 @@ def test_the_best_trials_are_promoted_together(
     promotion = run(fake, registry, ensemble=2)
     assert promotion.outcome == "promoted"
     assert promotion.chosen is not None
-    assert promotion.chosen.trials == (1, 2)
+    assert promotion.chosen.candidate.trials == (1, 2)
     assert "ensemble of trials 1 and 2" in promotion.reason
     assert promotion.champion is not None
     bundle = registry.bundle(promotion.champion, Bundle)
@@ -413,11 +413,11 @@ def test_the_luck_of_several_is_that_of_the_luckiest_times_what_diversification_
     assert together.diversification == pytest.approx([ratio])
     assert 1.3 < ratio < 1.45  # independent noise
     candidate = read_candidate(study.trials[:2], study, search)
-    own, best = candidate.selection.deflation, search.deflation(1)
+    own, best = candidate.selection.deflation, search.deflate(search.backtests[1])
     assert own is not None
     assert best is not None
     assert own.luck == pytest.approx(ratio * best.luck, rel=1e-12)
-    assert own.moments.sharpe <= ratio * max(search.sharpes[:, 0]) * (
+    assert own.moments.sharpe <= ratio * max(search.returns.sharpes[:, 0]) * (
         1 + 1e-12
     )  # what the bound rests on
     assert min(path.trades for path in candidate.paths) == min(

@@ -74,7 +74,11 @@ def test_the_best_trial_is_promoted_with_the_bytes_that_were_scored(
     best = fake.add(2.0, fake.contrarian())
     fake.add(9.0, fake.idle(), state=TrialState.PRUNED)
     promotion = run(fake, registry)
-    assert (promotion.outcome, promotion.chosen.trial, promotion.version) == ("promoted", best, 1)  # type: ignore[union-attr]
+    assert (promotion.outcome, promotion.chosen.candidate.trials[0], promotion.version) == (
+        "promoted",
+        best,
+        1,
+    )  # type: ignore[union-attr]
     assert promotion.champion == registry.slot(SLOT).champion
     assert promotion.champion is not None
     bundle = registry.bundle(promotion.champion, Bundle)
@@ -218,7 +222,7 @@ def test_looks_are_limited_and_the_next_candidate_gets_one_only_when_asked(
     promotion = run(fake, registry, looks=2)
     assert promotion.outcome == "promoted"
     assert promotion.chosen is not None
-    assert promotion.chosen.trial == good
+    assert promotion.chosen.candidate.trials[0] == good
     assert promotion.looks == 2
     assert promotion.candidates[0].look is not None
     assert promotion.candidates[0].look.repeated  # its number was known
