@@ -29,7 +29,9 @@ from agents.algorithms.off_policy import Figures, OffPolicy
 from agents.algorithms.off_policy_params import D3QNParams
 from agents.engine.replay import Batch
 from agents.networks.shape import Shape
-from agents.networks.stacked import Stack, StateDict
+from agents.networks.stacked import Stack
+from agents.networks.weights import StateDict
+from envs.core.streams import derive_seed
 
 __all__ = ["D3QN", "D3QNParams", "D3QNStats"]
 
@@ -162,7 +164,7 @@ class D3QN(OffPolicy):
         state_std: Tensor,
     ) -> None:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.manual_seed(derive_seed(seed, "weights"))
             given = dict(_module(self.shape).state_dict())
         columns = self.shape.state_dim
         given |= {"state_avg": state_avg[:columns], "state_std": state_std[:columns]}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -23,10 +23,10 @@ from torch import Tensor, nn
 
 from agents.algorithms.elegantrl_kinds import kind_of
 from agents.algorithms.off_policy_params import SACParams
-from agents.engine.learner import Act, StateDict
-from agents.engine.program import Member, Program
+from agents.engine.program import Act, Member, Program
 from agents.networks.shape import Shape
-from envs.core.streams import Streams
+from agents.networks.weights import StateDict
+from envs.core.streams import Streams, derive_seed
 from envs.core.vec_env import VecEnv
 from envs.support.errors import InputError
 
@@ -58,6 +58,8 @@ class ElegantAgents(Program):
             these actions.
     """
 
+    stats_type = ElegantStats
+
     def __init__(self, shape: Shape, device: torch.device | str = "cpu") -> None:
         self.kind = kind_of(shape.algorithm)
         agent_class = self.kind.discrete if shape.discrete else self.kind.continuous
@@ -79,16 +81,13 @@ class ElegantAgents(Program):
         self.buffers: list[ReplayBuffer | None] = [None] * shape.slots
         self._template = _networks(self._make(self.params_type(), 0))
 
-    def act_fn(self, slots: Sequence[int] | None = None) -> Act:
-        """See `Learner.act_fn`. Empty slots return 0, or the first option."""
-        chosen = list(range(self.shape.slots)) if slots is None else list(slots)
-        networks = [
-            copy.deepcopy(self.agents[slot].act) if self.agents[slot] else None for slot in chosen
-        ]
+    def act_fn(self) -> Act:
+        """See `Program.act_fn`. Empty slots return 0, or the first option."""
+        networks = [copy.deepcopy(agent.act) if agent else None for agent in self.agents]
 
         @torch.no_grad()
         def act(obs: Tensor) -> Tensor:
-            rows = obs.view(len(chosen), -1, obs.shape[-1])
+            rows = obs.view(len(networks), -1, obs.shape[-1])
             return torch.cat(
                 [self._greedy(net, own) for net, own in zip(networks, rows, strict=True)]
             )
@@ -96,7 +95,7 @@ class ElegantAgents(Program):
         return act
 
     def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
-        """See `Learner.export_member`.
+        """See `Program.export_member`.
 
         The actors of DDPG and TD3 have no standard deviation; they get that of their exploration as
         `action_std_log`. Such an actor is an `ActorPPO` that acts the same.
@@ -303,7 +302,7 @@ class ElegantAgents(Program):
     def _fresh(
         self, slot: int, params: Any, seed: int, state_avg: Tensor, state_std: Tensor
     ) -> None:
-        self._occupy_agent(slot, params, seed)
+        self._occupy_agent(slot, params, derive_seed(seed, "weights"))
         for network in _networks(self.agents[slot]).values():
             network.get_parameter("state_avg").data.copy_(state_avg)
             network.get_parameter("state_std").data.copy_(state_std)

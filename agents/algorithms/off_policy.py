@@ -12,14 +12,13 @@ and is not updated again.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from agents.engine.learner import Act
-from agents.engine.program import Member, Program, check_tensors
+from agents.engine.program import Act, Member, Program, check_tensors
 from agents.engine.replay import Batch, ReplayBuffers
 from agents.networks.optimizer import FlatAdam
 from agents.networks.shape import Shape
@@ -37,8 +36,6 @@ class OffPolicy(Program):
         networks: by name.
         replay: the members' replay buffers.
     """
-
-    stats_type: type[Any]
 
     def __init__(
         self,
@@ -135,16 +132,15 @@ class OffPolicy(Program):
 
     @abstractmethod
     def _policy(self, networks: Mapping[str, Stack], obs: Tensor) -> Tensor:
-        """Return deterministic actions in the environment's form at obs (k, rows, obs_dim)."""
+        """Return deterministic actions in the environment's form at obs (G, rows, obs_dim)."""
 
-    def act_fn(self, slots: Sequence[int] | None = None) -> Act:
-        """See `Learner.act_fn`."""
-        chosen = list(range(self.shape.slots)) if slots is None else list(slots)
-        networks = {name: network.taken(chosen) for name, network in self.networks.items()}
+    def act_fn(self) -> Act:
+        """See `Program.act_fn`."""
+        networks = {name: network.copy() for name, network in self.networks.items()}
 
+        @torch.no_grad()
         def act(obs: Tensor) -> Tensor:
-            with torch.no_grad():
-                return self._policy(networks, obs.view(len(chosen), -1, obs.shape[-1]))
+            return self._policy(networks, obs.view(self.shape.slots, -1, obs.shape[-1]))
 
         return act
 

@@ -27,8 +27,8 @@ and is not updated again; its rows continue with finite actions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,15 +36,15 @@ from torch import Tensor
 from agents.algorithms.popart import scale_values
 from agents.algorithms.ppo_params import PPOParams
 from agents.engine.acting import Actors
-from agents.engine.population import Population, StateDict
-from agents.engine.program import Member, Program, Supported, check_tensors
+from agents.engine.population import Population
+from agents.engine.program import Member, Program, Supported
 from agents.engine.rollout import Rollout
 from agents.engine.transitions import Transitions
 from agents.networks.distributions import Distribution, distribution_of
 from agents.networks.mlp import Activations, Backward, forward
 from agents.networks.optimizer import Adam
 from agents.networks.shape import Shape
-from agents.networks.weights import new_gradients
+from agents.networks.weights import StateDict, new_gradients
 from envs.core.streams import derive_seed
 from envs.core.vec_env import VecEnv
 
@@ -146,6 +146,7 @@ class PPO(Program):
 
     algorithm = "ppo"
     params_type = PPOParams
+    stats_type = RolloutStats
     supports = Supported(
         masks=True, absent_agents=True, multi_discrete=True, images=True, recurrent=True
     )
@@ -299,24 +300,23 @@ class PPO(Program):
 
     # Acting, import and export.
 
-    def act_fn(self, slots: Sequence[int] | None = None) -> Actors:
-        """See `Learner.act_fn`."""
-        chosen = list(range(self.shape.slots)) if slots is None else list(slots)
+    def act_fn(self) -> Actors:
+        """See `Program.act_fn`."""
         population = self.population
         return Actors(
-            replace(self.shape, slots=len(chosen)),
-            population.flat[:, chosen].clone(),
-            population.state_avg[chosen].clone(),
-            population.state_std[chosen].clone(),
+            self.shape,
+            population.flat.clone(),
+            population.state_avg.clone(),
+            population.state_std.clone(),
         )
 
     def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
-        """See `Learner.export_member`; `agents.policy.frozen` saves and runs the actor."""
+        """See `Program.export_member`; `agents.policy.frozen` saves and runs the actor."""
         self._member(slot)
         return self.population.export_member(slot)
 
     def import_actor(self, slot: int, actor: Mapping[str, Tensor]) -> None:
-        """See `Learner.import_actor`."""
+        """See `Program.import_actor`."""
         _, critic = self.export_member(slot)
         columns = actor["state_avg"].numel()
         for name in ("state_avg", "state_std"):
@@ -326,20 +326,21 @@ class PPO(Program):
     # Members' states.
 
     def begin(self, obs: Tensor, slots: Sequence[int] | None = None) -> None:
-        """See `Learner.begin`. Recurrent states start at zero."""
+        """See `Program.begin`. Recurrent states start at zero."""
         super().begin(obs, slots)
         for slot in range(self.shape.slots) if slots is None else slots:
             if self.members[slot] is not None:
                 self._memory(slot).zero_()
 
     def set_member(self, slot: int, state: Mapping[str, Tensor]) -> None:
-        """See `Learner.set_member`."""
+        """See `Program.set_member`."""
         super().set_member(slot, _in_current_layout(state))
 
     def _fresh(
         self, slot: int, params: PPOParams, seed: int, state_avg: Tensor, state_std: Tensor
     ) -> None:
-        self.population.new_member(slot, seed, params.initial_log_std, state_avg, state_std)
+        weights_seed = derive_seed(seed, "weights")
+        self.population.new_member(slot, weights_seed, params.initial_log_std, state_avg, state_std)
         if params.popart_beta > 0:
             self.population.value_std[slot] = 0  # no returns are known yet
 
@@ -349,8 +350,7 @@ class PPO(Program):
         self.optimizer.reset(slot)
         self._memory(slot).zero_()
 
-    def _save(self, slot: int) -> dict[str, Tensor]:
-        """Return views of the member's tensors."""
+    def _save(self, slot: int) -> StateDict:
         population, optimizer = self.population, self.optimizer
         memory = {"memory": self._memory(slot)} if self.shape.recurrent else {}
         return {
@@ -364,13 +364,6 @@ class PPO(Program):
             "value_avg": population.value_avg[slot],
             "value_std": population.value_std[slot],
         }
-
-    def _check_state(self, slot: int, state: Mapping[str, Tensor]) -> None:
-        check_tensors(self._save(slot), state)
-
-    def _load(self, slot: int, state: Mapping[str, Tensor], params: Any) -> None:  # noqa: ARG002
-        for name, target in self._save(slot).items():
-            target.copy_(state[name])
 
     def _occupy(self, slot: int, member: Member) -> None:
         super()._occupy(slot, member)

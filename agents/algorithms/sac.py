@@ -30,7 +30,9 @@ from agents.engine.replay import Batch
 from agents.networks.distributions import HALF_LOG_2PI
 from agents.networks.optimizer import FlatAdam
 from agents.networks.shape import Shape
-from agents.networks.stacked import Stack, StateDict
+from agents.networks.stacked import Stack
+from agents.networks.weights import StateDict
+from envs.core.streams import derive_seed
 
 __all__ = ["SAC", "SACParams", "SACStats"]
 
@@ -84,7 +86,7 @@ class SAC(OffPolicy):
         super().__init__(shape, place, networks, shape.action_dim, discrete=False)
 
     def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
-        """See `Learner.export_member`; the actor is an `ActorSAC`, the critic a `CriticTwin`."""
+        """See `Program.export_member`; the actor is an `ActorSAC`, the critic a `CriticTwin`."""
         self._member(slot)
         return self.actor.export_member(slot), self.critic.export_member(slot)
 
@@ -175,7 +177,7 @@ class SAC(OffPolicy):
         self, slot: int, params: SACParams, seed: int, state_avg: Tensor, state_std: Tensor
     ) -> None:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.manual_seed(derive_seed(seed, "weights"))
             actor, critic = (dict(module.state_dict()) for module in _modules(self.shape))
         columns = self.shape.state_dim
         actor |= {"state_avg": state_avg[:columns], "state_std": state_std[:columns]}

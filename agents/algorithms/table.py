@@ -11,15 +11,13 @@ from typing import Any
 
 import torch
 
-from agents.algorithms.d3qn import D3QN, D3QNParams, D3QNStats
-from agents.algorithms.elegantrl_agents import ElegantAgents, ElegantStats
+from agents.algorithms.d3qn import D3QN
+from agents.algorithms.elegantrl_agents import ElegantAgents
 from agents.algorithms.elegantrl_kinds import KINDS, PREFIX, AgentKind, kind_of
-from agents.algorithms.heuristic import HeuristicParams, Heuristics, HeuristicStats
+from agents.algorithms.heuristic import Heuristics
 from agents.algorithms.ppo import PPO
-from agents.algorithms.ppo_params import PPOParams
-from agents.algorithms.sac import SAC, SACParams, SACStats
-from agents.engine.learner import Learner
-from agents.engine.program import Supported
+from agents.algorithms.sac import SAC
+from agents.engine.program import Program, Supported
 from agents.networks.shape import Shape
 from envs.support.errors import InputError
 
@@ -30,7 +28,7 @@ class Algorithm:
 
     Attributes:
         name: as in `--algo`.
-        learner: constructs a program from a shape and a device.
+        learner: the class of its programs, constructed from a shape and a device.
         shape: fields of `Shape` that a search may vary, with their defaults.
         params: dataclass of its hyperparameters, with their defaults.
         curves: statistics of a rollout to record, by name.
@@ -49,7 +47,7 @@ class Algorithm:
     """
 
     name: str
-    learner: Callable[[Shape, torch.device], Learner]
+    learner: Callable[[Shape, torch.device], Program]
     shape: Mapping[str, int]
     params: Callable[..., Any]
     curves: tuple[str, ...]
@@ -76,28 +74,41 @@ def _curves(stats: type[Any]) -> tuple[str, ...]:
     return tuple(name for name in stats._fields if name != "updates")
 
 
-def _elegant(name: str, kind: AgentKind) -> Algorithm:
-    discrete, continuous = kind.discrete is not None, kind.continuous is not None
-    if kind.replays:
-        shape, horizon, num_envs = OFF_POLICY_SHAPE, 16, 4
-    else:
-        shape, horizon, num_envs = ON_POLICY_SHAPE, 64, None
+def _algorithm(program: type[Program], shape: Mapping[str, int], **fields: Any) -> Algorithm:
+    """Return the entry of a program that learns one algorithm, with these other fields."""
+    fields = {"curves": _curves(program.stats_type), **fields}
     return Algorithm(
-        name,
-        ElegantAgents,
-        shape,
-        kind.params,
-        _curves(ElegantStats),
-        ElegantAgents.supports,
-        discrete=discrete,
-        continuous=continuous,
-        horizon=horizon,
-        num_envs=num_envs,
-        frozen=not kind.own_network,
-        deployed=not kind.own_network,
+        program.algorithm, program, shape, program.params_type, supports=program.supports, **fields
     )
 
 
+def _elegant(name: str, kind: AgentKind) -> Algorithm:
+    """Return the entry of one of ElegantRL's agents."""
+    sizes: dict[str, Any] = {"shape": ON_POLICY_SHAPE}
+    if kind.replays:
+        sizes = {"shape": OFF_POLICY_SHAPE, "horizon": 16, "num_envs": 4}
+    return Algorithm(
+        name,
+        ElegantAgents,
+        params=kind.params,
+        curves=_curves(ElegantAgents.stats_type),
+        supports=ElegantAgents.supports,
+        discrete=kind.discrete is not None,
+        continuous=kind.continuous is not None,
+        frozen=not kind.own_network,
+        deployed=not kind.own_network,
+        **sizes,
+    )
+
+
+ON_POLICY_SHAPE = {"net_width": 64, "net_depth": 2, "minibatch": 512, "epochs": 8}
+OFF_POLICY_SHAPE = {
+    "net_width": 64,
+    "net_depth": 2,
+    "minibatch": 128,
+    "updates": 32,
+    "buffer": 65_536,
+}
 PPO_CURVES = (
     "reward",
     "value_loss",
@@ -107,58 +118,21 @@ PPO_CURVES = (
     "entropy",
     "std",
 )
-ON_POLICY_SHAPE = {"net_width": 64, "net_depth": 2, "minibatch": 512, "epochs": 8}
-OFF_POLICY_SHAPE = {
-    "net_width": 64,
-    "net_depth": 2,
-    "minibatch": 128,
-    "updates": 32,
-    "buffer": 65_536,
-}
-ALGORITHMS = {
-    "ppo": Algorithm(
-        "ppo",
+_STACKED = (
+    _algorithm(
         PPO,
         ON_POLICY_SHAPE,
-        PPOParams,
-        PPO_CURVES,
-        PPO.supports,
+        curves=PPO_CURVES,
         discrete=True,
         continuous=True,
         markets=True,
         extras={"recurrent": "", "bptt": 16},
     ),
-    "sac": Algorithm(
-        "sac",
-        SAC,
-        OFF_POLICY_SHAPE,
-        SACParams,
-        _curves(SACStats),
-        SAC.supports,
-        discrete=False,
-        continuous=True,
-        horizon=16,
-        num_envs=4,
-    ),
-    "d3qn": Algorithm(
-        "d3qn",
-        D3QN,
-        OFF_POLICY_SHAPE,
-        D3QNParams,
-        _curves(D3QNStats),
-        D3QN.supports,
-        discrete=True,
-        continuous=False,
-        horizon=16,
-        num_envs=8,
-    ),
-    "heuristic": Algorithm(
-        "heuristic",
+    _algorithm(SAC, OFF_POLICY_SHAPE, discrete=False, continuous=True, horizon=16, num_envs=4),
+    _algorithm(D3QN, OFF_POLICY_SHAPE, discrete=True, continuous=False, horizon=16, num_envs=8),
+    _algorithm(
         Heuristics,
         {},
-        HeuristicParams,
-        _curves(HeuristicStats),
-        Supported(multi_discrete=True),
         discrete=True,
         continuous=False,
         horizon=1,
@@ -167,7 +141,10 @@ ALGORITHMS = {
         frozen=False,
         games=("bucket-brigade",),
     ),
-} | {PREFIX + name: _elegant(PREFIX + name, kind) for name, kind in KINDS.items()}
+)
+ALGORITHMS = {entry.name: entry for entry in _STACKED} | {
+    PREFIX + name: _elegant(PREFIX + name, kind) for name, kind in KINDS.items()
+}
 
 
 def get_algorithm(name: str) -> Algorithm:

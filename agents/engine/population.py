@@ -12,10 +12,8 @@ from torch import Tensor, nn
 from agents.networks.convolution import layers, pixels
 from agents.networks.normaliser import checked_normaliser
 from agents.networks.shape import Shape
-from agents.networks.weights import Leaves, flat_size, leaf_views
+from agents.networks.weights import Leaves, StateDict, flat_size, leaf_views
 from envs.support.errors import InputError
-
-StateDict = dict[str, Tensor]
 
 
 class Population:

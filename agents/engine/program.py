@@ -1,9 +1,13 @@
-"""The base class of trained algorithms: slots, members, checkpoints and the training loop.
+"""The base class of all algorithms: slots, members, checkpoints and the training loop.
 
-A program trains `shape.slots` members (G of them) as one batched computation. Each slot holds a
-member or is empty. An algorithm (`agents.algorithms.ppo`, `sac`, `d3qn`, `elegantrl_agents`)
-subclasses `Program` and implements its abstract methods: networks of a member, a rollout, and the
-gradient steps that follow it.
+A program trains `shape.slots` members (G of them) as one batched computation on one vectorized
+environment. Training advances by rollouts: `horizon` steps of every environment, then the gradient
+steps that follow them. Between rollouts, a member can be saved as a flat dict of tensors and
+restored into any slot of a program of the same shape.
+
+An algorithm (`agents.algorithms.ppo`, `sac`, `d3qn`, `elegantrl_agents`, `heuristic`) subclasses
+`Program` and implements its abstract methods: networks of a member, a rollout, and the gradient
+steps that follow it.
 """
 
 from __future__ import annotations
@@ -19,9 +23,12 @@ from torch import Tensor
 from agents.engine.hyperparameters import Hyperparameters
 from agents.networks.normaliser import checked_normaliser
 from agents.networks.shape import Shape, env_fields
+from agents.networks.weights import StateDict
 from envs.core.streams import Streams, derive_seed
 from envs.core.vec_env import VecEnv
 from envs.support.errors import InputError
+
+Act = Callable[[Tensor], Tensor]
 
 
 @dataclass
@@ -91,7 +98,11 @@ class Supported:
 
 
 class Program(ABC):
-    """A program of `shape.slots` members; it implements `agents.engine.learner.Learner`.
+    """A program of `shape.slots` members, constructed as `program(shape, device)`.
+
+    A slot is empty until `add_member` or `set_member` fills it. Empty slots take part in the
+    computation with dummy weights. A member's numbers do not depend on its slot or on the other
+    members.
 
     Attributes:
         obs: (G * num_envs, obs_dim), the current observations of all rows.
@@ -102,6 +113,7 @@ class Program(ABC):
     algorithm: str
     supports: ClassVar[Supported] = Supported()
     params_type: type[Hyperparameters]
+    stats_type: type[Any]  # NamedTuple of a rollout's statistics, (G,) each
     # Version of the layout of `_shape_code` and of the tensors in a member's state.
     _layout: ClassVar[int] = 1
 
@@ -134,23 +146,32 @@ class Program(ABC):
     def _fresh(
         self, slot: int, params: Any, seed: int, state_avg: Tensor, state_std: Tensor
     ) -> None:
-        """Initialise a new member's networks in an empty slot; state_avg, state_std: (obs_dim,)."""
+        """Initialise a new member in an empty slot.
+
+        Args:
+            slot: its slot.
+            params: its hyperparameters.
+            seed: the member's seed.
+            state_avg: (obs_dim,), checked.
+            state_std: likewise.
+        """
 
     @abstractmethod
     def _clear(self, slot: int) -> None:
         """Reset the slot's networks, optimizer and other tensors."""
 
     @abstractmethod
-    def _save(self, slot: int) -> dict[str, Tensor]:
-        """Return the algorithm's part of a member's state."""
+    def _save(self, slot: int) -> StateDict:
+        """Return the algorithm's part of a member's state, if possible as views."""
 
-    @abstractmethod
     def _check_state(self, slot: int, state: Mapping[str, Tensor]) -> None:
         """Raise InputError where names, shapes or types are not those that `_save` returns."""
+        check_tensors(self._save(slot), state)
 
-    @abstractmethod
-    def _load(self, slot: int, state: Mapping[str, Tensor], params: Any) -> None:
+    def _load(self, slot: int, state: Mapping[str, Tensor], params: Any) -> None:  # noqa: ARG002
         """Restore into an empty slot what `_save` returned."""
+        for name, target in self._save(slot).items():
+            target.copy_(state[name])
 
     def _shape_code_extras(self) -> list[int]:
         """Return what `_shape_code` must contain besides the sizes common to all algorithms."""
@@ -164,6 +185,18 @@ class Program(ABC):
     def _learn(self) -> Any:
         """Make the rollout's gradient steps. Returns its statistics, a NamedTuple of (G,)."""
 
+    @abstractmethod
+    def act_fn(self) -> Act:
+        """Return a function that acts deterministically with the members' current weights.
+
+        It takes (G * k, obs_dim) observations for any k, grouped by member, and does not change
+        with further training.
+        """
+
+    @abstractmethod
+    def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
+        """Return CPU copies of (actor, critic) as state dicts of ElegantRL's modules."""
+
     # Members.
 
     def add_member(
@@ -175,17 +208,29 @@ class Program(ABC):
         state_avg: Tensor,
         state_std: Tensor,
     ) -> None:
-        """See `Learner.add_member`."""
+        """Put a new member into a slot, replacing the one there. Then call `begin`.
+
+        Args:
+            slot: index from 0.
+            params: the algorithm's hyperparameters.
+            seed: seed of its weights, exploration and minibatches.
+            total_rollouts: rollouts that its schedules span.
+            state_avg: mean of observations, (state_dim,) or (obs_dim,); fixed from here on.
+            state_std: their standard deviation, likewise.
+
+        Raises:
+            InputError: `total_rollouts` or the normaliser is not valid.
+        """
         if total_rollouts < 1:
             raise InputError(f"total_rollouts must be at least 1, not {total_rollouts}.")
         avg, std = checked_normaliser(self.shape, state_avg, state_std)
         self.remove_member(slot)
         self.streams.seed(slot, derive_seed(seed, self.shape.algorithm))
-        self._fresh(slot, params, derive_seed(seed, "weights"), avg, std)
+        self._fresh(slot, params, seed, avg, std)
         self._occupy(slot, Member(params, total_rollouts))
 
     def remove_member(self, slot: int) -> None:
-        """See `Learner.remove_member`."""
+        """Make a slot empty."""
         self._clear(slot)
         for numbers in self.numbers.values():
             numbers[slot] = 0
@@ -195,7 +240,12 @@ class Program(ABC):
         self._rows(self.obs, slot).zero_()
 
     def begin(self, obs: Tensor, slots: Sequence[int] | None = None) -> None:
-        """See `Learner.begin`."""
+        """Set the current observations of rows whose episodes begin.
+
+        Args:
+            obs: (G * num_envs, obs_dim), as `VecEnv.reset` returns them.
+            slots: the slots to set; None: all.
+        """
         for slot in range(self.shape.slots) if slots is None else slots:
             member = self.members[slot]
             if member is not None:
@@ -203,21 +253,29 @@ class Program(ABC):
                 member.has_obs = True
 
     def import_actor(self, slot: int, actor: Mapping[str, Tensor]) -> None:  # noqa: ARG002
-        """See `Learner.import_actor`."""
+        """Replace a new member's actor and normaliser by those of a trained actor.
+
+        The critic keeps its weights and uses the same normaliser.
+
+        Args:
+            slot: the member's slot.
+            actor: as `export_member` returns it.
+
+        Raises:
+            InputError: the algorithm cannot do this, or the actor does not fit.
+        """
         raise InputError(f"{self.algorithm} cannot start from trained weights: use ppo")
 
     @property
     def diverged(self) -> list[bool]:
-        """See `Learner.diverged`."""
+        """Whether each slot's member had a gradient or loss that was not finite.
+
+        It has not been updated since. Reading this synchronises with the device.
+        """
         return [bool(flag) for flag in self._diverged.tolist()]
 
-    @property
-    def rollouts(self) -> list[int]:
-        """Rollouts that each slot's member has trained on; 0 where it is empty."""
-        return [member.rollouts if member else 0 for member in self.members]
-
-    def get_member(self, slot: int) -> dict[str, Tensor]:
-        """See `Learner.get_member`."""
+    def get_member(self, slot: int) -> StateDict:
+        """Return a member's complete state, for an exact continuation: CPU tensors by name."""
         member = self._member(slot)
         state = {
             **self._save(slot),
@@ -233,7 +291,11 @@ class Program(ABC):
         }
 
     def set_member(self, slot: int, state: Mapping[str, Tensor]) -> None:
-        """See `Learner.set_member`."""
+        """Restore what `get_member` returned, into this or another slot.
+
+        Raises:
+            InputError: the state is incomplete or of another shape.
+        """
         own = {"obs", "diverged", "shape", "params", "counters", "stream"}
         if not own <= set(state):
             raise InputError(
@@ -263,7 +325,23 @@ class Program(ABC):
     def train(
         self, env: VecEnv, rollouts: int, on_rollout: Callable[[Any], bool | None] | None = None
     ) -> list[Any]:
-        """See `Learner.train`. Resets the environment if no member has been given observations."""
+        """Collect rollouts and make their gradient steps; every member advances by as many.
+
+        The environment is reset first if no member has been given observations.
+
+        Args:
+            env: the environment, with as many members as the program has slots.
+            rollouts: how many.
+            on_rollout: called with the statistics after each rollout. Training stops there if it
+                returns True; members may be saved then.
+
+        Returns:
+            Statistics of each rollout, a NamedTuple of (G,) tensors.
+
+        Raises:
+            RunError: the environment reported a fault; the rollout was not learned from.
+            ValueError: environment and shape differ, or a member has no observation yet.
+        """
         self._check(env)
         if not any(member.has_obs for member in self.members if member):
             self.begin(env.reset())
@@ -300,7 +378,7 @@ class Program(ABC):
         for name, numbers in self.numbers.items():
             numbers[slot] = getattr(member.params, name)
 
-    def _row_state(self, slot: int) -> dict[str, Tensor]:
+    def _row_state(self, slot: int) -> StateDict:
         """Return views of the part of a member's state that all algorithms have."""
         return {"obs": self._rows(self.obs, slot), "diverged": self._diverged[slot]}
 

@@ -48,7 +48,6 @@ class ReplayBuffers:
         obs_dim: int,
         columns: int,
         device: torch.device,
-        dtype: torch.dtype | None = None,
     ) -> None:
         """Allocate the rings.
 
@@ -60,19 +59,18 @@ class ReplayBuffers:
             obs_dim: columns of an observation.
             columns: floats of a stored action.
             device: where.
-            dtype: of the observations, float or uint8.
         """
         self.slots, self.num_envs, self.capacity, self.horizon = slots, num_envs, capacity, horizon
         self.device = device
-        kinds = {"obs": (obs_dim, dtype), "next_obs": (obs_dim, dtype), "side": (columns + 2, None)}
+        # side: stored action, reward, alive
+        sizes = {"obs": obs_dim, "next_obs": obs_dim, "side": columns + 2}
 
         def rings(steps: int) -> dict[str, Tensor]:
             return {
-                name: torch.zeros(slots, steps, num_envs, size, dtype=kind, device=device)
-                for name, (size, kind) in kinds.items()
+                name: torch.zeros(slots, steps, num_envs, size, device=device)
+                for name, size in sizes.items()
             }
 
-        # side: stored action, reward, alive
         self._rings, self._stage = rings(capacity), rings(horizon)
         self._truncated = torch.zeros(slots, horizon, num_envs, dtype=torch.bool, device=device)
         self._written = [0] * slots  # steps that a member has stored so far

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from agents.networks.optimizer import FlatAdam
+from agents.networks.weights import StateDict, aligned
 from envs.support.errors import InputError
 
-StateDict = dict[str, Tensor]
-_ALIGN = 16  # floats: every layer starts on a cache line
 _ONES = ("state_std", "value_std")  # the normalisers that scale; the others shift
 
 
@@ -40,8 +39,7 @@ class Stack:
             for name, part in module.named_modules()
             if isinstance(part, nn.Linear)
         ]
-        total = sum(_aligned(size.numel()) + _aligned(size[1]) for _, size in sizes)
-        self.slots, self.device = slots, device
+        total = sum(aligned(size.numel()) + aligned(size[1]) for _, size in sizes)
         self.flat = torch.zeros(1, slots, total, device=device)
         self._sizes = sizes
         self.layers = _cut(self.flat, sizes)
@@ -57,15 +55,12 @@ class Stack:
                 leaf for pair in _cut(self.optimizer.grad, sizes).values() for leaf in pair
             ]
 
-    def taken(self, slots: Sequence[int]) -> Stack:
-        """Copy the networks of some slots as they are now; the copies do not learn."""
+    def copy(self) -> Stack:
+        """Copy the networks as they are now; the copies do not learn."""
         other = Stack.__new__(Stack)
-        other.slots, other.device, other._sizes = len(slots), self.device, self._sizes
-        other.flat = self.flat[:, list(slots)].clone()
+        other.flat = self.flat.clone()
         other.layers = _cut(other.flat, self._sizes)
-        other.normalisers = {
-            name: part[list(slots)].clone() for name, part in self.normalisers.items()
-        }
+        other.normalisers = {name: part.clone() for name, part in self.normalisers.items()}
         return other
 
     def linear(self, name: str, x: Tensor) -> Tensor:
@@ -196,11 +191,7 @@ def _cut(flat: Tensor, sizes: Sequence[tuple[str, torch.Size]]) -> dict[str, tup
     rows, start, found = flat[0], 0, {}
     for name, (before, after) in sizes:
         weight = rows[:, start : start + before * after].view(-1, before, after).detach()
-        start += _aligned(before * after)
+        start += aligned(before * after)
         found[name] = weight, rows[:, start : start + after].view(-1, 1, after).detach()
-        start += _aligned(after)
+        start += aligned(after)
     return found
-
-
-def _aligned(count: int) -> int:
-    return -(-count // _ALIGN) * _ALIGN

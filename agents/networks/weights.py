@@ -12,6 +12,8 @@ from agents.networks.convolution import layers
 from agents.networks.recurrence import GATES
 from agents.networks.shape import Shape
 
+StateDict = dict[str, Tensor]  # tensors by name, as torch's modules return them
+
 _ALIGN = 16  # floats: every view starts on a cache line
 
 
@@ -91,14 +93,15 @@ def _sizes(
     return shared, actor, critic
 
 
-def _aligned(count: int) -> int:
+def aligned(count: int) -> int:
+    """Return `count` floats rounded up to whole cache lines."""
     return -(-count // _ALIGN) * _ALIGN
 
 
 def flat_size(shape: Shape) -> int:
     """Return P, the floats per network in the flat tensor, with padding (always zero)."""
     shared, actor, critic = (
-        sum(_aligned(rows * cols) for rows, cols in sizes) for sizes in _sizes(shape)
+        sum(aligned(rows * cols) for rows, cols in sizes) for sizes in _sizes(shape)
     )
     return shared + max(actor, critic)
 
@@ -112,7 +115,7 @@ def leaf_views(flat: Tensor, shape: Shape) -> Leaves:
         views = []
         for rows, cols in sizes:
             views.append(rows_of[:, start : start + rows * cols].view(rows_of.shape[0], rows, cols))
-            start += _aligned(rows * cols)
+            start += aligned(rows * cols)
         return views, start
 
     shared, start = cut(both, shared_sizes, 0)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from agents.engine.acting import Actors
-from agents.engine.learner import Act, StateDict
+from agents.engine.program import Act
+from agents.networks.weights import StateDict
 from envs.crypto.data.bars import Bars
 from envs.crypto.env import CryptoEnv
 from envs.crypto.features import get_recipe

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from agents.algorithms.table import get_algorithm
-from agents.engine.learner import Act, StateDict
+from agents.engine.program import Act
 from agents.networks.shape import Shape, env_fields
+from agents.networks.weights import StateDict
 from envs.core.vec_env import VecEnv
 from envs.support.study_record import RecordedFile, StudySpec, TrialRecord
 from optimize.study.space.search_space import Settings

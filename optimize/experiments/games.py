@@ -15,7 +15,8 @@ import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from agents.engine.learner import Act, StateDict
+from agents.engine.program import Act
+from agents.networks.weights import StateDict
 from agents.policy.frozen import load_members, save_members
 from envs.core.game_env import GameEnv
 from envs.core.streams import derive_seed

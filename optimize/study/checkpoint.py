@@ -29,7 +29,7 @@ class MemberState:
     """One member between two rollouts.
 
     Attributes:
-        learner: result of `Learner.get_member`; None before the first rollout.
+        learner: result of `Program.get_member`; None before the first rollout.
         env: result of `VecEnv.get_member`; None before the first rollout.
         rollouts: number of rollouts done.
     """

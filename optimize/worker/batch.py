@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from agents.engine.learner import Act, Learner, StateDict
+from agents.engine.program import Act, Program
 from agents.networks.shape import FEWEST_SLOTS
+from agents.networks.weights import StateDict
 from envs.core.sizing import out_of_memory
 from envs.core.streams import derive_seed
 from envs.support.errors import RunError
@@ -134,7 +135,7 @@ class Trainer:
         self.seconds = 0.0
         self.steps = 0
         self._env: Any = None  # the experiment's own kind of `VecEnv`
-        self._learner: Learner | None = None
+        self._learner: Program | None = None
         self._shape: tuple[tuple[str, int], ...] = ()
         self._in_training: Sequence[Training] = ()
         self._counted = 0.0  # when seconds were last added to the trials
@@ -220,7 +221,7 @@ class Trainer:
         self.ran_out(self.slots)
         self.say(f"out of memory: continuing with {self.slots} members per program")
 
-    def program(self, training: Training) -> tuple[Any, Learner]:
+    def program(self, training: Training) -> tuple[Any, Program]:
         """Return environment and learner of the trial's shape, cached by shape and slots."""
         settings = training.plan.settings
         shape = tuple(sorted(settings.shape.items()))
@@ -233,7 +234,7 @@ class Trainer:
             self._env, self._shape = env, shape
         return self._env, self._learner
 
-    def _load(self, group: Sequence[_Seat]) -> tuple[Any, Learner]:
+    def _load(self, group: Sequence[_Seat]) -> tuple[Any, Program]:
         """Load members into slots 0, 1, …, initialize new ones, and empty the other slots."""
         env, learner = self.program(group[0].training)
         fresh = []

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from agents.engine.learner import Learner
+from agents.engine.program import Program
 from envs.core.sizing import Measurement, available_memory, choose_num_envs, cpu_count
 from envs.core.vec_env import VecEnv
 from optimize.experiments.experiment import Experiment
@@ -38,7 +38,7 @@ class Bench:
 
 def full_program(
     experiment: Experiment, shape: Mapping[str, int], slots: int, num_envs: int
-) -> tuple[VecEnv, Learner]:
+) -> tuple[VecEnv, Program]:
     """Return a started program with all slots in use, its minibatch fitted to the rollout."""
     spec = experiment.spec
     env = experiment.training_env(slots, num_envs)

@@ -25,9 +25,9 @@ import sys
 from collections.abc import Callable
 
 import torch
+from elegantrl_run import ElegantEnv, make_agent, train_rollout
 from harness import benchmark_parser, machine, median_ratio, medians, save_results, steps_per_second
 
-from agents.algorithms.elegantrl_run import ElegantEnv, make_agent, train_rollout
 from agents.algorithms.ppo import PPO, PPOParams, Shape
 from envs.crypto.data.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from elegantrl_run import ElegantEnv, make_agent, train_rollout
 from torch import Tensor
 
-from agents.algorithms.elegantrl_run import ElegantEnv, make_agent, train_rollout
 from agents.algorithms.ppo import PPO, PPOParams, Shape
 from envs.core.vec_env import VecEnv
 from envs.crypto.data.demo_market import make_planted_market

@@ -36,6 +36,7 @@ from typing import Any
 
 import optuna
 import torch
+from elegantrl_run import ElegantEnv, make_agent, train_rollout
 from harness import (
     benchmark_parser,
     load_results,
@@ -47,7 +48,6 @@ from harness import (
 from optuna.trial import TrialState
 from studies import STANDARD, STANDARD_SPACE, add_history, standard_bars, study_in, work
 
-from agents.algorithms.elegantrl_run import ElegantEnv, make_agent, train_rollout
 from agents.networks.shape import Shape
 from envs.crypto.data.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv

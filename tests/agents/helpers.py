@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from agents.algorithms.ppo import PPO, PPOParams
+from agents.engine.program import Program
 from agents.networks.shape import Shape, env_fields
 from tests.agents.toy_env import ToyEnv
 
@@ -52,6 +53,11 @@ def start(env: ToyEnv, members: dict[int, int], **changes: Any) -> PPO:
         env.streams.seed(slot, 200 + member)
     ppo.begin(env.reset())
     return ppo
+
+
+def rollouts(program: Program) -> list[int]:
+    """Return how many rollouts each slot's member has trained on; 0 where it is empty."""
+    return [member.rollouts if member else 0 for member in program.members]
 
 
 def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:

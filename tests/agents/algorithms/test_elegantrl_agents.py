@@ -14,10 +14,10 @@ from torch import Tensor
 
 from agents.algorithms.elegantrl_agents import ElegantAgents
 from agents.algorithms.elegantrl_kinds import BROKEN, KINDS, kind_of
-from agents.algorithms.elegantrl_run import ElegantEnv
 from agents.algorithms.table import get_algorithm
 from agents.policy.frozen import FrozenPolicy
 from envs.support.errors import InputError
+from scripts.bench.elegantrl_run import ElegantEnv
 from tests.agents.helpers import assert_same, shape_for
 from tests.agents.own_agents import PatientAgent, SmoothActor
 from tests.agents.toy_env import ChoiceEnv, ToyEnv
@@ -146,8 +146,9 @@ def test_members_are_apart_and_go_on_exactly(tmp_path: Path, name: str, numbers:
     assert torch.equal(own, torch.get_rng_state())
     assert_same(alone.get_member(1), company.get_member(2))
     assert_same(env.get_member(1), company_env.get_member(2))
-    obs = torch.randn(4, env.state_dim)
-    assert torch.equal(alone.act_fn([1])(obs), company.act_fn([2])(obs))
+    obs = torch.randn(4, env.state_dim).repeat(SLOTS, 1)
+    ours, others = (program.act_fn()(obs).view(SLOTS, 4, -1) for program in (alone, company))
+    assert torch.equal(ours[1], others[2])
 
     for before in (1, 3):
         half, half_env = trained({0: 1}, before)

@@ -15,12 +15,16 @@ from envs.games.play import play_episodes
 from envs.support.errors import InputError
 
 PARAMS = scenario("minimal_specialization")
-NOTHING = torch.zeros(1)
 
 
 def program(slots: int) -> Heuristics:
     env = BucketBrigade([PARAMS] * slots, 4)
     return Heuristics(Shape.for_env(env, algorithm="heuristic", horizon=1))
+
+
+def add(learner: Heuristics, slot: int, params: HeuristicParams, seed: int) -> None:
+    columns = learner.shape.state_dim
+    learner.add_member(slot, params, seed, 1, torch.zeros(columns), torch.ones(columns))
 
 
 def returns(learner: Heuristics) -> torch.Tensor:
@@ -37,8 +41,8 @@ def test_members_play_as_their_parameters_say_in_any_slot_and_after_resume() -> 
     one, other = program(3), program(2)
     hero = ARCHETYPES["hero"]
     lazy = HeuristicParams(honesty=1.0, work=0.1, own_first=0.5, rest=0.9)
-    one.add_member(0, lazy, 7, 1, NOTHING, NOTHING)
-    one.add_member(2, HeuristicParams(**hero._asdict()), 8, 1, NOTHING, NOTHING)
+    add(one, 0, lazy, 7)
+    add(one, 2, HeuristicParams(**hero._asdict()), 8)
     played = returns(one)
     assert (
         played[2].mean() > 0 > -1000 > played[0].mean()
@@ -53,7 +57,7 @@ def test_members_play_as_their_parameters_say_in_any_slot_and_after_resume() -> 
 
 def test_training_takes_rollouts_but_no_steps_and_can_be_ended() -> None:
     learner = program(2)
-    learner.add_member(0, HeuristicParams(work=0.8, rest=0.5), 0, 5, NOTHING, NOTHING)
+    add(learner, 0, HeuristicParams(work=0.8, rest=0.5), 0)
     heard: list[float] = []
 
     def on_rollout(stats: object) -> bool:
@@ -67,5 +71,5 @@ def test_training_takes_rollouts_but_no_steps_and_can_be_ended() -> None:
 
 @pytest.mark.parametrize("name", ["honesty", "work", "own_first", "rest"])
 def test_parameters_are_probabilities(name: str) -> None:
-    with pytest.raises(InputError, match=f"{name} must be a probability"):
+    with pytest.raises(InputError, match=f"{name} must be between 0 and 1"):
         HeuristicParams(**{name: 1.2})

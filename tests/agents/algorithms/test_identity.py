@@ -15,7 +15,7 @@ from agents.algorithms.ppo import PPO, PPOParams
 from agents.networks.shape import Shape
 from envs.core.streams import derive_seed
 from envs.support.errors import InputError, RunError
-from tests.agents.helpers import assert_same, shape_for, start
+from tests.agents.helpers import assert_same, rollouts, shape_for, start
 from tests.agents.toy_env import AbsentEnv, ChoiceEnv, ImageEnv, MaskedEnv, Rematching, ToyEnv
 
 SLOTS = 5
@@ -143,7 +143,7 @@ def test_saved_and_put_back_anywhere_it_goes_on_exactly(
     ppo.train(env, 3)
     ppo.set_member(4, load_file(tmp_path / "member.safetensors"))
     env.set_member(4, load_file(tmp_path / "rows.safetensors"))
-    assert ppo.rollouts == [3, 0, 3, 0, 2]
+    assert rollouts(ppo) == [3, 0, 3, 0, 2]
     ppo.train(env, 3)
     assert_same(straight.get_member(1), ppo.get_member(4))
     assert_same(straight_env.get_member(1), env.get_member(4))
@@ -156,7 +156,7 @@ def test_saving_changes_nothing() -> None:
     for _ in range(3):
         ppo.train(env, 1)
         ppo.get_member(1)
-        ppo.act_fn([1])(torch.zeros(2, ppo.shape.obs_dim))
+        ppo.act_fn()(torch.zeros(SLOTS, ppo.shape.obs_dim))
         ppo.export_member(1)
     assert_same(quiet.get_member(1), ppo.get_member(1))
     assert_same(quiet_env.get_member(1), env.get_member(1))
@@ -190,7 +190,8 @@ def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(
     assert ppo.diverged == [False, False, True, False, False]
     assert bool(torch.isfinite(ppo.get_member(1)["weights"]).all())
     still = {ToyEnv: [0.0, 0.0], ChoiceEnv: 0, Rematching: [0, 0], MaskedEnv: [1, 0]}[kind]
-    assert ppo.act_fn([2])(torch.zeros(1, env.state_dim + 1), some_legal).tolist() == [still]
+    acts = ppo.act_fn()(torch.zeros(SLOTS, env.state_dim + 1), some_legal)
+    assert acts[2].tolist() == still
     ppo.set_member(4, ppo.get_member(2))
     assert ppo.diverged == [False, False, True, False, True]  # a checkpoint doesn't heal it
 
@@ -216,7 +217,7 @@ def test_members_come_and_go() -> None:
         ppo.train(env, 1)
     ppo.remove_member(1)
     ppo.remove_member(0)
-    assert ppo.rollouts == [0, 0]
+    assert rollouts(ppo) == [0, 0]
     assert not ppo.population.flat.any()
     assert ppo.population.state_std.eq(1).all()
     with pytest.raises(ValueError, match="are not the shape's"):

@@ -13,7 +13,7 @@ from agents.algorithms.d3qn import D3QN, D3QNParams
 from agents.algorithms.off_policy import OffPolicy
 from agents.algorithms.sac import SAC, SACParams
 from envs.support.errors import InputError
-from tests.agents.helpers import assert_same, shape_for
+from tests.agents.helpers import assert_same, rollouts, shape_for
 from tests.agents.off_policy_helpers import member_params, program_for, started
 from tests.agents.toy_env import ChoiceEnv, ToyEnv
 
@@ -79,8 +79,8 @@ def test_saved_and_put_back_anywhere_it_goes_on_exactly(tmp_path: Path, kind: ty
         program.train(env, 1)
         program.set_member(3, load_file(tmp_path / "member.safetensors"))
         env.set_member(3, load_file(tmp_path / "rows.safetensors"))
-        assert program.rollouts == [1, 0, 1, before]
-        half.act_fn([1])(torch.zeros(2, env.state_dim))
+        assert rollouts(program) == [1, 0, 1, before]
+        half.act_fn()(torch.zeros(SLOTS, env.state_dim))
         program.train(env, 2)
         assert_same(straight.get_member(1), program.get_member(3))
         assert_same(straight_env.get_member(1), env.get_member(3))
@@ -234,7 +234,7 @@ def test_members_come_and_go() -> None:
         program.train(env, 1)
     program.remove_member(1)
     program.remove_member(0)
-    assert program.rollouts == [0, 0]
+    assert rollouts(program) == [0, 0]
     assert not any(network.flat.any() for network in program.networks.values())
     with pytest.raises(InputError, match="total_rollouts"):
         program.add_member(0, SACParams(), 1, 0, env.state_avg, env.state_std)

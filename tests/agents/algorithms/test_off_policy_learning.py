@@ -10,7 +10,7 @@ from torch import Tensor
 
 from agents.algorithms.d3qn import D3QN, D3QNParams
 from agents.algorithms.sac import SAC, SACParams
-from agents.engine.learner import Act
+from agents.engine.program import Act
 from agents.networks.shape import Shape
 from tests.agents.toy_env import ChoiceEnv, ToyEnv
 

@@ -240,9 +240,9 @@ def test_forward_equals_elegantrl() -> None:
     rows = torch.randn(MEMBERS * 4, choice_env.state_dim)
     net = QNetTwinDuel(choices.shape.net_dims, choice_env.state_dim, choice_env.action_dim)
     net.load_state_dict(choices.export_member(1)[0])
-    chosen = choices.act_fn([1])(rows[:4])
+    chosen = choices.act_fn()(rows)
     assert chosen.dtype == torch.int64
-    assert torch.equal(chosen, net(rows[:4]).argmax(1))
+    assert torch.equal(chosen.view(MEMBERS, 4)[1], net(rows.view(MEMBERS, 4, -1)[1]).argmax(1))
 
 
 class NoHostReads(TorchDispatchMode):

@@ -13,12 +13,12 @@ from tests.agents.toy_env import ToyEnv
 
 
 def filled(
-    env: ToyEnv, capacity: int, horizon: int, rollouts: int, dtype: torch.dtype | None = None
+    env: ToyEnv, capacity: int, horizon: int, rollouts: int
 ) -> tuple[ReplayBuffers, list[list[tuple[Tensor, ...]]]]:
     """A ring, and every transition of each row in order: (obs, action, reward, alive, next obs)."""
     members, envs = env.num_members, env.envs_per_member
     replay = ReplayBuffers(
-        members, envs, capacity, horizon, env.state_dim, env.action_dim, env.device, dtype
+        members, envs, capacity, horizon, env.state_dim, env.action_dim, env.device
     )
     scale = torch.arange(1.0, members + 1.0).view(-1, 1)
     seen: list[list[tuple[Tensor, ...]]] = [[] for _ in range(env.num_envs)]
@@ -96,22 +96,3 @@ def test_a_member_moves_with_all_it_remembers() -> None:
         assert_same(state, other.get_member(0))
         assert_same(before, other.get_member(1))
         assert other.held(0) == replay.held(1)
-
-
-def test_images_stay_bytes() -> None:
-    env = ToyEnv(1, 2)
-    replay = ReplayBuffers(1, 2, 4, 2, 3, 2, env.device, torch.uint8)
-    obs = env.reset(1)
-    for at in range(2):
-        picture = torch.full((1, 2, 3), 250 + at, dtype=torch.uint8)
-        step = env.step(torch.zeros(2, 2))
-        step = step._replace(
-            obs=torch.full((2, 3), 9 + at, dtype=torch.uint8), truncated=torch.zeros(2).bool()
-        )
-        replay.note(picture, torch.zeros(1, 2, 2), step, torch.ones(1, 1), env)
-    replay.store()
-    batch = replay.gather(torch.tensor([0, 2]))
-    assert batch.obs.dtype == batch.next_obs.dtype == torch.uint8
-    assert batch.obs[0, :, 0].tolist() == [250, 251]
-    assert batch.next_obs[0, :, 0].tolist() == [9, 10]
-    assert obs.dtype == batch.reward.dtype == torch.float32
