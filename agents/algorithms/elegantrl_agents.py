@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from agents.algorithms.elegantrl_kinds import kind_of
 from agents.algorithms.off_policy_params import SACParams
-from agents.engine.program import Act, Member, Program
+from agents.engine.program import Act, Program
 from agents.networks.shape import Shape
 from agents.networks.weights import StateDict
 from envs.core.streams import Streams, derive_seed
@@ -56,6 +56,10 @@ class ElegantAgents(Program):
     Raises:
         InputError: ElegantRL 0.3.6 does not have the algorithm, or not in working order, or not for
             these actions.
+
+    Attributes:
+        agents: the agent in each slot, None where it is empty.
+        buffers: their replay buffers; None where it is empty or the algorithm is on-policy.
     """
 
     stats_type = ElegantStats
@@ -68,18 +72,19 @@ class ElegantAgents(Program):
             raise InputError(
                 f"{shape.algorithm} takes actions that are {takes}; this environment's are not."
             )
-        if shape.horizon < 2 or shape.privileged_dim:
-            wrong = (
-                "privileged observations" if shape.privileged_dim else "a horizon of a single step"
-            )
-            raise InputError(f"{shape.algorithm} does not work with {wrong}.")
+        if shape.privileged_dim:
+            raise InputError(f"{shape.algorithm} does not work with privileged observations.")
+        if shape.horizon < 2:
+            raise InputError(f"{shape.algorithm} does not work with a horizon of a single step.")
         self.algorithm = shape.algorithm
         self.agent_class, self.params_type = agent_class, self.kind.params
         super().__init__(shape, device)
         self.streams = Streams(shape.slots)  # the agents draw from the CPU's generator
         self.agents: list[Any] = [None] * shape.slots
         self.buffers: list[ReplayBuffer | None] = [None] * shape.slots
+        # Networks that a member's state must fit; their weights are not used.
         self._template = _networks(self._make(self.params_type(), 0))
+        self._items: list[tuple[Tensor, ...] | None] = []  # of the latest rollout, per slot
 
     def act_fn(self) -> Act:
         """See `Program.act_fn`. Empty slots return 0, or the first option."""
@@ -101,30 +106,26 @@ class ElegantAgents(Program):
         `action_std_log`. Such an actor is an `ActorPPO` that acts the same.
         """
         agent, params = self.agents[slot], self._member(slot).params
-        actor, critic = (
-            _copies(agent.act),
-            _copies(agent.cri_target if agent.cri is agent.act else agent.cri),
-        )
+        actor = _copies(agent.act)
+        # Q-networks are actor and critic in one.
+        critic = _copies(agent.cri_target if agent.cri is agent.act else agent.cri)
         if isinstance(agent.act, Actor):
             log_std = math.log(max(params.explore_noise_std, 1e-6))
             actor["action_std_log"] = torch.full((1, self.shape.action_dim), log_std)
         return actor, critic
 
     def _greedy(self, network: Any, obs: Tensor) -> Tensor:
+        """Return deterministic actions of one member in the environment's form; 0 without one."""
         shape = self.shape
         if network is None:
-            size = obs.shape[:1] if shape.discrete else (obs.shape[0], shape.action_dim)
-            return torch.zeros(
-                size, dtype=torch.int64 if shape.discrete else obs.dtype, device=self.device
-            )
+            if shape.discrete:
+                return torch.zeros(len(obs), dtype=torch.int64, device=self.device)
+            return torch.zeros(len(obs), shape.action_dim, dtype=obs.dtype, device=self.device)
         action: Tensor = network(obs)
-        if not shape.discrete:
-            return action.nan_to_num(nan=0.0)
-        return (
-            action
-            if isinstance(network, ActorDiscretePPO)
-            else action.nan_to_num(nan=0.0).argmax(1)
-        )
+        if isinstance(network, ActorDiscretePPO):  # returns the option instead of its values
+            return action
+        action = action.nan_to_num(nan=0.0)
+        return action.argmax(1) if shape.discrete else action
 
     def _collect(self, env: VecEnv) -> None:
         shape = self.shape
@@ -137,46 +138,60 @@ class ElegantAgents(Program):
             actions = []
             for slot, agent in enumerate(self.agents):
                 rows = self._rows(states[-1], slot)
-                if agent is None or diverged[slot]:
-                    actions.append(self._greedy(None, rows))
-                    continue
-                try:
-                    with self._stream(slot):
-                        action = self._explore(
-                            slot, rows, self._collected(slot) + step * shape.num_envs
-                        )
-                except (ValueError, RuntimeError):
-                    if _finite(agent) and bool(torch.isfinite(rows).all()):
-                        raise  # see `_learn`
-                    self._diverged[slot] = diverged[slot] = True
+                explored = None
+                if agent is not None and not diverged[slot]:
+                    explored = self._try_explore(slot, rows, step)
+                    diverged[slot] = explored is None
+                if explored is None:
                     stored[slot].clear()
                     actions.append(self._greedy(None, rows))
-                    continue
-                stored[slot].append(action)
-                actions.append(self._to_env(agent, action[0]))
+                else:
+                    stored[slot].append(explored)
+                    actions.append(self._to_env(agent, explored[0]))
             result = env.step(torch.cat(actions), out=self.obs)
             rewards.append(result.reward.clone())
             undones.append((~(result.terminated | result.truncated)).to(self.obs.dtype))
-        everything = [torch.stack(parts) for parts in (states, rewards, undones)]
-        self._reward = everything[1].view(shape.horizon, shape.slots, -1).mean((0, 2))
-        self._items: list[tuple[Tensor, ...] | None] = [None] * shape.slots
-        for slot, chosen in enumerate(stored):
-            if chosen:
-                own, reward, undone = (
-                    self._rows(part.transpose(0, 1), slot).transpose(0, 1) for part in everything
-                )
-                scaled = reward * self._member(slot).params.reward_scale
-                self._items[slot] = (
-                    own,
-                    *(torch.stack(part) for part in zip(*chosen, strict=True)),
-                    scaled,
-                    undone,
-                )
-                self.agents[slot].last_state = self._rows(self.obs, slot).clone()
+        every = [torch.stack(parts) for parts in (states, rewards, undones)]
+        self._reward = every[1].view(shape.horizon, shape.slots, -1).mean((0, 2))
+        self._items = [
+            self._items_of(slot, chosen, every) if chosen else None
+            for slot, chosen in enumerate(stored)
+        ]
 
-    def _explore(self, slot: int, state: Tensor, collected: int) -> tuple[Tensor, ...]:
+    def _try_explore(self, slot: int, rows: Tensor, step: int) -> tuple[Tensor, ...] | None:
+        """Return the result of `_explore`; None, and mark the member, if it has diverged."""
+        try:
+            with self._stream(slot):
+                return self._explore(slot, rows, step)
+        except (ValueError, RuntimeError):
+            # torch's distributions raise for values that are not finite; anything else is a bug of
+            # sweepd's.
+            if _finite(self.agents[slot]) and bool(torch.isfinite(rows).all()):
+                raise
+            self._diverged[slot] = True
+            return None
+
+    def _items_of(
+        self, slot: int, chosen: list[tuple[Tensor, ...]], every: list[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """Return one member's rollout as ElegantRL's agents store it, (horizon, num_envs, …) each.
+
+        Args:
+            slot: its slot.
+            chosen: what `_explore` returned at each step.
+            every: (horizon, G * num_envs, …) states, rewards and undones.
+        """
+        self.agents[slot].last_state = self._rows(self.obs, slot).clone()
+        states, rewards, undones = (
+            self._rows(part.transpose(0, 1), slot).transpose(0, 1) for part in every
+        )
+        actions = (torch.stack(part) for part in zip(*chosen, strict=True))
+        return states, *actions, rewards * self._member(slot).params.reward_scale, undones
+
+    def _explore(self, slot: int, state: Tensor, step: int) -> tuple[Tensor, ...]:
         """Return (action,), or on-policy (action, log-probability), as ElegantRL's loops do."""
         agent, shape, rows = self.agents[slot], self.shape, self.shape.num_envs
+        collected = self._collected(slot) + step * rows
         if self.kind.replays and collected < self._member(slot).params.warmup:
             if shape.discrete:
                 return (torch.randint(shape.action_dim, size=(rows, 1)).to(self.device),)
@@ -190,16 +205,16 @@ class ElegantAgents(Program):
     def _to_env(self, agent: Any, action: Tensor) -> Tensor:
         if self.shape.discrete:
             return action[:, 0].to(torch.int64)
-        return (
-            action if self.kind.replays else agent.act.convert_action_for_env(action)
-        ).nan_to_num(nan=0.0)
+        if not self.kind.replays:  # stored before tanh
+            action = agent.act.convert_action_for_env(action)
+        return action.nan_to_num(nan=0.0)
 
     def _learn(self) -> ElegantStats:
         shape = self.shape
         figures = torch.zeros(3, shape.slots)
-        steps = (
-            shape.updates if self.kind.replays else shape.epochs * shape.samples // shape.minibatch
-        )
+        steps = shape.epochs * shape.samples // shape.minibatch
+        if self.kind.replays:
+            steps = shape.updates
         for slot, (agent, items) in enumerate(zip(self.agents, self._items, strict=True)):
             if agent is None or items is None:
                 continue
@@ -212,9 +227,7 @@ class ElegantAgents(Program):
                 try:
                     losses = agent.update_net(items if buffer is None else buffer)
                 except (ValueError, RuntimeError):
-                    # torch's distributions raise for values that are not finite; anything else is a
-                    # bug of sweepd's.
-                    if _finite(agent):
+                    if _finite(agent):  # as in `_try_explore`
                         raise
             if _finite(agent):
                 figures[:, slot] = torch.tensor([*losses[:2], steps])
@@ -225,7 +238,11 @@ class ElegantAgents(Program):
 
     @contextmanager
     def _stream(self, slot: int) -> Iterator[None]:
-        """Within this context, torch's global random numbers are the member's own."""
+        """Within this context, torch's global random numbers are the member's own.
+
+        ElegantRL draws from the global generators. CUDA's gets its seed from the CPU's, whose state
+        is the only one in a checkpoint.
+        """
         cuda = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda):
             torch.set_rng_state(self.streams.state(slot))
@@ -234,43 +251,9 @@ class ElegantAgents(Program):
             yield
             self.streams.set_state(slot, torch.get_rng_state())
 
-    def _collected(self, slot: int) -> int:
-        return self._member(slot).rollouts * self.shape.samples
-
     def _make(self, params: Any, seed: int) -> Any:
         """Construct an agent whose weights come from this seed."""
-        shape = self.shape
-        args = {
-            "env_name": shape.algorithm,
-            "num_envs": shape.num_envs,
-            "max_step": shape.horizon,
-            "state_dim": shape.state_dim,
-            "action_dim": shape.action_dim,
-            "if_discrete": shape.discrete,
-        }
-        config = Config(self.agent_class, None, args)
-        config.net_dims, config.batch_size, config.horizon_len = (
-            shape.net_dims,
-            shape.minibatch,
-            shape.horizon,
-        )
-        config.learning_rate, config.gamma, config.clip_grad_norm = (
-            params.learning_rate,
-            params.gamma,
-            params.max_grad_norm,
-        )
-        if self.kind.replays:
-            config.soft_update_tau = params.soft_update_tau
-            # ElegantRL makes int(steps * repeat_times) updates; 0.5 guards against rounding.
-            config.repeat_times = (shape.updates + 0.5) / shape.horizon
-        else:
-            config.lambda_gae_adv = params.gae_lambda
-            config.repeat_times = float(shape.epochs * shape.num_envs)
-        for name, theirs in (("clip", "ratio_clip"), ("entropy_coef", "lambda_entropy")):
-            setattr(config, theirs, getattr(params, name, 0.0))
-        for name in ("explore_rate", "explore_noise_std", "policy_noise_std"):
-            if hasattr(params, name):
-                setattr(config, name, getattr(params, name))
+        shape, config = self.shape, self._config(params)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             agent = self.agent_class(
@@ -286,6 +269,39 @@ class ElegantAgents(Program):
         for optimizer in _optimizers(agent).values():
             optimizer.param_groups[0].update(eps=params.adam_eps, weight_decay=params.weight_decay)
         return agent
+
+    def _config(self, params: Any) -> Config:
+        """Return ElegantRL's configuration for a member's hyperparameters."""
+        shape = self.shape
+        args = {
+            "env_name": shape.algorithm,
+            "num_envs": shape.num_envs,
+            "max_step": shape.horizon,
+            "state_dim": shape.state_dim,
+            "action_dim": shape.action_dim,
+            "if_discrete": shape.discrete,
+        }
+        config = Config(self.agent_class, None, args)
+        config.net_dims = shape.net_dims
+        config.batch_size = shape.minibatch
+        config.horizon_len = shape.horizon
+        config.learning_rate = params.learning_rate
+        config.gamma = params.gamma
+        config.clip_grad_norm = params.max_grad_norm
+        if self.kind.replays:
+            config.soft_update_tau = params.soft_update_tau
+            # ElegantRL makes int(steps * repeat_times) updates; 0.5 guards against rounding.
+            config.repeat_times = (shape.updates + 0.5) / shape.horizon
+        else:
+            config.lambda_gae_adv = params.gae_lambda
+            # ElegantRL's on-policy buffer counts steps instead of transitions.
+            config.repeat_times = float(shape.epochs * shape.num_envs)
+        for name, theirs in (("clip", "ratio_clip"), ("entropy_coef", "lambda_entropy")):
+            setattr(config, theirs, getattr(params, name, 0.0))
+        for name in ("explore_rate", "explore_noise_std", "policy_noise_std"):
+            if hasattr(params, name):
+                setattr(config, name, getattr(params, name))
+        return config
 
     def _occupy_agent(self, slot: int, params: Any, seed: int) -> None:
         shape = self.shape
@@ -366,27 +382,22 @@ class ElegantAgents(Program):
             for part in ("states", "actions", "rewards", "undones"):
                 getattr(buffer, part)[: buffer.cur_size] = state[f"replay.{part}"].to(self.device)
 
-    def _occupy(self, slot: int, member: Member) -> None:
-        super()._occupy(slot, member)
-        self._items = [None] * self.shape.slots
-
 
 def _networks(agent: Any) -> dict[str, nn.Module]:
-    """Return the agent's distinct networks by name."""
-    found: dict[str, nn.Module] = {}
-    for name in NETWORKS:
-        network = getattr(agent, name)
-        if all(network is not other for other in found.values()):
-            found[name] = network
-    return found
+    return _distinct(agent, NETWORKS)
 
 
 def _optimizers(agent: Any) -> dict[str, torch.optim.Optimizer]:
-    found: dict[str, torch.optim.Optimizer] = {}
-    for name in OPTIMIZERS:
-        optimizer = getattr(agent, name, None)
-        if optimizer is not None and all(optimizer is not other for other in found.values()):
-            found[name] = optimizer
+    return _distinct(agent, OPTIMIZERS)
+
+
+def _distinct(agent: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return the attributes that an agent has, without those that are another one's object."""
+    found: dict[str, Any] = {}
+    for name in names:
+        part = getattr(agent, name, None)
+        if part is not None and all(part is not other for other in found.values()):
+            found[name] = part
     return found
 
 

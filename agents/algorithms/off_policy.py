@@ -150,7 +150,7 @@ class OffPolicy(Program):
         noise = self._noise(shape.horizon)
         # A member that has not yet collected its warm-up acts at random.
         collected = torch.tensor(
-            [self._collected(member) for member in self.members], device=self.device
+            [self._collected(slot) for slot in range(shape.slots)], device=self.device
         )
         warmup, rates = self.numbers["warmup"][:, 0], self._explore_rates()
         self._reward = torch.zeros(shape.slots, device=self.device)
@@ -166,13 +166,14 @@ class OffPolicy(Program):
 
     def _learn(self) -> Any:
         shape = self.shape
+        # All random numbers of the rollout's gradient steps at once, also of members that do not
+        # learn yet: how many a member draws must not depend on the others.
         rows = self.replay.draw(self.streams, shape.updates, shape.minibatch)
         noise = self._update_noise()
         ready = [
-            member is not None and self._collected(member) + shape.samples >= member.params.warmup
-            for member in self.members
+            member is not None and self._collected(slot) + shape.samples >= member.params.warmup
+            for slot, member in enumerate(self.members)
         ]
-        self._set_rates()
         running = self._live & ~self._diverged & torch.tensor(ready, device=self.device)
         updates = torch.zeros(shape.slots, device=self.device)
         totals: Figures = {}
@@ -182,6 +183,7 @@ class OffPolicy(Program):
             )
             updates += running
             for name, value in figures.items():
+                # `where` instead of a product: a diverged member's NaN times 0 is NaN.
                 totals[name] = totals.get(name, 0.0) + torch.where(running, value, 0.0)
         means = {name: total / updates.clamp(min=1.0) for name, total in totals.items()}
         nothing = torch.zeros_like(updates)
@@ -196,18 +198,12 @@ class OffPolicy(Program):
         self._diverged |= running & ~finite
         return running & finite
 
-    def _collected(self, member: Member | None) -> int:
-        return member.rollouts * self.shape.samples if member else 0
-
-    def _set_rates(self) -> None:
+    def _occupy(self, slot: int, member: Member) -> None:
+        super()._occupy(slot, member)
         for adam, factor in self._optimizers():
-            for slot, member in enumerate(self.members):
-                if member is not None:
-                    adam.lr[slot], adam.eps[slot] = (
-                        member.params.learning_rate * factor,
-                        member.params.adam_eps,
-                    )
-                    adam.weight_decay[slot] = member.params.weight_decay
+            adam.lr[slot] = member.params.learning_rate * factor
+            adam.eps[slot] = member.params.adam_eps
+            adam.weight_decay[slot] = member.params.weight_decay
 
     def _clear(self, slot: int) -> None:
         for network in self.networks.values():

@@ -49,12 +49,6 @@ class Actors:
             torch.cat([part.state_std for part in parts]),
         )
 
-    def reset(self) -> None:
-        """Start an episode in every row: zero the recurrent states. No effect on other networks."""
-        for into in self._buffers.values():
-            if into.cells is not None:
-                into.cells.state.zero_()
-
     def done(self, ended: Tensor) -> None:
         """Start an episode in some rows. Call it after every step; no effect on other networks.
 

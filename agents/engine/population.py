@@ -97,12 +97,8 @@ class Population:
     def clear(self, slot: int) -> None:
         """Reset a slot."""
         self.flat[:, slot] = 0
-        self.state_avg[slot], self.state_std[slot], self.value_avg[slot], self.value_std[slot] = (
-            0,
-            1,
-            0,
-            1,
-        )
+        self.state_avg[slot], self.state_std[slot] = 0, 1
+        self.value_avg[slot], self.value_std[slot] = 0, 1
 
     def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
         """Return (actor, critic), CPU copies in the form of ElegantRL's `state_dict`s.
@@ -146,21 +142,8 @@ class Population:
         """
         shape = self.shape
         stacked = _named(self.weights, slot, shape)
-        for role, given, parts in zip(("actor", "critic"), (actor, critic), stacked, strict=True):
-            wanted = {*parts, "state_avg", "state_std"} | (
-                {"value_avg", "value_std"} if role == "critic" else set()
-            )
-            wanted |= set(_facts(shape)) if role == "actor" else set()
-            if set(given) != wanted:
-                raise InputError(
-                    f"The {role}'s tensors should be {sorted(wanted)}, and are {sorted(given)}."
-                )
-            for name, part in parts.items():
-                if given[name].shape != _turned(name, part).shape:
-                    raise InputError(
-                        f"The {role}'s {name} is {tuple(given[name].shape)}, which does not fit "
-                        f"{shape}."
-                    )
+        self._check_network("actor", actor, stacked[0], set(_facts(shape)))
+        self._check_network("critic", critic, stacked[1], {"value_avg", "value_std"})
         for name, fact in _facts(shape).items():
             if not torch.equal(actor[name], fact):
                 raise InputError(
@@ -169,10 +152,8 @@ class Population:
         avg, std = checked_normaliser(shape, critic["state_avg"], critic["state_std"])
         own = checked_normaliser(shape, actor["state_avg"], actor["state_std"])
         columns = shape.state_dim
-        if not (
-            torch.equal(own[0][:columns], avg[:columns])
-            and torch.equal(own[1][:columns], std[:columns])
-        ):
+        pairs = zip(own, (avg, std), strict=True)
+        if not all(torch.equal(part[:columns], theirs[:columns]) for part, theirs in pairs):
             raise InputError(
                 "The actor's state_avg and state_std differ from the critic's; a member has one "
                 "normaliser."
@@ -183,6 +164,22 @@ class Population:
                 _turned(name, part).copy_(given[name])
         self.state_avg[slot, 0], self.state_std[slot, 0] = avg.to(self.device), std.to(self.device)
         self.value_avg[slot, 0], self.value_std[slot, 0] = critic["value_avg"], critic["value_std"]
+
+    def _check_network(
+        self, role: str, given: Mapping[str, Tensor], parts: StateDict, others: set[str]
+    ) -> None:
+        """Raise InputError unless `given` has the weights `parts` and the tensors `others`."""
+        wanted = {*parts, "state_avg", "state_std", *others}
+        if set(given) != wanted:
+            raise InputError(
+                f"The {role}'s tensors should be {sorted(wanted)}, and are {sorted(given)}."
+            )
+        for name, part in parts.items():
+            if given[name].shape != _turned(name, part).shape:
+                raise InputError(
+                    f"The {role}'s {name} is {tuple(given[name].shape)}, which does not fit "
+                    f"{self.shape}."
+                )
 
 
 def _named(weights: Leaves, slot: int, shape: Shape) -> tuple[StateDict, StateDict]:

@@ -225,6 +225,7 @@ class Program(ABC):
             raise InputError(f"total_rollouts must be at least 1, not {total_rollouts}.")
         avg, std = checked_normaliser(self.shape, state_avg, state_std)
         self.remove_member(slot)
+        # Another seed than that of the weights, so that their random numbers are independent.
         self.streams.seed(slot, derive_seed(seed, self.shape.algorithm))
         self._fresh(slot, params, seed, avg, std)
         self._occupy(slot, Member(params, total_rollouts))
@@ -353,7 +354,8 @@ class Program(ABC):
         history: list[Any] = []
         for _ in range(rollouts):
             self._collect(env)
-            # The only read from the device per rollout: a fault stops the run before learning.
+            # The only read from the device per rollout: a fault stops the run before the members
+            # learn from its data.
             if bool(env.faults().any()):
                 env.check()
             history.append(self._learn())
@@ -373,6 +375,7 @@ class Program(ABC):
             raise ValueError(f"the environment's {given} are not the shape's {wanted}")
 
     def _occupy(self, slot: int, member: Member) -> None:
+        """Put a member whose tensors are in place into a slot."""
         self.members[slot] = member
         self._live[slot] = True
         for name, numbers in self.numbers.items():
@@ -386,6 +389,11 @@ class Program(ABC):
         """Return the rows of one slot of (G * num_envs, …)."""
         return tensor[slot * self.shape.num_envs : (slot + 1) * self.shape.num_envs]
 
+    def _collected(self, slot: int) -> int:
+        """Return the transitions that a slot's member has trained on; 0 where it is empty."""
+        member = self.members[slot]
+        return member.rollouts * self.shape.samples if member else 0
+
     def _member(self, slot: int) -> Member:
         member = self.members[slot]
         if member is None:
@@ -393,7 +401,10 @@ class Program(ABC):
         return member
 
     def _shape_code(self) -> Tensor:
-        """Return numbers that are equal for two shapes only if their states are exchangeable."""
+        """Return numbers that are equal for two shapes only if their states are exchangeable.
+
+        They are saved in checkpoints: their order must not change.
+        """
         shape = self.shape
         return torch.tensor(
             [

@@ -105,12 +105,6 @@ class Gaussian(Distribution):
     sample x = μ + σ ε before tanh. Its log-probability counts, not that of tanh(x).
     """
 
-    def __init__(
-        self, shape: Shape, outputs: Tensor, weights: Leaves, masks: Tensor | None = None
-    ) -> None:
-        super().__init__(shape, outputs, weights, masks)
-        self.log_std = weights.log_std
-
     @staticmethod
     def columns(shape: Shape) -> int:
         return shape.action_dim
@@ -120,10 +114,11 @@ class Gaussian(Distribution):
         return streams.normal(steps, rows, shape.action_dim).view(steps, streams.members, rows, -1)
 
     def sample(self, noise: Tensor, out: Tensor, legal: Legal | None = None) -> None:  # noqa: ARG002
-        torch.addcmul(self.outputs, self.log_std.exp(), noise, out=out)
+        torch.addcmul(self.outputs, self.weights.log_std.exp(), noise, out=out)
 
     @staticmethod
     def to_env(shape: Shape, stored: Tensor) -> Tensor:  # noqa: ARG004
+        # A diverged member's NaN must not reach the environment.
         return stored.tanh().nan_to_num_(nan=0.0).view(-1, stored.shape[-1])
 
     def mode(self, legal: Legal | None = None) -> Tensor:  # noqa: ARG002
@@ -131,26 +126,28 @@ class Gaussian(Distribution):
 
     def log_prob(self, stored: Tensor) -> Tensor:
         # log p(x) = Σ_j [ -u_j²/2 - log σ_j - log(2π)/2 ],  u = (x - μ) / σ
-        self._inverse_std = torch.exp(-self.log_std)
+        log_std = self.weights.log_std
+        self._inverse_std = torch.exp(-log_std)
         self._u = torch.sub(stored, self.outputs).mul_(self._inverse_std)
         self._u2 = self._u.square()
-        scale = self.log_std.sum(-1) + self.log_std.shape[-1] * HALF_LOG_2PI
+        scale = log_std.sum(-1) + log_std.shape[-1] * HALF_LOG_2PI
         return self._u2.sum(-1).mul_(-0.5).sub_(scale)
 
     def entropy(self) -> Tensor:
         # H = Σ_j [ log σ_j + (1 + log 2π) / 2 ]
-        return self.log_std.sum(-1) + self.log_std.shape[-1] * (0.5 + HALF_LOG_2PI)
+        log_std = self.weights.log_std
+        return log_std.sum(-1) + log_std.shape[-1] * (0.5 + HALF_LOG_2PI)
 
     def backward(self, d_log_prob: Tensor, d_entropy: Tensor, into: Leaves) -> Tensor:
         # With u = (x - μ) / σ:
         #     d(log p)/dμ = u / σ,   d(log p)/d(log σ) = u² - 1,   dH/d(log σ) = 1 in every row.
-        # The sum over rows of d_log_prob · u² is a product; the rest follows below.
+        # The sum over rows of d_log_prob · u² is a product, like all sums over rows in the backward
+        # pass (`agents.networks.mlp.Backward`); the terms without u follow below.
         torch.bmm(d_log_prob.unsqueeze(1), self._u2, out=into.log_std)
-        entropies = (
-            d_entropy * d_log_prob.shape[1]
-            if d_entropy.shape[1] == 1
-            else d_entropy.sum(-1, keepdim=True)
-        )
+        if d_entropy.shape[1] == 1:  # equal in all rows
+            entropies = d_entropy * d_log_prob.shape[1]
+        else:
+            entropies = d_entropy.sum(-1, keepdim=True)
         into.log_std.add_((entropies - d_log_prob.sum(-1, keepdim=True)).unsqueeze(-1))
         return self._u.mul_(self._inverse_std).mul_(d_log_prob.unsqueeze(-1))
 
@@ -224,6 +221,7 @@ class Choices(Distribution):
 
     def sample(self, noise: Tensor, out: Tensor, legal: Legal | None = None) -> None:
         def draw(logits: Tensor, index: int) -> Tensor:
+            # `sample` writes into this view; `_one_by_one` passes it on to the later choices.
             place = out[..., index : index + 1]
             Categorical(self.shape, logits, self.weights).sample(
                 noise[..., index : index + 1], place
@@ -247,9 +245,9 @@ class Choices(Distribution):
         shape = self.shape
         indices = stored.unsqueeze(2).unbind(-1)
         earlier = self._earlier(indices) if shape.autoregressive else None
-        masks = (
-            [None] * len(shape.choices) if self.masks is None else _cut(self.masks, shape.choices)
-        )
+        masks: Sequence[Tensor | None] = [None] * len(shape.choices)
+        if self.masks is not None:
+            masks = _cut(self.masks, shape.choices)
         self._earlier_choices = earlier
         self._choices = []
         for index, (logits, mask) in enumerate(zip(self._segments(), masks, strict=True)):
@@ -285,9 +283,10 @@ class Choices(Distribution):
                     raise ValueError(
                         "an actor of an environment with illegal actions needs `legal`"
                     )
-                none = torch.empty(slots, rows, 0, device=logits.device)
+                none = torch.empty(slots, rows, 0, device=logits.device)  # before the first choice
                 chosen = torch.cat((none, *made), -1).to(torch.int64).view(slots * rows, index)
                 mask = legal(chosen).view(logits.shape)
+                # Clamped, so that every legal option keeps a weight above that of illegal ones.
                 logits = torch.where(
                     mask, logits.nan_to_num(nan=0.0).clamp_(-_BOUND, _BOUND), _ILLEGAL
                 )

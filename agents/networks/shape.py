@@ -78,6 +78,12 @@ class Shape:
         return cls(**env_fields(env), **others)
 
     def __post_init__(self) -> None:
+        self._check_types()
+        self._check_env()
+        self._check_network()
+        self._check_sizes()
+
+    def _check_types(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             least = 0 if field.name == "privileged_dim" else 1
@@ -87,6 +93,9 @@ class Shape:
                 )
             if field.type == "bool" and not isinstance(value, bool):
                 raise InputError(f"{field.name} must be true or false, not {value!r}.")
+
+    def _check_env(self) -> None:
+        """Check the fields that the environment determines."""
         if self.action_dims and not (self.discrete and sum(self.action_dims) == self.action_dim):
             raise InputError(
                 "action_dims must be the sizes of discrete choices that sum to action_dim "
@@ -96,14 +105,14 @@ class Shape:
             raise InputError(
                 "masked must be false where actions are numbers: only choices can be illegal."
             )
-        if self.image_shape is not None and (math.prod(self.image_shape), 0) != (
-            self.state_dim,
-            self.privileged_dim,
-        ):
+        dims = self.state_dim, self.privileged_dim
+        if self.image_shape is not None and (math.prod(self.image_shape), 0) != dims:
             raise InputError(
                 f"image_shape {self.image_shape} needs a state_dim of the same size and a "
                 f"privileged_dim of 0; they are {self.state_dim} and {self.privileged_dim}."
             )
+
+    def _check_network(self) -> None:
         if self.autoregressive and len(self.action_dims) < 2:
             raise InputError(
                 "autoregressive needs actions of several choices; action_dims is "
@@ -118,13 +127,16 @@ class Shape:
                 f"bptt {self.bptt} must divide horizon {self.horizon} and minibatch "
                 f"{self.minibatch}: minibatches are made of whole sequences of that many steps."
             )
-        if not self.algorithm.startswith(ON_POLICY):
-            if self.buffer < max(self.samples, self.minibatch):
-                raise InputError(
-                    f"buffer {self.buffer} must hold at least a rollout of {self.samples} "
-                    f"transitions and a minibatch of {self.minibatch}."
-                )
-        elif self.minibatch > self.samples:
+
+    def _check_sizes(self) -> None:
+        """Check the sizes of minibatches and buffers."""
+        on_policy = self.algorithm.startswith(ON_POLICY)
+        if not on_policy and self.buffer < max(self.samples, self.minibatch):
+            raise InputError(
+                f"buffer {self.buffer} must hold at least a rollout of {self.samples} "
+                f"transitions and a minibatch of {self.minibatch}."
+            )
+        if on_policy and self.minibatch > self.samples:
             raise InputError(
                 f"minibatch {self.minibatch} is larger than the {self.samples} transitions of a "
                 f"rollout (num_envs {self.num_envs} x horizon {self.horizon}); at most that."

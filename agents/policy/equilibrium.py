@@ -36,7 +36,7 @@ class Mixture:
         return self.bound <= self.payoff
 
 
-def equilibrium(payoffs: Floats, time_limit: float | None = None) -> Mixture:
+def equilibrium(payoffs: Floats) -> Mixture:
     """Return the symmetric Nash equilibrium with the highest payoff.
 
     In the game, player i gets payoffs[i, j] against player j. In an equilibrium, no player gets
@@ -48,8 +48,10 @@ def equilibrium(payoffs: Floats, time_limit: float | None = None) -> Mixture:
 
     Args:
         payoffs: (players, players).
-        time_limit: seconds for the mixed-integer program; None: TIME_LIMIT. When it is over, the
-            best equilibrium found is returned (`Mixture.proven`).
+
+    Returns:
+        The equilibrium; if the mixed-integer program takes longer than TIME_LIMIT, the best one
+            found until then (`Mixture.proven`).
 
     Raises:
         InputError: payoffs are not square and finite.
@@ -67,20 +69,24 @@ def equilibrium(payoffs: Floats, time_limit: float | None = None) -> Mixture:
         weights = _maximin(scaled)
         payoff = float(weights @ payoffs @ weights)
         return Mixture(weights, payoff, payoff)
-    found = _best_paid(scaled, TIME_LIMIT if time_limit is None else time_limit)
+    found = _best_paid(scaled)
+    # A player is in the support if its indicator is 1; the solver's tolerance leaves small weights
+    # on others.
     weights = np.where(found.x[count : 2 * count] > 0.5, found.x[:count].clip(0.0), 0.0)
     weights = weights / weights.sum()
-    payoff = float(weights @ payoffs @ weights)
-    solved = found.status == 0 or found.mip_dual_bound is None
-    return Mixture(
-        weights,
-        payoff,
-        payoff if solved else max(payoff, payoffs.min() - unit * found.mip_dual_bound),
-    )
+    payoff = bound = float(weights @ payoffs @ weights)
+    if found.status != 0 and found.mip_dual_bound is not None:
+        # The program minimises the negative scaled payoff; convert its bound back.
+        bound = max(payoff, payoffs.min() - unit * found.mip_dual_bound)
+    return Mixture(weights, payoff, bound)
 
 
 def _maximin(payoffs: Floats) -> Floats:
-    """Return (players,), the mixture with the largest minimum payoff over all opponents."""
+    """Return (players,), the mixture with the largest minimum payoff over all opponents.
+
+    With weights w and payoffs A, maximise v subject to wᵀA ≥ v for every opponent, Σw = 1, w ≥ 0
+    (von Neumann, 1928). Only for payoffs from 0 to 1, which bound v.
+    """
     from scipy.optimize import linprog  # takes long to import
 
     count = len(payoffs)
@@ -98,19 +104,29 @@ def _maximin(payoffs: Floats) -> Floats:
     return np.asarray(weights / weights.sum())
 
 
-def _best_paid(payoffs: Floats, time_limit: float) -> Any:
-    """Return SciPy's result; its x is a weight and an indicator per player, then the payoff."""
+def _best_paid(payoffs: Floats) -> Any:
+    """Maximise the payoff over all symmetric equilibria of payoffs A from 0 to 1.
+
+    Unknowns are a weight w_i and an indicator b_i in {0, 1} per player, then the payoff v.
+    Player i's regret is v - (A w)_i, at most 1.
+
+    Returns:
+        SciPy's result; its x holds w, b and v.
+    """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     count = len(payoffs)
     one, none, column = np.eye(count), np.zeros((count, count)), np.ones((count, 1))
     regret = np.hstack([-payoffs, none, column])
+    indicator = np.hstack([none, one, 0.0 * column])
     constraints = [
+        # Σ w_i = 1
         LinearConstraint(np.hstack([column.T, np.zeros((1, count + 1))]), 1.0, 1.0),
+        # v ≥ (A w)_i: no player gets more against the mixture than the mixture does.
         LinearConstraint(regret, 0.0, np.inf),
-        LinearConstraint(
-            regret + np.hstack([none, one, 0.0 * column]), -np.inf, 1.0
-        ),  # regret 0 where it is played
+        # regret_i ≤ 1 - b_i: a player that may have weight has no regret.
+        LinearConstraint(regret + indicator, -np.inf, 1.0),
+        # w_i ≤ b_i: only such players have weight.
         LinearConstraint(np.hstack([one, -one, 0.0 * column]), -np.inf, 0.0),
     ]
     found = milp(
@@ -118,11 +134,11 @@ def _best_paid(payoffs: Floats, time_limit: float) -> Any:
         integrality=np.concatenate([np.zeros(count), np.ones(count), [0.0]]),
         bounds=Bounds(0.0, 1.0),
         constraints=constraints,
-        options={"time_limit": time_limit},
+        options={"time_limit": TIME_LIMIT},
     )
     if found.x is None:
         limit = (
-            f" within {time_limit:g} s among {count} players"
+            f" within {TIME_LIMIT:g} s among {count} players"
             if found.status == 1
             else f": {found.message}"
         )

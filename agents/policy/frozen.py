@@ -16,7 +16,7 @@ The tensors of a member: `agents.policy.members`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,8 +28,11 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from agents.networks.distributions import Legal
 from agents.policy.members import (
+    ACTION_DIMS,
     CELL,
+    IMAGE_SHAPE,
     Member,
     check_members,
     convolutions_of,
@@ -44,8 +47,6 @@ from envs.support.files import write_atomic
 __all__ = ["DECIMALS", "FrozenPolicy", "Member", "check_members", "load_members", "save_members"]
 
 DECIMALS = 6
-LOG_STD = (-16.0, 2.0)  # bounds to which ElegantRL's `ActorSAC` clamps log σ
-Legal = Callable[[Tensor], Tensor]
 Rows = TypeVar("Rows", Tensor, NDArray[np.float32])
 _KEY = re.compile(r"m(\d{3})\.(.+)")
 
@@ -85,11 +86,6 @@ class FrozenPolicy:
         ]
         self._batched = [_Batched(member) for member in members]
         self.recurrent = any(recurrent_size(member) for member in members)
-
-    @classmethod
-    def load(cls, path: Path) -> FrozenPolicy:
-        """Load a policy from a file of `save_members`; raises InputError as `load_members` does."""
-        return cls(load_members(path))
 
     def act(self, obs: NDArray[np.float32], legal: Legal | None = None) -> NDArray[np.float64]:
         """Return the deterministic action for one observation.
@@ -132,14 +128,8 @@ class FrozenPolicy:
         return mean
 
     @torch.no_grad()
-    def act_batch(
-        self,
-        states: Rows,
-        deterministic: bool = True,
-        generator: torch.Generator | None = None,
-        legal: Legal | None = None,
-    ) -> Rows:
-        """Return actions for a batch of observations.
+    def act_batch(self, states: Rows, legal: Legal | None = None) -> Rows:
+        """Return the deterministic actions for a batch of observations.
 
         It computes in float64 as `act` does, but the last bits depend on the number of rows: an
         action may differ by 1e-6, and a choice where two options are equally good to 1e-6. Values
@@ -147,9 +137,6 @@ class FrozenPolicy:
 
         Args:
             states: (rows, state_dim), an array or a tensor on any device.
-            deterministic: False samples: continuous actions from the members' Gaussians, with the
-                same noise for all members; choices from the mean weights.
-            generator: on the device of the states; None: torch's own.
             legal: for choices that may be illegal, from the choices made so far, (rows, k) int64,
                 to (rows, options of choice k) bool, such as `VecEnv.action_mask`.
 
@@ -165,17 +152,10 @@ class FrozenPolicy:
             )
         outputs = [member.outputs(given) for member in self._batched]
         if self.discrete:
-            actions = self._choose(outputs, deterministic, generator, legal)
+            actions = self._choose(outputs, legal)
         else:
-            noise = torch.zeros(
-                given.shape[0], self.action_dim, dtype=torch.float64, device=given.device
-            )
-            if not deterministic:
-                noise.normal_(generator=generator)
-            every = [
-                member.numbers(output, noise)
-                for member, output in zip(self._batched, outputs, strict=True)
-            ]
+            every = [output[:, : self.action_dim].tanh().nan_to_num(nan=0.0) for output in outputs]
+            # + 0.0 turns -0.0 into 0.0.
             actions = torch.round(torch.stack(every).sum(0) / self.size, decimals=DECIMALS) + 0.0
         return actions.cpu().numpy() if isinstance(states, np.ndarray) else actions
 
@@ -196,13 +176,7 @@ class FrozenPolicy:
                 memory = member.cell_states[len(over)]
                 memory.masked_fill_(over.to(memory.device).unsqueeze(1), 0.0)
 
-    def _choose(
-        self,
-        outputs: Sequence[Tensor],
-        deterministic: bool,
-        generator: torch.Generator | None,
-        legal: Legal | None,
-    ) -> Tensor:
+    def _choose(self, outputs: Sequence[Tensor], legal: Legal | None) -> Tensor:
         """Make the choices in sequence: (rows,) int64, or (rows, choices) for several."""
         chosen = torch.zeros(outputs[0].shape[0], 0, dtype=torch.int64, device=outputs[0].device)
         for choice in range(len(self.sizes)):
@@ -211,13 +185,11 @@ class FrozenPolicy:
                 member.weights(output, choice, chosen, mask)
                 for member, output in zip(self._batched, outputs, strict=True)
             ]
+            # Rounded, so that options that differ by rounding errors count as equal; argmax then
+            # takes the first of them. A legal option whose weight rounds to 0 beats illegal ones.
             mean = torch.round(torch.stack(weights).mean(0), decimals=DECIMALS)
-            if deterministic:
-                mean = mean if mask is None else torch.where(mask, mean, -1.0)
-                option = mean.argmax(-1, keepdim=True)
-            else:
-                option = torch.multinomial(mean.nan_to_num(nan=1.0), 1, generator=generator)
-            chosen = torch.cat((chosen, option), -1)
+            mean = mean if mask is None else torch.where(mask, mean, -1.0)
+            chosen = torch.cat((chosen, mean.argmax(-1, keepdim=True)), -1)
         return chosen[:, 0] if len(self.sizes) == 1 and not self._batched[0].several else chosen
 
 
@@ -225,12 +197,9 @@ class _Batched:
     """One member on batches of states, in float64, on the states' device."""
 
     def __init__(self, member: Member) -> None:
-        self.gives, self.sizes, self.several = (
-            kind_of(member).gives,
-            sizes_of(member),
-            "action_dims" in member,
-        )
-        self.image = tuple(member["image_shape"].tolist()) if "image_shape" in member else ()
+        self.gives, self.sizes = kind_of(member).gives, sizes_of(member)
+        self.several = ACTION_DIMS in member
+        self.image = tuple(member[IMAGE_SHAPE].tolist()) if IMAGE_SHAPE in member else ()
         self._convolutions, self._plan = convolutions_of(member), layers_of(member)
         self._recurrent_size = recurrent_size(member)
         self.cell_states: dict[int, Tensor] = {}
@@ -275,23 +244,14 @@ class _Batched:
         self.cell_states[rows] = after
         return after[:, :width]
 
-    def numbers(self, output: Tensor, noise: Tensor) -> Tensor:
-        """Return actions (rows, action_dim) in [-1, 1]; without noise, the mode before tanh."""
-        if self.gives == "means":
-            mean, log_std = output, self.on(output.device)["action_std_log"]
-        else:
-            mean, log_std = output.chunk(2, -1)
-            log_std = log_std.clamp(*LOG_STD)
-        return torch.addcmul(mean, log_std.exp(), noise).tanh().nan_to_num(nan=0.0)
-
     def weights(self, output: Tensor, choice: int, chosen: Tensor, mask: Tensor | None) -> Tensor:
         """Return (rows, options), weights of a choice given the earlier ones (rows, choice)."""
         logits = torch.split(output, list(self.sizes), -1)[choice]
         chain = self.on(output.device).get(f"chain.{choice}.weight")
         if chain is not None:
-            sizes = self.sizes[:choice]
+            # The chain's columns hold the options of the earlier choices one after the other.
             starts = torch.tensor(
-                [sum(sizes[:index]) for index in range(choice)], device=output.device
+                [sum(self.sizes[:index]) for index in range(choice)], device=output.device
             )
             logits = logits + chain.mT[chosen + starts].sum(1)
         logits = logits.nan_to_num(nan=0.0)

@@ -86,8 +86,7 @@ def kind_of(member: Member) -> NetworkKind:
 
 def layers_of(member: Member) -> list[tuple[str, bool]]:
     """Return the layers from input to output ("net.0", "net.2", …), and whether ReLU follows."""
-    kind = kind_of(member)
-    names = [name for prefix in kind.acts for name in _layers(member, prefix)]
+    names = _acting_layers(member)
     straight = _layers(member, "net_state")[-1:]
     return [(name, name not in straight and name != names[-1]) for name in names]
 
@@ -163,68 +162,87 @@ def _outputs(member: Member) -> int:
 
 def _fault(member: Member) -> str | None:
     """Return why a dict of tensors is not a member, as the end of a sentence; None if it is one."""
-    kind = kind_of(member)
-    layers = [name for prefix in kind.acts for name in _layers(member, prefix)]
+    # Each check relies on those before it: sizes can only be compared once all tensors are there.
+    for check in (_names_fault, _values_fault, _images_fault, _shapes_fault, _choices_fault):
+        fault = check(member)
+        if fault is not None:
+            return fault
+    return None
+
+
+def _names_fault(member: Member) -> str | None:
+    kind, layers = kind_of(member), _acting_layers(member)
     heads = [f"{prefix}.0" for prefix in (*kind.acts[1:], *kind.others)]
-    wanted = {
-        f"{layer}.{part}" for layer in {*layers, *heads} for part in ("weight", "bias")
-    } | kind.extras
+    wanted = {f"{layer}.{part}" for layer in {*layers, *heads} for part in ("weight", "bias")}
+    wanted |= kind.extras
     if IMAGE_SHAPE in member:
         count = sum(name.startswith("conv.") and name.endswith(".weight") for name in member)
         wanted |= {IMAGE_SHAPE, STRIDES}
         wanted |= {f"conv.{index}.{part}" for index in range(count) for part in ("weight", "bias")}
-    if (
-        kind.acts == ("net",)
-        and len(layers) > 1
-        and any(name.startswith("rnn.") for name in member)
-    ):
+    recurrent = any(name.startswith("rnn.") for name in member)
+    if recurrent and kind.acts == ("net",) and len(layers) > 1:
         wanted |= set(CELL)
-    chains = (
-        sorted(name for name in member if name.startswith("chain."))
-        if ACTION_DIMS in member
-        else []
-    )
-    if chains:
+    if _autoregressive(member):
         wanted |= {f"chain.{choice}.weight" for choice in range(1, member[ACTION_DIMS].numel())}
-    if not _layers(member, kind.acts[0]) or set(member) != wanted:
-        missing, extra = sorted(wanted - set(member)), sorted(set(member) - wanted)
-        return f"lacks {missing} and has {extra} too many" if layers else "has no layer"
+    if _layers(member, kind.acts[0]) and set(member) == wanted:
+        return None
+    missing, extra = sorted(wanted - set(member)), sorted(set(member) - wanted)
+    return f"lacks {missing} and has {extra} too many" if layers else "has no layer"
+
+
+def _values_fault(member: Member) -> str | None:
     for name, tensor in member.items():
         right = torch.int64 if name in {ACTION_DIMS, IMAGE_SHAPE, STRIDES} else torch.float32
         if tensor.dtype != right:
             return f"has {name} as {tensor.dtype}, not {str(right).removeprefix('torch.')}"
         if not bool(torch.isfinite(tensor).all()):
             return f"has values in {name} that are not finite"
-    seen = _images_fault(member) if IMAGE_SHAPE in member else None
-    if seen is not None:
-        return seen
-    shapes = _shapes(member, kind, layers)
-    for name, shape in shapes.items():
+    return None
+
+
+def _shapes_fault(member: Member) -> str | None:
+    for name, shape in _shapes(member).items():
         if tuple(member[name].shape) != shape or 0 in shape:
             return f"has {name} of shape {tuple(member[name].shape)}, where {shape} fits the rest"
     if not bool((member["state_std"] > 0).all()):
         return "has values in state_std that are not above zero"
-    if ACTION_DIMS in member:
-        sizes, options = member[ACTION_DIMS].tolist(), _outputs(member)
-        if min(sizes) < 1 or sum(sizes) != options:
-            return (
-                f"has action_dims {sizes}, which are not sizes of choices that sum to the "
-                f"{options} outputs"
-            )
-        for choice in range(1, len(sizes) if chains else 0):
-            weight, fits = member[f"chain.{choice}.weight"], (sizes[choice], sum(sizes[:choice]))
-            if tuple(weight.shape) != fits:
-                return (
-                    f"has chain.{choice}.weight of shape {tuple(weight.shape)}, where {fits} fits "
-                    "the rest"
-                )
-    if kind.gives == "means and deviations" and member[f"{layers[-1]}.bias"].numel() % 2:
-        return "has an odd number of outputs, where means and deviations belong"
     return None
 
 
-def _shapes(member: Member, kind: NetworkKind, layers: Sequence[str]) -> dict[str, tuple[int, ...]]:
+def _choices_fault(member: Member) -> str | None:
+    kind, last = kind_of(member), _acting_layers(member)[-1]
+    if kind.gives == "means and deviations" and member[f"{last}.bias"].numel() % 2:
+        return "has an odd number of outputs, where means and deviations belong"
+    if ACTION_DIMS not in member:
+        return None
+    sizes, options = member[ACTION_DIMS].tolist(), _outputs(member)
+    if min(sizes) < 1 or sum(sizes) != options:
+        return (
+            f"has action_dims {sizes}, which are not sizes of choices that sum to the "
+            f"{options} outputs"
+        )
+    for choice in range(1, len(sizes) if _autoregressive(member) else 0):
+        weight, fits = member[f"chain.{choice}.weight"], (sizes[choice], sum(sizes[:choice]))
+        if tuple(weight.shape) != fits:
+            return (
+                f"has chain.{choice}.weight of shape {tuple(weight.shape)}, where {fits} fits "
+                "the rest"
+            )
+    return None
+
+
+def _acting_layers(member: Member) -> list[str]:
+    """Return the names of the layers from input to output."""
+    return [name for prefix in kind_of(member).acts for name in _layers(member, prefix)]
+
+
+def _autoregressive(member: Member) -> bool:
+    return ACTION_DIMS in member and any(name.startswith("chain.") for name in member)
+
+
+def _shapes(member: Member) -> dict[str, tuple[int, ...]]:
     """Return the shapes that fit the observations' columns and the layers' sizes."""
+    kind, layers = kind_of(member), _acting_layers(member)
     columns = member["state_avg"].numel()
     shapes: dict[str, tuple[int, ...]] = {"state_avg": (columns,), "state_std": (columns,)}
     rows = encoded = math.prod(_planes(member)[-1]) if IMAGE_SHAPE in member else columns
@@ -249,18 +267,16 @@ def _shapes(member: Member, kind: NetworkKind, layers: Sequence[str]) -> dict[st
 
 
 def _images_fault(member: Member) -> str | None:
+    if IMAGE_SHAPE not in member:
+        return None
     sizes, strides = member[IMAGE_SHAPE], member[STRIDES]
     weights = [
         member[f"conv.{index}.weight"]
         for index in range(strides.numel())
         if f"conv.{index}.weight" in member
     ]
-    if (
-        sizes.shape != (3,)
-        or strides.dim() != 1
-        or not len(weights)
-        or int(min(sizes.min(), strides.min())) < 1
-    ):
+    one_dimensional = sizes.shape == (3,) and strides.dim() == 1
+    if not one_dimensional or not weights or int(min(sizes.min(), strides.min())) < 1:
         return (
             f"has image_shape {sizes.tolist()} and conv_strides {strides.tolist()}, which make no "
             "convolutions"

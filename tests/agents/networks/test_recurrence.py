@@ -89,7 +89,6 @@ def test_outputs_and_gradients_through_time_are_torchs(kind: str, absences: bool
 def score(env: RecallEnv, act: Actors) -> Tensor:
     """(members,) share of rewards that could be had in 60 steps."""
     obs, total = env.reset(77), torch.zeros(env.num_envs)
-    act.reset()
     for _ in range(60):
         step = env.step(act(obs))
         act.done(step.terminated | step.truncated)
@@ -208,7 +207,7 @@ def test_actors_remember_each_rows_episode() -> None:
     assert torch.equal(first, fresh(one))
     act.done(torch.tensor([False, True, False, False, False, True]))
     second = act(two)
-    fresh.reset()
+    fresh.done(torch.ones(len(one), dtype=torch.bool))
     restarted = fresh(two)
     changed = (second != restarted).any(1).tolist()
     assert changed == [True, False, True, True, True, False]

@@ -119,7 +119,7 @@ def test_discrete_members_choose_what_they_hold_most_likely_together(tmp_path: P
             [float(choice)] for choice in fast[slot]
         ]
     save_members(tmp_path / "policy.safetensors", actors)
-    ensemble = FrozenPolicy.load(tmp_path / "policy.safetensors")
+    ensemble = FrozenPolicy(load_members(tmp_path / "policy.safetensors"))
     assert ensemble.discrete
     assert ensemble.action_dim == 4
     for row in obs[0]:
@@ -170,7 +170,8 @@ def test_saved_members_come_back_to_the_bit_and_equal_members_give_equal_files(
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     obs = np.linspace(-1, 1, 5, dtype=np.float32)
     assert np.array_equal(
-        FrozenPolicy(members).act(obs), FrozenPolicy.load(tmp_path / "a.safetensors").act(obs)
+        FrozenPolicy(members).act(obs),
+        FrozenPolicy(load_members(tmp_path / "a.safetensors")).act(obs),
     )
     ActorPPO([8, 8], 5, 2).load_state_dict(loaded[0])
 
