@@ -104,6 +104,7 @@ class D3QN(OffPolicy):
         norm = self.net.gradients(loss)
         running = self._diverge(running, norm)
         self.net.optimizer.apply(norm.unsqueeze(0), numbers["max_grad_norm"][:, 0], running)
+        # The online network bootstraps from a slowly moving copy, for stability.
         self.target.follow(self.net, numbers["soft_update_tau"], running)
         return running, {
             "critic_loss": loss.detach(),
@@ -122,9 +123,11 @@ class D3QN(OffPolicy):
     def _explore(self, obs: Tensor, noise: Tensor, random: Tensor) -> Tensor:
         held, left = self._held.unbind(-1)
         coin, choice, length = noise.unbind(-1)
+        # A repeated action runs to its end before another random one may begin.
         begins = (left == 0) & (coin < random[..., 0])
         any_of_them = (choice * self.shape.action_dim).clamp_(max=self.shape.action_dim - 1).floor()
         held = torch.where(begins, any_of_them, held)
+        # P(length ≥ n) = P(u ≤ 1/n) = 1/n for uniform u, cut at `explore_hold`.
         left = torch.where(
             begins, torch.minimum((1.0 / length).floor(), self.numbers["explore_hold"]), left
         )

@@ -83,6 +83,7 @@ def prove() -> Iterator[Part]:
         holds,
         f"a member's images give {'the same' if holds else 'other'} numbers in every slot",
     )
+    # The same member: by itself, in another slot with others, and with other threads.
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
@@ -131,6 +132,7 @@ def convolutions_hold() -> bool:
     def numbers(images: Tensor, filters: Tensor) -> list[Tensor]:
         images, filters = (tensor.detach().requires_grad_() for tensor in (images, filters))
         out = conv2d(images.flatten(1, 2), filters.flatten(0, 1), groups=SLOTS)
+        # Grouped convolutions put groups into channels: (rows, slots * channels, height, width).
         by_slot = out.view(len(out), SLOTS, -1)
         d_images, d_filters = torch.autograd.grad(by_slot.square().sum(), (images, filters))
         return [by_slot.transpose(0, 1), d_images.transpose(0, 1), d_filters]

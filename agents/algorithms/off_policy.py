@@ -156,6 +156,7 @@ class OffPolicy(Program):
         self._reward = torch.zeros(shape.slots, device=self.device)
         env.draw(shape.horizon)
         for step in range(shape.horizon):
+            # A copy: the environment writes its next observations into `self.obs`.
             obs = self.obs.view(shape.slots, shape.num_envs, -1).clone()
             random = torch.where(collected + step * shape.num_envs < warmup, 1.0, rates)
             stored = self._explore(obs, noise[step], random.view(-1, 1, 1))
@@ -170,6 +171,7 @@ class OffPolicy(Program):
         # learn yet: how many a member draws must not depend on the others.
         rows = self.replay.draw(self.streams, shape.updates, shape.minibatch)
         noise = self._update_noise()
+        # Known on the host from counters, so nothing is read from the device.
         ready = [
             member is not None and self._collected(slot) + shape.samples >= member.params.warmup
             for slot, member in enumerate(self.members)

@@ -39,12 +39,18 @@ def scale_values(
     """
     weights = population.weights
     avg, std = population.value_avg[:, 0], population.value_std[:, 0]
+    # Without known returns, the rollout's own moments are adopted whole (β = 1).
     known = std > 0
     rate = torch.where(known, rate, 1.0)
+    # σ'² is the variance of a mixture with weights 1 - β and β of two distributions with these
+    # means and variances; (m - μ)² β (1 - β) is the variance between their means.
     shift = mean - avg
     new_avg = avg + rate * shift
     new_std = ((1.0 - rate) * (std.square() + rate * shift.square()) + rate * variance).sqrt()
+    # NaN moments (fewer than two valid returns) change nothing, and neither do constant returns as
+    # long as no others are known.
     changed = enabled & new_avg.isfinite() & new_std.isfinite() & (new_std > 0)
+    # w' = ratio · w,  b' = ratio · b + move
     ratio, move = std / new_std, (avg - new_avg) / new_std
     for leaf, scaled in (
         (weights.critic_out, weights.critic_out * ratio.unsqueeze(-1)),
@@ -53,6 +59,7 @@ def scale_values(
             torch.addcmul(move.unsqueeze(-1), weights.critic_out_bias, ratio.unsqueeze(-1)),
         ),
     ):
+        # The first moments only define the unit: there is no earlier scale to convert from.
         leaf.copy_(torch.where((changed & known).unsqueeze(-1), scaled, leaf))
     avg.copy_(torch.where(changed, new_avg, avg))
     std.copy_(torch.where(changed, new_std, std))

@@ -180,10 +180,19 @@ class PPO(Program):
         """Make `epochs` passes of minibatches over the rollout."""
         shape, index = self.shape, self.rollout.index
         batches = index.batches(self.streams.permutations(shape.epochs, index.items))
-        self.optimizer.lr = [self._learning_rate(member) for member in self.members]
+        self.optimizer.lr = [
+            member.params.learning_rate_at(member.rollouts, member.total_rollouts)
+            if member
+            else 0.0
+            for member in self.members
+        ]
+        # Before the terms of the loss: they depend on the value normalisers.
         self._scale_values()
+        # Decided on the host: comparing the KL costs a reduction per minibatch, which most programs
+        # do not need.
         stop_early = any(member.params.target_kl > 0 for member in self.members if member)
         terms = LossTerms.of(self.numbers, self.population, shape.minibatch)
+        # Members that stop early or diverge stay in the batch, so no tensor changes its shape.
         running = self._live & ~self._diverged
         updates = torch.zeros(shape.slots, device=self.device)
         for rows in batches.unbind(0):
@@ -212,7 +221,7 @@ class PPO(Program):
             terms: of the loss.
             stop_early: whether to compare the KL divergence with `terms.target_kl`.
         """
-        # Forward pass.
+        # Forward pass, into buffers that all minibatches share.
         weights, grads = self.population.weights, self._grads
         batch, acts = self._batch, self._activations
         self.rollout.index.gather(self.rollout.transitions, rows, batch)
@@ -233,7 +242,10 @@ class PPO(Program):
             d_entropy = torch.where(batch.valid, d_entropy * scale, 0.0)
         ratio = log_ratio.exp()
         if stop_early:
+            # The step that exceeds the target is not made either. A comparison with `>`, negated,
+            # lets NaN pass: the check of the gradients below marks such a member as diverged.
             running = running & ~(self._mean(ratio - 1.0 - log_ratio) > terms.target_kl)
+        # The loss is minus the mean objective, hence -1/B.
         d_log_prob = surrogate_gradient(ratio, advantages, terms).mul_(-1.0 / self.shape.minibatch)
         d_output = distribution.backward(d_log_prob, d_entropy, grads)
 
@@ -247,11 +259,13 @@ class PPO(Program):
         # Backward pass and optimizer.
         self._backward(weights, obs, acts, d_output, d_critic.unsqueeze(-1), grads)
         norms = self.optimizer.norms(grads)
+        # A norm is finite only if every element of the gradient is.
         finite = torch.isfinite(norms).all(0)
         self._diverged |= running & ~finite
         running = running & finite
         stepped = running if batch.valid is None else running & batch.valid.any(-1)
         self.optimizer.apply(norms, terms.max_norm, stepped)
+        # A larger deviation would push the samples into the saturated ends of tanh.
         weights.log_std.clamp_(max=0.0)
         return GradientStep(running, stepped, distribution, log_ratio, error, norms)
 
@@ -286,17 +300,11 @@ class PPO(Program):
         rollouts = torch.tensor(
             [[member.rollouts if member else 0] for member in self.members], device=self.device
         )
+        # Weight 1/k gives the plain mean over rollouts; a fixed weight would favour the first one.
         rate = torch.maximum(self.numbers["popart_beta"], 1.0 / (rollouts + 1))
         learns = (self._live & ~self._diverged).unsqueeze(-1)
         enabled = self.population.popart[..., 0] & learns
         scale_values(self.population, *self.rollout.return_moments(), rate, enabled)
-
-    @staticmethod
-    def _learning_rate(member: Member | None) -> float:
-        if member is None:
-            return 0.0
-        rate: float = member.params.learning_rate_at(member.rollouts, member.total_rollouts)
-        return rate
 
     # Acting, import and export.
 
@@ -318,6 +326,7 @@ class PPO(Program):
     def import_actor(self, slot: int, actor: Mapping[str, Tensor]) -> None:
         """See `Program.import_actor`."""
         _, critic = self.export_member(slot)
+        # The first columns are the actor's; privileged ones keep the critic's own normaliser.
         columns = actor["state_avg"].numel()
         for name in ("state_avg", "state_std"):
             critic[name][:columns] = actor[name]
@@ -342,7 +351,7 @@ class PPO(Program):
         weights_seed = derive_seed(seed, "weights")
         self.population.new_member(slot, weights_seed, params.initial_log_std, state_avg, state_std)
         if params.popart_beta > 0:
-            self.population.value_std[slot] = 0  # no returns are known yet
+            self.population.value_std[slot] = 0  # no returns are known yet (`popart.scale_values`)
 
     def _clear(self, slot: int) -> None:
         self.population.clear(slot)

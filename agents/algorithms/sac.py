@@ -94,6 +94,9 @@ class SAC(OffPolicy):
         """Return sampled actions (G, rows, action_dim), and their log-probabilities (G, rows)."""
         mean, log_std = _outputs(self.actor, obs)
         action = torch.addcmul(mean, log_std.exp(), noise).tanh()
+        # log π = Σ_j [ -log σ_j - log(2π)/2 - log(1 - a_j²) ]: the Gaussian at its mean, minus the
+        # change of variables a = tanh(x) (Haarnoja et al., 2018, appendix C). 1e-6 keeps the
+        # logarithm finite.
         return action, -(log_std + HALF_LOG_2PI + (1.000001 - action.square()).log()).sum(-1)
 
     def _update(
@@ -103,6 +106,7 @@ class SAC(OffPolicy):
         numbers, max_norm = self.numbers, self.numbers["max_grad_norm"][:, 0]
 
         # Critics: y = r + γ (min Q_target(s', a') - α log π(a'|s')), a' from the current policy.
+        # No gradient passes through y: training runs under `no_grad`.
         next_action, next_log_prob = self._sample(batch.next_obs, noise[0])
         expected = (
             _values(self.target, batch.next_obs, next_action).amin(-1)
@@ -124,11 +128,13 @@ class SAC(OffPolicy):
         # Temperature: d/d(log α) of -log α (target entropy + log π(a|s)).
         with torch.enable_grad():
             action, log_prob = self._sample(batch.obs, noise[1])
+        # The gradient is written by hand: it is the batch mean, and alpha is a single number.
         wanted = numbers["target_entropy"] * self.shape.action_dim
         self.alpha_optimizer.grad[0] = -(wanted + log_prob.detach()).mean(1, keepdim=True)
         alpha_norm = self.alpha_optimizer.grad[..., 0].abs()
         running = self._diverge(running, alpha_norm[0])
         self.alpha_optimizer.apply(alpha_norm, max_norm, running)
+        # As in ElegantRL, the actor's loss uses alpha before it is clamped.
         alpha = self.alpha_log[0].exp()
         self.alpha_log.clamp_(*LOG_ALPHA)
 
@@ -162,6 +168,7 @@ class SAC(OffPolicy):
         mean, log_std = _outputs(self.actor, obs)
         # Φ of a normal number is uniform on (0, 1); 2Φ(x) - 1 = erf(x / √2) on (-1, 1).
         uniform = torch.erf(noise * math.sqrt(0.5))
+        # During the warm-up actions are uniform; afterwards they are samples of the policy.
         return torch.where(random >= 1.0, uniform, torch.addcmul(mean, log_std.exp(), noise).tanh())
 
     def _to_env(self, stored: Tensor) -> Tensor:

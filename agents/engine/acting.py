@@ -65,6 +65,7 @@ class Actors:
         shape = self.shape
         rows = obs.shape[0] // shape.slots
         if rows not in self._buffers:
+            # Acting needs no critic, so privileged columns are dropped from the shape.
             self._buffers[rows] = Activations(replace(shape, privileged_dim=0), rows, obs.device)
         into = self._buffers[rows]
         state = obs.view(shape.slots, rows, -1)[..., : shape.state_dim]

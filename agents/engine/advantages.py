@@ -47,9 +47,12 @@ def estimate(exp: Experience, gamma: Tensor, gae_lambda: Tensor, advantages: Ten
         advantages: (G, T + 1, num_envs), written; its last step must be 0.
     """
     steps = exp.rewards.shape[1]
+    # V'_t: at an episode's end, `values[:, 1:]` would be the first value of the next episode.
     following = torch.where(exp.done, exp.final_values, exp.values[:, 1:])
     errors = exp.rewards + gamma * following - exp.values[:, :steps]  # δ_t
+    # The sum over future errors δ stops at an episode's end.
     decay = torch.where(exp.done, 0.0, gamma * gae_lambda)
+    # Backward in time, for all rows at once: the recursion is sequential in t only.
     for step in range(steps - 1, -1, -1):
         # A_t = δ_t + γ λ A_{t+1}
         torch.addcmul(
@@ -82,14 +85,17 @@ def estimate_with_absent_agents(
     reward = torch.zeros_like(value)
     for step in range(exp.rewards.shape[1] - 1, -1, -1):
         here, end = exp.present[:, step], exp.done[:, step]
+        # An episode's end replaces whatever follows in the next episode.
         value = torch.where(end, exp.final_values[:, step], value)
         ahead = torch.where(end, 0.0, ahead)
         known = end | known
         reward = torch.where(end, 0.0, reward) + exp.rewards[:, step]
+        # One action is one step of discounting, however many steps of the environment it took.
         error = reward + gamma[:, 0] * value - exp.values[:, step]
         advantage = torch.where(known, error + gamma[:, 0] * gae_lambda[:, 0] * ahead, 0.0)
         valid[:, step] = here & known
         advantages[:, step] = torch.where(here, advantage, 0.0)
+        # Rows without an agent pass on what holds for the agent's next action.
         value = torch.where(here, exp.values[:, step], value)
         ahead = torch.where(here, advantage, ahead)
         reward, known = torch.where(here, 0.0, reward), here | known

@@ -45,8 +45,10 @@ class Hyperparameters:
                 valid, range_ = True, "finite"
             else:
                 valid, range_ = value >= 0, "at least 0"
+            # Infinity passes most ranges, and NaN passes "finite".
             if not (valid and math.isfinite(value)):
                 raise InputError(f"{field.name} must be {range_}, not {value}.")
+            # Samplers and files may give whole numbers as floats.
             if field.type == "int" and value != int(value):
                 raise InputError(f"{field.name} must be a whole number, not {value}.")
 

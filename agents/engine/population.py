@@ -57,6 +57,8 @@ class Population:
         """
         shape = self.shape
         actor_in, critic_in = shape.inputs
+        # ElegantRL's modules initialise themselves from torch's global generator: seed a fork of it.
+        # The order (actor, critic, own layers) decides the numbers and must not change.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             actor = (ActorDiscretePPO if shape.discrete else ActorPPO)(
@@ -78,6 +80,7 @@ class Population:
             else ()
         )
         for choice, (earlier, size) in enumerate(chain, start=1):
+            # Zeros: choices are independent at first.
             networks[0][f"chain.{choice}.weight"] = torch.zeros(size, earlier)
         self.import_member(slot, networks[0] | _facts(shape), networks[1])
 
@@ -158,6 +161,7 @@ class Population:
                 "The actor's state_avg and state_std differ from the critic's; a member has one "
                 "normaliser."
             )
+        # Everything has been checked: from here on, nothing raises.
         self.clear(slot)
         for given, parts in zip((actor, critic), stacked, strict=True):
             for name, part in parts.items():

@@ -94,6 +94,7 @@ class ReplayBuffers:
         side = self._stage["side"][:, at]
         side[..., :-2] = action
         side[..., -2] = step.reward.view(size) * reward_scale
+        # Truncated episodes stay alive: their next observation is bootstrapped from.
         side[..., -1] = ~step.terminated.view(size)
         self._truncated[:, at] = step.truncated.view(size) & ~step.terminated.view(size)
         self._noted += 1
@@ -108,6 +109,7 @@ class ReplayBuffers:
 
     def store(self) -> None:
         """Write the staged rollout into the rings."""
+        # Members joined at different times, so each ring has its own position.
         positions = [
             slot * self.capacity + (written + step) % self.capacity
             for slot, written in enumerate(self._written)
@@ -126,6 +128,7 @@ class ReplayBuffers:
     def draw(self, streams: Streams, batches: int, minibatch: int) -> Tensor:
         """Sample rows for `gather`, (batches, G * minibatch), uniformly per member."""
         size = self.capacity * self.num_envs
+        # floor(u * held) with u in [0, 1); a ring is filled from its start, so these rows are valid.
         parts = [
             (streams.member_uniform(slot, batches, minibatch) * self.held(slot)).to(torch.int64)
             + slot * size

@@ -81,6 +81,7 @@ class Rollout:
         slots, envs, steps = shape.slots, shape.num_envs, shape.horizon
         noise = distribution.noise(shape, streams, steps, envs)
         env.draw(steps)
+        # `draw` may have assigned rows to other members, who have not seen their episodes so far.
         if env.rematches:
             self.obs.copy_(env.observe())
             self.memory.zero_()
@@ -103,6 +104,7 @@ class Rollout:
             if step + 1 - bootstrapped == env.bootstrap_interval or step + 1 == steps:
                 self._bootstrap(env, bootstrapped, step + 1)
                 bootstrapped = step + 1
+        # V of the observation after the rollout, which continues from the current recurrent state.
         if self._ending.cells is not None:
             self._ending.cells.state.copy_(self.memory)
         self._values[:, steps] = self._value_of(self.transitions.obs[:, steps], self._ending)
@@ -132,6 +134,7 @@ class Rollout:
         if step % shape.bptt == 0:  # a sequence starts: keep the state before it
             first = step // shape.bptt * shape.num_envs
             self.transitions.memory[:, first : first + shape.num_envs] = self.memory
+        # An absent agent's recurrent state waits for its next action.
         cells.live = self._present[:, step : step + 1] if shape.has_absent_agents else None
         forward(self.population.weights, obs, acting)
         self._values[:, step] = self.value(acting.value)
@@ -161,6 +164,7 @@ class Rollout:
 
     def _bootstrap(self, env: VecEnv, start: int, stop: int) -> None:
         """Store the values of the last observations of episodes truncated in steps start … stop."""
+        # Computed for all rows, then selected: which rows ended is only known on the device.
         self._normalise(env.final_obs(), self._final_obs)
         ends = self._truncated[:, start:stop] & ~self._terminated[:, start:stop]
         if self.shape.has_absent_agents:
@@ -199,6 +203,8 @@ class Rollout:
         into = self.samples()
         advantages = self._advantages.view(slots, -1)[:, :samples]
         returns = advantages + self._values.view(slots, -1)[:, :samples]
+        # c keeps the division finite where all advantages are equal. It is in units of returns, so
+        # that return scaling makes learning independent of the rewards' scale.
         unit = torch.where(self.population.popart, self.population.value_std, 1.0)[:, 0]
         least = (1e-4 * unit).clamp_min(1e-30)
         if valid is None:
@@ -206,6 +212,8 @@ class Rollout:
             into.advantages.copy_((advantages - advantages.mean(1, keepdim=True)) / deviation)
             into.returns.copy_(returns)
             return 1.0 - advantages.var(1) / (returns.var(1) + 1e-12)
+        # The same over the valid transitions only. Sums go over all rows with zeros in place of
+        # the others, so that no tensor's shape depends on how many are valid.
         returns = torch.where(valid, returns, 0.0)
         variance = masked_variance(advantages, valid)
         centred = (advantages - masked_mean(advantages, valid)) / (variance.sqrt() + least)
@@ -220,6 +228,7 @@ class Rollout:
         values = self._values.view(shape.slots, -1)
         for start in range(0, shape.samples, shape.minibatch):
             stop = min(start + shape.minibatch, shape.samples)
+            # The last chunk may be smaller; it has its own buffers, since shapes are fixed.
             into = chunk if self._rest is None or stop - start == shape.minibatch else self._rest
             values[:, start:stop] = self._value_of(obs[:, start:stop], into)
 

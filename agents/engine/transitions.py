@@ -127,10 +127,12 @@ class MinibatchIndex:
         if not shape.recurrent:
             rows = (order[:, :, :used] + self._first_row).reshape(shape.slots, -1, shape.minibatch)
             return rows.transpose(0, 1).reshape(-1, shape.slots * shape.minibatch)
+        # Item k is the sequence of environment k % num_envs in block k // num_envs.
         order = order[:, :, : used // shape.bptt]
         block = order // shape.num_envs  # of bptt steps
         first = block * (shape.bptt * shape.num_envs) + order % shape.num_envs + self._first_row
         steps = torch.arange(shape.bptt, device=order.device).unsqueeze(1) * shape.num_envs
+        # (G, steps, bptt, sequences): step by step, the sequences next to each other.
         sequences = first.reshape(shape.slots, -1, 1, shape.minibatch // shape.bptt)
         return (sequences + steps).transpose(0, 1).reshape(-1, shape.slots * shape.minibatch)
 
@@ -150,6 +152,7 @@ class MinibatchIndex:
         shape = self.shape
         first = rows.view(shape.slots, shape.bptt, -1)[:, 0] - self._first_row[:, 0]
         sequence = first // (shape.num_envs * shape.bptt) * shape.num_envs + first % shape.num_envs
+        # Actors and critics (2G) hold the states of the same sequences.
         sequences, state_size = memory.shape[1:]
         network = torch.arange(2 * shape.slots, device=rows.device).unsqueeze(1)
         index = (sequence.repeat(2, 1) + network * sequences).flatten()

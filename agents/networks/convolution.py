@@ -63,6 +63,7 @@ def layers(image_shape: ImageShape | None) -> list[Layer]:
         )
     made = []
     for channels_out, kernel, stride in sizes:
+        # Without padding: a filter covers only places inside the image.
         height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
         made.append(Layer(channels, channels_out, kernel, stride, height, width))
         channels = channels_out
@@ -148,6 +149,7 @@ class Convolutions:
             d_below = torch.zeros_like(below)
             d_biases[index].zero_()
             for part in self._parts(layer, rows):
+                # Through ReLU: its output is above 0 where its input was.
                 d_out = torch.where(above[:, part] > 0, delta[:, part], 0.0).view(
                     networks, -1, layer.channels
                 )
@@ -155,11 +157,12 @@ class Convolutions:
                     _patches(below[:, part], layer),
                     d_out.new_ones(networks, 1, d_out.shape[1]),
                 )
+                # Sums over rows are products with ones, as in `agents.networks.mlp.Backward`.
                 d_biases[index].baddbmm_(ones, d_out)
                 for kind in range(0, networks, len(below)):
                     own = slice(kind, kind + len(below))
                     d_weight[own].baddbmm_(d_out[own].mT, patches)
-                if index:
+                if index:  # nothing needs the gradient of the images
                     _add_patches(torch.bmm(d_out, weight), d_below[:, part], layer)
             into = d_filters[index].view(
                 networks, layer.channels, layer.channels_in, layer.kernel, layer.kernel
@@ -185,6 +188,7 @@ def _channels_last(weight: Tensor, layer: Layer) -> Tensor:
 
 def _patches(planes: Tensor, layer: Layer) -> Tensor:
     """Return patches (N, rows * places, filter size) of planes (N, rows, height, width, …)."""
+    # A view with overlapping windows; `reshape` copies it once, in runs of kernel * channels.
     network, row, line, place, _ = planes.stride()
     windows = planes.as_strided(
         (
@@ -210,6 +214,8 @@ def _add_patches(d_patches: Tensor, planes: Tensor, layer: Layer) -> None:
         layer.kernel,
         layer.channels_in,
     )
+    # One strided addition per place of the filter instead of a scatter with duplicate indices, whose
+    # order of additions, and so its last bits, would not be fixed.
     parts, step = d_patches.view(size), layer.stride
     for down in range(layer.kernel):
         lines = slice(down, down + step * (layer.height - 1) + 1, step)

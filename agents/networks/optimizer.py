@@ -71,6 +71,8 @@ class FlatAdam:
         clip = (max_norm / (norms + 1e-6)).clamp_(max=1.0)
         # 0 for inactive members: a NaN would stay in the padding.
         self.grad.mul_(torch.where(active, clip, 0.0).unsqueeze(-1))
+        # The kernel takes the step count as given; its own skip flag (meant for mixed precision)
+        # leaves weights and moments alone where it is 1.
         self.step += active
         self._skip.copy_(~active)
         for slot, weights, grad, m, v, step, skip in self._networks:
@@ -105,6 +107,8 @@ class Adam(FlatAdam):
 
     def norms(self, grads: Leaves) -> Tensor:
         """Copy the gradients into `grad` and return their norms, (2, G): actors, then critics."""
+        # Gradients are computed in contiguous tensors, and clipped and applied in the flat layout.
+        # Its padding stays 0, so norms are those of the leaves.
         torch._foreach_copy_(self._grad_leaves, [leaf for leaf in grads.every() if leaf.numel()])
         norms: Tensor = torch.linalg.vector_norm(self.grad, dim=2)
         return norms

@@ -64,6 +64,7 @@ class Cells:
         """
         (steps, sequences), width = self._size, self._width
         w_in, w_state, b_in, b_state = (leaf[networks] for leaf in leaves)
+        # The inputs' part of all steps is one product; only the state's part is sequential.
         from_input = torch.baddbmm(b_in, inputs[networks], w_in).view(
             -1, steps, sequences, w_in.shape[-1]
         )
@@ -71,7 +72,7 @@ class Cells:
         state = self.state[networks].clone()
         self._moments.clear()
         for step in range(steps):
-            state = self._cleared(state, step)
+            state = self._cleared(state, step)  # episodes start from zeros
             from_state = torch.baddbmm(b_state, state[..., :width], w_state)
             after, gates = self._after(state, from_input[:, step], from_state)
             self._moments.append(_Moment(state, gates))
@@ -101,14 +102,18 @@ class Cells:
         d_inputs, d_states = d_output.new_empty(size), d_output.new_empty(size)
         d_state = torch.zeros_like(self.state)
         for step in range(steps - 1, -1, -1):
+            # dL/dh' of this step: through later steps, plus through this step's output.
             d_state[..., :width] += d_outputs[:, step]
+            # Where the state does not advance, its gradient passes the cell unchanged.
             d_after = self._where_live(step, d_state, torch.zeros_like(d_state))
             d_passed = self._where_live(step, torch.zeros_like(d_state), d_state)
             d_before = self._before(
                 self._moments[step], d_after, d_inputs[:, step], d_states[:, step]
             )
+            # Through the state's weights: dL/dh = d_gates Uᵀ.
             d_before[..., :width] += torch.bmm(d_states[:, step], w_state.mT)
             d_state = self._cleared(d_before if self.live is None else d_before + d_passed, step)
+        # Gradients of the weights sum over steps and sequences: one product each.
         before = torch.stack([moment.before[..., :width] for moment in self._moments], 1)
         d_inputs, d_states = d_inputs.flatten(1, 2), d_states.flatten(1, 2)
         torch.bmm(inputs.mT, d_inputs, out=into[0])
@@ -125,7 +130,9 @@ class Cells:
             in_reset, in_update, in_new = from_input.chunk(3, -1)
             own_reset, own_update, own_new = from_state.chunk(3, -1)
             reset, update = _sigmoid(in_reset + own_reset), _sigmoid(in_update + own_update)
+            # The reset gate acts on U_n h + b, as in torch, so `own_new` is needed for its gradient.
             new = torch.tanh(torch.addcmul(in_new, reset, own_new))
+            # h' = n + z (h - n)
             return torch.lerp(new, state, update), (reset, update, new, own_new)
         in_gate, forget, new, out_gate = (from_input + from_state).chunk(4, -1)
         in_gate, forget, out_gate = _sigmoid(in_gate), _sigmoid(forget), _sigmoid(out_gate)

@@ -57,7 +57,7 @@ class Stack:
 
     def copy(self) -> Stack:
         """Copy the networks as they are now; the copies do not learn."""
-        other = Stack.__new__(Stack)
+        other = Stack.__new__(Stack)  # without an optimizer and its moments
         other.flat = self.flat.clone()
         other.layers = _cut(other.flat, self._sizes)
         other.normalisers = {name: part.clone() for name, part in self.normalisers.items()}
@@ -88,6 +88,8 @@ class Stack:
     def gradients(self, losses: Tensor) -> Tensor:
         """Compute the gradients of losses (G,) for `optimizer.apply`; return their norms (G,)."""
         with torch.enable_grad():
+            # Each member's loss depends on its own weights only, so the gradient of the sum holds
+            # every member's own gradient.
             total = losses.sum()
         torch._foreach_copy_(self._grads, torch.autograd.grad(total, self._leaves))
         norms: Tensor = torch.linalg.vector_norm(self.optimizer.grad[0], dim=1)

@@ -103,6 +103,7 @@ def flat_size(shape: Shape) -> int:
     shared, actor, critic = (
         sum(aligned(rows * cols) for rows, cols in sizes) for sizes in _sizes(shape)
     )
+    # Actors and critics have rows of equal length; the parts that they do not share overlap.
     return shared + max(actor, critic)
 
 

@@ -112,6 +112,8 @@ class FrozenPolicy:
             raise RunError(
                 f"The observation's column {column} is {row[column]}, which is not finite."
             )
+        # Below: the plain MLP of continuous actions in numpy, one row at a time. These are the
+        # canonical numbers of markets.
         if self.discrete or self.recurrent or self._batched[0].image:
             return self.act_batch(row[None], legal=legal).reshape(-1).astype(np.float64)
         state = row.astype(np.float64)
@@ -255,6 +257,8 @@ class _Batched:
             )
             logits = logits + chain.mT[chosen + starts].sum(1)
         logits = logits.nan_to_num(nan=0.0)
+        # Values have the units of returns, which differ between members (reward_scale): standardise
+        # them, so that every member has equal weight in the mean.
         if self.gives == "values":
             deviation = logits.std(-1, keepdim=True, correction=0)
             logits = (logits - logits.mean(-1, keepdim=True)) / torch.where(
@@ -281,6 +285,7 @@ def save_members(path: Path, members: Sequence[Member]) -> None:
         for index, member in enumerate(members)
         for name, tensor in sorted(member.items())
     }
+    # Sorted names and contiguous tensors: bundles are hashed by their bytes.
     write_atomic(path, save_tensors(named))
 
 

@@ -118,9 +118,12 @@ def play_matches(
     groups += [Players((name,), act) for name, act in baselines.items()]
     names = tuple(name for group in groups for name in group.names)
     count = len(names)
+    # One member of the environment per pair (row player, column player).
     env = game.make([params] * count**2, games, together=1, device="cpu")
     env.reset([derive_seed(seed, "games")] * count**2)
 
+    # Rows in the order of players, so that each group acts in one call; `order[k]` is the row at
+    # place k, and writing to `actions[order]` undoes the permutation.
     order = torch.from_numpy(np.argsort(_seating(count, games, seats), kind="stable"))
     sizes = [len(group.names) * games * seats * count for group in groups]
 
@@ -132,6 +135,7 @@ def play_matches(
         return actions
 
     returns = play_episodes(env, act).returns.reshape(count, count, games, seats)
+    # The row player's seat in each game.
     focal = (np.arange(games) % seats).reshape(1, 1, -1, 1)
     own = np.take_along_axis(returns, np.broadcast_to(focal, (count, count, games, 1)), -1)[..., 0]
     return Matches(names, seats, own, (returns.sum(-1) - own) / (seats - 1))
@@ -181,8 +185,10 @@ def exploitation(own: Floats, mixture: Floats) -> Exploitation:
         own: (P, P, games), as in `Matches`.
         mixture: (P,).
     """
+    # Per game: (P, games), each player's return against the mixture; then minus the mixture's own.
     against_mixture = np.einsum("ijg,j->ig", own, mixture)
     gains = against_mixture - mixture @ against_mixture
+    # The best response is a pure strategy: a mixture's gain is a mean of its players' gains.
     by = int(gains.mean(-1).argmax())
     gain, reach = interval(gains[by])
     return Exploitation(by, float(gain), float(gain - reach), float(gain + reach))
