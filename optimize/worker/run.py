@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from agents.engine.learner import StateDict
 from agents.networks.precision import set_precision
+from agents.networks.weights import StateDict
 from agents.policy.frozen import load_members
 from envs.crypto.data.bars import Bars, load_bars
 from envs.crypto.data.demo_market import make_demo_market
