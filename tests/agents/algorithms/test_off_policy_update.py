@@ -122,7 +122,6 @@ def elegant(kind: Any, shape: Shape, params: OffPolicyParams) -> Any:
 
 def run(program: OffPolicy, batches: list[Batch], noise: Tensor | None) -> None:
     running = torch.ones(MEMBERS, dtype=torch.bool)
-    program._set_rates()
     with torch.no_grad():
         for step, batch in enumerate(batches):
             running, _ = program._update(batch, None if noise is None else noise[step], running)
