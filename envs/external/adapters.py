@@ -21,7 +21,7 @@ from envs.external.observations import MASK, ObservationLayout
 from envs.external.shared_memory import Buffers
 from envs.support.errors import InputError
 
-OBSERVATION = "observation"  # the key beside `MASK` in the observations of `InfoMask`
+OBSERVATION = "observation"  # the other key, next to `MASK`, in observations of `InfoMask`
 
 
 class InfoMask(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -212,13 +212,7 @@ class VectorAdapter:
     ) -> None:
         """Raises InputError if the environment does not reset by itself."""
         self._env, self._buffers, self._actions = env, buffers, actions
-        self._fields = list(
-            zip(
-                (leaf.path for leaf in observations.leaves),
-                observations.fields(buffers.obs),
-                strict=True,
-            )
-        )
+        self._writer = observations.writer(buffers.obs)
         self._final_writer = observations.writer(buffers.final)
         self._mode = autoreset_mode(env)
         if self._mode is AutoresetMode.DISABLED:
@@ -229,7 +223,7 @@ class VectorAdapter:
 
     def reset(self, seed: int) -> None:
         observations, _ = self._env.reset(seed=seed)
-        self._show(observations)
+        self._writer.batch(observations)
         self._buffers.present[:] = True
 
     def step(self) -> None:
@@ -239,7 +233,7 @@ class VectorAdapter:
             self._env.step(action)
         )
         # With SAME_STEP these are the first observations of new episodes where one has ended.
-        self._show(observations)
+        self._writer.batch(observations)
         ended = buffers.terminated | buffers.truncated
         if self._mode is AutoresetMode.SAME_STEP:
             for row in np.flatnonzero(ended).tolist():
@@ -250,13 +244,6 @@ class VectorAdapter:
 
     def close(self) -> None:
         self._env.close()
-
-    def _show(self, observations: Any) -> None:
-        for path, field in self._fields:
-            values = observations
-            for key in path:
-                values = values[key]
-            field[...] = values
 
 
 def autoreset_mode(env: Any) -> AutoresetMode:

@@ -66,7 +66,8 @@ def describe(source: Source, kwargs: Mapping[str, Any]) -> Description:
     except InputError as error:
         raise _named(source, error) from None
     except Exception as error:  # the user's function may raise anything
-        arguments = f" with {dict(kwargs)}" if kwargs else ""
+        every = {**source.kwargs, **kwargs}
+        arguments = f" with {every}" if every else ""
         raise InputError(
             f"{source.name}{arguments} cannot be made: {type(error).__name__}: {error}"
         ) from error

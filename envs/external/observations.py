@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -116,9 +116,7 @@ class ObservationLayout:
         found.sort(key=lambda leaf: -leaf.dtype.itemsize)
         offset, self.leaves = 0, []
         for leaf in found:
-            self.leaves.append(
-                Leaf(leaf.path, leaf.dtype, leaf.shape, offset, leaf.choices, leaf.start)
-            )
+            self.leaves.append(replace(leaf, offset=offset))
             offset += leaf.bytes
         widest = found[0].dtype.itemsize
         self.dtype = np.dtype(
@@ -133,6 +131,8 @@ class ObservationLayout:
             _without_mask(space) if self.masked else space
         )
         self._inputs = [leaf for leaf in self.leaves if not self._of_mask(leaf)]  # of networks
+        of_mask = [self._of_mask(leaf) for leaf in self.leaves]
+        self._mask_field = f"leaf{of_mask.index(True)}" if self.masked else ""
         self.size = sum(leaf.columns for leaf in self._inputs)
         self._plain = len(self.leaves) == 1 and self.leaves[0].dtype == np.float32
 
@@ -142,19 +142,13 @@ class ObservationLayout:
 
     def flags(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
         """Return the masks in (n,) rows: (n, options), the options of all choices side by side."""
-        (mask,) = (
-            field
-            for leaf, field in zip(self.leaves, self.fields(rows), strict=True)
-            if self._of_mask(leaf)
-        )
-        flags: NDArray[np.bool_] = mask.reshape(len(rows), -1) != 0
+        flags: NDArray[np.bool_] = rows[self._mask_field].reshape(len(rows), -1) != 0
         return flags
 
     def allow_all(self, rows: NDArray[Any]) -> None:
         """Set the masks in (n,) rows, if there are any, so that every option is legal."""
-        for leaf, field in zip(self.leaves, self.fields(rows), strict=True):
-            if self._of_mask(leaf):
-                field[...] = 1
+        if self.masked:
+            rows[self._mask_field] = 1
 
     def writer(self, rows: NDArray[Any]) -> Writer:
         """Return a writer of observations into (n,) rows."""
@@ -178,11 +172,7 @@ class ObservationLayout:
         if self.image_shape is not None:
             (leaf,) = self._inputs
             image = raw[:, leaf.offset : leaf.offset + leaf.bytes].view(rows, *leaf.shape)
-            return (
-                image.movedim(-1, 1).reshape(rows, -1)
-                if self._channels_last
-                else image.reshape(rows, -1)
-            )
+            return (image.movedim(-1, 1) if self._channels_last else image).reshape(rows, -1)
         parts = []
         for leaf in self._inputs:
             values = raw[:, leaf.offset : leaf.offset + leaf.bytes].view(_torch_dtype(leaf.dtype))
@@ -221,6 +211,11 @@ class Writer:
             raise ValueError(
                 f"of {observations!r}, not all are of the observation space {self._space}"
             ) from error
+
+    def batch(self, observations: Any) -> None:
+        """Write one observation per row, given as a Dict or Tuple of arrays over all rows."""
+        for path, field in self._columns:
+            field[...] = _at(observations, path)
 
     def one(self, row: int, observation: Any) -> None:
         """Write one row's observation; raise ValueError if it does not fit the space."""
@@ -278,20 +273,9 @@ def _leaves(space: spaces.Space[Any], path: tuple[str | int, ...]) -> list[Leaf]
     if isinstance(space, spaces.Discrete):
         return [Leaf(path, integer, (), 0, (int(space.n),), (int(space.start),))]
     if isinstance(space, spaces.MultiDiscrete):
-        sizes, start = (
-            space.nvec.reshape(-1).tolist(),
-            np.broadcast_to(space.start, space.nvec.shape),
-        )
-        return [
-            Leaf(
-                path,
-                integer,
-                tuple(space.shape),
-                0,
-                tuple(sizes),
-                tuple(start.reshape(-1).tolist()),
-            )
-        ]
+        sizes = tuple(space.nvec.reshape(-1).tolist())
+        start = tuple(np.broadcast_to(space.start, space.nvec.shape).reshape(-1).tolist())
+        return [Leaf(path, integer, tuple(space.shape), 0, sizes, start)]
     where = f" at {'/'.join(map(str, path))}" if path else ""
     raise InputError(
         f"an observation space{where} is {space}; spaces that can be learned from are Box, "

@@ -81,7 +81,6 @@ class ShardedEnvs:
         description: Description | None = None,
         step_timeout: float = 20.0,
         restarts: int = 0,
-        spin: float = SPIN,
         resumable: bool = False,
     ) -> None:
         """Start the env workers and make one environment per entry of `env_kwargs`.
@@ -95,7 +94,6 @@ class ShardedEnvs:
             restarts: How many times in all a shard is restarted after an exception in an
                 environment, or the death or hang of a worker. Its rows then show a truncated
                 episode and a new one.
-            spin: Seconds that parent and workers poll each other's state before they sleep.
             resumable: Whether `snapshot` will be called.
 
         Raises:
@@ -114,7 +112,7 @@ class ShardedEnvs:
             raise InputError(f"{source.name} cannot be stepped in workers: {reason}")
         self._source, self._env_kwargs = source, list(env_kwargs)
         self._step_timeout, self._restarts = step_timeout, restarts
-        self._spin, self._resumable = spin, resumable
+        self._resumable = resumable
         self._seeds: list[int | None] = [None] * len(env_kwargs)  # None: idle
         self.layout, self.rows = layout, what.rows
         self.observations, self.actions = what.observations, what.actions
@@ -216,7 +214,7 @@ class ShardedEnvs:
             total=len(self._env_kwargs),
             workers=len(self.layout.workers),
             index=index,
-            spin=self._spin,
+            spin=SPIN,
             ordered=shared_memory.ORDERED,
             resumable=self._resumable,
         )

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from envs.external.adapters import (
     BufferedAdapter,
@@ -45,41 +46,51 @@ def _fail(env: int) -> NoReturn:
     raise EnvFailure(env, traceback.format_exc()) from None
 
 
-class Shard(Protocol):
+class Shard(ABC):
     """Environments that are stepped together, by their index in the shard.
 
     An environment is idle from its making to its first reset: `step` skips it, and its rows are
     zero. Every method raises `EnvFailure` if an environment raises.
     """
 
+    _envs: list[Any]
+
+    @abstractmethod
     def make(self, envs: Sequence[int], kwargs: EnvKwargs) -> None:
         """Replace these environments with new, idle ones made with `kwargs`."""
 
+    @abstractmethod
     def reset(self, envs: Sequence[int], seeds: Sequence[int]) -> None:
         """Begin an episode in each of these, with its seed.
 
         Later episodes are not seeded: they continue the environment's own random numbers.
         """
 
+    @abstractmethod
     def step(self) -> None:
         """Step every environment that is not idle with the actions in the buffers."""
 
+    @abstractmethod
     def step_one(self, env: int) -> None:
         """Step one environment only."""
 
     def snapshot(self, envs: Sequence[int]) -> list[Snapshot | None]:
         """Return what restores each of these; None where nothing can."""
+        return [None for _ in envs]
 
-    def restore(self, envs: Sequence[int], snapshots: Sequence[Snapshot | None]) -> list[bool]:
+    def restore(self, envs: Sequence[int], snapshots: Sequence[Snapshot | None]) -> list[bool]:  # noqa: ARG002
         """Bring these environments back by replaying their actions.
 
         Returns:
             False for each that could not be brought back. True does not say that it shows the same
             observation as before: the caller compares them.
         """
+        return [False for _ in envs]
 
     def close(self) -> None:
         """Close the environments."""
+        for env in self._envs:
+            env.close()
 
 
 def make_shard(
@@ -106,8 +117,8 @@ def make_shard(
     return MultiRowShard(source, env_kwargs, buffers, description)
 
 
-class GymShard:
-    """A `Shard` of Gymnasium environments of one agent each. Environment i is row i.
+class GymShard(Shard):
+    """Gymnasium environments of one agent each. Environment i is row i.
 
     An episode ends when the environment says so or at its step limit; the next one begins in the
     same step.
@@ -161,37 +172,51 @@ class GymShard:
         self._now += 1
         if self._log:
             self._log.note()
-        # This loop is the hot path: bound methods are prepared in `_set_live`, and results are
-        # collected as tuples and written into the buffers together.
-        results: list[Any] = []
+        if self._live:
+            self._step(self._live, self._steps, self._where)
+
+    def step_one(self, env: int) -> None:
+        """See `Shard.step_one`."""
+        self._age[env] += 1
+        self._deadline = min(self._deadline, self._limits[env] - self._age[env])
+        self._step([env], [self._envs[env].step], [env])
+
+    def _step(
+        self, rows: list[int], steps: list[Callable[[Any], Any]], where: slice | list[int]
+    ) -> None:
+        """Step the environments of some rows, and begin the next episode where one ends.
+
+        This is the hot path: results are collected as tuples and written into the buffers together.
+
+        Args:
+            rows: The rows.
+            steps: Their environments' `step` methods.
+            where: Their index into the buffers.
+        """
+        buffers, results = self._buffers, list[Any]()
         add = results.append
         try:
             for step, action in zip(
-                self._steps, self._actions.decode(self._buffers.action[self._where]), strict=True
+                steps, self._actions.decode(buffers.action[where]), strict=True
             ):
                 add(step(action))
         except Exception:
-            _fail(self._live[len(results)])  # the one whose result is missing
-        if not results:
-            return
+            _fail(rows[len(results)])  # the one whose result is missing
         observations, rewards, terminated, truncated, _ = zip(*results, strict=True)
-        buffers, where = self._buffers, self._where
         try:
-            if len(results) == len(self._envs):
+            if len(rows) == len(self._envs):
                 self._writer.all(observations)
             else:
-                for row, observation in zip(self._live, observations, strict=True):
+                for row, observation in zip(rows, observations, strict=True):
                     self._writer.one(row, observation)
-            buffers.reward[where], buffers.terminated[where], buffers.truncated[where] = (
-                rewards,
-                terminated,
-                truncated,
-            )
+            buffers.reward[where] = rewards
+            buffers.terminated[where] = terminated
+            buffers.truncated[where] = truncated
         except Exception:
-            _fail(self._live[0])
-        ended = set(compress(self._live, terminated)).union(compress(self._live, truncated))
+            _fail(rows[0])
+        ended = {*compress(rows, terminated), *compress(rows, truncated)}
         if self._now >= self._deadline:
-            late = [row for row in self._live if self._age[row] + self._now >= self._limits[row]]
+            late = [row for row in rows if self._age[row] + self._now >= self._limits[row]]
             buffers.truncated[late] = True
             ended.update(late)
         for row in ended:
@@ -199,26 +224,6 @@ class GymShard:
             self._begin(row, None)
         if self._now >= self._deadline:
             self._set_deadline()
-
-    def step_one(self, env: int) -> None:
-        """See `Shard.step_one`."""
-        buffers = self._buffers
-        self._age[env] += 1
-        try:
-            action = self._actions.decode(buffers.action[env : env + 1])[0]
-            observation, reward, terminated, truncated, _ = self._envs[env].step(action)
-            truncated = truncated or self._age[env] + self._now >= self._limits[env]
-            self._writer.one(env, observation)
-            buffers.reward[env], buffers.terminated[env], buffers.truncated[env] = (
-                reward,
-                terminated,
-                truncated,
-            )
-        except Exception:
-            _fail(env)
-        if terminated or truncated:
-            buffers.final[env] = buffers.obs[env]
-            self._begin(env, None)
 
     def snapshot(self, envs: Sequence[int]) -> list[Snapshot | None]:
         """See `Shard.snapshot`."""
@@ -232,11 +237,6 @@ class GymShard:
         ]
         self._set_live(sorted({*self._live, *compress(envs, done)}))
         return done
-
-    def close(self) -> None:
-        """See `Shard.close`."""
-        for env in self._envs:
-            env.close()
 
     def _make(self, row: int, kwargs: EnvKwargs) -> Made:
         try:
@@ -289,8 +289,8 @@ class GymShard:
         )
 
 
-class MultiRowShard:
-    """A `Shard` of environments of `description.rows` rows each, side by side in the buffers."""
+class MultiRowShard(Shard):
+    """Environments of `description.rows` rows each, side by side in the buffers."""
 
     def __init__(
         self,
@@ -335,33 +335,17 @@ class MultiRowShard:
         except Exception:
             _fail(env)
 
-    def snapshot(self, envs: Sequence[int]) -> list[Snapshot | None]:
-        """See `Shard.snapshot`. None can be restored."""
-        return [None for _ in envs]
-
-    def restore(self, envs: Sequence[int], snapshots: Sequence[Snapshot | None]) -> list[bool]:  # noqa: ARG002
-        """See `Shard.restore`. None can be restored."""
-        return [False for _ in envs]
-
-    def close(self) -> None:
-        """See `Shard.close`."""
-        for env in self._envs:
-            env.close()
-
     def _make(self, env: int, kwargs: EnvKwargs) -> RowAdapter:
+        what, part, make = self._description, self._parts[env], self._source.make
         try:
-            return self._adapter(kwargs, self._parts[env])
+            if what.kind == EnvKind.BUFFERED:
+                return BufferedAdapter(
+                    lambda buf: make({**kwargs, "buf": buf}).env,
+                    part,
+                    what.observations,
+                    what.actions,
+                )
+            adapter = ParallelAdapter if what.kind == EnvKind.PARALLEL else VectorAdapter
+            return adapter(make(kwargs).env, part, what.observations, what.actions)
         except Exception:
             _fail(env)
-
-    def _adapter(self, kwargs: EnvKwargs, part: Buffers) -> RowAdapter:
-        kind, layouts = (
-            self._description.kind,
-            (self._description.observations, self._description.actions),
-        )
-        if kind == EnvKind.BUFFERED:
-            return BufferedAdapter(
-                lambda buf: self._source.make({**kwargs, "buf": buf}).env, part, *layouts
-            )
-        adapter = ParallelAdapter if kind == EnvKind.PARALLEL else VectorAdapter
-        return adapter(self._source.make(kwargs).env, part, *layouts)

@@ -97,31 +97,20 @@ class GymSource:
     def make(self, overrides: Mapping[str, Any]) -> Made:
         """Make one environment with the common arguments, overridden by `overrides`.
 
+        Single environments are made without Gymnasium's wrappers that only check or count: they
+        cost time in every step, and a shard counts the steps and resets in time anyway. A spec with
+        wrappers of its own keeps all of them, because its limit counts steps inside those.
+
         Raises:
-            InputError: It cannot be made.
+            InputError: Gymnasium does not know the id.
+            Exception: What the environment's constructor raises.
         """
         kwargs = {**self.kwargs, **overrides}
-        try:
-            return self._vector(kwargs) if self.batched else self._single(kwargs)
-        except InputError:
-            raise
-        except Exception as error:
-            arguments = f" with {kwargs}" if kwargs else ""
-            raise InputError(
-                f"{self.name}{arguments} cannot be made: {type(error).__name__}: {error}"
-            ) from error
-
-    def _vector(self, kwargs: dict[str, Any]) -> Made:
-        mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
-        spec = spec_of(self.env_id, VECTOR)
-        return Made(gymnasium.make_vec(spec, self.batched, vectorization_mode=mode, **kwargs), None)
-
-    def _single(self, kwargs: dict[str, Any]) -> Made:
-        """Make one environment without Gymnasium's wrappers that only check or count.
-
-        They cost time in every step, and a shard counts the steps and resets in time anyway. A
-        spec with wrappers of its own keeps all of them: its limit counts steps inside those.
-        """
+        if self.batched:
+            mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
+            spec = spec_of(self.env_id, VECTOR)
+            batch = gymnasium.make_vec(spec, self.batched, vectorization_mode=mode, **kwargs)
+            return Made(batch, None)
         spec = spec_of(self.env_id)
         limit = kwargs.pop("max_episode_steps", None) or spec.max_episode_steps
         if spec.additional_wrappers:
