@@ -125,16 +125,11 @@ class BucketBrigadeRenderer:
         self._night = 0
 
     def _scene(self, *, final: bool) -> Scene:
-        """Return the scene to show. A game that has ended is kept apart, the next has begun."""
+        if final:  # one night after the last one shown
+            return scene(self._env, ended_night=self._night + 1)
         now = scene(self._env)
-        if not final:
-            self._night = now.night
-            return now
-        kept = self._env.get_member(0)
-        acts = tuple(
-            (house, mode, signal) for house, mode, signal in kept["final_acts"][:, :, 0].tolist()
-        )
-        return Scene(tuple(kept["final_houses"][:, 0].tolist()), acts, self._night + 1)
+        self._night = now.night
+        return now
 
     def text(self, caption: str, *, final: bool) -> str:
         return f"{caption}\n{as_text(self._scene(final=final))}"

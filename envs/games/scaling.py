@@ -49,14 +49,6 @@ class ObservationScale:
         )
 
 
-def random_play_scale(
-    env: GameEnv, seed: int, *, centred: bool = True, steps: int = STEPS
-) -> tuple[Tensor, Tensor]:
-    """Return `avg` and `std` of `random_play`."""
-    scale = random_play(env, seed, centred=centred, steps=steps)
-    return scale.avg, scale.std
-
-
 def random_play(
     env: GameEnv,
     seed: int,
@@ -73,7 +65,7 @@ def random_play(
 
     Args:
         env: The environment; it is reset.
-        seed: Of the environment and of the random actions.
+        seed: Seed of the environment and of the random actions.
         centred: False applies the rule of studies made before the rule was recorded in them:
             columns with a standard deviation of at most 1 are neither centred nor scaled.
         steps: Steps of each environment; None: `STEPS`, or at least `LEAST` if `SECONDS` do not
@@ -85,14 +77,30 @@ def random_play(
         InputError: An observation is not finite.
     """
     env.reset(seed)
-    if env.image_shape is not None:  # from bytes to numbers from 0 to 1
-        return ObservationScale(
-            torch.zeros(env.state_dim), torch.full((env.state_dim,), 255.0), steps or STEPS
+    # Bytes become numbers from 0 to 1; prescaled observations stay as they are.
+    fixed = 255.0 if env.image_shape is not None else 1.0 if env.prescaled else None
+    if fixed is not None:
+        std = torch.full((env.state_dim,), fixed)
+        return ObservationScale(torch.zeros(env.state_dim), std, steps or STEPS)
+    began = time.monotonic()
+    seen, episodes = _observe(env, seed, steps, say)
+    rows = torch.cat(seen).double().cpu()
+    if not bool(rows.isfinite().all()):
+        column = int(rows.isfinite().all(0).long().argmin())
+        raise InputError(
+            f"--env: {env.env_name} returns observations that are not finite (column {column}, in "
+            "random play), which cannot be learned from; clip or replace them"
         )
-    if env.prescaled:
-        return ObservationScale(
-            torch.zeros(env.state_dim), torch.ones(env.state_dim), steps or STEPS
-        )
+    scale = ObservationScale(*_scale(rows, centred=centred), len(seen), len(rows), episodes)
+    if time.monotonic() - began > _ANNOUNCE:
+        say(str(scale))
+    return scale
+
+
+def _observe(
+    env: GameEnv, seed: int, steps: int | None, say: Callable[[str], None]
+) -> tuple[list[Tensor], int]:
+    """Play at random; return every step's observations, and the number of ended episodes."""
     generator = torch.Generator().manual_seed(seed)
     began = told = time.monotonic()
     seen: list[Tensor] = []
@@ -110,19 +118,9 @@ def random_play(
             )
         made = env.step(random_actions(env, generator))
         episodes += int((made.terminated | made.truncated).sum())
+        # Observations of absent agents are zeros, which are not part of the distribution.
         seen.append(made.obs[env.present()] if env.has_absent_agents else made.obs.clone())
-    rows = torch.cat(seen).double().cpu()
-    if not bool(rows.isfinite().all()):
-        column = int(rows.isfinite().all(0).long().argmin())
-        raise InputError(
-            f"--env: {env.env_name} returns observations that are not finite (column {column}, in "
-            "random play), which cannot be learned from; clip or replace them"
-        )
-    avg, std = _scale(rows, centred=centred)
-    scale = ObservationScale(avg, std, len(seen), len(rows), episodes)
-    if told > began:
-        say(str(scale))
-    return scale
+    return seen, episodes
 
 
 def _scale(rows: Tensor, *, centred: bool) -> tuple[Tensor, Tensor]:
@@ -130,7 +128,10 @@ def _scale(rows: Tensor, *, centred: bool) -> tuple[Tensor, Tensor]:
     mean, deviation = rows.mean(0), rows.std(0)
     if not centred:
         return torch.where(deviation > 1.0, mean, 0.0).float(), deviation.clamp(min=1.0).float()
+    # A column that is zero in most rows has a small deviation: without the second bound, its rare
+    # values would be many deviations away.
     farthest = (rows - mean).abs().amax(0)
     scale = torch.maximum(deviation, farthest / FARTHEST)
+    # The deviation of a constant column is not exactly 0, because its mean is rounded.
     constant = farthest <= (_NOISE * mean.abs()).clamp(min=1e-30)
     return mean.float(), torch.where(constant, 1.0, scale).float()

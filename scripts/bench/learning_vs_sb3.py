@@ -34,7 +34,7 @@ from agents.algorithms.table import get_algorithm
 from agents.networks.shape import Shape
 from envs.external.layouts import fixed_layout
 from envs.external.vec_env import ExternalVecEnv
-from envs.games.scaling import random_play_scale
+from envs.games.scaling import STEPS, random_play
 
 EPISODES, LOOKS = 10, 10  # episodes per evaluation, evaluations per run
 Curve = list[tuple[int, float]]
@@ -210,7 +210,8 @@ def ours(task: Task, seeds: Sequence[int], steps: int) -> tuple[list[Curve], flo
         env, algorithm=task.algorithm, **{k: v for k, v in sizes.items() if k != "num_envs"}
     )
     learner = algorithm.learner(shape, torch.device("cpu"))
-    rollouts, normaliser = -(-steps // shape.samples), random_play_scale(test, 2_000)
+    rollouts, scale = -(-steps // shape.samples), random_play(test, 2_000, steps=STEPS)
+    normaliser = scale.avg, scale.std
     for member, seed in enumerate(seeds):
         learner.add_member(member, algorithm.params(**task.params), seed, rollouts, *normaliser)
     learner.begin(env.reset(seeds))

@@ -35,14 +35,30 @@ class Scene(NamedTuple):
     rewards: tuple[float, ...] | None = None
 
 
-def scene(env: BucketBrigade, game: int = 0, rewards: Sequence[float] | None = None) -> Scene:
-    """Return the present scene of a game; synchronizes. rewards: the agents', of the last night."""
-    acts = tuple(
-        (int(house), int(mode), int(signal))
-        for house, mode, signal in env.games.acts[..., game].tolist()
+def scene(
+    env: BucketBrigade,
+    game: int = 0,
+    rewards: Sequence[float] | None = None,
+    *,
+    ended_night: int | None = None,
+) -> Scene:
+    """Return the scene of a game; synchronizes.
+
+    Args:
+        env: The environment.
+        game: Index of the game.
+        rewards: The agents' rewards of the last night, if known.
+        ended_night: Number of the last night of the game that ended last, to show that night. None
+            shows the game that is being played.
+    """
+    games = env.games
+    houses, acts = (games.houses, games.acts) if ended_night is None else env.ended()
+    return Scene(
+        tuple(houses[:, game].tolist()),
+        tuple((house, mode, signal) for house, mode, signal in acts[..., game].tolist()),
+        int(games.night[game]) if ended_night is None else ended_night,
+        None if rewards is None else tuple(rewards),
     )
-    given = None if rewards is None else tuple(float(reward) for reward in rewards)
-    return Scene(tuple(env.games.houses[:, game].tolist()), acts, int(env.games.night[game]), given)
 
 
 def as_text(shown: Scene) -> str:
@@ -82,7 +98,7 @@ def _agents_at(shown: Scene, house: int) -> str:
 
 def _report(shown: Scene) -> list[str]:
     if not shown.night:
-        return ["nobody has acted yet"]
+        return ["no agent has acted yet"]
     lines = []
     for agent, (house, mode, signal) in enumerate(shown.acts):
         does, says = ("work" if flag == WORK else "rest" for flag in (mode, signal))

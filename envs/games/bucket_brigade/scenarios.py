@@ -111,15 +111,13 @@ class BucketParams:
                 raise _refused(name, value, f"a whole number from {low} to {high}")
         elif name == "agent_home_positions":
             homes = _as_tuple(value)
-            right = homes is not None and all(
-                _is_whole(home) and 0 <= home < self.num_houses for home in homes
-            )
-            if homes is None or not right or len(homes) not in (0, self.num_agents):
-                raise _refused(
-                    name,
-                    value,
-                    f"{self.num_agents} houses from 0 to {self.num_houses - 1}, or none",
-                )
+            if (
+                homes is None
+                or len(homes) not in (0, self.num_agents)
+                or not all(_is_whole(home) and 0 <= home < self.num_houses for home in homes)
+            ):
+                right = f"{self.num_agents} houses from 0 to {self.num_houses - 1}, or none"
+                raise _refused(name, value, right)
             object.__setattr__(self, name, homes)
         elif name in PER_AGENT and not _is_number(value):
             numbers = _as_tuple(value)
@@ -233,7 +231,6 @@ def _row(
     min_nights: int,
     own_reward: float = 1.0,
     own_penalty: float = 2.0,
-    **more: Any,
 ) -> dict[str, Any]:
     return {
         "prob_fire_spreads_to_neighbor": spread,
@@ -245,13 +242,13 @@ def _row(
         "min_nights": min_nights,
         "reward_own_house_survives": own_reward,
         "penalty_own_house_burns": own_penalty,
-        **more,
     }
 
 
 # Arguments in the order of `_row`.
+_DEFAULT = _row(0.25, 0.5, 0.02, 100, 100, 0.5, 12, 20, 40)
 SCENARIOS: dict[str, dict[str, Any]] = {
-    "default": _row(0.25, 0.5, 0.02, 100, 100, 0.5, 12, 20, 40),
+    "default": _DEFAULT,
     "easy": _row(0.1, 0.8, 0.01, 100, 100, 0.5, 10),
     "hard": _row(0.4, 0.3, 0.05, 100, 100, 0.5, 15),
     "trivial_cooperation": _row(0.15, 0.9, 0.0, 100, 100, 0.5, 12),
@@ -264,33 +261,17 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "overcrowding": _row(0.2, 0.3, 0.02, 50, 100, 0.6, 12),
     "mixed_motivation": _row(0.3, 0.5, 0.03, 100, 100, 0.6, 15),
     "minimal_specialization": _row(0.25, 0.5, 0.02, 10, 10, 0.5, 12, 50, 100),
-    "positional_default": _row(
-        0.25,
-        0.5,
-        0.02,
-        100,
-        100,
-        0.5,
-        12,
-        20,
-        40,
-        agent_home_positions=(0, 3, 5, 8),
-        distance_cost_alpha=0.1,
-    ),
-    "v2_minimal": _row(0.25, 0.5, 0.05, 10, 10, 0.5, 8, 50, 100, num_houses=2),
-    "default_continuous": _row(
-        0.25,
-        0.5,
-        0.02,
-        100,
-        100,
-        0.5,
-        12,
-        20,
-        40,
-        extinguish_mode="continuous",
-        suppression_per_worker=0.5,
-    ),
+    "positional_default": {
+        **_DEFAULT,
+        "agent_home_positions": (0, 3, 5, 8),
+        "distance_cost_alpha": 0.1,
+    },
+    "v2_minimal": {**_row(0.25, 0.5, 0.05, 10, 10, 0.5, 8, 50, 100), "num_houses": 2},
+    "default_continuous": {
+        **_DEFAULT,
+        "extinguish_mode": "continuous",
+        "suppression_per_worker": 0.5,
+    },
     "asym_b05_k09_c05": _row(0.5, 0.9, 0.02, 10, 10, 0.5, 12, 50, 100),
     "asym_b09_k09_c05": _row(0.9, 0.9, 0.02, 10, 10, 0.5, 12, 50, 100),
 }

@@ -61,7 +61,10 @@ class SingleGame:
         self.env.check()
         self.over = bool(made.terminated[0] | made.truncated[0])
         if self._render_mode:
-            self._scene = self._last(int(before) + 1, (made.reward * self.env.reward_unit).tolist())
+            rewards = (made.reward * self.env.reward_unit).tolist()
+            # The environment has already begun the next game in place of one that ended.
+            ended_night = int(before) + 1 if self.over else None
+            self._scene = scene(self.env, rewards=rewards, ended_night=ended_night)
         return (self.env.final_obs() if self.over else made.obs), made
 
     def render(self) -> str | NDArray[np.uint8] | None:
@@ -69,15 +72,6 @@ class SingleGame:
         if self._scene is None:
             return None
         return as_text(self._scene) if self._render_mode == "ansi" else as_frame(self._scene)
-
-    def _last(self, night: int, rewards: list[float]) -> Scene:
-        houses, acts = (
-            self.env.ended() if self.over else (self.env.games.houses, self.env.games.acts)
-        )
-        every = tuple(
-            (int(house), int(mode), int(signal)) for house, mode, signal in acts[..., 0].tolist()
-        )
-        return Scene(tuple(houses[:, 0].tolist()), every, night, tuple(rewards))
 
 
 class ParallelView:

@@ -10,13 +10,15 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
+from envs.core.game_env import GameEnv
 from envs.external.vec_env import ExternalVecEnv
 from envs.games import scaling
 from envs.games.bucket_brigade.game import BucketBrigade
 from envs.games.bucket_brigade.scenarios import BucketParams
 from envs.games.registry import get_game
-from envs.games.scaling import FARTHEST, LEAST, STEPS, random_play, random_play_scale
+from envs.games.scaling import FARTHEST, LEAST, STEPS, random_play
 from envs.support.errors import InputError
 
 COLUMNS: dict[str, Callable[[np.random.Generator, int], float]] = {
@@ -56,9 +58,14 @@ class Broken(Columns):
     broken = True
 
 
+def measured(env: GameEnv, seed: int, *, centred: bool = True) -> tuple[Tensor, Tensor]:
+    scale = random_play(env, seed, centred=centred, steps=STEPS)
+    return scale.avg, scale.std
+
+
 def test_every_column_is_centred_and_scaled() -> None:
     env = ExternalVecEnv(Columns, 1, 16)
-    avg, std = random_play_scale(env, 3)
+    avg, std = measured(env, 3)
     found = {name: (float(a), float(s)) for name, a, s in zip(COLUMNS, avg, std, strict=True)}
     for name, mean, deviation in (
         ("usual", 0.0, 1.0),
@@ -72,13 +79,13 @@ def test_every_column_is_centred_and_scaled() -> None:
     assert found["zero"] == (0.0, 1.0)
     assert found["rounding"][1] == 1.0
     assert found["rare"][1] == pytest.approx(1 / FARTHEST, rel=0.01)  # its deviation is .03
-    again = random_play_scale(ExternalVecEnv(Columns, 1, 16), 3)
+    again = measured(ExternalVecEnv(Columns, 1, 16), 3)
     assert torch.equal(avg, again[0])
     assert torch.equal(std, again[1])
 
 
 def test_studies_of_before_keep_their_rule() -> None:
-    avg, std = random_play_scale(ExternalVecEnv(Columns, 1, 16), 3, centred=False)
+    avg, std = measured(ExternalVecEnv(Columns, 1, 16), 3, centred=False)
     scaled = [name for name, s in zip(COLUMNS, std.tolist(), strict=True) if s != 1.0]
     assert set(scaled) <= {"usual", "large"}
     assert float(avg[list(COLUMNS).index("shifted")]) == 0.0
@@ -86,16 +93,16 @@ def test_studies_of_before_keep_their_rule() -> None:
 
 def test_what_needs_no_scaling_has_none() -> None:
     brigade = BucketBrigade([BucketParams()], 4)
-    assert random_play_scale(brigade, 0)[0].count_nonzero() == 0
-    assert torch.equal(random_play_scale(brigade, 0)[1], torch.ones(brigade.state_dim))
+    assert measured(brigade, 0)[0].count_nonzero() == 0
+    assert torch.equal(measured(brigade, 0)[1], torch.ones(brigade.state_dim))
     cartpole = get_game("cartpole")
     made = cartpole.make([cartpole.params()], 16, together=1, device="cpu")
-    assert float(random_play_scale(made, 0)[1][0]) < 0.5  # position of the cart
+    assert float(measured(made, 0)[1][0]) < 0.5  # position of the cart
 
 
 def test_numbers_that_are_not_finite_are_named() -> None:
     with np.errstate(all="ignore"), pytest.raises(InputError, match=r"not finite|inf|nan"):
-        random_play_scale(ExternalVecEnv(Broken, 1, 16), 3)
+        measured(ExternalVecEnv(Broken, 1, 16), 3)
 
 
 class Slow(Columns):

@@ -138,7 +138,7 @@ def test_a_night_as_text() -> None:
     assert "B rests at 1, signals work  -2.5" in text
     assert "D works at 9, signals rest  +7.2" in text
     quiet = as_text(FIRE._replace(night=0))
-    assert "nobody has acted yet" in quiet
+    assert "no agent has acted yet" in quiet
     assert "1*Ab" not in quiet
 
 
