@@ -131,35 +131,8 @@ class CartPole(GameEnv):
         rows = self.num_envs
         self.device = torch.device(device)
         self.debug = debug
-
-        def per_row(*shape: int) -> Tensor:
-            return torch.zeros(*shape, rows, dtype=torch.float64, device=self.device)
-
-        # The rows of the state are pairs of a variable and its rate of change: position and speed,
-        # angle and angular speed, the episode's age and 1.
-        self._state, self._start, self._final = per_row(6), per_row(6), per_row(4)
-        self._state[5] = self._start[5] = 1.0
-        self._moving, self._rates = self._state[0::2], self._state[1::2]
-        self._speeds, self._body = self._rates[:2], self._state[:4]
-        self._angle, self._turning, self._age = self._state[2], self._state[3], self._state[4]
-        self._time = per_row(3)  # change of each variable per step at rate 1: tau, tau, 1
-        self._tau = self._time[:2]
-        self._limits, self._over = per_row(3), per_row(3)
-        self._outside, self._fallen, self._too_old = self._over
-        # The cart's acceleration by a push to the left, and its change for a push to the right.
-        self._left, self._from_left_to_right = per_row(), per_row()
-        # With p = masspole * length / total mass (`_coupling`): sine and cosine; p sin, p cos, g
-        # sin and 4/3 length; numerator and denominator of the pole's angular acceleration. They are
-        # adjacent so that one operation computes several: starting an operation costs more than
-        # computing a thousand rows.
-        self._sine, self._cosine = self._trigonometry = per_row(2)
-        self._coupling, self._gravity = per_row(), per_row()
-        terms = per_row(4)
-        self._swing, self._base = terms[:2], terms[2:]
-        self._unbraked, self._reaction, self._fall, self._inertia = terms
-        self._numerator, self._denominator = self._fraction = per_row(2)
-        self._linear, self._angular = self._acceleration = per_row(2)
-        self._push, self._square = per_row(), per_row()
+        self._make_state()
+        self._make_terms()
         self._reward = torch.ones(rows, device=self.device)
 
         self._streams = Streams(self.num_members)
@@ -180,6 +153,41 @@ class CartPole(GameEnv):
         for member, own in enumerate(every):
             self.configure_member(member, own)
 
+    def _per_row(self, *shape: int) -> Tensor:
+        return torch.zeros(*shape, self.num_envs, dtype=torch.float64, device=self.device)
+
+    def _make_state(self) -> None:
+        """Allocate the state and the limits of its variables."""
+        # The rows of the state are pairs of a variable and its rate of change: position and speed,
+        # angle and angular speed, the episode's age and 1.
+        self._state, self._start = self._per_row(6), self._per_row(6)
+        self._final = self._per_row(4)
+        self._state[5] = self._start[5] = 1.0
+        self._moving, self._rates = self._state[0::2], self._state[1::2]
+        self._speeds, self._body = self._rates[:2], self._state[:4]
+        self._angle, self._turning, self._age = self._state[2], self._state[3], self._state[4]
+        self._time = self._per_row(3)  # change of each variable per step at rate 1: tau, tau, 1
+        self._tau = self._time[:2]
+        self._limits, self._over = self._per_row(3), self._per_row(3)
+        self._outside, self._fallen, self._too_old = self._over
+
+    def _make_terms(self) -> None:
+        """Allocate the terms of the equations of motion, named as in `_move`."""
+        # The cart's acceleration by a push to the left, and its change for a push to the right.
+        self._left, self._from_left_to_right = self._per_row(), self._per_row()
+        # With p = masspole * length / total mass (`_coupling`): sine and cosine; p sin, p cos, g
+        # sin and 4/3 length; numerator and denominator of the pole's angular acceleration. They are
+        # adjacent so that one operation computes several: starting an operation costs more than
+        # computing a thousand rows.
+        self._sine, self._cosine = self._trigonometry = self._per_row(2)
+        self._coupling, self._gravity = self._per_row(), self._per_row()
+        terms = self._per_row(4)
+        self._swing, self._base = terms[:2], terms[2:]
+        self._unbraked, self._reaction, self._fall, self._inertia = terms
+        self._numerator, self._denominator = self._fraction = self._per_row(2)
+        self._linear, self._angular = self._acceleration = self._per_row(2)
+        self._push, self._square = self._per_row(), self._per_row()
+
     def configure_member(self, member: int, params: CartPoleParams) -> None:
         """See `GameEnv.configure_member`."""
         self._refill()
@@ -191,6 +199,7 @@ class CartPole(GameEnv):
         self._coupling[rows], self._gravity[rows] = coupling, params.gravity
         self._inertia[rows] = params.length * 4.0 / 3.0
         self._tau[:, rows], self._time[2, rows] = params.tau, 1.0
+        # Ages are whole numbers, so `age > max_steps - 0.5` is exact for `age >= max_steps`.
         limits = (params.x_threshold, params.theta_threshold, params.max_steps - 0.5)
         for row, limit in zip(self._limits, limits, strict=True):
             row[rows] = limit
@@ -211,6 +220,7 @@ class CartPole(GameEnv):
         rows = self._rows(member)
         self._start[:4, rows] = self._new_starts(member, 1)[0]
         self._state[:, rows] = self._start[:, rows]
+        # The next start, so that each row can begin another episode before the first refill.
         self._start[:4, rows] = self._new_starts(member, 1)[0]
         self._drawn[member] = 0
         self._faults.clear(rows)
@@ -254,6 +264,7 @@ class CartPole(GameEnv):
         R. Florian, "Correct equations for the dynamics of the cart-pole system", 2007, without
         friction; as in Gymnasium.
         """
+        # Every operation writes into a buffer that exists: allocating would take longer.
         torch.sin(self._angle, out=self._sine)
         torch.cos(self._angle, out=self._cosine)
         torch.mul(self._trigonometry, self._coupling, out=self._swing)
@@ -266,6 +277,7 @@ class CartPole(GameEnv):
         torch.addcmul(self._base, self._swing, self._cosine, value=-1.0, out=self._fraction)
         torch.div(self._numerator, self._denominator, out=self._angular)
         torch.addcmul(self._unbraked, self._reaction, self._angular, value=-1.0, out=self._linear)
+        # Euler's method: first the variables, by the rates before the step, then the rates.
         self._moving.addcmul_(self._rates, self._time)
         self._speeds.addcmul_(self._acceleration, self._tau)
 
@@ -298,12 +310,9 @@ class CartPole(GameEnv):
         """See `VecEnv.set_member`. The slot must be configured with the member's parameters."""
         self._refill()
         rows = self._rows(member)
-        for name, tensor in (
-            ("state", self._state),
-            ("final", self._final),
-            ("start", self._start),
-        ):
-            tensor[:, rows] = state[name].to(self.device)
+        self._state[:, rows] = state["state"].to(self.device)
+        self._final[:, rows] = state["final"].to(self.device)
+        self._start[:, rows] = state["start"].to(self.device)
         self._put(member, state["pool"])
         self._turn[rows] = state["turn"].to(self.device)
         self._drawn[member] = int(state["drawn"])

@@ -63,26 +63,11 @@ class BucketBrigade(GameEnv):
             InputError: The arguments do not fit together.
         """
         every = [params] if isinstance(params, BucketParams) else list(params)
-        members = len(every)
-        self._set_rows("Bucket Brigade", members, envs_per_member)
-        houses, agents = every[0].num_houses, every[0].num_agents
-        if envs_per_member % agents:
-            raise InputError(
-                f"Bucket Brigade's envs per member are {envs_per_member}; they must be a multiple "
-                f"of {agents}"
-            )
-        if together < 1 or members % together:
-            raise InputError(
-                f"{members} members of Bucket Brigade cannot play in groups of {together}"
-            )
+        self._set_rows("Bucket Brigade", len(every), envs_per_member)
+        self._set_games(every[0], together)
         self.device = torch.device(device)
-        self.debug, self.together, self.scaled, self.prescaled = debug, together, scaled, scaled
-        self.rematches = together > 1
-        rows = self.num_envs
-        self.num_houses, self.num_agents = houses, agents
-        self.num_games, self.games_per_member = rows // agents, envs_per_member // agents
-        self.action_dims = (houses, 2, 2)
-        self.action_dim = sum(self.action_dims)
+        self.debug, self.scaled, self.prescaled = debug, scaled, scaled
+        rows, houses, agents = self.num_envs, self.num_houses, self.num_agents
 
         self.games = GameBatch(houses, agents, self.num_games, self.device)
         self.encoder = ObservationEncoder(
@@ -96,7 +81,7 @@ class BucketBrigade(GameEnv):
         self._seat_of = torch.arange(rows, device=self.device)
         self._row_of = self._seat_of.clone()
         self._game_of, self._agent_of = self._seat_of // agents, self._seat_of % agents
-        self._dealers = Streams(members // together)
+        self._dealers = Streams(self.num_members // together)
 
         self._events = EventBuffer(every, self.games_per_member, self.device)
         self._started = False
@@ -104,6 +89,24 @@ class BucketBrigade(GameEnv):
         self._faults = ChoiceLatch(rows, envs_per_member, self.action_dims, self.device)
         for member, own in enumerate(every):
             self.configure_member(member, own)
+
+    def _set_games(self, params: BucketParams, together: int) -> None:
+        """Set the numbers of games, houses, agents and actions; check that they fit the rows."""
+        self.num_houses, self.num_agents = params.num_houses, params.num_agents
+        if self.envs_per_member % self.num_agents:
+            raise InputError(
+                f"Bucket Brigade's envs per member are {self.envs_per_member}; they must be a "
+                f"multiple of {self.num_agents}"
+            )
+        if together < 1 or self.num_members % together:
+            raise InputError(
+                f"{self.num_members} members of Bucket Brigade cannot play in groups of {together}"
+            )
+        self.together, self.rematches = together, together > 1
+        self.games_per_member = self.envs_per_member // self.num_agents
+        self.num_games = self.num_envs // self.num_agents
+        self.action_dims = (self.num_houses, 2, 2)
+        self.action_dim = sum(self.action_dims)
 
     def configure_member(self, member: int, params: BucketParams) -> None:
         """See `GameEnv.configure_member`."""
@@ -162,7 +165,7 @@ class BucketBrigade(GameEnv):
         blend_(self._final_acts, self.games.acts, done)
         self.games.begin_where(done, starts)
         reward = night.rewards.div_(self._scale).t().float().reshape(-1)
-        if self.rematches:
+        if self.rematches:  # rewards are in the order of seats; otherwise rows are, too
             reward = reward[self._seat_of]
         terminated = night.terminated.index_select(0, self._game_of)
         truncated = night.truncated.index_select(0, self._game_of)
@@ -256,9 +259,7 @@ class BucketBrigade(GameEnv):
     def _deal(self, rows: slice, seats: Tensor) -> None:
         """Assign seats to these rows."""
         self._seat_of[rows] = seats
-        self._game_of[rows], self._agent_of[rows] = (
-            seats // self.num_agents,
-            seats % self.num_agents,
-        )
+        self._game_of[rows] = seats // self.num_agents
+        self._agent_of[rows] = seats % self.num_agents
         self.reward_unit = self._scale[self._game_of]
         self._row_of[seats] = torch.arange(rows.start, rows.stop, device=self.device)

@@ -94,12 +94,7 @@ class GameBatch:
     """
 
     def __init__(self, num_houses: int, num_agents: int, games: int, device: torch.device) -> None:
-        self.num_houses, self.num_agents, self.games, self.device = (
-            num_houses,
-            num_agents,
-            games,
-            device,
-        )
+        self.num_houses, self.num_agents, self.device = num_houses, num_agents, device
         rounds = -(-num_houses // num_agents)
 
         def new(*size: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -168,6 +163,7 @@ class GameBatch:
             (self._start_counts, p.semantics == "persistent"),
         ):
             tensor[games] = value
+        # An own house counts as any house, plus the difference.
         own, other = (
             per_agent("reward_own_house_survives"),
             per_agent("reward_other_house_survives"),
@@ -280,7 +276,7 @@ class GameBatch:
     def _hold_back(self, house: Tensor) -> Tensor:
         """Send agents home that went too far; return their distances from home, (N, E) int16."""
         distance = house.to(torch.int16).sub_(self._home).abs_()
-        distance = torch.minimum(distance, self.num_houses - distance)
+        distance = torch.minimum(distance, self.num_houses - distance)  # the shorter way round
         too_far = distance > self._reach
         blend_(house, self._home.to(torch.uint8), too_far)
         return distance.masked_fill_(too_far, 0)
@@ -322,6 +318,7 @@ class GameBatch:
         team = self._team * (safe_count / self.num_houses) - self._loss * (
             ruined_count / self.num_houses
         )
+        # `_work` is the difference between working and resting.
         rewards = (team + self._rest) + mode * self._work
         rewards.addcmul_(own_saved, self._own_saved)
         rewards.addcmul_(saved.sum(0, dtype=torch.uint8).double(), self._any_saved)
