@@ -45,6 +45,7 @@ class FaultLatch:
         self._steps += 1.0
         sizes = torch.abs(action, out=scratch)
         torch.maximum(self._largest, sizes, out=self._largest)  # NaN propagates and stays
+        # NaN is not ≤ 1, so it counts as illegal without a test of its own.
         self._legal_steps.add_(torch.amax(self._largest, 0, out=self._row_size).le_(1.0))
 
     def clear(self, rows: slice) -> None:

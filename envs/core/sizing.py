@@ -111,6 +111,8 @@ def choose_num_envs(
         flat = 0 if result.steps_per_second > gain * fastest else flat + 1
         fastest = max(fastest, result.steps_per_second)
         following = min(2 * number, upper)
+        # Memory is taken as proportional to the number of environments, which overestimates the
+        # next peak: networks and libraries do not grow with it.
         expected = result.memory * following / number
         if number == upper:
             reason = "the bound was reached"
@@ -159,6 +161,7 @@ def available_memory(device: torch.device | str) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     free = int(psutil.virtual_memory().available)
+    # Control groups version 2, then version 1.
     limit, used = _read_number("memory.max"), _read_number("memory.current")
     if limit is None:
         limit, used = (

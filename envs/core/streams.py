@@ -16,6 +16,8 @@ def derive_seed(*parts: int | str) -> int:
     The first 8 bytes of a SHA-256, without the sign bit. Parts are hashed with their types and
     lengths, so ("a", "b") and ("ab",), or 1 and "1", give different seeds.
     """
+    # Not `hash`, which differs between processes, and not arithmetic on seeds, which lets the
+    # streams of neighbouring seeds coincide.
     digest = hashlib.sha256()
     for part in parts:
         text = str(part)

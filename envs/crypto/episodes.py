@@ -80,6 +80,7 @@ class Episodes:
         """
         self._count()
         rows = self.rows(member)
+        # Replaces starts drawn ahead: after a new seed they must come from the new stream.
         self._draw(member, 1)
         first = self.lengths[rows]
         if self.stagger:
@@ -93,6 +94,8 @@ class Episodes:
         if self.fixed:
             return
         self._count()
+        # Episodes that end within the horizon: none if the current one lasts longer, else one and
+        # as many whole episodes as fit into the rest.
         ends = np.where(
             self._steps_left <= horizon, 1 + (horizon - self._steps_left) // self.lengths, 0
         )
@@ -102,6 +105,7 @@ class Episodes:
 
     def tick(self) -> bool:
         """Count a step and return whether any episode ends with it."""
+        # One comparison of two integers instead of an update of all rows in every step.
         self._uncounted += 1
         return self._uncounted == self._next_end
 
@@ -177,6 +181,7 @@ class Episodes:
             # a round start at different bars as far as there are enough.
             n = self.per_member
             uniform = self._streams.member_uniform(member, rounds, n + 1).numpy()
+            # Starts per window from which an episode ends within the window.
             choices = last - first - self.lengths[rows.start] + 1
             bounds = choices.cumsum()
             edges = np.arange(n + 1) * bounds[-1] // n

@@ -79,6 +79,7 @@ def compute_features(bars: Bars, recipe: Recipe) -> NDArray[np.float32]:
             f"the feature recipe {recipe.name!r} needs at least {recipe.memory} bars; there are "
             f"{count}"
         )
+    # Recipes can be registered by other code, so the result is checked.
     values = np.asarray(recipe.compute(bars))
     expected = (count, recipe.width(len(bars.tickers)))
     if values.shape != expected:
@@ -181,6 +182,7 @@ def _ratio(numerator: Array, denominator: Array) -> Array:
 
 def _lagged(values: Array, lag: int) -> Array:
     """Return the values `lag` bars earlier; the first value fills the start."""
+    # The start lies in the first 255 rows after an anchor, which `blockwise` discards.
     return np.concatenate([np.repeat(values[:1], lag), values[:-lag]])
 
 
@@ -192,6 +194,7 @@ def _default_asset(hours: float) -> Callable[[Array, Array, Array, Array], list[
     """
 
     def features(high: Array, low: Array, close: Array, volume: Array) -> list[Array]:
+        # Wilder's period of 14 bars (1978), and Appel's 12, 26 and 9 for MACD.
         atr = talib.ATR(high, low, close, 14)
         log_close = np.log(close)
         # In percent per square root of an hour, which is about the volatility of a coin, so values
@@ -241,6 +244,8 @@ def _clock(bars: Bars) -> Array:
 
     The close is when decisions are made.
     """
+    # Sine and cosine together, so that the end of a day is next to its beginning. The week starts on
+    # a Thursday, the weekday of 1970-01-01; the network only needs a fixed phase.
     seconds = bars.time + bar_seconds(bars.timeframe)
     day = 2.0 * np.pi * (seconds % 86400) / 86400.0
     week = 2.0 * np.pi * (seconds % 604800) / 604800.0

@@ -88,6 +88,7 @@ class Rules:
             max(params.minimum_order, SMALLEST_ORDER)
         )
         self._members[first, stop] = params
+        # From the parameters, not from the tensors: reading those would synchronise with the device.
         self.stops = any(p.trailing_stop > 0 for p in self._members.values())
         self.holding_rule = any(p.max_holding_bars > 0 for p in self._members.values())
 
@@ -226,6 +227,8 @@ class Ledger:
         """
         buy, sell, orders, worth = self.buy, self.sell, self._orders, self.worth
         torch.mul(rules.sizing, total, out=self._sizes)
+        # Buys and sells at once: sizing has the opposite sign for sells, and negative sizes are
+        # clamped to 0 below.
         torch.mul(self.wish, self._per_action, out=orders)
         # Room for buys. It is stored in place of `equal_worth` until the next `mark`, next to
         # `worth`, so that one operation caps buys by the room and sells by the position.
@@ -251,6 +254,8 @@ class Ledger:
             self._marked_sells.addcmul_(self._marked_sells, whole, value=-1.0)
             torch.sum(self._marks, (0, 1), out=self.dropped)
         orders.mul_(enough)
+        # From here on, `sell` is a fraction of the position, exactly 1 for a whole one. `base` is
+        # the position's worth, or the minimum if that is larger, which avoids a division by 0.
         torch.maximum(sell.div_(base), whole, out=sell)
         if rules.increment is not None:
             self._round_down(rules.increment)
@@ -330,11 +335,14 @@ class Ledger:
         if count:
             torch.sum(torch.gt(orders, 0.0, out=self._marks), (0, 1), out=self._trades)
 
+        # A whole sell (exactly 1) keeps exactly 0 units, so no rounding residue stays in the book.
         keep = torch.sub(self._one, sell, out=self._keep)
         # From here on, `sell` is in quote units before slippage and fee.
         sell.mul_(self.units).mul_(open_)
         torch.div(buy, open_, out=self._bought).mul_(rules.buy_rate)
+        # Selling reduces units and cost in proportion: average-cost accounting.
         self._book.mul_(keep)
+        # Read before the buys are added: a position that was flat starts its clock at 0.
         still_open = torch.gt(self.units, 0.0, out=keep)
         self._book.add_(self._into_book)
         torch.addcmul(still_open, held, still_open, out=held)  # held + 1 if still open, else 0
@@ -392,6 +400,7 @@ class Ledger:
         """
         torch.div(self.cash, total, out=self._cash_share)
         torch.div(self.worth, total, out=self._weight)
+        # Unrealised return: worth / paid - 1. Flat positions have 0 / _TINY = 0.
         base = torch.clamp_min(self.paid, _TINY, out=self._clock)
         torch.sub(self.worth, self.paid, out=self._gain).div_(base)
         torch.mul(self.held, inverse_held_scale, out=self._clock).clamp_max_(1.0)

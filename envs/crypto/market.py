@@ -137,6 +137,7 @@ def _make_tables(market: Market, device: torch.device) -> Tables:
     def tensor(values: np.ndarray, dtype: type = np.float64) -> Tensor:
         return torch.from_numpy(np.array(values, dtype=dtype, order="C")).to(device)
 
+    # Reversed in time: see `Tables`.
     return Tables(
         prices=tensor(np.concatenate(columns)[:, ::-1]),
         next_fill=None if next_fill is None else tensor(length - 1 - next_fill[:, ::-1]),
@@ -157,10 +158,12 @@ def observation_normaliser(
     Returns:
         Mean and standard deviation, (state_dim,) float32 each.
     """
+    # Only training bars: statistics of test bars would leak into training. Windows may overlap.
     bars = np.unique(np.concatenate([np.arange(first, last) for first, last in windows]))
     values = market.features[bars].astype(np.float64)
     mean, deviation = values.mean(axis=0), values.std(axis=0)
-    deviation[deviation < 1e-8] = 1.0
+    deviation[deviation < 1e-8] = 1.0  # a constant column becomes 0 instead of amplified noise
+    # The layout of an observation: portfolio first, then the features lag by lag (`CryptoEnv`).
     columns, portfolio = market.feature_count, 1 + 3 * market.assets
     average = np.zeros(portfolio + max_lookback * columns)
     spread = np.ones_like(average)

@@ -138,6 +138,8 @@ def fill_orders(
     """
     ledger = _ledger(portfolio)
     ledger.buy.copy_(orders.buy_notional.t())
+    # The broker knows units, the ledger fractions of the position. The quotient is exactly 1 for a
+    # whole position; rows without units have no order and would give 0 / 0.
     ledger.sell.copy_(
         torch.where(orders.sell_units > 0, orders.sell_units / portfolio.units, 0.0).t()
     )

@@ -53,6 +53,7 @@ class Reward:
         """Set the parameters of rows first … stop-1."""
         at = slice(first, stop)
         # All coefficients include reward_scale, which saves a multiplication per step.
+        # alpha_weight · (x - b) + (1 - alpha_weight) · x = x - alpha_weight · b
         self._growth[0, at] = -params.reward_scale * params.alpha_weight
         self._growth[1, at] = params.reward_scale
         self._floor[at] = params.time_decay_floor

@@ -82,6 +82,7 @@ class Bars:
     def fingerprint(self) -> str:
         """SHA-256 (hex) of tickers in order, timeframe, range, values and holes: the data's id."""
         digest = hashlib.sha256()
+        # The times follow from range and timeframe, since the grid has no gaps.
         span = [int(self.time[0]), int(self.time[-1])] if len(self.time) else []
         header = {
             "tickers": self.tickers,
@@ -91,6 +92,7 @@ class Bars:
         }
         digest.update(json.dumps(header, sort_keys=True).encode())
         for values in (self.open, self.high, self.low, self.close, self.volume):
+            # A fixed byte order, so that the fingerprint is the same on every machine.
             digest.update(values.astype("<f8", copy=False).tobytes())
         digest.update(self.hole.astype(np.uint8).tobytes())
         return digest.hexdigest()

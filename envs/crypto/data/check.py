@@ -123,6 +123,7 @@ def _check_together(
             continue
         series.append(bars)
         reports.append(_report(bars, tuple(file_problems(bars, now))))
+    # Files with problems cannot be aligned, and problems of the market would only repeat them.
     if any(report.problems for report in reports):
         return FolderReport(timeframe, tuple(reports), None, (), ())
     together = tuple(market_problems(series, max_hole_share))
@@ -135,6 +136,7 @@ def _check_together(
 def _report(bars: TickerBars, found: tuple[str, ...]) -> TickerReport:
     step = bar_seconds(bars.timeframe)
     open_, high, low, close, volume = bars.values.T
+    # A fixed byte order, so that the fingerprint is the same on every machine.
     digest = hashlib.sha256(
         bars.time.astype("<i8").tobytes() + bars.values.astype("<f8").tobytes()
     ).hexdigest()

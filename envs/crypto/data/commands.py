@@ -29,7 +29,7 @@ from envs.crypto.data.check import FolderReport, check_dir
 from envs.crypto.data.download import download as fetch
 from envs.crypto.data.problems import MAX_HOLE_SHARE
 from envs.crypto.data.sources import ALPACA_URL, AlpacaSource, CcxtSource, Source
-from envs.crypto.data.timeframe import SECONDS
+from envs.crypto.data.timeframe import DAY, SECONDS
 from envs.support.errors import InputError
 
 DEFAULT_BASES = "AAVE,BCH,BTC,ETH,LINK,LTC,UNI"
@@ -82,7 +82,7 @@ def check(
         _print_report(report, console)
     sentences = [sentence for report in reports for sentence in report.all_problems]
     for sentence in sentences:
-        errors.print(f"[red]error[/red] {escape(sentence)}", soft_wrap=True, highlight=False)
+        _print_line(errors, f"[red]error[/red] {escape(sentence)}")
     if sentences:
         raise typer.Exit(2)
 
@@ -128,7 +128,7 @@ def download(
     console = Console()
 
     def notice(text: str) -> None:
-        console.print(f"[yellow]{escape(text)}[/yellow]", soft_wrap=True, highlight=False)
+        _print_line(console, f"[yellow]{escape(text)}[/yellow]")
 
     if source == "ccxt" and url != ALPACA_URL:
         raise InputError(
@@ -139,7 +139,8 @@ def download(
         if source == "alpaca"
         else CcxtSource(exchange, notice=notice)
     )
-    two_years_ago = int(time.time()) // 86400 * 86400 - 730 * 86400
+    # A whole day, so that a repeated command asks for the same first bar.
+    two_years_ago = (int(time.time()) // DAY - 730) * DAY
     first = two_years_ago if start is None else parse_time("--start", start)
     stop = None if end is None else parse_time("--end", end)
     with _progress(console) as on_progress:
@@ -156,18 +157,13 @@ def download(
         odd = (
             f"; [yellow]{result.left_out} invalid bars left out[/yellow]" if result.left_out else ""
         )
-        console.print(
+        _print_line(
+            console,
             f"{result.ticker}: {result.new:,} new, {result.total:,} bars from "
             f"{stamp(result.first)} to {stamp(result.last)} UTC in "
             f"{escape(str(result.path))}{odd}",
-            soft_wrap=True,
-            highlight=False,
         )
-    console.print(
-        f"next: sweepd data check --data-dir {escape(str(data_dir))}",
-        soft_wrap=True,
-        highlight=False,
-    )
+    _print_line(console, f"next: sweepd data check --data-dir {escape(str(data_dir))}")
 
 
 @data_app.command()
@@ -196,14 +192,13 @@ def demo(
         data_dir, {file_name(ticker, market.timeframe) for ticker in market.tickers}
     )
     write_bars(market, data_dir)
-    console.print(
+    _print_line(
+        console,
         f"[bold yellow]SYNTHETIC[/bold yellow] demo market: {len(market.tickers)} assets, "
         f"{len(market):,} {timeframe} bars from {stamp(market.time[0])} to "
         f"{stamp(market.time[-1])} UTC in {escape(str(data_dir))}",
-        soft_wrap=True,
-        highlight=False,
     )
-    console.print(f"fingerprint {market.fingerprint}", soft_wrap=True, highlight=False)
+    _print_line(console, f"fingerprint {market.fingerprint}")
 
 
 def split_list(text: str | None) -> list[str] | None:
@@ -229,10 +224,14 @@ def parse_time(flag: str, text: str) -> int:
         ) from None
 
 
-def _print_report(report: FolderReport, console: Console) -> None:
-    title = f"{report.timeframe} bars, times in UTC"
+def _print_line(console: Console, text: str) -> None:
+    """Print a line that can be copied: not broken at the terminal's width, without highlighting."""
+    console.print(text, soft_wrap=True, highlight=False)
+
+
+def _ticker_table(report: FolderReport) -> Table:
     table = Table(
-        title=title,
+        title=f"{report.timeframe} bars, times in UTC",
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -259,7 +258,11 @@ def _print_report(report: FolderReport, console: Console) -> None:
             f"{row.zero_volume:,}",
             row.fingerprint[:8],
         )
-    console.print(table)
+    return table
+
+
+def _print_report(report: FolderReport, console: Console) -> None:
+    console.print(_ticker_table(report))
     strays = {row.ticker: row.strays for row in report.tickers if row.strays}
     if strays:
         listed = ", ".join(f"{ticker} {count:,}" for ticker, count in strays.items())
@@ -269,22 +272,20 @@ def _print_report(report: FolderReport, console: Console) -> None:
     bars = report.bars
     if bars is None:
         return
-    console.print(
+    _print_line(
+        console,
         f"together: {len(bars):,} bars × {len(bars.tickers)} tickers from {stamp(bars.time[0])} "
         f"to {stamp(bars.time[-1])} UTC{', SYNTHETIC' if bars.synthetic else ''}",
-        soft_wrap=True,
-        highlight=False,
     )
     if report.outages:
         listed = ", ".join(f"{stamp(at)} ({count})" for at, count in report.outages[:8])
         rest = f" and {len(report.outages) - 8} more" if len(report.outages) > 8 else ""
         lost = sum(count for _, count in report.outages)
-        console.print(
+        _print_line(
+            console,
             f"outages of all tickers: {len(report.outages)}, {lost} bars in all: {listed}{rest}",
-            soft_wrap=True,
-            highlight=False,
         )
-    console.print(f"fingerprint: {bars.fingerprint}", soft_wrap=True, highlight=False)
+    _print_line(console, f"fingerprint: {bars.fingerprint}")
 
 
 def _refuse_other_files(data_dir: Path, own: set[str]) -> None:

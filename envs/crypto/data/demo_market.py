@@ -69,6 +69,7 @@ def make_demo_market(
     if not edge >= 0.0:
         raise InputError(f"the edge of the demo market must be at least 0, not {edge}")
     rng = np.random.default_rng([seed, 10])
+    # The order of draws is part of the market: another order would give other bars for a seed.
     regime = _regimes(rng, bars)
     clustering = _autoregression(rng.standard_normal((bars, 1)), 0.985, 0.35)
     clustering = clustering + _autoregression(rng.standard_normal((bars, assets)), 0.97, 0.25)
@@ -169,6 +170,8 @@ def _regimes(rng: np.random.Generator, bars: int) -> NDArray[np.int64]:
     regime = np.empty(bars, dtype=np.int64)
     at, state = 0, 0
     while at < bars:
+        # Geometric lengths are those of a Markov chain that leaves its state with probability
+        # 1 / REGIME_BARS per bar.
         spell = int(rng.geometric(1.0 / REGIME_BARS))
         regime[at : at + spell] = state
         at += spell
@@ -178,6 +181,7 @@ def _regimes(rng: np.random.Generator, bars: int) -> NDArray[np.int64]:
 
 def _student(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
     """Draw Student-t innovations of unit variance."""
+    # The variance of Student's t with ν degrees of freedom is ν / (ν - 2).
     draws: Array = rng.standard_t(TAIL, shape)
     return draws * float(np.sqrt((TAIL - 2.0) / TAIL))
 
@@ -187,6 +191,7 @@ def _autoregression(innovations: Array, coefficient: float, deviation: float) ->
 
     s is chosen such that innovations of unit variance give the stationary `deviation`.
     """
+    # Var(x) = s² / (1 - coefficient²) for innovations of unit variance.
     scaled = innovations * (deviation * np.sqrt(1.0 - coefficient**2))
     values: Array = np.empty_like(scaled)
     last = np.zeros(scaled.shape[1])
@@ -205,6 +210,7 @@ def _bars(rng: np.random.Generator, log_price: Array, volatility: Array, timefra
     step = bar_seconds(timeframe)
     time = START // step * step + step * np.arange(count, dtype=np.int64)
     level = np.log(10.0) * rng.uniform(0.0, 4.0, assets)
+    # Price levels between 1 and 10,000 quote units, so that nothing depends on a common scale.
     closes = level + log_price
     before = np.concatenate(
         [closes[:1] - 0.005 * volatility[:1] * rng.standard_normal((1, assets)), closes[:-1]]
@@ -214,6 +220,8 @@ def _bars(rng: np.random.Generator, log_price: Array, volatility: Array, timefra
     highs = np.maximum(opens, closes) + wick * np.abs(rng.standard_normal((count, assets)))
     lows = np.minimum(opens, closes) - wick * np.abs(rng.standard_normal((count, assets)))
     of_day = 2.0 * np.pi * (time % 86400)[:, None] / 86400.0
+    # Traded value per bar: it rises with volatility and with the size of the move, has a daily
+    # cycle, and is log-normal otherwise.
     quote = np.exp(
         np.log(5e6)
         + rng.uniform(-1.0, 1.0, assets)

@@ -98,6 +98,7 @@ def download(
     """
     step = bar_seconds(timeframe)
     names = full_tickers(tickers, source)
+    # Start of the bar that is still open, and the first bar that opens at `start` or later.
     closed = int(now() - SETTLE_SECONDS) // step * step
     start = -(-int(start) // step) * step
     stop = closed if end is None else min(closed, int(end) // step * step)
@@ -106,6 +107,7 @@ def download(
             f"--start {stamp(start)}: no {timeframe} bar closes between it and {stamp(stop)} UTC; "
             "give an earlier start"
         )
+    # All files are read before the first request, so that a bad one costs no download.
     stored = {name: _stored(source, data_dir, name, timeframe, now()) for name in names}
     source.check(names, timeframe)
     try:
@@ -153,6 +155,8 @@ class _Ticker:
             self.rows = np.concatenate(
                 [stored.time[:, None].astype(np.float64), stored.values], axis=1
             )
+            # The range asked for, not the first bar: bars before a listing do not exist and must
+            # not be asked for again by every download.
             self.asked_from = int(stored.metadata.get("asked_from", stored.time[0]))
         self.saved = (len(self.rows), self.asked_from)
         self.left_out = 0
@@ -178,7 +182,7 @@ class _Ticker:
                 if sum(map(len, pending)) >= SAVE_EVERY:
                     self._save(pending)
                     pending = []
-        finally:
+        finally:  # also after an error or Ctrl-C: what was fetched is kept
             self._save(pending)
         on_progress(self.ticker, 1.0)
         if not len(self.rows):

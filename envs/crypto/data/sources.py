@@ -68,19 +68,20 @@ def retrying(
     Raises:
         RunError: `ATTEMPTS` attempts failed.
     """
-    for attempt in range(ATTEMPTS):
+    attempt = 0
+    while True:
         try:
             return call()
         except Busy as busy:
-            if attempt + 1 == ATTEMPTS:
+            attempt += 1
+            if attempt == ATTEMPTS:
                 raise RunError(
                     f"{what}: {busy}, {ATTEMPTS} times; bars fetched so far are stored, and the "
                     "same command continues from there"
                 ) from None
-            wait = min(LONGEST_WAIT, 2.0**attempt if busy.wait is None else busy.wait)
+            wait = min(LONGEST_WAIT, 2.0 ** (attempt - 1) if busy.wait is None else busy.wait)
             notice(f"{what}: {busy}; trying again in {wait:g} s")
             sleep(wait)
-    raise AssertionError("unreachable")
 
 
 def _ignore(_: str) -> None:
@@ -141,7 +142,7 @@ class AlpacaSource:
             "limit": str(self.page_size),
             "sort": "asc",
         }
-        seen: set[str] = set()
+        seen: set[str] = set()  # page tokens: a server that repeats one would loop forever
         while True:
             answer = retrying(
                 lambda: self._get(ticker, asked), f"{self.url}: {ticker}", self.sleep, self.notice
@@ -154,6 +155,7 @@ class AlpacaSource:
                 ]
                 token = answer.get("next_page_token")
                 page = np.array(rows, dtype=np.float64).reshape(-1, 6)
+            # An answer in another format fails somewhere in the lines above.
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise RunError(
                     f"{self.url}: the answer for {ticker} has an unknown format ({error!r})"
@@ -274,6 +276,7 @@ class CcxtSource:
             rows = self._call(ask, ticker) or self._call(ask, ticker)
             page = np.array([row[:6] for row in rows], dtype=np.float64).reshape(-1, 6)
             page[:, 0] //= 1000
+            # Exchanges may ignore `since` or return more than was asked for.
             page = page[(page[:, 0] >= cursor) & (page[:, 0] < end)]
             page = page[np.argsort(page[:, 0], kind="stable")]
             yield page
@@ -332,6 +335,7 @@ def aggregate(
         rows = np.concatenate([rest, page])
         if not len(rows):
             continue
+        # The last group may continue on the next page, so it is kept back.
         group = rows[:, 0] // step
         complete = int(np.searchsorted(group, group[-1]))
         rest = rows[complete:]

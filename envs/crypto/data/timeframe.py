@@ -47,4 +47,4 @@ def bars_per_day(timeframe: str) -> int:
 
 def bars_per_week(timeframe: str) -> int:
     """Return the whole bars in a week, at least one."""
-    return max(1, 604800 // bar_seconds(timeframe))
+    return max(1, 7 * DAY // bar_seconds(timeframe))

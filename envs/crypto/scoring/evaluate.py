@@ -58,6 +58,8 @@ def trade_windows(
     )
     obs = env.reset()
     before = env.values().unsqueeze(0)
+    # Records stay on the device and are interpreted after the loop: reading them step by step would
+    # synchronise with the device in every step.
     for step in range(steps):
         action = act(obs)
         if keep_actions:
@@ -71,7 +73,7 @@ def trade_windows(
     value = torch.cat([before, torch.stack(account[:2], 1)])
     returns = value[1:] / value[:-1] - 1.0
     counts = torch.stack(account[2:], 1)
-    counts[:, :2] /= value[:-1, :1]  # fees and notional become fractions
+    counts[:, :2] /= value[:-1, :1]  # fees and notional become fractions of V at the previous close
     # Shorter windows start again after their end: these bars are not part of the result.
     ended = torch.arange(steps).unsqueeze(1) >= torch.from_numpy(lengths)
     returns.masked_fill_(ended.unsqueeze(1).to(env.device), 0.0)

@@ -40,7 +40,11 @@ class Moments:
 
     @property
     def spread(self) -> float:
-        """Return 1 - g3·SR + (g4 - 1)/4·SR²: n - 1 times the variance of the estimated SR."""
+        """Return 1 - g3·SR + (g4 - 1)/4·SR²: n - 1 times the variance of the estimated SR.
+
+        The variance of an estimated Sharpe ratio under non-normal returns (Mertens 2002; Bailey and
+        López de Prado 2012). For normal returns it is 1 + SR²/2 (Lo 2002).
+        """
         return 1.0 - self.skewness * self.sharpe + (self.kurtosis - 1.0) / 4.0 * self.sharpe**2
 
 
@@ -73,8 +77,10 @@ def probabilistic_sharpe(moments: Moments, benchmark: float = 0.0) -> float:
 
     0 if the moments are so extreme that the variance is not positive.
     """
+    # Extreme sample moments of short series can make the estimated variance negative.
     if moments.n < 2 or not moments.spread > 0.0:
         return 0.0
+    # The estimated Sharpe ratio is asymptotically normal around the true one.
     return NORMAL.cdf(
         (moments.sharpe - benchmark) * math.sqrt(moments.n - 1) / math.sqrt(moments.spread)
     )
@@ -89,7 +95,8 @@ def expected_maximum(trials: float) -> float:
     """
     if trials < 2.0:
         return 0.0
-    # A mixture of two quantiles that approximates the mean of the extreme-value (Gumbel) limit.
+    # The maximum of N standard normals tends to a Gumbel distribution, whose location and scale are
+    # these quantiles (scale = second - first) and whose mean is location + γ · scale.
     first, second = (
         NORMAL.inv_cdf(1.0 - 1.0 / trials),
         NORMAL.inv_cdf(1.0 - 1.0 / (trials * math.e)),
@@ -118,6 +125,7 @@ def luck_sharpe(variance: float, trials: float) -> float:
         variance: V, the variance of the Sharpe ratios over the trials.
         trials: N_eff.
     """
+    # The trials' Sharpe ratios without skill are N(0, V), so their maximum scales with √V.
     return math.sqrt(variance) * expected_maximum(trials)
 
 
@@ -137,6 +145,7 @@ def minimum_track_record(
     """
     if moments.sharpe <= benchmark or not moments.spread > 0.0:
         return math.inf
+    # PSR = confidence, solved for n.
     ratio = NORMAL.inv_cdf(confidence) / (moments.sharpe - benchmark)
     return 1.0 + moments.spread * (ratio * ratio)
 
@@ -148,6 +157,8 @@ def minimum_backtest_years(trials: float, annual_sharpe: float = 1.0) -> float:
 
         MinBTL = (expected_maximum(N) / SR)²
     """
+    # Over y years, the annual Sharpe ratio of a trial without skill is N(0, 1/y), so the best of N is
+    # expected at expected_maximum(N) / √y: solved for y.
     return (expected_maximum(trials) / annual_sharpe) ** 2
 
 
@@ -175,7 +186,7 @@ def needed_sharpe(
 
             (SR - SR0)² · (n - 1) = Φ⁻¹(confidence)² · (1 - g3·SR + (g4 - 1)/4·SR²)
     """
-    # The equation in the form a·SR² - 2b·SR + c = 0.
+    # DSR = confidence squared and sorted by powers of SR: a·SR² - 2b·SR + c = 0.
     m = bars - 1.0
     z2 = NORMAL.inv_cdf(confidence) ** 2
     a = m - z2 * (kurtosis - 1.0) / 4.0
@@ -185,4 +196,5 @@ def needed_sharpe(
     # The estimated Sharpe ratio of a trial without skill has the variance 1 / (n - 1).
     luck = luck_sharpe(1.0 / m if variance is None else variance, trials)
     b, c = m * luck - z2 * skewness / 2.0, m * luck**2 - z2
+    # Squaring added the smaller solution, which lies below SR0 and would have DSR = 1 - confidence.
     return (b + math.sqrt(max(b * b - a * c, 0.0))) / a

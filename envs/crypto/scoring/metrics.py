@@ -89,6 +89,7 @@ def sharpe(returns: Array, per_year: float) -> float:
 
     0 if the variance is zero or n < 2.
     """
+    # Mean and variance both grow with time if returns are uncorrelated, hence the factor √per_year.
     deviation = _deviation(returns)
     return math.sqrt(per_year) * float(np.mean(returns)) / deviation if deviation > 0.0 else 0.0
 
@@ -175,6 +176,8 @@ def excess_growth(returns: Array, benchmark: Array, per_year: float) -> float:
     """
     if returns.size == 0:
         return 0.0
+    # Log growth, unlike the mean of simple returns, is what compounds: over a path it sums to the
+    # log of the final value.
     floor = 1e-12
     grown = np.log(np.maximum(1.0 + returns, floor)) - np.log(np.maximum(1.0 + benchmark, floor))
     return per_year * float(np.mean(grown))
@@ -214,8 +217,6 @@ def summarise(
     )
     per_year = bars_per_year(timeframe)
     n = r.size
-    # Ratios annualise with √per_year, sums and means with per_year: returns are taken as
-    # uncorrelated from bar to bar.
     own, equal = sharpe(r, per_year), sharpe(b, per_year)
     alpha, beta = alpha_beta(r, b, per_year)
     reason = ""
@@ -335,13 +336,14 @@ def objective(
         if metrics.exposure < MINIMUM_EXPOSURE:
             idle.append(f"exposure {metrics.exposure:.1%}, under {MINIMUM_EXPOSURE:.0%}")
         if idle:
-            # Below any path that traded and broke even; a loss still makes it worse.
+            # At most -1, which is below any path that traded and broke even; a loss makes it worse.
             value = min(0.0, value) - 1.0
         notes = [*idle, metrics.reason] if metrics.reason else idle
         if notes:
             reasons.append(f"path {path}: {'; '.join(notes)}")
         scores.append(value)
-    # Penalise trials whose result depends on the path, that is, on the training data.
+    # Penalise trials whose result depends on the path, that is, on the data trained on. Paths share
+    # the bars they are tested on, so their spread is not caused by the market.
     value = float(np.mean(scores)) - std_weight * float(np.std(scores))
     return Objective(value=value, path_scores=tuple(scores), reasons=tuple(reasons))
 

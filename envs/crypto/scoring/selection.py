@@ -90,6 +90,8 @@ class TrialReturns:
                 self.time, self._sums = time, np.zeros(excess.shape)
             elif excess.shape != self._sums.shape or not np.array_equal(time, self.time):
                 raise ValueError("its paths are on other bars than those of the other trials")
+            # The sum of the unit vectors is all that `correlation` needs, so the returns themselves
+            # are not kept: memory does not grow with the number of trials.
             self._sums += _standard(excess)
             self.moments[number] = tuple(luck.moments(row) for row in excess)
 
@@ -131,10 +133,13 @@ class TrialReturns:
             trials: all trials of the search, including pruned and failed ones.
             diversification: (φ,), for several trials together.
         """
+        # N_eff and V are estimated per path, since each path comes from other members.
         correlation = self.correlation
         effective = [luck.effective_trials(trials, float(rho)) for rho in correlation]
         spread = np.ones(len(effective)) if diversification is None else diversification
         variances = [self.variance(path) for path in range(len(effective))]
+        # Dividing the capital lowers the deviation by `ratio`, which raises the Sharpe ratio that
+        # luck alone shows by the same factor: SR0 · ratio, hence V · ratio².
         enlarged = [
             variance * float(ratio) ** 2 for variance, ratio in zip(variances, spread, strict=True)
         ]
