@@ -60,6 +60,11 @@ def database_url(storage: str) -> str:
     return re.sub("^postgresql://", "postgresql+psycopg://", storage)
 
 
+def sqlite_path(url: str) -> Path | None:
+    """Return the file of a SQLite database; None for a database server."""
+    return Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
+
+
 def hide_password(text: str) -> str:
     """Replace the password of every database URL in a text by ***.
 

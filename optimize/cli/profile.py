@@ -42,7 +42,7 @@ def profile(flags: TrainFlags, given: frozenset[str]) -> None:
     experiment = kind.make_experiment(spec, bars, device, say)
     shape = ", ".join(f"{name} {value}" for name, value in typical_shape(study_space(spec)).items())
     say(
-        f"profiling {spec.trials_per_batch} trials of {experiment.members} {experiment.member}s "
+        f"profiling {spec.trials_per_batch} trials of {experiment.members} {spec.member}s "
         f"({shape}) on {device}"
     )
     for line in profile_batch(experiment).lines():

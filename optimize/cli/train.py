@@ -138,7 +138,7 @@ def _describe(handle: StudyHandle, experiment: Experiment, say: Callable[[str], 
     for line in experiment.describe():
         say(f"  {line}")
     say(
-        f"  budget: {spec.budget:,} steps per {experiment.member} in {spec.rungs} rungs; "
+        f"  budget: {spec.budget:,} steps per {spec.member} in {spec.rungs} rungs; "
         f"{spec.num_envs} envs x {spec.horizon} steps = {spec.transitions:,} per rollout, "
         f"{spec.rollouts} rollouts"
     )

@@ -90,7 +90,6 @@ def draw_equity(folder: Path, title: str) -> None:
     It shows the equity of every path, starting at 1, and that of equal weight on the same bars, on
     a logarithmic scale.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -98,7 +97,6 @@ def draw_equity(folder: Path, title: str) -> None:
         folder / "paths.parquet", columns=["path", "date", "returns", "equal_weight"]
     )
     figure = Figure(figsize=(9, 4.5), dpi=100)
-    FigureCanvasAgg(figure)
     axes = figure.add_axes((0.08, 0.08, 0.9, 0.84))
     first_equal: NDArray[np.float64] | None = None
     for _, rows in frame.groupby("path"):

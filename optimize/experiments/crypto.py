@@ -20,7 +20,7 @@ from envs.crypto.market import make_market, observation_normaliser
 from envs.crypto.params import EnvParams
 from envs.crypto.scoring.evaluate import WindowTrades, path_trades, trade_windows
 from envs.crypto.scoring.metrics import TRADE_COLUMNS, Metrics, PathTrades, objective
-from envs.crypto.splits import Fold, Splits, Window
+from envs.crypto.splits import Fold, Splits
 from envs.crypto.study_data import study_splits
 from envs.support.errors import InputError
 from envs.support.study_record import CryptoSpec, RecordedFile, TrialRecord
@@ -122,21 +122,6 @@ class CryptoExperiment(Experiment):
     def seat(self, env: CryptoEnv, slot: int, member: int, settings: Settings) -> None:
         env.configure_member(slot, self.env_params(settings), self.folds[member].train)
 
-    def evaluation_env(
-        self, params: Sequence[EnvParams], windows: Sequence[Sequence[Window]]
-    ) -> CryptoEnv:
-        """Return an environment with one row per member and test window.
-
-        Each row trades its window once, starting with cash only.
-        """
-        return CryptoEnv.for_windows(
-            self.market,
-            list(params),
-            [list(w) for w in windows],
-            max_lookback=self.spec.max_lookback,
-            device=self.device,
-        )
-
     # -- evaluation
 
     def evaluate(
@@ -144,16 +129,22 @@ class CryptoExperiment(Experiment):
         settings: Sequence[Settings],
         programs: Sequence[Act],
         slots: int,
-        full: int,
         ask: Callable[[], None],
     ) -> list[CryptoEvaluation | None]:
         """Evaluate all test groups of all folds of all trials in one pass over the bars."""
         folds = self.splits.folds
         windows = [self.splits.test_windows(fold) for _ in settings for fold in folds]
         params = [self.env_params(own) for own in settings for _ in folds]
-        dummies = full * slots - len(params)
-        env = self.evaluation_env(params + [params[0]] * dummies, windows + [windows[0]] * dummies)
-        actors = _side_by_side([*programs, *[programs[0]] * (full - len(programs))])
+        dummies = len(programs) * slots - len(params)
+        # One row per member and test window; each trades its window once, starting with cash only.
+        env = CryptoEnv.for_windows(
+            self.market,
+            params + [params[0]] * dummies,
+            windows + [windows[0]] * dummies,
+            max_lookback=self.spec.max_lookback,
+            device=self.device,
+        )
+        actors = _side_by_side(programs)
 
         def act(obs: Tensor) -> Tensor:
             ask()

@@ -62,11 +62,6 @@ class Experiment(ABC):
         self.algorithm = get_algorithm(spec.algorithm)
 
     @property
-    def member(self) -> str:
-        """Name of a trial's members, "fold" or "seed"."""
-        return self.spec.member
-
-    @property
     @abstractmethod
     def members(self) -> int:
         """Members of one trial."""
@@ -121,7 +116,6 @@ class Experiment(ABC):
         settings: Sequence[Settings],
         programs: Sequence[Act],
         slots: int,
-        full: int,
         ask: Callable[[], None],
     ) -> Sequence[Evaluation | None]:
         """Evaluate trials with the present state of their members.
@@ -129,10 +123,10 @@ class Experiment(ABC):
         Args:
             settings: settings of each trial.
             programs: act for all members of all trials in order, `slots` members each; the last
-                program is filled up with dummies.
-            slots: members per program.
-            full: number of programs of a full batch, since rounding must not depend on the other
+                program is filled up with dummies. The first program is repeated until there are
+                as many as a full batch needs, since rounding must not depend on the number of
                 trials.
+            slots: members per program.
             ask: called at every step; may raise an exception to interrupt.
 
         Returns:

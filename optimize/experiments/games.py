@@ -177,7 +177,6 @@ class GameExperiment(Experiment):
         settings: Sequence[Settings],
         programs: Sequence[Act],
         slots: int,
-        full: int,
         ask: Callable[[], None],
     ) -> list[GameEvaluation | None]:
         """Evaluate one program after the other.
@@ -185,10 +184,10 @@ class GameExperiment(Experiment):
         Every member plays the same episodes with the study's own parameters. A trial's `[env]`
         parameters are for training only.
         """
-        del full  # a program's rows are as many as its slots, however many programs there are
         count = len(settings) * self.members
         played = []
-        for index, act in enumerate(programs):
+        # One program at a time, so rounding does not depend on how many there are: no dummies.
+        for index, act in enumerate(programs[: -(-count // slots)]):
             env = self._judging_env(slots)
             here = min(slots, count - index * slots)
             for slot in range(here):
@@ -298,14 +297,12 @@ def draw_returns(folder: Path, title: str) -> None:
     It shows the return of every episode by seed, the means, and the interquartile mean over seeds
     with its interval.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     frame = pd.read_parquet(folder / "episodes.parquet")
     means = frame.groupby("seed")["return"].mean().to_numpy(dtype=np.float64)
     low, high = interval(means)
     figure = Figure(figsize=(7, 4.2), dpi=100)
-    FigureCanvasAgg(figure)
     axes = figure.add_axes((0.11, 0.13, 0.87, 0.77))
     shift = np.random.default_rng(0).uniform(-0.25, 0.25, len(frame))
     axes.scatter(

@@ -32,14 +32,12 @@ def draw_league(folder: Path, title: str) -> None:
     It shows mean returns, own and of the team, for the row's player at one seat and the column's
     player at all others, and the equilibrium of all players.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     league = json.loads((folder / "league.json").read_text(encoding="utf-8"))
     names = league["players"]
     count = len(names)
     figure = Figure(figsize=(2.4 + 0.95 * count, 2.2 + 0.42 * count), dpi=100)
-    FigureCanvasAgg(figure)
     for place, (score, label) in enumerate((("own", "own return"), ("team", "return of the team"))):
         axes = figure.add_axes((0.1 + 0.46 * place, 0.32, 0.43, 0.56))
         mean = np.array(league[score]["mean"])

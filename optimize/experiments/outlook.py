@@ -108,18 +108,18 @@ def sentence(found: dict[str, Any] | None, looks: int | None = None) -> str:
     size = f"the best of {found['trials']} trials on {found['years']:.1f} years of bars"
     ratio = "annual information ratio over equal weight"
     if needed is None:
-        text = f"{size} cannot be told from luck: there are too few bars"
+        text = f"{size} cannot be distinguished from luck: there are too few bars"
     elif found["measured"]:
         before = "" if planned is None else f"; planned was {planned:+.2f}"
         text = (
             f"trial {found['best']}, the best of {found['measured']} complete, has an {ratio} of "
-            f"{found['sharpe']:+.2f} on its median path and needs {needed:+.2f} to be told from "
-            f"luck among {found['trials']} trials ({found['effective']:.1f} independent ones), "
+            f"{found['sharpe']:+.2f} on its median path and needs {needed:+.2f} to be "
+            f"distinguished from luck among {found['trials']} trials ({found['effective']:.1f} independent ones), "
             f"measured{before}"
         )
     else:
         text = (
-            f"{size} needs an {ratio} of {needed:+.2f} to be told from luck (planned, for "
+            f"{size} needs an {ratio} of {needed:+.2f} to be distinguished from luck (planned, for "
             "independent trials without skill)"
         )
     return text if looks is None else f"{text}; hold-out evaluations used: {looks}"

@@ -298,10 +298,6 @@ class StudyHandle:
 
     # -- telling
 
-    def set_attributes(self, trial_id: int, attributes: Mapping[str, Any]) -> None:
-        """Write trial attributes. Raises TrialLost if another worker holds the trial."""
-        self.storage.set_trial_user_attrs(trial_id, attributes)
-
     def report(self, plan: Plan, rung: int, value: float) -> None:
         """Report the value of a rung (1 …).
 

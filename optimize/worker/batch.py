@@ -297,7 +297,7 @@ class Trainer:
             training = seat.training
             if diverged and not training.fault:
                 training.fault = (
-                    f"diverged: {self.experiment.member} {seat.member}, by rollout "
+                    f"diverged: {self.spec.member} {seat.member}, by rollout "
                     f"{seat.state.rollouts} of {self.spec.rollouts} the gradient was not finite"
                 )
         if stopped:
@@ -357,13 +357,14 @@ class Trainer:
         for start in range(0, len(seats), self.slots):
             _, learner = self._load(seats[start : start + self.slots])
             programs.append(learner.act_fn())
+        programs += [programs[0]] * (full - len(programs))
         settings = [training.plan.settings for training in trainings]
 
         def ask() -> None:
             if self.stop():
                 raise Interrupted
 
-        return list(self.experiment.evaluate(settings, programs, self.slots, full, ask))
+        return list(self.experiment.evaluate(settings, programs, self.slots, ask))
 
     def _seats(self, trainings: Sequence[Training]) -> list[_Seat]:
         return [_Seat(t, member) for t in trainings for member in range(self.experiment.members)]

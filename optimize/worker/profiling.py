@@ -187,7 +187,7 @@ def _bookkeeping(experiment: Experiment, trainings: list[Training]) -> float:
         asking = time.perf_counter() - began
         began = time.perf_counter()
         for plan in plans:
-            handle.set_attributes(plan.trial_id, _attributes(plan, spec))
+            handle.storage.set_trial_user_attrs(plan.trial_id, _attributes(plan, spec))
             handle.report(plan, 1, 0.0)
         handle.judge(plans)
         for training in trainings:

@@ -75,7 +75,7 @@ class WorkerMetrics:
         return rows
 
     def _counters(self) -> list[Row]:
-        telemetry, retries = self.telemetry, self.heartbeat.storage.retries
+        telemetry, retries = self.telemetry, self.heartbeat.storage.patience.retries
         return [
             ("steps", "Environment steps of this worker.", telemetry.steps_done),
             ("storage_retries", "Retries of accesses to the database.", retries),

@@ -104,7 +104,7 @@ class Records:
         taken, transitions = training.take_curves(names), self.handle.spec.transitions
         folder = self.handle.run_dir / "tensorboard" / f"trial-{training.plan.number:05d}"
         scores = {
-            f"test/over_{self.experiment.member}s": evaluation.value,
+            f"test/over_{self.handle.spec.member}s": evaluation.value,
             "test/objective": evaluation.final,
         }
         points = [
@@ -275,7 +275,7 @@ class Records:
             handle.trial_dir(plan.number), trainer.actors(training), evaluation
         )
         record = TrialRecord(members=members)
-        handle.set_attributes(plan.trial_id, record.to_attributes(handle.spec))
+        handle.storage.set_trial_user_attrs(plan.trial_id, record.to_attributes(handle.spec))
         announce(plan.trial_id, handle.storage, self.experiment.published)
 
     def finished(self, training: Training) -> None:

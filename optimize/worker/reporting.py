@@ -52,7 +52,7 @@ class TrialReporter:
         attributes = self._attributes(training, evaluation, rate)
 
         def write() -> None:
-            self.handle.set_attributes(training.plan.trial_id, attributes)
+            self.handle.storage.set_trial_user_attrs(training.plan.trial_id, attributes)
             self.handle.report(training.plan, training.rung, evaluation.value)
 
         with self.phases("reports"):

@@ -112,7 +112,7 @@ class Worker:
             handle.storage, name, options.beat_seconds, self.progress, telemetry.say
         )
         self.pause = PauseWatch(handle.storage, handle.study_id)
-        self.records = Records(handle, experiment, self.heartbeat.lost_trial, telemetry.say)
+        self.records = Records(handle, experiment, self.heartbeat.lost.add, telemetry.say)
         self.crashes = CrashFile(crash_file(handle.run_dir, name))
         self.supervisor = Supervisor()
         self.reporter = TrialReporter(
@@ -456,4 +456,4 @@ class Worker:
         self.heartbeat.try_beat()
 
     def _figures(self) -> dict[str, Any]:
-        return {**self.telemetry.figures(), "storage_retries": self.handle.storage.retries}
+        return {**self.telemetry.figures(), "storage_retries": self.handle.storage.patience.retries}

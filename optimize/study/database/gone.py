@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
+from envs.support.database_url import sqlite_path
 from envs.support.errors import RunError
 
 
@@ -20,7 +20,7 @@ class DatabaseFile:
     """
 
     def __init__(self, url: str) -> None:
-        self._path = Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
+        self._path = sqlite_path(url)
         self._identity: tuple[int, int] | None = None
 
     def remember(self) -> None:

@@ -10,12 +10,15 @@ import optuna
 import sqlalchemy as sa
 
 from envs.support.database_file import BUSY_TIMEOUT, READER_TIMEOUT, preparing_sqlite
-from envs.support.database_url import database_url, hide_password
+from envs.support.database_url import database_url, hide_password, sqlite_path
 from envs.support.errors import InputError, TryAgainLater
 from envs.support.invocation import install_extra
 from envs.support.study_folder import RUNS
 from optimize.study.database.patience import is_away, reason_of
 from optimize.study.database.storage import StudyStorage
+
+# What SQLAlchemy and Optuna raise for a database that cannot be opened.
+UNUSABLE = (sa.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError, RuntimeError)
 
 
 def storage_url(storage: str | None, runs_dir: Path | None = None) -> str:
@@ -66,45 +69,44 @@ def open_storage(
         InputError: the database is missing, locked, not writable, or not one of Optuna.
         TryAgainLater: a server does not answer; a supervisor restarts the worker until it does.
     """
-    shown = hide_password(url)
-    path = Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
+    path = sqlite_path(url)
     timeout = busy_timeout or (READER_TIMEOUT if read_only else BUSY_TIMEOUT)
     if path is not None and (read_only or not create) and not path.exists():
         raise InputError(
             f"--storage {path} does not exist; name the database of a study, or start one with "
             "sweepd train"
         )
-    for last in (False, False, True):
-        try:
-            with (
-                nullcontext()
-                if path is None or read_only
-                else preparing_sqlite(path, "--storage", timeout)
-            ):
+    prepared = (
+        nullcontext() if path is None or read_only else preparing_sqlite(path, "--storage", timeout)
+    )
+    with prepared:
+        for last in (False, True):
+            try:
                 return StudyStorage(
                     url, immediate=immediate, read_only=read_only, busy_timeout=timeout
                 )
-        except ImportError as error:
-            raise InputError(
-                f"--storage {shown}: the driver is missing ({error.name or error}); "
-                f"{install_extra('postgres')}"
-            ) from None
-        except (sa.exc.ProgrammingError, sa.exc.IntegrityError) as error:
-            # Two workers may create the tables of a server at once: one gets an error.
-            if last:
-                raise InputError(f"--storage {shown} cannot be used ({reason_of(error)})") from None
-            time.sleep(0.5)
-        except (
-            sa.exc.SQLAlchemyError,
-            optuna.exceptions.StorageInternalError,
-            RuntimeError,
-        ) as error:
-            if path is None and is_away(error) and _may_come_back(reason_of(error)):
-                raise TryAgainLater(
-                    f"--storage {shown} does not answer now ({reason_of(error)})"
-                ) from None
-            raise InputError(f"--storage {shown} cannot be used ({reason_of(error)})") from None
+            except (sa.exc.ProgrammingError, sa.exc.IntegrityError) as error:
+                # Two workers may create the tables of a server at the same time: one gets an error.
+                if last:
+                    raise _unusable(url, error) from None
+                time.sleep(0.5)
+            except (*UNUSABLE, ImportError) as error:
+                raise _unusable(url, error) from None
     raise AssertionError("the last attempt returns or raises")
+
+
+def _unusable(url: str, error: Exception) -> InputError | TryAgainLater:
+    """Return the error for a database that cannot be opened."""
+    shown = hide_password(url)
+    if isinstance(error, ImportError):
+        return InputError(
+            f"--storage {shown}: the driver is missing ({error.name or error}); "
+            f"{install_extra('postgres')}"
+        )
+    reason = reason_of(error)
+    if sqlite_path(url) is None and is_away(error) and _may_come_back(reason):
+        return TryAgainLater(f"--storage {shown} does not answer now ({reason})")
+    return InputError(f"--storage {shown} cannot be used ({reason})")
 
 
 def require_study(storage: StudyStorage, name: str) -> int:

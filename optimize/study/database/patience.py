@@ -19,9 +19,7 @@ import sqlalchemy as sa
 from envs.support.errors import TryAgainLater
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 15.0
-ASKED_TO_STOP = (
-    5.0  # seconds that an operation is still tried for once the worker was asked to stop
-)
+ASKED_TO_STOP = 5.0  # seconds for which operations are retried once the worker was asked to stop
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,49 +57,52 @@ class Patience:
         Raises:
             TryAgainLater: the database is still unavailable after `limit` seconds.
         """
-        if not self.limit or getattr(
-            self._inside, "active", False
-        ):  # a part of a larger operation fails with it
+        # Inside a larger operation, which fails as a whole and is retried as a whole.
+        if not self.limit or getattr(self._inside, "active", False):
             return operation(*args, **kwargs)
         self._inside.active = True
-        began, pause = time.monotonic(), FIRST_PAUSE
-        told = False
         try:
-            while True:
-                try:
-                    result = operation(*args, **kwargs)
-                except Exception as error:
-                    away = time.monotonic() - began
-                    if not is_away(error):
-                        raise
-                    if away > (min(self.limit, ASKED_TO_STOP) if self.stopping() else self.limit):
-                        raise TryAgainLater(
-                            f"the database has been away for {away:.0f} s ({reason_of(error)}); "
-                            "started again, the worker goes on from the last checkpoints"
-                        ) from error
-                    self.retries += 1
-                    if not told:
-                        self.say(
-                            f"the database is away ({reason_of(error)}); trying again for "
-                            f"{self.limit:.0f} s"
-                        )
-                        told = True
-                else:
-                    if told:
-                        self.say(f"the database is back after {time.monotonic() - began:.0f} s")
-                    return result
-                self._wait(
-                    pause * random.uniform(0.5, 1.0)
-                )  # so that many workers don't come back at once
-                pause = min(2 * pause, LONGEST_PAUSE)
+            return self._retry(functools.partial(operation, *args, **kwargs))
         finally:
             self._inside.active = False
 
+    def _retry(self, operation: Callable[[], T]) -> T:
+        began, pause, told = time.monotonic(), FIRST_PAUSE, False
+        while True:
+            try:
+                result = operation()
+            except Exception as error:
+                if not is_away(error):
+                    raise
+                away = time.monotonic() - began
+                if away > (min(self.limit, ASKED_TO_STOP) if self.stopping() else self.limit):
+                    raise TryAgainLater(
+                        f"the database was unavailable for {away:.0f} s ({reason_of(error)}); "
+                        "after a restart, the worker resumes from the last checkpoints"
+                    ) from error
+                self.retries += 1
+                if not told:
+                    self.say(
+                        f"the database is unavailable ({reason_of(error)}); retrying for "
+                        f"{self.limit:.0f} s"
+                    )
+                    told = True
+            else:
+                if told:
+                    away = time.monotonic() - began
+                    self.say(f"the database is available again after {away:.0f} s")
+                return result
+            # Random, so that many workers do not return at the same moment.
+            self._wait(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
     def _wait(self, seconds: float) -> None:
         began = time.monotonic()
-        while (
-            left := began + (min(seconds, 0.5) if self.stopping() else seconds) - time.monotonic()
-        ) > 0:
+        while True:
+            # A request to stop shortens the pause in progress.
+            left = began + (min(seconds, 0.5) if self.stopping() else seconds) - time.monotonic()
+            if left <= 0:
+                return
             time.sleep(min(left, 0.1))
 
 

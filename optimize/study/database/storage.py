@@ -20,7 +20,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -33,6 +32,7 @@ from optuna.trial import TrialState
 from sqlalchemy.orm import Session
 
 from envs.support.database_file import BUSY_TIMEOUT, connect_read_only
+from envs.support.database_url import sqlite_path
 from envs.support.study_record import UID_KEY
 from optimize.study.database.gone import DatabaseFile, StudyGone
 from optimize.study.database.patience import Patience, patient
@@ -48,6 +48,19 @@ class TrialLost(Exception):
     def __init__(self, trial_id: int) -> None:
         super().__init__(f"trial with id {trial_id} is no longer held by this worker")
         self.trial_id = trial_id
+
+
+def replace_attributes(session: Session, trial_id: int, attributes: Mapping[str, Any]) -> None:
+    """Write attributes of a trial within the caller's transaction."""
+    table = models.TrialUserAttributeModel
+    session.execute(
+        sa.delete(table).where(table.trial_id == trial_id, table.key.in_(list(attributes)))
+    )
+    rows = [
+        {"trial_id": trial_id, "key": key, "value_json": json.dumps(value)}
+        for key, value in attributes.items()
+    ]
+    session.execute(sa.insert(table), rows)
 
 
 @patient(
@@ -97,16 +110,14 @@ class StudyStorage(RDBStorage):
         self._studies: dict[int, tuple[str, str]] = {}
         self.file = DatabaseFile(url)
         options: dict[str, Any] = {"pool_pre_ping": True}
-        if url.startswith("sqlite"):
+        path = sqlite_path(url)
+        if path is not None:
             options = {"connect_args": {"timeout": busy_timeout}}
             if read_only:
-                path = Path(url.removeprefix("sqlite:///"))
-                options = {
-                    "creator": partial(connect_read_only, path, busy_timeout),
-                    "poolclass": sa.NullPool,
-                }
+                connect = partial(connect_read_only, path, busy_timeout)
+                options = {"creator": connect, "poolclass": sa.NullPool}
         super().__init__(url, engine_kwargs=options, skip_table_creation=read_only)
-        if url.startswith("sqlite"):
+        if path is not None:
             begin = "BEGIN IMMEDIATE" if immediate and not read_only else "BEGIN"
 
             @sa.event.listens_for(self.engine, "do_connect")
@@ -128,14 +139,9 @@ class StudyStorage(RDBStorage):
             self.file.remember()
         self._now: sa.ColumnElement[float] = (
             sa.literal_column("(julianday('now') - 2440587.5) * 86400.0")
-            if self.engine.dialect.name == "sqlite"
+            if path is not None
             else sa.cast(sa.func.extract("epoch", sa.func.clock_timestamp()), sa.Float)
         )
-
-    @property
-    def retries(self) -> int:
-        """Number of operations that were retried because the database did not answer."""
-        return self.patience.retries
 
     # -- transactions
 
@@ -192,7 +198,7 @@ class StudyStorage(RDBStorage):
         if state is None:
             return "was deleted"
         if unnoticed and state.is_finished():
-            return f"was told {state.name} by another program"
+            return f"was set to {state.name} by another program"
         return "was given to another worker"
 
     def _took(self, trial_id: int, token: str) -> None:
@@ -400,15 +406,7 @@ class StudyStorage(RDBStorage):
         """Write several attributes of a held trial in one transaction. Raises TrialLost."""
         with self.transaction() as session:
             self._check_token(session, trial_id)
-            table = models.TrialUserAttributeModel
-            session.execute(
-                sa.delete(table).where(table.trial_id == trial_id, table.key.in_(list(attributes)))
-            )
-            rows = [
-                {"trial_id": trial_id, "key": k, "value_json": json.dumps(v)}
-                for k, v in attributes.items()
-            ]
-            session.execute(sa.insert(table), rows)
+            replace_attributes(session, trial_id, attributes)
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
         with self._fence(trial_id):

@@ -32,20 +32,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from envs.support.study_record import ATTEMPTS_KEY, CHECKPOINT_KEY
+from optimize.study.recovery.processes import boot_id
 
 MAX_DEATHS = 3  # deaths that count, without a new checkpoint, before a trial fails
 # Seconds after the last heartbeat in which the machine's counter of memory kills is evidence.
 SOON = 300.0
 KEPT_WITHOUT_EVIDENCE = 20
 FATAL, STACK = "Fatal Python error: ", "(most recent call first)"  # as faulthandler writes them
-
-
-def boot_id() -> str:
-    """Return the kernel's id of this boot, "" if the system has none."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
 
 
 def _count(path: Path) -> int | None:

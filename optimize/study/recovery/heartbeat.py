@@ -85,10 +85,6 @@ class Heartbeat:
     def __exit__(self, *_: object) -> None:
         self._thread.stop()
 
-    def lost_trial(self, trial_id: int) -> None:
-        """Record that another worker holds the trial."""
-        self.lost.add(trial_id)
-
     def try_beat(self) -> None:
         """Write a heartbeat.
 

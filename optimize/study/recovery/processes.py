@@ -14,9 +14,16 @@ from pathlib import Path
 
 import psutil
 
-_RANDOM_NODE = (
-    1 << 40
-)  # set in the random number that uuid.getnode() returns if it finds no network address
+# This bit is set in the random number that uuid.getnode() returns without a network address.
+_RANDOM_NODE = 1 << 40
+
+
+def boot_id() -> str:
+    """Return the kernel's id of this boot, "" if the system has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
 
 
 def namespace() -> str:
@@ -30,15 +37,14 @@ def namespace() -> str:
         node = uuid.getnode()
         return "" if node & _RANDOM_NODE else f"{platform.system()}:{node:012x}"
     try:
-        if os.readlink("/proc/self") != str(
-            os.getpid()
-        ):  # the /proc of another namespace: its pids are not ours
+        # The /proc of another namespace, mounted here, numbers processes differently.
+        if os.readlink("/proc/self") != str(os.getpid()):
             return ""
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         inode = os.stat("/proc/self/ns/pid").st_ino
     except OSError:
         return ""
-    return f"{boot}:{inode}"
+    boot = boot_id()
+    return f"{boot}:{inode}" if boot else ""
 
 
 def started(pid: int) -> str | None:
@@ -62,9 +68,8 @@ def started(pid: int) -> str | None:
         process = psutil.Process(pid)
         return None if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time():.2f}"
     except psutil.NoSuchProcess:
-        return (
-            "" if _exists(pid) else None
-        )  # a /proc mounted with hidepid does not show other accounts' processes
+        # A /proc mounted with hidepid does not show other accounts' processes.
+        return "" if _exists(pid) else None
     except psutil.Error:
         return ""
 

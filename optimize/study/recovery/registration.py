@@ -23,9 +23,8 @@ from optimize.study.database.storage import StudyStorage
 from optimize.study.database.tables import workers
 from optimize.study.recovery import processes
 
-GRACE_SECONDS = (
-    120.0  # without a heartbeat after which a worker whose process cannot be checked counts as dead
-)
+# Seconds without a heartbeat after which a worker counts as dead if its process cannot be checked.
+GRACE_SECONDS = 120.0
 SECOND_REQUEST_AFTER = 10.0
 GIVE_UP_AFTER = 30.0
 
@@ -79,16 +78,16 @@ def list_workers(
     ).all()
     return [
         WorkerRecord(
-            r.worker,
-            r.host,
-            r.pid,
-            r.started,
-            r.alongside,
-            r.state,
-            now - r.beat,
-            json.loads(r.info),
+            worker=row.worker,
+            host=row.host,
+            pid=row.pid,
+            started=row.started,
+            alongside=row.alongside,
+            state=row.state,
+            beat_age=now - row.beat,
+            info=json.loads(row.info),
         )
-        for r in rows
+        for row in rows
     ]
 
 
@@ -124,31 +123,17 @@ def register_worker(
         RunError: the other worker is still running after `give_up_after` seconds.
     """
     name = name or uuid.uuid4().hex
-    asked: dict[str, tuple[float, int]] = {}
+    asked: dict[str, tuple[float, int]] = {}  # by worker: time of the first request, requests
     while True:
         with storage.transaction() as session:
             storage.lock_study(session, study_id)
-            others = [
+            running = [
                 w
                 for w in list_workers(storage, study_id, session)
-                if w.is_here and w.pid != os.getpid()
+                if w.is_here and w.pid != os.getpid() and w.alive and not w.alongside
             ]
-            running = [] if alongside else [w for w in others if w.alive and not w.alongside]
-            if not running:
-                session.execute(workers.delete().where(workers.c.worker == name))
-                session.execute(
-                    workers.insert().values(
-                        worker=name,
-                        study_id=study_id,
-                        host=socket.gethostname(),
-                        pid=os.getpid(),
-                        started=processes.identity(os.getpid()),
-                        alongside=alongside,
-                        state="starting",
-                        beat=storage.now(session),
-                        info="{}",
-                    )
-                )
+            if alongside or not running:
+                _insert(session, storage, study_id, name, alongside=alongside)
                 return name
         for other in running:
             first, requests = asked.get(other.worker, (time.monotonic(), 0))
@@ -159,27 +144,45 @@ def register_worker(
                     "start this one with --alongside"
                 )
             if requests == 0 or (requests == 1 and waited > second_request_after):
-                say(
-                    f"asking the running worker (pid {other.pid}) to drain"
-                    if requests == 0
-                    else f"asking pid {other.pid} again"
-                )
+                again = " again" if requests else ""
+                say(f"asking the running worker (pid {other.pid}) to drain{again}")
                 _terminate(other)
                 asked[other.worker] = (first, requests + 1)
         time.sleep(0.1)
 
 
+def _insert(
+    session: Session, storage: StudyStorage, study_id: int, name: str, *, alongside: bool
+) -> None:
+    """Insert this process's record, in place of the one from before it restarted itself."""
+    session.execute(workers.delete().where(workers.c.worker == name))
+    session.execute(
+        workers.insert().values(
+            worker=name,
+            study_id=study_id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started=processes.identity(os.getpid()),
+            alongside=alongside,
+            state="starting",
+            beat=storage.now(session),
+            info="{}",
+        )
+    )
+
+
 def _terminate(worker: WorkerRecord) -> None:
-    if worker.alive:
-        try:
-            os.kill(worker.pid, signal.SIGTERM)
-        except ProcessLookupError:
-            return
-        except PermissionError:
-            raise RunError(
-                f"the worker of this study with pid {worker.pid} belongs to another user; ask "
-                "them, or use --alongside"
-            ) from None
+    if not worker.alive:  # checked again at the last moment: its pid may be another process's now
+        return
+    try:
+        os.kill(worker.pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return
+    except PermissionError:
+        raise RunError(
+            f"the worker of this study with pid {worker.pid} belongs to another user; ask them, or "
+            "use --alongside"
+        ) from None
 
 
 def leave(storage: StudyStorage, worker: str) -> None:

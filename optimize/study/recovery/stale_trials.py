@@ -15,7 +15,7 @@ from optuna.trial import TrialState
 from sqlalchemy.orm import Session
 
 from envs.support.study_record import ATTEMPTS_KEY, CHECKPOINT_KEY, REASON_KEY
-from optimize.study.database.storage import StudyStorage
+from optimize.study.database.storage import StudyStorage, replace_attributes
 from optimize.study.database.tables import RELEASED, attempts, workers
 from optimize.study.recovery.deaths import (
     MAX_DEATHS,
@@ -77,11 +77,11 @@ def _end_of(worker: WorkerRecord | None, silence: float, run_dir: Path | None) -
             f"its process crashed: {crash.what}; stacks in {file}", frozenset(crash.trials)
         )
     if not worker.alive and ran_out_of_memory(worker.info, worker.beat_age):
-        how = "its process is gone, and the system has killed for memory meanwhile"
+        how = "its process has ended, and the kernel has killed processes for lack of memory since"
         return Death(how, frozenset(worker.info.get("trials", ())))
     if worker.alive is not False:
         return Death(f"no heartbeat for {silence:.0f} s")
-    return Death("its process is gone: it was killed, or the machine went down")
+    return Death("its process has ended: it was killed, or the machine went down")
 
 
 def _attribute(session: Session, trial_id: int, key: str) -> Any:
@@ -116,107 +116,135 @@ def recover_stale(
         grace: seconds without a heartbeat.
         run_dir: folder of the study, with the crash files.
     """
-    trial, recovered = models.TrialModel, []
     with storage.transaction() as session:
         storage.lock_study(session, study_id)
         now = storage.now(session)
-        running = session.execute(
-            sa.select(trial.trial_id, trial.number).where(
-                trial.study_id == study_id, trial.state == TrialState.RUNNING
-            )
-        ).all()
-        seen = {
-            row.trial_id: row
-            for row in session.execute(
-                sa.select(attempts).where(attempts.c.trial_id.in_([r.trial_id for r in running]))
-            )
-        }
+        attempted = _running_attempts(session, study_id, now)
         known_workers = {w.worker: w for w in list_workers(storage, study_id, session)}
-        dead_workers = {name for name, w in known_workers.items() if w.alive is False}
-        for row in running:
-            known = seen.get(row.trial_id)
-            first = {"token": "", "worker": "", "beat": now}
-            if known is None:
-                session.execute(
-                    attempts.insert().values(trial_id=row.trial_id, tries=0, rung=0, **first)
-                )
-            elif not known.token and (
-                known.worker or not known.beat
-            ):  # older versions left the worker and its beat
-                session.execute(
-                    attempts.update().where(attempts.c.trial_id == row.trial_id).values(**first)
-                )
-                del seen[row.trial_id]
-    held = storage.held()
-    for row in running:
-        known = seen.get(row.trial_id)
-        if known is None or row.trial_id in held:
-            continue
-        if known.worker not in dead_workers and now - known.beat <= grace:
-            continue
-        with storage.transaction() as session:
-            same = session.execute(
-                sa.select(attempts.c.trial_id)
-                .where(
-                    attempts.c.trial_id == row.trial_id,
-                    attempts.c.token == known.token,
-                    attempts.c.beat == known.beat,
-                )
-                .with_for_update()
-            ).scalar_one_or_none()
-            if same is None:
-                continue
-            owner = known_workers.get(known.worker)
-            death = _end_of(owner, now - known.beat, run_dir)
-            checkpoint = _attribute(session, row.trial_id, CHECKPOINT_KEY)
-            who = f"{owner.host}:{owner.pid}" if owner else ""
-            note = death.note(
-                row.number, checkpoint, worker=who, rung=known.rung, seen_dead=round(now)
-            )
-            history = add_note(_attribute(session, row.trial_id, ATTEMPTS_KEY) or [], note)
-            deaths = counted(history, checkpoint)
-            quarantined = deaths >= MAX_DEATHS
-            state = TrialState.FAIL if quarantined else TrialState.WAITING
-            values: dict[str, Any] = {"state": state}
-            if quarantined:
-                values["_datetime_complete_utc"] = datetime.now(UTC).replace(tzinfo=None)
-            changed = session.execute(
-                sa.update(trial)
-                .where(trial.trial_id == row.trial_id, trial.state == TrialState.RUNNING)
-                .values(**values)
-            )
-            if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE returns a CursorResult, typed as Result
-                continue
-            session.execute(
-                attempts.update().where(attempts.c.trial_id == row.trial_id).values(**RELEASED)
-            )
-            changes: dict[str, Any] = {ATTEMPTS_KEY: history}
-            if quarantined:
-                changes[REASON_KEY] = (
-                    f"quarantined: {deaths} workers died while they trained it alone, without a "
-                    f"new checkpoint ({death.how})"
-                )
-            attribute = models.TrialUserAttributeModel
-            session.execute(
-                sa.delete(attribute).where(
-                    attribute.trial_id == row.trial_id, attribute.key.in_(list(changes))
-                )
-            )
-            session.add_all(
-                attribute(trial_id=row.trial_id, key=key, value_json=json.dumps(value))
-                for key, value in changes.items()
-            )
-        recovered.append(Recovered(row.trial_id, row.number, deaths, quarantined, death.how))
+    dead_workers = {name for name, w in known_workers.items() if w.alive is False}
+    held, recovered = storage.held(), []
+    for attempt in attempted:
+        stale = attempt.worker in dead_workers or now - attempt.beat > grace
+        if stale and attempt.trial_id not in held:
+            owner = known_workers.get(attempt.worker)
+            found = _recover(storage, attempt, owner, now, run_dir)
+            if found is not None:
+                recovered.append(found)
     dead_workers |= {
-        n
-        for n, w in known_workers.items()
+        name
+        for name, w in known_workers.items()
         if w.alive is None and w.beat_age > max(grace, FORGET_SECONDS)
     }
-    if dead_workers:  # kept until here: that they are dead is what freed their trials at once
-        with storage.transaction() as session:
-            session.execute(workers.delete().where(workers.c.worker.in_(dead_workers)))
-        for file in [crash_file(run_dir, name) for name in dead_workers] if run_dir else ():
-            if not has_stacks(file):
-                with suppress(OSError):
-                    file.unlink(missing_ok=True)
+    # Records of dead workers are kept until here: they are why their trials are stale at once.
+    _forget_workers(storage, dead_workers, run_dir)
     return recovered
+
+
+def _running_attempts(
+    session: Session, study_id: int, now: float
+) -> list[sa.Row[*tuple[Any, ...]]]:
+    """Return the last attempts at the RUNNING trials of a study, with the trials' numbers.
+
+    A trial that no worker holds gets its first heartbeat instead.
+    """
+    trial = models.TrialModel
+    rows = session.execute(
+        sa.select(
+            trial.trial_id,
+            trial.number,
+            attempts.c.token,
+            attempts.c.worker,
+            attempts.c.beat,
+            attempts.c.rung,
+        )
+        .outerjoin(attempts, attempts.c.trial_id == trial.trial_id)
+        .where(trial.study_id == study_id, trial.state == TrialState.RUNNING)
+        .order_by(trial.number)
+    ).all()
+    attempted = []
+    for row in rows:
+        first = {"token": "", "worker": "", "beat": now}
+        if row.token is None:
+            session.execute(
+                attempts.insert().values(trial_id=row.trial_id, tries=0, rung=0, **first)
+            )
+        # Older versions left worker and beat of an attempt that has ended.
+        elif not row.token and (row.worker or not row.beat):
+            session.execute(
+                attempts.update().where(attempts.c.trial_id == row.trial_id).values(**first)
+            )
+        else:
+            attempted.append(row)
+    return attempted
+
+
+def _recover(
+    storage: StudyStorage,
+    attempt: sa.Row[*tuple[Any, ...]],
+    owner: WorkerRecord | None,
+    now: float,
+    run_dir: Path | None,
+) -> Recovered | None:
+    """Put a trial back to WAITING or fail it, unless its attempt or state has changed since.
+
+    Args:
+        storage: database of the study.
+        attempt: the attempt, as `_running_attempts` returns it.
+        owner: record of its worker, if there is one.
+        now: time of the database's clock.
+        run_dir: folder of the study, with the crash files.
+    """
+    trial, trial_id = models.TrialModel, attempt.trial_id
+    with storage.transaction() as session:
+        # Its worker may have sent a heartbeat, or another worker recovered it, in the meantime.
+        same = session.execute(
+            sa.select(attempts.c.trial_id)
+            .where(
+                attempts.c.trial_id == trial_id,
+                attempts.c.token == attempt.token,
+                attempts.c.beat == attempt.beat,
+            )
+            .with_for_update()
+        ).scalar_one_or_none()
+        if same is None:
+            return None
+        death = _end_of(owner, now - attempt.beat, run_dir)
+        checkpoint = _attribute(session, trial_id, CHECKPOINT_KEY)
+        who = f"{owner.host}:{owner.pid}" if owner else ""
+        note = death.note(
+            attempt.number, checkpoint, worker=who, rung=attempt.rung, seen_dead=round(now)
+        )
+        history = add_note(_attribute(session, trial_id, ATTEMPTS_KEY) or [], note)
+        deaths = counted(history, checkpoint)
+        quarantined = deaths >= MAX_DEATHS
+        values: dict[str, Any] = {"state": TrialState.WAITING}
+        attributes: dict[str, Any] = {ATTEMPTS_KEY: history}
+        if quarantined:
+            ended = datetime.now(UTC).replace(tzinfo=None)  # as Optuna stores it
+            values = {"state": TrialState.FAIL, "_datetime_complete_utc": ended}
+            attributes[REASON_KEY] = (
+                f"quarantined: {deaths} workers died while they trained it alone, without a new "
+                f"checkpoint ({death.how})"
+            )
+        changed = session.execute(
+            sa.update(trial)
+            .where(trial.trial_id == trial_id, trial.state == TrialState.RUNNING)
+            .values(**values)
+        )
+        if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE returns a CursorResult, typed as Result
+            return None
+        session.execute(attempts.update().where(attempts.c.trial_id == trial_id).values(**RELEASED))
+        replace_attributes(session, trial_id, attributes)
+    return Recovered(trial_id, attempt.number, deaths, quarantined, death.how)
+
+
+def _forget_workers(storage: StudyStorage, names: set[str], run_dir: Path | None) -> None:
+    """Delete the records of dead workers, and their crash files without stacks."""
+    if not names:
+        return
+    with storage.transaction() as session:
+        session.execute(workers.delete().where(workers.c.worker.in_(names)))
+    for file in [crash_file(run_dir, name) for name in names] if run_dir else ():
+        if not has_stacks(file):
+            with suppress(OSError):
+                file.unlink(missing_ok=True)

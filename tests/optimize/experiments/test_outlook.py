@@ -112,7 +112,7 @@ def test_the_sentence_says_whether_it_is_planned_or_measured() -> None:
     text = sentence(found, 2)
     assert text == (
         "the best of 40 trials on 2.3 years of bars needs an annual information ratio over equal "
-        f"weight of {found['planned_sharpe']:+.2f} to be told from luck (planned, for independent "
+        f"weight of {found['planned_sharpe']:+.2f} to be distinguished from luck (planned, for independent "
         "trials without skill); hold-out evaluations used: 2"
     )
     assert "hold-out" not in sentence(found)
@@ -120,7 +120,7 @@ def test_the_sentence_says_whether_it_is_planned_or_measured() -> None:
     text = sentence(measured)
     assert text.startswith(
         "trial 0, the best of 3 complete, has an annual information ratio over equal weight of "
-        f"+3.00 on its median path and needs {measured['needed_sharpe']:+.2f} to be told from luck "
+        f"+3.00 on its median path and needs {measured['needed_sharpe']:+.2f} to be distinguished from luck "
         "among 40 trials ("
     )
     assert text.endswith(f"independent ones), measured; planned was {found['planned_sharpe']:+.2f}")

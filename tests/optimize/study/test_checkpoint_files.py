@@ -142,7 +142,7 @@ def test_files_of_older_versions_without_a_rung_in_their_name_are_resumed(
     old = file.with_name("checkpoint-000000008-0123abcd.safetensors")
     file.rename(old)
     path = f"{old.parent.name}/{old.name}"
-    worker.handle.set_attributes(
+    worker.handle.storage.set_trial_user_attrs(
         worker.training.plan.trial_id, {CHECKPOINT_KEY: {**recorded, "path": path}}
     )
     again = _next_worker(worker)

@@ -16,6 +16,7 @@ from envs.support.study_record import ATTEMPTS_KEY, CHECKPOINT_KEY
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.database.storage import StudyStorage
 from optimize.study.database.tables import workers
+from optimize.study.recovery import deaths, stale_trials
 from optimize.study.recovery.deaths import (
     KEPT_WITHOUT_EVIDENCE,
     MAX_DEATHS,
@@ -31,13 +32,7 @@ from optimize.study.recovery.deaths import (
 from optimize.study.recovery.heartbeat import Heartbeat
 from optimize.study.recovery.processes import namespace
 from optimize.study.recovery.registration import register_worker
-from optimize.study.recovery.stale_trials import (
-    Recovered,
-    crash_file,
-    deaths,
-    recover_stale,
-    stale_trials,
-)
+from optimize.study.recovery.stale_trials import Recovered, crash_file, recover_stale
 
 CRASH = """
 import os, signal, sys, threading
@@ -232,6 +227,6 @@ def test_deaths_count_only_with_evidence_and_alone(
     assert states == [TrialState.FAIL, TrialState.WAITING, TrialState.WAITING]
     reason = storage.get_trial(suspect).user_attrs["sweepd:reason"]
     assert reason.startswith(f"quarantined: {MAX_DEATHS} workers died while they trained it alone")
-    assert ("Bus error" if evidence == "crash" else "killed for memory") in reason
+    assert ("Bus error" if evidence == "crash" else "for lack of memory") in reason
     with storage.transaction() as session:
         assert session.execute(sa.select(sa.func.count()).select_from(workers)).scalar_one() == 0

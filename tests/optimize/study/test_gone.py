@@ -99,7 +99,7 @@ def test_a_trial_that_another_program_changed_is_lost_and_not_written_to(
     heartbeat.beat()
     assert heartbeat.lost == {changed}
     said = {
-        "told": "was told COMPLETE by another program",
+        "told": "was set to COMPLETE by another program",
         "put back": "was given to another worker",
     }
     assert storage.give_up(changed) == said.get(fate, "was deleted")
@@ -360,7 +360,7 @@ def test_batch_mates_of_a_trial_told_by_another_program_go_on(market: Path, swee
     handle = open_handle(market)
     handle.study.tell(1, state=TrialState.FAIL)
     out = worker.finish()
-    assert "trial 1 was told FAIL by another program meanwhile; its copy here is dropped" in out
+    assert "trial 1 was set to FAIL by another program meanwhile; its copy here is dropped" in out
     trials = handle.trials()
     assert [t.state for t in trials] == [TrialState.COMPLETE, TrialState.FAIL, TrialState.COMPLETE]
     assert [t.number for t in trials if t.user_attrs.get("sweepd:reason")] == []
@@ -386,7 +386,7 @@ def test_a_trial_may_be_told_at_any_step_of_a_rung(
 
     monkeypatch.setattr(StudyHandle, step, tell_first)
     out = sweepd("train", "--n-trials", 2, "--pruner", "none", "--sampler", "random").finish()
-    assert "trial 0 was told COMPLETE by another program" in out
+    assert "trial 0 was set to COMPLETE by another program" in out
     assert {t.state for t in open_handle(market).trials()} == {TrialState.COMPLETE}
     assert open_handle(market).trials()[0].value == 0.0
 

@@ -48,8 +48,8 @@ def test_it_tries_again_until_the_database_is_back_and_says_so_once() -> None:
     assert patience(_fails(3)) == "done"
     assert patience.retries == 3
     assert [line.split(" (")[0].split(" after")[0] for line in said] == [
-        "the database is away",
-        "the database is back",
+        "the database is unavailable",
+        "the database is available again",
     ]
 
 
@@ -115,7 +115,7 @@ def test_a_locked_file_is_waited_for_and_nothing_is_written_twice(tmp_path: Path
         assert lost is not None
         optuna.load_study(study_name="s", storage=storage.url).tell(1, 2.0)
         other.execute("BEGIN IMMEDIATE")
-        assert storage.give_up(lost) == "was told COMPLETE by another program"
+        assert storage.give_up(lost) == "was set to COMPLETE by another program"
     assert storage.patience.retries == 3
 
 
@@ -143,14 +143,14 @@ def test_a_server_stopped_under_a_worker_loses_and_doubles_nothing(
         wait_for((market / "report.reached").exists)
         postgresql.stop()
         (market / "report.go").touch()
-        wait_for(lambda: "the database is away" in first.output.read_text())
+        wait_for(lambda: "the database is unavailable" in first.output.read_text())
         postgresql.start()
-        wait_for(lambda: "the database is back" in first.output.read_text())
+        wait_for(lambda: "the database is available again" in first.output.read_text())
         wait_for((market / "judge.reached").exists)
         postgresql.stop()
         (market / "judge.go").touch()
         out = first.finish(75)
-        assert "started again, the worker goes on from the last checkpoints" in out
+        assert "after a restart, the worker resumes from the last checkpoints" in out
         assert "does not answer now" in sweepd("train", *study, *here).finish(75)
     finally:
         postgresql.stop()

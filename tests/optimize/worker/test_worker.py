@@ -185,7 +185,7 @@ def test_a_suspect_comes_alone_and_an_interrupted_batch_without_new_trials(
                 history = (
                     [{"evidence": "in company", "checkpoint": 0}] if plan.number == number else []
                 )
-                handle.set_attributes(plan.trial_id, {ATTEMPTS_KEY: history})
+                handle.storage.set_trial_user_attrs(plan.trial_id, {ATTEMPTS_KEY: history})
                 handle.put_back(plan.trial_id)
 
     put_back_with_suspect(
