@@ -1,7 +1,7 @@
-"""Load a bundle, look at what it holds, and trade it on paper over recorded bars.
+"""Load a bundle, inspect it, and trade it on paper over recorded bars.
 
-`bundles/a2679b82b0017640` was trained for seconds on the synthetic demo market and promoted with loosened limits: it
-shows the format, and is no useful strategy.
+`bundles/a2679b82b0017640` was trained for seconds on the synthetic demo market and promoted with
+loosened limits: it shows the format and is no useful strategy.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ BUNDLE = Path(__file__).parent / "bundles" / "a2679b82b0017640"
 
 def main() -> None:
     """Print the bundle's origin, and replay it over the newest 200 bars of the demo market."""
-    bundle = load_bundle(BUNDLE)  # refuses whatever is missing, changed or inconsistent
+    bundle = load_bundle(BUNDLE)  # raises if a file is missing, changed or inconsistent
     manifest = bundle.manifest
     print(f"bundle {bundle.name} trades {', '.join(manifest.tickers)} on {manifest.timeframe} bars")
     print(f"from trial {bundle.origin.trial} of study {bundle.origin.study!r}")
@@ -24,8 +24,8 @@ def main() -> None:
 
     bars = make_demo_market(assets=2, bars=4000)
     metrics = replay(bundle, bars, (len(bars) - 200, len(bars) - 1)).score.metrics
-    print(f"return {metrics.total_return:+.2%} after fees, {metrics.trades} trades;", end=" ")
-    print(f"equal weight {metrics.equal_weight_return:+.2%}")
+    print(f"return {metrics.total_return:+.2%} after fees, {metrics.trades} trades")
+    print(f"return of the equal-weight portfolio {metrics.equal_weight_return:+.2%}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Write a broker of your own for the paper trader: here, one that fills nothing while the venue is closed.
+"""Write a broker of your own for the paper trader: here, one that trades in office hours only.
 
-A broker implements four methods of `deploy.trading.brokers.base.Broker`. No broker may place an order with real money.
+A broker implements four methods of `deploy.trading.brokers.base.Broker`. No broker may place an
+order with real money.
 """
 
 from collections.abc import Sequence
@@ -46,7 +47,7 @@ class OfficeHoursBroker(Broker):
 
 
 def main() -> None:
-    """Trade the example bundle over 100 bars of the demo market, one closed bar after another."""
+    """Trade the example bundle over 100 bars of the demo market, bar by bar."""
     bundle, bars = load_bundle(BUNDLE), make_demo_market(assets=2, bars=4000)
     inner = sim_broker(bundle)
     broker, trader = OfficeHoursBroker(inner), PaperTrader(bundle, slot="office-hours")

@@ -1,4 +1,4 @@
-"""Feed a trader with bars of your own source: a function that returns the bars of one ticker.
+"""Feed a trader with bars from your own source: a function that returns the bars of one ticker.
 
 `LiveFeed` asks it for closed bars only, orders them, and reports a ticker without a bar as a hole.
 """
@@ -12,7 +12,10 @@ MARKET = make_demo_market(assets=2, bars=1000)
 
 
 def fetch(ticker: str, start: int, end: int) -> np.ndarray:
-    """Rows (n, 6) of time, open, high, low, close, volume with start <= time < end. Ask your server here."""
+    """Return rows (n, 6) of time, open, high, low, close, volume with start <= time < end.
+
+    Request them from your server here.
+    """
     asset = MARKET.tickers.index(ticker)
     prices = [getattr(MARKET, name)[:, asset] for name in ("open", "high", "low", "close")]
     rows = np.column_stack([MARKET.time, *prices, MARKET.volume[:, asset]])
@@ -20,7 +23,7 @@ def fetch(ticker: str, start: int, end: int) -> np.ndarray:
 
 
 def main() -> None:
-    """Start with 100 bars of history, then poll while the clock goes on for three hours."""
+    """Start with 100 bars of history, then poll every half hour for three hours."""
     feed = LiveFeed(fetch, MARKET.tickers, "1h", name="my source")
     now = int(MARKET.time[500])
     history = feed.start(100, now)

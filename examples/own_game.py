@@ -12,7 +12,7 @@ from envs.games.tensor_game import TensorGame
 
 @dataclass(frozen=True)
 class Wind:
-    """The game's parameters; each member of a batch may have its own values."""
+    """The game's parameters; the members of a batch may have different values."""
 
     gust: float = 0.2
 
@@ -24,16 +24,19 @@ class Target(TensorGame):
     max_step, uniforms_per_start, uniforms_per_move = 100, 1, 1
 
     def start(self, uniforms):
+        """Begin at a random place from -1 to 1, without speed."""
         place = 2.0 * uniforms[:, 0] - 1.0
         return {"place": place, "speed": torch.zeros_like(place)}
 
     def move(self, state, action, uniforms):
+        """Return the next state, the reward, and whether the episode is over."""
         gust = self.numbers["gust"] * (uniforms[:, 0] - 0.5)
         speed = 0.9 * state["speed"] + 0.1 * action[:, 0] + gust
         place = state["place"] + speed
         return {"place": place, "speed": speed}, 1.0 - place.abs(), place.abs() > 3.0
 
     def see(self, state):
+        """Return the observation."""
         return torch.stack((state["place"], state["speed"]), 1)
 
 

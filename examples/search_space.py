@@ -30,7 +30,7 @@ length = { low = 0.4, high = 0.6 }
 
 
 def main() -> None:
-    """Load the space (a wrong name, type or bound is refused here) and draw three trials."""
+    """Load the space (which raises for a wrong name, type or bound) and draw three trials."""
     path = Path("space.toml")
     path.write_text(SPACE)
     space = load_space(str(path), Subject("cartpole", "ppo"))

@@ -1,7 +1,7 @@
 """Read the results of a study with Optuna and pandas.
 
-Every study of sweepd is an ordinary Optuna study; the larger results of a trial (weights, episodes, pictures) are
-files in its folder.
+Every study of sweepd is an ordinary Optuna study. The larger results of a trial (weights, episodes,
+pictures) are files in its folder.
 """
 
 from pathlib import Path

@@ -68,8 +68,7 @@ class _Seated:
 
     def __init__(self, policy: FrozenPolicy, env: GameEnv) -> None:
         self._policy, self._discrete = policy, env.if_discrete
-        is_masked = getattr(env, "masked", False)
-        self._legal = getattr(env, "action_mask") if is_masked else None  # noqa: B009
+        self._legal = env.action_mask if env.masked else None
         policy.reset()
 
     def __call__(self, obs: Tensor) -> Tensor:
