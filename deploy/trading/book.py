@@ -35,7 +35,7 @@ class Book:
         count = len(tickers)
         self.tickers = tuple(tickers)
         self.cash = account.cash
-        self.units = self._units_of(account)
+        self.units = account.units_of(tickers)
         self.basis = np.zeros(count)
         self.held = np.zeros(count)
         self.high = np.zeros(count)
@@ -91,7 +91,7 @@ class Book:
             close: (N,) of the bar.
         """
         _, left, expected = self.after(fills)
-        units = self._units_of(account)
+        units = account.units_of(self.tickers)
         still_open = (left > 0.0) & (units > 0.0)
         self.held = np.where(still_open, self.held + 1.0, 0.0)
         self.held[restart & ~hole] = 0.0
@@ -127,11 +127,6 @@ class Book:
             for column in (self.units, cost, self.high, self.held)
         )
         return Portfolio(torch.tensor([self.cash], dtype=torch.float64), *columns)
-
-    def _units_of(self, account: AccountState) -> Array:
-        return np.array(
-            [account.units.get(ticker, 0.0) for ticker in self.tickers], dtype=np.float64
-        )
 
 
 class EqualWeight:

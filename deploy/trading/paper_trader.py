@@ -13,50 +13,32 @@ resumes with identical numbers.
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from deploy.market.bundle import Bundle, format_time
 from deploy.market.scoring import in_order
-from deploy.trading.book import Book, EqualWeight
+from deploy.trading.book import EqualWeight
 from deploy.trading.brokers.base import AccountState, Fill, Order
 from deploy.trading.closed_bar import ClosedBar
 from deploy.trading.flows import Flow
-from deploy.trading.risk import (
-    Conditions,
-    RiskLimits,
-    RiskRules,
-    RiskVerdict,
-    Situation,
-    apply,
-    tightened,
-)
+from deploy.trading.history import FeatureHistory
+from deploy.trading.order_plan import OrderPlanner, as_rows, orders_state, restored_orders
+from deploy.trading.risk import Conditions, RiskRules, RiskVerdict, Situation, apply
+from deploy.trading.risk_limits import RiskLimits
 from deploy.trading.sub_accounts import SubAccounts
 from envs.crypto.data.bars import Bars
 from envs.crypto.data.timeframe import bar_seconds, bars_per_week
-from envs.crypto.features import compute_features, get_recipe
-from envs.crypto.netting import Netted, Venue, sub_account
-from envs.crypto.params import Instruments
-from envs.crypto.portfolio import (
-    Orders,
-    Portfolio,
-    Rules,
-    observe_portfolio,
-    plan_netted,
-    plan_orders,
-)
+from envs.crypto.features import get_recipe
+from envs.crypto.portfolio import Orders, observe_portfolio
 from envs.support.errors import InputError, RunError
 
 Array = NDArray[np.float64]
-ACCOUNT_RANGE = (0.5, 3.0)
-PLAN_COLUMNS = ("sell_units", "buy_notional", "whole", "restart_clock", "dropped")
+ACCOUNT_RANGE = (0.5, 3.0)  # of the bundle's initial cash
 
 
 @dataclass(frozen=True)
@@ -120,39 +102,37 @@ class PaperTrader:
     ) -> None:
         manifest = bundle.manifest
         self.bundle = bundle
-        self.slot = slot
         self._policies = [act or trial.policy.act for trial in bundle.trials]
         self._any_account = any_account
         self._tickers = manifest.tickers
         self._shares = [trial.share for trial in bundle.trials]
         limits = limits or RiskLimits()
-        self._rules, self._venue = _rules(bundle, limits)
+        self._planner = OrderPlanner(bundle, limits, slot)
         self._risk = RiskRules(limits)
-        self._recipe = get_recipe(manifest.recipe.name)
         self._seconds = bar_seconds(manifest.timeframe)
         week = float(bars_per_week(manifest.timeframe))
         self._held_scales = [trial.params.held_scale or week for trial in bundle.trials]
         self._lookback = max(trial.params.lookback for trial in bundle.trials)
-        self._lags: deque[NDArray[np.float32]] = deque(maxlen=self._lookback)
-        self._history: Bars | None = None
+        self._history = FeatureHistory(get_recipe(manifest.recipe.name), self._lookback)
         self._sub_accounts: SubAccounts | None = None
         self._benchmark: EqualWeight | None = None
         self._plan: Orders | None = None  # orders of the newest bar, one row per trial
 
     @property
     def bars_needed(self) -> int:
-        """Bars of history that `start` needs: with the next bar, they fill recipe and all lags."""
-        return self._recipe.memory + self._lookback - 2
+        """Number of bars of history that `start` needs."""
+        return self._history.bars_needed
 
     @property
-    def books(self) -> tuple[Book, ...]:
-        """The trials' books, which together are the account; empty before the start."""
-        return self._sub_accounts.books if self._sub_accounts is not None else ()
+    def accounts(self) -> SubAccounts:
+        """The trials' books, which together are the account.
 
-    @property
-    def correction(self) -> float:
-        """Largest relative difference so far between the broker's account and the books' sum."""
-        return self._sub_accounts.correction if self._sub_accounts is not None else 0.0
+        Raises:
+            RunError: the trader was not started.
+        """
+        if self._sub_accounts is None:
+            raise RunError("the trader was not started with a history")
+        return self._sub_accounts
 
     # ---- start and state ----
 
@@ -167,10 +147,11 @@ class PaperTrader:
             InputError: a ticker is missing, there are too few bars or of another timeframe, or the
                 account's value is out of range.
         """
-        close = self._load_history(history, self._lookback - 1)
-        self._sub_accounts = SubAccounts(self._tickers, self._shares, account)
-        self._sub_accounts.adopt(close)
-        value, initial = self._sub_accounts.value(close), self.bundle.account.initial_cash
+        self._load(history, self._lookback - 1)
+        close = self._history.close
+        accounts = self._sub_accounts = SubAccounts(self._tickers, self._shares, account)
+        accounts.adopt(close)
+        value, initial = accounts.value(close), self.bundle.account.initial_cash
         low, high = (share * initial for share in ACCOUNT_RANGE)
         if not self._any_account and not low <= value <= high:
             raise InputError(
@@ -191,16 +172,15 @@ class PaperTrader:
         Raises:
             RunError: the history ends at another bar.
         """
-        self._load_history(history, self._lookback - 1)
-        assert self._history is not None
-        if int(self._history.time[-1]) != state["time"]:
+        self._load(history, self._lookback - 1)
+        if self._history.time != state["time"]:
             raise RunError(
-                f"the history ends at {format_time(int(self._history.time[-1]))}, but the trader "
-                f"stopped at {format_time(state['time'])}"
+                f"the history ends at {format_time(self._history.time)}, but the trader stopped at "
+                f"{format_time(state['time'])}"
             )
         self._sub_accounts = SubAccounts.restored(self._tickers, self._shares, state["accounts"])
         self._benchmark = EqualWeight.restored(state["benchmark"])
-        self._plan = None if state["plan"] is None else _plan_of(state["plan"])
+        self._plan = None if state["plan"] is None else restored_orders(state["plan"])
         self._risk.restore(state["risk"])
 
     def take_over(self, history: Bars, other: PaperTrader) -> None:
@@ -210,24 +190,21 @@ class PaperTrader:
             history: bars up to the marked one, as for `start`.
             other: a trader of the same tickers, in any order.
         """
-        self._load_history(history, self._lookback)
-        assert other._sub_accounts is not None
+        self._load(history, self._lookback)
         assert other._benchmark is not None
         order = [other._tickers.index(ticker) for ticker in self._tickers]
-        self._sub_accounts = SubAccounts.split(self._tickers, self._shares, other._sub_accounts)
+        self._sub_accounts = SubAccounts.split(self._tickers, self._shares, other.accounts)
         self._benchmark = other._benchmark.reordered(order)
         self._risk.restore(other._risk.state())
 
     def state(self) -> dict[str, Any]:
         """Return what `resume` needs, for JSON; only after a bar."""
-        assert self._sub_accounts is not None
-        assert self._history is not None
         assert self._benchmark is not None
         return {
-            "time": int(self._history.time[-1]),
-            "accounts": self._sub_accounts.state(),
+            "time": self._history.time,
+            "accounts": self.accounts.state(),
             "benchmark": self._benchmark.state(),
-            "plan": None if self._plan is None else _plan_state(self._plan),
+            "plan": None if self._plan is None else orders_state(self._plan),
             "risk": self._risk.state(),
         }
 
@@ -270,30 +247,46 @@ class PaperTrader:
         Raises:
             RunError: the bar is not the next one.
         """
-        if self._history is None or self._sub_accounts is None:
-            raise RunError("the trader was not started with a history")
-        expected = int(self._history.time[-1]) + self._seconds
+        accounts, expected = self.accounts, self._history.time + self._seconds
         if bar.time != expected:
             raise RunError(
                 f"the next bar should open at {format_time(expected)}, but this one opens at "
                 f"{format_time(bar.time)}"
             )
         if self._benchmark is None:  # the first bar: nothing was ordered before
-            self._benchmark = self._new_benchmark(bar)
+            fee, slippage = self.bundle.account.fee, self.bundle.account.slippage
+            initial, assets = accounts.value(bar.close), len(self._tickers)
+            self._benchmark = EqualWeight(initial, assets, fee=fee, slippage=slippage)
         else:
-            plan = self._plan or _no_orders(len(self._policies), len(self._tickers))
-            self._sub_accounts.settle(bar.time, fills, account, plan, bar.hole, bar.close)
+            plan = self._plan or Orders.none(len(self._policies), len(self._tickers))
+            accounts.settle(bar.time, fills, account, plan, bar.hole, bar.close)
             self._benchmark.next_bar(bar.open, bar.hole)
-            self._sub_accounts.mark(bar.close)
-        self._append(bar)
+            accounts.mark(bar.close)
+        self._history.append(bar)
         self._plan = None
-        value, flow = self._sub_accounts.value(bar.close), self._sub_accounts.take_flow()
+        value, flow = accounts.value(bar.close), accounts.take_flow()
         seen = conditions or Conditions(expected + self._seconds)
         situation = Situation(
             bar.time, value=value, flow=flow.value(self._tickers, bar.close), **vars(seen)
         )
         verdict = self._risk.judge(situation)
-        return self._entry(bar, value, (*counted, *fills), flow, verdict)
+        booked = (*counted, *fills)
+        done = [fill for fill in booked if fill.status == "filled"]
+        return Entry(
+            time=bar.time,
+            value=value,
+            equal_weight=self._benchmark.value(bar.close),
+            cash=accounts.cash,
+            fees=sum(fill.fee for fill in done),
+            notional=sum(fill.notional for fill in done),
+            trades=len(done),
+            unfilled=len(booked) - len(done),
+            exposure=1.0 - accounts.cash / value if value > 0.0 else 0.0,
+            units=accounts.units,
+            fills=booked,
+            flow=flow,
+            verdict=verdict,
+        )
 
     def decide(self, bar: ClosedBar, entry: Entry, conditions: Conditions | None = None) -> Entry:
         """Evaluate the policy at the bar's close, and plan the orders that the risk rules allow.
@@ -309,8 +302,7 @@ class PaperTrader:
         Raises:
             RunError: the policy returns actions that are not finite.
         """
-        accounts = self._sub_accounts
-        assert accounts is not None
+        accounts = self.accounts
         if accounts.value(bar.close) <= 0.0:  # everything was withdrawn: no capital to allocate
             return dataclasses.replace(entry, units=accounts.units)
         actions = np.stack(
@@ -320,12 +312,12 @@ class PaperTrader:
             raise RunError(
                 f"the policy of bundle {self.bundle.name} returns actions that are not finite"
             )
-        planned = self._plan_orders(actions, bar.close)
-        closes = _rows(bar.close, len(actions))
+        planned = self._planner.plan(accounts, actions, bar.close)
+        closes = as_rows(bar.close, len(actions))
         self._plan, withheld = apply(entry.verdict, planned.orders, planned.portfolio, closes)
-        orders = self._net_orders(
-            bar.time, None if entry.verdict.sell_all else planned.netted, self._plan
-        )
+        # The planned net orders do not matter if every position is sold completely.
+        netted = None if entry.verdict.sell_all else planned.netted
+        orders = self._planner.net_orders(bar.time, self._plan, netted, accounts.held)
         now = bar.time + self._seconds if conditions is None else conditions.now
         self._risk.sent(now, len(orders))
         mean = np.average(actions, axis=0, weights=self._shares)
@@ -345,10 +337,8 @@ class PaperTrader:
             account: the broker's account now.
             fills: all fills since the previous bar; no further ones of it are expected.
         """
-        assert self._sub_accounts is not None
-        assert self._history is not None
-        now = int(self._history.time[-1]) + self._seconds  # the bar in which the fills happened
-        self._sub_accounts.reset(now, account, self._history.close[-1], fills)
+        now = self._history.time + self._seconds  # the bar in which the fills happened
+        self.accounts.reset(now, account, self._history.close, fills)
         self._plan = None
 
     def observation(self, close: Array, place: int = 0) -> NDArray[np.float32]:
@@ -356,199 +346,22 @@ class PaperTrader:
 
         The layout is the environment's: portfolio, then features with the newest bar first.
         """
-        if self._sub_accounts is None:
-            raise RunError("the trader was not started with a history")
-        book, trial = self._sub_accounts.books[place], self.bundle.trials[place]
-        portfolio = observe_portfolio(book.portfolio(), _rows(close, 1), self._held_scales[place])[
-            0
-        ].numpy()
+        book, trial = self.accounts.books[place], self.bundle.trials[place]
+        scale = self._held_scales[place]
+        portfolio = observe_portfolio(book.portfolio(), as_rows(close, 1), scale)[0].numpy()
+        lags = self._history.lags(trial.params.lookback)
+        # A trial with fewer lags than the study's maximum observes zeros in the place of the others.
         obs = np.zeros(trial.policy.state_dim, dtype=np.float32)
         obs[: len(portfolio)] = portfolio
-        newest_first = np.concatenate(list(reversed(self._lags))[: trial.params.lookback])
-        obs[len(portfolio) : len(portfolio) + len(newest_first)] = newest_first
+        obs[len(portfolio) : len(portfolio) + len(lags)] = lags
         return obs
 
-    # ---- parts of `mark` ----
-
-    def _new_benchmark(self, bar: ClosedBar) -> EqualWeight:
-        """Return the equal-weight benchmark that starts at the first bar's close."""
-        assert self._sub_accounts is not None
-        fee, slippage = self.bundle.account.fee, self.bundle.account.slippage
-        value = self._sub_accounts.value(bar.close)
-        return EqualWeight(value, len(self._tickers), fee=fee, slippage=slippage)
-
-    def _load_history(self, history: Bars, lags: int) -> Array:
-        """Load the bars before the next one and the features of the last `lags` bars.
-
-        Returns:
-            The last closes, (N,).
-        """
+    def _load(self, history: Bars, lags: int) -> None:
+        """Load the bars before the next one, and the features of the last `lags` bars."""
         bars = in_order(history, self.bundle)
-        count = len(bars.time)
-        if count < self.bars_needed:
+        if len(bars) < self.bars_needed:
             raise InputError(
                 f"bundle {self.bundle.name} needs {self.bars_needed} bars of history before its "
-                f"first decision; there are {count}"
+                f"first decision; there are {len(bars)}"
             )
-        self._lags.clear()
-        if lags:
-            window = bars.slice(count - (self._recipe.memory + lags - 1), count)
-            self._lags.extend(compute_features(window, self._recipe)[-lags:])
-        self._history = bars.slice(count - (self._recipe.memory - 1), count)
-        closes: Array = bars.close[-1]
-        return closes
-
-    def _append(self, bar: ClosedBar) -> None:
-        """Append a bar to the history, and compute its features from the recipe's memory."""
-        assert self._history is not None
-        full = bar.appended_to(self._history)
-        self._lags.append(compute_features(full, self._recipe)[-1])
-        self._history = full.slice(1, len(full.time))
-
-    def _entry(
-        self,
-        bar: ClosedBar,
-        value: float,
-        fills: tuple[Fill, ...],
-        flow: Flow,
-        verdict: RiskVerdict,
-    ) -> Entry:
-        """Return the line of a bar that was settled, without a decision."""
-        accounts, benchmark = self._sub_accounts, self._benchmark
-        assert accounts is not None
-        assert benchmark is not None
-        done = [fill for fill in fills if fill.status == "filled"]
-        return Entry(
-            time=bar.time,
-            value=value,
-            equal_weight=benchmark.value(bar.close),
-            cash=accounts.cash,
-            fees=sum(fill.fee for fill in done),
-            notional=sum(fill.notional for fill in done),
-            trades=len(done),
-            unfilled=len(fills) - len(done),
-            exposure=1.0 - accounts.cash / value if value > 0.0 else 0.0,
-            units=accounts.units,
-            fills=fills,
-            flow=flow,
-            verdict=verdict,
-        )
-
-    # ---- parts of `decide` ----
-
-    def _plan_orders(self, actions: Array, close: Array) -> _Plan:
-        """Return the orders that the trials' actions ask for, before risk rules.
-
-        Args:
-            actions: (R, N), one row per trial.
-            close: (N,).
-        """
-        accounts = self._sub_accounts
-        assert accounts is not None
-        before, wish = accounts.portfolio(), torch.from_numpy(actions.astype(np.float64))
-        closes = _rows(close, len(actions))
-        if self._venue is None:
-            return _Plan(plan_orders(before, closes, wish, self._rules), before)
-        after, orders, netted = plan_netted(before, closes, wish, self._rules, self._venue)
-        planned = _Plan(orders, after, netted)
-        if planned.crossed > 0.0:
-            accounts.cross(planned.portfolio)
-        return planned
-
-    def _net_orders(self, time: int, netted: Netted | None, plan: Orders) -> tuple[Order, ...]:
-        """Return the account's orders: per asset, the sum over the trials.
-
-        Args:
-            time: open of the bar, seconds since the epoch.
-            netted: the venue's net orders; None if `plan` alone decides.
-            plan: the trials' orders that the risk rules allow, one row per trial.
-        """
-        if netted is None:
-            units, notional = plan.sell_units.sum(0), plan.buy_notional.sum(0)
-            whole = plan.whole.any(0)
-        else:  # the net orders' own amounts, where the risk rules allow them
-            units = torch.where(plan.sell_units.sum(0) > 0, netted.sell_units, 0.0)
-            notional = torch.where(plan.buy_notional.sum(0) > 0, netted.buy, 0.0)
-            whole = netted.whole
-        if len(self._policies) > 1:  # rounding: the books' sum may exceed what the account holds
-            assert self._sub_accounts is not None
-            held = torch.from_numpy(self._sub_accounts.held)
-            units = torch.where(whole & (units > 0), held, torch.minimum(units, held))
-        return tuple(
-            Order(
-                client_id=f"{self.slot}-{time}-{ticker}",
-                ticker=ticker,
-                side="sell" if units[asset] > 0.0 else "buy",
-                decided=time,
-                units=float(units[asset]),
-                notional=float(notional[asset]),
-                whole=bool(whole[asset]),
-                restart_clock=bool(plan.restart_clock[:, asset].any()),
-            )
-            for asset, ticker in enumerate(self._tickers)
-            if units[asset] > 0.0 or notional[asset] > 0.0
-        )
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """Planned orders before risk rules.
-
-    orders, portfolio: one row per trial, after orders were crossed between them.
-    netted: the venue's net orders of an ensemble, None for a single trial.
-    """
-
-    orders: Orders
-    portfolio: Portfolio
-    netted: Netted | None = None
-
-    @property
-    def dropped(self) -> int:
-        """Number of orders that were too small."""
-        too_small = int(self.orders.dropped.sum())
-        return too_small if self.netted is None else too_small + int(self.netted.dropped.sum())
-
-    @property
-    def crossed(self) -> float:
-        """Quote units that changed hands between trials."""
-        return 0.0 if self.netted is None else float(self.netted.crossed.sum())
-
-
-def _rules(bundle: Bundle, limits: RiskLimits) -> tuple[Rules, Venue | None]:
-    """Return the order rules, one row per trial, and for an ensemble those of its net orders."""
-    trials = bundle.trials
-    if len(trials) == 1:
-        return Rules.of(tightened(bundle.account, limits), bundle.instruments), None
-    rules = Rules(len(trials), Instruments.unrestricted(len(bundle.manifest.tickers)))
-    for row, trial in enumerate(trials):
-        rules.set_rows(row, row + 1, sub_account(tightened(trial.params, limits), trial.share))
-    return rules, Venue(bundle.account, bundle.instruments)
-
-
-def _plan_state(plan: Orders) -> dict[str, Any]:
-    """Return a plan for JSON."""
-    return {name: getattr(plan, name).tolist() for name in PLAN_COLUMNS}
-
-
-def _plan_of(state: Mapping[str, Any]) -> Orders:
-    """Invert `_plan_state`."""
-    number, flag = (
-        {name: torch.tensor(state[name], dtype=dtype) for name in PLAN_COLUMNS}
-        for dtype in (torch.float64, torch.bool)
-    )
-    return Orders(
-        sell_units=number["sell_units"],
-        buy_notional=number["buy_notional"],
-        whole=flag["whole"],
-        restart_clock=flag["restart_clock"],
-        dropped=number["dropped"],
-    )
-
-
-def _no_orders(trials: int, assets: int) -> Orders:
-    none = torch.zeros(trials, assets, dtype=torch.float64)
-    return Orders(none, none, none > 0, none > 0, none[:, 0])
-
-
-def _rows(values: Array, count: int) -> Tensor:
-    return torch.from_numpy(np.tile(np.asarray(values, dtype=np.float64), (count, 1)))
+        self._history.load(bars, lags)

@@ -44,11 +44,11 @@ class SubAccounts:
     ) -> None:
         self._tickers = tuple(tickers)
         self._shares = tuple(shares)
+        self.held = account.units_of(tickers)
         self.books = tuple(
-            Book(tickers, AccountState(account.cash * share, _times(account.units, share)))
+            Book(tickers, AccountState.of(account.cash * share, tickers, self.held * share))
             for share in shares
         )
-        self.held = self._units_of(account)
         self.flow = Flow()
         self._allowance = CostAllowance()
         self.correction = 0.0
@@ -79,8 +79,8 @@ class SubAccounts:
             other: the accounts to take over.
         """
         order = [other._tickers.index(ticker) for ticker in tickers]
-        units = dict(zip(tickers, other.held[order].tolist(), strict=True))
-        accounts = cls(tickers, shares, AccountState(other.cash, units))
+        account = AccountState.of(other.cash, tickers, other.held[order])
+        accounts = cls(tickers, shares, account)
         accounts._allowance = CostAllowance(other._allowance.state())
         for book, share in zip(accounts.books, shares, strict=True):
             book.basis = share * np.sum([one.basis for one in other.books], axis=0)[order]
@@ -133,11 +133,8 @@ class SubAccounts:
         units, cost, high, held = (column.numpy() for column in portfolio[1:])
         for row, book in enumerate(self.books):
             book.cash, book.units = float(portfolio.cash[row]), units[row].copy()
-            book.basis, book.high, book.held = (
-                cost[row] * units[row],
-                high[row].copy(),
-                held[row].copy(),
-            )
+            book.basis = cost[row] * units[row]
+            book.high, book.held = high[row].copy(), held[row].copy()
 
     def settle(
         self,
@@ -165,7 +162,7 @@ class SubAccounts:
         parts = [self._part(row, fills, orders) for row in range(len(self.books))]
         after = [book.after(part) for book, part in zip(self.books, parts, strict=True)]
         flow = self._note_flow(time, fills, account, close)
-        self.held = self._units_of(account)
+        self.held = account.units_of(self._tickers)
         shares = self._value_shares(close)
         came = np.array([flow.units.get(ticker, 0.0) for ticker in self._tickers])
         units = self._scaled(np.array([state[2] for state in after]), came, self.held, shares)
@@ -176,9 +173,7 @@ class SubAccounts:
             shares,
         )
         for row, book in enumerate(self.books):
-            own = AccountState(
-                float(cash[row, 0]), dict(zip(self._tickers, units[row].tolist(), strict=True))
-            )
+            own = AccountState.of(float(cash[row, 0]), self._tickers, units[row])
             book.settle(parts[row], own, orders.restart_clock[row].numpy(), hole, close)
 
     def take_flow(self) -> Flow:
@@ -197,7 +192,7 @@ class SubAccounts:
         """
         self._note_flow(time, fills, account, close)
         shares = self._value_shares(close)
-        self.held = self._units_of(account)
+        self.held = account.units_of(self._tickers)
         for book, share in zip(self.books, shares, strict=True):
             cost = np.where(
                 book.units > 0.0, book.basis / np.where(book.units > 0.0, book.units, 1.0), close
@@ -207,11 +202,6 @@ class SubAccounts:
             book.held, book.high = (
                 np.where(book.units > 0.0, column, 0.0) for column in (book.held, book.high)
             )
-
-    def _units_of(self, account: AccountState) -> Array:
-        return np.array(
-            [account.units.get(ticker, 0.0) for ticker in self._tickers], dtype=np.float64
-        )
 
     def _part(self, row: int, fills: Sequence[Fill], orders: Orders) -> list[Fill]:
         """Return a trial's part of the account's fills, in proportion to its part of the orders."""
@@ -235,7 +225,7 @@ class SubAccounts:
         self, time: int, fills: Sequence[Fill], account: AccountState, close: Array
     ) -> Flow:
         """Return the transfers since the last `settle`: what neither fills nor costs explain."""
-        before = AccountState(self.cash, dict(zip(self._tickers, self.units.tolist(), strict=True)))
+        before = AccountState.of(self.cash, self._tickers, self.units)
         flow = unexplained(before, fills, account, self._tickers, close)
         if account.late_fees:  # otherwise fills have all fees, and other outflows are transfers
             self._allowance.earn(
@@ -276,7 +266,3 @@ class SubAccounts:
             sums > 0.0, parts / np.where(sums > 0.0, sums, 1.0), np.array(self._shares)[:, None]
         )
         return shares * total
-
-
-def _times(units: Mapping[str, float], share: float) -> dict[str, float]:
-    return {ticker: amount * share for ticker, amount in units.items()}

@@ -68,6 +68,12 @@ class Orders:
     restart_clock: Tensor
     dropped: Tensor
 
+    @classmethod
+    def none(cls, rows: int, assets: int) -> Orders:
+        """Return no orders, for `rows` rows."""
+        sells, buys = torch.zeros(2, rows, assets, dtype=torch.float64)
+        return cls(sells, buys, sells > 0, buys > 0, torch.zeros(rows, dtype=torch.float64))
+
 
 def open_portfolio(initial_cash: float | Sequence[float], assets: int) -> Portfolio:
     """Return portfolios without positions, one row per amount of cash."""

@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
 Side = Literal["buy", "sell"]
 Status = Literal["filled", "unfilled"]
 
@@ -70,6 +74,15 @@ class AccountState:
     cash: float
     units: Mapping[str, float]
     late_fees: bool = False
+
+    @classmethod
+    def of(cls, cash: float, tickers: Sequence[str], units: Array) -> AccountState:
+        """Return the state of an account that holds `units`, (N,), of `tickers`."""
+        return cls(cash, dict(zip(tickers, units.tolist(), strict=True)))
+
+    def units_of(self, tickers: Sequence[str]) -> Array:
+        """Return the units of `tickers`, (N,) float64."""
+        return np.array([self.units.get(ticker, 0.0) for ticker in tickers], dtype=np.float64)
 
 
 class Broker(ABC):

@@ -47,10 +47,8 @@ class SimBroker(Broker):
 
     def state(self) -> dict[str, Any]:
         """Return what the account holds, for JSON; pending orders must be sent again."""
-        return {
-            "cash": float(self._cash),
-            "units": dict(zip(self._tickers, self._units.tolist(), strict=True)),
-        }
+        account = self.account()
+        return {"cash": account.cash, "units": account.units}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Set the account to `state`."""
@@ -73,9 +71,7 @@ class SimBroker(Broker):
 
     def account(self) -> AccountState:
         """Return what the account holds now."""
-        return AccountState(
-            float(self._cash), dict(zip(self._tickers, self._units.tolist(), strict=True))
-        )
+        return AccountState.of(float(self._cash), self._tickers, self._units.numpy())
 
     def submit(self, orders: Sequence[Order]) -> None:
         """Accept orders for the next bar.
@@ -111,23 +107,19 @@ class SimBroker(Broker):
         if not self._pending:
             return
         count = len(self._tickers)
-        sells, buys = (
-            torch.zeros(count, dtype=torch.float64),
-            torch.zeros(count, dtype=torch.float64),
-        )
-        for order in self._pending:
-            asset = self._tickers.index(order.ticker)
-            sells[asset], buys[asset] = order.units, order.notional
         # Row j has the order for asset j alone, which separates the orders' results; together the
         # rows are the account.
-        opens, holes = (
-            torch.from_numpy(open_).expand(count, -1),
-            torch.from_numpy(hole).expand(count, -1),
-        )
-        before = self._portfolio(count)
-        after, filled = fill_orders(
-            before, _orders(torch.diag(sells), torch.diag(buys)), opens, holes, self._rules
-        )
+        orders = Orders.none(count, count)
+        for order in self._pending:
+            asset = self._tickers.index(order.ticker)
+            orders.sell_units[asset, asset] = order.units
+            orders.buy_notional[asset, asset] = order.notional
+        # Fills do not depend on cost basis, highest closes and holding times.
+        cash, units = self._cash.expand(count).clone(), self._units.expand(count, -1).clone()
+        before = Portfolio(cash, units, *torch.zeros(3, count, count, dtype=torch.float64))
+        opens = torch.from_numpy(open_).expand(count, -1)
+        holes = torch.from_numpy(hole).expand(count, -1)
+        after, filled = fill_orders(before, orders, opens, holes, self._rules)
         moved = after.cash - before.cash
         spent, received = moved.clamp_max(0.0).sum(), moved.clamp_min(0.0).sum()
         self._cash = (self._cash + spent).clamp_min(0.0) + received
@@ -140,42 +132,12 @@ class SimBroker(Broker):
                 continue
             notional, fee = float(filled.notional[asset]), float(filled.fees[asset])
             slipped = 1.0 + self._slippage if order.side == "buy" else 1.0 - self._slippage
-            self._settled.append(
-                Fill(
-                    order,
-                    "filled",
-                    time,
-                    abs(float(bought[asset])),
-                    notional,
-                    fee,
-                    float(open_[asset]) * slipped,
-                )
-            )
+            amount, price = abs(float(bought[asset])), float(open_[asset]) * slipped
+            self._settled.append(Fill(order, "filled", time, amount, notional, fee, price))
         self._pending = []
-
-    def _portfolio(self, rows: int) -> Portfolio:
-        nothing = torch.zeros(rows, len(self._tickers), dtype=torch.float64)
-        return Portfolio(
-            self._cash.expand(rows).clone(),
-            self._units.expand(rows, -1).clone(),
-            nothing,
-            nothing,
-            nothing,
-        )
 
 
 def sim_broker(bundle: Bundle, cash: float | None = None) -> SimBroker:
     """Return an account of virtual money for a bundle; `cash` is by default its initial cash."""
     initial = bundle.account.initial_cash if cash is None else cash
     return SimBroker(bundle.manifest.tickers, initial, bundle.account, bundle.instruments)
-
-
-def _orders(sells: torch.Tensor, buys: torch.Tensor) -> Orders:
-    no = torch.zeros_like(sells, dtype=torch.bool)
-    return Orders(
-        sell_units=sells,
-        buy_notional=buys,
-        whole=no,
-        restart_clock=no,
-        dropped=torch.zeros(len(sells), dtype=torch.float64),
-    )

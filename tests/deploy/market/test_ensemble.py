@@ -142,7 +142,7 @@ def test_the_account_is_the_sum_of_its_sub_accounts_at_every_bar() -> None:
         broker.next_bar(bar.time, bar.open, bar.hole)
         entry = trader.on_bar(bar, broker.fills(), broker.account())
         broker.submit(entry.orders)
-        books, account = trader.books, broker.account()
+        books, account = trader.accounts.books, broker.account()
         assert len(books) == 3
         assert sum(book.cash for book in books) == pytest.approx(account.cash, rel=1e-9, abs=1e-9)
         held = np.array([account.units[ticker] for ticker in TICKERS])
@@ -157,8 +157,10 @@ def test_the_account_is_the_sum_of_its_sub_accounts_at_every_bar() -> None:
         ) in books:  # what is observed of a position is there where it is held, and nowhere else
             assert ((book.basis > 0.0) == (book.units > 0.0)).all()
             assert ((book.high > 0.0) == (book.units > 0.0)).all()
-    assert trader.correction < 1e-12  # rounding alone: nothing was put right behind our backs
-    values = [book.value(bar.close) for book in trader.books]
+    assert (
+        trader.accounts.correction < 1e-12
+    )  # rounding alone: nothing was put right behind our backs
+    values = [book.value(bar.close) for book in trader.accounts.books]
     assert max(values) / sum(values) > 0.4  # shares went on to live their own lives
 
 

@@ -98,8 +98,7 @@ def test_units_that_no_fill_explains_are_bought_at_the_close(tmp_path: Path) -> 
     transfer(session, Flow(0.0, {TICKERS[1]: 7.0}))
     world.store.halt(SLOT, "wait", sells=False)
     run(world, FIRST + 1, FIRST + 2, session)
-    accounts = session._own.trader._sub_accounts
-    assert accounts is not None
+    accounts = session._own.trader.accounts
     [book] = accounts.books
     place, close = TICKERS.index(TICKERS[1]), session._history.close[-1]
     fills = [
@@ -166,8 +165,7 @@ def test_a_transfer_while_a_halt_sells_is_found(tmp_path: Path, exchange: Exchan
     world.store.halt(SLOT, "by the operator", sells=True)
     world.clock.wait(10.0)
     session.poll()
-    accounts = session._own.trader._sub_accounts
-    assert accounts is not None
+    accounts = session._own.trader.accounts
     assert (
         accounts.state()["allowance"][-1][0] == world.bars.time[FIRST + 4] // HOUR
     )  # the bar in which it was sold
