@@ -17,7 +17,7 @@ from deploy.trading.live.monitor import OnAlert
 from deploy.trading.live.start import LiveFlags, trade_live
 from deploy.trading.replay import write_replay
 from deploy.trading.replay_view import print_replay, replay_folder, replay_window, run_replay
-from deploy.trading.risk import parse_limits
+from deploy.trading.risk_limits import parse_limits
 from envs.support.errors import InputError
 from envs.support.flags import takes_flags
 from envs.support.terminal import Terminal

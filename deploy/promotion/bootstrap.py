@@ -75,6 +75,11 @@ def draws_for(level: float) -> int:
     return DRAWS if level * (DRAWS + 1) >= 1.0 else min(math.ceil(4.0 / level), MOST_DRAWS)
 
 
+def summed(values: Array, step: int) -> Array:
+    """Return sums over `step` consecutive values; a remainder at the beginning is dropped."""
+    return np.asarray(values[values.size % step :].reshape(-1, step).sum(axis=1))
+
+
 def block_length(values: Array) -> float:
     """Optimal expected block length for the mean of (n,) values, in bars; at least 1.
 

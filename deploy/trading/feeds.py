@@ -2,7 +2,7 @@
 
 A feed starts with the history that a trader needs and is then polled for newly closed bars. It
 delivers every bar once, in order, for all tickers together, and only closed bars. A ticker whose
-bar has not arrived `grace` seconds after its end, while another ticker's or a later one has, has a
+bar has not arrived GRACE_SECONDS after its end, while another ticker's or a later one has, has a
 hole there, as in a data set: the last close and no volume. After ten holes in a row a ticker is no
 longer waited for. If no bar arrives at all, nothing is delivered: the source is late or out of
 reach, which `age` shows.
@@ -31,7 +31,7 @@ Array = NDArray[np.float64]
 # (ticker, start, end) to rows (n, 6): time, open, high, low, close, volume; start <= time < end.
 Fetch = Callable[[str, int, int], Array]
 SETTLE_SECONDS = 2.0  # from a bar's end to its request: servers need time, and clocks differ
-GRACE_SECONDS = 30.0
+GRACE_SECONDS = 30.0  # from a bar's end until a ticker without it has a hole
 GONE_BARS = 10  # holes in a row after which a ticker's next bar is no longer waited for
 EMPTY_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)  # seconds before an empty history is requested again
 SPARE_BARS = 64  # spare history: tickers rarely begin and end together
@@ -87,7 +87,6 @@ class LiveFeed:
         tickers: all assets.
         timeframe: of the bars.
         name: of the source, for messages.
-        grace: seconds to wait for a late ticker.
         say: receives messages about impossible rows, which become holes, and missing tickers.
         sleep: waits that many seconds.
     """
@@ -99,12 +98,11 @@ class LiveFeed:
         timeframe: str,
         *,
         name: str,
-        grace: float = GRACE_SECONDS,
         say: Callable[[str], None] = lambda _: None,
-        sleep: Callable[[float], None] = clock.sleep,
+        sleep: Callable[[float], object] = clock.sleep,
     ) -> None:
         self.tickers, self.timeframe, self.name = tuple(tickers), timeframe, name
-        self._fetch, self._grace, self._say, self._sleep = fetch, grace, say, sleep
+        self._fetch, self._say, self._sleep = fetch, say, sleep
         self._seconds = bar_seconds(timeframe)
         self._last: int | None = None  # open of the last delivered bar
         self._closes = np.zeros(len(self.tickers))
@@ -121,9 +119,8 @@ class LiveFeed:
         timeframe: str,
         *,
         symbols: Mapping[str, str] | None = None,
-        grace: float = GRACE_SECONDS,
         say: Callable[[str], None] = lambda _: None,
-        sleep: Callable[[float], None] = clock.sleep,
+        sleep: Callable[[float], object] = clock.sleep,
         begun: bool = False,
     ) -> LiveFeed:
         """Return a feed of an exchange (ccxt) or Alpaca.
@@ -133,7 +130,6 @@ class LiveFeed:
             tickers: all assets.
             timeframe: of the bars.
             symbols: the source's names of tickers, where they differ.
-            grace: as in `LiveFeed`.
             say: as in `LiveFeed`.
             sleep: as in `LiveFeed`.
             begun: trading began earlier, so a ticker that the exchange no longer has is accepted.
@@ -150,7 +146,7 @@ class LiveFeed:
             pages = list(source.pages(names[ticker], timeframe, start, end))
             return np.concatenate(pages) if pages else np.empty((0, 6))
 
-        return cls(fetch, tickers, timeframe, name=source.name, grace=grace, say=say, sleep=sleep)
+        return cls(fetch, tickers, timeframe, name=source.name, say=say, sleep=sleep)
 
     @classmethod
     def of_folder(
@@ -159,9 +155,8 @@ class LiveFeed:
         tickers: Sequence[str],
         timeframe: str,
         *,
-        grace: float = GRACE_SECONDS,
         say: Callable[[str], None] = lambda _: None,
-        sleep: Callable[[float], None] = clock.sleep,
+        sleep: Callable[[float], object] = clock.sleep,
     ) -> LiveFeed:
         """Return a feed of the files in a folder, which are read again at every poll.
 
@@ -182,7 +177,7 @@ class LiveFeed:
             wanted = (bars.time >= start) & (bars.time < end)
             return np.column_stack([bars.time[wanted].astype(float), bars.values[wanted]])
 
-        return cls(fetch, tickers, timeframe, name=str(data_dir), grace=grace, say=say, sleep=sleep)
+        return cls(fetch, tickers, timeframe, name=str(data_dir), say=say, sleep=sleep)
 
     def start(
         self,
@@ -199,21 +194,14 @@ class LiveFeed:
         series = []
         for asset, (ticker, rows) in enumerate(found.items()):
             if not len(rows):
-                rows = self._standing_still(
-                    ticker, start, None if prices is None else prices.get(ticker)
-                )
-            self._missed[asset] = (
-                0 if last is None else max(0, last - int(rows[-1, 0])) // self._seconds
-            )
+                rows = self._standing_still(ticker, start, (prices or {}).get(ticker))
+            self._missed[asset] = 0
             if last is not None and rows[-1, 0] < last:  # a hole: the previous row continues
+                self._missed[asset] = (last - int(rows[-1, 0])) // self._seconds
                 rows = np.vstack([rows, [last, *[rows[-1, 4]] * 4, 0.0]])
-            none = np.zeros(0, dtype=np.int64)
-            path = Path(f"{self.name} {ticker}")
-            series.append(
-                TickerBars(
-                    path, ticker, self.timeframe, rows[:, 0].astype(np.int64), rows[:, 1:], none
-                )
-            )
+            times, none = rows[:, 0].astype(np.int64), np.zeros(0, dtype=np.int64)
+            path = Path(f"{self.name} {ticker}")  # of no file: the name that messages show
+            series.append(TickerBars(path, ticker, self.timeframe, times, rows[:, 1:], none))
         for problem in hole_problems(series, MAX_HOLE_SHARE):
             if last is None:
                 raise InputError(problem)
@@ -231,8 +219,7 @@ class LiveFeed:
         """Return what the source has of every ticker.
 
         Once trading has begun, empty answers are requested again: the source may have failed, and a
-            ticker
-        without history counts as no longer traded.
+        ticker without history counts as no longer traded.
         """
         found = {ticker: self._rows(ticker, start, end) for ticker in self.tickers}
         for pause in () if self._strict else EMPTY_PAUSES:
@@ -245,11 +232,8 @@ class LiveFeed:
                 break
             self._sleep(pause)
             found |= {ticker: self._rows(ticker, start, end) for ticker in empty}
-        if (
-            not self._strict
-            and not any(map(len, found.values()))
-            and len(self._refused) < len(found)
-        ):
+        silent = not any(map(len, found.values()))
+        if silent and not self._strict and len(self._refused) < len(found):
             raise TryAgainLater(f"{self.name} has no bars of any ticker since {stamp(start)} UTC")
         return found
 
@@ -286,7 +270,7 @@ class LiveFeed:
                 time not in rows and missed < GONE_BARS
                 for rows, missed in zip(found, self._missed, strict=True)
             ]
-            if any(late) and now < time + self._seconds + self._grace:
+            if any(late) and now < time + self._seconds + GRACE_SECONDS:
                 break  # it may still arrive
             given.append(self._bar(time, [rows.get(time) for rows in found]))
         return given

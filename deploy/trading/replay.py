@@ -18,7 +18,7 @@ from deploy.registry.bundle_files import finite
 from deploy.trading.brokers.sim import SimBroker, sim_broker
 from deploy.trading.closed_bar import ClosedBar
 from deploy.trading.paper_trader import Entry, PaperTrader
-from deploy.trading.risk import RiskLimits
+from deploy.trading.risk_limits import RiskLimits
 from envs.crypto.data.bars import Bars
 from envs.crypto.splits import Window
 from envs.support.errors import InputError

@@ -14,7 +14,8 @@ from deploy.market.view import metrics_table
 from deploy.promotion.findings import SYNTHETIC
 from deploy.registry.slots import slot_name
 from deploy.trading.replay import ReplayResult, replay
-from deploy.trading.risk import RiskLimits, RiskRules
+from deploy.trading.risk import RiskRules
+from deploy.trading.risk_limits import RiskLimits
 from envs.crypto.data.bars import Bars
 from envs.crypto.splits import Window
 from envs.support.errors import InputError

@@ -22,21 +22,10 @@ from torch import Tensor
 
 from deploy.market.bundle import format_time
 from deploy.trading.flows import rebased
-from deploy.trading.risk_limits import RiskLimits, duration_text, parse_limits, tightened
+from deploy.trading.risk_limits import RiskLimits, duration_text
 from envs.crypto.data.timeframe import DAY
 from envs.crypto.portfolio import Orders, Portfolio
 from envs.support.formatting import short_percent
-
-__all__ = [
-    "Conditions",
-    "RiskLimits",
-    "RiskRules",
-    "RiskVerdict",
-    "Situation",
-    "apply",
-    "parse_limits",
-    "tightened",
-]
 
 HOUR = 3600
 
@@ -97,10 +86,16 @@ FREE = RiskVerdict()
 
 
 class RiskRule:
-    """One rule. name: its flag. words: its effect, in a sentence."""
+    """One rule.
+
+    name: its flag.
+    words: its effect, in a sentence.
+    remembered: attributes that a restart keeps.
+    """
 
     name: str
     words: str
+    remembered: tuple[str, ...] = ()
 
     def judge(self, situation: Situation) -> RiskVerdict:
         """Return what the rule allows; called once after every closed bar, in order."""
@@ -111,10 +106,12 @@ class RiskRule:
 
     def state(self) -> dict[str, Any]:
         """Return what `restore` needs, for JSON; empty for a rule without memory."""
-        return {}
+        return {name: getattr(self, name) for name in self.remembered}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`."""
+        for name in self.remembered:
+            setattr(self, name, state[name])
 
 
 class DrawdownStop(RiskRule):
@@ -125,6 +122,7 @@ class DrawdownStop(RiskRule):
     """
 
     name = "drawdown"
+    remembered = ("peak", "until", "reason")
 
     def __init__(self, limit: float, cooldown: float) -> None:
         self.words = (
@@ -132,38 +130,26 @@ class DrawdownStop(RiskRule):
             f"value, and buys nothing for {duration_text(cooldown)}"
         )
         self._limit, self._cooldown = limit, cooldown
-        self._peak: float | None = None
-        self._until: float | None = None  # open of the first bar that may trade again
-        self._reason = ""
+        self.peak: float | None = None
+        self.until: float | None = None  # open of the first bar that may trade again
+        self.reason = ""
 
     def judge(self, situation: Situation) -> RiskVerdict:
         """Sell everything during the cool-down."""
-        if self._peak is not None:
-            self._peak = rebased(self._peak, situation.value, situation.flow)
-        if self._until is not None and situation.time >= self._until:
-            self._until, self._peak = None, None
-        if self._until is None:
-            self._peak = max(situation.value, self._peak or situation.value)
-            if situation.value <= self._peak * (1.0 - self._limit) and self._peak > 0.0:
-                self._until = situation.time + self._cooldown
-                fall = short_percent(1.0 - situation.value / self._peak)
-                self._reason = (
-                    f"drawdown stop: {fall} below the highest value, {self._peak:,.2f}; nothing is "
-                    f"bought until {format_time(math.ceil(self._until))}"
+        if self.peak is not None:
+            self.peak = rebased(self.peak, situation.value, situation.flow)
+        if self.until is not None and situation.time >= self.until:
+            self.until, self.peak = None, None
+        if self.until is None:
+            self.peak = max(situation.value, self.peak or situation.value)
+            if situation.value <= self.peak * (1.0 - self._limit) and self.peak > 0.0:
+                self.until = situation.time + self._cooldown
+                fall = short_percent(1.0 - situation.value / self.peak)
+                self.reason = (
+                    f"drawdown stop: {fall} below the highest value, {self.peak:,.2f}; nothing is "
+                    f"bought until {format_time(math.ceil(self.until))}"
                 )
-        return (
-            FREE
-            if self._until is None
-            else RiskVerdict(sell_all=True, buys=False, reasons=(self._reason,))
-        )
-
-    def state(self) -> dict[str, Any]:
-        """Return peak, end of the cool-down, and the reason."""
-        return {"peak": self._peak, "until": self._until, "reason": self._reason}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`."""
-        self._peak, self._until, self._reason = state["peak"], state["until"], state["reason"]
+        return FREE if self.until is None else _sell_all(self.reason)
 
 
 class DailyLossLimit(RiskRule):
@@ -174,6 +160,7 @@ class DailyLossLimit(RiskRule):
     """
 
     name = "daily-loss"
+    remembered = ("day", "base", "last", "reason")
 
     def __init__(self, limit: float) -> None:
         self.words = (
@@ -181,42 +168,29 @@ class DailyLossLimit(RiskRule):
             "until the next day"
         )
         self._limit = limit
-        self._day: int | None = None
-        self._base, self._last = 0.0, 0.0  # the day's initial value; the last value
-        self._reason = ""  # why trading is stopped today
+        self.day: int | None = None
+        self.base, self.last = 0.0, 0.0  # the day's initial value; the last value
+        self.reason = ""  # why trading is stopped today
 
     def judge(self, situation: Situation) -> RiskVerdict:
         """Sell everything for the rest of the day."""
         day = situation.time // DAY
-        if day != self._day:
-            self._base = situation.value if self._day is None else self._last
-            self._day, self._reason = day, ""
-        self._base = rebased(self._base, situation.value, situation.flow)
-        self._last = situation.value
+        if day != self.day:
+            self.base = situation.value if self.day is None else self.last
+            self.day, self.reason = day, ""
+        self.base = rebased(self.base, situation.value, situation.flow)
+        self.last = situation.value
         if (
-            not self._reason
-            and situation.value <= self._base * (1.0 - self._limit)
-            and self._base > 0.0
+            not self.reason
+            and situation.value <= self.base * (1.0 - self._limit)
+            and self.base > 0.0
         ):
-            lost = short_percent(1.0 - situation.value / self._base)
-            self._reason = (
-                f"daily loss limit: {lost} of {self._base:,.2f} lost on "
+            lost = short_percent(1.0 - situation.value / self.base)
+            self.reason = (
+                f"daily loss limit: {lost} of {self.base:,.2f} lost on "
                 f"{format_time(day * DAY)[:10]}; nothing is bought until the next day (UTC)"
             )
-        return (
-            RiskVerdict(sell_all=True, buys=False, reasons=(self._reason,))
-            if self._reason
-            else FREE
-        )
-
-    def state(self) -> dict[str, Any]:
-        """Return the day, its initial value, the last value, and the reason."""
-        return {"day": self._day, "base": self._base, "last": self._last, "reason": self._reason}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`."""
-        self._day, self._base, self._last = state["day"], state["base"], state["last"]
-        self._reason = state["reason"]
+        return _sell_all(self.reason) if self.reason else FREE
 
 
 class OrderLimit(RiskRule):
@@ -324,6 +298,10 @@ class RiskRules:
         for rule in self._rules:
             if rule.name in state:
                 rule.restore(state[rule.name])
+
+
+def _sell_all(reason: str) -> RiskVerdict:
+    return RiskVerdict(sell_all=True, buys=False, reasons=(reason,))
 
 
 def _rules(limits: RiskLimits) -> list[RiskRule]:

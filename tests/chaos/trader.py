@@ -138,7 +138,8 @@ def trade(folder: Path, bars: Bars, url: str, start: float, speed: float, began:
 
     def make_session() -> LiveSession:
         return LiveSession(
-            TraderOptions(slot=SLOT, broker="alpaca", feed="recorded", max_delay=float(STEP)),
+            SLOT,
+            TraderOptions(broker="alpaca", feed="recorded", max_delay=float(STEP)),
             Registry(folder),
             make_broker=make_broker,
             make_feed=lambda _bundle: RecordedFeed(bars),

@@ -13,41 +13,24 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import ipaddress
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import ROUND_DOWN, Decimal
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from typing import Any
 
-import requests
-from requests.adapters import HTTPAdapter
-
+from deploy.trading.brokers.alpaca_api import PAPER_URL, PaperApi, Refused
 from deploy.trading.brokers.base import AccountState, Broker, Fill, Order
 from envs.crypto.params import Instruments
-from envs.support.errors import InputError, RunError, TryAgainLater
-from envs.support.invocation import install_extra
+from envs.support.errors import TryAgainLater
 
-PAPER_URL = "https://paper-api.alpaca.markets"
 SMALLEST_BUY = Decimal(10)  # USD; Alpaca rejects crypto buys below
 CENT = Decimal("0.01")
 NINE_DIGITS = Decimal("1e-9")  # Alpaca's finest step; for assets that it does not trade
 LONGEST_ID = 128  # characters of a client id; Alpaca rejects longer ones
 FINAL = frozenset({"filled", "canceled", "expired", "rejected", "done_for_day", "replaced"})
-LONGEST_PAUSE = 15.0
 LOOKS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # seconds before further lookups of an unlisted order
-Result = TypeVar("Result")
-
-
-class Refused(RunError):
-    """Alpaca refused a request: status and message."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(f"Alpaca answers {status}: {message}")
-        self.status, self.message = status, message
 
 
 @dataclass(frozen=True)
@@ -82,7 +65,7 @@ class Record:
         moment = found.get("filled_at") or found.get("updated_at") or found["submitted_at"]
         filled = Decimal(found.get("filled_qty") or "0")
         price = Decimal(found["filled_avg_price"]) if filled else Decimal(0)
-        return cls(str(found["id"]), str(found["status"]), filled, price, int(_epoch(moment)))
+        return cls(str(found["id"]), str(found["status"]), filled, price, int(_seconds(moment)))
 
 
 @dataclass
@@ -120,25 +103,13 @@ class AlpacaBroker(Broker):
         url: str = PAPER_URL,
         patience: float = 60.0,
         timeout: float = 10.0,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        check_url(url)
-        try:
-            from alpaca.trading.client import TradingClient
-        except ImportError:
-            raise InputError(
-                f"--broker alpaca needs alpaca-py: {install_extra('alpaca')}"
-            ) from None
+        api = PaperApi(key, secret, url=url, patience=patience, timeout=timeout, sleep=sleep)
+        self._client, self._ask = api.client, api.ask
         self._symbols = dict(symbols)
         self._fee = Decimal(str(fee))
         self._patience, self._sleep = patience, sleep
-        self._client: Any = TradingClient(
-            key, secret, paper=True, raw_data=True, url_override=url.rstrip("/")
-        )
-        # alpaca-py has no timeouts and repeats a POST; here requests time out and `_ask` repeats.
-        self._client._retry = 0
-        for scheme in ("https://", "http://"):
-            self._client._session.mount(scheme, _Timely(timeout))
         self.venue_account = self._ask(
             "the account", lambda: str(self._client.get_account()["account_number"])
         )
@@ -226,7 +197,7 @@ class AlpacaBroker(Broker):
     def clock_skew(self) -> float:
         """Return the seconds that Alpaca's clock is ahead, to within half an answer's time."""
         before = time.time()
-        moment = self._ask("the clock", lambda: _epoch(self._client.get_clock()["timestamp"]))
+        moment = self._ask("the clock", lambda: _seconds(self._client.get_clock()["timestamp"]))
         return moment - (before + time.time()) / 2
 
     # ---- orders ----
@@ -376,45 +347,6 @@ class AlpacaBroker(Broker):
         found = self._ask("the assets", read)
         return {symbol: found.get(symbol, Asset()) for symbol in self._symbols.values()}
 
-    def _ask(
-        self,
-        what: str,
-        call: Callable[[], Result],
-        *,
-        arrived: Callable[[], Result | None] | None = None,
-        patience: float | None = None,
-    ) -> Result:
-        """Return the answer to a request; repeat it while the server is busy or out of reach.
-
-        Args:
-            what: subject of the request, for messages.
-            call: sends the request.
-            arrived: for a request that must not be executed twice: its result if it was executed
-                without an answer.
-            patience: seconds, by default the broker's.
-
-        Raises:
-            Refused: the server refuses the request.
-            TryAgainLater: no answer within `patience` seconds.
-        """
-        patience = self._patience if patience is None else patience
-        began, pause = time.monotonic(), 0.25
-        while True:
-            try:
-                return _answer(call)
-            except _Away as away:
-                if time.monotonic() - began >= patience:
-                    raise TryAgainLater(f"Alpaca does not answer about {what}: {away}") from None
-                self._sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
-            with contextlib.suppress(TryAgainLater):  # still out of reach: the loop checks the time
-                if arrived is not None and (found := arrived()) is not None:
-                    return found
-
-
-class _Away(Exception):
-    """No answer, or one that asks to retry later."""
-
 
 def venue_id(client_id: str) -> str:
     """Return the client id for Alpaca: the same, or a prefix with a hash if it is too long."""
@@ -424,74 +356,6 @@ def venue_id(client_id: str) -> str:
     return f"{client_id[: LONGEST_ID - len(digest) - 1]}-{digest}"
 
 
-def _answer(call: Callable[[], Result]) -> Result:
-    from alpaca.common.exceptions import APIError
-
-    try:
-        return call()
-    except APIError as error:
-        status = int(error.status_code or 0)
-        try:
-            message = str(json.loads(str(error))["message"])
-        except (ValueError, KeyError, TypeError):
-            message = f"status {status}"
-        if status == 429 or status >= 500:
-            raise _Away(message) from None
-        if status == 401 or (status == 403 and "forbidden" in message.lower()):
-            raise InputError(
-                f"Alpaca refuses the keys ({message.rstrip('.')}): APCA_API_KEY_ID and "
-                "APCA_API_SECRET_KEY must be those of a paper account"
-            ) from None
-        raise Refused(status, message) from None
-    except requests.RequestException as error:
-        raise _Away(type(error).__name__) from None
-    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
-        raise _Away(f"its answer cannot be read ({type(error).__name__})") from None
-
-
-class _Timely(HTTPAdapter):
-    """Sets a timeout for every request."""
-
-    def __init__(self, timeout: float) -> None:
-        super().__init__()
-        self._timeout = timeout
-
-    def send(
-        self, request: requests.PreparedRequest, *arguments: Any, **keywords: Any
-    ) -> requests.Response:
-        keywords["timeout"] = keywords.get("timeout") or self._timeout
-        return super().send(request, *arguments, **keywords)
-
-
-def check_url(url: str) -> None:
-    """Raise InputError for every host except Alpaca's paper host (https) and this machine."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    try:
-        own = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        own = host == "localhost"
-    paper = (
-        parts.scheme == "https"
-        and host == urlsplit(PAPER_URL).hostname
-        and parts.port in (None, 443)
-    )
-    if (
-        parts.username
-        or parts.password
-        or not (paper or (own and parts.scheme in ("http", "https")))
-    ):
-        raise InputError(
-            f"--url {url!r} is refused: only {PAPER_URL} and this machine may be traded on"
-        )
-
-
-def _epoch(text: str) -> float:
-    """Return seconds since the epoch of Alpaca's timestamps, which may have nanoseconds."""
-    head, dot, rest = text.replace("Z", "+00:00").partition(".")
-    if dot:
-        digits = len(rest) - len(rest.lstrip("0123456789"))
-        text = f"{head}.{rest[:digits][:6]:0<6}{rest[digits:]}"
-    else:
-        text = head
+def _seconds(text: str) -> float:
+    """Return a timestamp of Alpaca as seconds since the epoch."""
     return datetime.fromisoformat(text).timestamp()

@@ -15,7 +15,8 @@ from deploy.trading.closed_bar import ClosedBar
 from deploy.trading.flows import Flow
 from deploy.trading.live.records import AccountBar, AccountKind, AccountRecord, Changes, OrderLine
 from deploy.trading.paper_trader import Entry, PaperTrader
-from deploy.trading.risk import Conditions, RiskLimits
+from deploy.trading.risk import Conditions
+from deploy.trading.risk_limits import RiskLimits
 from envs.crypto.data.bars import Bars
 
 
@@ -35,7 +36,7 @@ class TradingAccount:
         broker: Broker,
         *,
         limits: RiskLimits,
-        any_account: bool = True,
+        any_account: bool,
     ) -> None:
         # Client ids of orders begin with the slot and, except for its own account, with the name.
         self._prefix = slot if name == SLOT_ACCOUNT else f"{slot}.{name}"

@@ -19,9 +19,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.promotion.bootstrap import block_length, bootstrap_means
+from deploy.promotion.bootstrap import block_length, bootstrap_means, summed
 from deploy.registry.bundle_files import finite
 from envs.crypto.data.timeframe import DAY, bar_seconds, bars_per_year
+from envs.crypto.scoring.metrics import log_returns
 
 Array = NDArray[np.float64]
 Outcome = Literal["too early", "undecided", "better", "worse"]
@@ -30,7 +31,6 @@ WORSE = 0.05  # of each comparison
 FIRST_DAYS = 14
 POINTS = 500  # resampled differences: longer records are summed over several bars
 FEWEST_DRAWS, MOST_DRAWS = 5_000, 50_000
-FLOOR = 1e-12  # of a value ratio, so that a total loss has a logarithm
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def compare(
         done = len(champion_returns) * bar_seconds(timeframe) // DAY
         return Comparison("too early", f"{done} of {FIRST_DAYS} days: too early to compare")
     bars = days * DAY // bar_seconds(timeframe)
-    gained = _log(challenger_returns[:bars]) - _log(champion_returns[:bars])
+    gained = log_returns(challenger_returns[:bars]) - log_returns(champion_returns[:bars])
     level = arena_level(looks_taken)
     p, p_worse = _p_values(gained, level, seed)
     outcome: Outcome = "better" if p <= level else "worse" if p_worse <= WORSE else "undecided"
@@ -137,8 +137,7 @@ def _p_values(gained: Array, level: float, seed: int) -> tuple[float, float]:
         level: smallest p-value that must be resolved.
         seed: of the bootstrap.
     """
-    step = math.ceil(gained.size / POINTS)
-    points = gained[gained.size % step :].reshape(-1, step).sum(axis=1)
+    points = summed(gained, math.ceil(gained.size / POINTS))
     mean = float(np.mean(points))
     draws = min(max(FEWEST_DRAWS, math.ceil(4.0 / level)), MOST_DRAWS)
     smallest = 1.0 / (draws + 1)
@@ -147,7 +146,3 @@ def _p_values(gained: Array, level: float, seed: int) -> tuple[float, float]:
     luck = bootstrap_means(points, block_length(points), draws, np.random.default_rng(seed)) - mean
     above, below = (int(np.count_nonzero(side)) for side in (luck >= mean, luck <= mean))
     return (1 + above) * smallest, (1 + below) * smallest
-
-
-def _log(returns: Array) -> Array:
-    return np.asarray(np.log(np.maximum(1.0 + returns, FLOOR)))

@@ -16,13 +16,7 @@ from deploy.market.scoring import bars_of, bootstrap_seed, score_bundle
 from deploy.registry.models import SLOT_ACCOUNT
 from deploy.registry.registry import Registry
 from deploy.trading.live.benchmarks import EQUAL_WEIGHT
-from deploy.trading.live.monitor_statistics import (
-    DEFAULT,
-    FEWEST_SCORED,
-    judge_record,
-    look_number,
-    track,
-)
+from deploy.trading.live.monitor_statistics import FEWEST_SCORED, judge_record, look_number, track
 from deploy.trading.live.returns import Array, Span, paired_returns, since_present_bundle
 from deploy.trading.live.store import TraderStore
 from envs.crypto.data.timeframe import bars_per_day
@@ -120,16 +114,15 @@ class Monitor:
         if len(returns[SLOT_ACCOUNT]) < bars_per_day(bundle.manifest.timeframe):
             return state, []
         tracking = track(returns[SLOT_ACCOUNT], returns[self._simulator], bundle.manifest.timeframe)
-        off = tracking.error > DEFAULT.tracking_error or abs(tracking.gap) > DEFAULT.tracking_gap
         told: list[Told] = []
-        if off != state.get("strays", False):
-            words = "strays from" if off else "follows again"
+        if tracking.off != state.get("strays", False):
+            words = "strays from" if tracking.off else "follows again"
             text = (
                 f"the account {words} the simulator: tracking error {tracking.error:.1%} a year, "
                 f"gap {tracking.gap:+.2%}"
             )
-            told.append(("alert" if off else "monitor", text))
-        return state | {"strays": off, "tracking": asdict(tracking)}, told
+            told.append(("alert" if tracking.off else "monitor", text))
+        return state | {"strays": tracking.off, "tracking": asdict(tracking)}, told
 
     def _react(self, text: str) -> list[Told]:
         """React to an account that trades worse than scored."""

@@ -31,38 +31,20 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.promotion.bootstrap import block_length, bootstrap_means, bootstrap_samples
+from deploy.promotion.bootstrap import block_length, bootstrap_means, bootstrap_samples, summed
 from deploy.registry.bundle_files import finite
 from envs.crypto.data.timeframe import DAY, bar_seconds, bars_per_year
-from envs.crypto.scoring.metrics import max_drawdown
+from envs.crypto.scoring.metrics import log_returns, max_drawdown
 
 Array = NDArray[np.float64]
 MonitorVerdict = Literal["too early", "as scored", "worse than scored", "tracking off"]
+ALPHA = 0.05  # chance of a false alarm about edge or drawdown, over all looks together
+MINIMUM_DAYS, MINIMUM_BARS = 7, 100  # no verdict before both
+TRACKING_ERROR = 0.05  # annualised standard deviation of account minus simulator
+TRACKING_GAP = 0.02  # how far their values may drift apart, a fraction
+DRAWS = 5_000  # resamples per question
 MEAN_POINTS, PATH_POINTS = 500, 1_000  # resampled points: longer records are summed over bars
-FLOOR = 1e-12  # of a value ratio, so that a total loss has a logarithm
 FEWEST_SCORED = 32  # bars of the hold-out
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of the monitor; shares are fractions.
-
-    alpha: chance of a false alarm about edge or drawdown, over all looks together.
-    minimum_days, minimum_bars: no verdict before both.
-    tracking_error: annualised standard deviation of account minus simulator.
-    tracking_gap: how far their values may drift apart.
-    draws: resamples per question.
-    """
-
-    alpha: float = 0.05
-    minimum_days: float = 7.0
-    minimum_bars: int = 100
-    tracking_error: float = 0.05
-    tracking_gap: float = 0.02
-    draws: int = 5_000
-
-
-DEFAULT = Limits()
 
 
 @dataclass(frozen=True)
@@ -79,6 +61,11 @@ class Tracking:
     worst: float
     worst_bar: int
     bars: int
+
+    @property
+    def off(self) -> bool:
+        """Whether the account strays from the simulator."""
+        return self.error > TRACKING_ERROR or abs(self.gap) > TRACKING_GAP
 
 
 @dataclass(frozen=True)
@@ -129,17 +116,17 @@ class MonitorReport:
         return content
 
 
-def first_look(timeframe: str, limits: Limits = DEFAULT) -> int:
+def first_look(timeframe: str) -> int:
     """Return the number of bars that a verdict needs."""
-    return max(math.ceil(limits.minimum_days * DAY / bar_seconds(timeframe)), limits.minimum_bars)
+    return max(math.ceil(MINIMUM_DAYS * DAY / bar_seconds(timeframe)), MINIMUM_BARS)
 
 
-def look_number(bars: int, timeframe: str, limits: Limits = DEFAULT) -> int:
+def look_number(bars: int, timeframe: str) -> int:
     """Return how many looks are due after so many bars; 0 before the first.
 
     `judge_record` need only be called again when this has increased.
     """
-    return (bars // first_look(timeframe, limits)).bit_length()
+    return (bars // first_look(timeframe)).bit_length()
 
 
 def track(account: Array, simulator: Array, timeframe: str) -> Tracking:
@@ -150,7 +137,7 @@ def track(account: Array, simulator: Array, timeframe: str) -> Tracking:
         error=float(np.std(difference, ddof=1)) * math.sqrt(bars_per_year(timeframe))
         if len(difference) > 1
         else 0.0,
-        gap=math.expm1(float(np.sum(_log(account) - _log(simulator)))),
+        gap=math.expm1(float(np.sum(log_returns(account) - log_returns(simulator)))),
         worst=float(difference[worst]),
         worst_bar=worst,
         bars=len(difference),
@@ -166,7 +153,7 @@ def judge_record(
     timeframe: str,
     *,
     seed: int,
-    limits: Limits = DEFAULT,
+    draws: int = DRAWS,
 ) -> MonitorReport:
     """Judge a live record of simple returns per bar, (n,), since the present bundle trades.
 
@@ -180,7 +167,7 @@ def judge_record(
         scored_equal_weight: (m,), those of equal weight.
         timeframe: of the bars.
         seed: of the bootstrap, so that the same record gets the same verdict.
-        limits: levels and tolerances.
+        draws: resamples per question.
 
     Raises:
         ValueError: records do not match, or the hold-out is too short.
@@ -197,25 +184,21 @@ def judge_record(
         raise ValueError(
             f"{len(scored)} scored bars are too few to compare with; {FEWEST_SCORED} are needed"
         )
-    first = first_look(timeframe, limits)
-    look = look_number(count, timeframe, limits)
+    first, look = first_look(timeframe), look_number(count, timeframe)
     if look == 0:
-        return MonitorReport(
-            "too early",
-            f"{count:,} of {first:,} bars: too early for a verdict",
-            count,
-            first,
-            first,
-        )
+        text = f"{count:,} of {first:,} bars: too early for a verdict"
+        return MonitorReport("too early", text, count, first, first)
+    # Look k is due at first * 2^(k-1) bars; later bars wait for the next look.
     judged = first << (look - 1)
-    level = limits.alpha / (2.0 * look * (look + 1))
+    # alpha/(k(k+1)) sums to alpha over all looks; half each for the edge and the drawdown.
+    level = ALPHA / (2.0 * look * (look + 1))
     rng = np.random.default_rng([seed, look])
     live, equal = returns[:judged], equal_weight[:judged]
-    edge = _compare_means(live - equal, scored - scored_equal_weight, limits.draws, rng)
-    plain = _compare_means(live, scored, limits.draws, rng)
-    drawdown = _compare_drawdowns(live, scored, limits.draws, rng)
+    edge = _compare_means(live - equal, scored - scored_equal_weight, draws, rng)
+    plain = _compare_means(live, scored, draws, rng)
+    drawdown = _compare_drawdowns(live, scored, draws, rng)
     tracking = None if simulator is None else track(returns, simulator, timeframe)
-    verdict, text = _verdict(edge, drawdown, tracking, level, timeframe, limits)
+    verdict, text = _verdict(edge, drawdown, tracking, level, timeframe)
     return MonitorReport(
         verdict,
         text,
@@ -238,16 +221,13 @@ def _verdict(
     tracking: Tracking | None,
     level: float,
     timeframe: str,
-    limits: Limits,
 ) -> tuple[MonitorVerdict, str]:
     """Return verdict and sentence; bad tracking comes first, as it hides the policy's results."""
-    if tracking is not None and (
-        tracking.error > limits.tracking_error or abs(tracking.gap) > limits.tracking_gap
-    ):
+    if tracking is not None and tracking.off:
         return "tracking off", (
             f"the account and the simulator differ by {tracking.error:.2%} a year "
-            f"(limit {limits.tracking_error:.2%}) and have drifted {tracking.gap:+.2%} apart "
-            f"(limit {limits.tracking_gap:.2%})"
+            f"(limit {TRACKING_ERROR:.2%}) and have drifted {tracking.gap:+.2%} apart "
+            f"(limit {TRACKING_GAP:.2%})"
         )
     annual = bars_per_year(timeframe)
     earned = (
@@ -279,7 +259,7 @@ def _compare_means(
 def _luck(values: Array, length: int, draws: int, rng: np.random.Generator) -> Array:
     """Return the sampling errors, (draws,), of the mean of resamples of `length` bars."""
     step = _step(values, length, MEAN_POINTS)
-    thin = _thinned(values, step) / step
+    thin = summed(values, step) / step
     means = bootstrap_means(thin, block_length(thin), draws, rng, length=max(1, length // step))
     return np.asarray(means - np.mean(thin))
 
@@ -289,8 +269,8 @@ def _compare_drawdowns(
 ) -> LiveStatistic:
     """Test whether the live drawdown is deeper than in resamples of the scored returns."""
     step = _step(scored, live.size, PATH_POINTS)
-    own, other = _thinned(_log(live), step), _thinned(_log(scored), step)
-    drift = step * _luck(_log(scored), scored.size, draws, rng)
+    own, other = summed(log_returns(live), step), summed(log_returns(scored), step)
+    drift = step * _luck(log_returns(scored), scored.size, draws, rng)
     found, done = np.empty(draws), 0
     for sample in bootstrap_samples(other, block_length(other), draws, rng, length=own.size):
         rows = slice(done, done + len(sample))
@@ -315,12 +295,3 @@ def _step(values: Array, length: int, points: int) -> int:
     The mean does not change by that, and drawdowns hardly do.
     """
     return max(1, min(length // points, values.size // FEWEST_SCORED))
-
-
-def _thinned(values: Array, step: int) -> Array:
-    """Return sums over `step` bars; a remainder at the beginning is dropped."""
-    return np.asarray(values[values.size % step :].reshape(-1, step).sum(axis=1))
-
-
-def _log(returns: Array) -> Array:
-    return np.asarray(np.log(np.maximum(1.0 + returns, FLOOR)))

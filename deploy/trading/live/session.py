@@ -41,6 +41,7 @@ from deploy.trading.live.monitor import Monitor, OnAlert
 from deploy.trading.live.records import (
     CHALLENGER,
     SHADOW,
+    AccountKind,
     AccountRecord,
     Changes,
     OrderLine,
@@ -49,7 +50,8 @@ from deploy.trading.live.records import (
 from deploy.trading.live.reports import note_day, note_risk, trade_text, transfer_events
 from deploy.trading.live.store import TraderStore
 from deploy.trading.paper_trader import Entry
-from deploy.trading.risk import Conditions, RiskLimits
+from deploy.trading.risk import Conditions
+from deploy.trading.risk_limits import RiskLimits
 from envs.crypto.data.bars import Bars
 from envs.crypto.data.timeframe import DAY, bar_seconds
 from envs.support.errors import InputError, RunError
@@ -63,7 +65,7 @@ STALE_BARS = 3  # data older than that many bars is an alert
 class TraderOptions:
     """How a slot is traded.
 
-    broker, feed: names, as the database stores them.
+    broker, feed: names, which the database stores.
     limits: risk rules of every account.
     any_account: accept an account whose value is far from what the bundle was trained with.
     max_delay: seconds after a bar's end in which its orders may be sent; default: a quarter bar.
@@ -71,9 +73,8 @@ class TraderOptions:
     on_alert: reaction to an account that trades worse than scored.
     """
 
-    slot: str
-    broker: str
-    feed: str
+    broker: str = "sim"
+    feed: str = "alpaca"
     limits: RiskLimits = field(default_factory=RiskLimits)
     any_account: bool = False
     max_delay: float | None = None
@@ -85,8 +86,9 @@ class LiveSession:
     """Trades a slot until it ends or an error occurs; a new session continues from the database.
 
     Args:
-        options: how the slot is traded.
-        registry: the registry that holds the slot.
+        slot: the slot.
+        options: how it is traded.
+        registry: the registry that holds it.
         make_broker: called once with the traded bundle.
         make_feed: called once with the traded bundle.
         clock: the market's time.
@@ -101,6 +103,7 @@ class LiveSession:
 
     def __init__(
         self,
+        slot: str,
         options: TraderOptions,
         registry: Registry,
         *,
@@ -112,12 +115,12 @@ class LiveSession:
     ) -> None:
         self._options, self._registry, self._clock, self._tell = options, registry, clock, tell
         self._supervisor = supervisor
-        self._slot, self._limits = options.slot, options.limits
-        self._store = TraderStore(registry.database)
-        champion = registry.require(options.slot).champion
-        assert champion is not None
-        kept = {one.name: one for one in self._store.accounts(self._slot) if one.retired is None}
+        self._slot, self._store = slot, TraderStore(registry.database)
+        kept = {one.name: one for one in self._store.accounts(slot) if one.retired is None}
+        # Continue with the bundle that holds the positions; a newer champion takes over at a bar.
         traded = kept[SLOT_ACCOUNT].bundle if SLOT_ACCOUNT in kept else None
+        champion = registry.require(slot).champion
+        assert champion is not None
         bundle = registry.bundle(traded or champion, Bundle)
         self._seconds = bar_seconds(bundle.manifest.timeframe)
         self._max_delay = self._seconds / 4 if options.max_delay is None else options.max_delay
@@ -128,7 +131,7 @@ class LiveSession:
                     f"{ticker}: {why}; promote a bundle without it, or trade with --broker sim"
                 )
         self._token = self._store.take_over(
-            self._slot,
+            slot,
             broker=options.broker,
             feed=options.feed,
             timeframe=bundle.manifest.timeframe,
@@ -140,32 +143,18 @@ class LiveSession:
         self._status = "starting"
         trader = self._heartbeat()
         self._state: dict[str, Any] = dict(trader.state)
-        self._own = TradingAccount(
-            self._slot,
-            SLOT_ACCOUNT,
-            SLOT_ACCOUNT,
-            bundle,
-            broker,
-            limits=self._limits,
-            any_account=options.any_account,
+        self._own = self._account(
+            SLOT_ACCOUNT, SLOT_ACCOUNT, bundle, broker, any_account=options.any_account
         )
         self._accounts = [self._own]  # the slot's own account stays the first
+        simulator = None
         if broker.immediate:
-            cash = broker.account().cash
-            self._accounts.append(
-                TradingAccount(
-                    self._slot,
-                    SHADOW,
-                    SHADOW,
-                    bundle,
-                    sim_broker(bundle, cash),
-                    limits=self._limits,
-                )
-            )
-        simulator = SHADOW if broker.immediate else None
+            simulator = SHADOW
+            virtual = sim_broker(bundle, broker.account().cash)
+            self._accounts.append(self._account(SHADOW, SHADOW, bundle, virtual))
         self._simulated = simulator or SLOT_ACCOUNT  # the account challengers are compared with
-        self._monitor = Monitor(self._slot, registry, self._store, options.on_alert, simulator)
-        self._arena = Arena(self._slot, registry, self._store, options.arena)
+        self._monitor = Monitor(slot, registry, self._store, options.on_alert, simulator)
+        self._arena = Arena(slot, registry, self._store, options.arena)
         self._accounts += map(self._challenger, self._arena.entrants(bundle))
         self._benchmarks = BenchmarkAccounts(kept)
         self._history = self._start(kept, trader)
@@ -377,8 +366,21 @@ class LiveSession:
                 )
 
     def _challenger(self, bundle: Bundle) -> TradingAccount:
-        name, broker = challenger_name(bundle), sim_broker(bundle)
-        return TradingAccount(self._slot, name, CHALLENGER, bundle, broker, limits=self._limits)
+        return self._account(challenger_name(bundle), CHALLENGER, bundle, sim_broker(bundle))
+
+    def _account(
+        self,
+        name: str,
+        kind: AccountKind,
+        bundle: Bundle,
+        broker: Broker,
+        *,
+        any_account: bool = True,
+    ) -> TradingAccount:
+        limits = self._options.limits
+        return TradingAccount(
+            self._slot, name, kind, bundle, broker, limits=limits, any_account=any_account
+        )
 
     def _retire(self, account: TradingAccount, why: str, changes: Changes) -> None:
         self._accounts.remove(account)

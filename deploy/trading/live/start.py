@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,17 +17,17 @@ from deploy.market.bundle import Bundle, format_time, parse_moment
 from deploy.market.scoring import bars_of, first_decision, in_order, unseen_window
 from deploy.promotion.findings import SYNTHETIC
 from deploy.registry.registry import Registry
-from deploy.trading.brokers.alpaca import PAPER_URL, AlpacaBroker
+from deploy.trading.brokers.alpaca import AlpacaBroker
+from deploy.trading.brokers.alpaca_api import PAPER_URL
 from deploy.trading.brokers.base import Broker
 from deploy.trading.brokers.sim import sim_broker
 from deploy.trading.feeds import Feed, LiveFeed, RecordedFeed
 from deploy.trading.live.clock import Clock, FastClock, LeapingClock
-from deploy.trading.live.monitor import OnAlert
 from deploy.trading.live.notify import NoticeKind, Notifier
 from deploy.trading.live.runner import ending_on_signals, keep_trading, only_one
 from deploy.trading.live.session import LiveSession, TraderOptions
 from deploy.trading.live.store import TraderStore
-from deploy.trading.risk import RiskLimits, RiskRules
+from deploy.trading.risk import RiskRules
 from envs.crypto.data.bars import Bars
 from envs.crypto.data.sources import AlpacaSource, CcxtSource, Source
 from envs.crypto.data.timeframe import bar_seconds
@@ -48,20 +48,14 @@ NOTICES: Mapping[str, NoticeKind] = {
 
 
 @dataclass(frozen=True)
-class LiveFlags:
+class LiveFlags(TraderOptions):
     """What a user asked for; see `sweepd trade --help`."""
 
-    feed: str = "alpaca"
-    broker: str = "sim"
     url: str | None = None
     speed: float = 0.0
-    arena: int = 0
-    on_alert: OnAlert = "alert"
-    limits: RiskLimits = field(default_factory=RiskLimits)
     data_dir: Path | None = None
     since: str | None = None
     cash: float | None = None
-    any_account: bool = False
 
 
 def trade_live(slot: str | None, registry: Registry, flags: LiveFlags, console: Console) -> None:
@@ -79,31 +73,18 @@ def trade_live(slot: str | None, registry: Registry, flags: LiveFlags, console: 
     """
     found = registry.require(slot)
     assert found.champion is not None
+    name, stop = found.name, threading.Event()
     _check(flags)
-    stop = threading.Event()
 
     def say(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     bundle = registry.bundle(found.champion, Bundle)
-    recorded = _recorded_bars(registry, bundle, flags) if flags.feed == "recorded" else None
-    start = (
-        None if recorded is None else _first_moment(registry, found.name, bundle, recorded, flags)
-    )
-    options = TraderOptions(
-        slot=found.name,
-        broker=flags.broker,
-        feed=flags.feed,
-        limits=flags.limits,
-        any_account=flags.any_account,
-        arena=flags.arena,
-        on_alert=flags.on_alert,
-    )
+    parts = TraderParts(name, registry, flags, bundle, say, stop)
     if bundle.manifest.data.synthetic:
         say(SYNTHETIC)
     for words in RiskRules(flags.limits).words:
         say(f"risk rule: {words}")
-
     notifier = Notifier.from_environment(os.environ, say)
     if notifier.words:
         say(f"notifications: {notifier.words}")
@@ -111,100 +92,164 @@ def trade_live(slot: str | None, registry: Registry, flags: LiveFlags, console: 
     def tell(kind: str, text: str) -> None:
         say(f"{kind}: {text}")
         if kind in NOTICES:
-            notifier.notify(NOTICES[kind], f"sweepd {found.name}: {kind}", text)
+            notifier.notify(NOTICES[kind], f"sweepd {name}: {kind}", text)
 
     def note(problem: str) -> None:
         with suppress(RunError):  # the database may be out of reach, too
-            TraderStore(registry.database).note(found.name, "trouble", problem)
-        notifier.notify(NOTICES["trouble"], f"sweepd {found.name}: trouble", problem)
+            TraderStore(registry.database).note(name, "trouble", problem)
+        notifier.notify(NOTICES["trouble"], f"sweepd {name}: trouble", problem)
 
     def make_session() -> LiveSession:
         return LiveSession(
-            options,
+            name,
+            flags,
             registry,
-            make_broker=lambda traded: make_broker(traded, flags, say, stop),
-            make_feed=lambda traded: make_feed(
-                traded, registry, flags, recorded, say, stop, slot=found.name
-            ),
-            clock=_clock(flags.speed, start, stop),
+            make_broker=parts.broker,
+            make_feed=parts.feed,
+            clock=parts.clock(),
             tell=tell,
             supervisor=Supervisor(),
         )
 
     try:
-        with only_one(registry.folder / "traders", found.name), ending_on_signals(stop):
+        with only_one(registry.folder / "traders", name), ending_on_signals(stop):
             keep_trading(make_session, stop, say, note)
     finally:
         notifier.close()
-    say(f"{found.name}: stopped; the same command continues from here")
+    say(f"{name}: stopped; the same command continues from here")
 
 
-def make_broker(
-    bundle: Bundle, flags: LiveFlags, say: Callable[[str], None], stop: threading.Event
-) -> Broker:
-    """Return the broker of the slot's account."""
-    if flags.broker == "sim":
-        return sim_broker(bundle, flags.cash)
-    symbols = _symbols(bundle, "alpaca", say)
-    key, secret = (os.environ.get(name, "") for name in ("APCA_API_KEY_ID", "APCA_API_SECRET_KEY"))
-    if not key or not secret:
-        raise InputError(
-            "--broker alpaca needs the keys of a paper account in APCA_API_KEY_ID and "
-            "APCA_API_SECRET_KEY"
+class TraderParts:
+    """Broker, feed and clock of a slot's sessions, as the command's flags ask for them.
+
+    Args:
+        slot: the slot.
+        registry: the registry that holds it.
+        flags: options of the command.
+        champion: the slot's champion, which defines where a replay of recorded bars starts.
+        say: receives messages for the terminal.
+        stop: ends all waiting when set.
+
+    Raises:
+        InputError: recorded bars cannot be read, or leave nothing to trade.
+    """
+
+    def __init__(
+        self,
+        slot: str,
+        registry: Registry,
+        flags: LiveFlags,
+        champion: Bundle,
+        say: Callable[[str], None],
+        stop: threading.Event,
+    ) -> None:
+        self._slot, self._registry, self._flags = slot, registry, flags
+        self._say, self._stop = say, stop
+        self._store = TraderStore(registry.database)
+        self._recorded: Bars | None = None
+        if flags.feed == "recorded":
+            self._recorded = bars_of(champion, self._folder(champion))
+            # Chosen once, so that sessions after an error continue the same market's time.
+            self._start = self._first_moment(champion, self._recorded)
+
+    def clock(self) -> Clock:
+        """Return a session's clock."""
+        if self._recorded is None:
+            return Clock(self._stop)
+        if self._flags.speed:
+            return FastClock(self._start, self._flags.speed, self._stop)
+        return LeapingClock(self._start, self._stop)
+
+    def broker(self, bundle: Bundle) -> Broker:
+        """Return the broker of the slot's account."""
+        if self._flags.broker == "sim":
+            return sim_broker(bundle, self._flags.cash)
+        symbols = self._symbols(bundle)
+        names = ("APCA_API_KEY_ID", "APCA_API_SECRET_KEY")
+        key, secret = (os.environ.get(name, "") for name in names)
+        if not key or not secret:
+            raise InputError(
+                "--broker alpaca needs the keys of a paper account in APCA_API_KEY_ID and "
+                "APCA_API_SECRET_KEY"
+            )
+        broker = AlpacaBroker(
+            symbols,
+            key=key,
+            secret=secret,
+            fee=bundle.account.fee,
+            url=self._flags.url or PAPER_URL,
+            sleep=self._stop.wait,
         )
-    broker = AlpacaBroker(
-        symbols,
-        key=key,
-        secret=secret,
-        fee=bundle.account.fee,
-        url=flags.url or PAPER_URL,
-        sleep=_waiting(stop),
-    )
-    skew = broker.clock_skew()
-    if abs(skew) > MOST_CLOCK_SKEW:
-        say(
-            f"Alpaca's clock is {skew:+.0f} s ahead of this machine's, so bars would be requested "
-            "at the wrong time: set this machine's clock"
-        )
-    return broker
+        skew = broker.clock_skew()
+        if abs(skew) > MOST_CLOCK_SKEW:
+            self._say(
+                f"Alpaca's clock is {skew:+.0f} s ahead of this machine's, so bars would be "
+                "requested at the wrong time: set this machine's clock"
+            )
+        return broker
 
-
-def make_feed(
-    bundle: Bundle,
-    registry: Registry,
-    flags: LiveFlags,
-    recorded: Bars | None,
-    say: Callable[[str], None],
-    stop: threading.Event,
-    *,
-    slot: str,
-) -> Feed:
-    """Return the source of the slot's bars."""
-    manifest = bundle.manifest
-    tickers, timeframe = manifest.tickers, manifest.timeframe
-    if recorded is not None:
-        return RecordedFeed(in_order(recorded, bundle))
-    sleep = _waiting(stop)
-    if flags.feed == "folder":
-        return LiveFeed.of_folder(
-            _folder(registry, bundle, flags), tickers, timeframe, say=say, sleep=sleep
+    def feed(self, bundle: Bundle) -> Feed:
+        """Return the source of the slot's bars."""
+        if self._recorded is not None:
+            return RecordedFeed(in_order(self._recorded, bundle))
+        say, sleep, name = self._say, self._stop.wait, self._flags.feed
+        tickers, timeframe = bundle.manifest.tickers, bundle.manifest.timeframe
+        if name == "folder":
+            folder = self._folder(bundle)
+            return LiveFeed.of_folder(folder, tickers, timeframe, say=say, sleep=sleep)
+        source: Source
+        symbols: Mapping[str, str] = {}
+        if name == "alpaca":
+            source, symbols = AlpacaSource(sleep=sleep, notice=say), self._symbols(bundle)
+        else:
+            source = CcxtSource(name, sleep=sleep, notice=say)
+        trader = self._store.trader(self._slot)
+        begun = trader is not None and trader.feed == name
+        return LiveFeed.of_source(
+            source, tickers, timeframe, symbols=symbols, say=say, sleep=sleep, begun=begun
         )
-    source: Source
-    begun = any(
-        trader.feed == flags.feed
-        for trader in TraderStore(registry.database).traders()
-        if trader.slot == slot
-    )
-    if flags.feed == "alpaca":
-        source, symbols = AlpacaSource(sleep=sleep, notice=say), _symbols(bundle, "alpaca", say)
-    else:
-        source, symbols = CcxtSource(flags.feed, sleep=sleep, notice=say), {}
-    return LiveFeed.of_source(
-        source, tickers, timeframe, symbols=symbols, say=say, sleep=sleep, begun=begun
-    )
+
+    def _symbols(self, bundle: Bundle) -> Mapping[str, str]:
+        """Return Alpaca's symbols of the bundle's tickers; report different names."""
+        symbols = bundle.manifest.symbols.get("alpaca")
+        if symbols is None:
+            synthetic = "its market is synthetic; use --feed recorded"
+            unknown = "they were unknown when it was made"
+            why = synthetic if bundle.manifest.data.synthetic else unknown
+            raise InputError(f"bundle {bundle.name} has no symbols for alpaca: {why}")
+        others = [f"{ticker} as {symbol}" for ticker, symbol in symbols.items() if symbol != ticker]
+        if others:
+            self._say(f"traded symbols differ from the training data: {', '.join(others)}")
+        return symbols
+
+    def _folder(self, bundle: Bundle) -> Path:
+        folder = self._flags.data_dir or self._registry.data_dir(bundle.hash)
+        if folder is None:
+            raise InputError(
+                f"--data-dir is needed with --feed {self._flags.feed}: name the folder of bars"
+            )
+        return folder
+
+    def _first_moment(self, bundle: Bundle, bars: Bars) -> float:
+        """Return the start of a replay: where the slot stopped, --from, or the first unseen bar."""
+        trader = self._store.trader(self._slot)
+        if trader is not None and trader.last_bar is not None:
+            return float(trader.last_bar + bar_seconds(bars.timeframe))
+        if self._flags.since is not None:
+            first = int(np.searchsorted(bars.time, parse_moment(self._flags.since, "--from")))
+        else:
+            unseen = unseen_window(bars, bundle.last_seen, first_decision(bundle))
+            first = len(bars) if unseen is None else unseen[0]
+        if first >= len(bars):
+            raise InputError(
+                f"the data ends at {format_time(int(bars.time[-1]))} and leaves nothing to trade; "
+                "give newer bars with --data-dir, or an earlier --from"
+            )
+        return float(bars.time[first])
 
 
 def _check(flags: LiveFlags) -> None:
+    """Refuse flags that contradict each other."""
     if flags.broker not in ("sim", "alpaca"):
         raise InputError(f"--broker {flags.broker}: it must be sim or alpaca")
     if flags.url is not None and flags.broker != "alpaca":
@@ -215,63 +260,3 @@ def _check(flags: LiveFlags) -> None:
         raise InputError(f"--speed and --from are for --feed recorded, not for --feed {flags.feed}")
     if not math.isfinite(flags.speed):
         raise InputError("--speed must be finite; 0 is as fast as possible")
-
-
-def _symbols(bundle: Bundle, venue: str, say: Callable[[str], None]) -> Mapping[str, str]:
-    """Return the venue's symbols of the bundle's tickers; report different names."""
-    symbols = bundle.manifest.symbols.get(venue)
-    if symbols is None:
-        synthetic = "its market is synthetic; use --feed recorded"
-        why = synthetic if bundle.manifest.data.synthetic else "they were unknown when it was made"
-        raise InputError(f"bundle {bundle.name} has no symbols for {venue}: {why}")
-    others = [f"{ticker} as {symbol}" for ticker, symbol in symbols.items() if symbol != ticker]
-    if others:
-        say(f"traded symbols differ from the training data: {', '.join(others)}")
-    return symbols
-
-
-def _folder(registry: Registry, bundle: Bundle, flags: LiveFlags) -> Path:
-    folder = flags.data_dir or registry.data_dir(bundle.hash)
-    if folder is None:
-        raise InputError(f"--data-dir is needed with --feed {flags.feed}: name the folder of bars")
-    return folder
-
-
-def _recorded_bars(registry: Registry, bundle: Bundle, flags: LiveFlags) -> Bars:
-    return bars_of(bundle, _folder(registry, bundle, flags))
-
-
-def _first_moment(
-    registry: Registry, slot: str, bundle: Bundle, bars: Bars, flags: LiveFlags
-) -> float:
-    """Return the start of a replay: where the slot stopped, --from, or the first unseen bar."""
-    seconds = bar_seconds(bars.timeframe)
-    trader = TraderStore(registry.database).trader(slot)
-    if trader is not None and trader.last_bar is not None:
-        return float(trader.last_bar + seconds)
-    if flags.since is not None:
-        first = int(np.searchsorted(bars.time, parse_moment(flags.since, "--from")))
-    else:
-        unseen = unseen_window(bars, bundle.last_seen, first_decision(bundle))
-        first = len(bars) if unseen is None else unseen[0]
-    if first >= len(bars):
-        raise InputError(
-            f"the data ends at {format_time(int(bars.time[-1]))} and leaves nothing to trade; give "
-            "newer bars with --data-dir, or an earlier --from"
-        )
-    return float(bars.time[first])
-
-
-def _waiting(stop: threading.Event) -> Callable[[float], None]:
-    """Return a sleep that ends when the trader should end."""
-
-    def wait(seconds: float) -> None:
-        stop.wait(seconds)
-
-    return wait
-
-
-def _clock(speed: float, start: float | None, stop: threading.Event) -> Clock:
-    if start is None:
-        return Clock(stop)
-    return FastClock(start, speed, stop) if speed else LeapingClock(start, stop)

@@ -59,7 +59,10 @@ class Busy(Exception):
 
 
 def retrying(
-    call: Callable[[], T], what: str, sleep: Callable[[float], None], notice: Callable[[str], None]
+    call: Callable[[], T],
+    what: str,
+    sleep: Callable[[float], object],
+    notice: Callable[[str], None],
 ) -> T:
     """Call until it does not raise Busy.
 
@@ -103,7 +106,7 @@ class AlpacaSource:
         url: str = ALPACA_URL,
         *,
         page_size: int = 10_000,
-        sleep: Callable[[float], None] = clock.sleep,
+        sleep: Callable[[float], object] = clock.sleep,
         notice: Callable[[str], None] = _ignore,
         now: Callable[[], float] = clock.time,
     ) -> None:
@@ -213,7 +216,7 @@ class CcxtSource:
         exchange_id: str,
         exchange: Any = None,
         *,
-        sleep: Callable[[float], None] = clock.sleep,
+        sleep: Callable[[float], object] = clock.sleep,
         notice: Callable[[str], None] = _ignore,
     ) -> None:
         try:

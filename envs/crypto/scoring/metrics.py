@@ -27,6 +27,7 @@ MINIMUM_TRADES = 30
 MINIMUM_EXPOSURE = 0.05
 ZERO_VARIANCE = "zero variance"
 NO_LOSS = "no losing bar"
+LOG_FLOOR = 1e-12  # of a value ratio
 ROUNDING = 1e-15  # rounding error of a ratio of two money values near 1
 
 
@@ -169,6 +170,11 @@ def information_ratio(returns: Array, benchmark: Array, per_year: float) -> floa
     return sharpe(returns - benchmark, per_year)
 
 
+def log_returns(returns: Array) -> Array:
+    """Return log(1 + r), with a floor so that a total loss has a finite logarithm."""
+    return np.asarray(np.log(np.maximum(1.0 + returns, LOG_FLOOR)))
+
+
 def excess_growth(returns: Array, benchmark: Array, per_year: float) -> float:
     """Return per_year · mean(ln(1 + r) - ln(1 + b)), the annual log growth over the benchmark's.
 
@@ -178,8 +184,7 @@ def excess_growth(returns: Array, benchmark: Array, per_year: float) -> float:
         return 0.0
     # Log growth, unlike the mean of simple returns, is what compounds: over a path it sums to the
     # log of the final value.
-    floor = 1e-12
-    grown = np.log(np.maximum(1.0 + returns, floor)) - np.log(np.maximum(1.0 + benchmark, floor))
+    grown = log_returns(returns) - log_returns(benchmark)
     return per_year * float(np.mean(grown))
 
 

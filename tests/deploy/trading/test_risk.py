@@ -18,15 +18,8 @@ from deploy.trading import risk
 from deploy.trading.brokers.sim import SimBroker
 from deploy.trading.closed_bar import ClosedBar
 from deploy.trading.paper_trader import Entry, PaperTrader
-from deploy.trading.risk import (
-    Conditions,
-    RiskLimits,
-    RiskRules,
-    RiskVerdict,
-    Situation,
-    parse_limits,
-    tightened,
-)
+from deploy.trading.risk import Conditions, RiskRules, RiskVerdict, Situation
+from deploy.trading.risk_limits import RiskLimits, parse_limits, tightened
 from envs.crypto.data.bars import Bars
 from envs.crypto.params import EnvParams, Instruments
 from envs.crypto.portfolio import Orders, Portfolio, Rules, fill_orders, plan_orders

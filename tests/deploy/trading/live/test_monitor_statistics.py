@@ -10,20 +10,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from deploy.trading.live.monitor_statistics import (
-    Limits,
-    first_look,
-    judge_record,
-    look_number,
-    track,
-)
+from deploy.trading.live.monitor_statistics import first_look, judge_record, look_number, track
 
 Array = NDArray[np.float64]
 HOURLY = "1h"
-QUICK = Limits(draws=800)
+QUICK = 800  # draws
 SCORED = 1_000
 RECORDS = 60
-TWO_LOOKS = Limits(draws=400)  # enough for the level of the second look
+TWO_LOOKS = 400  # draws, enough for the level of the second look
 
 
 def record(
@@ -44,17 +38,17 @@ def alarmed(
     looks: int,
     *,
     rough: float = 1.0,
-    limits: Limits = QUICK,
+    draws: int = QUICK,
 ) -> list[str]:
     """The verdicts of all looks at one live record."""
     rng = np.random.default_rng(seed)
     scored, scored_equal = record(rng, SCORED, scored_edge)
-    live, equal = record(rng, first_look(HOURLY, limits) << (looks - 1), edge, rough=rough)
+    live, equal = record(rng, first_look(HOURLY) << (looks - 1), edge, rough=rough)
     return [
         judge_record(
-            live[:end], equal[:end], None, scored, scored_equal, HOURLY, seed=seed, limits=limits
+            live[:end], equal[:end], None, scored, scored_equal, HOURLY, seed=seed, draws=draws
         ).verdict
-        for end in (first_look(HOURLY, limits) << look for look in range(looks))
+        for end in (first_look(HOURLY) << look for look in range(looks))
     ]
 
 
@@ -105,9 +99,8 @@ def test_between_two_looks_nothing_changes_but_tracking() -> None:
 def test_levels_of_all_looks_together_spend_alpha() -> None:
     rng = np.random.default_rng(2)
     scored, (live, equal) = record(rng, 500, 0.1), record(rng, 168 * 8, 0.1)
-    limits = Limits(draws=200)
     levels = [
-        judge_record(live[:end], equal[:end], None, *scored, HOURLY, seed=0, limits=limits).level
+        judge_record(live[:end], equal[:end], None, *scored, HOURLY, seed=0, draws=200).level
         for end in (168, 336, 672, 1344)
     ]
     assert levels == [0.05 / (2 * k * (k + 1)) for k in (1, 2, 3, 4)]
@@ -145,11 +138,8 @@ def test_the_statistic_is_the_same_on_both_sides() -> None:
 def test_only_a_low_mean_is_suspicious_and_a_fall_counts_from_the_start() -> None:
     rng = np.random.default_rng(9)
     (scored, scored_equal), (live, equal) = record(rng, 500, 0.0), record(rng, 168, 0.0)
-    limits = Limits(draws=500)
     low, high = (
-        judge_record(
-            live + move, equal, None, scored, scored_equal, HOURLY, seed=0, limits=limits
-        ).edge
+        judge_record(live + move, equal, None, scored, scored_equal, HOURLY, seed=0, draws=500).edge
         for move in (-0.003, 0.003)
     )
     assert low is not None
@@ -158,7 +148,7 @@ def test_only_a_low_mean_is_suspicious_and_a_fall_counts_from_the_start() -> Non
     assert high.p == 1.0
     falling = np.full(168, -0.001)  # its highest value is what it began with
     found = judge_record(
-        falling, equal, None, scored, scored_equal, HOURLY, seed=0, limits=limits
+        falling, equal, None, scored, scored_equal, HOURLY, seed=0, draws=500
     ).drawdown
     assert found is not None
     assert found.live == pytest.approx(1.0 - 0.999**168, rel=1e-12)
@@ -167,7 +157,7 @@ def test_only_a_low_mean_is_suspicious_and_a_fall_counts_from_the_start() -> Non
 def test_a_long_record_is_thinned_without_changing_its_means() -> None:
     rng = np.random.default_rng(4)
     (scored, scored_equal), (live, equal) = record(rng, 30_000, 0.05), record(rng, 2016 * 16, 0.05)
-    found = judge_record(live, equal, live, scored, scored_equal, "5m", seed=0, limits=QUICK)
+    found = judge_record(live, equal, live, scored, scored_equal, "5m", seed=0, draws=QUICK)
     assert found.judged == len(live)
     assert found.edge is not None
     assert found.edge.live == pytest.approx(np.mean(live - equal), rel=1e-12)
@@ -182,7 +172,7 @@ def test_a_long_record_is_thinned_without_changing_its_means() -> None:
 @pytest.mark.slow
 def test_false_alarms_stay_under_the_stated_share_over_all_looks() -> None:
     alarms = [
-        "worse than scored" in alarmed(seed, 0.1, 0.1, looks=2, limits=TWO_LOOKS)
+        "worse than scored" in alarmed(seed, 0.1, 0.1, looks=2, draws=TWO_LOOKS)
         for seed in range(RECORDS)
     ]
     assert np.mean(alarms) <= 0.05 + 2.0 * math.sqrt(0.05 * 0.95 / RECORDS)
@@ -193,7 +183,7 @@ def test_a_rougher_market_alone_is_no_lost_edge() -> None:
     for seed in range(30):
         rng = np.random.default_rng(seed)
         scored, live = record(rng, SCORED, 0.1), record(rng, 336, 0.1, rough=2.0)
-        found = judge_record(*live, None, *scored, HOURLY, seed=seed, limits=Limits(draws=200))
+        found = judge_record(*live, None, *scored, HOURLY, seed=seed, draws=200)
         assert found.edge is not None
         worse += found.edge.p <= 0.05
     assert worse <= 5  # of 30: about 2 are due
@@ -249,7 +239,7 @@ def test_an_account_that_leaves_the_simulator_is_seen(difference: object, verdic
     rng = np.random.default_rng(6)
     scored, (live, equal) = record(rng, 500, 0.1), record(rng, 168, 0.1)
     simulator = live - difference(168)  # type: ignore[operator]
-    found = judge_record(live, equal, simulator, *scored, HOURLY, seed=0, limits=QUICK)
+    found = judge_record(live, equal, simulator, *scored, HOURLY, seed=0, draws=QUICK)
     assert found.verdict == verdict
     assert ("simulator" in found.text) == (verdict == "tracking off")
 

@@ -20,7 +20,7 @@ from deploy.trading.live.hot_swap import problem_with
 from deploy.trading.live.records import SHADOW
 from deploy.trading.live.store import Replaced
 from deploy.trading.replay import replay
-from deploy.trading.risk import RiskLimits
+from deploy.trading.risk_limits import RiskLimits
 from envs.crypto.data.bars import Bars
 from envs.crypto.params import EnvParams
 from envs.support.errors import InputError, RunError

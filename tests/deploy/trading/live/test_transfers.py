@@ -20,7 +20,8 @@ from deploy.trading.flows import FEE_MARGIN, CostAllowance, Flow, growth, less_c
 from deploy.trading.live.records import SHADOW
 from deploy.trading.live.returns import paired_returns
 from deploy.trading.live.session import LiveSession
-from deploy.trading.risk import RiskLimits, RiskRules, Situation
+from deploy.trading.risk import RiskRules, Situation
+from deploy.trading.risk_limits import RiskLimits
 from deploy.trading.sub_accounts import SubAccounts
 from tests.deploy.alpaca_server import Exchange
 from tests.deploy.builders import ensemble_of

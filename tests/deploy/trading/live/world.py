@@ -142,11 +142,10 @@ class World:
         """A new process's session. changes: other options of the trader."""
         killer = killer or Killer()
         name = "sim" if self.exchange is None else "alpaca"
-        options = TraderOptions(
-            slot=self.slot, broker=name, feed="recorded", **(self.options | changes)
-        )
+        options = TraderOptions(broker=name, feed="recorded", **(self.options | changes))
         session_module.TraderStore = lambda database: KillableStore(database, killer)  # type: ignore
         return LiveSession(
+            self.slot,
             options,
             self.registry,
             make_broker=lambda bundle: self._broker(bundle, killer),
