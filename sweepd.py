@@ -44,6 +44,7 @@ def promote_best(handle: StudyHandle, console: Console) -> None:
     Runs in a separate process with low priority, whose output is printed as it arrives. A failure
     does not affect the exit code of training, and other workers are not slowed down.
     """
+    say = functools.partial(console.print, highlight=False, soft_wrap=True)
     again = f"to try again: sweepd promote --study-name {handle.name}"
     command, environment = _deployment(handle, "promote-after-study")
     environment |= {"COLUMNS": str(console.width), "TTY_INTERACTIVE": "0"}
@@ -61,24 +62,15 @@ def promote_best(handle: StudyHandle, console: Console) -> None:
             errors="replace",
         )
     except OSError as error:
-        console.print(
-            f"The best trial could not be evaluated ({error}); {again}",
-            style="yellow",
-            highlight=False,
-        )
+        say(f"The best trial could not be evaluated ({error}); {again}", style="yellow")
         return
     _lower_priority(process, 10)
     assert process.stdout is not None
     for line in process.stdout:
-        console.print(Text.from_ansi(line.rstrip("\n")), highlight=False, soft_wrap=True)
+        say(Text.from_ansi(line.rstrip("\n")))
     if process.wait() != 0:
         ended = f"ended with code {process.returncode}" if process.returncode > 0 else "was killed"
-        console.print(
-            f"The evaluation of the best trial {ended}; {again}",
-            style="yellow",
-            highlight=False,
-            soft_wrap=True,
-        )
+        say(f"The evaluation of the best trial {ended}; {again}", style="yellow")
 
 
 class BackgroundEvaluation:
@@ -223,8 +215,9 @@ def main() -> None:
         )
     else:
         return
-    Terminal(stderr=True).print("error: ", style="bold red", end="")
-    Terminal(stderr=True).print(hide_password(message), highlight=False, soft_wrap=True)
+    console = Terminal(stderr=True)
+    console.print("error: ", style="bold red", end="")
+    console.print_line(hide_password(message))
     sys.exit(code)
 
 

@@ -11,6 +11,8 @@ from deploy.registry.bundle_files import StoredBundle, read_bundle
 from deploy.registry.registry import Registry
 from envs.support.errors import InputError
 
+# Help of arguments that `load_reference` resolves.
+REFERENCE = "SLOT (its champion), SLOT@previous, SLOT@3, the beginning of a hash, or a folder."
 BUNDLE_KINDS: tuple[type[StoredBundle[Any]], ...] = (Bundle, GameBundle)
 
 

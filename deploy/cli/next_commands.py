@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from rich.console import Console
 from sqlalchemy.engine import make_url
 
 from deploy.cli.options import DEPLOYMENTS
@@ -18,13 +16,7 @@ from deploy.promotion.studies import FoundStudy, storage_url
 from deploy.registry.registry import Registry
 from envs.support.database_url import remove_password
 from envs.support.invocation import program
-
-
-class NextCommand(NamedTuple):
-    """A command line, and its purpose in a few words."""
-
-    line: str
-    what: str
+from envs.support.terminal import Terminal
 
 
 def next_commands(
@@ -32,8 +24,8 @@ def next_commands(
     study: FoundStudy,
     registry: Registry,
     champion: Sequence[tuple[str, str]],
-) -> list[NextCommand]:
-    """What a user may want to do after a promotion.
+) -> list[tuple[str, str]]:
+    """Return the commands that a user may want after a promotion, each with its purpose.
 
     Args:
         promotion: its outcome.
@@ -52,11 +44,11 @@ def next_commands(
         if registry.slot(promotion.slot).previous is not None:
             commands.append((f"rollback {slot}{where}", "bring the previous champion back"))
     commands += [
-        (f"promote{of_study}{where} --dry-run", "judge the candidates again"),
+        (f"promote{of_study}{where} --dry-run", "evaluate the candidates again"),
         (f"status{of_study}", "list the trials and the best parameters"),
         (f"dashboard{of_study}{where}", "show the study in a browser"),
     ]
-    return [NextCommand(f"{program()} {command}", what) for command, what in commands]
+    return [(f"{program()} {command}", what) for command, what in commands]
 
 
 def study_flags(study: FoundStudy) -> str:
@@ -81,15 +73,13 @@ def registry_flags(registry: Registry) -> str:
     return "".join(f" {shlex.quote(word)}" for word in words)
 
 
-def print_next(console: Console, commands: Sequence[NextCommand]) -> None:
+def print_next(console: Terminal, commands: Sequence[tuple[str, str]]) -> None:
     """Print each command on its own line, below its purpose.
 
     A long command is not wrapped, so that it can be copied. Nothing follows it on its line, because
     an interactive zsh takes `# comment` for arguments.
     """
     console.rule("Next", align="left")
-    for command in commands:
-        console.print(
-            f"{command.what}:", style="dim", highlight=False, markup=False, soft_wrap=True
-        )
-        console.print(command.line, highlight=False, markup=False, soft_wrap=True)
+    for command, what in commands:
+        console.print_line(f"{what}:", "dim")
+        console.print_line(command)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from deploy.cli.bundles import game_bundle, load_bundle, load_reference
+from deploy.cli.bundles import REFERENCE, game_bundle, load_bundle, load_reference
 from deploy.cli.options import RegistryFlags
 from envs.support.flags import takes_flags
 from envs.support.terminal import Terminal
@@ -19,11 +19,7 @@ def play_command(
     where: RegistryFlags,
     bundle: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[SLOT | BUNDLE]",
-            help="A slot (its champion), slot@previous, slot@3, the beginning of a hash, or a "
-            "bundle's folder. Default: the only champion.",
-        ),
+        typer.Argument(metavar="SLOT | BUNDLE", help=f"{REFERENCE} Default: the only champion."),
     ] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Games to play.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the games.")] = 0,
@@ -49,11 +45,11 @@ def play_command(
     if out is not None:
         with closing(Show(loaded, seed=seed, pictures=True)) as show:
             played = write_animation(show, episodes, out)
-        console.print(f"written: {out}", highlight=False, soft_wrap=True)
+        console.print_line(f"written: {out}")
     result = "no game has ended"
     if played:
         result = f"return {', '.join(f'{score:.5g}' for score in played)}"
     if len(played) > 1:
         result += f"; mean {sum(played) / len(played):.5g}"
     name = f"{loaded.name} on {loaded.manifest.game.name}"
-    console.print(f"{name}: {result}", highlight=False, soft_wrap=True)
+    console.print_line(f"{name}: {result}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from sqlalchemy.exc import SQLAlchemyError
 
 from deploy.cli.next_commands import next_commands, print_next
@@ -44,8 +44,8 @@ from envs.support.terminal import Terminal
 def promote_command(flags: PromoteFlags, where: RegistryFlags) -> None:
     """Evaluate a study's best trial, and make it champion of a slot if it meets every rule.
 
-    A market's trial is scored on the hold-out; a game's player plays a panel of new games. "No
-    candidate passes" is a normal result, which is explained; the exit code is 0.
+    A market's trial is scored on the hold-out; a game's player plays a panel of new games. The
+    exit code is 0 also if no candidate passes.
     """
     Supervisor().ready("judging the candidates")
     found = find_study(flags.study_name, storage_url(flags.storage), flags.runs_dir)
@@ -73,7 +73,7 @@ def after_study_command(
     promote_after_study(found, where.open(create=True), Terminal())
 
 
-def promote_after_study(found: FoundStudy, registry: Registry, console: Console) -> Promotion[Any]:
+def promote_after_study(found: FoundStudy, registry: Registry, console: Terminal) -> Promotion[Any]:
     """Promote a finished study's best candidate if it meets every rule.
 
     Verdict, report, a replay of a market's champion and the next commands are printed.
@@ -92,16 +92,14 @@ class PromotionTask(ABC):
 
     Attributes:
         promoter: judges the candidates.
+        view: returns the verdict as tables.
     """
 
     promoter: MarketPromoter | GamePromoter
+    view: Callable[[Any], RenderableType]
 
-    def __init__(self, study: FoundStudy, registry: Registry, console: Console) -> None:
+    def __init__(self, study: FoundStudy, registry: Registry, console: Terminal) -> None:
         self.study, self.registry, self.console = study, registry, console
-
-    @abstractmethod
-    def view(self, promotion: Any) -> RenderableType:
-        """Return the verdict as tables."""
 
     @abstractmethod
     def _write_report(self, promotion: Any, paths: list[Path]) -> None:
@@ -118,9 +116,9 @@ class PromotionTask(ABC):
             self._write_report(promotion, paths)
         except (OSError, InputError, RunError, SQLAlchemyError) as error:
             what = "The replay" if paths else "The report"
-            self._say(f"{what} could not be written: {error}", "yellow")
+            self.console.print_line(f"{what} could not be written: {error}", "yellow")
         if paths:
-            self._say("report: " + ", ".join(map(str, paths)))
+            self.console.print_line("report: " + ", ".join(map(str, paths)))
 
     def replay(self, promotion: Any) -> None:  # noqa: B027 (nothing to do for a game)
         """Replay the champion after a study; `publish` has recorded a game's player."""
@@ -132,17 +130,15 @@ class PromotionTask(ABC):
             self.console, next_commands(promotion, self.study, self.registry, champion)[:most]
         )
 
-    def _say(self, text: str, style: str = "") -> None:
-        self.console.print(text, style=style, highlight=False, soft_wrap=True)
-
 
 class MarketTask(PromotionTask):
     """A promotion of a market's policy."""
 
     promoter: MarketPromoter
+    view = staticmethod(market_view)
 
     def __init__(
-        self, found: FoundStudy, registry: Registry, console: Console, flags: PromoteFlags
+        self, found: FoundStudy, registry: Registry, console: Terminal, flags: PromoteFlags
     ) -> None:
         _refuse(flags, found, "markets", ("games",))
         study = market_study(found)
@@ -161,9 +157,6 @@ class MarketTask(PromotionTask):
             ),
             progress=_progress(console, flags),
         )
-
-    def view(self, promotion: MarketPromotion) -> RenderableType:
-        return market_view(promotion)
 
     def _write_report(self, promotion: MarketPromotion, paths: list[Path]) -> None:
         from deploy.market.report import write_report  # imports matplotlib
@@ -184,7 +177,9 @@ class MarketTask(PromotionTask):
         Errors are printed and do not change the decision.
         """
         if promotion.champion is None:
-            self._say(f"Nothing to replay: slot {promotion.slot} has no champion yet.")
+            self.console.print_line(
+                f"Nothing to replay: slot {promotion.slot} has no champion yet."
+            )
             return
         try:
             bundle = self.registry.bundle(promotion.champion, Bundle)
@@ -195,16 +190,19 @@ class MarketTask(PromotionTask):
             print_replay(self.console, result, write_replay(result, folder))
         except (InputError, RunError, OSError) as error:
             champion = short(promotion.champion)
-            self._say(f"The champion {champion} could not be replayed: {error}", "yellow")
+            self.console.print_line(
+                f"The champion {champion} could not be replayed: {error}", "yellow"
+            )
 
 
 class GameTask(PromotionTask):
     """A promotion of a game's player."""
 
     promoter: GamePromoter
+    view = staticmethod(game_view)
 
     def __init__(
-        self, found: FoundStudy, registry: Registry, console: Console, flags: PromoteFlags
+        self, found: FoundStudy, registry: Registry, console: Terminal, flags: PromoteFlags
     ) -> None:
         _refuse(flags, found, "games", ("data_dir", "ensemble", "weights", "first_stage"))
         study = game_study(found)
@@ -221,9 +219,6 @@ class GameTask(PromotionTask):
             ),
             progress=_progress(console, flags),
         )
-
-    def view(self, promotion: GamePromotion) -> RenderableType:
-        return game_view(promotion)
 
     def _write_report(self, promotion: GamePromotion, paths: list[Path]) -> None:
         from deploy.games.report import write_report  # imports matplotlib
@@ -242,7 +237,7 @@ class GameTask(PromotionTask):
 
 
 def promotion_task(
-    found: FoundStudy, registry: Registry, console: Console, flags: PromoteFlags
+    found: FoundStudy, registry: Registry, console: Terminal, flags: PromoteFlags
 ) -> PromotionTask:
     """Return the promotion of a study with these options.
 
@@ -263,8 +258,8 @@ def _refuse(flags: PromoteFlags, study: FoundStudy, kind: str, names: Sequence[s
             )
 
 
-def _progress(console: Console, flags: PromoteFlags) -> Callable[[str], None]:
+def _progress(console: Terminal, flags: PromoteFlags) -> Callable[[str], None]:
     """Return a function that prints a step; with --json, only the result is printed."""
     if flags.as_json:
         return lambda _text: None
-    return lambda text: console.print(text, style="dim", highlight=False)
+    return lambda text: console.print_line(text, "dim")

@@ -40,18 +40,19 @@ class PromoteFlags:
         ),
     ] = None
     data_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the study's bars. Default: where they were.")
+        Path | None,
+        typer.Option(help="Folder of the study's bars. Default: as recorded in the study."),
     ] = None
     trial: Annotated[
         int | None,
-        typer.Option(help="Evaluate this trial only. Default: all, in order of objective."),
+        typer.Option(help="Evaluate only this trial. Default: all, best objective first."),
     ] = None
     looks: Annotated[
         int,
         typer.Option(
             min=1,
             help="Maximum number of candidates evaluated on the hold-out. Each evaluation makes "
-            "the rules for the next one stricter.",
+            "the rules stricter for the next one.",
         ),
     ] = 1
     ensemble: Annotated[
@@ -80,14 +81,13 @@ class PromoteFlags:
     ] = False
     games: Annotated[
         int | None,
-        typer.Option(min=2, help="For games: number of games per player in the panel (100)."),
+        typer.Option(min=2, help="Games: number of games per player in the panel. Default: 100."),
     ] = None
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
-            help="Print the verdict and change nothing, except that the hold-out evaluation is "
-            "counted in the registry.",
+            help="Print the verdict without promoting. Hold-out evaluations are still counted.",
         ),
     ] = False
     as_json: AsJson = False

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from deploy.cli.bundles import BUNDLE_KINDS, load_reference, market_bundle
+from deploy.cli.bundles import BUNDLE_KINDS, REFERENCE, load_reference, market_bundle
 from deploy.cli.options import AsJson, RegistryFlags
 from deploy.cli.registry_view import (
     bundle_facts,
@@ -38,14 +38,8 @@ from envs.support.flags import takes_flags
 from envs.support.formatting import counted
 from envs.support.terminal import Terminal
 
-REFERENCE = (
-    "A slot (its champion), slot@previous, slot@3 (its third bundle), the beginning of a hash, "
-    "or a "
-    "bundle's folder"
-)
-
 Reason = Annotated[str, typer.Option("--reason", help="Reason for the slot's history.")]
-BY_HAND = "asked for by hand"
+MANUAL = "by the operator"
 
 registry_app = typer.Typer(
     no_args_is_help=True,
@@ -72,7 +66,7 @@ def list_command(
         raise InputError(f"there is no slot {slot!r}; slots: {', '.join(known) or 'none'}")
     if not as_json:
         view = slots_view(opened) if slot is None else history_view(opened, opened.slot(slot))
-        Terminal().print(view, highlight=False)
+        Terminal().print(view)
         return
     if slot is None:
         _print_json([_slot_facts(opened, found) for found in known.values()])
@@ -106,7 +100,7 @@ def _slot_facts(registry: Registry, slot: Slot) -> dict[str, Any]:
 def show_command(
     where: RegistryFlags,
     bundle: Annotated[
-        str | None, typer.Argument(help=f"{REFERENCE}; default: the only champion.")
+        str | None, typer.Argument(help=f"{REFERENCE} Default: the only champion.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -126,14 +120,14 @@ def show_command(
     if as_json:
         _print_json(facts)
     else:
-        Terminal().print(view, highlight=False)
+        Terminal().print(view)
 
 
 @registry_app.command("diff")
 @takes_flags
 def diff_command(
     where: RegistryFlags,
-    one: Annotated[str, typer.Argument(help=f"{REFERENCE}.")],
+    one: Annotated[str, typer.Argument(help=REFERENCE)],
     other: Annotated[
         str | None, typer.Argument(help="The other one. Default: the slot's previous champion.")
     ] = None,
@@ -151,7 +145,7 @@ def diff_command(
             {"one": left.hash, "other": right.hash, "differences": differences(left, right)}
         )
     else:
-        Terminal().print(diff_view(left, right), highlight=False)
+        Terminal().print(diff_view(left, right))
 
 
 @takes_flags
@@ -160,7 +154,7 @@ def rollback_command(
     slot: Annotated[
         str | None, typer.Argument(help="Slot. Default: the only one with a champion.")
     ] = None,
-    reason: Reason = BY_HAND,
+    reason: Reason = MANUAL,
 ) -> None:
     """Restore a slot's previous champion. A second rollback undoes the first."""
     opened = where.open()
@@ -184,7 +178,7 @@ def withdraw_command(
         str | None,
         typer.Argument(help="slot@3 or the beginning of a hash. Default: the only challenger."),
     ] = None,
-    reason: Reason = BY_HAND,
+    reason: Reason = MANUAL,
 ) -> None:
     """Withdraw a challenger from its slot. Its history stays; promote can bring it back."""
     opened = where.open()
@@ -202,18 +196,18 @@ def withdraw_command(
 def verify_command(
     where: RegistryFlags,
     bundle: Annotated[
-        str | None, typer.Argument(help=f"{REFERENCE}; default: the only champion.")
+        str | None, typer.Argument(help=f"{REFERENCE} Default: the only champion.")
     ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder of bars. Default: that of the gate's evaluation.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score a bundle again, and compare every number with the gate's, to 1e-9.
+    """Score a bundle again, and compare all numbers with the gate's, to 1e-9.
 
     A market's bundle is scored on its hold-out; a player plays its panel again, and every game must
-    end as before. The files' hashes and the data's fingerprint are checked first. This does not
-    count as a hold-out evaluation. Exit code 1 if a number differs.
+    end as before. File hashes and the data's fingerprint are checked first. This does not count as
+    a hold-out evaluation. The exit code is 1 if a number differs.
     """
     opened = where.open()
     anything = load_reference(opened, bundle)
@@ -237,13 +231,12 @@ def verify_command(
         _print_json(result.to_dict())
     else:
         console = Terminal()
-        console.print(verification_view(result), highlight=False)
+        console.print(verification_view(result))
         if result.agrees:
             console.print(
                 f"{loaded.name} is verified: the hashes of files and data are right, and no "
                 "number differs by more "
-                f"than {result.worst.difference:.1e} (allowed: {TOLERANCE:.0e}).",
-                highlight=False,
+                f"than {result.worst.difference:.1e} (allowed: {TOLERANCE:.0e})."
             )
     if not result.agrees:
         raise RunError(
@@ -259,15 +252,12 @@ def verify_command(
 @takes_flags
 def gc_command(
     where: RegistryFlags,
-    delete: Annotated[
-        bool, typer.Option("--delete", help="Remove them; otherwise they are only listed.")
-    ] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the listed bundles.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the bundles that no slot needs, and remove them with --delete.
+    """List the bundles that no slot needs; --delete removes them.
 
-    Champions, previous champions and challengers always stay, and so does the history of removed
-    bundles.
+    Champions, previous champions and challengers are kept, as is the history of removed bundles.
     """
     opened = where.open()
     found = opened.clear() if delete else opened.garbage()
@@ -284,9 +274,7 @@ def gc_command(
     if not found:
         typer.echo(f"{opened.bundles}: every bundle is needed")
         return
-    Terminal().print(
-        garbage_view(found, "Removed" if delete else "Needed by no slot"), highlight=False
-    )
+    Terminal().print(garbage_view(found, "Removed" if delete else "Needed by no slot"))
     typer.echo(
         f"{counted(len(found), 'folder')}, {size / 1e6:.2f} MB"
         + (" removed" if delete else "; --delete removes them")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from deploy.market.bundle import Bundle
@@ -46,14 +46,15 @@ def last_move(registry: Registry, slot: Slot, bundle: str | None) -> Event | Non
 
 def slots_view(registry: Registry) -> RenderableType:
     """Return a table of all slots: champion, since when and why, previous one, challengers."""
-    table = Table(title=f"Slots of {registry.folder}", title_justify="left")
-    for name in ("slot", "champion", "since", "previous", "challengers", "moves"):
-        table.add_column(
-            name,
-            justify="right" if name == "moves" else "left",
-            no_wrap=name not in ("previous", "challengers"),
-        )
-    table.add_column("why")
+    table = Table(
+        *(Column(name, no_wrap=True) for name in ("slot", "champion", "since")),
+        "previous",
+        "challengers",
+        Column("moves", justify="right", no_wrap=True),
+        "why",
+        title=f"Slots of {registry.folder}",
+        title_justify="left",
+    )
     for slot in registry.slots():
         move = last_move(registry, slot, slot.champion)
         table.add_row(
@@ -72,9 +73,14 @@ def history_view(registry: Registry, slot: Slot) -> RenderableType:
     """Return a slot's bundles and its latest events."""
     events = registry.events(slot.name)
     removed = [event.bundle for event in events if event.kind == "removed" and event.bundle]
-    bundles = Table(title=f"Bundles of slot {slot.name}", title_justify="left")
-    for name in ("version", "bundle", "came", "is now"):
-        bundles.add_column(name, justify="right" if name == "version" else "left")
+    bundles = Table(
+        Column("version", justify="right"),
+        "bundle",
+        "added",
+        "is now",
+        title=f"Bundles of slot {slot.name}",
+        title_justify="left",
+    )
     for version in registry.versions(slot.name):
         bundles.add_row(
             str(version.number),
@@ -82,10 +88,13 @@ def history_view(registry: Registry, slot: Slot) -> RenderableType:
             minute(version.at),
             state_of(slot, version.bundle, removed),
         )
-    history = Table(title="What happened", title_justify="left")
-    for name in ("when (UTC)", "what", "bundle", "instead of"):
-        history.add_column(name, no_wrap=True)
-    history.add_column("why")
+    names = ("time (UTC)", "event", "bundle", "instead of")
+    history = Table(
+        *(Column(name, no_wrap=True) for name in names),
+        "why",
+        title="History",
+        title_justify="left",
+    )
     for event in events[-SHOWN_EVENTS:]:
         history.add_row(
             minute(event.at),
@@ -197,10 +206,13 @@ def _parameters(trials: Sequence[Mapping[str, Any]]) -> RenderableType:
     sampled = [trial["origin"]["parameters"] for trial in trials]
     if len(trials) == 1:
         return columns(sampled[0])
-    table = Table(box=None, padding=(0, 2))
-    table.add_column("", style="dim")
-    for trial in trials:
-        table.add_column(f"trial {trial['origin']['trial']}", justify="right")
+    names = (f"trial {trial['origin']['trial']}" for trial in trials)
+    table = Table(
+        Column(style="dim"),
+        *(Column(name, justify="right") for name in names),
+        box=None,
+        padding=(0, 2),
+    )
     for name in dict.fromkeys(name for own in sampled for name in own):
         table.add_row(name, *(plain_value(own.get(name)) for own in sampled))
     return table
@@ -221,10 +233,9 @@ def diff_view(one: StoredBundle[Any], other: StoredBundle[Any]) -> RenderableTyp
     found = differences(one, other)
     if not found:
         return Text(f"{one.name} and {other.name} are the same")
-    table = Table(title="What differs", title_justify="left")
-    table.add_column("", overflow="fold")
-    table.add_column(one.name, overflow="fold")
-    table.add_column(other.name, overflow="fold")
+    names = ("", one.name, other.name)
+    table = Table(*(Column(name, overflow="fold") for name in names))
+    table.title, table.title_justify = "Differences", "left"
     for name, values in found.items():
         table.add_row(name, *(plain_value(value) for value in values))
     return table
@@ -233,11 +244,11 @@ def diff_view(one: StoredBundle[Any], other: StoredBundle[Any]) -> RenderableTyp
 def verification_view(result: Verification) -> RenderableType:
     """Return every number of the hold-out, stored and recomputed."""
     table = Table(
+        "metric",
+        *(Column(name, justify="right") for name in ("stored", "recomputed", "difference")),
         title=f"Hold-out {result.first} to {result.last}, {result.bars:,} bars",
         title_justify="left",
     )
-    for name in ("metric", "stored", "recomputed", "difference"):
-        table.add_column(name, justify="left" if name == "metric" else "right")
     for one in result.compared:
         table.add_row(one.name, f"{one.stored:.9g}", f"{one.now:.9g}", f"{one.difference:.1e}")
     return table
@@ -245,10 +256,8 @@ def verification_view(result: Verification) -> RenderableType:
 
 def garbage_view(found: Sequence[Garbage], title: str) -> RenderableType:
     """Return a table of bundle folders that no slot needs."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("folder")
-    table.add_column("size", justify="right")
-    table.add_column("why", ratio=1)
+    table = Table("folder", Column("size", justify="right"), Column("why", ratio=1))
+    table.title, table.title_justify = title, "left"
     for item in found:
         table.add_row(item.path.name, f"{item.size / 1e6:.2f} MB", item.why)
     return table
@@ -276,12 +285,14 @@ def _looks_now(registry: Registry, bundle: Bundle) -> int | None:
 
 def gate_table(findings: Sequence[Mapping[str, Any]]) -> Table:
     """Return the result of every rule at the promotion, one line each."""
-    table = Table(box=None, padding=(0, 1))
-    for name in ("gate", "value", "limit", "verdict"):
-        table.add_column(
-            name, justify="right" if name in ("value", "limit") else "left", no_wrap=True
-        )
-    table.add_column("explanation")
+    table = Table(
+        Column("rule", no_wrap=True),
+        *(Column(name, justify="right", no_wrap=True) for name in ("value", "limit")),
+        Column("verdict", no_wrap=True),
+        "explanation",
+        box=None,
+        padding=(0, 1),
+    )
     table.caption, table.caption_justify = gate_words(findings), "left"
     for finding in findings:
         usual = finding.get("default", finding["limit"])

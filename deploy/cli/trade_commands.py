@@ -51,7 +51,9 @@ class TradeFlags:
     ] = None
     speed: Annotated[
         float,
-        typer.Option(min=0.0, help="With --feed recorded: times real time; 0: without waiting."),
+        typer.Option(
+            min=0.0, help="With --feed recorded: multiple of real time; 0: as fast as possible."
+        ),
     ] = 0.0
     arena: Annotated[
         int, typer.Option(min=0, help="Number of challengers to trade on virtual money.")
@@ -94,7 +96,7 @@ class TradeFlags:
         bool,
         typer.Option(
             "--any-account",
-            help="Accept an account outside half to three times the bundle's initial cash.",
+            help="Accept an account below half or above three times the bundle's initial cash.",
         ),
     ] = False
     out: Annotated[
@@ -111,17 +113,12 @@ def trade_command(
     slot: Annotated[
         str | None, typer.Argument(help="Slot to trade. Default: the only slot with a champion.")
     ] = None,
-    extra: Annotated[str | None, typer.Argument(hidden=True)] = None,
 ) -> None:
-    """Trade a slot's champion on paper, on bars as they close, until stopped.
+    """Trade a slot's champion on paper, bar by bar as they close, until stopped.
 
     `sweepd trader` halts, resumes and shows a running trader. With --replay: trade recorded bars
-    at once, by default those after the training data.
+    without waiting, by default those after the training data.
     """
-    if slot in ("halt", "resume"):
-        raise InputError(f"`sweepd trade {slot}` is now: sweepd trader {slot} {extra or 'SLOT'}")
-    if extra is not None:
-        raise InputError(f"sweepd trade {slot} {extra}: name one slot")
     if flags.replay:
         _replay(slot, flags, where)
         return
@@ -141,7 +138,7 @@ def trade_command(
         any_account=flags.any_account,
     )
     console = Terminal()
-    console.print(DISCLAIMER, style="dim", highlight=False)
+    console.print(DISCLAIMER, style="dim")
     trade_live(slot, where.open(), live, console)
 
 
@@ -153,7 +150,7 @@ def _replay(slot: str | None, flags: TradeFlags, where: RegistryFlags) -> None:
     bars = bars_of(bundle, data_dir)
     window = replay_window(bundle, bars, flags.since, flags.until)
     if not flags.as_json:
-        console.print(DISCLAIMER, style="dim", highlight=False)
+        console.print(DISCLAIMER, style="dim")
     result = run_replay(
         bundle,
         bars,

@@ -79,13 +79,10 @@ def status_command(
     if not shown:
         typer.echo("no slot was ever traded: sweepd trade SLOT starts a trader")
     for trader, state in zip(shown, states, strict=True):
-        Terminal().print(
+        Terminal().print_line(
             f"{trader.slot}: {state.state}. {' '.join(state.sentences)} Last bar "
             f"{moment(trader.last_bar)} UTC, broker {trader.broker}, {trader.timeframe} bars from "
-            f"{trader.feed}.",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
+            f"{trader.feed}."
         )
 
 

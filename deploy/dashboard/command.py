@@ -35,9 +35,7 @@ def dashboard_command(app: typer.Typer, open_studies: OpenStudies) -> None:
     @takes_flags
     def dashboard(
         where: RegistryFlags,
-        slot: Annotated[
-            str | None, typer.Argument(help="The slot to show. Default: all, in the browser.")
-        ] = None,
+        slot: Annotated[str | None, typer.Argument(help="Slot to show. Default: all.")] = None,
         training: Annotated[
             bool,
             typer.Option(
@@ -48,10 +46,10 @@ def dashboard_command(app: typer.Typer, open_studies: OpenStudies) -> None:
         terminal: Annotated[
             bool,
             typer.Option(
-                "--terminal", help="Show it in the terminal, updated every 2 seconds, until Ctrl-C."
+                "--terminal", help="Show in the terminal, updated every 2 seconds until Ctrl-C."
             ),
         ] = False,
-        once: Annotated[bool, typer.Option("--once", help="Print it once and exit.")] = False,
+        once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
         as_json: AsJson = False,
         port: Annotated[
             int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: any free port.")
@@ -69,8 +67,8 @@ def dashboard_command(app: typer.Typer, open_studies: OpenStudies) -> None:
     ) -> None:
         """Show paper trading, studies and optuna-dashboard on http://127.0.0.1:8080.
 
-        Only this machine can open the page, and it changes nothing. With --terminal, --once or
-        --json: as text, the slots or, with --training, a study.
+        The server answers this machine only. --terminal, --once and --json print text instead: the
+        slots or, with --training, a study.
         """
         training = training or study_name is not None
         paper = PaperSource(where)
@@ -82,7 +80,7 @@ def dashboard_command(app: typer.Typer, open_studies: OpenStudies) -> None:
             typer.echo(json.dumps(finite(shown.facts()), indent=1))
         elif once or (terminal and not sys.stdout.isatty()):
             console = Terminal() if sys.stdout.isatty() else Terminal(width=WIDTH)
-            console.print(shown.screen(), highlight=False, end="")
+            console.print(shown.screen(), end="")
         elif terminal:
             _watch(shown.screen)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from deploy.dashboard.formatting import figure, moment, money, price, ratio, share, span, units
@@ -21,10 +21,7 @@ SHOWN_ORDERS, SHOWN_EVENTS = 8, 6
 
 def slots_table(slots: Mapping[str, Health]) -> RenderableType:
     """Return a table of all slots."""
-    table = Table(title="Slots", title_justify="left")
-    for name in ("slot", "state"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("")
+    table = _table("Slots", ("slot", "state"), (), ("",))
     for name, found in slots.items():
         table.add_row(
             Text(name),
@@ -52,9 +49,7 @@ def slot_screen(view: SlotView) -> RenderableType:
 
 
 def _head(view: SlotView) -> RenderableType:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column()
+    grid = Table.grid(Column(style="bold", no_wrap=True), "", padding=(0, 2))
     champion = "none"
     if view.champion is not None:
         since, origin = minute(view.champion_since), view.champion_origin
@@ -95,14 +90,14 @@ def _head(view: SlotView) -> RenderableType:
 def _table(
     title: str, left: Iterable[str], right: Iterable[str], last: Iterable[str] = ()
 ) -> Table:
-    table = Table(title=title, title_justify="left")
-    for name in left:
-        table.add_column(name, no_wrap=True)
-    for name in right:
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in last:
-        table.add_column(name, ratio=1)
-    return table
+    """Return an empty table. left, right: columns by alignment; last: takes the remaining width."""
+    return Table(
+        *(Column(name, no_wrap=True) for name in left),
+        *(Column(name, justify="right", no_wrap=True) for name in right),
+        *(Column(name, ratio=1) for name in last),
+        title=title,
+        title_justify="left",
+    )
 
 
 class _Accounts:

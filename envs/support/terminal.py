@@ -15,10 +15,14 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 class Terminal(Console):
-    """A `rich.console.Console` without markup in strings that drops control characters."""
+    """A `rich.console.Console` for plain text: without control characters, markup, highlighting."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**({"markup": False} | options))
+        super().__init__(**({"markup": False, "highlight": False} | options))
+
+    def print_line(self, text: str, style: str = "") -> None:
+        """Print one line without wrapping it."""
+        self.print(text, style=style, soft_wrap=True)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

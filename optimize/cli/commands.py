@@ -38,13 +38,12 @@ def search_commands(app: typer.Typer, hooks: Hooks | None = None) -> None:
 
 @takes_flags
 def train(context: typer.Context, flags: TrainFlags, config: ConfigFile = None) -> None:  # noqa: ARG001
-    """Search hyperparameters: train trials until the study has --n-trials finished ones.
+    """Search hyperparameters until the study has --n-trials finished trials.
 
-    The last worker prints a summary and requests promotion of the best trial. Ctrl-C or SIGTERM
-    stops a worker: it checkpoints and requeues its trials, and the same command continues them.
+    The last worker prints a summary and evaluates the best trial for promotion. On Ctrl-C or
+    SIGTERM, a worker checkpoints and requeues its trials; the same command continues them.
 
-    The settings that define a study are fixed when it is created; later runs read them from the
-    study.
+    The settings of a study are fixed when it is created. To continue it, --study-name suffices.
     """
     from optimize.cli.train import train
 
@@ -53,7 +52,7 @@ def train(context: typer.Context, flags: TrainFlags, config: ConfigFile = None) 
 
 @takes_flags
 def profile(context: typer.Context, flags: TrainFlags, config: ConfigFile = None) -> None:  # noqa: ARG001
-    """Measure how `train` with the same flags would spend its time, and suggest changes."""
+    """Measure how `train` with the same flags would spend its time, and suggest faster settings."""
     from optimize.cli.profile import profile
 
     profile(flags, given_flags(context))

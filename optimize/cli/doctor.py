@@ -99,15 +99,13 @@ def examine(storage: str, folder: Path) -> Iterator[Finding]:
         "make it writable, or choose another --runs-dir",
     )
     yield _database(storage)
+    advice = "install from requirements.lock, as start_vectorized_training.sh does"
     for name in VERSIONS:
-        yield _version(name)
+        version = _installed(name)
+        yield Finding(version is not None, name, version or "not installed", advice)
     for name, extra, purpose in EXTRAS:
-        try:
-            yield Finding(True, name, importlib.metadata.version(name))
-        except importlib.metadata.PackageNotFoundError:
-            yield Finding(
-                True, name, f"not installed, needed for {purpose} only: {install_extra(extra)}"
-            )
+        missing = f"not installed; needed only for {purpose}: {install_extra(extra)}"
+        yield Finding(True, name, _installed(name) or missing)
 
 
 def _torch() -> Iterator[Finding]:
@@ -178,16 +176,12 @@ def _database(storage: str) -> Finding:
         return Finding(False, "database", str(error), "see the message")
 
 
-def _version(name: str) -> Finding:
+def _installed(package: str) -> str | None:
+    """Return the installed version of a package, or None."""
     try:
-        return Finding(True, name, importlib.metadata.version(name))
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return Finding(
-            False,
-            name,
-            "not installed",
-            "install from requirements.lock, as start_vectorized_training.sh does",
-        )
+        return None
 
 
 def diagnose(where: str | None, runs_dir: Path) -> int:
@@ -199,8 +193,6 @@ def diagnose(where: str | None, runs_dir: Path) -> int:
             "ok  " if finding.ok else "fix ", style="green" if finding.ok else "bold red", end=""
         )
         advice = "" if finding.ok else f" -> {finding.advice}"
-        console.print(
-            f"{finding.subject}: {finding.found}{advice}", highlight=False, soft_wrap=True
-        )
+        console.print_line(f"{finding.subject}: {finding.found}{advice}")
         problems += not finding.ok
     return problems

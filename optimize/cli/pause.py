@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 from envs.support.terminal import Terminal
-from optimize.cli.output import line_printer
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.pause import pause_study, resume_study
 from optimize.study.recovery.registration import GRACE_SECONDS, WorkerRecord, list_workers
@@ -16,7 +15,7 @@ from optimize.study.study import StudyHandle
 def pause(name: str, where: str | None, runs_dir: Path, wait: float) -> None:
     """Pause a study and wait until its workers have paused, for at most `wait` seconds."""
     handle = StudyHandle(open_storage(storage_url(where, runs_dir), create=False), name)
-    say = line_printer(Terminal())
+    say = Terminal().print_line
     before = pause_study(handle.storage, handle.study_id)
     say(f"study {name} is paused" + (f" since {before.since}, by {before.by}" if before else ""))
     until = time.monotonic() + wait
@@ -35,7 +34,7 @@ def pause(name: str, where: str | None, runs_dir: Path, wait: float) -> None:
 def resume(name: str, where: str | None, runs_dir: Path) -> None:
     """Resume a paused study."""
     handle = StudyHandle(open_storage(storage_url(where, runs_dir), create=False), name)
-    say = line_printer(Terminal())
+    say = Terminal().print_line
     if not resume_study(handle.storage, handle.study_id):
         say(f"study {name} was not paused")
         return

@@ -9,7 +9,6 @@ from envs.support.errors import InputError
 from envs.support.terminal import Terminal
 from optimize.cli.demo import apply_preset, demo_bars, make_demo_data
 from optimize.cli.launch import choose_device
-from optimize.cli.output import line_printer
 from optimize.cli.study_request import DATA_DIR_MISSING, make_request
 from optimize.cli.train_flags import TrainFlags
 from optimize.experiments.kinds import check_request, kind_of
@@ -22,7 +21,7 @@ from optimize.worker.profiling import profile as profile_batch
 
 def profile(flags: TrainFlags, given: frozenset[str]) -> None:
     """Print where a batch would spend its time, and what to change, without creating a study."""
-    say = line_printer(Terminal())
+    say = Terminal().print_line
     flags = apply_preset(flags, given)
     device, request = choose_device(flags.gpu), make_request(flags, given)
     check_request(request)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 from rich.console import Group
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from envs.support.database_url import hide_password
@@ -97,9 +97,7 @@ def _rates(ended: Sequence[float], begin: float) -> list[dict[str, float]]:
 
 def show_progress(found: dict[str, Any]) -> Group:
     """Format the result of `study_progress` as tables."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column()
+    grid = Table.grid(Column(style="bold", no_wrap=True), "", padding=(0, 2))
     rates, values = found["history"]["rates"], found["history"]["values"]
     if rates:
         shown = rates[-SHOWN_PARTS:]

@@ -7,7 +7,6 @@ from pathlib import Path
 from envs.support.errors import InputError
 from envs.support.terminal import Terminal
 from optimize.cli.launch import choose_device
-from optimize.cli.output import line_printer
 from optimize.worker.batch import Interrupted
 from optimize.worker.run import read_config
 from optimize.worker.run import run as run_once
@@ -16,7 +15,7 @@ from optimize.worker.stopping import StopRequest
 
 def run(config: Path, out: Path | None, start_from: Path | None, gpu: str | None) -> None:
     """Train once outside any study, and print the results."""
-    say = line_printer(Terminal())
+    say = Terminal().print_line
     tables = read_config(config)
     settings = dict(tables.get("train", {}))
     settings["out"] = str(out or settings.get("out") or f"runs/run-{config.stem}")

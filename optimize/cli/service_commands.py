@@ -57,7 +57,7 @@ def install_command(
 ) -> None:
     """Install a command as a systemd service, and start it now and at every boot.
 
-    All other flags are those of the command, and are checked:
+    All other flags are passed to the command and checked now. Example:
     sweepd service install worker --study-name btc --data-dir data/binance.
     The service runs in the current directory with the current Python.
     """
@@ -96,14 +96,13 @@ def install_command(
 
 
 def uninstall_command(
-    name: Annotated[str, typer.Argument(help="Name as printed by sweepd service show, or all.")],
+    name: Annotated[
+        str, typer.Argument(help="Name of the service (see sweepd service show), or all.")
+    ],
 ) -> None:
     """Stop a service (a worker requeues its trials) and remove it."""
-    paths = [
-        p for p in installed() if name == "all" or p.stem in (name, PREFIX + name) or p.name == name
-    ]
-    if not paths:
-        raise InputError(f"no service is called {name!r}; there are: {_names()}")
+    paths = installed() if name == "all" else []
+    paths = paths or _units_of(name)
     uninstall(paths)
     for path in paths:
         typer.echo(f"removed {path.name}")
@@ -116,14 +115,11 @@ def show_command(
     ] = None,
 ) -> None:
     """List the services and their state."""
-    paths = installed()
     if name is not None:
-        paths = [p for p in paths if p.stem in (name, PREFIX + name) or p.name == name]
-        if not paths:
-            raise InputError(f"no service is called {name!r}; there are: {_names()}")
-        for path in paths:
+        for path in _units_of(name):
             typer.echo(f"# {path}\n{path.read_text(encoding='utf-8')}")
         return
+    paths = installed()
     for path in paths:
         state = state_of(path)
         words = f"{state.get('ActiveState', 'unknown')} ({state.get('SubState', '?')})"
@@ -135,8 +131,14 @@ def show_command(
         typer.echo("no service; install one with: sweepd service install worker --study-name …")
 
 
-def _names() -> str:
-    return ", ".join(sorted({path.stem for path in installed()})) or "none"
+def _units_of(name: str) -> list[Path]:
+    """Return the unit files of a service, named with or without prefix and suffix."""
+    paths = installed()
+    found = [p for p in paths if p.stem in (name, PREFIX + name) or p.name == name]
+    if not found:
+        names = ", ".join(sorted({path.stem for path in paths})) or "none"
+        raise InputError(f"no service is called {name!r}; there are: {names}")
+    return found
 
 
 def _checked(context: typer.Context, kind: str) -> dict[str, object]:

@@ -16,7 +16,7 @@ from optuna.exceptions import StorageInternalError
 from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -91,12 +91,9 @@ def _gate(handle: StudyHandle, total: int, count_looks: CountLooks | None) -> di
 
 def _worker(worker: WorkerRecord) -> dict[str, Any]:
     silent = worker.beat_age >= GRACE_SECONDS
-    if worker.alive is None:
-        status = "dead" if silent else "alive"
-    elif not worker.alive:
-        status = "dead"
-    else:
-        status = "stale" if silent else "alive"
+    # Where the process cannot be looked up (on another machine), its heartbeat decides.
+    alive = not silent if worker.alive is None else worker.alive
+    status = "dead" if not alive else "stale" if silent else "alive"
     return {
         "worker": worker.worker,
         "host": worker.host,
@@ -144,9 +141,7 @@ def _failures(trials: list[FrozenTrial]) -> list[dict[str, Any]]:
 
 def show(found: dict[str, Any]) -> Group:
     """Format the result of `study_status` as tables."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column()
+    grid = Table.grid(Column(style="bold", no_wrap=True), "", padding=(0, 2))
     counts = found["trials"]
     by_state = ", ".join(
         f"{n} {STATE_WORDS.get(state, state.lower())}" for state, n in counts.items() if n
@@ -259,9 +254,9 @@ def show_status(
     if as_json:
         typer.echo(json.dumps(found, indent=1))
     else:
-        console.print(*(show(study) for study in found), highlight=False, end="")
+        console.print(*(show(study) for study in found), end="")
         if not found:
-            console.print(f"no study in {hide_password(url)}", highlight=False, soft_wrap=True)
+            console.print_line(f"no study in {hide_password(url)}")
     return _all_healthy(found)
 
 
@@ -279,12 +274,7 @@ def _watch(read: Callable[[], list[dict[str, Any]]], console: Console, as_json: 
                 if as_json:
                     typer.echo(json.dumps(found))
                 else:
-                    console.print(
-                        f"{datetime.now():%Y-%m-%d %H:%M:%S}",
-                        *map(show, found),
-                        highlight=False,
-                        end="",
-                    )
+                    console.print(f"{datetime.now():%Y-%m-%d %H:%M:%S}", *map(show, found), end="")
                 time.sleep(WATCH_SECONDS)
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:

@@ -12,12 +12,12 @@ from pathlib import Path
 import torch
 
 from envs.support.errors import InputError, RunError
+from envs.support.formatting import counted
 from envs.support.logs import LogConsole
 from envs.support.study_record import TOTAL_KEY
 from optimize.cli.demo import BANNER, apply_preset, demo_bars, make_demo_data
 from optimize.cli.hooks import Hooks
 from optimize.cli.launch import choose_device, own_arguments, run_on_all
-from optimize.cli.output import line_printer
 from optimize.cli.study_request import DATA_DIR_MISSING, flags_per_study, make_request, study_name
 from optimize.cli.train_flags import TrainFlags
 from optimize.experiments.experiment import Experiment
@@ -62,7 +62,7 @@ def _train_study(
     flags: TrainFlags, given: frozenset[str], hooks: Hooks, console: LogConsole
 ) -> bool:
     """Work on one study; return False if it was stopped before it was complete."""
-    say = line_printer(console)
+    say = console.print_line
     flags = apply_preset(flags, given)
     check_count("--n-trials", flags.n_trials, MOST_TRIALS)
     if flags.max_memory is not None and not math.isfinite(flags.max_memory):
@@ -139,12 +139,12 @@ def _describe(handle: StudyHandle, experiment: Experiment, say: Callable[[str], 
         say(f"  {line}")
     say(
         f"  budget: {spec.budget:,} steps per {spec.member} in {spec.rungs} rungs; "
-        f"{spec.num_envs} envs x {spec.horizon} steps = {spec.transitions:,} per rollout, "
-        f"{spec.rollouts} rollouts"
+        f"{counted(spec.num_envs, 'environment')} x {spec.horizon} steps = "
+        f"{spec.transitions:,} per rollout, {counted(spec.rollouts, 'rollout')}"
     )
     say(
-        f"  batch: {spec.trials_per_batch} trials, {spec.slots} members per program, "
-        f"on {experiment.device} with {spec.threads} threads"
+        f"  batch: {counted(spec.trials_per_batch, 'trial')}, {spec.slots} members per program, "
+        f"on {experiment.device} with {counted(spec.threads, 'thread')}"
     )
 
 

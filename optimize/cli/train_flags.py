@@ -50,8 +50,8 @@ class TrainFlags:
         int,
         _option(
             STUDY,
-            "Total number of finished trials (complete, pruned or failed) in the study. An "
-            "existing study keeps its number unless this flag is given.",
+            "Total number of trials of the study: complete, pruned and failed. An existing study "
+            "keeps its number unless this flag is given.",
         ),
     ] = 40
     study_name: Annotated[
@@ -87,19 +87,18 @@ class TrainFlags:
         str,
         _option(
             STUDY,
-            "hyperband (in each bracket, stops the worse half of the trials at every rung), "
-            "median, or none.",
+            "hyperband (stops the worse half of each bracket's trials at every rung), median, or "
+            "none.",
         ),
     ] = "hyperband"
     objective: Annotated[
         str | None,
         _option(
             STUDY,
-            "Markets: information-ratio (Sharpe ratio of the returns in excess of equal weight, "
-            "which the promotion gate tests), sharpe-difference (Sharpe ratio minus that of equal "
-            "weight), sharpe or sortino; the objective is the mean over paths minus 0.1 standard "
-            "deviations. Games: return (interquartile mean over seeds). Default: "
-            "information-ratio, or return.",
+            "Markets: information-ratio (Sharpe ratio of the returns in excess of equal weight; "
+            "the default), sharpe-difference (Sharpe ratio minus that of equal weight), sharpe or "
+            "sortino; each is the mean over paths minus 0.1 standard deviations. Games: return "
+            "(interquartile mean over seeds).",
         ),
     ] = None
     seed: Annotated[
@@ -109,16 +108,16 @@ class TrainFlags:
         int | None,
         _option(
             STUDY,
-            "Number of trials of one shape that are trained and pruned together. Default: at "
-            "least 4.",
+            "Trials of one network shape that a worker trains and prunes together. Default: 4, or "
+            "as many as fill --slots.",
         ),
     ] = None
     auto_deploy: Annotated[
         bool,
         _option(
             STUDY,
-            "Evaluate each new best trial in the background, and request promotion when the study "
-            "is complete.",
+            "Evaluate each new best trial in the background, and promote the best one when the "
+            "study is complete.",
             "--auto-deploy/--no-auto-deploy",
         ),
     ] = True
@@ -126,11 +125,10 @@ class TrainFlags:
         str,
         _option(
             ENVIRONMENT,
-            "crypto, cartpole, bucket-brigade, gym:ID (Gymnasium environment, e.g. "
-            "gym:Pendulum-v1), vector:ID (Gymnasium vector environment), pettingzoo:MODULE "
-            "(PettingZoo environment), or MODULE:NAME (your own game, or a function that returns a "
-            "Gymnasium, PettingZoo or PufferLib environment). See docs/games.md and "
-            "docs/vectorization.md.",
+            "crypto, cartpole, bucket-brigade, gym:ID (a Gymnasium environment, e.g. "
+            "gym:Pendulum-v1), vector:ID (a Gymnasium vector environment), pettingzoo:MODULE, or "
+            "MODULE:NAME (your own game, or a function that returns a Gymnasium, PettingZoo or "
+            "PufferLib environment). See docs/games.md.",
         ),
     ] = "crypto"
     algo: Annotated[
@@ -149,8 +147,8 @@ class TrainFlags:
         int,
         _option(
             ENVIRONMENT,
-            "Games: random steps in each of 16 environments, from which the observation normalizer "
-            "is computed. 0: 256 steps, or as many as fit into 5 seconds.",
+            "Games: steps of random play in each of 16 environments, which determine the "
+            "observation normalizer. 0: 256, or as many as fit into 5 seconds.",
             min=0,
         ),
     ] = 0
@@ -188,8 +186,7 @@ class TrainFlags:
         float,
         _option(
             DATA,
-            "Share of the newest bars that is withheld from all trials; promotion is decided on "
-            "these bars.",
+            "Share of the bars, the newest ones, that no trial uses; they decide on promotion.",
         ),
     ] = 0.15
     cv: Annotated[
@@ -206,8 +203,8 @@ class TrainFlags:
         float,
         _option(
             DATA,
-            "Share of the bars excluded after each test group in addition to the purge; at least "
-            "one day.",
+            "Share of the bars after each test group that is not trained on, in addition to the "
+            "purge; at least one day.",
         ),
     ] = 0.01
     budget: Annotated[
@@ -217,24 +214,20 @@ class TrainFlags:
         int,
         _option(
             TRAINING,
-            "Number of equal parts of the budget. After each part, trials report, may be pruned, "
-            "and are checkpointed.",
+            "Number of equal parts of the budget. After each one, trials are evaluated, "
+            "checkpointed, and may be pruned.",
         ),
     ] = 4
     n_envs: Annotated[
         str,
         _option(
             TRAINING,
-            "Parallel environments per member: a number, or auto to measure the fastest. Without "
-            "this flag, algorithms other than ppo use a number of their own.",
+            "Parallel environments per member: a number, or auto (the fastest, measured). "
+            "Algorithms other than ppo have other defaults.",
         ),
     ] = "auto"
     horizon: Annotated[
-        int | None,
-        _option(
-            TRAINING,
-            "Steps of each environment per rollout. Default: depends on the algorithm, 64 for ppo.",
-        ),
+        int | None, _option(TRAINING, "Steps of each environment per rollout. Default: 64 for ppo.")
     ] = None
     slots: Annotated[
         int | None,
@@ -288,9 +281,8 @@ class TrainFlags:
         float | None,
         _option(
             MACHINE,
-            "Resident memory in GiB above which the worker requeues its trials at the next rung "
-            "and restarts itself with the same process id; 0: no limit. Default: 70% of the memory "
-            "of the machine or control group.",
+            "Resident memory in GiB above which the worker restarts itself at the next rung, with "
+            "the same process id; 0: no limit. Default: 70% of the machine's or control group's.",
             min=0,
         ),
     ] = None
@@ -298,8 +290,7 @@ class TrainFlags:
         bool,
         _option(
             MACHINE,
-            "Run in parallel with another worker of this study on this machine instead of "
-            "replacing it.",
+            "Do not replace another worker of this study on this machine, but run in parallel.",
             "--alongside",
         ),
     ] = False
@@ -362,8 +353,7 @@ def _apply_config(context: typer.Context, path: Path | None) -> Path | None:
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
-        help="TOML file that sets any of these flags (n-trials = 40). Flags on the command line "
-        "take precedence.",
+        help="TOML file of flags, e.g. n-trials = 40. Flags on the command line take precedence.",
         callback=_apply_config,
         is_eager=True,
     ),

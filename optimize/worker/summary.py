@@ -8,7 +8,7 @@ from typing import Any
 
 from optuna.trial import TrialState
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from envs.support.study_record import REASON_KEY, TrialRecord
 from optimize.experiments.outlook import sentence, study_outlook
@@ -99,13 +99,12 @@ def _print_worker(
 
 def _market_table(metrics: Mapping[str, Any]) -> Table:
     table = Table(
+        "",
+        *(Column(name, justify="right") for name in ("policy", "equal weight")),
         title="out of sample, cross-validated, mean over paths",
         title_justify="left",
         show_edge=False,
     )
-    table.add_column("")
-    table.add_column("policy", justify="right")
-    table.add_column("equal weight", justify="right")
     peer = {"sharpe": "equal_weight_sharpe", "max_drawdown": "equal_weight_drawdown"}
     for name, label, form in METRICS:
         if name in metrics:
@@ -122,10 +121,12 @@ def _market_table(metrics: Mapping[str, Any]) -> Table:
 
 def _game_table(metrics: Mapping[str, Any]) -> Table:
     table = Table(
-        title="episodes on seeds of the study's own", title_justify="left", show_edge=False
+        "",
+        Column("policy", justify="right"),
+        title="evaluation episodes, the same for all trials",
+        title_justify="left",
+        show_edge=False,
     )
-    table.add_column("")
-    table.add_column("policy", justify="right")
     table.add_row("return, interquartile mean over seeds", f"{metrics['iqm']:,.2f}")
     table.add_row("its 95% interval", f"{metrics['iqm_low']:,.2f} … {metrics['iqm_high']:,.2f}")
     table.add_row(

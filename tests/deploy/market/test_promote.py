@@ -37,6 +37,7 @@ from envs.crypto.splits import window_of
 from envs.crypto.study_data import load_study_bars
 from envs.support.errors import InputError
 from envs.support.invocation import program
+from envs.support.terminal import Terminal
 from tests.deploy.builders import FakeStudy, reverting_market, small_bundle
 
 SLOT = "demo-1h"
@@ -561,7 +562,7 @@ def test_after_a_study_the_verdict_the_replay_and_the_next_commands_are_printed(
     fake: FakeStudy, undrawn: list[MarketPromotion]
 ) -> None:
     fake.add(2.0, fake.contrarian())
-    console = Console(width=160, force_terminal=False)
+    console = Terminal(width=160, force_terminal=False)
     with console.capture() as captured:
         promotion = promote_after_study(
             open_study(fake.name, fake.storage),
@@ -591,7 +592,7 @@ def test_after_a_study_without_a_winner_the_reason_is_printed(
     fake: FakeStudy, undrawn: list[MarketPromotion]
 ) -> None:
     fake.add(2.0, fake.follower())
-    console = Console(width=160, force_terminal=False)
+    console = Terminal(width=160, force_terminal=False)
     with console.capture() as captured:
         promotion = promote_after_study(
             open_study(fake.name, fake.storage),

@@ -181,9 +181,6 @@ def test_status_of_a_trader(place: Path) -> None:
         (["--broker", "alpaca", "--cash", "5"], "--cash is for --broker sim"),
         (["--risk", "luck=1"], "there is no such rule"),
         (["--bundle", "x"], "--bundle is for --replay"),
-        (["halt", "a"], "`sweepd trade halt` is now: sweepd trader halt a"),
-        (["resume"], "`sweepd trade resume` is now: sweepd trader resume SLOT"),
-        (["a", "b"], "sweepd trade a b: name one slot"),
         (["--feed", "recorded", "--cash", "1"], "outside half to three times"),
     ],
 )
