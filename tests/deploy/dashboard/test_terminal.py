@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
+from deploy.cli.options import RegistryFlags
 from deploy.dashboard import command, formatting
 from deploy.dashboard.command import dashboard_command
 from deploy.dashboard.terminal import slot_screen
@@ -227,4 +228,4 @@ def test_looks_are_counted_in_the_registry_that_the_flags_name(tmp_path: Path) -
         "--json",
     ]
     CliRunner().invoke(app, ["dashboard", "--training", *flags])
-    assert [given[-1] for given in asked] == [(tmp_path, f"sqlite:///{tmp_path}/r.db")]
+    assert [given[-1] for given in asked] == [RegistryFlags(tmp_path, f"sqlite:///{tmp_path}/r.db")]
