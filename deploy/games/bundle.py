@@ -14,14 +14,7 @@ from typing import Any
 
 from deploy.games.manifest import FORMAT, GameManifest, GameOriginPart
 from deploy.games.player import Player, read_player
-from deploy.registry.bundle_files import (
-    GAME,
-    MEMBERS_FILE,
-    BundleFacts,
-    StoredBundle,
-    check_file,
-    new_bundle,
-)
+from deploy.registry.bundle_files import GAME, MEMBERS_FILE, BundleFacts, StoredBundle, check_file
 from envs.games.registry import Game, get_game
 from envs.support.errors import InputError
 
@@ -87,11 +80,6 @@ class GameBundle(StoredBundle[GameManifest]):
             ) from error
         if seats != game.seats:
             raise InputError(f"{game.name} with {game.params} has {seats} seats, not {game.seats}")
-
-
-def make_game_bundle(manifest: GameManifest, files: Mapping[str, bytes]) -> GameBundle:
-    """Make a bundle in memory; see `deploy.registry.bundle_files.new_bundle`."""
-    return new_bundle(GameBundle, manifest, files)
 
 
 def game_key(game: str, params: Mapping[str, Any]) -> str:

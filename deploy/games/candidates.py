@@ -10,13 +10,13 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from agents.algorithms.table import get_algorithm
-from deploy.games.bundle import GameBundle, make_game_bundle
+from deploy.games.bundle import GameBundle
 from deploy.games.gate import GameEvidence, shown
 from deploy.games.manifest import GameManifest, GameOriginPart, GamePart, PlayerPart
 from deploy.games.panel import Panel
 from deploy.games.player import read_player, single_file, split_members
 from deploy.promotion.studies import FoundStudy, objective_of, scored_weights, unrecorded
-from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite
+from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite, new_bundle
 from envs.games.registry import Game, get_game
 from envs.support.errors import InputError
 from envs.support.study_record import GameSpec, TrialRecord
@@ -167,7 +167,7 @@ def build_bundle(candidate: GameCandidate, study: GameStudy, gate: dict[str, Any
         torch_version=spec.torch_version,
         files=describe_files(files),
     )
-    return make_game_bundle(manifest, files)
+    return new_bundle(GameBundle, manifest, files)
 
 
 def same_game(bundle: GameBundle, study: GameStudy) -> bool:

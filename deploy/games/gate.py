@@ -16,11 +16,11 @@ and against every baseline player, only lowers it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from deploy.games.panel import Interval, Opponent, Panel
-from deploy.promotion.rules import GateRule, Measured
+from deploy.promotion.rules import GateRule, Measured, training_faults
 
 SEARCH, PANEL = "search", "panel"
 MAJORITY = 0.5
@@ -72,16 +72,6 @@ def shown(panel: Panel, solved: float | None) -> str:
     return text
 
 
-def _faults(evidence: GameEvidence) -> Measured:
-    count = len(evidence.faults)
-    return Measured(
-        count,
-        evidence.faults[0]
-        if count
-        else "training stayed finite, and the weights are those that were scored",
-    )
-
-
 def _mean(panel: Panel, other: Opponent, name: str) -> Measured:
     said = (
         f"mean return {panel.own.mean:.4g}, {name} {other.own.mean:.4g} in the same {panel.games} "
@@ -104,22 +94,35 @@ def _share(_: Panel, other: Opponent, name: str) -> Measured:
 Compare = Callable[[Panel, Opponent, str], Measured]
 
 
-def _hardest(compare: Compare) -> Callable[[GameEvidence], Measured | None]:
-    """Measure the baseline player against which the candidate does worst."""
+def _hardest(
+    compare: Compare, kind: str, players: Callable[[Panel], Sequence[Opponent]]
+) -> Callable[[GameEvidence], Measured | None]:
+    """Measure the player against which the candidate does worst.
+
+    Args:
+        compare: the measurement.
+        kind: what the players are called, such as `baseline player`.
+        players: the players of a panel to compare with.
+    """
 
     def measure(evidence: GameEvidence) -> Measured | None:
-        panel = evidence.panel
-        if panel is None or not panel.baselines:
+        others = () if evidence.panel is None else players(evidence.panel)
+        if evidence.panel is None or not others:
             return None
-        found = [
-            compare(panel, other, f"the baseline player {other.name}") for other in panel.baselines
-        ]
+        found = [compare(evidence.panel, other, f"{kind} {other.name}") for other in others]
         hardest = min(found, key=lambda measured: measured.value or 0.0)
-        count = len(found)
-        more = f"; the hardest of {count} baseline players" if count > 1 else ""
+        more = f"; the hardest of {len(found)} baseline players" if len(found) > 1 else ""
         return Measured(hardest.value, hardest.explanation + more)
 
     return measure
+
+
+def _baselines(compare: Compare) -> Callable[[GameEvidence], Measured | None]:
+    return _hardest(compare, "the baseline player", lambda panel: panel.baselines)
+
+
+def _champion(compare: Compare) -> Callable[[GameEvidence], Measured | None]:
+    return _hardest(compare, "champion", lambda panel: (panel.champion,) if panel.champion else ())
 
 
 def _solved(evidence: GameEvidence) -> Measured | None:
@@ -133,25 +136,15 @@ def _solved(evidence: GameEvidence) -> Measured | None:
     return Measured(panel.own.mean - solved, said)
 
 
-def _champion(compare: Compare) -> Callable[[GameEvidence], Measured | None]:
-    def measure(evidence: GameEvidence) -> Measured | None:
-        panel = evidence.panel
-        if panel is None or panel.champion is None:
-            return None
-        return compare(panel, panel.champion, f"champion {panel.champion.name}")
-
-    return measure
-
-
 DEFAULT_RULES: tuple[GateRule[GameEvidence], ...] = (
-    GateRule("training-faults", SEARCH, "<=", 0.0, "nothing went wrong in training", _faults),
+    training_faults(SEARCH, "training stayed finite, and the weights are those that were scored"),
     GateRule(
         "beats-baselines",
         PANEL,
         ">",
         0.0,
         "a higher mean return than every baseline player",
-        _hardest(_mean),
+        _baselines(_mean),
     ),
     GateRule(
         "ahead-of-baselines",
@@ -159,7 +152,7 @@ DEFAULT_RULES: tuple[GateRule[GameEvidence], ...] = (
         ">",
         MAJORITY,
         "a higher return than every baseline player in most games",
-        _hardest(_share),
+        _baselines(_share),
     ),
     GateRule(
         "solved", PANEL, ">=", 0.0, "the usual threshold of this game", _solved, decides=False

@@ -7,10 +7,10 @@ the sum of its rewards, over all seats if there are several.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,7 +128,8 @@ class PanelGames:
 
     def play(self, make: Callable[[GameEnv], Act]) -> EpisodeResults:
         """(1, games) episodes of a player. make: returns its acting function for an environment."""
-        with opened(self.game, self.params, self.games) as env:
+        env = self.game.make([self.params], self.games, together=1, device="cpu")
+        with contextlib.closing(env):
             env.reset_member(0, self.seed)
             act = make(env)
             ended = getattr(act, "ended", lambda _: None)
@@ -157,16 +158,6 @@ class PanelGames:
             return named[name]
         generator = torch.Generator().manual_seed(seed)
         return lambda _: random_actions(env, generator)
-
-
-@contextmanager
-def opened(game: Game, params: Any, games: int) -> Iterator[GameEnv]:
-    """An environment on the CPU that plays that many games at once; closed afterwards."""
-    env = game.make([params], games, together=1, device="cpu")
-    try:
-        yield env
-    finally:
-        env.close()
 
 
 def panel_seed(study_seed: int, look: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +57,6 @@ def write_report(study: GameStudy, promotion: GamePromotion) -> list[Path]:
     if chosen is None or chosen.score is None:
         return []
     path = study.run_dir / "gate" / "gate.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
     page = findings_page(
         title=promotion.study,
         headline=promotion.headline,
@@ -90,8 +88,8 @@ def summary(
     ]
 
 
-def draw_panel(panel: Panel, name: str) -> bytes:
-    """A PNG: the returns of all players, and the candidate's difference to each."""
+def draw_panel(panel: Panel, name: str) -> Figure:
+    """The returns of all players, and the candidate's difference to each."""
     others = panel.opponents
     figure = Figure(figsize=(11.0, 1.6 + 0.42 * (1 + len(others))))
     FigureCanvasAgg(figure)
@@ -129,6 +127,4 @@ def draw_panel(panel: Panel, name: str) -> bytes:
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=110)
-    return picture.getvalue()
+    return figure

@@ -87,7 +87,7 @@ class Show:
 
     def close(self) -> None:
         """Close the environment."""
-        getattr(self.env, "close", lambda: None)()
+        self.env.close()
 
 
 def show_in_terminal(show: Show, episodes: int, console: Console) -> list[float]:
@@ -197,11 +197,9 @@ def publish_replay(study: FoundStudy, bundle: GameBundle) -> Path:
     Raises:
         InputError: the game cannot be shown.
     """
-    show = Show(bundle, seed=int(bundle.manifest.gate["panel"]["seed"]), pictures=True)
-    try:
-        path = study.run_dir / "gate" / f"replay-trial-{bundle.origin.trial}.gif"
+    path = study.run_dir / "gate" / f"replay-trial-{bundle.origin.trial}.gif"
+    seed = int(bundle.manifest.gate["panel"]["seed"])
+    with contextlib.closing(Show(bundle, seed=seed, pictures=True)) as show:
         write_animation(show, 1, path)
-    finally:
-        show.close()
     attach(study, [path])
     return path

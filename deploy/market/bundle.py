@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +20,6 @@ from deploy.market.manifest import (
     EnsembleManifest,
     Manifest,
     OriginPart,
-    PolicyPart,
     RecipePart,
     TrialPart,
 )
@@ -32,7 +30,6 @@ from deploy.registry.bundle_files import (
     FilePart,
     StoredBundle,
     check_file,
-    new_bundle,
     read_bundle,
     read_members,
     sha256,
@@ -51,15 +48,11 @@ class Trial:
         share: the share of the capital that it trades.
         params: its environment parameters.
         policy: an ensemble of its members.
-        described: the policy in the manifest.
-        origin: study and trial.
     """
 
     share: float
     params: EnvParams
     policy: FrozenPolicy
-    described: PolicyPart
-    origin: OriginPart
 
 
 @dataclass(frozen=True)
@@ -78,8 +71,6 @@ class Bundle(StoredBundle[Manifest | EnsembleManifest]):
                 share=part.share,
                 params=EnvParams(**part.env_params),
                 policy=read_policy(self.files[part.file], part.file)[0],
-                described=part.policy,
-                origin=part.origin,
             )
             for part in self.manifest.trials
         )
@@ -170,11 +161,6 @@ def parse_moment(text: str, flag: str) -> int:
         ) from error
     moment = moment.replace(tzinfo=dt.UTC) if moment.tzinfo is None else moment
     return int(moment.timestamp())
-
-
-def make_bundle(manifest: Manifest | EnsembleManifest, files: Mapping[str, bytes]) -> Bundle:
-    """Make a bundle in memory; see `deploy.registry.bundle_files.new_bundle`."""
-    return new_bundle(Bundle, manifest, files)
 
 
 def load_bundle(path: Path, *, expected: str | None = None) -> Bundle:

@@ -11,14 +11,7 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from deploy.market.backtests import SearchStatistics, combine, read_search
-from deploy.market.bundle import (
-    Bundle,
-    default_symbols,
-    format_time,
-    make_bundle,
-    read_policy,
-    recipe_part,
-)
+from deploy.market.bundle import Bundle, default_symbols, format_time, read_policy, recipe_part
 from deploy.market.gate import MarketEvidence, Selection
 from deploy.market.manifest import (
     VENUE_PARAMS,
@@ -40,7 +33,7 @@ from deploy.promotion.studies import (
     scored_weights,
     unrecorded,
 )
-from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite
+from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite, new_bundle
 from envs.crypto.data.bars import Bars
 from envs.crypto.features import get_recipe
 from envs.crypto.params import EnvParams, Instruments
@@ -288,7 +281,7 @@ def build_bundle(
         manifest = Manifest(
             env_params=only.env_params, policy=only.policy, origin=only.origin, **common
         )
-    return make_bundle(manifest, files)
+    return new_bundle(Bundle, manifest, files)
 
 
 def _trial_part(part: CandidateTrial, study: MarketStudy, file: str, members: bytes) -> TrialPart:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from deploy.promotion.bootstrap import ALPHA, Bootstrap, gate_level
 from deploy.promotion.overfitting import Overfitting
-from deploy.promotion.rules import GateRule, Measured
+from deploy.promotion.rules import GateRule, Measured, training_faults
 from envs.crypto.scoring.metrics import Metrics
 from envs.crypto.scoring.selection import Deflation
 from envs.support.formatting import percent
@@ -111,16 +111,6 @@ class MarketEvidence:
     holdout: Metrics | None = None
     excess: Bootstrap | None = None
     comparison: ChampionComparison | None = None
-
-
-def _training_faults(evidence: MarketEvidence) -> Measured:
-    count = len(evidence.faults)
-    return Measured(
-        count,
-        evidence.faults[0]
-        if count
-        else "training and evaluation stayed finite, and the weights are those that were scored",
-    )
 
 
 def _path_trades(evidence: MarketEvidence) -> Measured:
@@ -275,13 +265,9 @@ def _need(metrics: Metrics | None) -> Metrics:
 
 
 DEFAULT_RULES: tuple[GateRule[MarketEvidence], ...] = (
-    GateRule(
-        "training-faults",
+    training_faults(
         CROSS_VALIDATION,
-        "<=",
-        0.0,
-        "nothing went wrong in training",
-        _training_faults,
+        "training and evaluation stayed finite, and the weights are those that were scored",
     ),
     GateRule(
         "path-trades", CROSS_VALIDATION, ">=", 30.0, "enough trades for a judgement", _path_trades

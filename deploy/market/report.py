@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import contextlib
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from deploy.market.backtests import combine
+from deploy.market.backtests import Combination, combine
 from deploy.market.bundle import Bundle
 from deploy.market.candidates import MarketStudy
 from deploy.market.pictures import (
@@ -29,7 +29,7 @@ from deploy.market.pictures import (
 )
 from deploy.market.promote import MarketPromotion, MarketResult
 from deploy.market.scoring import score_bundle
-from deploy.promotion.findings import COLOURS, SYNTHETIC, findings_page, limit, number
+from deploy.promotion.findings import SYNTHETIC, colour_of, findings_page, limit, number
 from deploy.registry.registry import Registry
 from envs.crypto.splits import window_of
 from envs.crypto.study_data import load_study_bars, study_splits
@@ -89,16 +89,12 @@ class ReportData:
     """Data for the pictures that the promotion itself does not have.
 
     Attributes:
-        time: (T,) opens of the back-test paths' bars, seconds; None if unknown, like the next two.
-        returns: (φ, T) returns of the candidate's back-test paths.
-        equal_weight: (φ, T) returns of equal weight.
+        backtest: the candidate's back-test, None if its paths cannot be read.
         champion: (L,) returns of the present champion over the hold-out, None if there is none.
         folds: trial number and fold scores, best objective first.
     """
 
-    time: NDArray[np.int64] | None
-    returns: NDArray[np.float64] | None
-    equal_weight: NDArray[np.float64] | None
+    backtest: Combination | None
     champion: NDArray[np.float64] | None
     folds: Sequence[tuple[int, Sequence[float]]]
 
@@ -129,35 +125,34 @@ def collect(
     """Read the data for the pictures; data that cannot be read is left out."""
     chosen = promotion.chosen
     assert chosen is not None
-    numbers = {one.number: one for one in study.trials}
-    time = returns = equal = champion = None
-    try:
-        trials = [numbers[number] for number in chosen.candidate.trials]
-        together = combine(
+    trials = [part.trial for part in chosen.candidate.parts]
+    backtest = None
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        backtest = combine(
             trials, chosen.candidate.shares, study.run_dir, study.spec.data.timeframe
         )
-        time, returns, equal = together.time, together.paths.returns, together.paths.equal_weight
-    except (OSError, ValueError, KeyError):
-        time = None
-    before = promotion.champion_before
-    if (
-        chosen.score is not None
-        and before is not None
-        and (chosen.bundle is None or before != chosen.bundle.hash)
-    ):
-        try:
-            bars = load_study_bars(study.spec.data, data_dir)
-            holdout = study_splits(study.spec).holdout
-            champion = score_bundle(
-                registry.bundle(before, Bundle), bars, window_of(holdout)
-            ).returns
-        except InputError:  # other assets, or another length of bars
-            champion = None
     folds = [
         (one.number, list(TrialRecord.from_attributes(one.user_attrs).scores or ()))
         for one in study.trials
     ]
-    return ReportData(time, returns, equal, champion, folds)
+    return ReportData(backtest, _champion_returns(study, promotion, registry, data_dir), folds)
+
+
+def _champion_returns(
+    study: MarketStudy, promotion: MarketPromotion, registry: Registry, data_dir: Path
+) -> NDArray[np.float64] | None:
+    """Returns of another champion over the hold-out; None if there is nothing to compare."""
+    chosen, before = promotion.chosen, promotion.champion_before
+    if chosen is None or chosen.score is None or before is None:
+        return None
+    if chosen.bundle is not None and before == chosen.bundle.hash:
+        return None
+    try:
+        bars = load_study_bars(study.spec.data, data_dir)
+        window = window_of(study_splits(study.spec).holdout)
+        return score_bundle(registry.bundle(before, Bundle), bars, window).returns
+    except InputError:  # other assets, or another length of bars
+        return None
 
 
 def summary(promotion: MarketPromotion) -> list[str]:
@@ -211,33 +206,7 @@ def pictures(
         hspace=0.33,
         wspace=0.28,
     )
-    score = chosen.score
-    equities: list[tuple[NDArray[np.int64], list[PlotLine], str]] = []
-    if (
-        material.time is not None
-        and material.returns is not None
-        and material.equal_weight is not None
-    ):
-        curves = [PlotLine("equal weight", material.equal_weight[0], EQUAL)]
-        curves += [
-            PlotLine(
-                f"{chosen.candidate.name}, one line per path" if row == 0 else None,
-                returns,
-                OWN,
-                0.9,
-                0.7,
-            )
-            for row, returns in enumerate(material.returns)
-        ]
-        equities.append((material.time, curves, "Cross-validation: bars not used in training"))
-    if score is not None:
-        curves = [
-            PlotLine("equal weight", score.equal_weight, EQUAL),
-            PlotLine(chosen.candidate.name, score.returns, OWN),
-        ]
-        if material.champion is not None and len(material.champion) == len(score.returns):
-            curves.append(PlotLine("present champion", material.champion, CHAMPION))
-        equities.append((score.time, curves, "Hold-out: bars that no trial used"))
+    equities = _equities(chosen, material)
     for index, (time, curves, title) in enumerate(equities):
         place = grid[0, :] if len(equities) == 1 else grid[0, index]
         halves = place.subgridspec(2, 1, height_ratios=[2.6, 1.0], hspace=0.08)
@@ -258,16 +227,38 @@ def pictures(
     return figure
 
 
+def _equities(
+    chosen: MarketResult, material: ReportData
+) -> list[tuple[NDArray[np.int64], list[PlotLine], str]]:
+    """Bars, lines and title of each equity plot: cross-validation and hold-out, where known."""
+    name, backtest, score = chosen.candidate.name, material.backtest, chosen.score
+    plots = []
+    if backtest is not None:
+        curves = [PlotLine("equal weight", backtest.paths.equal_weight[0], EQUAL)]
+        curves += [
+            PlotLine(f"{name}, one line per path" if row == 0 else None, returns, OWN, 0.9, 0.7)
+            for row, returns in enumerate(backtest.paths.returns)
+        ]
+        plots.append((backtest.time, curves, "Cross-validation: bars not used in training"))
+    if score is not None:
+        curves = [
+            PlotLine("equal weight", score.equal_weight, EQUAL),
+            PlotLine(name, score.returns, OWN),
+        ]
+        if material.champion is not None and len(material.champion) == len(score.returns):
+            curves.append(PlotLine("present champion", material.champion, CHAMPION))
+        plots.append((score.time, curves, "Hold-out: bars that no trial used"))
+    return plots
+
+
 def to_html(promotion: MarketPromotion, chosen: MarketResult, material: ReportData) -> str:
     """The report as one self-contained page."""
-    picture = io.BytesIO()
-    pictures(promotion, chosen, material, (11.0, 12.5)).savefig(picture, format="png", dpi=110)
     return findings_page(
         title=promotion.study,
         headline=promotion.headline,
         opening=summary(promotion),
         findings=chosen.findings,
-        picture=picture.getvalue(),
+        picture=pictures(promotion, chosen, material, (11.0, 12.5)),
         described="Equity, Sharpe ratios, ranks out of sample and fold scores",
         reading=READING,
         footer=FOOTER,
@@ -312,8 +303,7 @@ def _words(promotion: MarketPromotion, chosen: MarketResult) -> Figure:
     at -= 0.006
     for finding in chosen.findings:
         value = number(finding, "–")
-        said = f"{finding.verdict}, loosened" if finding.loosened else finding.verdict
-        colour = COLOURS["defer" if finding.loosened else finding.verdict]
+        said, colour = finding.said, colour_of(finding)
         figure.text(0.93, at, said, fontsize=9, va="top", ha="right", color=colour)
         title = f"{finding.name}: {value} ({limit(finding)}), {finding.meaning}"
         put(title, 9, columns=95, gap=0.001, weight="bold")

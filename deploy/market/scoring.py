@@ -78,13 +78,6 @@ def score(
     def act(obs: Tensor) -> Tensor:
         return torch.from_numpy(policy.act(obs[0, : policy.state_dim].numpy())).unsqueeze(0)
 
-    return score_actions(env, act, market, window)
-
-
-def score_actions(
-    env: CryptoEnv, act: Callable[[Tensor], Tensor], market: Market, window: Window
-) -> Score:
-    """The same as `score` with any acting function on an evaluation environment of one row."""
     trades = trade_windows(env, act)
     length = window[1] - window[0]
     columns = {

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import base64
 import html
+import io
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
 from deploy.promotion.rules import NOT_EVALUATED, RuleFinding
 from deploy.registry.bundle_files import NAME_DIGITS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SYNTHETIC = (
     "The market is synthetic: this shows that the program works, and nothing about real markets."
@@ -88,6 +93,11 @@ def limit(finding: RuleFinding, between: str = " ") -> str:
     )
 
 
+def colour_of(finding: RuleFinding) -> str:
+    """The colour of a finding's verdict on a page; that of "defer" if the limit was loosened."""
+    return COLOURS["defer" if finding.loosened else finding.verdict]
+
+
 def verdict(said: str, is_loosened: bool) -> Text:
     """A rule's verdict in its colour; yellow if a user loosened the limit."""
     if is_loosened:
@@ -108,7 +118,7 @@ def findings_page(
     headline: str,
     opening: Sequence[str],
     findings: Sequence[RuleFinding],
-    picture: bytes,
+    picture: Figure,
     described: str,
     reading: Sequence[tuple[str, str]],
     footer: str,
@@ -120,7 +130,7 @@ def findings_page(
         headline: of the page.
         opening: sentences of the summary, one paragraph each.
         findings: the rules.
-        picture: PNG.
+        picture: drawn as a PNG.
         described: alternative text of the picture.
         reading: terms and their explanations.
         footer: last line.
@@ -129,6 +139,8 @@ def findings_page(
     words = "".join(
         f"<dt>{html.escape(term)}</dt><dd>{html.escape(text)}</dd>" for term, text in reading
     )
+    png = io.BytesIO()
+    picture.savefig(png, format="png", dpi=110)
     sentences = "".join(f"<p>{html.escape(line)}</p>" for line in opening)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -155,7 +167,7 @@ small {{ color: #666; }}
 <tr><th>rule</th><th>value</th><th>limit</th><th>verdict</th><th>what was found</th></tr>
 {rows}</table></div>
 <img alt="{html.escape(described)}"
- src="data:image/png;base64,{base64.b64encode(picture).decode()}">
+ src="data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}">
 <h2>How to read this</h2><dl>{words}</dl>
 <p><small>{html.escape(footer)}</small></p>
 </main></body></html>
@@ -164,12 +176,10 @@ small {{ color: #666; }}
 
 def _row(finding: RuleFinding) -> str:
     value = number(finding, "–")
-    colour = COLOURS["defer" if finding.loosened else finding.verdict]
-    said = f"{finding.verdict}, loosened" if finding.loosened else finding.verdict
     return (
         f"<tr><td><b>{html.escape(finding.name)}</b><br>"
         f"<small>{html.escape(finding.meaning)}</small></td>"
         f'<td class="number">{value}</td><td class="number">{html.escape(limit(finding))}</td>'
-        f'<td class="verdict" style="color:{colour}">{said}</td>'
+        f'<td class="verdict" style="color:{colour_of(finding)}">{finding.said}</td>'
         f"<td>{html.escape(finding.explanation)}</td></tr>"
     )

@@ -100,10 +100,30 @@ class RuleFinding:
     default: float | None = None
     loosened: bool = False
 
+    @property
+    def said(self) -> str:
+        """The verdict, and whether a user loosened the limit."""
+        return f"{self.verdict}, loosened" if self.loosened else self.verdict
+
     def to_dict(self) -> dict[str, Any]:
         """The finding for JSON."""
         content: dict[str, Any] = finite(dataclasses.asdict(self))
         return content
+
+
+def training_faults(stage: str, fine: str) -> GateRule[Any]:
+    """The rule that nothing went wrong in training, for evidence with `faults` in sentences.
+
+    Args:
+        stage: stage of the rule.
+        fine: explanation without faults.
+    """
+
+    def measure(evidence: Any) -> Measured:
+        faults = evidence.faults
+        return Measured(len(faults), faults[0] if faults else fine)
+
+    return GateRule("training-faults", stage, "<=", 0.0, "nothing went wrong in training", measure)
 
 
 def judge(

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
@@ -29,7 +28,7 @@ from torch import Tensor
 
 from agents.policy.frozen import load_members
 from envs.support.errors import InputError, RunError
-from envs.support.files import write_atomic
+from envs.support.files import sync_folder, write_atomic
 
 MANIFEST_FILE, MEMBERS_FILE = "bundle.json", "members.safetensors"
 NAME_DIGITS = 16
@@ -218,11 +217,7 @@ def _write_new(bundle: StoredBundle[BaseManifest], folder: Path, path: Path) -> 
             temporary.rename(path)
         except OSError:  # a concurrent promotion wrote the same bundle first
             read_bundle(path, (type(bundle),), expected=bundle.hash)
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_folder(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -30,11 +30,16 @@ def write_atomic(path: Path, content: bytes | str | Callable[[Path], None]) -> N
             os.fsync(file.fileno())
         temporary.chmod(0o644)
         temporary.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(path.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's entries, so that a file or folder renamed into it survives a power loss."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

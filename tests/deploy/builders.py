@@ -18,7 +18,7 @@ from optuna.trial import TrialState
 from torch import Tensor
 
 from agents.policy.frozen import save_members
-from deploy.market.bundle import Bundle, default_symbols, format_time, make_bundle, recipe_part
+from deploy.market.bundle import Bundle, default_symbols, format_time, recipe_part
 from deploy.market.manifest import (
     DataPart,
     EnsembleManifest,
@@ -28,7 +28,7 @@ from deploy.market.manifest import (
     TrialPart,
     trial_file,
 )
-from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, sha256
+from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, new_bundle, sha256
 from envs.crypto.data.bars import Bars, load_bars, write_bars
 from envs.crypto.features import get_recipe
 from envs.crypto.params import EnvParams, Instruments
@@ -131,7 +131,7 @@ def small_bundle(
         "torch_version": "2.13.0",
         "files": describe_files({MEMBERS_FILE: content}),
     }
-    return make_bundle(Manifest(**(fields | changes)), {MEMBERS_FILE: content})
+    return new_bundle(Bundle, Manifest(**(fields | changes)), {MEMBERS_FILE: content})
 
 
 def ensemble_of(
@@ -148,7 +148,7 @@ def ensemble_of(
     own = ("format_version", "env_params", "policy", "origin")
     fields = {name: value for name, value in dict(bundles[0].manifest).items() if name not in own}
     fields |= {"weights": "equal", "trials": tuple(parts), "files": describe_files(files)}
-    return make_bundle(EnsembleManifest(**(fields | changes)), files)
+    return new_bundle(Bundle, EnsembleManifest(**(fields | changes)), files)
 
 
 def reverting_market(seed: int, *, assets: int = 3, bars: int = 1900) -> Bars:

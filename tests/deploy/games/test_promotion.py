@@ -17,7 +17,7 @@ from safetensors.torch import save as save_tensors
 import deploy.games.promote
 import deploy.registry.reader
 from deploy.cli.bundles import BUNDLE_KINDS, load_bundle, load_reference
-from deploy.games.bundle import GameBundle, game_key, make_game_bundle
+from deploy.games.bundle import GameBundle, game_key
 from deploy.games.candidates import GameStudy, build_bundle, read_candidate
 from deploy.games.gate import DEFAULT_RULES, PANEL, GameEvidence, shown
 from deploy.games.panel import (
@@ -40,6 +40,7 @@ from deploy.promotion.rules import judge, with_limits
 from deploy.registry.bundle_files import (
     MEMBERS_FILE,
     canonical_json,
+    new_bundle,
     read_bundle,
     read_members,
     sha256,
@@ -107,7 +108,7 @@ def test_what_is_wrong_with_a_bundle_is_said(tmp_path: Path) -> None:
             manifest = manifest.model_copy(
                 update={name: getattr(manifest, name).model_copy(update=fields)}
             )
-        make_game_bundle(manifest, bundle.files)
+        new_bundle(GameBundle, manifest, bundle.files)
 
     with pytest.raises(InputError, match="'chess' is not known"):
         changed(game={"name": "chess"})

@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from deploy.market.bundle import Bundle, format_time, load_bundle, make_bundle, parse_time
-from deploy.registry.bundle_files import canonical_json, describe_files, sha256, write_bundle
+from deploy.market.bundle import Bundle, format_time, load_bundle, parse_time
+from deploy.registry.bundle_files import (
+    canonical_json,
+    describe_files,
+    new_bundle,
+    sha256,
+    write_bundle,
+)
 from envs.support.errors import InputError
 from tests.deploy.builders import members_bytes, random_actor, small_bundle
 
@@ -183,7 +189,7 @@ def test_members_that_choose_among_actions_are_refused() -> None:
     files = {"members.safetensors": members_bytes(actors)}
     manifest = bundle.manifest.model_copy(update={"files": describe_files(files)})
     with pytest.raises(InputError, match="choose one of several actions") as caught:
-        make_bundle(manifest, files)
+        new_bundle(Bundle, manifest, files)
     assert "\n" not in str(caught.value)
 
 
