@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from deploy.registry.migrations.append_only import make_append_only
+from deploy.registry.migrations.shared import columns, make_append_only, row_id
 
 revision = "0004"
 down_revision = None
@@ -25,49 +25,41 @@ def upgrade() -> None:
 def _create_registry() -> None:
     op.create_table(
         "bundles",
-        sa.Column("hash", sa.Text, nullable=False),
-        sa.Column("members_sha256", sa.Text, nullable=False),
-        sa.Column("environment", sa.Text, nullable=False),
-        sa.Column("timeframe", sa.Text, nullable=False),
-        sa.Column("tickers", sa.JSON, nullable=False),
-        sa.Column("study", sa.Text, nullable=False),
-        sa.Column("study_uid", sa.Text, nullable=False),
-        sa.Column("trial", sa.Integer, nullable=False),
-        sa.Column("last_seen", sa.BigInteger, nullable=False),
-        sa.Column("data_dir", sa.Text, nullable=False),
-        sa.Column("at", sa.Text, nullable=False),
+        *columns(sa.Text, "hash", "members_sha256", "environment", "timeframe"),
+        *columns(sa.JSON, "tickers"),
+        *columns(sa.Text, "study", "study_uid"),
+        *columns(sa.Integer, "trial"),
+        *columns(sa.BigInteger, "last_seen"),
+        *columns(sa.Text, "data_dir", "at"),
         sa.PrimaryKeyConstraint("hash", name="pk_bundles"),
     )
     op.create_index("ix_bundles_members_sha256", "bundles", ["members_sha256"])
     op.create_table(
         "slots",
-        sa.Column("name", sa.Text, nullable=False),
+        *columns(sa.Text, "name"),
         sa.Column("champion", sa.Text),
         sa.Column("previous", sa.Text),
-        sa.Column("revision", sa.Integer, nullable=False),
+        *columns(sa.Integer, "revision"),
         sa.PrimaryKeyConstraint("name", name="pk_slots"),
         sa.ForeignKeyConstraint(["champion"], ["bundles.hash"], name="fk_slots_champion"),
         sa.ForeignKeyConstraint(["previous"], ["bundles.hash"], name="fk_slots_previous"),
     )
     op.create_table(
         "versions",
-        sa.Column("slot", sa.Text, nullable=False),
-        sa.Column("number", sa.Integer, nullable=False),
-        sa.Column("bundle", sa.Text, nullable=False),
-        sa.Column("at", sa.Text, nullable=False),
+        *columns(sa.Text, "slot"),
+        *columns(sa.Integer, "number"),
+        *columns(sa.Text, "bundle", "at"),
         sa.PrimaryKeyConstraint("slot", "number", name="pk_versions"),
         sa.UniqueConstraint("slot", "bundle", name="uq_versions_slot"),
         sa.ForeignKeyConstraint(["bundle"], ["bundles.hash"], name="fk_versions_bundle"),
     )
     op.create_table(
         "events",
-        sa.Column("id", sa.Integer, nullable=False, autoincrement=True),
-        sa.Column("slot", sa.Text, nullable=False),
-        sa.Column("kind", sa.Text, nullable=False),
-        sa.Column("at", sa.Text, nullable=False),
+        row_id(),
+        *columns(sa.Text, "slot", "kind", "at"),
         sa.Column("bundle", sa.Text),
         sa.Column("previous", sa.Text),
-        sa.Column("reason", sa.Text, nullable=False),
+        *columns(sa.Text, "reason"),
         sa.Column("report", sa.JSON),
         sa.PrimaryKeyConstraint("id", name="pk_events"),
         sa.ForeignKeyConstraint(["bundle"], ["bundles.hash"], name="fk_events_bundle"),
@@ -76,25 +68,19 @@ def _create_registry() -> None:
     op.create_index("ix_events_slot", "events", ["slot"])
     op.create_table(
         "looks",
-        sa.Column("id", sa.Integer, nullable=False, autoincrement=True),
-        sa.Column("asset_set", sa.Text, nullable=False),
-        sa.Column("timeframe", sa.Text, nullable=False),
-        sa.Column("first", sa.BigInteger, nullable=False),
-        sa.Column("last", sa.BigInteger, nullable=False),
-        sa.Column("number", sa.Integer, nullable=False),
-        sa.Column("members_sha256", sa.Text, nullable=False),
-        sa.Column("study", sa.Text, nullable=False),
-        sa.Column("study_uid", sa.Text, nullable=False),
-        sa.Column("trial", sa.Integer, nullable=False),
-        sa.Column("at", sa.Text, nullable=False),
+        row_id(),
+        *columns(sa.Text, "asset_set", "timeframe"),
+        *columns(sa.BigInteger, "first", "last"),
+        *columns(sa.Integer, "number"),
+        *columns(sa.Text, "members_sha256", "study", "study_uid"),
+        *columns(sa.Integer, "trial"),
+        *columns(sa.Text, "at"),
         sa.PrimaryKeyConstraint("id", name="pk_looks"),
     )
     op.create_index("ix_looks_asset_set", "looks", ["asset_set"])
     op.create_table(
         "challengers",
-        sa.Column("slot", sa.Text, nullable=False),
-        sa.Column("bundle", sa.Text, nullable=False),
-        sa.Column("at", sa.Text, nullable=False),
+        *columns(sa.Text, "slot", "bundle", "at"),
         sa.PrimaryKeyConstraint("slot", "bundle", name="pk_challengers"),
         sa.ForeignKeyConstraint(["bundle"], ["bundles.hash"], name="fk_challengers_bundle"),
     )
@@ -103,76 +89,60 @@ def _create_registry() -> None:
 def _create_traders() -> None:
     op.create_table(
         "traders",
-        sa.Column("slot", sa.Text, nullable=False),
-        *(
-            sa.Column("token", sa.Text, nullable=False),
-            sa.Column("pid", sa.Integer, nullable=False),
-        ),
-        *(
-            sa.Column(name, sa.Text, nullable=False)
-            for name in ("host", "broker", "feed", "timeframe")
-        ),
-        *(sa.Column(name, sa.Text, nullable=False) for name in ("started", "beat", "status")),
+        *columns(sa.Text, "slot", "token"),
+        *columns(sa.Integer, "pid"),
+        *columns(sa.Text, "host", "broker", "feed", "timeframe", "started", "beat", "status"),
         sa.Column("account", sa.Text),
         sa.Column("last_bar", sa.BigInteger),
         sa.Column("halt", sa.Text),
-        sa.Column("halt_sells", sa.Boolean, nullable=False),
-        sa.Column("session", sa.JSON, nullable=False),
+        *columns(sa.Boolean, "halt_sells"),
+        *columns(sa.JSON, "session"),
         sa.PrimaryKeyConstraint("slot", name="pk_traders"),
     )
     op.create_table(
         "lanes",
-        *(sa.Column(name, sa.Text, nullable=False) for name in ("slot", "name", "kind")),
+        *columns(sa.Text, "slot", "name", "kind"),
         sa.Column("bundle", sa.Text),
-        sa.Column("since", sa.BigInteger, nullable=False),
+        *columns(sa.BigInteger, "since"),
         sa.Column("retired", sa.Text),
-        sa.Column("state", sa.JSON, nullable=False),
+        *columns(sa.JSON, "state"),
         sa.PrimaryKeyConstraint("slot", "name", name="pk_lanes"),
         sa.ForeignKeyConstraint(["slot"], ["traders.slot"], name="fk_lanes_slot"),
         sa.ForeignKeyConstraint(["bundle"], ["bundles.hash"], name="fk_lanes_bundle"),
     )
     op.create_table(
         "lane_bars",
-        *(sa.Column(name, sa.Text, nullable=False) for name in ("slot", "lane")),
-        sa.Column("time", sa.BigInteger, nullable=False),
+        *columns(sa.Text, "slot", "lane"),
+        *columns(sa.BigInteger, "time"),
         sa.Column("bundle", sa.Text),
-        *(
-            sa.Column(name, sa.Double, nullable=False)
-            for name in ("value", "cash", "fees", "notional")
-        ),
+        *columns(sa.Double, "value", "cash", "fees", "notional"),
         sa.Column("flow", sa.Double, nullable=False, server_default="0"),
-        *(
-            sa.Column(name, sa.Integer, nullable=False)
-            for name in ("trades", "unfilled", "dropped")
-        ),
-        sa.Column("crossed", sa.Double, nullable=False),
-        sa.Column("units", sa.JSON, nullable=False),
+        *columns(sa.Integer, "trades", "unfilled", "dropped"),
+        *columns(sa.Double, "crossed"),
+        *columns(sa.JSON, "units"),
         sa.Column("action", sa.JSON),
         sa.PrimaryKeyConstraint("slot", "lane", "time", name="pk_lane_bars"),
     )
     op.create_table(
         "orders",
-        *(sa.Column(name, sa.Text, nullable=False) for name in ("client_id", "slot", "lane")),
-        sa.Column("decided", sa.BigInteger, nullable=False),
-        *(sa.Column(name, sa.Text, nullable=False) for name in ("ticker", "side")),
-        *(sa.Column(name, sa.Double, nullable=False) for name in ("units", "notional")),
-        *(sa.Column(name, sa.Boolean, nullable=False) for name in ("whole", "restart_clock")),
-        sa.Column("status", sa.Text, nullable=False),
+        *columns(sa.Text, "client_id", "slot", "lane"),
+        *columns(sa.BigInteger, "decided"),
+        *columns(sa.Text, "ticker", "side"),
+        *columns(sa.Double, "units", "notional"),
+        *columns(sa.Boolean, "whole", "restart_clock"),
+        *columns(sa.Text, "status"),
         sa.Column("at", sa.BigInteger),
-        *(
-            sa.Column(name, sa.Double, nullable=False)
-            for name in ("filled_units", "filled_notional", "fee", "price")
-        ),
-        sa.Column("reason", sa.Text, nullable=False),
+        *columns(sa.Double, "filled_units", "filled_notional", "fee", "price"),
+        *columns(sa.Text, "reason"),
         sa.PrimaryKeyConstraint("client_id", name="pk_orders"),
     )
     op.create_index("ix_orders_slot", "orders", ["slot"])
     op.create_table(
         "trader_events",
-        sa.Column("id", sa.Integer, nullable=False, autoincrement=True),
-        *(sa.Column(name, sa.Text, nullable=False) for name in ("slot", "at")),
+        row_id(),
+        *columns(sa.Text, "slot", "at"),
         sa.Column("bar", sa.BigInteger),
-        *(sa.Column(name, sa.Text, nullable=False) for name in ("kind", "text")),
+        *columns(sa.Text, "kind", "text"),
         sa.PrimaryKeyConstraint("id", name="pk_trader_events"),
     )
     op.create_index("ix_trader_events_slot", "trader_events", ["slot"])

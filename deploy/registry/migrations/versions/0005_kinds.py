@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from deploy.registry.migrations.append_only import drop_append_only, make_append_only
+from deploy.registry.migrations.shared import columns, drop_append_only, make_append_only, row_id
 
 revision = "0005"
 down_revision = "0004"
@@ -22,17 +22,17 @@ def upgrade() -> None:
     """Add the columns, and move the rows of `looks`."""
     _add_kind_of_bundles()
     _create_evaluations()
+    same = "number, members_sha256, study, study_uid, trial, at"
+    is_game = f"substr(asset_set, 1, {len(PANEL)}) = '{PANEL}'"
     op.execute(
-        "INSERT INTO evaluations (kind, subject, timeframe, first, last, number, members_sha256, "
-        "study, study_uid, trial, at) SELECT 'market', asset_set, timeframe, first, last, number, "
-        "members_sha256, study, study_uid, trial, at FROM looks "
-        f"WHERE substr(asset_set, 1, {len(PANEL)}) <> '{PANEL}' ORDER BY id"
+        f"INSERT INTO evaluations (kind, subject, timeframe, first, last, {same}) "
+        f"SELECT 'market', asset_set, timeframe, first, last, {same} FROM looks "
+        f"WHERE NOT {is_game} ORDER BY id"
     )
     op.execute(
-        "INSERT INTO evaluations (kind, subject, games, number, members_sha256, study, study_uid, "
-        f"trial, at) SELECT 'game', substr(asset_set, {len(PANEL) + 1}), last, number, "
-        "members_sha256, study, study_uid, trial, at FROM looks "
-        f"WHERE substr(asset_set, 1, {len(PANEL)}) = '{PANEL}' ORDER BY id"
+        f"INSERT INTO evaluations (kind, subject, games, {same}) "
+        f"SELECT 'game', substr(asset_set, {len(PANEL) + 1}), last, {same} FROM looks "
+        f"WHERE {is_game} ORDER BY id"
     )
     op.drop_table("looks")
 
@@ -58,19 +58,16 @@ def _add_kind_of_bundles() -> None:
 def _create_evaluations() -> None:
     op.create_table(
         "evaluations",
-        sa.Column("id", sa.Integer, nullable=False, autoincrement=True),
-        sa.Column("kind", sa.Text, nullable=False),
-        sa.Column("subject", sa.Text, nullable=False),
+        row_id(),
+        *columns(sa.Text, "kind", "subject"),
         sa.Column("timeframe", sa.Text),
         sa.Column("first", sa.BigInteger),
         sa.Column("last", sa.BigInteger),
         sa.Column("games", sa.Integer),
-        sa.Column("number", sa.Integer, nullable=False),
-        sa.Column("members_sha256", sa.Text, nullable=False),
-        sa.Column("study", sa.Text, nullable=False),
-        sa.Column("study_uid", sa.Text, nullable=False),
-        sa.Column("trial", sa.Integer, nullable=False),
-        sa.Column("at", sa.Text, nullable=False),
+        *columns(sa.Integer, "number"),
+        *columns(sa.Text, "members_sha256", "study", "study_uid"),
+        *columns(sa.Integer, "trial"),
+        *columns(sa.Text, "at"),
         sa.PrimaryKeyConstraint("id", name="pk_evaluations"),
     )
     op.create_index("ix_evaluations_subject", "evaluations", ["subject"])

@@ -1,8 +1,21 @@
-"""Triggers that make tables append-only, on SQLite and PostgreSQL."""
+"""What the migrations share: columns, and triggers that make tables append-only."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import sqlalchemy as sa
 from alembic import op
+
+
+def columns(type_: Any, *names: str) -> list[sa.Column[Any]]:
+    """Columns of one type that are not NULL."""
+    return [sa.Column(name, type_, nullable=False) for name in names]
+
+
+def row_id() -> sa.Column[Any]:
+    """The column of a row number that the database counts up."""
+    return sa.Column("id", sa.Integer, nullable=False, autoincrement=True)
 
 
 def make_append_only(table: str) -> None:
