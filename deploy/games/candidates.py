@@ -109,6 +109,7 @@ def read_candidate(trial: FrozenTrial, study: GameStudy) -> GameCandidate:
     if not scores or not all(map(math.isfinite, scores)):
         faults.append("the trial did not record a finite score of every seed")
         scores = [math.nan]
+    # The best seed's score is biased upwards by this choice; the panel's games are new.
     member = max(range(len(scores)), key=lambda index: scores[index])
     weights = None
     try:

@@ -180,7 +180,8 @@ def interval(values: Floats, level: float, seed: int) -> Interval:
         values[rng.integers(0, values.size, (min(rows, DRAWS - first), values.size))].mean(1)
         for first in range(0, DRAWS, rows)
     ]
-    # Games are independent, so single values are resampled and not blocks as for bars.
+    # Percentile interval: quantiles (1 - level)/2 and (1 + level)/2 of the resampled means. Games
+    # are independent, so single values are resampled and not blocks as for bars.
     low, high = np.quantile(np.concatenate(means), [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
     return Interval(mean, float(low), float(high), level)
 
@@ -195,6 +196,7 @@ def share_interval(ahead: int, behind: int, level: float) -> Interval:
     """
     from scipy.special import betaincinv
 
+    # A Beta quantile is the inverse of the regularized incomplete beta function.
     games, tail = ahead + behind, (1.0 - level) / 2.0
     low = float(betaincinv(ahead, behind + 1, tail)) if ahead else 0.0
     high = float(betaincinv(ahead + 1, behind, 1.0 - tail)) if behind else 1.0
@@ -205,10 +207,12 @@ def compare(
     name: str, own: EpisodeResults, other: EpisodeResults, look: int, seed: int
 ) -> Opponent:
     """Compare two players of the same games at evaluation number `look`."""
+    # Both played the same games, so differences by game cancel the games' own luck.
     ours, theirs, level = own.returns[0], other.returns[0], confidence(look)
     ahead, behind = int((ours > theirs).sum()), int((ours < theirs).sum())
     return Opponent(
         name,
+        # The player's own mean only informs; the differences decide, at the evaluation's level.
         own=interval(theirs, 0.95, seed),
         difference=interval(ours - theirs, level, derive_seed(seed, name)),
         ahead=ahead,

@@ -116,6 +116,7 @@ class SearchStatistics:
         if len(self.backtests) < max(2, chosen) or self.bars < 2 * BLOCKS:
             return None
         return cscv(
+            # CSCV has one series per trial: the mean over its paths.
             np.stack([backtest.excess for backtest in self.backtests.values()], axis=1),
             chosen=chosen,
         )
@@ -231,6 +232,7 @@ def combine(
             sum(share * getattr(one, name) for share, one in zip(shares, paths, strict=True))
         )
 
+    # Trades are evidence for the rule "enough trades"; the sum over trials would overstate it.
     trades = np.stack([one.trades for one in paths])  # (n, φ, T)
     quietest = trades.sum(axis=2).argmin(axis=0)
     whole = PathTrades(
@@ -251,6 +253,7 @@ def combine(
     ratio = np.where(together > 0.0, apart / np.where(together > 0.0, together, 1.0), 1.0)
     moments = tuple(luck.moments(row) for row in excess)
     backtest = Backtest(tuple(whole.summarise(timeframe)), moments, np.mean(excess, axis=0))
+    # σ of a weighted sum is at most the weighted sum of the σ, so D < 1 is rounding only.
     return Combination(whole, found[0][1], backtest, np.maximum(ratio, 1.0))
 
 

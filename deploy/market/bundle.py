@@ -261,12 +261,13 @@ def _check_meaning(bundle: Bundle) -> None:
             raise InputError(f"env_params lacks {name}")
         for name in sorted(set(given) - fields):
             raise InputError(f"env_params has the unknown {name}")
-    trials, _ = bundle.trials, bundle.instruments  # each checks its own values
-    for params in (trial.params for trial in trials):
+    _ = bundle.instruments  # checks its own values, like `bundle.trials`
+    for params in (trial.params for trial in bundle.trials):
         if params.lookback > bundle.max_lookback:
             raise InputError(
                 f"lookback {params.lookback} is above the policy's maximum {bundle.max_lookback}"
             )
+    # A recipe with the same name but other features would feed the policy other numbers.
     recipe = get_recipe(manifest.recipe.name)
     if recipe_part(recipe) != manifest.recipe:
         raise InputError(

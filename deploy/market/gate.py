@@ -129,6 +129,7 @@ def _deflated_sharpe(evidence: MarketEvidence) -> Measured | None:
     found = selection.deflation
     if found is None:
         return Measured(None, "the trial stored no back-test path")
+    # The explanation shows annual ratios; the test itself is on ratios per bar.
     own, luck, needed = (
         selection.annual * ratio for ratio in (found.moments.sharpe, found.luck, found.needed)
     )
@@ -211,6 +212,8 @@ def _holdout_excess(evidence: MarketEvidence) -> Measured:
         test.p,
         f"{returns}; p = {test.p:.2g} for no advantage, and evaluation {evidence.look} on this "
         f"hold-out requires at most {gate_level(evidence.look):.2g}{_few_values(test)}",
+        # The rule's limit is for all evaluations together, `ALPHA` by default; the scale turns it
+        # into the level of this one, and a limit that the user set shrinks alike.
         scale=gate_level(evidence.look) / ALPHA,
     )
 
@@ -219,6 +222,7 @@ def _few_values(test: Bootstrap) -> str:
     """A warning if a p value comes from few independent values, else ""."""
     if not 0 < test.batches < FEW_BATCHES:
         return ""
+    # The factors are the largest sizes of the table in docs/gate.md, divided by .05.
     factor = 1.6 if test.bars >= ENOUGH_BARS else 4.0
     return (
         f"; because of autocorrelation, {test.bars:,} bars count as about {test.batches} "

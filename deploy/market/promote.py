@@ -199,6 +199,7 @@ class MarketPromoter(Promoter[MarketCandidate, Score, Bundle, MarketPromotion]):
         return build_bundle(candidate, self.study, self._bars, self._holdout, gate=gate)
 
     def _is_champion(self, draft: Bundle, champion: str | None) -> bool:
+        # Not the hash: a second study may have trained the same weights under another name.
         return champion is not None and _same_policy(self.registry.bundle(champion, Bundle), draft)
 
     def _evaluate(

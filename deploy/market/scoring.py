@@ -117,7 +117,7 @@ def score_trials(
     records = torch.empty(length, *env.record.shape, dtype=torch.float64)
     sent, crossed = np.empty((length, len(bars.tickers)), dtype=bool), np.empty(length)
     obs = env.reset()
-    start = env.values().sum(1).numpy()[:, None]
+    start = env.values().sum(1).numpy()[:, None]  # before the first bar, for its return
     for step in range(length):
         rows = obs[:, : env.state_dim].numpy()
         actions = np.stack([act(place, row) for place, row in enumerate(rows)])
@@ -132,6 +132,8 @@ def score_trials(
         np.concatenate([before, after.numpy()])
         for before, after in zip(start, (together, account.equal_weight.sum(1)), strict=True)
     )
+    # The account is the sum of its sub-accounts. An order counts as a trade unless its bar is a
+    # hole, in which nothing fills.
     columns = {
         "returns": value[1:] / value[:-1] - 1.0,
         "equal_weight": equal[1:] / equal[:-1] - 1.0,
@@ -247,6 +249,7 @@ def compare_with_champion(
     since = max(candidate.last_seen, champion.last_seen)
     sides = [(candidate, own.between(0, until)), (champion, other.between(0, until))]
     windows = [unseen_window(bars, since, first_decision(bundle)) for bundle, bars in sides]
+    # Bundles with more lags or a longer feature memory can decide later.
     starts = [
         int(bars.time[window[0]])
         for (_, bars), window in zip(sides, windows, strict=True)

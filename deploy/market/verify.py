@@ -102,7 +102,7 @@ def verify_bundle(bundle: Bundle, bars: Bars) -> Verification:
     )
     score = score_bundle(bundle, bars, (first - 1, last))
     span = tuple(format_time(int(moment)) for moment in (score.time[0], score.time[-1]))
-    assert span == (stored["first"], stored["last"])
+    assert span == (stored["first"], stored["last"])  # the fingerprint of the bars is equal
     now = score.metrics.to_dict()
     compared = tuple(
         MetricDifference(name, float(stored[name]), float(value))

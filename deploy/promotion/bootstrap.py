@@ -72,6 +72,7 @@ def draws_for(level: float) -> int:
     The smallest possible p value of n samples is 1/(n + 1). So at levels below
     1/(`MOST_DRAWS` + 1) no result is significant.
     """
+    # 4/level draws put the smallest p value at about a quarter of the level.
     return DRAWS if level * (DRAWS + 1) >= 1.0 else min(math.ceil(4.0 / level), MOST_DRAWS)
 
 
@@ -115,6 +116,7 @@ def block_length(values: Array) -> float:
         return 1.0
     # With D = 2·(long-run variance)², 2·G²/D = G²/(long-run variance)².
     length = (g**2 / long_run**2) ** (1.0 / 3.0) * n ** (1.0 / 3.0)
+    # Patton's upper bound; longer blocks would leave too few of them.
     return float(min(max(length, 1.0), math.ceil(min(3.0 * math.sqrt(n), n / 3.0))))
 
 
@@ -204,8 +206,10 @@ def batch_means_p(values: Array, batches: int) -> float:
     means = values[values.size - batches * length :].reshape(batches, length).mean(axis=1)
     deviation = float(np.std(means, ddof=1))
     mean = float(np.mean(means))
+    # The t statistic of equal batch means is infinite: certain, if they are positive.
     if deviation == 0.0:
         return 0.0 if mean > 0.0 else 1.0
+    # P(T ≥ t) = P(T ≤ -t) for Student's distribution, which is symmetric.
     return float(stdtr(batches - 1, -mean / (deviation / math.sqrt(batches))))
 
 
@@ -227,6 +231,9 @@ def mean_above_zero(values: Array, *, seed: int, draws: int = DRAWS) -> Bootstra
         return Bootstrap(mean, smallest if mean > 0.0 and n >= 2 else 1.0, mean, mean, 1.0, n)
     block = block_length(values)
     means = bootstrap_means(values, block, draws, np.random.default_rng(seed))
+    # H0: the mean is 0. Bootstrapped means scatter around the sample mean m, so m* - m has the
+    # distribution of the sample mean under H0. Adding 1 to count and draws keeps p above 0 (A. C.
+    # Davison and D. V. Hinkley 1997, "Bootstrap Methods and their Application", chapter 4).
     p = (1 + int(np.count_nonzero(means - mean >= mean))) * smallest
     low, high = (float(edge) for edge in np.quantile(means, [0.05, 0.95]))
     batches = batch_count(n, block)

@@ -82,32 +82,52 @@ def cscv(returns: Array, blocks: int = BLOCKS, chosen: int = 1) -> Overfitting:
         np.add.reduceat(centred**2, starts),
     )
     offset = np.mean(returns, axis=0)
-    halves = list(itertools.combinations(range(blocks), blocks // 2))
-    # (C, blocks): 1 where a block is in sample.
-    taken = np.zeros((len(halves), blocks))
-    taken[np.arange(len(halves))[:, None], halves] = 1.0
+    taken = _halves(blocks)
     flat = np.ptp(returns, axis=0) == 0.0
 
     def sharpe(weights: Array) -> Array:
         """(C, N) Sharpe ratios per bar over the blocks with weight 1; deviation with n - 1."""
         n = (weights @ length)[:, None]
         mean = weights @ total / n
+        # Σ(x - m)² = Σx² - n·m²; rounding may make it negative for returns that hardly vary.
         variance = np.maximum(weights @ square - n * mean**2, 0.0) / (n - 1.0)
         varies = (variance > 1e-30) & ~flat
         return np.where(varies, (mean + offset) / np.sqrt(np.where(varies, variance, 1.0)), 0.0)
 
     inside, outside = sharpe(taken), sharpe(1.0 - taken)
+    # n*: the best in sample; a stable sort keeps the first of equal trials.
     best = np.argsort(-inside, axis=1, kind="stable")[:, :chosen]
-    # Out-of-sample rank of each chosen trial, 1 (worst) to N; equal trials share the mean rank.
-    ranks = np.zeros(len(halves))
-    for place in range(chosen):
-        own = np.take_along_axis(outside, best[:, place : place + 1], axis=1)
-        ranks += np.sum(outside < own, axis=1) + (np.sum(outside == own, axis=1) + 1) / 2.0
-    w = ranks / chosen / (trials + 1.0)
+    # Divided by N + 1 and not by N, so that 0 < w < 1 and the logit is finite.
+    w = _mean_ranks(outside, best) / (trials + 1.0)
     logits = np.log(w / (1.0 - w))
     x, y = (np.take_along_axis(sharpes, best, axis=1).mean(axis=1) for sharpes in (inside, outside))
+    # Least squares: cov(x, y) / var(x). A negative slope means that trials that are better in
+    # sample are worse out of sample.
     spread = float(np.var(x))
     slope = float(np.mean((x - x.mean()) * (y - y.mean()))) / spread if spread > 0.0 else 0.0
     return Overfitting(
         float(np.mean(logits <= 0.0)), slope, float(np.mean(y < 0.0)), logits, x, y, chosen
     )
+
+
+def _halves(blocks: int) -> Array:
+    """(C, blocks): for each way to choose half of the blocks, 1 where a block is in sample."""
+    halves = list(itertools.combinations(range(blocks), blocks // 2))
+    taken = np.zeros((len(halves), blocks))
+    taken[np.arange(len(halves))[:, None], halves] = 1.0
+    return taken
+
+
+def _mean_ranks(sharpes: Array, chosen: NDArray[np.intp]) -> Array:
+    """(C,) mean ranks of the chosen trials, 1 (worst) to N; equal trials share their mean rank.
+
+    Args:
+        sharpes: (C, N) Sharpe ratios of all trials.
+        chosen: (C, k) indices of the chosen trials.
+    """
+    ranks = np.zeros(len(chosen))
+    for place in range(chosen.shape[1]):
+        own = np.take_along_axis(sharpes, chosen[:, place : place + 1], axis=1)
+        ranks += np.sum(sharpes < own, axis=1) + (np.sum(sharpes == own, axis=1) + 1) / 2.0
+    means: Array = ranks / chosen.shape[1]
+    return means

@@ -139,6 +139,7 @@ def judge(
 
 
 def _verdict(rule: GateRule[Any], measured: Measured) -> RuleVerdict:
+    # NaN compares as False with every limit; a number that cannot be computed never passes.
     if measured.value is None or not math.isfinite(measured.value):
         return "defer" if measured.defer else "fail"
     met = COMPARISONS[rule.comparison](measured.value, rule.limit * measured.scale)

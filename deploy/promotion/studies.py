@@ -121,6 +121,7 @@ def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> 
         spec=spec,
         trials=tuple(sorted(complete, key=lambda trial: (-objective_of(trial), trial.number))),
         finished=sum(trial.state.is_finished() for trial in trials),
+        # Printed commands repeat --runs-dir only where the database does not lead to the folder.
         runs_dir=None if folder == study_folder(storage, attributes) else folder.parent,
     )
 

@@ -248,6 +248,7 @@ def read_bundle(
     claimed = content.pop("hash", None)
     if not isinstance(claimed, str):
         raise InputError(f"{manifest_path} lacks its hash")
+    # The text must be the canonical one: equal content in another spelling would have this hash.
     if (
         canonical_json(content | {"hash": claimed}).encode() != text
         or sha256(canonical_json(content).encode()) != claimed
@@ -262,6 +263,7 @@ def read_bundle(
             f"{expected[:NAME_DIGITS]}…"
         )
     kind, model = _model(content, kinds, manifest_path)
+    # Strict models accept JSON arrays as tuples only when they parse JSON text.
     try:
         manifest = model.model_validate_json(json.dumps(content))
     except ValidationError as error:

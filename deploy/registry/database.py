@@ -89,6 +89,7 @@ class RegistryDatabase:
             with self._reported(), Session(self._readers) as session:
                 yield session
         elif self._state() == "absent":
+            # Empty tables in memory, so that a reader needs no case for an absent registry.
             engine = create_engine("sqlite://")
             Base.metadata.create_all(engine)
             with Session(engine) as session:
@@ -182,6 +183,7 @@ class RegistryDatabase:
         return engine
 
     def _is_current(self) -> bool:
+        # Tables never go back to an older revision, so "current" is remembered.
         self._current = self._current or self._state() == "current"
         return self._current
 
@@ -220,6 +222,7 @@ class RegistryDatabase:
         )
         with prepared, self._reported(), self._writer() as session:
             connection = session.connection()
+            # Read again under the lock: another process may have migrated meanwhile.
             state = self._state_of(connection)
             if state == "absent" and not self._create:
                 raise InputError(

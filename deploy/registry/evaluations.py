@@ -136,6 +136,8 @@ class EvaluationLog:
             EvaluationRow.games.is_not_distinct_from(row.games),
             EvaluationRow.members_sha256 == row.members_sha256,
         ]
+        # Counted and appended in one write transaction, so concurrent promotions get different
+        # numbers.
         with self._database.writing() as session:
             number = session.scalar(select(EvaluationRow.number).where(*same))
             if number is not None:
@@ -163,6 +165,7 @@ def _count_holdout(session: Session, assets: str, first: int, last: int) -> int:
     query = select(EvaluationRow.subject).where(
         EvaluationRow.kind == MARKET, EvaluationRow.first <= last, EvaluationRow.last >= first
     )
+    # Asset sets overlap in part, which SQL cannot express on the joined text.
     own = _base_assets(assets)
     return sum(not own.isdisjoint(_base_assets(other)) for other in session.scalars(query))
 

@@ -71,6 +71,8 @@ def remove_garbage(found: Sequence[Garbage]) -> Callable[[], None]:
             if item.path.name.startswith("."):
                 shutil.rmtree(item.path)
             else:
+                # One rename: readers see the whole folder or none. A name with a dot is found as
+                # garbage again if the process dies before it is deleted.
                 target = item.path.with_name(f".{item.path.name}.removed.tmp")
                 renamed.append(item.path.rename(target))
         except OSError as error:

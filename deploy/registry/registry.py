@@ -57,10 +57,12 @@ class Registry(RegistryReader):
         """
         self.check_slot(slot)
         with self.database.writing() as session:
+            # Under the write lock: the champion cannot change until this transaction ends.
             row = session.get(SlotRow, slot)
             present = row.champion if row else None
             if present != expected:
                 raise ChampionMoved(f"the champion of {slot} has changed since the comparison")
+            # Files first: a crash leaves an unregistered folder, never a row without files.
             write_bundle(bundle, self.bundles)
             number = _add_version(session, slot, bundle, data_dir)
             if present == bundle.hash:
@@ -108,6 +110,7 @@ class Registry(RegistryReader):
                 raise InputError(
                     f"slot {slot!r} changed while it was being rolled back; check it and try again"
                 )
+            # `clear` may have removed the files, and a champion must be loadable.
             read_bundle(self.path(now.previous), kinds, expected=now.previous)
             left, back = row.champion, row.previous
             row.champion, row.previous, row.revision = back, left, row.revision + 1
@@ -188,6 +191,7 @@ class Registry(RegistryReader):
             finish = remove_garbage(found)
             for item in found:
                 slots = select(VersionRow.slot).where(VersionRow.bundle == item.hash)
+                # A bundle may have been in several slots.
                 for slot in session.scalars(slots):
                     _add_event(session, slot, "removed", item.why, bundle=item.hash)
         finish()
@@ -237,7 +241,7 @@ def _add_version(session: Session, slot: str, bundle: StoredBundle[Any], data_di
                 at=utc_now(),
             )
         )
-        session.flush()
+        session.flush()  # the version references this row
     known = select(VersionRow.number).where(
         VersionRow.slot == slot, VersionRow.bundle == bundle.hash
     )
