@@ -39,6 +39,11 @@ def _spaces(env: VecEnv) -> tuple[Space[Any], Space[Any]]:
     return Box(-np.inf, np.inf, (env.state_dim,), np.float32), action
 
 
+def _numpy(env: VecEnv, obs: torch.Tensor) -> np.ndarray:
+    """Return a copy without privileged columns, since `step` may reuse its buffers."""
+    return np.array(obs[:, : env.state_dim].cpu().numpy())
+
+
 class GymnasiumVectorView(VectorEnv[Any, Any, Any]):
     """A `VecEnv` as a `gymnasium.vector.VectorEnv` of NumPy arrays, with same-step autoreset.
 
@@ -59,7 +64,7 @@ class GymnasiumVectorView(VectorEnv[Any, Any, Any]):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Reset every row. seed: one seed, or one per member. options: ignored."""
         super().reset(seed=seed if isinstance(seed, int) else None, options=options)
-        return self._numpy(self.env.reset(seed)), {}
+        return _numpy(self.env, self.env.reset(seed)), {}
 
     def step(
         self, actions: Any
@@ -78,21 +83,18 @@ class GymnasiumVectorView(VectorEnv[Any, Any, Any]):
         infos: dict[str, Any] = {}
         ended = terminated | truncated
         if ended.any():
-            last = self._numpy(self.env.final_obs())
+            last = _numpy(self.env, self.env.final_obs())
             final = np.full(self.num_envs, None, dtype=object)
             for row in np.flatnonzero(ended):
                 final[row] = last[row]
             infos = {"final_obs": final, "_final_obs": ended}
         return (
-            self._numpy(made.obs),
+            _numpy(self.env, made.obs),
             made.reward.double().cpu().numpy(),
             terminated,
             truncated,
             infos,
         )
-
-    def _numpy(self, obs: torch.Tensor) -> np.ndarray:
-        return np.array(obs[:, : self.env.state_dim].cpu().numpy())
 
 
 class GymnasiumView(gymnasium.Env[Any, Any]):
@@ -111,7 +113,7 @@ class GymnasiumView(gymnasium.Env[Any, Any]):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Start an episode. options: ignored."""
         super().reset(seed=seed, options=options)
-        return self._row(self.env.reset(seed)), {}
+        return _numpy(self.env, self.env.reset(seed))[0], {}
 
     def step(self, action: Any) -> tuple[np.ndarray, SupportsFloat, bool, bool, dict[str, Any]]:
         """Advance by one step. At the end of an episode, returns its last observation.
@@ -125,10 +127,7 @@ class GymnasiumView(gymnasium.Env[Any, Any]):
         self.env.check()
         terminated, truncated = bool(made.terminated[0]), bool(made.truncated[0])
         obs = self.env.final_obs() if terminated or truncated else made.obs
-        return self._row(obs), float(made.reward[0]), terminated, truncated, {}
-
-    def _row(self, obs: torch.Tensor) -> np.ndarray:
-        return np.array(obs[0, : self.env.state_dim].cpu().numpy())
+        return _numpy(self.env, obs)[0], float(made.reward[0]), terminated, truncated, {}
 
 
 def _crypto_market(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -56,18 +55,3 @@ class GameEnv(VecEnv):
     def _rows(self, member: int) -> slice:
         """Return the rows of a member."""
         return slice(member * self.envs_per_member, (member + 1) * self.envs_per_member)
-
-    def _check_shape(self, action: Tensor, *components: int) -> None:
-        """Raise ValueError unless actions are (num_envs, *components).
-
-        Without this check, torch would broadcast some other shapes.
-        """
-        if action.shape != (self.num_envs, *components):
-            raise ValueError(
-                f"actions have the shape {tuple(action.shape)}, not {(self.num_envs, *components)}"
-            )
-
-
-def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return contiguous copies on the CPU, for `VecEnv.get_member`."""
-    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}

@@ -8,7 +8,7 @@ member's episodes do not depend on the other members in the batch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -181,3 +181,18 @@ class VecEnv(ABC):
         environments.
         """
         return False
+
+    def _check_shape(self, action: Tensor, *components: int) -> None:
+        """Raise ValueError unless actions are (num_envs, *components).
+
+        Without this check, torch would broadcast some other shapes.
+        """
+        if action.shape != (self.num_envs, *components):
+            raise ValueError(
+                f"actions have the shape {tuple(action.shape)}, not {(self.num_envs, *components)}"
+            )
+
+
+def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return contiguous copies on the CPU, for `VecEnv.get_member`."""
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from envs.core.faults import FaultLatch
-from envs.core.vec_env import Step, VecEnv
+from envs.core.vec_env import Step, VecEnv, on_cpu
 from envs.crypto.data.timeframe import bars_per_week
 from envs.crypto.episodes import Episodes
 from envs.crypto.ledger import Ledger, Rules, filled
 from envs.crypto.market import Market
 from envs.crypto.netting import Netted, Venue
-from envs.crypto.params import EnvParams, resolve_episode_bars
+from envs.crypto.params import EnvParams
 from envs.crypto.portfolio import Portfolio, to_portfolio
 from envs.crypto.reward import Reward
 from envs.crypto.splits import Window
@@ -237,7 +237,8 @@ class CryptoEnv(VecEnv):
                     f"{earliest}, and the last valuation at bar {latest}"
                 )
         week = bars_per_week(self.market.bars.timeframe)
-        length = resolve_episode_bars(params, windows, week)
+        # Every episode must fit into any of the member's windows.
+        length = min(params.episode_bars or week, *(last - first for first, last in windows))
         self._params[member] = params
         self._episodes.configure(member, windows, length)
         rows = self._episodes.rows(member)
@@ -298,12 +299,7 @@ class CryptoEnv(VecEnv):
         """See `VecEnv.step`. `terminated` is always false. The returned masks are read-only."""
         if not self._episodes.started:
             raise RuntimeError("step was called before reset")
-        # Without this check, torch would broadcast the action or raise a less clear error.
-        if action.shape != (self.num_envs, self.action_dim):
-            raise ValueError(
-                f"actions have the shape {tuple(action.shape)}, not "
-                f"{(self.num_envs, self.action_dim)}"
-            )
+        self._check_shape(action, self.action_dim)
         reward = self._trade(action)
         truncated = self._no_rows
         if self._episodes.tick():  # counted on the host, without reading the device
@@ -448,7 +444,7 @@ class CryptoEnv(VecEnv):
         rows = self._episodes.rows(member)
         own = {name: tensor[..., rows] for name, tensor in self._state().items()}
         own |= self._faults.state(rows) | self._episodes.state(member)
-        return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in own.items()}
+        return on_cpu(own)
 
     def set_member(self, member: int, state: dict[str, Tensor]) -> None:
         """See `VecEnv.set_member`. Configure the slot with the member's parameters first."""

@@ -87,7 +87,9 @@ class Episodes:
             # ceil(length · j / rows) for j = 1 … rows.
             first = -(-first * np.arange(1, self.per_member + 1) // self.per_member)
         self._steps_left[rows] = first
-        return self._took(self._only(rows))
+        started = np.zeros(len(self.lengths), dtype=bool)
+        started[rows] = True
+        return self._took(started)
 
     def draw(self, horizon: int) -> None:
         """Draw the starting bars of all episodes that begin within `horizon` steps."""
@@ -156,12 +158,6 @@ class Episodes:
         self._steps_left -= self._uncounted
         self._next_end -= self._uncounted
         self._uncounted = 0
-
-    def _only(self, rows: slice) -> np.ndarray:
-        """Return a mask of these rows."""
-        mask = np.zeros(len(self.lengths), dtype=bool)
-        mask[rows] = True
-        return mask
 
     def _took(self, mask: np.ndarray) -> Tensor:
         """Account for started episodes and return their mask on the device."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from envs.support.errors import InputError
@@ -128,11 +128,3 @@ class Instruments:
     def unrestricted(cls, assets: int) -> Instruments:
         """Return instruments without increments or minimum orders of their own."""
         return cls((0.0,) * assets, (0.0,) * assets)
-
-
-def resolve_episode_bars(
-    params: EnvParams, windows: Sequence[tuple[int, int]], bars_per_week: int
-) -> int:
-    """Return the episode length in bars: `episode_bars` or a week, at most the shortest window."""
-    shortest = min(last - first for first, last in windows)
-    return min(params.episode_bars or bars_per_week, shortest)

@@ -6,7 +6,6 @@ units and prices are float64.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,21 +14,6 @@ from torch import Tensor
 
 from envs.crypto.ledger import AssetSum, Filled, Ledger, Rules
 from envs.crypto.netting import Netted, Venue
-
-__all__ = [
-    "Filled",
-    "Orders",
-    "Portfolio",
-    "Rules",
-    "fill_orders",
-    "mark",
-    "observe_portfolio",
-    "open_portfolio",
-    "plan_netted",
-    "plan_orders",
-    "to_portfolio",
-    "value",
-]
 
 
 class Portfolio(NamedTuple):
@@ -73,15 +57,6 @@ class Orders:
         """Return no orders, for `rows` rows."""
         sells, buys = torch.zeros(2, rows, assets, dtype=torch.float64)
         return cls(sells, buys, sells > 0, buys > 0, torch.zeros(rows, dtype=torch.float64))
-
-
-def open_portfolio(initial_cash: float | Sequence[float], assets: int) -> Portfolio:
-    """Return portfolios without positions, one row per amount of cash."""
-    cash = torch.tensor(
-        [initial_cash] if isinstance(initial_cash, int | float) else initial_cash,
-        dtype=torch.float64,
-    )
-    return Portfolio(cash, *(torch.zeros(len(cash), assets, dtype=torch.float64) for _ in range(4)))
 
 
 def value(portfolio: Portfolio, close: Tensor) -> Tensor:

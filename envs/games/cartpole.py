@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from envs.core.faults import ChoiceLatch
-from envs.core.game_env import GameEnv, on_cpu
+from envs.core.game_env import GameEnv
 from envs.core.streams import Streams
-from envs.core.vec_env import Step
+from envs.core.vec_env import Step, on_cpu
 from envs.support.errors import InputError
 
 _AHEAD = 64  # steps for which starts are drawn ahead if `draw` was not called

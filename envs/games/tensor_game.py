@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from envs.core.faults import ChoiceLatch, FaultLatch
-from envs.core.game_env import GameEnv, on_cpu
+from envs.core.game_env import GameEnv
 from envs.core.streams import Streams
-from envs.core.vec_env import Step
+from envs.core.vec_env import Step, on_cpu
 from envs.games.registry import Game
 from envs.support.errors import InputError
 

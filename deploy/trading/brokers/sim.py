@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from deploy.market.bundle import Bundle
 from deploy.trading.brokers.base import AccountState, Broker, Fill, Order
 from deploy.trading.flows import Flow
+from envs.crypto.ledger import Rules
 from envs.crypto.params import EnvParams, Instruments
-from envs.crypto.portfolio import Orders, Portfolio, Rules, fill_orders
+from envs.crypto.portfolio import Orders, Portfolio, fill_orders
 
 Array = NDArray[np.float64]
 

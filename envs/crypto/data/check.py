@@ -23,7 +23,6 @@ class TickerReport:
 
     Attributes:
         ticker: "BTC/USDT".
-        path: the file.
         bars: number of bars.
         first: opening time of the first bar, seconds UTC.
         last: opening time of the last bar, seconds UTC.
@@ -35,7 +34,6 @@ class TickerReport:
     """
 
     ticker: str
-    path: Path
     bars: int = 0
     first: int = 0
     last: int = 0
@@ -119,7 +117,7 @@ def _check_together(
         try:
             bars = read_bars(path)
         except InputError as error:
-            reports.append(TickerReport(ticker, path, problems=(str(error),)))
+            reports.append(TickerReport(ticker, problems=(str(error),)))
             continue
         series.append(bars)
         reports.append(_report(bars, tuple(file_problems(bars, now))))
@@ -143,7 +141,6 @@ def _report(bars: TickerBars, found: tuple[str, ...]) -> TickerReport:
     first, last = int(bars.time[0]), int(bars.time[-1])
     return TickerReport(
         ticker=bars.ticker,
-        path=bars.path,
         bars=len(bars.time),
         first=first,
         last=last,

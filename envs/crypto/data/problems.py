@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,9 @@ from envs.crypto.data.timeframe import SECONDS, bar_seconds
 from envs.support.errors import InputError
 
 MAX_HOLE_SHARE = 0.02  # fraction of missing bars
+
+# Which rows are wrong, (n,) bool, and what is wrong with the first one.
+RowCheck = tuple[np.ndarray, Callable[[int], str]]
 
 
 def read_valid_bars(path: Path, now: float) -> TickerBars:
@@ -37,31 +40,28 @@ def file_problems(bars: TickerBars, now: float) -> Iterator[str]:
         bars: the file's content.
         now: seconds since the epoch.
     """
-    yield from _order_problems(bars)
     spacing = _spacing_problem(bars)
+    # With another spacing, every row would be off the grid or followed by a hole.
+    checks = _order_check(bars) if spacing else [*_order_check(bars), *_row_checks(bars, now)]
+    for wrong, describe in checks:
+        rows = np.flatnonzero(wrong)
+        if len(rows):
+            row = int(rows[0])
+            more = f" ({len(rows)} such rows)" if len(rows) > 1 else ""
+            when = stamp(bars.time[row])
+            yield f"{bars.path}: row {row} ({when} UTC): {describe(row)}{more}"
     if spacing:
-        # Every row would be reported as off the grid or as followed by a hole.
         yield spacing
-        return
-    yield from _grid_problems(bars)
-    yield from _value_problems(bars)
-    yield from _open_bar_problems(bars, now)
 
 
-def _at_first(bars: TickerBars, rows: np.ndarray, problem: str) -> str:
-    """Return a sentence about the first of `rows`, with the number of rows if there are more."""
-    row = int(rows[0])
-    more = f" ({len(rows)} such rows)" if len(rows) > 1 else ""
-    return f"{bars.path}: row {row} ({stamp(bars.time[row])} UTC): {problem}{more}"
+def _order_check(bars: TickerBars) -> list[RowCheck]:
+    gaps = np.diff(bars.time, prepend=bars.time[0] - 1)
 
+    def describe(row: int) -> str:
+        verb = "repeats the time of row" if gaps[row] == 0 else "is earlier than row"
+        return f"the bar {verb} {row - 1}; times must rise from row to row"
 
-def _order_problems(bars: TickerBars) -> Iterator[str]:
-    gaps = np.diff(bars.time)
-    back = np.flatnonzero(gaps <= 0) + 1
-    if len(back):
-        row = int(back[0])
-        verb = "repeats the time of row" if gaps[row - 1] == 0 else "is earlier than row"
-        yield _at_first(bars, back, f"the bar {verb} {row - 1}; times must rise from row to row")
+    return [(gaps <= 0, describe)]
 
 
 def _spacing_problem(bars: TickerBars) -> str | None:
@@ -69,7 +69,7 @@ def _spacing_problem(bars: TickerBars) -> str | None:
     step = bar_seconds(bars.timeframe)
     gaps = np.diff(bars.time)
     forward = gaps[gaps > 0]
-    # Single bars off the grid and missing bars (holes) leave a gap of one step somewhere and the
+    # A single bar off the grid or missing bars (holes) leave a gap of one step somewhere and the
     # median at a step or more. If not, the timeframe is another one.
     if not len(forward) or (np.median(forward) >= step and np.min(forward) <= step):
         return None
@@ -81,52 +81,43 @@ def _spacing_problem(bars: TickerBars) -> str | None:
     )
 
 
-def _grid_problems(bars: TickerBars) -> Iterator[str]:
-    off = np.union1d(np.flatnonzero(bars.time % bar_seconds(bars.timeframe)), bars.subsecond)
-    if len(off):
-        yield _at_first(
-            bars,
-            off,
-            f"the bar is off the grid; {bars.timeframe} bars must open at whole multiples of "
-            f"{bars.timeframe} UTC",
-        )
-
-
-def _value_problems(bars: TickerBars) -> Iterator[str]:
-    for column, name in enumerate(PRICES):
-        price = bars.values[:, column]
-        bad = np.flatnonzero(~(np.isfinite(price) & (price > 0)))
-        if len(bad):
-            yield _at_first(
-                bars, bad, f"{name} is {price[bad[0]]:g}; prices must be finite and above zero"
-            )
+def _row_checks(bars: TickerBars, now: float) -> list[RowCheck]:
+    """Return the checks of single rows, the most severe first."""
+    step = bar_seconds(bars.timeframe)
+    off_grid = bars.time % step != 0
+    off_grid[bars.subsecond] = True
     high, low, volume = bars.values[:, 1], bars.values[:, 2], bars.values[:, 4]
-    bad = np.flatnonzero(high < low)
-    if len(bad):
-        row = bad[0]
-        yield _at_first(bars, bad, f"high {float(high[row])!r} is below low {float(low[row])!r}")
-    bad = np.flatnonzero(~(np.isfinite(volume) & (volume >= 0)))
-    if len(bad):
-        yield _at_first(
-            bars, bad, f"volume is {volume[bad[0]]:g}; volumes must be finite and not below zero"
-        )
-
-
-def _open_bar_problems(bars: TickerBars, now: float) -> Iterator[str]:
-    """Yield a sentence if a bar is still open.
-
-    An open bar is refused instead of dropped: otherwise the same folder would give different data a
-    minute later.
-    """
-    ends = bars.time + bar_seconds(bars.timeframe)
-    still_open = np.flatnonzero(ends > now)
-    if len(still_open) and not bars.synthetic:  # synthetic markets may lie in the future
-        yield _at_first(
-            bars,
+    # An open bar is refused instead of dropped: otherwise the same folder would give different data
+    # a minute later. Synthetic markets may lie in the future.
+    still_open = (bars.time + step > now) & (not bars.synthetic)
+    return [
+        (
+            off_grid,
+            lambda _: (
+                f"the bar is off the grid; {bars.timeframe} bars must open at whole multiples of "
+                f"{bars.timeframe} UTC"
+            ),
+        ),
+        *(_price_check(name, bars.values[:, column]) for column, name in enumerate(PRICES)),
+        (high < low, lambda row: f"high {float(high[row])!r} is below low {float(low[row])!r}"),
+        (
+            ~(np.isfinite(volume) & (volume >= 0)),
+            lambda row: f"volume is {volume[row]:g}; volumes must be finite and not below zero",
+        ),
+        (
             still_open,
-            f"the bar is still open until {stamp(ends[still_open[0]])} UTC (now "
-            f"{stamp(int(now))}); remove it, since only closed bars are traded",
-        )
+            lambda row: (
+                f"the bar is still open until {stamp(bars.time[row] + step)} UTC (now "
+                f"{stamp(int(now))}); remove it, since only closed bars are traded"
+            ),
+        ),
+    ]
+
+
+def _price_check(name: str, price: np.ndarray) -> RowCheck:
+    # Not `price <= 0`: NaN must be found as well.
+    wrong = ~(np.isfinite(price) & (price > 0))
+    return wrong, lambda row: f"{name} is {price[row]:g}; prices must be finite and above zero"
 
 
 def market_problems(series: Sequence[TickerBars], max_hole_share: float) -> Iterator[str]:

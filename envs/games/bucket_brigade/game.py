@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from envs.core.faults import ChoiceLatch
-from envs.core.game_env import GameEnv, on_cpu
+from envs.core.game_env import GameEnv
 from envs.core.streams import Streams, derive_seed
-from envs.core.vec_env import Step
+from envs.core.vec_env import Step, on_cpu
 from envs.games.bucket_brigade.events import EventBuffer
 from envs.games.bucket_brigade.observation import ObservationEncoder
 from envs.games.bucket_brigade.rules import GameBatch, blend_

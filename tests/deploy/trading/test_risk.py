@@ -21,8 +21,9 @@ from deploy.trading.paper_trader import Entry, PaperTrader
 from deploy.trading.risk import Conditions, RiskRules, RiskVerdict, Situation
 from deploy.trading.risk_limits import RiskLimits, parse_limits, tightened
 from envs.crypto.data.bars import Bars
+from envs.crypto.ledger import Rules
 from envs.crypto.params import EnvParams, Instruments
-from envs.crypto.portfolio import Orders, Portfolio, Rules, fill_orders, plan_orders
+from envs.crypto.portfolio import Orders, Portfolio, fill_orders, plan_orders
 from envs.support.errors import InputError
 from tests.deploy.builders import ensemble_of, small_bundle
 from tests.deploy.trading.test_paper_trader import TICKERS, market_bars

@@ -8,14 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envs.crypto.env import CryptoEnv
-from envs.crypto.ledger import AssetSum
+from envs.crypto.ledger import AssetSum, Rules
 from envs.crypto.params import EnvParams, Instruments
 from envs.crypto.portfolio import (
-    Rules,
+    Portfolio,
     fill_orders,
     mark,
     observe_portfolio,
-    open_portfolio,
     plan_orders,
     value,
 )
@@ -62,11 +61,17 @@ def test_they_do_what_the_environment_does(seed: int, rows: int, holes: float) -
         torch.testing.assert_close(seen, obs[:, :10], rtol=1e-6, atol=1e-7)
 
 
+def open_portfolio(cash: list[float], assets: int) -> Portfolio:
+    """Make portfolios without positions, one row per amount of cash."""
+    nothing = [torch.zeros(len(cash), assets, dtype=torch.float64) for _ in range(4)]
+    return Portfolio(torch.tensor(cash, dtype=torch.float64), *nothing)
+
+
 def one_position(
     units: float, close: float, params: EnvParams, action: float, rules: Instruments | None = None
 ):  # type: ignore[no-untyped-def]
     """Plan orders for a single asset with that position and 1,000 in cash."""
-    portfolio = open_portfolio(1000.0, 1)._replace(
+    portfolio = open_portfolio([1000.0], 1)._replace(
         units=torch.tensor([[units]], dtype=torch.float64)
     )
     made = Rules.of(params, rules or Instruments.unrestricted(1))
@@ -121,7 +126,7 @@ def test_buys(action: float, params: EnvParams, bought: float, dropped: int) -> 
 
 
 def test_money_from_sells_isnt_spent_in_the_same_bar() -> None:
-    portfolio = open_portfolio(20.0, 2)._replace(
+    portfolio = open_portfolio([20.0], 2)._replace(
         units=torch.tensor([[10.0, 0.0]], dtype=torch.float64)
     )
     rules = Rules.of(EnvParams(action_scale=1.0, cash_reserve=0.0), Instruments.unrestricted(2))
@@ -154,7 +159,7 @@ def test_average_cost_includes_fees_and_outlives_partial_sells() -> None:
     def price(number: float) -> torch.Tensor:
         return torch.tensor([[number]], dtype=torch.float64)
 
-    portfolio = open_portfolio(1000.0, 1)
+    portfolio = open_portfolio([1000.0], 1)
     for action, open_ in ((1.0, 50.0), (1.0, 80.0), (-0.5, 60.0)):
         orders = plan_orders(portfolio, price(open_), torch.tensor([[action]]), rules)
         paid = orders.buy_notional.item()
