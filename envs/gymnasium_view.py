@@ -130,33 +130,29 @@ class GymnasiumView(gymnasium.Env[Any, Any]):
         return _numpy(self.env, obs)[0], float(made.reward[0]), terminated, truncated, {}
 
 
-def _crypto_market(
+def _crypto(
+    num_envs: int,
     data_dir: str | Path | None,
     timeframe: str,
     tickers: Sequence[str] | None,
     market: Market | None,
-) -> Market:
-    from envs.crypto.market import make_market  # not at the top: registration must stay fast
-
-    if market is not None:
-        return market
-    if data_dir is not None:
-        from envs.crypto.data.bars import load_bars
-
-        return make_market(load_bars(Path(data_dir), timeframe, tickers))
-    from envs.crypto.data.demo_market import make_demo_market
-
-    return make_market(make_demo_market(bars=4000, timeframe=timeframe))
-
-
-def _crypto(
-    num_envs: int, data_dir: Any, timeframe: str, tickers: Any, market: Any, **params: Any
+    params: dict[str, Any],
 ) -> VecEnv:
+    # Not at the top: Gymnasium imports this module to register the environments, which must be fast.
+    from envs.crypto.data.bars import load_bars
+    from envs.crypto.data.demo_market import make_demo_market
     from envs.crypto.env import CryptoEnv
+    from envs.crypto.market import make_market
     from envs.crypto.params import EnvParams
 
-    made, own = _crypto_market(data_dir, timeframe, tickers, market), EnvParams(**params)
-    return CryptoEnv(made, own, [(made.first_bar(own.lookback), made.length - 1)], num_envs)
+    if market is None:
+        market = make_market(
+            make_demo_market(bars=4000, timeframe=timeframe)
+            if data_dir is None
+            else load_bars(Path(data_dir), timeframe, tickers)
+        )
+    own = EnvParams(**params)
+    return CryptoEnv(market, own, [(market.first_bar(own.lookback), market.length - 1)], num_envs)
 
 
 def make_crypto(
@@ -175,7 +171,7 @@ def make_crypto(
         market: used instead of `data_dir`. Without either, a small synthetic market.
         **params: fields of `EnvParams`.
     """
-    return GymnasiumView(_crypto(1, data_dir, timeframe, tickers, market, **params))
+    return GymnasiumView(_crypto(1, data_dir, timeframe, tickers, market, params))
 
 
 def make_crypto_vec(
@@ -187,7 +183,7 @@ def make_crypto_vec(
     **params: Any,
 ) -> GymnasiumVectorView:
     """Make `num_envs` crypto environments in one batch. Other arguments as in `make_crypto`."""
-    return GymnasiumVectorView(_crypto(num_envs, data_dir, timeframe, tickers, market, **params))
+    return GymnasiumVectorView(_crypto(num_envs, data_dir, timeframe, tickers, market, params))
 
 
 def _cartpole(num_envs: int, **params: Any) -> VecEnv:

@@ -13,6 +13,12 @@ import torch
 
 from envs.support.errors import InputError
 
+# Factor by which a size must be faster than all smaller ones, else it counts as flat; and the factor
+# within which a size counts as fast as the fastest: half of the gain, because the other half may be
+# measurement noise.
+GAIN = 1.1
+CLOSE = 1.0 + (GAIN - 1.0) / 2.0
+
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -37,14 +43,12 @@ class SizingChoice:
         num_envs: the choice.
         measured: (number, measurement) in ascending order.
         upper: the upper bound.
-        gain: as in `choose_num_envs`.
         reason: why the search stopped.
     """
 
     num_envs: int
     measured: tuple[tuple[int, Measurement], ...]
     upper: int
-    gain: float
     reason: str
 
     def lines(self) -> list[str]:
@@ -55,7 +59,7 @@ class SizingChoice:
             mark = " <- chosen" if number == self.num_envs else ""
             rows.append(f"{number:>8,} {result.steps_per_second:>12,.0f} {memory:>10}{mark}")
         rows.append(
-            f"{self.num_envs:,} envs: the fewest within {_close(self.gain) - 1:.0%} of the "
+            f"{self.num_envs:,} envs: the fewest within {CLOSE - 1:.0%} of the "
             f"fastest; at most {self.upper:,} were allowed; stopped because {self.reason}"
         )
         return rows
@@ -69,20 +73,17 @@ def choose_num_envs(
     *,
     upper: int,
     start: int = 1,
-    gain: float = 1.1,
     memory_limit: int | None = None,
 ) -> SizingChoice:
     """Double the number of environments while that increases speed, and choose from these sizes.
 
-    The choice is the smallest number whose speed is within half of `gain` of the fastest. The other
-    half allows for measurement noise.
+    The choice is the smallest number whose speed is within the factor `CLOSE` of the fastest. Two
+    flat sizes in a row (see `GAIN`) end the search, since a single one may be noise.
 
     Args:
         measure: measures one number of environments. Running out of memory ends the search.
         upper: largest number allowed.
         start: first number.
-        gain: factor by which a size must exceed all smaller ones, else it counts as flat. Two flat
-            sizes in a row end the search (a single one may be noise).
         memory_limit: bytes that the next size, extrapolated from the last peak, must not exceed.
 
     Raises:
@@ -96,19 +97,14 @@ def choose_num_envs(
     number, fastest, flat = min(start, upper), 0.0, 0
     reason = ""
     while not reason:
-        try:
-            result = measure(number)
-        except (MemoryError, RuntimeError) as error:
-            if not out_of_memory(error):
-                raise
-            if not measured:
-                raise InputError(
-                    f"{number} environments don't fit into memory; use a smaller network"
-                ) from error
+        result = _measure_if_it_fits(measure, number)
+        if result is None and not measured:
+            raise InputError(f"{number} environments don't fit into memory; use a smaller network")
+        if result is None:
             reason = f"{number:,} envs ran out of memory"
             break
         measured.append((number, result))
-        flat = 0 if result.steps_per_second > gain * fastest else flat + 1
+        flat = 0 if result.steps_per_second > GAIN * fastest else flat + 1
         fastest = max(fastest, result.steps_per_second)
         following = min(2 * number, upper)
         # Memory is taken as proportional to the number of environments, which overestimates the
@@ -117,22 +113,25 @@ def choose_num_envs(
         if number == upper:
             reason = "the bound was reached"
         elif flat == 2:
-            reason = f"twice in a row, doubling gained less than {gain - 1:.0%}"
+            reason = f"twice in a row, doubling gained less than {GAIN - 1:.0%}"
         elif memory_limit is not None and expected > memory_limit:
             reason = (
                 f"{following:,} envs would need about {expected / 2**20:,.0f} of "
                 f"{memory_limit / 2**20:,.0f} MiB"
             )
         number = following
-    chosen = next(
-        size for size, result in measured if result.steps_per_second * _close(gain) >= fastest
-    )
-    return SizingChoice(chosen, tuple(measured), upper, gain, reason)
+    chosen = next(size for size, result in measured if result.steps_per_second * CLOSE >= fastest)
+    return SizingChoice(chosen, tuple(measured), upper, reason)
 
 
-def _close(gain: float) -> float:
-    """Return the factor within which a size counts as fast as the fastest."""
-    return 1.0 + (gain - 1.0) / 2.0
+def _measure_if_it_fits(measure: Callable[[int], Measurement], number: int) -> Measurement | None:
+    """Return the measurement, or None if memory ran out."""
+    try:
+        return measure(number)
+    except (MemoryError, RuntimeError) as error:
+        if out_of_memory(error):
+            return None
+        raise
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -106,15 +106,7 @@ class CryptoEnv(VecEnv):
             InputError: a window is empty or outside the usable bars.
         """
         members = [params] if isinstance(params, EnvParams) else list(params)
-        if windows and isinstance(windows[0][0], int):
-            member_windows = [cast("Sequence[Window]", windows)] * len(members)
-        else:
-            member_windows = list(cast("Sequence[Sequence[Window]]", windows))
-        if len(member_windows) != len(members) or not members:
-            raise InputError(
-                f"parameters are given for {len(members)} members, but windows for "
-                f"{len(member_windows)}"
-            )
+        member_windows = _windows_per_member(windows, len(members))
         if envs_per_member < 1:
             raise InputError(f"envs per member is {envs_per_member}; it must be at least 1")
         self.market = market
@@ -453,3 +445,16 @@ class CryptoEnv(VecEnv):
             tensor[..., rows] = state[name].to(self.device)
         self._faults.set_state(rows, state)
         self._episodes.set_state(member, state)
+
+
+def _windows_per_member(
+    windows: Sequence[Window] | Sequence[Sequence[Window]], members: int
+) -> list[Sequence[Window]]:
+    """Return one list of windows per member, given those lists or one list for all members."""
+    if members and windows and isinstance(windows[0][0], int):
+        return [cast("Sequence[Window]", windows)] * members
+    if len(windows) != members or not members:
+        raise InputError(
+            f"parameters are given for {members} members, but windows for {len(windows)}"
+        )
+    return list(cast("Sequence[Sequence[Window]]", windows))

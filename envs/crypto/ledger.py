@@ -41,8 +41,6 @@ class Rules:
         def per_ticker(values: Sequence[float]) -> Tensor:
             return torch.tensor(values, dtype=torch.float64, device=device).unsqueeze(1)
 
-        self.rows = rows
-        self.assets = len(instruments.increment)
         # Fractions of V: an action's buy, its sell (negative), the position limit, the reserve.
         self.sizing = per_row(4)
         self.fee = per_row()

@@ -8,15 +8,13 @@ from collections.abc import Callable, Mapping
 import torch
 
 from agents.engine.program import Program
-from envs.core.sizing import Measurement, available_memory, choose_num_envs, cpu_count
+from envs.core.sizing import GAIN, Measurement, available_memory, choose_num_envs, cpu_count
 from envs.core.vec_env import VecEnv
 from optimize.experiments.experiment import Experiment
 from optimize.study.fit import UPDATES_PER_FOLD, fewest_envs, fit_shape, most_envs, multiple
 from optimize.study.space.parsing import study_space
 from optimize.study.space.search_space import SearchSpace, Settings
 from optimize.worker.chunks import Chunks
-
-GAIN = 1.1  # more threads or environments must be faster by this factor
 
 
 class Bench:
@@ -172,11 +170,7 @@ def measure_num_envs(bench: Bench, say: Callable[[str], None]) -> tuple[int, lis
     )
     start = multiple(fewest_envs(spec.budget, spec.horizon, sizes), unit)
     choice = choose_num_envs(
-        bench.measure,
-        upper=upper,
-        start=start,
-        gain=GAIN,
-        memory_limit=available_memory(bench.device),
+        bench.measure, upper=upper, start=start, memory_limit=available_memory(bench.device)
     )
     for line in choice.lines():
         say(f"  {line}")

@@ -130,15 +130,7 @@ def download(
     def notice(text: str) -> None:
         _print_line(console, f"[yellow]{escape(text)}[/yellow]")
 
-    if source == "ccxt" and url != ALPACA_URL:
-        raise InputError(
-            f"--url {url}: only for --source alpaca; ccxt uses the exchange's own address"
-        )
-    origin: Source = (
-        AlpacaSource(url, notice=notice)
-        if source == "alpaca"
-        else CcxtSource(exchange, notice=notice)
-    )
+    origin = _source(source, exchange, url, notice)
     # A whole day, so that a repeated command asks for the same first bar.
     two_years_ago = (int(time.time()) // DAY - 730) * DAY
     first = two_years_ago if start is None else parse_time("--start", start)
@@ -164,6 +156,16 @@ def download(
             f"{escape(str(result.path))}{odd}",
         )
     _print_line(console, f"next: sweepd data check --data-dir {escape(str(data_dir))}")
+
+
+def _source(name: str, exchange: str, url: str, notice: Callable[[str], None]) -> Source:
+    if name == "alpaca":
+        return AlpacaSource(url, notice=notice)
+    if url != ALPACA_URL:
+        raise InputError(
+            f"--url {url}: only for --source alpaca; ccxt uses the exchange's own address"
+        )
+    return CcxtSource(exchange, notice=notice)
 
 
 @data_app.command()

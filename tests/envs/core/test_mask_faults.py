@@ -20,7 +20,7 @@ def test_the_first_one_is_named_with_its_state_and_moves_with_the_rows() -> None
     latch.check()
     legal[3] = False
     latch.record(legal, 2, state)
-    latch.record(legal, 1, state + 10)  # a later one changes nothing
+    latch.record(legal, 1, state + 10)  # a later fault changes nothing
     legal[2] = False
     latch.advance()
     latch.record(legal, 0, state)

@@ -55,7 +55,7 @@ def test_values_change_by_price_moves_less_fees_and_slippage(
 
 
 @pytest.mark.parametrize("minimum", [0.0, 10.0])
-def test_buying_all_one_can_leaves_no_debt(minimum: float) -> None:
+def test_buying_with_all_cash_leaves_no_debt(minimum: float) -> None:
     params = EnvParams(cash_reserve=0.0, action_scale=1.0, minimum_order=minimum, episode_bars=90)
     env = CryptoEnv(sample_market(volatility=0.1), params, WINDOWS, 64, accounts=True)
     env.reset(1)
@@ -65,10 +65,10 @@ def test_buying_all_one_can_leaves_no_debt(minimum: float) -> None:
         env.step(torch.rand(64, 3, generator=generator))
         lowest = min(lowest, float(env.portfolio().cash.min()))
     assert lowest >= 0.0
-    assert lowest < 1.0  # it was all spent
+    assert lowest < 1.0  # all cash was spent
 
 
-def test_the_reserve_and_the_largest_position_are_kept_at_the_order() -> None:
+def test_orders_respect_the_cash_reserve_and_the_position_limit() -> None:
     params = EnvParams(cash_reserve=0.25, max_position=0.3, action_scale=1.0, fee=0.0, slippage=0.0)
     market = sample_market(assets=5, volatility=1e-9)
     env = CryptoEnv(market, params, [(0, 200)], 4)
@@ -102,7 +102,7 @@ def everything_on(seed: int = 0) -> tuple[Market, list[EnvParams]]:
     return market, params
 
 
-def test_the_guard_itself_works() -> None:
+def test_the_synchronisation_guard_works() -> None:
     with NoHostSync():
         ones = torch.ones(2)
         for offence in (lambda: bool(ones[0]), ones.nonzero, lambda: ones[ones > 0]):
@@ -111,7 +111,7 @@ def test_the_guard_itself_works() -> None:
 
 
 @pytest.mark.parametrize("drawn", [True, False])
-def test_a_step_never_asks_the_device_for_a_value(drawn: bool) -> None:
+def test_a_step_never_synchronises_with_the_device(drawn: bool) -> None:
     market, params = everything_on()
     env = CryptoEnv(market, params, WINDOWS, 4, privileged_age=True, accounts=True, stagger=True)
     env.reset(3)
@@ -128,7 +128,7 @@ def test_a_step_never_asks_the_device_for_a_value(drawn: bool) -> None:
     assert ends > 10
 
 
-def test_a_step_works_where_tensors_have_no_values_at_all() -> None:
+def test_a_step_works_on_the_meta_device() -> None:
     market, params = everything_on()
     env = CryptoEnv(market, params, WINDOWS, 4, privileged_age=True, accounts=True, device="meta")
     env.reset(3)
@@ -138,7 +138,7 @@ def test_a_step_works_where_tensors_have_no_values_at_all() -> None:
     assert step.reward.dtype == torch.float32
 
 
-def test_observations_are_written_where_one_wants_them() -> None:
+def test_observations_are_written_to_out() -> None:
     env, other = (
         CryptoEnv(sample_market(), EnvParams(episode_bars=5), WINDOWS, 4) for _ in range(2)
     )
@@ -188,12 +188,12 @@ ACTIVE = EnvParams(
 )
 
 
-def test_every_parameter_is_flipped_below() -> None:
+def test_every_parameter_has_a_flipped_value() -> None:
     assert set(FLIPS) == {field.name for field in dataclasses.fields(EnvParams)}
 
 
 @pytest.mark.parametrize("name", sorted(FLIPS))
-def test_every_parameter_moves_the_trajectory_of_its_own_rows_alone(name: str) -> None:
+def test_every_parameter_changes_only_the_trajectory_of_its_own_rows(name: str) -> None:
     market = sample_market(6, volatility=0.03)
     base = [ACTIVE, ACTIVE]
     flipped = [ACTIVE, dataclasses.replace(ACTIVE, **{name: FLIPS[name]})]
@@ -212,7 +212,7 @@ def test_every_parameter_moves_the_trajectory_of_its_own_rows_alone(name: str) -
     assert moved, f"{name} changes nothing"
 
 
-def test_privileged_age_is_seen_only_where_the_reward_depends_on_it() -> None:
+def test_privileged_age_is_zero_unless_the_reward_depends_on_it() -> None:
     params = [EnvParams(episode_bars=10), EnvParams(episode_bars=10, time_decay_floor=0.5)]
     env = CryptoEnv(sample_market(), params, WINDOWS, 2, privileged_age=True)
     obs = env.reset(0)
@@ -226,7 +226,7 @@ def test_privileged_age_is_seen_only_where_the_reward_depends_on_it() -> None:
 # ---- episodes ----
 
 
-def test_starts_are_even_over_the_training_bars_and_inside_them() -> None:
+def test_starts_are_uniform_over_the_training_bars() -> None:
     env = CryptoEnv(
         sample_market(bars=1000), EnvParams(episode_bars=20), [(100, 300), (500, 800)], 50
     )
@@ -243,12 +243,12 @@ def test_starts_are_even_over_the_training_bars_and_inside_them() -> None:
     assert share == pytest.approx(181 / (181 + 281), abs=0.02)
     single = np.concatenate(
         [part[7:8] for part in starts]
-    )  # and each row's own starts are spread as widely
+    )  # the starts of each single row are spread as widely
     assert single.min() < 200
     assert single.max() > 700
 
 
-def test_episodes_have_their_length_and_never_cross_a_seam() -> None:
+def test_episodes_have_their_length_and_stay_within_one_window() -> None:
     windows = [(10, 40), (60, 110), (130, 160)]
     env = CryptoEnv(sample_market(), EnvParams(episode_bars=25), windows, 8)
     env.reset(4)
@@ -319,7 +319,7 @@ def test_seeds_repeat_and_differ() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1.5, -1.0001])
-def test_an_illegal_action_is_latched_with_its_place(bad: float) -> None:
+def test_an_illegal_action_is_latched_with_row_and_step(bad: float) -> None:
     env, clean = (CryptoEnv(sample_market(), [EnvParams()] * 2, WINDOWS, 3) for _ in range(2))
     env.reset([1, 2])
     clean.reset([1, 2])
@@ -357,7 +357,7 @@ def test_stepping_before_the_reset_is_refused() -> None:
         env.step(torch.zeros(3, 3))
 
 
-# ---- what is refused ----
+# ---- invalid arguments ----
 
 
 @pytest.mark.parametrize("shape", [(3, 1), (1, 3), (2, 3), (3, 4), (3,)])
@@ -404,7 +404,7 @@ def test_parameters_out_of_range_are_refused(name: str, value: object) -> None:
         EnvParams(**{name: value})  # type: ignore[arg-type]
 
 
-def test_instruments_that_dont_fit_are_refused() -> None:
+def test_instruments_of_another_number_of_tickers_are_refused() -> None:
     with pytest.raises(InputError, match="one of each"):
         Instruments((1.0,), (1.0, 2.0))
     with pytest.raises(InputError, match="increment"):

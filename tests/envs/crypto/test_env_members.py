@@ -40,7 +40,7 @@ def members_results(
 
 
 @pytest.mark.parametrize(("per_member", "assets"), [(1, 3), (5, 3), (13, 7)])
-def test_a_members_numbers_depend_neither_on_slot_nor_on_company(
+def test_a_members_numbers_do_not_depend_on_its_slot_or_the_batch(
     per_member: int, assets: int
 ) -> None:
     market = sample_market(4, assets=assets, hole_share=0.1)
@@ -108,7 +108,7 @@ def test_a_member_resumes_exactly_in_another_slot(tmp_path: Path) -> None:
     assert torch.equal(source.final_obs()[4:], other.final_obs()[:4])
 
 
-def test_a_slot_given_to_another_member_disturbs_nobody() -> None:
+def test_reusing_a_slot_does_not_change_other_members() -> None:
     market = sample_market(2)
     kept, changed = (
         CryptoEnv(market, [EnvParams(), EnvParams(fee=0.01)], WINDOWS, 3) for _ in range(2)

@@ -102,7 +102,7 @@ def compare(
             1e-6,
             1e-7,
         )
-        same(seen[:, width], [own.bar for own in plain], 0)  # the feature that is the bar's number
+        same(seen[:, width], [own.bar for own in plain], 0)  # the only feature is the bar's index
         traded += sum(bill.trades for bill in bills)
 
         book, going_on = env.portfolio(), ~ended
@@ -128,7 +128,7 @@ def test_thousands_of_steps_equal_the_reference(style: str, holes: float) -> Non
     market = sample_market(seed=3, assets=4, hole_share=holes, volatility=0.03)
     params = [EnvParams(episode_bars=40), *(random_params(seed) for seed in range(7))]
     traded = compare(market, params, steps=130, seed=5, style=style)
-    assert traded > 500  # the comparison was not one of idle portfolios
+    assert traded > 500  # the portfolios were not idle
 
 
 @pytest.mark.parametrize("style", ["wild", "small"])

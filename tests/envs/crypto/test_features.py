@@ -22,7 +22,7 @@ PRICES = ("open", "high", "low", "close")
 
 @pytest.fixture(scope="module")
 def market() -> Bars:
-    """Make a demo market with zero volume, a hole in all assets, and an asset that stands still."""
+    """Make a demo market with zero volume, a hole in all assets, and an asset with a constant price."""
     bars = make_demo_market(3, assets=3, bars=2400)
     volume, hole = bars.volume.copy(), bars.hole.copy()
     prices = {name: getattr(bars, name).copy() for name in PRICES}
@@ -71,7 +71,7 @@ def test_live_equals_training_to_the_bit(timeframe: str) -> None:
             assert np.array_equal(live[-1], whole[t]), (t, start)
 
 
-def test_live_equals_training_through_holes_and_still_markets(
+def test_live_equals_training_with_holes_and_constant_prices(
     market: Bars, features: np.ndarray
 ) -> None:
     for t in [*range(895, 920), *range(1495, 1900, 23), *range(1900, 2400, 31)]:
@@ -88,11 +88,13 @@ def test_no_feature_sees_the_future(market: Bars, features: np.ndarray) -> None:
             values[t + 1 :] *= factor if name != "volume" else 7.0 * factor
         other = compute_features(replace(market, **changed), RECIPE)
         assert np.array_equal(other[: t + 1], features[: t + 1]), t
-        # The change does arrive, one bar later.
+        # The change has an effect one bar later.
         assert not np.array_equal(other[t + 1], features[t + 1]), t
 
 
-def test_an_asset_sees_itself_alone(market: Bars, features: np.ndarray) -> None:
+def test_features_of_an_asset_do_not_depend_on_other_assets(
+    market: Bars, features: np.ndarray
+) -> None:
     changed = {name: getattr(market, name).copy() for name in PRICES}
     for values in changed.values():
         values[:, 1] *= np.linspace(1.0, 2.0, 2400)
@@ -112,12 +114,12 @@ def assert_alive(values: np.ndarray, names: tuple[str, ...]) -> None:
         assert np.mean(np.abs(used) >= 10.0) < 0.01, f"{name} is clipped often"
 
 
-def test_every_feature_is_alive_on_the_demo_market() -> None:
+def test_every_feature_varies_on_the_demo_market() -> None:
     bars = make_demo_market(0, assets=3, bars=6000)
     assert_alive(compute_features(bars, RECIPE), RECIPE.columns(bars.tickers))
 
 
-def test_every_feature_is_alive_on_real_bars(real_data: Path) -> None:
+def test_every_feature_varies_on_real_bars(real_data: Path) -> None:
     bars = load_bars(real_data / "binance_2021_2023_1h", "1h", ["BTC/USDT", "NEAR/USDT"]).slice(
         0, 9000
     )
@@ -140,9 +142,7 @@ def test_features_do_not_depend_on_the_price_level(market: Bars, features: np.nd
         assert np.array_equal(compute_features(replace(market, **scaled), RECIPE), features)
 
 
-def test_bars_without_volume_and_a_market_that_stands_still(
-    market: Bars, features: np.ndarray
-) -> None:
+def test_bars_without_volume_or_price_changes(market: Bars, features: np.ndarray) -> None:
     assert not features[[700, 701, 1300], column("relative_volume", 1)].any()
     assert not features[[700, 701, 1300], column("breakout_volume", 1)].any()
     assert not features[900:912, column("relative_volume", 0)].any()
@@ -240,7 +240,7 @@ def test_the_range_of_the_breakout_excludes_the_current_bar() -> None:
     assert down[560, RECIPE.asset_features.index("breakout_volume")] < -1.0
 
 
-def test_a_recipe_of_ones_own_is_checked() -> None:
+def test_the_result_of_a_custom_recipe_is_checked() -> None:
     bars = make_demo_market(0, assets=2, bars=40)
 
     def make(values: np.ndarray, memory: int = 5) -> Recipe:
@@ -259,7 +259,7 @@ def test_a_recipe_of_ones_own_is_checked() -> None:
         compute_features(bars, make(good, memory=41))
 
 
-def test_recipes_have_names_of_their_own() -> None:
+def test_recipe_names_are_unique() -> None:
     recipe = Recipe(
         "test_recipes_have_names", 1, 1, ("zero",), (), lambda bars: np.zeros((len(bars.time), 1))
     )

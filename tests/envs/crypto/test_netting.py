@@ -63,7 +63,7 @@ def scalar_reference(
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10_000), rows=st.integers(1, 4), assets=st.integers(1, 4))
-def test_crossing_is_what_pairs_of_rows_would_do_and_makes_no_money(
+def test_crossing_equals_pairwise_trades_and_conserves_money(
     seed: int, rows: int, assets: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -113,14 +113,16 @@ def crossed_pair(minimum: float = 0.0) -> tuple[Ledger, Netted]:
     return ledger, Venue(params, Instruments.unrestricted(1)).net(ledger, close)
 
 
-def test_what_is_crossed_is_paid_at_the_close_without_fee_and_opens_a_position_there() -> None:
+def test_crossed_orders_fill_at_the_close_without_fee() -> None:
     ledger, netted = crossed_pair()
     assert ledger.cash.tolist() == [40.0, 60.0, 0.0]
     assert ledger.units.tolist() == [[2.0, 4.0, 2.0]]
     assert ledger.paid[0].tolist() == pytest.approx([6 * 10 * 0.9 / 3, 40.0, 18.0])
     assert ledger.held.tolist() == [[7.0, 0.0, 7.0]]
     assert ledger.high.tolist() == [[11.0, 10.0, 11.0]]
-    assert ledger.sell.tolist() == [[1.0, 0.0, 0.0]]  # what is left is still the whole position
+    assert ledger.sell.tolist() == [
+        [1.0, 0.0, 0.0]
+    ]  # the remaining order still sells the whole position
     assert (netted.sell_units.tolist(), netted.whole.tolist(), netted.crossed.tolist()) == (
         [2.0],
         [False],
@@ -128,11 +130,13 @@ def test_what_is_crossed_is_paid_at_the_close_without_fee_and_opens_a_position_t
     )
 
 
-def test_a_position_sold_whole_to_others_leaves_no_crumb() -> None:
+def test_a_whole_position_crossed_completely_leaves_zero_units() -> None:
     rng = np.random.default_rng(0)
     close, units = rng.uniform(0.1, 100.0, 200), np.zeros((200, 2))
     units[:, 0] = rng.uniform(0.1, 10.0, 200)
-    assert np.any(units[:, 0] - units[:, 0] * close / close != 0.0)  # what rounding would leave
+    assert np.any(
+        units[:, 0] - units[:, 0] * close / close != 0.0
+    )  # the residue that rounding would leave
     buy, sell = np.zeros_like(units), np.zeros_like(units)
     buy[:, 1], sell[:, 0] = 2_000.0, 1.0
     ledger, at = ledger_of([0.0, 1e6], units, buy, sell, close)
@@ -147,7 +151,7 @@ def test_a_net_order_under_the_minimum_is_dropped_unless_it_closes_the_account_s
     ledger, netted = crossed_pair(minimum=50.0)
     assert (netted.sell_units.tolist(), netted.dropped.tolist()) == ([0.0], [True])
     assert ledger.sell.tolist() == [[0.0, 0.0, 0.0]]
-    assert ledger.units.tolist() == [[2.0, 4.0, 2.0]]  # crossed all the same
+    assert ledger.units.tolist() == [[2.0, 4.0, 2.0]]  # crossed nevertheless
     closing, close = ledger_of(
         [0.0] * 2, np.array([[1.0, 2.0]]), np.zeros((1, 2)), np.ones((1, 2)), np.array([10.0])
     )

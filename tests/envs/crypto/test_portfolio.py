@@ -25,7 +25,7 @@ RULES = Instruments((0.0, 20.0, 0.0), (1e-3, 0.0, 0.5))
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10_000), rows=st.sampled_from([1, 3]), holes=st.sampled_from([0.0, 0.2]))
-def test_they_do_what_the_environment_does(seed: int, rows: int, holes: float) -> None:
+def test_the_functions_equal_the_environment(seed: int, rows: int, holes: float) -> None:
     market = sample_market(seed, hole_share=holes, volatility=0.05, instruments=RULES)
     params = random_params(seed, episode_bars=250)
     env = CryptoEnv(market, params, [(5, 290)], rows, accounts=True)
@@ -85,7 +85,7 @@ def one_position(
     ("action", "scale", "sold", "whole", "dropped"),
     [
         (-1.0, 0.1, 2.0, False, 0),  # 200 of 1,000
-        (-1.0, 0.496, 10.0, True, 0),  # 8 would remain, under the minimum of 10: all goes
+        (-1.0, 0.496, 10.0, True, 0),  # 8 would remain, under the minimum of 10: all is sold
         (-1.0, 0.495, 9.9, False, 0),  # exactly 10 may remain
         (-1.0, 1.0, 10.0, True, 0),  # more than there is
         (-0.04, 0.1, 0.0, False, 1),  # 8 is under the minimum
@@ -105,7 +105,12 @@ def test_sells(action: float, scale: float, sold: float, whole: bool, dropped: i
     ("action", "params", "bought", "dropped"),
     [
         (1.0, EnvParams(action_scale=0.1), 200.0, 0),
-        (1.0, EnvParams(action_scale=0.1, max_position=0.55), 100.0, 0),  # room for 5% of V
+        (
+            1.0,
+            EnvParams(action_scale=0.1, max_position=0.55),
+            100.0,
+            0,
+        ),  # 5% of V below the position limit
         (
             1.0,
             EnvParams(action_scale=0.1, max_position=0.4),
@@ -114,7 +119,7 @@ def test_sells(action: float, scale: float, sold: float, whole: bool, dropped: i
         ),  # above the limit already: no order, nothing dropped
         (1.0, EnvParams(action_scale=1.0, cash_reserve=0.1), 800.0, 0),  # cash less a tenth of V
         (1.0, EnvParams(action_scale=1.0, cash_reserve=0.6), 0.0, 0),
-        (1.0, EnvParams(action_scale=1.0, cash_reserve=0.497), 0.0, 1),  # 6 are left for it
+        (1.0, EnvParams(action_scale=1.0, cash_reserve=0.497), 0.0, 1),  # 6 are available
         (0.04, EnvParams(action_scale=0.1), 0.0, 1),
     ],
 )
@@ -138,7 +143,7 @@ def test_money_from_sells_isnt_spent_in_the_same_bar() -> None:
 
 def test_increments_round_down_but_never_strand_a_position() -> None:
     coarse = Instruments((0.0,), (0.3,))
-    partial = one_position(10.0, 100.0, EnvParams(action_scale=0.1), -1.0, coarse)  # 2.0 wished
+    partial = one_position(10.0, 100.0, EnvParams(action_scale=0.1), -1.0, coarse)  # 2.0 requested
     assert partial.sell_units.item() == pytest.approx(1.8)
     exact = one_position(
         10.0, 100.0, EnvParams(action_scale=0.09), -1.0, coarse
@@ -190,4 +195,4 @@ def test_sums_over_assets_are_right_and_the_same_in_every_column(assets: int) ->
         assert len(sums.unique()) == 1
         assert float(sums[0, 0]) == pytest.approx(sum(column.tolist()), rel=1e-14)
         sums.add_(1.0)
-        assert torch.equal(values[0, :, 0], column)  # what was summed is left alone
+        assert torch.equal(values[0, :, 0], column)  # the input is unchanged

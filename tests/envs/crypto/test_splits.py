@@ -49,7 +49,7 @@ WHERE = {"first_bar": 511, "holdout": 0.15, "lookback": 1, "memory": 512}
 
 @settings(max_examples=150, deadline=None)
 @given(divisions())
-def test_what_every_division_keeps(
+def test_invariants_of_all_schemes(
     division: tuple[CrossValidation, int, dict[str, float | int]],
 ) -> None:
     cv, count, where = division
@@ -206,7 +206,7 @@ def test_equal_to_purgedcv(groups: int, tested: int) -> None:
     assert np.array_equal(splits.join(cells), expected)
 
 
-def test_walk_forward_trains_on_the_past_alone_and_expands() -> None:
+def test_walk_forward_trains_on_a_growing_past() -> None:
     splits = usual(scheme="walk-forward")
     for fold, group in zip(splits.folds, (1, 2, 3, 4), strict=True):
         assert fold.test_groups == (group,)
@@ -219,7 +219,7 @@ def test_single_tests_the_last_group() -> None:
     assert splits.folds[0].train == ((511, splits.groups[4][0] - splits.purge - 1),)
 
 
-def test_scraps_too_short_for_an_episode_are_left_out() -> None:
+def test_training_windows_shorter_than_an_episode_are_left_out() -> None:
     """A few bars between two tested groups may survive both purges; such a run is left out."""
     splits = usual(7800)
     lengths = [last - first for fold in splits.folds for first, last in fold.train]
@@ -244,7 +244,7 @@ def test_too_few_bars_name_how_many_are_needed() -> None:
             usual(count)
 
 
-def test_where_no_number_of_bars_would_do() -> None:
+def test_no_number_of_bars_is_enough() -> None:
     """Two groups, both tested, leave one fold each; an embargo of half the bars leaves none."""
     with pytest.raises(InputError, match="no number of bars would be enough"):
         usual(5000, groups=2, test_groups=1, embargo_share=0.9)
@@ -271,7 +271,7 @@ def test_no_holdout() -> None:
     assert usual(holdout=0.0).holdout == (12_000, 12_000)
 
 
-def test_joining_refuses_what_does_not_fit() -> None:
+def test_joining_refuses_missing_and_misshapen_cells() -> None:
     splits = usual(scheme="kfold")
     cells = {(group, group): np.zeros(b - a) for group, (a, b) in enumerate(splits.groups)}
     assert splits.join(cells).shape == (1, 10_200 - 512)

@@ -63,7 +63,7 @@ def test_written_bars_come_back_bit_for_bit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "unit", ["s", "ms", "us", "ns", "naive", "berlin", "epoch s", "epoch ms", "epoch ns"]
 )
-def test_every_way_of_writing_the_date(tmp_path: Path, suffix: str, unit: str) -> None:
+def test_all_date_formats(tmp_path: Path, suffix: str, unit: str) -> None:
     data = frame(5)
     date = data["date"]
     if unit == "naive":
@@ -133,7 +133,7 @@ def test_a_hole_on_the_first_common_bar_takes_the_close_before_it(tmp_path: Path
         st.lists(st.integers(0, 3).map(bool), min_size=12, max_size=12), min_size=1, max_size=3
     )
 )
-def test_any_pattern_of_holes_against_a_loop(
+def test_random_holes_equal_a_scalar_reference(
     tmp_path_factory: pytest.TempPathFactory, present: list[list[bool]]
 ) -> None:
     """Scalar reference: walk the grid and keep the last close."""
@@ -178,7 +178,7 @@ def _shows_its_timeframe(rows: np.ndarray) -> bool:
     return len(rows) == 1 or (len(rows) > 1 and int(np.diff(rows).min()) == 1)
 
 
-def test_tickers_in_the_order_asked_and_by_every_name(tmp_path: Path) -> None:
+def test_tickers_keep_the_given_order_and_accept_all_spellings(tmp_path: Path) -> None:
     write_bars(sample_bars(tickers=("BTC/USDT", "ETH/USDT", "LINK/USDT")), tmp_path)
     default = load_bars(tmp_path, "1h", now=NOW)
     assert default.tickers == ("BTC/USDT", "ETH/USDT", "LINK/USDT")
@@ -188,7 +188,7 @@ def test_tickers_in_the_order_asked_and_by_every_name(tmp_path: Path) -> None:
     assert asked.fingerprint != default.fingerprint
 
 
-def test_fingerprint_changes_with_anything_and_with_nothing_else(tmp_path: Path) -> None:
+def test_fingerprint_depends_on_all_content_and_nothing_else(tmp_path: Path) -> None:
     bars = sample_bars()
     write_bars(bars, tmp_path)
     assert (
@@ -209,7 +209,7 @@ def test_fingerprint_changes_with_anything_and_with_nothing_else(tmp_path: Path)
     assert len(changed) == 11
 
 
-def test_synthetic_is_remembered_by_the_files(tmp_path: Path) -> None:
+def test_files_store_whether_bars_are_synthetic(tmp_path: Path) -> None:
     bars = sample_bars()
     write_bars(replace(bars, synthetic=True), tmp_path)
     assert load_bars(tmp_path, "1h", now=NOW).synthetic
@@ -233,7 +233,7 @@ def test_slice_between_and_select() -> None:
     assert turned.select(bars.tickers).fingerprint == bars.fingerprint
 
 
-def test_bars_refuse_shapes_and_grids_that_do_not_fit() -> None:
+def test_bars_refuse_wrong_shapes_and_grids() -> None:
     bars = sample_bars()
     rest = (bars.high, bars.low, bars.close, bars.volume, bars.hole)
     with pytest.raises(ValueError, match="shape"):
@@ -254,13 +254,13 @@ def test_missing_empty_and_unreadable_folders(tmp_path: Path) -> None:
     assert f"{tmp_path}: no bar files here" in refused(tmp_path)
     (tmp_path / "BTC_USDT_USDT-1h-futures.feather").write_bytes(
         b""
-    )  # another program's other files are passed over
+    )  # other files of other programs are ignored
     (tmp_path / "notes.csv").write_text("x")
     assert f"{tmp_path}: no bar files here" in refused(tmp_path)
     assert "this is a file" in refused(tmp_path / "notes.csv")
 
 
-def test_timeframe_that_is_not_there_or_not_known(tmp_path: Path) -> None:
+def test_missing_and_unknown_timeframes(tmp_path: Path) -> None:
     write_bars(sample_bars(), tmp_path)
     assert refused(tmp_path, "5m") == f"--timeframe 5m: {tmp_path} has no such bars, only 1h"
     assert "'90s' is not known" in refused(tmp_path, "90s")
@@ -308,7 +308,7 @@ def test_corrupt_files(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["feather", "parquet", "csv"])
-def test_bytes_flipped_anywhere_never_end_in_another_error(tmp_path: Path, suffix: str) -> None:
+def test_flipped_bytes_raise_only_input_errors(tmp_path: Path, suffix: str) -> None:
     path = put(tmp_path, f"BTC_USDT-1h.{suffix}", frame(200))
     whole = bytearray(path.read_bytes())
     rng = np.random.default_rng(0)
@@ -326,7 +326,7 @@ def test_bytes_flipped_anywhere_never_end_in_another_error(tmp_path: Path, suffi
     assert all(str(path) in sentence and "\n" not in sentence for sentence in sentences)
 
 
-def test_columns_and_rows_that_are_missing(tmp_path: Path) -> None:
+def test_missing_columns_and_rows(tmp_path: Path) -> None:
     path = put(tmp_path, "BTC_USDT-1h.feather", frame().rename(columns={"close": "Close"}))
     assert f"{path}: needs the columns" in refused(tmp_path)
     assert "close missing" in refused(tmp_path)
@@ -334,7 +334,7 @@ def test_columns_and_rows_that_are_missing(tmp_path: Path) -> None:
     assert refused(tmp_path) == f"{path}: holds no bars; download it again or remove it"
 
 
-def test_text_where_numbers_or_dates_belong(tmp_path: Path) -> None:
+def test_text_instead_of_numbers_or_dates(tmp_path: Path) -> None:
     path = put(tmp_path, "BTC_USDT-1h.csv", frame(5))
     lines = path.read_text().splitlines()
     fields = lines[3].split(",")
@@ -422,14 +422,14 @@ BROKEN: dict[str, tuple[Damage, str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_values_that_no_market_has(tmp_path: Path, name: str) -> None:
+def test_invalid_values(tmp_path: Path, name: str) -> None:
     damage, expected = BROKEN[name]
     put(tmp_path, "AAA_USDT-1h.feather", frame())
     path = put(tmp_path, "BTC_USDT-1h.feather", damage(frame()).reset_index(drop=True))
     assert f"{path}: {expected}" in refused(tmp_path)
 
 
-def test_how_many_rows_are_wrong_is_counted_and_all_kinds_reported(tmp_path: Path) -> None:
+def test_all_kinds_of_problems_are_reported_with_their_number_of_rows(tmp_path: Path) -> None:
     data = frame()
     data.loc[[3, 5, 6], "close"] = -1.0
     data.loc[10, "volume"] = np.inf
@@ -468,9 +468,7 @@ def test_open_bars_are_refused_until_they_close(tmp_path: Path) -> None:
     assert len(load_bars(tmp_path, "1h", now=closes)) == 5
     path.unlink()
     write_bars(replace(sample_bars(), synthetic=True), tmp_path)
-    assert (
-        len(load_bars(tmp_path, "1h", now=closes)) == 50
-    )  # no clock runs in a market that was made up
+    assert len(load_bars(tmp_path, "1h", now=closes)) == 50  # synthetic bars may lie in the future
 
 
 def test_no_overlap_names_both(tmp_path: Path) -> None:
@@ -495,7 +493,7 @@ def test_hole_share_above_the_limit(tmp_path: Path) -> None:
     assert load_bars(tmp_path, "1h", max_hole_share=0.03, now=NOW).hole.sum() == 3
 
 
-def test_one_date_centuries_away_asks_for_no_memory(tmp_path: Path) -> None:
+def test_a_date_centuries_away_needs_no_memory(tmp_path: Path) -> None:
     path = put(tmp_path, "B_USDT-1m.csv", frame(100, step=60))
     lines = path.read_text().splitlines()
     path.write_text(
@@ -507,9 +505,7 @@ def test_one_date_centuries_away_asks_for_no_memory(tmp_path: Path) -> None:
     )
 
 
-def test_nothing_is_left_behind_when_writing_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_writes_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_bars(sample_bars(), tmp_path)
     before = (tmp_path / "BTC_USDT-1h.parquet").read_bytes()
 

@@ -85,7 +85,7 @@ def test_check_prints_every_problem_and_exits_with_2(tmp_path: Path) -> None:
     assert run("check", "--data-dir", tmp_path, "--tickers", "ETH,BTC").exit_code == 0
 
 
-def test_check_keeps_the_hole_limit_it_is_given(tmp_path: Path) -> None:
+def test_check_applies_the_given_hole_limit(tmp_path: Path) -> None:
     put(tmp_path, "BTC_USDT-1h.feather", frame(100).drop([30, 31, 40]))
     result = run("check", "--data-dir", tmp_path)
     assert result.exit_code == 2
@@ -94,7 +94,7 @@ def test_check_keeps_the_hole_limit_it_is_given(tmp_path: Path) -> None:
     assert run("check", "--data-dir", tmp_path, "--max-hole-share", "1.5").exit_code == 2
 
 
-def test_check_covers_each_timeframe_unless_told(tmp_path: Path) -> None:
+def test_check_covers_each_timeframe_by_default(tmp_path: Path) -> None:
     write_bars(sample_bars(), tmp_path)
     write_bars(sample_bars(timeframe="5m"), tmp_path)
     both = run("check", "--data-dir", tmp_path).output
@@ -103,7 +103,7 @@ def test_check_covers_each_timeframe_unless_told(tmp_path: Path) -> None:
     assert "5m bars" not in one
 
 
-def test_check_says_what_cannot_be_checked(tmp_path: Path) -> None:
+def test_check_reports_bad_arguments(tmp_path: Path) -> None:
     assert "no such folder" in refused("check", "--data-dir", tmp_path / "none")
     assert "no bar files here" in refused("check", "--data-dir", tmp_path)
     write_bars(sample_bars(), tmp_path)
@@ -157,7 +157,7 @@ def test_download_refuses(tmp_path: Path, market: Market) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_demo_market_is_written_and_says_what_it_is(tmp_path: Path) -> None:
+def test_demo_market_is_written_and_described(tmp_path: Path) -> None:
     arguments = ("demo", "--data-dir", tmp_path, "--assets", "3", "--bars", "2000", "--seed", "7")
     result = run(*arguments)
     assert result.exit_code == 0, result.output
@@ -167,18 +167,18 @@ def test_demo_market_is_written_and_says_what_it_is(tmp_path: Path) -> None:
     assert bars.close.shape == (2000, 3)
     assert f"fingerprint {bars.fingerprint}" in result.output
     assert ", SYNTHETIC" in run("check", "--data-dir", tmp_path).output
-    assert run(*arguments).exit_code == 0  # again: the same bits over the same files
+    assert run(*arguments).exit_code == 0  # repeated: the same bits in the same files
     assert load_bars(tmp_path, "1h").fingerprint == bars.fingerprint
 
 
-def test_demo_market_never_lands_among_other_bars(tmp_path: Path) -> None:
+def test_demo_market_is_not_written_into_a_folder_of_other_bars(tmp_path: Path) -> None:
     put(tmp_path, "BTC_USDT-1h.feather", frame())
     sentence = refused("demo", "--data-dir", tmp_path, "--assets", "2", "--bars", "2000")
     assert "BTC_USDT-1h.feather is not part of this demo market" in sentence
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_help_says_what_the_commands_are_for() -> None:
+def test_help_describes_the_commands() -> None:
     for name, text in {
         "check": "all problems of a folder",
         "download": "Repeating the command",

@@ -79,9 +79,9 @@ def test_each_source_of_volatility_shows() -> None:
         levelled = (weeks / weeks.std(axis=1, keepdims=True)).reshape(-1, 5)
         clusters.append(autocorrelation(np.abs(levelled), 1))
         tails.append(float(np.mean(levelled**4) / np.mean(levelled**2) ** 2 - 3.0))
-    assert np.mean(regimes) > 0.05  # (0.03) still there after four days
-    assert np.mean(clusters) > 0.06  # (0.03) inside a week, its level taken out
-    assert np.mean(tails) > 2.5  # (1.3) inside a week, its level taken out
+    assert np.mean(regimes) > 0.05  # (0.03) still visible after four days
+    assert np.mean(clusters) > 0.06  # (0.03) inside a week, after removing its level
+    assert np.mean(tails) > 2.5  # (1.3) inside a week, after removing its level
 
 
 def variance_ratio(bars: Bars, lag: int = 60) -> float:
@@ -106,7 +106,7 @@ def test_the_planted_autocorrelation_is_there() -> None:
     assert variance_ratio(without, lag) == pytest.approx(1.0, abs=0.15)
 
 
-def test_the_demo_markets_deviation_dies_out() -> None:
+def test_the_demo_markets_deviation_is_mean_reverting() -> None:
     """One seed with and without edge has the same walk: their difference is the deviation."""
     bars, walk = make_demo_market(4), make_demo_market(4, edge=0.0)
     deviation = np.log(bars.close) - np.log(walk.close)
@@ -126,7 +126,7 @@ def test_a_market_is_a_function_of_its_seed(make: object) -> None:
     assert make(5).fingerprint != make(6).fingerprint  # type: ignore[operator]
 
 
-def test_the_default_market_stays_what_it_is() -> None:
+def test_the_default_market_keeps_its_fingerprint() -> None:
     """Rounded to ten digits, since the last bits of an exponential depend on the processor.
 
     Change it only on purpose: users compare runs.
@@ -137,7 +137,7 @@ def test_the_default_market_stays_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("timeframe", list(SECONDS))
-def test_every_timeframe_has_its_clock(timeframe: str) -> None:
+def test_every_timeframe_has_its_grid(timeframe: str) -> None:
     bars = make_demo_market(0, assets=2, bars=300, timeframe=timeframe)
     assert (np.diff(bars.time) == SECONDS[timeframe]).all()
     assert (bars.time % SECONDS[timeframe] == 0).all()
@@ -175,7 +175,7 @@ def test_bad_input_for_a_planted_market(wrong: dict[str, object]) -> None:
         make_planted_market(**{"seed": 0, "assets": 1, "bars": 100, **wrong})  # type: ignore[arg-type]
 
 
-def test_shuffling_leaves_the_returns_and_takes_the_structure() -> None:
+def test_shuffling_keeps_the_returns_and_removes_the_structure() -> None:
     bars = make_planted_market(0, assets=4, bars=20_000)
     mixed = shuffled(bars, 1)
     assert_sound(mixed)
@@ -268,12 +268,12 @@ def test_the_planted_edge_survives_costs_and_its_shuffle_has_none() -> None:
     bars = make_planted_market(0, assets=5, bars=5000)
     planted = mean_reversion(bars)
     assert planted.excess_growth > 1.5
-    # A shuffle leaves only luck of either sign, since half a year is short.
+    # After a shuffle only noise of either sign remains, since half a year is short.
     left = [mean_reversion(shuffled(bars, seed)).alpha for seed in range(3)]
     assert abs(np.mean(left)) < 0.2 * planted.alpha
 
 
-def test_what_a_shuffle_leaves_over_many_draws() -> None:
+def test_mean_result_of_many_shuffles() -> None:
     """Without costs, a contrarian gets less than 5% of what the planted market gives.
 
     The rest comes from the fixed last price of a shuffle, so there is nothing to learn.

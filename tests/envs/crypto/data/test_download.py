@@ -130,7 +130,7 @@ def test_resuming_asks_only_for_what_is_missing(tmp_path: Path, market: Market, 
     ]
     assert starts[0] in ("2024-01-03T10:20:00Z", str((START + 700 * STEP) * 1000))
     before = next(tmp_path.iterdir()).stat().st_mtime_ns
-    (result,) = fetch(source, tmp_path)  # nothing new: the file is not even touched
+    (result,) = fetch(source, tmp_path)  # nothing new: the file is not written
     assert result.new == 0
     assert next(tmp_path.iterdir()).stat().st_mtime_ns == before
 
@@ -138,7 +138,7 @@ def test_resuming_asks_only_for_what_is_missing(tmp_path: Path, market: Market, 
 @BOTH
 def test_an_earlier_start_fetches_the_head_once(tmp_path: Path, market: Market, make: Make) -> None:
     source = make(market)
-    early = START - 50 * STEP  # before the listing: the source has nothing from then
+    early = START - 50 * STEP  # before the listing: the source has no such bars
     fetch(source, tmp_path, start=START + 900 * STEP, end=START + 1000 * STEP)
     fetch(source, tmp_path, start=early)
     np.testing.assert_array_equal(stored(tmp_path, source), market.rows[:-1])
@@ -148,13 +148,13 @@ def test_an_earlier_start_fetches_the_head_once(tmp_path: Path, market: Market, 
     assert [ask for ask in market.asked if "exchangeInfo" not in ask["path"]] == []
     fetch(
         source, tmp_path, start=early - STEP
-    )  # nothing there, and that it was asked for is remembered
+    )  # no bars there; the file stores that they were asked for
     market.asked.clear()
     fetch(source, tmp_path, start=early - STEP)
     assert [ask for ask in market.asked if "exchangeInfo" not in ask["path"]] == []
 
 
-def test_missing_bars_stay_missing(tmp_path: Path, market: Market) -> None:
+def test_missing_bars_are_not_filled(tmp_path: Path, market: Market) -> None:
     market.rows = np.delete(market.rows, [100, 101, 500], axis=0)
     source = alpaca(market)
     fetch(source, tmp_path)
@@ -163,9 +163,7 @@ def test_missing_bars_stay_missing(tmp_path: Path, market: Market) -> None:
 
 
 @BOTH
-def test_impossible_bars_are_left_out_and_counted(
-    tmp_path: Path, market: Market, make: Make
-) -> None:
+def test_invalid_bars_are_left_out_and_counted(tmp_path: Path, market: Market, make: Make) -> None:
     market.rows[5, 4] = 0.0
     market.rows[7, 2], market.rows[7, 3] = market.rows[7, 3], market.rows[7, 2]
     market.rows[9, 5] = -1.0
@@ -177,7 +175,7 @@ def test_impossible_bars_are_left_out_and_counted(
     )
 
 
-def test_ccxt_passes_over_pages_without_bars(tmp_path: Path) -> None:
+def test_ccxt_continues_after_empty_pages(tmp_path: Path) -> None:
     """An exchange that answers by window, not by count: empty before the listing and in outages."""
     bars = sample_bars(600, ("X/USDT",), "5m")
     rows = np.column_stack(
@@ -198,7 +196,7 @@ def test_ccxt_passes_over_pages_without_bars(tmp_path: Path) -> None:
 
     source = CcxtSource("okx", Windowed())
     (result,) = fetch(source, tmp_path, start=START - 380 * STEP, now=START + 10**6)
-    assert result.left_out == 1  # no volume told
+    assert result.left_out == 1  # its volume is missing
     expected = np.delete(rows, 3, axis=0)
     np.testing.assert_array_equal(stored(tmp_path, source)[:, 1:], expected[:, 1:])
     np.testing.assert_array_equal(stored(tmp_path, source)[:, 0] * 1000, expected[:, 0])
@@ -225,8 +223,8 @@ class FakeExchange:
 # ---- longer bars from hours ----
 
 
-def test_alpaca_days_are_put_together_on_the_utc_grid(tmp_path: Path, market: Market) -> None:
-    market.page = 17  # a day lies across pages
+def test_alpaca_days_are_aggregated_on_the_utc_grid(tmp_path: Path, market: Market) -> None:
+    market.page = 17  # a day spans several pages
     source = alpaca(market)
     fetch(source, tmp_path, timeframe="1d")
     assert {ask["timeframe"] for ask in market.asked} == {"1Hour"}
@@ -261,7 +259,7 @@ def test_merging_does_not_depend_on_pages(present: list[bool], sizes: list[int])
 
 
 @pytest.mark.parametrize("failure", [429, 500, 502, 503, 504, "cut", "text", "hang up"])
-def test_alpaca_is_asked_again_with_growing_pauses(
+def test_alpaca_requests_are_retried_with_exponential_backoff(
     tmp_path: Path, market: Market, failure: int | str
 ) -> None:
     waits: list[float] = []
@@ -275,9 +273,7 @@ def test_alpaca_is_asked_again_with_growing_pauses(
     assert all("trying again in" in text for text in notices)
 
 
-def test_a_server_that_names_its_pause_is_obeyed_within_reason(
-    tmp_path: Path, market: Market
-) -> None:
+def test_retry_after_is_respected_up_to_a_limit(tmp_path: Path, market: Market) -> None:
     waits: list[float] = []
     market.failures = [
         (429, {"Retry-After": "7"}),
@@ -290,7 +286,7 @@ def test_a_server_that_names_its_pause_is_obeyed_within_reason(
 
 @pytest.mark.parametrize("markets_known", [True, False])
 @pytest.mark.parametrize("failure", [429, 418, 500, 503, "cut", "text", "hang up"])
-def test_ccxt_is_asked_again_with_growing_pauses(
+def test_ccxt_requests_are_retried_with_exponential_backoff(
     tmp_path: Path, market: Market, failure: int | str, markets_known: bool
 ) -> None:
     waits: list[float] = []
@@ -304,7 +300,7 @@ def test_ccxt_is_asked_again_with_growing_pauses(
     assert waits == [1.0, 2.0]
 
 
-def test_ccxt_believes_an_empty_answer_the_second_time_only(tmp_path: Path) -> None:
+def test_ccxt_confirms_an_empty_answer_with_a_second_request(tmp_path: Path) -> None:
     bars = sample_bars(200, ("X/USDT",), "5m")
     rows = np.column_stack(
         [bars.time * 1000, bars.open, bars.high, bars.low, bars.close, bars.volume]
@@ -327,7 +323,7 @@ def test_ccxt_believes_an_empty_answer_the_second_time_only(tmp_path: Path) -> N
 
 
 @BOTH
-def test_a_source_that_stays_away_ends_in_one_sentence_and_keeps_the_pages(
+def test_an_unreachable_source_ends_with_a_message_and_keeps_the_pages(
     tmp_path: Path, market: Market, make: Make
 ) -> None:
     market.page = 300
@@ -352,7 +348,7 @@ def test_a_source_that_stays_away_ends_in_one_sentence_and_keeps_the_pages(
     np.testing.assert_array_equal(stored(tmp_path, source), market.rows[:-1])
 
 
-def test_interrupting_keeps_the_pages(tmp_path: Path, market: Market) -> None:
+def test_an_interrupted_download_keeps_the_pages(tmp_path: Path, market: Market) -> None:
     market.page = 400
     shares: list[float] = []
 
@@ -370,7 +366,7 @@ def test_interrupting_keeps_the_pages(tmp_path: Path, market: Market) -> None:
     np.testing.assert_array_equal(stored(tmp_path, source), market.rows[:-1])
 
 
-def test_long_downloads_are_saved_on_the_way(
+def test_long_downloads_are_saved_in_between(
     tmp_path: Path, market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(downloads, "SAVE_EVERY", 500)
@@ -387,7 +383,7 @@ def test_long_downloads_are_saved_on_the_way(
     assert 1200 in sizes
 
 
-def test_a_head_that_breaks_off_changes_nothing(tmp_path: Path, market: Market) -> None:
+def test_an_incomplete_earlier_range_changes_nothing(tmp_path: Path, market: Market) -> None:
     market.page = 300
     source = alpaca(market)
     fetch(source, tmp_path, start=START + 900 * STEP, end=START + 1000 * STEP)
@@ -405,7 +401,7 @@ def test_a_head_that_breaks_off_changes_nothing(tmp_path: Path, market: Market) 
     np.testing.assert_array_equal(stored(tmp_path, source), market.rows[:-1])
 
 
-def test_nobody_there(tmp_path: Path) -> None:
+def test_an_unreachable_server(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -416,7 +412,7 @@ def test_nobody_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [401, 403, 451])
-def test_answers_that_no_waiting_mends(tmp_path: Path, market: Market, code: int) -> None:
+def test_answers_that_are_not_retried(tmp_path: Path, market: Market, code: int) -> None:
     market.failures = [code]
     with pytest.raises(RunError, match=f"HTTP {code} told to fail for BTC/USD"):
         fetch(alpaca(market), tmp_path)
@@ -435,7 +431,7 @@ def refused(source: Source, folder: Path, tickers: list[str] | None = None, **ke
     return str(caught.value)
 
 
-def test_names_that_are_unknown(tmp_path: Path, market: Market) -> None:
+def test_unknown_names(tmp_path: Path, market: Market) -> None:
     assert "HTTP 400 invalid symbol: NOPE/USD" in refused(alpaca(market), tmp_path, ["NOPE"])
     for text in ("BTC/USD/X", "../up", "BT C", ""):
         assert "not a ticker; write it like BTC/USD" in refused(alpaca(market), tmp_path, [text])
@@ -454,7 +450,7 @@ def test_names_that_are_unknown(tmp_path: Path, market: Market) -> None:
         AlpacaSource("data.alpaca.markets")
 
 
-def test_times_that_hold_no_bar(tmp_path: Path, market: Market) -> None:
+def test_time_ranges_without_a_bar(tmp_path: Path, market: Market) -> None:
     assert "no 5m bar closes between it and" in refused(alpaca(market), tmp_path, start=NOW)
     assert "no 5m bar closes" in refused(alpaca(market), tmp_path, start=START, end=START)
     market.rows = market.rows[1500:]
@@ -463,7 +459,7 @@ def test_times_that_hold_no_bar(tmp_path: Path, market: Market) -> None:
     assert "has no 5m bars of it between 2024-01-01 00:00 and 2024-01-04 11:20 UTC" in sentence
 
 
-def test_files_of_others_are_not_continued(tmp_path: Path, market: Market) -> None:
+def test_files_of_other_sources_are_not_continued(tmp_path: Path, market: Market) -> None:
     path = put(tmp_path, "BTC_USD-5m.parquet", frame(20, step=STEP))
     assert f"{path}: comes from another program, not from alpaca:" in refused(
         alpaca(market), tmp_path
@@ -480,7 +476,7 @@ def test_files_of_others_are_not_continued(tmp_path: Path, market: Market) -> No
     assert "cannot be read as parquet" in refused(binance(market), tmp_path)
 
 
-def test_an_answer_of_another_layout(
+def test_an_answer_in_an_unknown_format(
     tmp_path: Path, market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for answer in (
@@ -494,7 +490,7 @@ def test_an_answer_of_another_layout(
             fetch(alpaca(market), tmp_path)
 
 
-def test_a_page_offered_twice_ends(
+def test_a_repeated_page_ends_the_download(
     tmp_path: Path, market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -504,7 +500,7 @@ def test_a_page_offered_twice_ends(
         fetch(alpaca(market), tmp_path)
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path, market: Market) -> None:
+def test_an_unwritable_folder(tmp_path: Path, market: Market) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises((InputError, RunError), match="file"):
         fetch(alpaca(market), tmp_path / "file")

@@ -29,7 +29,7 @@ def policy(obs: Tensor) -> Tensor:
     return wave.float()
 
 
-def test_every_window_is_traded_like_the_reference_from_flat_cash() -> None:
+def test_every_window_equals_the_reference() -> None:
     market = two_assets(hole_share=0.1)
     params = [random_params(seed) for seed in (3, 4)]
     windows = [[(5, 60), (60, 200)], [(100, 290), (17, 18)]]
@@ -81,7 +81,7 @@ def test_every_window_is_traded_like_the_reference_from_flat_cash() -> None:
             assert not getattr(made, name)[row, length:].any()
 
 
-def test_evaluation_repeats_itself_and_needs_no_seed() -> None:
+def test_evaluation_is_deterministic_without_a_seed() -> None:
     env = CryptoEnv.for_windows(two_assets(), EnvParams(), [[(5, 60), (60, 200)]])
     one, two = trade_windows(env, policy), trade_windows(env, policy)
     np.testing.assert_array_equal(one.returns, two.returns)
@@ -97,7 +97,7 @@ def test_a_window_traded_alone_gives_the_same_numbers() -> None:
         np.testing.assert_array_equal(alone.returns[0], together.returns[row, : alone.lengths[0]])
 
 
-def test_paths_hold_the_returns_of_their_groups() -> None:
+def test_paths_contain_the_returns_of_their_groups() -> None:
     market = two_assets(bars=900)
     scheme = CrossValidation(groups=4, test_groups=2)
     splits = make_splits(900, "1h", scheme, first_bar=0, holdout=0.1, lookback=1, memory=1)

@@ -197,7 +197,7 @@ def test_everything_is_finite_and_in_range(returns: np.ndarray, seed: int) -> No
     assert json.loads(json.dumps(got.to_dict())) == got.to_dict()
 
 
-def test_what_is_not_a_number_per_bar_is_refused() -> None:
+def test_columns_of_other_lengths_or_not_finite_are_refused() -> None:
     r, b = sample(bars=10)
     with pytest.raises(ValueError, match="equal_weight has shape"):
         summary(r, b[:-1])
