@@ -15,9 +15,10 @@ from deploy.market.bundle import Bundle
 from deploy.trading.brokers.base import Order
 from deploy.trading.risk_limits import RiskLimits, tightened
 from deploy.trading.sub_accounts import SubAccounts
+from envs.crypto.ledger import Rules
 from envs.crypto.netting import Netted, Venue, sub_account
 from envs.crypto.params import Instruments
-from envs.crypto.portfolio import Orders, Portfolio, Rules, plan_netted, plan_orders
+from envs.crypto.portfolio import Orders, Portfolio, plan_netted, plan_orders
 
 Array = NDArray[np.float64]
 PLAN_COLUMNS = {
