@@ -1,6 +1,4 @@
-"""The Alpaca broker against a server that speaks Alpaca's API on the loopback: what is ordered arrives exactly once,
-and the account is what the broker says it is, whatever goes wrong on the way.
-"""
+"""The Alpaca broker against a local server: orders arrive once and the accounts agree."""
 
 from __future__ import annotations
 
@@ -99,7 +97,7 @@ def test_sells_go_first_and_are_rounded_down_to_the_increment(exchange: Exchange
     assert broker.instruments(["ETH/USDT"]).minimum_order == (10.0,)
 
 
-def test_what_is_too_small_is_not_sent(exchange: Exchange) -> None:
+def test_orders_below_the_minimum_are_not_sent(exchange: Exchange) -> None:
     exchange.minimum = Decimal("0.01")
     exchange.units["BTC/USD"] = Decimal(1)
     broker = broker_on(exchange)
@@ -115,7 +113,7 @@ def test_what_is_too_small_is_not_sent(exchange: Exchange) -> None:
 
 @pytest.mark.parametrize("kind", [429, 500, 503, 504, "lost", "refused", "slow", "text", "odd"])
 @pytest.mark.parametrize("times", [1, 3])
-def test_an_order_arrives_once_whatever_happens_to_its_answer(
+def test_an_order_arrives_once_although_its_answer_fails(
     exchange: Exchange, kind: int | str, times: int
 ) -> None:
     broker = broker_on(exchange)
@@ -128,7 +126,7 @@ def test_an_order_arrives_once_whatever_happens_to_its_answer(
 
 
 @pytest.mark.parametrize("kind", [429, 502, "lost", "refused", "text", "odd"])
-def test_questions_are_asked_again(exchange: Exchange, kind: int | str) -> None:
+def test_requests_are_retried(exchange: Exchange, kind: int | str) -> None:
     broker = broker_on(exchange)
     exchange.faults = [
         Fault(kind, "GET", path)
@@ -147,7 +145,7 @@ def test_questions_are_asked_again(exchange: Exchange, kind: int | str) -> None:
     assert exchange.faults == []
 
 
-def test_the_answer_to_the_question_may_be_lost_too(exchange: Exchange) -> None:
+def test_a_lost_answer_to_the_lookup_is_retried(exchange: Exchange) -> None:
     broker = broker_on(exchange)
     exchange.faults = [
         Fault("lost"),
@@ -158,9 +156,7 @@ def test_the_answer_to_the_question_may_be_lost_too(exchange: Exchange) -> None:
     assert exchange.cash == 9000
 
 
-def test_a_server_that_stays_away_means_later_and_the_order_is_known_then(
-    exchange: Exchange,
-) -> None:
+def test_an_order_is_found_after_an_outage_of_the_server(exchange: Exchange) -> None:
     broker = broker_on(exchange, patience=0.3)
     away = [Fault("refused", method, "/v2") for _ in range(20_000) for method in ("GET", "POST")]
     exchange.faults = [Fault("lost"), *away]
@@ -176,7 +172,7 @@ def test_a_server_that_stays_away_means_later_and_the_order_is_known_then(
     assert exchange.cash == 9000
 
 
-def test_an_id_is_taken_once_by_another_process_too(exchange: Exchange) -> None:
+def test_a_client_id_is_accepted_once_across_processes(exchange: Exchange) -> None:
     first, second = broker_on(exchange), broker_on(exchange)
     assert one(first, buy(1000.0)).notional == one(second, buy(1000.0)).notional == 1000.0
     assert exchange.cash == 9000
@@ -185,7 +181,7 @@ def test_an_id_is_taken_once_by_another_process_too(exchange: Exchange) -> None:
         first.submit([buy(20.0, bar=7)])
 
 
-def test_a_rejection_is_said_with_its_reason(exchange: Exchange) -> None:
+def test_a_rejection_is_reported_with_its_reason(exchange: Exchange) -> None:
     broker = broker_on(exchange)
     fill = one(broker, buy(10_000.01))
     assert (fill.status, fill.reason) == (
@@ -198,7 +194,7 @@ def test_a_rejection_is_said_with_its_reason(exchange: Exchange) -> None:
 
 
 @pytest.mark.parametrize("share", ["0.25", "0"])
-def test_a_part_may_be_filled(exchange: Exchange, share: str) -> None:
+def test_orders_may_be_filled_partially(exchange: Exchange, share: str) -> None:
     exchange.fill_share = Decimal(share)
     broker = broker_on(exchange)
     fill = one(broker, buy(1000.0))
@@ -208,7 +204,7 @@ def test_a_part_may_be_filled(exchange: Exchange, share: str) -> None:
     assert_same_account(broker, exchange)
 
 
-def test_orders_that_take_their_time_are_waited_for_and_then_cancelled(exchange: Exchange) -> None:
+def test_slow_orders_are_cancelled_after_a_while(exchange: Exchange) -> None:
     exchange.settle_after = 3
     broker = broker_on(exchange)
     assert one(broker, buy(1000.0)).status == "filled"
@@ -218,7 +214,7 @@ def test_orders_that_take_their_time_are_waited_for_and_then_cancelled(exchange:
     assert exchange.cash == 9000
 
 
-def test_a_skewed_clock_is_seen(exchange: Exchange) -> None:
+def test_a_skewed_clock_is_measured(exchange: Exchange) -> None:
     exchange.skew = 90.0
     assert broker_on(exchange).clock_skew() == pytest.approx(90.0, abs=1.0)
 
@@ -226,7 +222,9 @@ def test_a_skewed_clock_is_seen(exchange: Exchange) -> None:
 @pytest.mark.parametrize(
     ("denied", "words"), [(None, "request is not authorized"), (403, "forbidden")]
 )
-def test_wrong_keys_are_one_sentence(exchange: Exchange, denied: int | None, words: str) -> None:
+def test_wrong_keys_are_refused_in_one_sentence(
+    exchange: Exchange, denied: int | None, words: str
+) -> None:
     exchange.denied = denied
     with pytest.raises(
         InputError, match=rf"Alpaca refuses the keys \({words}\): APCA_API_KEY_ID and"
@@ -235,7 +233,7 @@ def test_wrong_keys_are_one_sentence(exchange: Exchange, denied: int | None, wor
     assert "\n" not in str(caught.value)
 
 
-def test_another_no_to_a_question_is_an_error_that_a_trader_survives(exchange: Exchange) -> None:
+def test_other_refusals_are_errors_that_a_trader_survives(exchange: Exchange) -> None:
     broker = broker_on(exchange)
     exchange.faults = [Fault(422, "GET", "/v2/account")]
     with pytest.raises(RunError, match="Alpaca answers 422: told to fail"):
@@ -243,9 +241,7 @@ def test_another_no_to_a_question_is_an_error_that_a_trader_survives(exchange: E
 
 
 @pytest.mark.parametrize("gone", ["untradable", "unlisted"])
-def test_a_ticker_that_is_no_longer_traded_leaves_the_others_alone(
-    exchange: Exchange, gone: str
-) -> None:
+def test_an_untradable_ticker_does_not_affect_others(exchange: Exchange, gone: str) -> None:
     exchange.units["ETH/USD"] = Decimal("1.5")
     getattr(exchange, gone).add("ETH/USD")
     broker = broker_on(exchange)
@@ -260,7 +256,7 @@ def test_a_ticker_that_is_no_longer_traded_leaves_the_others_alone(
 @pytest.mark.parametrize(
     "record", [{"status": "inactive"}, {"tradable": False}], ids=["inactive", "not tradable"]
 )
-def test_the_increments_of_an_asset_that_is_not_traded_need_not_be_readable(
+def test_increments_of_untradable_assets_are_not_read(
     exchange: Exchange, record: dict[str, Any]
 ) -> None:
     listed = exchange._asset
@@ -276,7 +272,7 @@ def test_the_increments_of_an_asset_that_is_not_traded_need_not_be_readable(
 
 
 @pytest.mark.parametrize("lag", [1, 3, 6])
-def test_what_is_listed_may_lag_what_was_acknowledged(exchange: Exchange, lag: int) -> None:
+def test_an_acknowledged_order_may_be_listed_late(exchange: Exchange, lag: int) -> None:
     exchange.lag = lag
     broker = broker_on(exchange)
     fill = one(broker, buy(1000.0))
@@ -289,9 +285,7 @@ def test_what_is_listed_may_lag_what_was_acknowledged(exchange: Exchange, lag: i
     assert one(broker_on(exchange), buy(500.0, bar=3)).reason == "Alpaca no longer lists it"
 
 
-def test_an_order_that_may_not_be_sent_again_is_looked_for_several_times(
-    exchange: Exchange,
-) -> None:
+def test_a_final_lookup_is_repeated(exchange: Exchange) -> None:
     first = broker_on(exchange)
     exchange.lag = 4
     first.submit([buy(1000.0), buy(300.0, "ETH/USDT")])
@@ -304,7 +298,7 @@ def test_an_order_that_may_not_be_sent_again_is_looked_for_several_times(
     assert float(exchange.cash) == pytest.approx(8700)
 
 
-def test_ids_longer_than_alpaca_takes_are_shortened_and_stay_different(exchange: Exchange) -> None:
+def test_long_client_ids_are_shortened_and_stay_unique(exchange: Exchange) -> None:
     broker, slot = broker_on(exchange), "x" * 140
     orders = [
         Order(f"{slot}-{bar}-BTC/USDT", "BTC/USDT", "buy", bar, notional=100.0) for bar in (1, 2)
@@ -316,8 +310,8 @@ def test_ids_longer_than_alpaca_takes_are_shortened_and_stay_different(exchange:
     assert venue_id("crypto-5m-0-BTC/USDT") == "crypto-5m-0-BTC/USDT"
 
 
-def test_quantities_are_decimals_to_the_last_digit(exchange: Exchange) -> None:
-    """As floats, most positions of a cheap coin come out larger than what is held, and cannot be sold."""
+def test_quantities_are_exact_decimals(exchange: Exchange) -> None:
+    """As floats, most positions of a cheap coin would be larger than what is held."""
     exchange.prices["ETH/USD"] = Decimal("0.00001234")
     broker, digits = broker_on(exchange), random.Random(1)
     for bar in range(40):
@@ -345,7 +339,7 @@ def test_quantities_are_decimals_to_the_last_digit(exchange: Exchange) -> None:
         "http://key@localhost",
     ],
 )
-def test_no_other_host_is_traded_on(url: str) -> None:
+def test_other_hosts_are_refused(url: str) -> None:
     with pytest.raises(InputError, match="is refused"):
         check_url(url)
     with pytest.raises(InputError, match="is refused"):
@@ -356,7 +350,7 @@ def test_no_other_host_is_traded_on(url: str) -> None:
     "url",
     [PAPER_URL, PAPER_URL + "/", "http://127.0.0.1:8080", "http://localhost", "http://[::1]:9"],
 )
-def test_the_paper_host_and_this_machine_are(url: str) -> None:
+def test_the_paper_host_and_this_machine_are_accepted(url: str) -> None:
     check_url(url)
 
 

@@ -1,4 +1,4 @@
-"""Feeds give every closed bar once, in order, as a data set would hold it; and never an open one."""
+"""Feeds deliver every closed bar once, in order and as in a data set, and no open bar."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rows_of(bars: Bars, asset: int) -> np.ndarray:
 
 
 class Shop:
-    """Rows that become visible at a time of their own."""
+    """A source whose rows become visible at given times."""
 
     def __init__(self, bars: Bars) -> None:
         self.rows = [rows_of(bars, asset) for asset in range(len(bars.tickers))]
@@ -64,7 +64,7 @@ def feed_on(
 
 
 def at(shop: Shop, bar: int, more: float = 0.0) -> float:
-    """The moment in which that bar closes."""
+    """Advance to the close of a bar, and return that time."""
     shop.now = float(BARS.time[bar]) + STEP + more
     return shop.now
 
@@ -75,7 +75,7 @@ def assert_bar(bar: ClosedBar, bars: Bars, index: int) -> None:
         np.testing.assert_array_equal(getattr(bar, name), getattr(bars, name)[index])
 
 
-def test_history_then_every_bar_once_as_it_closes() -> None:
+def test_bars_follow_the_history_once_each_as_they_close() -> None:
     shop = Shop(BARS)
     feed = feed_on(shop)
     history = feed.start(20, at(shop, 99, SETTLE_SECONDS))
@@ -92,7 +92,7 @@ def test_history_then_every_bar_once_as_it_closes() -> None:
     assert index == 104
 
 
-def test_nobody_is_asked_while_nothing_can_have_closed() -> None:
+def test_the_source_is_not_polled_before_a_bar_can_have_closed() -> None:
     shop = Shop(BARS)
     feed = feed_on(shop)
     feed.start(20, at(shop, 99, SETTLE_SECONDS))
@@ -102,7 +102,7 @@ def test_nobody_is_asked_while_nothing_can_have_closed() -> None:
     assert shop.asked == asked
 
 
-def test_a_late_ticker_is_waited_for_and_then_a_hole() -> None:
+def test_a_late_ticker_has_a_hole_after_the_grace_period() -> None:
     shop = Shop(BARS)
     shop.seen_at[1][100] += GRACE_SECONDS - 1.0
     shop.seen_at[1][101] = math.inf
@@ -121,7 +121,7 @@ def test_a_late_ticker_is_waited_for_and_then_a_hole() -> None:
     assert bars[0].close[1] == BARS.close[100, 1]  # the last close there was
 
 
-def test_where_nothing_comes_nothing_is_given_until_something_does() -> None:
+def test_no_bar_is_delivered_until_one_ticker_has_one() -> None:
     shop = Shop(BARS)
     for asset in (0, 1):
         shop.seen_at[asset][100:] = math.inf
@@ -140,7 +140,7 @@ def test_where_nothing_comes_nothing_is_given_until_something_does() -> None:
     delays=st.lists(st.floats(0.0, GRACE_SECONDS - 0.01), min_size=60, max_size=60),
     moments=st.lists(st.floats(1.0, 900.0), min_size=5, max_size=60),
 )
-def test_what_comes_within_the_grace_is_the_data_set(
+def test_bars_within_the_grace_period_equal_the_data_set(
     delays: list[float], moments: list[float]
 ) -> None:
     shop = Shop(BARS)
@@ -163,7 +163,7 @@ def test_what_comes_within_the_grace_is_the_data_set(
 @pytest.mark.parametrize(
     ("column", "value"), [(1, 0.0), (2, math.nan), (3, 1e12), (4, -1.0), (5, math.inf), (0, 7.0)]
 )
-def test_an_impossible_row_is_said_and_left_out(column: int, value: float) -> None:
+def test_an_impossible_row_is_reported_and_skipped(column: int, value: float) -> None:
     shop, said = Shop(BARS), list[str]()
     shop.rows[0][100, column] = value if column else shop.rows[0][100, 0] + value
     feed = feed_on(shop, said)
@@ -173,7 +173,7 @@ def test_an_impossible_row_is_said_and_left_out(column: int, value: float) -> No
     assert "shop: DEMO1/USDT has an impossible bar" in said[0]
 
 
-def test_a_row_that_comes_twice_counts_as_it_came_last() -> None:
+def test_the_last_of_duplicate_rows_counts() -> None:
     shop = Shop(BARS)
     again = shop.rows[0][100].copy()
     again[5] += 1.0
@@ -185,7 +185,7 @@ def test_a_row_that_comes_twice_counts_as_it_came_last() -> None:
     assert bar.volume[0] == BARS.volume[100, 0] + 1.0
 
 
-def test_a_poor_history_is_refused() -> None:
+def test_an_incomplete_history_is_refused() -> None:
     shop = Shop(BARS)
     with pytest.raises(
         InputError, match="shop has 100 bars that all tickers have; 150 are needed to start"
@@ -202,7 +202,7 @@ def test_a_poor_history_is_refused() -> None:
 
 
 @pytest.mark.parametrize("how", ["silent", "refused"])
-def test_once_begun_a_ticker_that_is_gone_keeps_its_price_and_holds_nobody_up(how: str) -> None:
+def test_after_a_restart_a_delisted_ticker_keeps_its_price(how: str) -> None:
     shop, said = Shop(BARS), list[str]()
     shop.seen_at[1][:] = math.inf
     fetch = shop.fetch
@@ -226,7 +226,7 @@ def test_once_begun_a_ticker_that_is_gone_keeps_its_price_and_holds_nobody_up(ho
 
 
 @pytest.mark.parametrize("empty", [1, len(EMPTY_PAUSES), len(EMPTY_PAUSES) + 1])
-def test_an_empty_answer_at_a_restart_is_asked_for_again(empty: int) -> None:
+def test_an_empty_answer_at_a_restart_is_requested_again(empty: int) -> None:
     shop, said, slept = Shop(BARS), list[str](), list[float]()
     fetch, answers = shop.fetch, itertools.count()
 
@@ -264,8 +264,8 @@ def test_a_source_without_any_bar_at_a_restart_is_out_of_reach() -> None:
         feed_on(shop).start(20, now, last, {})
 
 
-def test_a_longer_bar_waits_for_its_last_hour() -> None:
-    """Alpaca's bars of 4 hours are put together from hours, and the last of them may be published late."""
+def test_a_four_hour_bar_waits_for_its_last_hour() -> None:
+    """Bars of 4 hours are joined from hours, the last of which Alpaca may publish late."""
     step, hour, first = 14_400, 3_600, 1_600_000_000 // 14_400 * 14_400
     published, now = first, float(first + 3)
 
@@ -289,13 +289,13 @@ def test_a_longer_bar_waits_for_its_last_hour() -> None:
     assert bar.close[0] == first / hour + 5
 
 
-def test_a_folder_that_is_appended_to(tmp_path: Path) -> None:
+def test_bars_appended_to_a_folder_are_delivered(tmp_path: Path) -> None:
     write_bars(BARS.slice(0, 100), tmp_path)
     said: list[str] = []
     feed = LiveFeed.of_folder(tmp_path, BARS.tickers, "5m", say=said.append)
     feed.start(20, float(BARS.time[99]) + STEP + SETTLE_SECONDS)
     now = float(BARS.time[101]) + STEP + SETTLE_SECONDS
-    assert feed.poll(now) == []  # whoever appends is late
+    assert feed.poll(now) == []  # the writer is late
     assert feed.age(now) == 2 * STEP + SETTLE_SECONDS
     path = tmp_path / file_name(BARS.tickers[0], "5m")
     whole = path.read_bytes()
@@ -321,7 +321,7 @@ def test_bars_of_a_source_over_http() -> None:
         assert bar.close[0] == BARS.close[100, 0]
 
 
-def test_recorded_bars_close_when_the_clock_says_so() -> None:
+def test_recorded_bars_close_by_the_clock() -> None:
     feed = RecordedFeed(BARS)
     closes = [float(time) + STEP for time in BARS.time]
     assert int(feed.start(60, closes[99]).time[-1]) == BARS.time[99]
@@ -337,7 +337,7 @@ def test_recorded_bars_close_when_the_clock_says_so() -> None:
         RecordedFeed(BARS).start(101, closes[99])
 
 
-def test_a_feed_goes_on_after_the_bar_that_was_acted_on_last() -> None:
+def test_a_feed_continues_after_the_last_processed_bar() -> None:
     shop = Shop(BARS)
     shop.seen_at[1][110] = math.inf  # that very bar is a hole
     feed = feed_on(shop)

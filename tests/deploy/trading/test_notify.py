@@ -1,4 +1,4 @@
-"""Notifications: sent where asked, never in the way, and never giving an address away."""
+"""Notifications: sent to all addresses, without delays and without revealing an address."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECRET = "s3cret-t0ken"
 
 
 class Receiver:
-    """A web hook on loopback that keeps what it is sent. status: what it answers."""
+    """A web hook on this machine that records its messages. status: of its answers."""
 
     def __init__(self, status: int = 200) -> None:
         self.received: list[dict[str, str]] = []
@@ -52,7 +52,7 @@ def receiving(status: int = 200) -> Iterator[Receiver]:
 
 @pytest.fixture
 def hanging() -> Iterator[str]:
-    """The address of a server that takes connections and never answers."""
+    """Address of a server that accepts connections and never answers."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen(64)
@@ -63,7 +63,7 @@ def notifier(said: list[str], addresses: str, **more: str) -> Notifier:
     return Notifier.from_environment({"SWEEPD_NOTIFY": addresses} | more, said.append)
 
 
-def test_nothing_is_sent_unless_the_environment_says_so() -> None:
+def test_nothing_is_sent_without_configuration() -> None:
     said: list[str] = []
     off = Notifier.from_environment({}, said.append)
     off.notify("alert", "title", "text")
@@ -89,7 +89,7 @@ def test_every_address_gets_every_message_in_order(separator: str) -> None:
     assert sender.words == "2 address(es) are told about trade, promotion, rollback, alert, daily"
 
 
-def test_only_the_chosen_kinds_are_sent() -> None:
+def test_only_configured_kinds_are_sent() -> None:
     with receiving() as receiver:
         sender = notifier([], receiver.address, SWEEPD_NOTIFY_KINDS="alert, rollback")
         for kind in ("trade", "promotion", "rollback", "alert", "daily"):
@@ -121,13 +121,13 @@ def test_a_hanging_server_delays_neither_trading_nor_others(hanging: str) -> Non
     assert not any(SECRET in line for line in said)
 
 
-def test_what_fails_is_said_once_and_gives_nothing_away(
+def test_a_failure_is_reported_once_without_secrets(
     hanging: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.DEBUG)
     said: list[str] = []
     with receiving(500) as refusing, socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # nobody listens here
+        closed.bind(("127.0.0.1", 0))  # no server listens here
         addresses = [
             refusing.address,
             f"json://127.0.0.1:{closed.getsockname()[1]}/{SECRET}",
@@ -148,7 +148,7 @@ def test_what_fails_is_said_once_and_gives_nothing_away(
     )
 
 
-def test_whatever_a_service_raises_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exceptions_of_a_service_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     with receiving() as receiver:
         sender = notifier(said, receiver.address)
@@ -165,7 +165,7 @@ def test_whatever_a_service_raises_is_caught(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("address", [f"nosuchthing://{SECRET}", f"discord://{SECRET}", "json://"])
-def test_an_address_that_nobody_knows_is_refused_without_being_shown(address: str) -> None:
+def test_an_unknown_address_is_refused_without_being_printed(address: str) -> None:
     with pytest.raises(
         InputError, match="SWEEPD_NOTIFY: address 2 of 2 is unknown to apprise"
     ) as refusal:
@@ -181,14 +181,14 @@ def test_an_unknown_kind_is_refused() -> None:
         Notifier.from_environment({"SWEEPD_NOTIFY_KINDS": "alert,trades"}, print)
 
 
-def test_without_apprise_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_apprise_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "apprise", None)
     with pytest.raises(InputError, match=r"needs apprise: .* -m pip install 'apprise"):
         notifier([], "json://127.0.0.1:9/x")
-    Notifier.from_environment({}, print)  # and it is not missed where nothing is to be sent
+    Notifier.from_environment({}, print)  # not needed if nothing is to be sent
 
 
-def test_a_process_ends_though_a_server_hangs(hanging: str) -> None:
+def test_a_hanging_server_does_not_keep_the_process_alive(hanging: str) -> None:
     program = (
         "import os, time\n"
         "from deploy.trading.live.notify import Notifier\n"

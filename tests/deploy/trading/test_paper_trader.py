@@ -1,4 +1,4 @@
-"""The paper trader against the environment: the same numbers from the same actions, and from the same policy."""
+"""The paper trader against the environment: same actions or policy, same numbers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SEVERE = EnvParams(
 
 
 def market_bars(seed: int = 0, *, holes: float = 0.0, bars: int = 800) -> Bars:
-    """A demo market, some of whose bars have gone missing (filled forward, as loading does)."""
+    """Return a demo market with holes, which are filled forward as in loading."""
     whole = make_demo_market(seed, assets=len(TICKERS), bars=bars)
     assert whole.tickers == TICKERS
     rng = np.random.default_rng(seed)
@@ -65,7 +65,7 @@ def market_bars(seed: int = 0, *, holes: float = 0.0, bars: int = 800) -> Bars:
 def assert_same_account(
     bundle: Bundle, bars: Bars, actions: np.ndarray, window: tuple[int, int]
 ) -> dict[str, float]:
-    """Trade the same actions in the environment and through trader and broker; compare every account of every bar."""
+    """Trade the same actions in the environment and in the trader; compare every bar."""
     first, last = window
     market = make_market(bars, "default", bundle.instruments)
     env = CryptoEnv.for_windows(
@@ -105,14 +105,14 @@ def assert_same_account(
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_env_and_trader_agree_on_the_same_random_actions_under_every_rule(seed: int) -> None:
+def test_env_and_trader_agree_under_every_rule(seed: int) -> None:
     bars = market_bars(seed, holes=0.05)
     instruments = Instruments(minimum_order=(0.0, 400.0, 25.0), increment=(0.001, 0.0, 0.05))
     bundle = small_bundle(tickers=TICKERS, params=SEVERE, instruments=instruments, max_lookback=4)
     rng = np.random.default_rng(seed)
     actions = np.round(np.clip(rng.normal(0.1, 0.6, (LENGTH, 3)), -1, 1), 6)
     totals = assert_same_account(bundle, bars, actions, (600, 600 + LENGTH))
-    assert totals["trades"] > 40  # the rules were at work
+    assert totals["trades"] > 40  # the rules had an effect
     assert totals["dropped"] > 10
     assert totals["unfilled"] > 3
 
@@ -133,7 +133,7 @@ def test_env_and_trader_agree_on_the_same_random_actions_under_every_rule(seed: 
     lean=st.sampled_from([-0.3, 0.0, 0.4]),
     cash=st.sampled_from([100.0, 10_000.0]),
 )
-def test_env_and_trader_agree_whatever_the_parameters(
+def test_env_and_trader_agree_for_random_parameters(
     seed: int,
     scale: float,
     stop: float,
@@ -215,7 +215,7 @@ def test_a_replay_over_an_outage_of_the_real_exchange_equals_the_canonical_score
     assert sum(entry.unfilled for entry in replayed.entries) > 0
 
 
-def test_what_lies_before_and_behind_the_window_does_not_matter() -> None:
+def test_bars_outside_the_window_have_no_effect() -> None:
     bars = market_bars(2, bars=1200)
     bundle = small_bundle(5, tickers=TICKERS)
     whole = score_bundle(bundle, bars, (800, 900))
@@ -224,7 +224,7 @@ def test_what_lies_before_and_behind_the_window_does_not_matter() -> None:
     assert np.array_equal(whole.time, part.time)
 
 
-def test_tickers_are_found_by_name_and_a_missing_one_is_refused() -> None:
+def test_tickers_are_matched_by_name() -> None:
     bars = market_bars(4)
     bundle = small_bundle(6, tickers=TICKERS)
     order = [2, 0, 1]
@@ -270,9 +270,7 @@ def test_another_timeframe_is_refused() -> None:
 @pytest.mark.parametrize(
     ("cash", "fine"), [(4_999.0, False), (5_001.0, True), (29_999.0, True), (30_001.0, False)]
 )
-def test_an_account_far_from_the_initial_cash_is_refused_unless_told(
-    cash: float, fine: bool
-) -> None:
+def test_an_account_far_from_the_initial_cash_is_refused(cash: float, fine: bool) -> None:
     bars, bundle = market_bars(0), small_bundle(tickers=TICKERS)
     if fine:
         replay(bundle, bars, (600, 602), cash=cash)
@@ -284,7 +282,7 @@ def test_an_account_far_from_the_initial_cash_is_refused_unless_told(
         )
 
 
-def test_too_little_history_and_skipped_or_repeated_bars_are_refused() -> None:
+def test_short_histories_and_wrong_bars_are_refused() -> None:
     bars, bundle = market_bars(0), small_bundle(tickers=TICKERS, params=EnvParams(lookback=3))
     with pytest.raises(InputError, match="after 513 bars"):
         replay(bundle, bars, (512, 520))
@@ -301,9 +299,7 @@ def test_too_little_history_and_skipped_or_repeated_bars_are_refused() -> None:
             trader.on_bar(ClosedBar.of(bars, wrong), [], account)
 
 
-def test_the_broker_fills_at_the_next_open_with_slippage_and_takes_the_fee_from_what_is_received() -> (
-    None
-):
+def test_the_simulator_fills_at_the_next_open_with_slippage_and_fee() -> None:
     params = EnvParams(fee=0.01, slippage=0.02)
     broker = SimBroker(("A/USDT", "B/USDT"), 1_000.0, params, Instruments.unrestricted(2))
     no_holes = np.zeros(2, dtype=bool)
@@ -339,7 +335,7 @@ def test_the_broker_fills_at_the_next_open_with_slippage_and_takes_the_fee_from_
             broker.submit([order])
 
 
-def test_a_replay_writes_its_ledger_orders_and_picture(tmp_path: Path) -> None:
+def test_a_replay_writes_ledger_orders_and_plot(tmp_path: Path) -> None:
     import json
 
     import pandas as pd
@@ -365,7 +361,7 @@ def test_a_replay_writes_its_ledger_orders_and_picture(tmp_path: Path) -> None:
     assert paths[3].read_bytes().startswith(b"\x89PNG")
 
 
-def test_money_adds_up_from_the_orders_alone() -> None:
+def test_cash_and_units_follow_from_the_fills() -> None:
     bars, bundle = market_bars(3, holes=0.05), small_bundle(9, tickers=TICKERS, gain=1.5)
     result = replay(bundle, bars, (600, 750))
     cash, units = 10_000.0, dict.fromkeys(TICKERS, 0.0)

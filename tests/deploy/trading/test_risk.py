@@ -1,4 +1,4 @@
-"""Risk rules: what they say, that they really sell, and that none of them stays for ever or lets through too much."""
+"""Risk rules: their parsing, their verdicts, and their effect on orders and money."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ VENUE = {"fee": 0.004, "slippage": 0.002}
 FRESH = {"now": 0.0, "data_age": 0.0, "halt": None, "halt_sells": False}
 
 
-# ---- what is asked for ----
+# ---- parsing ----
 
 
 def test_limits_are_shares_and_seconds() -> None:
@@ -67,7 +67,8 @@ def test_limits_are_shares_and_seconds() -> None:
     [
         (
             ["drawdwon=0.2"],
-            "no such rule; rules are given like max-position=0.5, .*daily-loss=0.05, orders-per-hour=60",
+            "no such rule; rules are given like max-position=0.5, .*daily-loss=0.05, "
+            "orders-per-hour=60",
         ),
         (["daily_loss=0.2"], "no such rule"),
         (
@@ -89,12 +90,12 @@ def test_limits_are_shares_and_seconds() -> None:
         (["cooldown=24h"], "--risk cooldown needs --risk drawdown=SHARE"),
     ],
 )
-def test_what_no_rule_means_is_refused(texts: list[str], message: str) -> None:
+def test_invalid_limits_are_refused(texts: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         parse_limits(texts)
 
 
-def test_the_bundles_own_limits_are_tightened_and_never_loosened() -> None:
+def test_limits_of_the_bundle_are_only_tightened() -> None:
     params = EnvParams(max_position=0.5, cash_reserve=0.1, trailing_stop=0.2)
     stricter = RiskLimits(max_position=0.3, cash_reserve=0.2, trailing_stop=0.1)
     looser = RiskLimits(max_position=0.9, cash_reserve=0.01, trailing_stop=0.5)
@@ -105,7 +106,7 @@ def test_the_bundles_own_limits_are_tightened_and_never_loosened() -> None:
     assert tightened(EnvParams(), looser).trailing_stop == 0.5  # 0 was off
 
 
-def test_rules_are_off_unless_asked_for_and_say_what_they_do() -> None:
+def test_rules_are_off_by_default_and_described() -> None:
     quiet = RiskRules(RiskLimits(max_position=0.5))
     assert quiet.words == ()
     for worth in (100.0, 1.0, 50.0):
@@ -114,14 +115,15 @@ def test_rules_are_off_unless_asked_for_and_say_what_they_do() -> None:
         RiskLimits(drawdown=0.2, cooldown=5400.0, daily_loss=0.05, orders_per_hour=9, stale=900.0)
     ).words
     assert words == (
-        "sells everything once the account is 20% below its highest value, and buys nothing for 90m",
+        "sells everything once the account is 20% below its highest value, and buys nothing for "
+        "90m",
         "sells everything once a UTC day has lost 5%, and buys nothing until the next day",
         "sends at most 9 orders in any 60 minutes, closing positions first",
         "sends nothing if the newest bar closed more than 15m ago",
     )
 
 
-# ---- what the rules say ----
+# ---- verdicts ----
 
 
 def said(rules: RiskRules, values: list[float], *, step: int = HOUR, start: int = 0) -> list[bool]:
@@ -132,7 +134,7 @@ def said(rules: RiskRules, values: list[float], *, step: int = HOUR, start: int 
     ]
 
 
-def test_a_drawdown_stop_ends_and_the_same_fall_does_not_start_it_again() -> None:
+def test_a_drawdown_stop_is_not_triggered_twice_by_one_fall() -> None:
     rules = RiskRules(RiskLimits(drawdown=0.2, cooldown=3 * HOUR))
     assert said(rules, [80, 100, 81, 80, 50, 40, 41, 42, 34, 33]) == [
         False,
@@ -149,11 +151,12 @@ def test_a_drawdown_stop_ends_and_the_same_fall_does_not_start_it_again() -> Non
     first = RiskRules(RiskLimits(drawdown=0.2))
     (reason,) = [first.judge(Situation(0, value=v, **FRESH)) for v in (100.0, 75.0)][1].reasons
     assert reason == (
-        "drawdown stop: 25% below the highest value, 100.00; nothing is bought until 1970-01-02T00:00:00Z"
+        "drawdown stop: 25% below the highest value, 100.00; nothing is bought until "
+        "1970-01-02T00:00:00Z"
     )
 
 
-def test_a_days_loss_counts_from_the_last_close_of_the_day_before_and_ends_with_the_day() -> None:
+def test_a_daily_loss_counts_from_the_previous_days_last_close() -> None:
     rules = RiskRules(RiskLimits(daily_loss=0.1))
     day = 86_400
     assert said(rules, [100, 100], start=day - 2 * HOUR) == [
@@ -177,7 +180,7 @@ def test_a_days_loss_counts_from_the_last_close_of_the_day_before_and_ends_with_
     ]  # bars of a day work, too
 
 
-def test_orders_are_counted_over_any_hour() -> None:
+def test_orders_are_counted_over_the_last_hour() -> None:
     rules = RiskRules(RiskLimits(orders_per_hour=5))
 
     def left(now: float) -> int | None:
@@ -194,7 +197,7 @@ def test_orders_are_counted_over_any_hour() -> None:
     assert [left(now) for now in (3599, 3600, 3899, 3900)] == [0, 3, 3, 5]
 
 
-def test_stale_data_stops_everything_but_the_operator() -> None:
+def test_stale_data_stops_all_rules_except_a_halt() -> None:
     rules = RiskRules(RiskLimits(stale=900.0, drawdown=0.1))
     stale = {"now": 0.0, "data_age": 901.0}
     rules.judge(Situation(0, value=100.0, **FRESH))
@@ -224,7 +227,7 @@ def test_stale_data_stops_everything_but_the_operator() -> None:
     ),
     st.data(),
 )
-def test_restored_rules_go_on_to_the_same_verdicts(
+def test_restored_rules_reach_the_same_verdicts(
     bars: list[tuple[float, int, int]], data: st.DataObject
 ) -> None:
     limits = RiskLimits(
@@ -246,7 +249,7 @@ def test_restored_rules_go_on_to_the_same_verdicts(
     assert whole.state() == part.state()
 
 
-def test_other_limits_take_over_what_they_share() -> None:
+def test_rules_with_other_limits_restore_their_state() -> None:
     before = RiskRules(RiskLimits(drawdown=0.2, cooldown=5 * HOUR))
     assert said(before, [100, 70]) == [False, True]
     after = RiskRules(RiskLimits(drawdown=0.1, daily_loss=0.5))
@@ -255,12 +258,12 @@ def test_other_limits_take_over_what_they_share() -> None:
     RiskRules(RiskLimits()).restore(before.state())
 
 
-# ---- what is left of the orders ----
+# ---- orders ----
 
 
 @st.composite
 def plans(draw: st.DrawFn) -> tuple[Portfolio, Orders, torch.Tensor, Rules]:
-    """A portfolio of one to three rows, what it ordered, the close, and the rules."""
+    """A portfolio of one to three rows, its orders, the close, and the rules."""
     rows, assets = draw(st.integers(1, 3)), draw(st.integers(1, 5))
     rng = np.random.default_rng(draw(st.integers(0, 10_000)))
     params = EnvParams(
@@ -284,13 +287,13 @@ def plans(draw: st.DrawFn) -> tuple[Portfolio, Orders, torch.Tensor, Rules]:
 
 
 def sent(orders: Orders) -> int:
-    """Orders of the account: of an asset, what its rows sell is one, and what they buy is one."""
+    """Return the number of account orders: per asset, one sell and one buy over all rows."""
     return int((orders.sell_units > 0).any(0).sum() + (orders.buy_notional > 0).any(0).sum())
 
 
 @settings(max_examples=150, deadline=None)
 @given(plans(), st.booleans(), st.booleans(), st.booleans(), st.none() | st.integers(0, 6))
-def test_what_a_verdict_leaves(
+def test_a_verdict_removes_what_it_forbids(
     planned: tuple[Portfolio, Orders, torch.Tensor, Rules],
     sell_all: bool,
     buys: bool,
@@ -324,16 +327,16 @@ def test_what_a_verdict_leaves(
         for name in ("sell_units", "buy_notional", "whole", "restart_clock", "dropped"):
             assert torch.equal(getattr(left, name), getattr(plan, name)), name
     if verdict.sells and most is not None:
-        # What closes positions or is forced comes before all else.
+        # Orders that close positions or are forced come first.
         urgent = ((plan.whole | plan.restart_clock) & (plan.sell_units > 0)).any(0)
         still = (left.sell_units > 0).any(0)
         assert int((urgent & still).sum()) == min(most, int(urgent.sum()))
-    # A sell that was due by the clock and isn't sent stays due.
+    # A sell that was due by the clock and is not sent stays due.
     withheld = (plan.sell_units > 0) & (left.sell_units == 0)
     assert not (left.restart_clock & withheld).any()
 
 
-def test_the_largest_of_a_kind_go_first() -> None:
+def test_the_largest_orders_of_a_kind_are_kept() -> None:
     sells = torch.tensor([[1.0, 0.0, 5.0, 0.0, 2.0, 0.0]], dtype=torch.float64)
     buys = torch.tensor([[0.0, 90.0, 0.0, 100.0, 0.0, 10.0]], dtype=torch.float64)
     whole = torch.tensor([[True, False, False, False, False, False]])
@@ -361,11 +364,11 @@ def test_the_largest_of_a_kind_go_first() -> None:
     ]
 
 
-# ---- in the trader, with money ----
+# ---- effects in the trader ----
 
 
 def fallen(share: float, *, at: int = FALL, holes: float = 0.0) -> Bars:
-    """A market that loses `share` of its value from one bar to the next, and stays there."""
+    """Return a market that falls by `share` from one bar to the next and stays there."""
     bars = market_bars(5, holes=holes, bars=LAST + 40)
     factor = np.where(np.arange(len(bars.time)) < at, 1.0, 1.0 - share)[:, None]
     return dataclasses.replace(
@@ -387,7 +390,7 @@ def several() -> Bundle:
 
 @dataclasses.dataclass
 class Guarded:
-    """A trader that buys for ever, under rules. ages, halts: what is said to the rules at some bars."""
+    """A trader that always buys, under rules. ages, halts: conditions at some bars."""
 
     limits: RiskLimits
     bundle: Bundle = dataclasses.field(default_factory=single)
@@ -416,7 +419,7 @@ class Guarded:
 
 
 def assert_sold(entries: dict[int, Entry], bars: Bars, at: int) -> None:
-    """Everything that was held at the close of bar `at` was sold at the next open, for what that is worth."""
+    """Check that all positions at the close of bar `at` were sold at the next open's prices."""
     before, after = entries[at], entries[at + 1]
     assert before.units.min() > 0.0  # there was something to sell
     assert {order.side for order in before.orders} == {"sell"}
@@ -481,11 +484,11 @@ def check_stale(bundle: Bundle) -> None:
         entries[bar].units == pytest.approx(entries[FALL].units, rel=1e-12)
         for bar in range(FALL, FALL + 5)
     )
-    assert_sold(entries, bars, FALL + 4)  # as soon as there is fresh data
+    assert_sold(entries, bars, FALL + 4)  # on fresh data
 
 
 def check_kept(bundle: Bundle) -> None:
-    """A halt that doesn't sell leaves everything as it is."""
+    """A halt that does not sell keeps all positions."""
     halts = dict.fromkeys(range(FALL, LAST), False)
     entries = Guarded(RiskLimits(drawdown=0.2), bundle, halts=halts).trade(fallen(0.3))
     assert all(not entries[bar].orders for bar in range(FALL, LAST))
@@ -504,7 +507,7 @@ def check_order_limit(bundle: Bundle) -> None:
 
 
 def check_tightened(bundle: Bundle) -> None:
-    """The bundle's own limits, made stricter: the same rules as ever apply them."""
+    """Limits of the bundle can be made stricter."""
     bars = market_bars(5, bars=LAST + 40)
     loose, strict = (
         Guarded(limits, bundle).trade(bars)[LAST - 1]
@@ -526,12 +529,12 @@ Check = Callable[[Bundle], None]
 
 @pytest.mark.parametrize("bundle", [single, several], ids=["one trial", "several"])
 @pytest.mark.parametrize("check", [*CHECKS, check_tightened], ids=lambda check: check.__name__)
-def test_rules_do_what_they_say(check: Check, bundle: Callable[[], Bundle]) -> None:
+def test_rules_have_their_effect(check: Check, bundle: Callable[[], Bundle]) -> None:
     check(bundle())
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_without_applying_them_these_tests_fail(
+def test_the_checks_fail_if_no_rule_is_applied(
     check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -541,7 +544,7 @@ def test_without_applying_them_these_tests_fail(
         check(single())
 
 
-def test_what_meets_a_hole_is_sold_at_the_next_bar() -> None:
+def test_a_sell_that_meets_a_hole_is_repeated_at_the_next_bar() -> None:
     bars = fallen(0.3)
     hole = bars.hole.copy()
     hole[FALL + 1, 1] = True
@@ -552,7 +555,7 @@ def test_what_meets_a_hole_is_sold_at_the_next_bar() -> None:
     assert (entries[FALL + 2].units == 0.0).all()
 
 
-def test_rules_that_never_speak_change_nothing() -> None:
+def test_rules_that_never_trigger_change_nothing() -> None:
     bars = fallen(0.3, holes=0.03)
     limits = RiskLimits(
         drawdown=0.9, daily_loss=0.9, orders_per_hour=100, stale=900.0, max_position=1.0

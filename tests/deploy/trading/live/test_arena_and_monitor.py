@@ -1,4 +1,4 @@
-"""What stands beside a live trader: benchmarks, challengers that earn or lose their place, and the monitor's rules."""
+"""Benchmarks, challengers and the reactions of the monitor in a live session."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def accounts_of(world: World) -> dict[str, str | None]:
     return {account.name: account.retired for account in world.store.accounts(SLOT)}
 
 
-def test_benchmarks_are_what_holding_would_have_been(tmp_path: Path) -> None:
+def test_benchmarks_equal_buying_and_holding(tmp_path: Path) -> None:
     bars, bundle = bars_of(holes=0.05), bundle_of()
     world = World(tmp_path, bundle, bars, FIRST)
     world.run()
@@ -51,7 +51,7 @@ def test_benchmarks_are_what_holding_would_have_been(tmp_path: Path) -> None:
         )
 
 
-def test_the_best_challengers_trade_as_they_would_alone_and_others_do_not(tmp_path: Path) -> None:
+def test_the_best_challengers_trade_as_if_alone(tmp_path: Path) -> None:
     bars = bars_of()
     world = World(tmp_path, bundle_of(), bars, FIRST, options={"arena": 2})
     rivals = [rival(seed, objective) for seed, objective in ((3, 0.5), (4, 2.0), (5, 1.0))]
@@ -66,7 +66,7 @@ def test_the_best_challengers_trade_as_they_would_alone_and_others_do_not(tmp_pa
     assert len(clients) == len(set(clients))
 
 
-def test_a_kill_at_any_step_changes_nothing_of_the_arena(tmp_path: Path) -> None:
+def test_a_kill_at_any_step_does_not_change_the_arena(tmp_path: Path) -> None:
     bars = bars_of(FIRST + 3)
     worlds = []
     for name in ("undisturbed", "killed"):
@@ -87,7 +87,7 @@ def test_a_kill_at_any_step_changes_nothing_of_the_arena(tmp_path: Path) -> None
     assert worlds[1].orders() == worlds[0].orders()
 
 
-def test_a_challenger_that_is_better_takes_the_slot_and_one_that_is_worse_withdraws(
+def test_a_better_challenger_is_promoted_and_a_worse_one_withdrawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     better, worse = rival(3), rival(4)
@@ -125,9 +125,7 @@ def test_a_challenger_that_is_better_takes_the_slot_and_one_that_is_worse_withdr
     )
 
 
-def test_a_challenger_that_comes_later_takes_part_and_one_that_breaks_retires(
-    tmp_path: Path,
-) -> None:
+def test_later_challengers_take_part_and_failing_ones_retire(tmp_path: Path) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST, options={"arena": 3})
     session = world.session()
     for bar in range(FIRST, FIRST + 3):
@@ -159,7 +157,7 @@ def test_a_challenger_that_comes_later_takes_part_and_one_that_breaks_retires(
         ("cash", "as scored"),
     ],
 )
-def test_what_follows_a_verdict_is_what_the_rule_says(
+def test_a_verdict_has_the_configured_reaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str, verdict: str
 ) -> None:
     before = bundle_of(7)
@@ -220,7 +218,7 @@ def test_the_record_is_compared_with_the_bundles_own_hold_out(tmp_path: Path) ->
     assert len(found[0]) == last - first + 1
 
 
-def test_without_a_hold_out_there_is_no_verdict_and_that_is_said(tmp_path: Path) -> None:
+def test_a_missing_hold_out_is_reported_as_no_verdict(tmp_path: Path) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST)
     monitor = Monitor(SLOT, world.registry, world.store, "cash", None)
     state, told = monitor.evaluate(world.bundle, 10_000, {})
@@ -231,7 +229,7 @@ def test_without_a_hold_out_there_is_no_verdict_and_that_is_said(tmp_path: Path)
     assert monitor.evaluate(world.bundle, 10_000, state) == (state, [])
 
 
-def test_records_beside_each_other_are_of_the_same_bars(tmp_path: Path) -> None:
+def test_paired_returns_are_of_the_same_bars(tmp_path: Path) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST)
     session = world.session()
     for bar in range(FIRST, FIRST + 4):

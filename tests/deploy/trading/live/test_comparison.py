@@ -1,4 +1,4 @@
-"""The arena's statistics: looks at fixed days, 5% for all of them together, and benchmarks that hold what they say."""
+"""The arena's statistics: fixed days, 5% over all comparisons; and the benchmarks."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ def champion(rng: np.random.Generator, days: int) -> Array:
     return 0.01 * rng.standard_t(4, DAY_BARS * days) / math.sqrt(2)
 
 
-def beside(rng: np.random.Generator, returns: Array, edge: float) -> Array:
-    """Somebody else on the same bars: the same market, bets of its own with a little memory; the edge in deviations."""
+def rival_of(rng: np.random.Generator, returns: Array, edge: float) -> Array:
+    """Returns of another trader on the same bars, correlated over time.
+
+    edge: mean advantage, in standard deviations.
+    """
     own = rng.standard_t(5, len(returns)) / math.sqrt(5 / 3)
     own[1:] += 0.1 * own[:-1]
     return returns + 0.002 * (own + edge)
@@ -45,7 +48,7 @@ def test_looks_are_due_at_fixed_days() -> None:
 def test_only_the_bars_of_the_look_count() -> None:
     rng = np.random.default_rng(1)
     ours = champion(rng, 27)
-    theirs = beside(rng, ours, 0.1)
+    theirs = rival_of(rng, ours, 0.1)
     early, late = (
         compare(theirs[: DAY_BARS * days], ours[: DAY_BARS * days], FOURHOURLY, 2)
         for days in (14, 27)
@@ -75,13 +78,13 @@ def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_draws")
-def test_someone_no_better_hardly_ever_gets_the_place() -> None:
-    """Two challengers beside a champion, both as good as it, looked at three times each."""
+def test_an_equal_challenger_is_rarely_promoted() -> None:
+    """Two challengers as good as the champion, compared three times each."""
     dethroned, retired, looks = 0, 0, 0
     for seed in range(RECORDS):
         rng = np.random.default_rng(seed)
         ours = champion(rng, 56)
-        theirs = [beside(rng, ours, 0.0) for _ in range(2)]
+        theirs = [rival_of(rng, ours, 0.0) for _ in range(2)]
         taken, outcomes = 0, []
         for days in (14, 28, 56):
             for returns in theirs:
@@ -103,23 +106,25 @@ def test_someone_no_better_hardly_ever_gets_the_place() -> None:
 
 
 @pytest.mark.usefixtures("few_draws")
-def test_a_clear_advantage_is_found_and_a_clear_loser_sent_away() -> None:
+def test_clear_advantages_and_disadvantages_are_found() -> None:
     better, worse = 0, 0
     for seed in range(20):
         rng = np.random.default_rng(seed)
         ours = champion(rng, 56)
         better += (
-            compare(beside(rng, ours, 0.3), ours, FOURHOURLY, 6, seed=seed).outcome == "better"
+            compare(rival_of(rng, ours, 0.3), ours, FOURHOURLY, 6, seed=seed).outcome == "better"
         )
-        worse += compare(beside(rng, ours, -0.2), ours, FOURHOURLY, 6, seed=seed).outcome == "worse"
+        worse += (
+            compare(rival_of(rng, ours, -0.2), ours, FOURHOURLY, 6, seed=seed).outcome == "worse"
+        )
     assert better >= 18
     assert worse >= 18
 
 
-def test_what_moves_both_cancels_and_doubt_grows_with_every_look() -> None:
+def test_common_moves_cancel_and_levels_shrink_with_every_look() -> None:
     rng = np.random.default_rng(3)
     ours = champion(rng, 28)
-    theirs = beside(rng, ours, 0.4)
+    theirs = rival_of(rng, ours, 0.4)
     shock = np.where(np.arange(len(ours)) % 9 == 0, -0.2, 0.05)
     calm, wild = (
         compare(theirs + move, ours + move, FOURHOURLY, 0) for move in (np.zeros(len(ours)), shock)
@@ -128,14 +133,14 @@ def test_what_moves_both_cancels_and_doubt_grows_with_every_look() -> None:
     assert wild.p < 3 * calm.p + 0.001
     assert compare(theirs, ours, FOURHOURLY, 10_000).outcome == "undecided"
     assert "comparison 1 with this champion requires p <= 0.025" in calm.text
-    # Twins differ by nothing, and one that is always ahead by the same leaves no doubt.
+    # Equal returns are undecided; a constant advantage is certain.
     assert compare(ours, ours, FOURHOURLY, 0).outcome == "undecided"
     flat = np.zeros(len(ours))
     assert compare(flat + 1e-4, flat, FOURHOURLY, 0).outcome == "better"
     assert compare(flat, flat + 1e-4, FOURHOURLY, 0).outcome == "worse"
 
 
-def test_five_minute_bars_are_compared_by_sums_over_some() -> None:
+def test_five_minute_bars_are_compared_by_sums() -> None:
     rng = np.random.default_rng(4)
     ours = 0.001 * rng.normal(size=288 * 56)
     theirs = ours + 0.0003 * (rng.normal(size=len(ours)) + 0.05)
@@ -148,7 +153,7 @@ TICKERS = ("A/USDT", "B/USDT", "C/USDT")
 OPENS = np.array([[10.0, 100.0, 1.0], [11.0, 90.0, 1.5], [12.0, 95.0, 2.0]])
 
 
-def test_benchmarks_hold_what_they_say() -> None:
+def test_benchmarks_hold_their_assets() -> None:
     accounts = benchmarks(TICKERS, 900.0, fee=0.01, slippage=0.02)
     assert list(accounts) == ["equal weight", "hold A/USDT", "hold B/USDT", "hold C/USDT", "cash"]
     reference = EqualWeight(900.0, 3, fee=0.01, slippage=0.02)
@@ -159,7 +164,7 @@ def test_benchmarks_hold_what_they_say() -> None:
             account.next_bar(open_, hole)
             again = Benchmark.restored(json.loads(json.dumps(account.state())))
             assert again.value(open_) == account.value(open_), name
-            accounts[name] = again  # go on from what was stored
+            accounts[name] = again  # continue from the stored state
     rate = 0.99 / 1.02
     assert accounts["equal weight"].value(OPENS[2]) == reference.value(OPENS[2])
     assert accounts["hold A/USDT"].value(OPENS[2]) == pytest.approx(

@@ -1,4 +1,4 @@
-"""The live monitor: quiet before its time, rarely wrong however often it looks, and awake where an edge is lost."""
+"""The live monitor: minimum records, few false alarms over all looks, lost edges found."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ TWO_LOOKS = 400  # draws, enough for the level of the second look
 def record(
     rng: np.random.Generator, bars: int, edge: float, *, rough: float = 1.0
 ) -> tuple[Array, Array]:
-    """Returns and equal weight's: heavy tails, swings of volatility, a little memory; the edge in deviations."""
+    """Returns, and those of equal weight, with heavy tails, changing volatility and memory.
+
+    edge: mean advantage, in standard deviations.
+    """
     swing = np.exp(0.3 * np.repeat(rng.normal(size=bars // 24 + 1), 24)[:bars])
     noise = rng.standard_t(5, bars) / math.sqrt(5 / 3) * swing
     noise[1:] += 0.1 * noise[:-1]
@@ -72,7 +75,7 @@ def test_a_verdict_needs_seven_days_and_a_hundred_bars() -> None:
     assert json.loads(json.dumps(found.to_dict()))["verdict"] == "too early"
 
 
-def test_between_two_looks_nothing_changes_but_tracking() -> None:
+def test_only_tracking_changes_between_two_looks() -> None:
     rng = np.random.default_rng(1)
     scored, (live, equal) = record(rng, 500, 0.1), record(rng, 335, -0.2)
     at_look = judge_record(live[:168], equal[:168], live[:168], *scored, HOURLY, seed=3)
@@ -96,7 +99,7 @@ def test_between_two_looks_nothing_changes_but_tracking() -> None:
     )  # another seed, other resamples
 
 
-def test_levels_of_all_looks_together_spend_alpha() -> None:
+def test_levels_of_all_looks_sum_to_alpha() -> None:
     rng = np.random.default_rng(2)
     scored, (live, equal) = record(rng, 500, 0.1), record(rng, 168 * 8, 0.1)
     levels = [
@@ -135,7 +138,7 @@ def test_the_statistic_is_the_same_on_both_sides() -> None:
     assert same.edge.p > 0.3
 
 
-def test_only_a_low_mean_is_suspicious_and_a_fall_counts_from_the_start() -> None:
+def test_only_a_low_mean_is_suspicious_and_drawdowns_count_from_the_start() -> None:
     rng = np.random.default_rng(9)
     (scored, scored_equal), (live, equal) = record(rng, 500, 0.0), record(rng, 168, 0.0)
     low, high = (
@@ -146,7 +149,7 @@ def test_only_a_low_mean_is_suspicious_and_a_fall_counts_from_the_start() -> Non
     assert high is not None
     assert low.p == pytest.approx(1 / 501)
     assert high.p == 1.0
-    falling = np.full(168, -0.001)  # its highest value is what it began with
+    falling = np.full(168, -0.001)  # its highest value is the first
     found = judge_record(
         falling, equal, None, scored, scored_equal, HOURLY, seed=0, draws=500
     ).drawdown
@@ -178,7 +181,7 @@ def test_false_alarms_stay_under_the_stated_share_over_all_looks() -> None:
     assert np.mean(alarms) <= 0.05 + 2.0 * math.sqrt(0.05 * 0.95 / RECORDS)
 
 
-def test_a_rougher_market_alone_is_no_lost_edge() -> None:
+def test_a_more_volatile_market_is_no_lost_edge() -> None:
     worse = 0
     for seed in range(30):
         rng = np.random.default_rng(seed)
@@ -189,17 +192,17 @@ def test_a_rougher_market_alone_is_no_lost_edge() -> None:
     assert worse <= 5  # of 30: about 2 are due
 
 
-def test_an_edge_that_turned_into_a_loss_is_seen() -> None:
+def test_an_edge_that_turned_into_a_loss_is_detected() -> None:
     verdicts = [alarmed(seed, -0.15, 0.15, looks=3) for seed in range(10)]
     assert np.mean(["worse than scored" in looks for looks in verdicts]) > 0.9
 
 
-def test_a_deep_fall_is_seen_though_the_mean_came_back() -> None:
+def test_a_deep_drawdown_is_detected_although_the_mean_recovers() -> None:
     rng = np.random.default_rng(8)
     scored, scored_equal = record(rng, SCORED, 0.1)
     live, equal = record(rng, 336, 0.1)
     path = np.zeros(336)
-    path[100:130], path[200:230] = -0.03, 0.03  # everybody falls by 60%, and recovers
+    path[100:130], path[200:230] = -0.03, 0.03  # both fall by 60% and recover
     found = judge_record(live + path, equal + path, None, scored, scored_equal, HOURLY, seed=0)
     assert found.drawdown is not None
     assert found.edge is not None
@@ -235,7 +238,9 @@ def test_tracking_is_measured_as_stated() -> None:
         (lambda n: 1e-3 * (np.arange(n) == 7), "as scored"),  # a single bad fill
     ],
 )
-def test_an_account_that_leaves_the_simulator_is_seen(difference: object, verdict: str) -> None:
+def test_an_account_that_strays_from_the_simulator_is_detected(
+    difference: object, verdict: str
+) -> None:
     rng = np.random.default_rng(6)
     scored, (live, equal) = record(rng, 500, 0.1), record(rng, 168, 0.1)
     simulator = live - difference(168)  # type: ignore[operator]

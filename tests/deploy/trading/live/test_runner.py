@@ -1,4 +1,4 @@
-"""The process around a session: one per slot, through trouble that passes, and no further."""
+"""The process of a trader: one per slot, which survives temporary errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from envs.support.errors import InputError, RunError, TryAgainLater
 
 
 class Sessions:
-    """Makes sessions that come to the ends that are listed, one after the other."""
+    """Make sessions that end with the listed exceptions, one after the other."""
 
     def __init__(self, *ends: Exception | None, polls: int = 0) -> None:
         self._ends, self.made, self._pulses = list(ends), 0, polls
@@ -29,7 +29,7 @@ class Sessions:
         return self
 
     def run(self) -> None:
-        """End as it is listed."""
+        """Raise the next exception, if any."""
         end = self._ends.pop(0) if len(self._ends) > 1 else self._ends[0]
         if end is not None:
             raise end
@@ -45,7 +45,7 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "PAUSES", (0.0, 0.01))
 
 
-def test_trouble_that_passes_is_said_and_survived() -> None:
+def test_temporary_errors_are_reported_and_survived() -> None:
     said: list[str] = []
     sessions = Sessions(
         RunError("the broker is away"), TryAgainLater("still"), InputError("no bars"), None
@@ -56,7 +56,7 @@ def test_trouble_that_passes_is_said_and_survived() -> None:
     assert len(said) == 3
 
 
-def test_a_fault_of_the_program_is_survived_and_noted_once_until_a_session_gets_through() -> None:
+def test_a_bug_is_survived_and_noted_once_until_a_poll_succeeds() -> None:
     said: list[str] = []
     noted: list[str] = []
     ends = [
@@ -75,27 +75,23 @@ def test_a_fault_of_the_program_is_survived_and_noted_once_until_a_session_gets_
     def broken() -> runner.LiveSession:
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError):  # at the first start somebody looks at it
+    with pytest.raises(ZeroDivisionError):  # the first start fails visibly
         keep_trading(broken, threading.Event(), lambda _: None)
 
 
-def test_trouble_that_stays_ends_the_process_for_somebody_to_start_it_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_persistent_errors_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "PATIENCE", 0.05)
     with pytest.raises(TryAgainLater, match="the broker is away; trading has not been possible"):
         keep(Sessions(RunError("the broker is away")), [])
 
 
-def test_a_session_that_got_through_makes_patience_begin_anew(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_successful_poll_resets_the_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "PATIENCE", 0.05)
     ends = [RunError("away")] * 30
     keep(Sessions(*ends, None, polls=1), [])
 
 
-def test_wrong_input_at_the_start_and_another_trader_end_it_at_once() -> None:
+def test_invalid_input_at_the_start_and_another_trader_end_the_process() -> None:
     def wrong() -> runner.LiveSession:
         raise InputError("no such slot")
 
@@ -111,7 +107,7 @@ def _hold(folder: Path, ready: threading.Event) -> None:
         signal.pause()
 
 
-def test_one_process_per_slot_on_a_machine_and_a_killed_one_holds_nothing(tmp_path: Path) -> None:
+def test_one_process_per_slot_holds_the_lock(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     ready = context.Event()
     process = context.Process(target=_hold, args=(tmp_path, ready))
@@ -131,7 +127,7 @@ def test_one_process_per_slot_on_a_machine_and_a_killed_one_holds_nothing(tmp_pa
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_what_is_being_done_come_to_its_end(number: signal.Signals) -> None:
+def test_a_signal_only_sets_the_stop_event(number: signal.Signals) -> None:
     stop, before = threading.Event(), signal.getsignal(number)
     with ending_on_signals(stop):
         os.kill(os.getpid(), number)

@@ -1,4 +1,4 @@
-"""The live trader: it does what the replay does, and a kill at any instant changes nothing of it."""
+"""The live trader: it equals the replay, and kills at any instant do not change that."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,8 +46,9 @@ def bars_of(count: int = LAST + 1, *, seed: int = 1, holes: float = 0.0) -> Bars
     return dataclasses.replace(market_bars(seed, bars=count, holes=holes), tickers=TICKERS)
 
 
-def bundle_of(seed: int = 0, **changes: object) -> Bundle:
-    return small_bundle(seed, tickers=TICKERS, gain=1.5, **({"params": PARAMS} | changes))  # type: ignore[arg-type]
+def bundle_of(seed: int = 0, **changes: Any) -> Bundle:
+    given: dict[str, Any] = {"params": PARAMS} | changes
+    return small_bundle(seed, tickers=TICKERS, gain=1.5, **given)
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ def exchange() -> Iterator[Exchange]:
         yield made
 
 
-def test_the_live_trader_does_what_the_replay_does_bit_for_bit(tmp_path: Path) -> None:
+def test_the_live_trader_equals_the_replay_bit_for_bit(tmp_path: Path) -> None:
     bars, bundle = bars_of(holes=0.05), bundle_of()
     world = World(tmp_path, bundle, bars, FIRST)
     world.run()
@@ -77,7 +79,7 @@ def test_the_live_trader_does_what_the_replay_does_bit_for_bit(tmp_path: Path) -
     assert sum(line.trades for line in lines) > 10
 
 
-def test_a_kill_at_any_step_changes_nothing_of_what_is_traded_and_written(tmp_path: Path) -> None:
+def test_a_kill_at_any_step_changes_no_order_and_no_record(tmp_path: Path) -> None:
     bars, bundle = bars_of(FIRST + 4, holes=0.05), bundle_of()
     start = World(tmp_path / "start", bundle, bars, FIRST)
     start.begin()
@@ -142,7 +144,7 @@ def test_account_and_ledger_agree_to_the_cent_and_the_shadow_tracks_it(
 
 
 @pytest.mark.parametrize("kind", [500, 429, "lost", "refused", "text", "slow"])
-def test_a_fault_of_the_broker_costs_no_order_and_doubles_none(
+def test_a_fault_of_the_broker_loses_and_repeats_no_order(
     tmp_path: Path, exchange: Exchange, kind: int | str
 ) -> None:
     undisturbed = World(tmp_path / "a", bundle_of(), bars_of(FIRST + 4), FIRST, exchange)
@@ -181,9 +183,7 @@ def test_after_a_downtime_missed_bars_are_booked_and_not_traded(tmp_path: Path) 
     )
 
 
-def test_a_bar_that_ended_too_long_ago_is_not_traded_though_it_is_the_newest(
-    tmp_path: Path,
-) -> None:
+def test_the_newest_bar_is_not_traded_if_it_ended_too_long_ago(tmp_path: Path) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST)
     session = world.session(max_delay=60.0)
     world.until_close_of(FIRST)
@@ -194,15 +194,13 @@ def test_a_bar_that_ended_too_long_ago_is_not_traded_though_it_is_the_newest(
     assert [line.action is None for line in world.lines()] == [False, True]
 
 
-def test_orders_that_never_left_are_not_sent_when_it_is_too_late(
-    tmp_path: Path, exchange: Exchange
-) -> None:
+def test_unsent_orders_are_not_sent_when_it_is_too_late(tmp_path: Path, exchange: Exchange) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST, exchange)
     world.begin()
     exchange.orders = {}
     world.until_close_of(FIRST + 1)
     with pytest.raises(Killed):
-        # Steps: adopting, fills, two of the start's commit, fills, two of the bar's commit; then nothing is sent.
+        # Steps: adopt, fills, two of the start's commit, fills, two of the bar's commit, submit.
         world.session(Killer(8)).poll()
     assert exchange.orders == {}
     bar = int(world.bars.time[FIRST + 1])
@@ -237,9 +235,7 @@ def test_a_halt_sells_everything_at_the_next_bar_and_ends_with_resume(tmp_path: 
     assert [kind for kind, _ in world.told if kind == "risk"] == ["risk", "risk"]
 
 
-def test_a_halt_sells_at_once_where_the_broker_fills_at_once(
-    tmp_path: Path, exchange: Exchange
-) -> None:
+def test_a_halt_sells_at_once_with_an_immediate_broker(tmp_path: Path, exchange: Exchange) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST, exchange)
     session = world.session()
     for bar in range(FIRST, FIRST + 6):
@@ -253,7 +249,7 @@ def test_a_halt_sells_at_once_where_the_broker_fills_at_once(
     world.store.halt(SLOT, "by the operator, again", sells=True)
     session.poll()
     world.until_close_of(FIRST + 6)
-    world.session().poll()  # another process goes on from it
+    world.session().poll()  # another process continues
     last = world.lines()[-1]
     assert last.cash == last.value == pytest.approx(float(exchange.cash), abs=1e-9)
     assert (
@@ -264,7 +260,7 @@ def test_a_halt_sells_at_once_where_the_broker_fills_at_once(
     assert world.store.orders(SLOT, decided=last.time, account=SLOT_ACCOUNT) == []
 
 
-def test_a_halt_that_keeps_positions_orders_nothing(tmp_path: Path) -> None:
+def test_a_halt_that_keeps_positions_sends_no_orders(tmp_path: Path) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST)
     session = world.session()
     for bar in range(FIRST, FIRST + 12):
@@ -280,7 +276,7 @@ def test_a_halt_that_keeps_positions_orders_nothing(tmp_path: Path) -> None:
     }
 
 
-def test_a_new_champion_takes_over_at_a_bar_with_the_present_positions(tmp_path: Path) -> None:
+def test_a_new_champion_takes_over_the_positions_at_a_bar(tmp_path: Path) -> None:
     bars = bars_of()
     world = World(tmp_path, bundle_of(), bars, FIRST)
     session = world.session()
@@ -298,11 +294,11 @@ def test_a_new_champion_takes_over_at_a_bar_with_the_present_positions(tmp_path:
         world.until_close_of(bar)
         session.poll()
     world.until_close_of(FIRST + 9)
-    world.session().poll()  # and a new process goes on with it
+    world.session().poll()  # a new process continues
     lines = world.lines()
     assert [line.bundle for line in lines] == [world.bundle.hash] * 5 + [heir.hash] * 5
     assert any("takes over" in text for kind, text in world.told if kind == "swapped")
-    # What the old one had ordered met the bar at which the new one decided, and what it held is there.
+    # Orders of the old one are filled at the bar at which the new one decides.
     old, new = lines[4], lines[5]
     assert new.trades == len(world.store.orders(SLOT, decided=old.time))
     assert sum(new.units.values()) > 0
@@ -313,9 +309,7 @@ def test_a_new_champion_takes_over_at_a_bar_with_the_present_positions(tmp_path:
 
 
 @pytest.mark.parametrize("what", ["tickers", "timeframe", "files"])
-def test_a_champion_that_cannot_take_over_is_refused_and_the_old_one_goes_on(
-    tmp_path: Path, what: str
-) -> None:
+def test_a_champion_that_cannot_take_over_is_refused(tmp_path: Path, what: str) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST)
     session = world.session()
     world.until_close_of(FIRST)
@@ -340,9 +334,7 @@ def test_a_champion_that_cannot_take_over_is_refused_and_the_old_one_goes_on(
     assert (noted.bundle, noted.reason) == (heir.hash, refusals[0])
 
 
-def test_a_champion_whose_dry_run_gives_no_numbers_is_not_fit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_champion_whose_dry_run_fails_cannot_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
     heir, running, history = bundle_of(5), bundle_of(), bars_of()
     assert problem_with(heir, running, history) is None
     monkeypatch.setattr(FrozenPolicy, "act", lambda _self, _obs: np.full(3, np.nan))
@@ -365,7 +357,7 @@ def test_two_processes_never_write_for_one_slot(tmp_path: Path) -> None:
     assert len(world.lines()) == 2
 
 
-def test_another_broker_is_refused_where_positions_are(tmp_path: Path, exchange: Exchange) -> None:
+def test_another_broker_is_refused_for_a_traded_slot(tmp_path: Path, exchange: Exchange) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST)
     world.session()
     world.exchange = exchange
@@ -373,7 +365,7 @@ def test_another_broker_is_refused_where_positions_are(tmp_path: Path, exchange:
         world.session()
 
 
-def test_risk_rules_hold_live_and_are_said_once(tmp_path: Path) -> None:
+def test_risk_rules_apply_live_and_are_reported_once(tmp_path: Path) -> None:
     world = World(
         tmp_path, bundle_of(), bars_of(), FIRST, options={"limits": RiskLimits(drawdown=0.001)}
     )
@@ -385,7 +377,7 @@ def test_risk_rules_hold_live_and_are_said_once(tmp_path: Path) -> None:
     assert 0 < len([text for kind, text in world.told if kind == "risk"]) < 10
 
 
-def test_stale_data_is_said_once_and_again_when_it_is_over(tmp_path: Path) -> None:
+def test_stale_data_is_reported_once_and_so_is_its_end(tmp_path: Path) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST)
     session = world.session()
     world.until_close_of(FIRST)
@@ -399,9 +391,7 @@ def test_stale_data_is_said_once_and_again_when_it_is_over(tmp_path: Path) -> No
     assert [kind for kind, _ in world.told if kind in ("stale", "fresh")] == ["stale", "fresh"]
 
 
-def test_a_policy_that_gives_no_numbers_ends_the_session_before_anything_is_sent(
-    tmp_path: Path,
-) -> None:
+def test_a_policy_that_returns_nan_ends_the_session_before_it_sends(tmp_path: Path) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST)
     session = world.session()
     session._own.trader._policies = [lambda _obs: np.full(3, np.nan)]
@@ -412,7 +402,7 @@ def test_a_policy_that_gives_no_numbers_ends_the_session_before_anything_is_sent
     assert world.store.orders(SLOT) == []
 
 
-def test_refused_keys_in_the_middle_end_no_process(
+def test_refused_keys_after_the_start_do_not_end_the_process(
     tmp_path: Path, exchange: Exchange, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "PAUSES", (0.0,))
@@ -441,7 +431,7 @@ def test_refused_keys_in_the_middle_end_no_process(
 
 
 @pytest.mark.parametrize("gone", ["untradable", "unlisted"])
-def test_a_ticker_that_is_no_longer_traded_does_not_keep_the_others_from_it(
+def test_other_tickers_are_traded_after_one_was_delisted(
     tmp_path: Path, exchange: Exchange, gone: str
 ) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST, exchange)
@@ -462,7 +452,8 @@ def test_a_ticker_that_is_no_longer_traded_does_not_keep_the_others_from_it(
         world.until_close_of(bar)
         session.poll()
     assert [text for kind, text in world.told if kind == "untradable"] == [
-        "ETH/USDT: Alpaca does not trade ETH/USD any more; its position stays, and the other tickers are traded"
+        "ETH/USDT: Alpaca does not trade ETH/USD any more; its position stays, and the other "
+        "tickers are traded"
     ]
     assert len(world.lines()) == 10
     traded = {order["symbol"] for order in exchange.orders.values()}

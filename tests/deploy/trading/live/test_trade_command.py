@@ -25,7 +25,7 @@ from tests.deploy.trading.live.world import SLOT
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder with bars of which the champion has seen a part."""
+    """Return a folder with a registry and bars, some of which the champion has seen."""
     bars = bars_of()
     write_bars(bars, tmp_path / "bars")
     bundle = bundle_of(last_seen=int(bars.time[FIRST]))
@@ -80,7 +80,7 @@ def test_recorded_bars_are_traded_from_the_first_unseen_one_to_the_last(place: P
     assert values(place) == expected(place, bars_of())
 
 
-def test_the_same_command_goes_on_and_risk_rules_are_said(place: Path) -> None:
+def test_the_same_command_continues_and_prints_risk_rules(place: Path) -> None:
     bars = bars_of()
     write_bars(bars.slice(0, FIRST + 8), place / "less")
     output = trade(
@@ -101,7 +101,7 @@ def test_the_same_command_goes_on_and_risk_rules_are_said(place: Path) -> None:
     assert values(place) == expected(place, bars)
 
 
-def test_a_folder_that_something_appends_to_is_traded_by_the_real_clock(place: Path) -> None:
+def test_a_folder_feed_uses_the_real_clock(place: Path) -> None:
     # Its bars are old: the trader finds no recent ones, and refuses before it trades.
     with pytest.raises(InputError, match="has no bars of BTC/USDT since"):
         trade(place, "--feed", "folder")
@@ -109,7 +109,7 @@ def test_a_folder_that_something_appends_to_is_traded_by_the_real_clock(place: P
 
 
 class Messages:
-    """A notifier that keeps what it is told."""
+    """A notifier that records its messages."""
 
     words = "everything"
 
@@ -125,7 +125,7 @@ class Messages:
         self.closed = True
 
 
-def test_trades_days_and_alerts_are_sent_to_whoever_wants_them(
+def test_trades_days_and_alerts_are_sent_as_notifications(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     messages = Messages()
@@ -170,7 +170,7 @@ def test_status_of_a_trader(place: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["nobody"], "slot 'nobody' has no champion"),
+        (["unknown"], "slot 'unknown' has no champion"),
         (["--broker", "kraken"], "--broker kraken: it must be sim or alpaca"),
         (["--url", "http://127.0.0.1:1"], "--url is for --broker alpaca"),
         (["--speed", "10"], "--speed and --from are for --feed recorded"),
@@ -207,7 +207,7 @@ def test_the_alpaca_broker_needs_keys_and_a_paper_address(
         )
 
 
-def test_alpaca_on_the_loopback_by_hand(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_trades_on_a_local_alpaca(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("alpaca", reason="alpaca-py is not installed")
     monkeypatch.setenv("APCA_API_KEY_ID", "key")
     monkeypatch.setenv("APCA_API_SECRET_KEY", "secret")

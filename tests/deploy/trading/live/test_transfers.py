@@ -1,6 +1,4 @@
-"""Cash and units that come into an account or leave it without an order: the trader goes on, and no return, limit or
-record takes them for a gain or a loss.
-"""
+"""Transfers: no return, limit or record counts them as a gain or a loss."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ STRICT = RiskLimits(drawdown=0.15, daily_loss=0.15)
 
 
 def run(world: World, first: int, last: int, session: LiveSession | None = None) -> LiveSession:
-    """A session that acts on the bars from `first` to before `last`."""
+    """Process the bars from `first` to before `last` in a session."""
     session = session or world.session()
     for bar in range(first, last):
         world.until_close_of(bar)
@@ -43,7 +41,7 @@ def run(world: World, first: int, last: int, session: LiveSession | None = None)
 
 
 def transfer(session: LiveSession, flow: Flow) -> None:
-    """Cash or units move into or out of the account during the next bar, after its orders were filled."""
+    """Transfer cash or units during the next bar, after its orders were filled."""
     broker = session._own.broker
     assert isinstance(broker, SimBroker)
     fill = broker.next_bar
@@ -68,7 +66,7 @@ def transfer(session: LiveSession, flow: Flow) -> None:
     ids=["cash came", "cash went", "units came", "some of each", "all went"],
 )
 @pytest.mark.parametrize("trials", [1, 2])
-def test_a_transfer_is_told_and_counts_as_no_gain_or_loss(
+def test_a_transfer_is_reported_and_is_no_gain_or_loss(
     tmp_path: Path, flow: Flow, trials: int
 ) -> None:
     bundle = bundle_of() if trials == 1 else ensemble_of([bundle_of(0), bundle_of(1)], (0.6, 0.4))
@@ -76,7 +74,7 @@ def test_a_transfer_is_told_and_counts_as_no_gain_or_loss(
     session = run(world, FIRST, FIRST + 4)
     transfer(session, flow)
     run(world, FIRST + 4, FIRST + 8, session)
-    run(world, FIRST + 8, FIRST + 12)  # and another process goes on from it
+    run(world, FIRST + 8, FIRST + 12)  # another process continues
     lines = world.lines()
     assert len(lines) == 12
     [told] = [text for kind, text in world.told if kind == "transfer"]
@@ -93,7 +91,7 @@ def test_a_transfer_is_told_and_counts_as_no_gain_or_loss(
         assert sum(line.trades for line in lines[5:]) > 0
 
 
-def test_units_that_no_fill_explains_are_bought_at_the_close(tmp_path: Path) -> None:
+def test_unexplained_units_count_as_bought_at_the_close(tmp_path: Path) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST)
     session = run(world, FIRST, FIRST + 1)
     transfer(session, Flow(0.0, {TICKERS[1]: 7.0}))
@@ -111,7 +109,7 @@ def test_units_that_no_fill_explains_are_bought_at_the_close(tmp_path: Path) -> 
     assert book.basis[place] == pytest.approx(paid + 7.0 * close[place], rel=1e-9)
 
 
-def test_an_account_that_was_emptied_is_traded_again_once_it_is_funded(tmp_path: Path) -> None:
+def test_an_emptied_account_is_traded_after_it_is_funded(tmp_path: Path) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST, options={"limits": STRICT})
     session = run(world, FIRST, FIRST + 4)
     transfer(session, Flow(-1e9, dict.fromkeys(TICKERS, -1e9)))
@@ -126,7 +124,7 @@ def test_an_account_that_was_emptied_is_traded_again_once_it_is_funded(tmp_path:
     assert np.abs(returns).max() < 0.05
 
 
-def test_the_day_and_the_dashboard_leave_transfers_out(tmp_path: Path) -> None:
+def test_daily_summary_and_dashboard_exclude_transfers(tmp_path: Path) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST)
     session = run(world, FIRST, FIRST + 4)
     transfer(session, Flow(-6_000.0))
@@ -143,7 +141,7 @@ def test_the_day_and_the_dashboard_leave_transfers_out(tmp_path: Path) -> None:
     assert "without transfers of -" in view.summary
 
 
-def test_the_shadow_follows_the_account(tmp_path: Path, exchange: Exchange) -> None:
+def test_the_shadow_repeats_transfers(tmp_path: Path, exchange: Exchange) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST, exchange)
     session = run(world, FIRST, FIRST + 4)
     exchange.cash += Decimal(4_000)
@@ -159,7 +157,7 @@ def test_the_shadow_follows_the_account(tmp_path: Path, exchange: Exchange) -> N
     np.testing.assert_allclose(records[SLOT_ACCOUNT], records[SHADOW], atol=1e-3)
 
 
-def test_a_transfer_while_a_halt_sells_is_found(tmp_path: Path, exchange: Exchange) -> None:
+def test_a_transfer_during_a_selling_halt_is_detected(tmp_path: Path, exchange: Exchange) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST, exchange)
     session = run(world, FIRST, FIRST + 4)
     exchange.cash += Decimal(3_000)
@@ -192,7 +190,7 @@ def filled_notional(exchange: Exchange, since: int) -> Decimal:
 
 
 def with_late_fees(world: World, rate: str) -> None:
-    """Trade for a day; a bar after orders were filled, their venue takes `rate` of their notional once more."""
+    """Trade for a day; one bar after a fill, the venue charges `rate` of its notional."""
     assert world.exchange is not None
     session, known = world.session(), 0
     for bar in range(FIRST, FIRST + 24):
@@ -200,7 +198,7 @@ def with_late_fees(world: World, rate: str) -> None:
         known = len(world.exchange.orders)
         run(world, bar, bar + 1, session)
         if bar == FIRST + 12:
-            session = world.session()  # another process goes on with the same allowance
+            session = world.session()  # another process continues with the same allowance
 
 
 @pytest.mark.parametrize("rate", ["0", "0.004"])
@@ -248,7 +246,7 @@ def test_what_leaves_an_account_beyond_the_allowance_is_a_transfer(
     assert [line.flow for line in shadow] == pytest.approx(moved, abs=1e-6)
 
 
-def test_an_allowance_follows_the_trades_of_two_days_and_is_used_once() -> None:
+def test_an_allowance_lasts_two_days_and_is_spent_once() -> None:
     allowance = CostAllowance()
     allowance.earn(0, 10_000.0)
     allowance.earn(10 * HOUR, 1_000.0)
@@ -261,7 +259,7 @@ def test_an_allowance_follows_the_trades_of_two_days_and_is_used_once() -> None:
     assert allowance.spend(98 * HOUR, 100.0) == 0.0
 
 
-def test_an_allowance_is_kept_by_a_new_champion_and_empty_in_older_states() -> None:
+def test_an_allowance_survives_a_swap_and_is_optional_in_a_state() -> None:
     accounts = SubAccounts(("A", "B"), (1.0,), AccountState(1_000.0, {"A": 2.0}))
     bought = Fill(Order("1", "A", "buy", 0), "filled", 0, units=2.0, notional=200.0)
     accounts.reset(0, AccountState(800.0, {"A": 4.0}, late_fees=True), np.ones(2), [bought])
@@ -286,7 +284,7 @@ def test_units_bought_by_hand_are_no_cost() -> None:
     assert went == Flow(pytest.approx(-50.0), {"A": 3.0, "B": pytest.approx(-50.0)}, 30.0)
 
 
-def test_limits_move_along_with_a_transfer() -> None:
+def test_limits_are_adjusted_for_transfers() -> None:
     def judge(values: list[tuple[float, float]]) -> list[bool]:
         rules = RiskRules(RiskLimits(drawdown=0.2, daily_loss=0.1))
         return [

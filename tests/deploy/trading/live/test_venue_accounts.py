@@ -1,4 +1,4 @@
-"""A venue's account is traded by one slot at a time, and a slot that holds units stays on its account."""
+"""A venue's account is traded by one slot, which stays on it while it holds units."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def second(first: World, exchange: Exchange) -> World:
 
 
 def fall_silent(world: World) -> None:
-    """The last heartbeat of the slot's trader is long ago, as after a kill."""
+    """Set the last heartbeat of the slot's trader to long ago, as after a kill."""
     with world.registry.database.writing() as session:
         session.execute(
             update(TraderRow)
@@ -41,7 +41,7 @@ def fall_silent(world: World) -> None:
 
 
 def sell_all(world: World, exchange: Exchange) -> None:
-    """An operator's halt, which the trader obeys between two bars."""
+    """Halt the slot and sell everything between two bars."""
     session = world.session()
     world.store.halt(world.slot, "by the operator", sells=True)
     session.poll()
@@ -72,7 +72,7 @@ def test_two_slots_on_one_account_are_refused(
         first.session()
 
 
-def test_a_silent_trader_keeps_its_account_only_while_it_holds_units(
+def test_a_silent_trader_keeps_its_account_while_it_holds_units(
     first: World, second: World, exchange: Exchange
 ) -> None:
     session = run(first, FIRST, FIRST + 3)
@@ -90,10 +90,8 @@ def test_a_silent_trader_keeps_its_account_only_while_it_holds_units(
 
 
 @pytest.mark.parametrize("status", ["intended", "filled", "unfilled"])
-def test_buys_that_are_not_booked_yet_may_be_units(
-    first: World, second: World, status: str
-) -> None:
-    """A kill right after orders were sent: the account's state is older than they are."""
+def test_buys_that_are_not_booked_count_as_units(first: World, second: World, status: str) -> None:
+    """After a kill right after sending, the account's state is older than its orders."""
     first.begin()
     [account] = [account for account in first.store.accounts(SLOT) if account.name == "account"]
     assert not any(account.state["trader"]["accounts"]["held"])
@@ -115,14 +113,19 @@ def test_another_account_of_the_venue_is_refused_while_units_are_held(
 ) -> None:
     run(first, FIRST, FIRST + 3)
     told = exchange._account
-    exchange._account = lambda: told() | {"account_number": "PA0000000002"}  # type: ignore[method-assign]
+
+    def other() -> dict[str, object]:
+        return told() | {"account_number": "PA0000000002"}
+
+    exchange._account = other  # type: ignore[method-assign]
     with pytest.raises(InputError) as refused:
         first.session()
     assert str(refused.value) == (
-        f"slot '{SLOT}' holds units in the alpaca account PA0000000001, but the keys are those of the account "
-        "PA0000000002; use the keys of PA0000000001, or trade PA0000000002 in another slot"
+        f"slot '{SLOT}' holds units in the alpaca account PA0000000001, but the keys are those of "
+        "the account PA0000000002; use the keys of PA0000000001, or trade PA0000000002 in another "
+        "slot"
     )
     exchange._account = told  # type: ignore[method-assign]
     sell_all(first, exchange)
-    exchange._account = lambda: told() | {"account_number": "PA0000000002"}  # type: ignore[method-assign]
+    exchange._account = other  # type: ignore[method-assign]
     first.session()

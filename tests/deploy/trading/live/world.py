@@ -1,7 +1,8 @@
-"""A small world for live traders: a registry, a market that goes on by leaps, a process that can be killed anywhere.
+"""A slot with a market that advances by leaps and a trader that can be killed at any step.
 
-"Killed" is an exception that no code of the trader catches: what was committed or sent before it has happened, what
-comes after it has not; the next session starts from the database and the broker alone, as another process would.
+A kill is an exception that no code of the trader catches: everything that was committed or sent
+before it has happened, nothing after it has. The next session starts from the database and the
+broker alone, as another process would.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ class Killer:
     steps: int = 0
 
     def step(self) -> None:
-        """A point at which a kill makes a difference."""
+        """Count a step, and end the process at the chosen one."""
         self.steps += 1
         if self.steps == self.at:
             raise Killed
 
 
 class KillableStore(TraderStore):
-    """A database before and behind each of whose transactions the process may end."""
+    """A database at which the process may be killed before and after each transaction."""
 
     def __init__(self, database: RegistryDatabase, killer: Killer) -> None:
         super().__init__(database)
@@ -69,7 +70,7 @@ class KillableStore(TraderStore):
 
 
 class KillableBroker(Broker):
-    """A broker whose every order may be the process's last."""
+    """A broker at which the process may be killed before each call and each order."""
 
     def __init__(self, inner: Broker, killer: Killer) -> None:
         self.inner, self.killer, self.immediate = inner, killer, inner.immediate
@@ -94,7 +95,7 @@ class KillableBroker(Broker):
 
 
 class MarketClock(LeapingClock):
-    """Leaps, and lets the exchange's prices follow the bars' opens."""
+    """A clock that also sets the exchange's prices to the bars' opens."""
 
     def __init__(self, start: float, bars: Bars, exchange: Exchange | None) -> None:
         super().__init__(start)
@@ -117,7 +118,7 @@ class MarketClock(LeapingClock):
 
 @dataclass
 class World:
-    """A slot, its market and its trader's processes. first: the bar with whose close trading begins."""
+    """A slot, its market and its trader's processes. first: the first traded bar."""
 
     folder: Path
     bundle: Bundle
@@ -139,7 +140,7 @@ class World:
         self.clock = MarketClock(float(self.bars.time[self.first]), self.bars, self.exchange)
 
     def session(self, killer: Killer | None = None, **changes: Any) -> LiveSession:
-        """A new process's session. changes: other options of the trader."""
+        """Return the session of a new process. changes: other options of the trader."""
         killer = killer or Killer()
         name = "sim" if self.exchange is None else "alpaca"
         options = TraderOptions(broker=name, feed="recorded", **(self.options | changes))
@@ -156,13 +157,13 @@ class World:
         )
 
     def begin(self) -> None:
-        """A process acts on the first bar."""
+        """Process the first bar in a process of its own."""
         session = self.session()
         self.until_close_of(self.first)
         session.poll()
 
     def copy(self, folder: Path) -> World:
-        """The same slot in another folder, at the same moment; all that its processes know lies in the folder."""
+        """Copy the slot, with everything that its processes know, to another folder."""
         self.registry.database.engine.dispose()
         shutil.copytree(self.folder, folder)
         world = dataclasses.replace(self, folder=folder, told=[])
@@ -170,19 +171,19 @@ class World:
         return world
 
     def run(self, killer: Killer | None = None, **changes: Any) -> None:
-        """A process that trades until the bars are over."""
+        """Trade until the bars are over."""
         self.session(killer, **changes).run()
 
     def until_close_of(self, bar: int) -> None:
-        """Let the market go on until two seconds after that bar's end, without a trader."""
+        """Advance the market to two seconds after that bar's end, without a trader."""
         self.clock.wait(float(self.bars.time[bar]) + self.seconds + 2.0 - self.clock.now())
 
     def lines(self, account: str = SLOT_ACCOUNT) -> list[AccountBar]:
-        """What is written about an account."""
+        """Return the lines of an account."""
         return self.store.account_bars(self.slot, account)
 
     def orders(self) -> list[tuple[Any, ...]]:
-        """Every order with what became of it, as plain values without moments of the real clock."""
+        """Return every order with its result, without times of the real clock."""
         return [
             (line.account, line.order, fill and (fill.status, fill.units, fill.notional, fill.fee))
             for line in self.store.orders(self.slot)
