@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,9 @@ class MeasurementCache:
         """Store an entry. Other entries of the file stay."""
         machines = self._read()
         machines.setdefault(machine, {})[key] = dict(entry)
-        try:
-            write_atomic(
-                self.path, json.dumps({"format": FORMAT, "machines": machines}, indent=1) + "\n"
-            )
-        except OSError:
-            return
+        content = json.dumps({"format": FORMAT, "machines": machines}, indent=1) + "\n"
+        with suppress(OSError):
+            write_atomic(self.path, content)
 
     def _read(self) -> dict[str, dict[str, Any]]:
         try:

@@ -21,9 +21,8 @@ from envs.support.errors import InputError
 
 # Study attributes.
 SPEC_KEY = "sweepd:spec"  # `StudySpec` as JSON
-UID_KEY = (
-    "sweepd:uid"  # random id: distinguishes a study from a later one with its name or its row id
-)
+# Random id that distinguishes a study from a later one with its name or its row id.
+UID_KEY = "sweepd:uid"
 FOLDER_KEY = "sweepd:folder"  # folder of the study's files, see `envs.support.study_folder`
 FORMER_FOLDER_KEY = "sweepd:run_dir"  # the same in studies of earlier versions: an absolute path
 FLAGS_KEY = "sweepd:flags"  # flags of the `sweepd train` command that created the study

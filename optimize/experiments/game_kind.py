@@ -13,7 +13,7 @@ import torch
 from envs.crypto.data.bars import Bars
 from envs.games.registry import Game, get_game
 from envs.support.errors import InputError
-from envs.support.study_record import GameSpec, StudySpec
+from envs.support.study_record import GameSpec
 from optimize.experiments.games import GameExperiment
 from optimize.experiments.kind import Say, StudyKind
 from optimize.experiments.request import Request, check_count
@@ -22,7 +22,7 @@ from optimize.experiments.request import Request, check_count
 PYTHON_WORDS = {"true": True, "false": False, "none": None}
 
 
-class GameKind(StudyKind):
+class GameKind(StudyKind[GameSpec]):
     """Studies on a game: seeds as members, episodes as data."""
 
     flags = frozenset({"seeds", "episodes", "look_steps", "scenario", "env_param"})
@@ -77,17 +77,15 @@ class GameKind(StudyKind):
             look_steps=request.look_steps,
         )
 
-    def measured_spec(self, spec: StudySpec, device: torch.device, say: Say) -> StudySpec:
-        assert isinstance(spec, GameSpec)
+    def measured_spec(self, spec: GameSpec, device: torch.device, say: Say) -> GameSpec:
         return dataclasses.replace(spec, look_steps=GameExperiment(spec, device, say).look.steps)
 
-    def requested_fields(self, spec: StudySpec, request: Request) -> dict[str, Any]:
+    def requested_fields(self, spec: GameSpec, request: Request) -> dict[str, Any]:
         names = {"seeds", "episodes"} | ({"look_steps"} if request.look_steps else set())
         asked = {name: getattr(request, name) for name in names & request.given}
         return asked | {"env": spec.env | request.env}
 
-    def reproducing_flags(self, spec: StudySpec) -> list[tuple[str, Any]]:
-        assert isinstance(spec, GameSpec)
+    def reproducing_flags(self, spec: GameSpec) -> list[tuple[str, Any]]:
         return [
             ("env", spec.environment),
             ("algo", spec.algorithm),
@@ -102,12 +100,11 @@ class GameKind(StudyKind):
 
     def make_experiment(
         self,
-        spec: StudySpec,
+        spec: GameSpec,
         bars: Bars | None,  # noqa: ARG002
         device: torch.device,
         say: Say,
     ) -> GameExperiment:
-        assert isinstance(spec, GameSpec)
         return GameExperiment(spec, device, say)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -19,12 +19,13 @@ from envs.support.study_record import StudySpec
 from optimize.experiments.experiment import Experiment
 from optimize.experiments.request import Request
 
+Spec = TypeVar("Spec", bound=StudySpec)
 Say = Callable[[str], None]
 # Tickers, and the opens of the first and the last bar in seconds since the epoch.
 HoldoutSpan = tuple[tuple[str, ...], int, int]
 
 
-class StudyKind(ABC):
+class StudyKind(ABC, Generic[Spec]):
     """The answers of one kind of study.
 
     Attributes:
@@ -66,7 +67,7 @@ class StudyKind(ABC):
         """Return the bars for a new study; None for a game."""
         return None
 
-    def load_recorded_bars(self, spec: StudySpec, folder: Path | None) -> Bars | None:
+    def load_recorded_bars(self, spec: Spec, folder: Path | None) -> Bars | None:
         """Return the bars of an existing study; None for a game. folder: where they are now."""
         return None
 
@@ -85,7 +86,7 @@ class StudyKind(ABC):
     @abstractmethod
     def make_spec(
         self, request: Request, common: Mapping[str, Any], max_lookback: int, bars: Bars | None
-    ) -> StudySpec:
+    ) -> Spec:
         """Return the spec of a new study.
 
         Args:
@@ -95,24 +96,24 @@ class StudyKind(ABC):
             bars: the bars of a market.
         """
 
-    def measured_spec(self, spec: StudySpec, device: torch.device, say: Say) -> StudySpec:
+    def measured_spec(self, spec: Spec, device: torch.device, say: Say) -> Spec:
         """Return the spec with automatic settings that only this kind measures."""
         return spec
 
-    def holdout_span(self, spec: StudySpec) -> HoldoutSpan | None:
+    def holdout_span(self, spec: Spec) -> HoldoutSpan | None:
         """Return the assets and bars of the hold-out; None if there is none, as for a game."""
         return None
 
     @abstractmethod
-    def requested_fields(self, spec: StudySpec, request: Request) -> dict[str, Any]:
+    def requested_fields(self, spec: Spec, request: Request) -> dict[str, Any]:
         """Return the fields of this kind's spec that the given flags set, with their values."""
 
     @abstractmethod
-    def reproducing_flags(self, spec: StudySpec) -> list[tuple[str, Any]]:
+    def reproducing_flags(self, spec: Spec) -> list[tuple[str, Any]]:
         """Return flags and values that, with those of every study, create the study again."""
 
     @abstractmethod
     def make_experiment(
-        self, spec: StudySpec, bars: Bars | None, device: torch.device, say: Say
+        self, spec: Spec, bars: Bars | None, device: torch.device, say: Say
     ) -> Experiment:
         """Return the experiment. say: receives a line before every step that takes long."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from agents.algorithms.table import get_algorithm
 from agents.networks.shape import FEWEST_SLOTS
 from envs.support.errors import InputError
-from envs.support.study_record import CRYPTO, objective_name
+from envs.support.study_record import CRYPTO, StudySpec, objective_name
 from optimize.experiments.game_kind import GameKind
 from optimize.experiments.kind import StudyKind
 from optimize.experiments.market_kind import MarketKind
@@ -14,9 +16,11 @@ from optimize.study.sampling.pruners import PRUNERS
 from optimize.study.sampling.samplers import SAMPLERS
 
 
-def kind_of(environment: str) -> StudyKind:
+def kind_of(environment: str) -> StudyKind[StudySpec]:
     """Return the kind of a study on this environment."""
-    return MarketKind(environment) if environment == CRYPTO else GameKind(environment)
+    kind = MarketKind(environment) if environment == CRYPTO else GameKind(environment)
+    # A spec of this environment is of the kind's own class.
+    return cast(StudyKind[StudySpec], kind)
 
 
 def check_request(request: Request) -> None:

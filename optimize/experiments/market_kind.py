@@ -18,14 +18,14 @@ from envs.crypto.features import get_recipe
 from envs.crypto.scoring.metrics import OBJECTIVES
 from envs.crypto.study_data import load_study_bars, study_splits
 from envs.support.errors import InputError
-from envs.support.study_record import CRYPTO, CryptoSpec, DataSpec, StudySpec
+from envs.support.study_record import CRYPTO, CryptoSpec, DataSpec
 from optimize.experiments.crypto import CryptoExperiment
 from optimize.experiments.kind import HoldoutSpan, Say, StudyKind
 from optimize.experiments.request import Request
 from optimize.study.spec import check_folds
 
 
-class MarketKind(StudyKind):
+class MarketKind(StudyKind[CryptoSpec]):
     """Studies on a market: folds as members, bars as data."""
 
     flags = frozenset(
@@ -84,8 +84,7 @@ class MarketKind(StudyKind):
     def load_bars(self, request: Request) -> Bars:
         return load_bars(request.data_dir, request.timeframe, request.tickers)
 
-    def load_recorded_bars(self, spec: StudySpec, folder: Path | None) -> Bars:
-        assert isinstance(spec, CryptoSpec)
+    def load_recorded_bars(self, spec: CryptoSpec, folder: Path | None) -> Bars:
         return load_study_bars(spec.data, folder)
 
     def members(self, request: Request) -> int:
@@ -118,16 +117,14 @@ class MarketKind(StudyKind):
         study_splits(spec)  # raises InputError for bars that cannot be split
         return spec
 
-    def holdout_span(self, spec: StudySpec) -> HoldoutSpan | None:
-        assert isinstance(spec, CryptoSpec)
+    def holdout_span(self, spec: CryptoSpec) -> HoldoutSpan | None:
         data, bars = spec.data, round(spec.holdout * spec.data.bars)
         if not bars:
             return None
         last = int(datetime.fromisoformat(data.last).timestamp())
         return data.tickers, last - (bars - 1) * bar_seconds(data.timeframe), last
 
-    def requested_fields(self, spec: StudySpec, request: Request) -> dict[str, Any]:
-        assert isinstance(spec, CryptoSpec)
+    def requested_fields(self, spec: CryptoSpec, request: Request) -> dict[str, Any]:
         given = request.given
         asked: dict[str, Any] = {"holdout": request.holdout} if "holdout" in given else {}
         folds = {
@@ -152,8 +149,7 @@ class MarketKind(StudyKind):
             data = dataclasses.replace(data, tickers=tickers)
         return asked | {"data": data}
 
-    def reproducing_flags(self, spec: StudySpec) -> list[tuple[str, Any]]:
-        assert isinstance(spec, CryptoSpec)
+    def reproducing_flags(self, spec: CryptoSpec) -> list[tuple[str, Any]]:
         return [
             ("data-dir", spec.data.dir),
             ("timeframe", spec.data.timeframe),
@@ -169,12 +165,11 @@ class MarketKind(StudyKind):
 
     def make_experiment(
         self,
-        spec: StudySpec,
+        spec: CryptoSpec,
         bars: Bars | None,
         device: torch.device,
         say: Say,  # noqa: ARG002
     ) -> CryptoExperiment:
-        assert isinstance(spec, CryptoSpec)
         assert bars is not None
         return CryptoExperiment(spec, bars, device)
 

@@ -17,6 +17,7 @@ from envs.support.periodic_thread import PeriodicThread
 from envs.support.study_record import PAUSE_KEY
 from optimize.study.database.gone import StudyGone
 from optimize.study.database.storage import StudyStorage
+from optimize.study.database.tables import changed_rows
 
 LOOK_SECONDS = 2.0
 
@@ -65,10 +66,8 @@ def resume_study(storage: StudyStorage, study_id: int) -> bool:
     table = StudyUserAttributeModel
     with storage.transaction() as session:
         storage.lock_study(session, study_id)
-        gone = session.execute(
-            sa.delete(table).where(table.study_id == study_id, table.key == PAUSE_KEY)
-        )
-    return bool(gone.rowcount)  # type: ignore[attr-defined]  # a DELETE returns a CursorResult, typed as Result
+        pause = sa.delete(table).where(table.study_id == study_id, table.key == PAUSE_KEY)
+        return changed_rows(session, pause) > 0
 
 
 def _query(study_id: int) -> sa.Select[Any]:

@@ -23,7 +23,6 @@ from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
-from optuna.distributions import BaseDistribution
 from optuna.storages import RDBStorage
 from optuna.storages._rdb import (
     models,
@@ -36,7 +35,13 @@ from envs.support.database_url import sqlite_path
 from envs.support.study_record import UID_KEY
 from optimize.study.database.gone import DatabaseFile, StudyGone
 from optimize.study.database.patience import Patience, patient
-from optimize.study.database.tables import RELEASED, attempts, delete_orphans, make_tables
+from optimize.study.database.tables import (
+    RELEASED,
+    attempts,
+    changed_rows,
+    delete_orphans,
+    make_tables,
+)
 
 
 class TrialLost(Exception):
@@ -80,7 +85,6 @@ def replace_attributes(session: Session, trial_id: int, attributes: Mapping[str,
     "set_study_system_attr",
     "set_study_user_attr",
     "set_trial_intermediate_value",
-    "set_trial_param",
     "set_trial_state_values",
     "set_trial_system_attr",
     "set_trial_user_attr",
@@ -192,9 +196,7 @@ class StudyStorage(RDBStorage):
             ).scalar_one_or_none()
             ours = (attempts.c.trial_id == trial_id) & (attempts.c.token == token)
             # A program that does not know attempts has changed the state but not the token.
-            unnoticed = (
-                session.execute(attempts.update().where(ours).values(**RELEASED)).rowcount == 1  # type: ignore[attr-defined]
-            )
+            unnoticed = changed_rows(session, attempts.update().where(ours).values(**RELEASED)) == 1
         if state is None:
             return "was deleted"
         if unnoticed and state.is_finished():
@@ -306,18 +308,16 @@ class StudyStorage(RDBStorage):
             ):
                 return False
             token = self._hold(session, trial_id, worker)
-            changed = session.execute(
-                sa.update(models.TrialModel)
-                .where(
-                    models.TrialModel.trial_id == trial_id,
-                    models.TrialModel.state == TrialState.WAITING,
-                )
+            trial = models.TrialModel
+            begin = (
+                sa.update(trial)
+                .where(trial.trial_id == trial_id, trial.state == TrialState.WAITING)
                 .values(
                     state=TrialState.RUNNING,
                     _datetime_start_utc=datetime.now(UTC).replace(tzinfo=None),
                 )
             )
-            if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE returns a CursorResult, typed as Result
+            if changed_rows(session, begin) != 1:
                 session.rollback()
                 return False
         self._took(trial_id, token)
@@ -378,17 +378,8 @@ class StudyStorage(RDBStorage):
         finally:
             session.close()
 
-    def set_trial_param(
-        self,
-        trial_id: int,
-        param_name: str,
-        param_value_internal: float,
-        distribution: BaseDistribution,
-    ) -> None:
-        with self._fence(trial_id):
-            super().set_trial_param(trial_id, param_name, param_value_internal, distribution)
-
     def _set_trial_param(self, trial_id: int, *args: Any, **kwargs: Any) -> None:
+        # Called by `set_trial_param`, and by Optuna's cached storage.
         with self._fence(trial_id):
             super()._set_trial_param(trial_id, *args, **kwargs)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any, cast
 
 import sqlalchemy as sa
 from optuna.storages._rdb import models
+from sqlalchemy.orm import Session
 
 from envs.support.study_record import FLAGS_KEY
 
@@ -48,6 +50,11 @@ _SQLITE_TRIGGERS = tuple(
         (workers, models.StudyModel, "study_id"),
     )
 )
+
+
+def changed_rows(session: Session, statement: sa.Update | sa.Delete) -> int:
+    """Execute a statement and return the number of rows that it changed."""
+    return cast(sa.CursorResult[Any], session.execute(statement)).rowcount
 
 
 def make_tables(engine: sa.Engine, *, tidy: bool = True) -> None:

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from envs.support.periodic_thread import PeriodicThread
 from optimize.study.database.gone import StudyGone
 from optimize.study.database.storage import StudyStorage
-from optimize.study.database.tables import attempts, workers
+from optimize.study.database.tables import attempts, changed_rows, workers
 from optimize.study.recovery.deaths import memory_counters
 from optimize.study.recovery.stall import Progress, where_main_thread_is
 
@@ -114,8 +114,7 @@ class Heartbeat:
             self._say("progress again; the trials that are still held get heartbeats")
 
     def beat(self) -> None:
-        """Write heartbeats of the worker and, unless it is stalled, of its trials, in one
-        transaction.
+        """Write heartbeats of the worker and, unless it is stalled, of its trials.
 
         Trials that no longer belong to this worker are added to `lost`.
 
@@ -135,24 +134,22 @@ class Heartbeat:
                 running = sa.exists().where(
                     trial.trial_id == trial_id, trial.state == TrialState.RUNNING
                 )
+                # A stalled worker keeps the old beat; the update still shows who holds the trial.
                 beat = attempts.c.beat if stalled else now
-                changed = session.execute(attempts.update().where(ours, running).values(beat=beat))
-                if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE returns a CursorResult, typed as Result
+                update = attempts.update().where(ours, running).values(beat=beat)
+                if changed_rows(session, update) != 1:
                     lost.add(trial_id)
         self.beaten = time.monotonic()
         still = self.storage.held()
-        self.lost |= {
-            t for t in lost if still.get(t) == held[t]
-        }  # not those that were told or released while this ran
+        # Not the trials that the main thread has finished or released while this ran.
+        self.lost |= {t for t in lost if still.get(t) == held[t]}
 
     def _write(self, session: Session, now: float, state: str) -> None:
-        """Update this worker's record, or insert it again if it was deleted as that of a dead
-        worker.
-        """
+        """Update this worker's record, or insert it again if another worker deleted it as dead."""
         own = workers.c.worker == self.worker
         values = {"beat": now, "info": json.dumps({**self.info, **memory_counters()})}
-        changed = session.execute(workers.update().where(own).values(**values))
-        if self._record and changed.rowcount == 0:  # type: ignore[attr-defined]  # as above
+        changed = changed_rows(session, workers.update().where(own).values(**values))
+        if self._record and changed == 0:
             session.execute(workers.insert().values(**{**self._record, **values}))
         session.execute(
             workers.update().where(own, workers.c.state != "closing").values(state=state)

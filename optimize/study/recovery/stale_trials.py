@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from envs.support.study_record import ATTEMPTS_KEY, CHECKPOINT_KEY, REASON_KEY
 from optimize.study.database.storage import StudyStorage, replace_attributes
-from optimize.study.database.tables import RELEASED, attempts, workers
+from optimize.study.database.tables import RELEASED, attempts, changed_rows, workers
 from optimize.study.recovery.deaths import (
     MAX_DEATHS,
     Death,
@@ -226,12 +226,8 @@ def _recover(
                 f"quarantined: {deaths} workers died while they trained it alone, without a new "
                 f"checkpoint ({death.how})"
             )
-        changed = session.execute(
-            sa.update(trial)
-            .where(trial.trial_id == trial_id, trial.state == TrialState.RUNNING)
-            .values(**values)
-        )
-        if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE returns a CursorResult, typed as Result
+        running = (trial.trial_id == trial_id) & (trial.state == TrialState.RUNNING)
+        if changed_rows(session, sa.update(trial).where(running).values(**values)) != 1:
             return None
         session.execute(attempts.update().where(attempts.c.trial_id == trial_id).values(**RELEASED))
         replace_attributes(session, trial_id, attributes)
