@@ -151,14 +151,10 @@ class Trainer:
 
     # -- training
 
-    def advance(self, trainings: Sequence[Training], rung: Callable[[Training], int]) -> None:
-        """Train every member of these trials to the end of its trial's rung.
+    def advance(self, trainings: Sequence[Training]) -> None:
+        """Train every member of these trials to the end of its trial's next rung.
 
         Sets `fault` of diverged trials. If the device runs out of memory, programs get fewer slots.
-
-        Args:
-            trainings: the trials.
-            rung: returns the rung (1 …) to which a trial is trained.
 
         Raises:
             Interrupted: `stop` returned True at most one rollout ago.
@@ -168,23 +164,10 @@ class Trainer:
         self._counted = began
         self._in_training = trainings
         try:
-            while True:
-                waiting = [
-                    _Seat(t, member)
-                    for t in trainings
-                    if not t.fault
-                    for member, state in enumerate(t.members)
-                    if state.rollouts < self.spec.rung_end(rung(t))
-                ]
-                if not waiting:
-                    return
+            while left := self._rollouts_left(trainings):
                 # Members with equally many rollouts left share a program, which then stays full.
-                left = {
-                    seat: self.spec.rung_end(rung(seat.training)) - seat.state.rollouts
-                    for seat in waiting
-                }
                 most, *fewer = sorted(set(left.values()), reverse=True)
-                group = [seat for seat in waiting if left[seat] == most][: self.slots]
+                group = [seat for seat in left if left[seat] == most][: self.slots]
                 # A program that is not full trains until other members have as many rollouts left.
                 rollouts = most - fewer[0] if fewer and len(group) < self.slots else most
                 try:
@@ -196,6 +179,15 @@ class Trainer:
         finally:
             self._count_seconds()
             self.seconds += time.monotonic() - began
+
+    def _rollouts_left(self, trainings: Sequence[Training]) -> dict[_Seat, int]:
+        """Return the rollouts to the next rung of each member that has any left."""
+        left = {
+            seat: self.spec.rung_end(seat.training.rung + 1) - seat.state.rollouts
+            for seat in self._seats(trainings)
+            if not seat.training.fault
+        }
+        return {seat: rollouts for seat, rollouts in left.items() if rollouts > 0}
 
     def _count_seconds(self) -> None:
         now = time.monotonic()

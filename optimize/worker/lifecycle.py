@@ -88,7 +88,7 @@ def _work(
             raise
     try:
         if outcome is not Outcome.DONE:
-            worker.supervisor.stopping("stopped by a signal")
+            worker.activity.supervisor.stopping("stopped by a signal")
             console.print(
                 f"stopped by a signal; {_describe_counts(handle)}. Run the same command to "
                 "continue.",
@@ -97,7 +97,7 @@ def _work(
             )
             return False
         print_summary(handle, console, telemetry, worker.batches, worker.phases)
-        worker.supervisor.expect_silence(CLOSING_SECONDS)
+        worker.activity.supervisor.expect_silence(CLOSING_SECONDS)
         if after_study is not None and claim_closing(handle.storage, handle.study_id, name):
             # Without heartbeats, a worker in another container would claim the closing as well.
             heartbeat = Heartbeat(handle.storage, name, options.beat_seconds)
@@ -117,7 +117,7 @@ def _run(worker: Worker, life: Life) -> Outcome:
         say(f"process restarted to free memory; restarts so far: {life.recycled}")
     outcome = worker.run()
     if outcome is Outcome.RECYCLE and not worker.stop():
-        worker.supervisor.starting_again("restarting to free memory")
+        worker.activity.supervisor.starting_again("restarting to free memory")
         worker.handle.storage.engine.dispose()
         restart(Life(life.recycled + 1, worker.name))
     return outcome

@@ -156,7 +156,7 @@ def _advance(trainer: Trainer, trainings: list[Training], rollouts: int) -> int:
     spec = trainer.spec
     trainer.spec = dataclasses.replace(spec, budget=rollouts * spec.transitions, rungs=1)
     try:
-        trainer.advance(trainings, lambda _: 1)
+        trainer.advance(trainings)
     finally:
         trainer.spec = spec
     return trainings[0].members[0].rollouts

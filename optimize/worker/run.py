@@ -181,7 +181,7 @@ def _train(
     while training.rung < rungs:
         trainer.pace.begun()
         try:
-            trainer.advance([training], lambda t: t.rung + 1)
+            trainer.advance([training])
             evaluation = _evaluate(trainer, training)
         except Interrupted:
             # A checkpoint would hide the fault: nothing is left to train in its rung.

@@ -12,13 +12,10 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import torch
-from optuna.trial import TrialState
 
 from envs.support.errors import TryAgainLater
-from envs.support.supervisor import Supervisor
 from optimize.experiments.experiment import Evaluation, Experiment
 from optimize.study.pause import PauseWatch
 from optimize.study.recovery.deaths import CrashFile
@@ -26,7 +23,8 @@ from optimize.study.recovery.heartbeat import BEAT_SECONDS, Heartbeat
 from optimize.study.recovery.registration import GRACE_SECONDS
 from optimize.study.recovery.stale_trials import crash_file, recover_stale
 from optimize.study.recovery.stall import STALL_SECONDS, Progress
-from optimize.study.study import Plan, StudyHandle, count_states
+from optimize.study.study import Plan, StudyHandle, best_trial
+from optimize.worker.activity import Activity
 from optimize.worker.batch import Interrupted, Trainer, Training
 from optimize.worker.measure import make_chunks
 from optimize.worker.prometheus import serving_metrics
@@ -107,28 +105,25 @@ class Worker:
         self.spec = handle.spec
         self.phases = Phases()
         self.batches: list[int] = []  # number of trials in each batch
-        self.progress = Progress(options.stall_seconds)
-        self.heartbeat = Heartbeat(
-            handle.storage, name, options.beat_seconds, self.progress, telemetry.say
-        )
-        self.pause = PauseWatch(handle.storage, handle.study_id)
-        self.records = Records(handle, experiment, self.heartbeat.lost.add, telemetry.say)
+        self.best = telemetry.best
+        device, say = experiment.device, telemetry.say
+        marks = Progress(options.stall_seconds)
+        self.heartbeat = Heartbeat(handle.storage, name, options.beat_seconds, marks, say)
         self.crashes = CrashFile(crash_file(handle.run_dir, name))
-        self.supervisor = Supervisor()
+        self.activity = Activity(telemetry, self.heartbeat, marks, self.crashes, str(device))
+        alive = self.activity.alive
+        self.pause = PauseWatch(handle.storage, handle.study_id)
+        self.records = Records(handle, experiment, self.heartbeat.lost.add, say)
         self.reporter = TrialReporter(
-            handle, experiment, self.records, telemetry, self.phases, self._alive
+            handle, experiment, self.records, telemetry, self.phases, alive
         )
         patience = handle.storage.patience
-        patience.limit, patience.say = options.patience_seconds, telemetry.say
+        patience.limit, patience.say = options.patience_seconds, say
         patience.stopping = self._stop_retrying
-        self.memory = MemoryLimit(options.max_memory, telemetry.resident_bytes, telemetry.say)
-        self.chunks = make_chunks(experiment, telemetry.say, self._alive)
-        device = experiment.device
+        self.memory = MemoryLimit(options.max_memory, telemetry.resident_bytes, say)
+        self.chunks = make_chunks(experiment, say, alive)
         self.share = DeviceShare(device_key(device), lambda share: limit_memory(device, share))
-        self.best = telemetry.best
-        # Of the batch in training:
         self._last_check = 0.0  # when `_stop_or_lost` was last called
-        self._steps_done = self._steps_wanted = 0  # in the current rung
 
     def run(self) -> Outcome:
         """Train batches until the study is complete, a signal arrives, or memory is exceeded."""
@@ -143,7 +138,7 @@ class Worker:
             closing(self.records),
             self.crashes,
         ):
-            self.supervisor.ready(f"working on study {self.handle.name}")
+            self.activity.supervisor.ready(f"working on study {self.handle.name}")
             self.records.finish_interrupted()
             while not self.stop():
                 if self.memory.passed:
@@ -195,18 +190,17 @@ class Worker:
 
     def _refresh(self) -> None:
         """Update the counts and the best trial that are shown."""
-        telemetry, trials = self.telemetry, self.handle.trials()
-        telemetry.counts = count_states(trials)
-        complete = [t for t in trials if t.state == TrialState.COMPLETE and t.value is not None]
-        if complete:
-            best = max(complete, key=lambda t: (t.value, -t.number))
-            telemetry.best = (float(best.value or 0.0), best.number)
+        # One read of the trials for both.
+        with self.handle.cached.read_once(self.handle.study_id):
+            self.telemetry.counts, best = self.handle.counts(), best_trial(self.handle)
+        if best is not None:
+            self.telemetry.best = (float(best.value or 0.0), best.number)
 
     # -- training a batch
 
     def _train_batch(self, plans: list[Plan]) -> None:
         """Train trials of one shape until each is complete, pruned, failed or requeued."""
-        self._describe(plans, 0)
+        self._show_training(plans, "preparing", rung=0)
         try:
             trainer, trainings = self._begin(plans)
         except BaseException:  # for example, the GPU is lost: another worker can train the trials
@@ -247,7 +241,7 @@ class Worker:
         trainer = Trainer(
             self.experiment,
             stop=self._stop_or_lost,
-            progress=self._progress,
+            progress=self.activity.stepped,
             say=self.telemetry.say,
             slots=slots,
             ran_out=lambda left: self.chunks.ran_out(shape, left),
@@ -269,7 +263,7 @@ class Worker:
         self._begin_rung(trainings)
         try:
             with self.phases("training"):
-                trainer.advance(trainings, lambda training: training.rung + 1)
+                trainer.advance(trainings)
             trainings = self.reporter.fail_diverged(trainings)
             with self.phases("evaluation"):
                 evaluations = trainer.evaluate(trainings)
@@ -285,13 +279,20 @@ class Worker:
 
     def _begin_rung(self, trainings: list[Training]) -> None:
         self.records.pace.begun()
-        self._describe([t.plan for t in trainings], min(t.rung for t in trainings) + 1)
-        self._steps_done = 0
-        self._steps_wanted = sum(
-            (self.spec.rung_end(t.rung + 1) - m.rollouts) * self.spec.transitions
-            for t in trainings
-            for m in t.members
+        rung = min(t.rung for t in trainings) + 1
+        rollouts = sum(
+            self.spec.rung_end(t.rung + 1) - m.rollouts for t in trainings for m in t.members
         )
+        self._show_training(
+            [t.plan for t in trainings],
+            f"rung {rung} of {self.spec.rungs}",
+            rung,
+            rollouts * self.spec.transitions,
+        )
+
+    def _show_training(self, plans: list[Plan], doing: str, rung: int, steps: int = 0) -> None:
+        info = {"rung": rung, "device_workers": self.share.workers, "num_envs": self.spec.num_envs}
+        self.activity.training([plan.number for plan in plans], doing, steps, info)
 
     def _finish_rung(
         self, trainer: Trainer, trainings: list[Training], evaluations: list[Evaluation | None]
@@ -361,7 +362,7 @@ class Worker:
             return
         if self.heartbeat.state != "waiting":
             self.telemetry.say("waiting for trials of other workers")
-            self._show_idle("waiting", "waiting for other workers")
+            self.activity.idle("waiting", "waiting for other workers")
         until = time.monotonic() + WAIT_SECONDS
         while time.monotonic() < until and not self._stop_or_pause():
             self._sleep()
@@ -373,7 +374,7 @@ class Worker:
             torch.cuda.empty_cache()
         name = self.handle.name
         self.telemetry.say(f"study {name} is paused; this worker waits for: sweepd resume {name}")
-        self._show_idle("paused", "paused")
+        self.activity.idle("paused", "paused")
         while self.pause.paused and not self.stop():
             self._sleep()
         if not self.stop():
@@ -381,7 +382,7 @@ class Worker:
 
     def _sleep(self) -> None:
         self._raise_if_gone()
-        self._alive()
+        self.activity.alive()
         time.sleep(0.1)
 
     # -- questions of other threads and of the trainer
@@ -391,7 +392,7 @@ class Worker:
 
     def _stop_or_lost(self) -> bool:
         """Return whether to interrupt training; called after every rollout and evaluation step."""
-        self._alive()
+        self.activity.alive()
         before, self._last_check = self._last_check, time.monotonic()
         if self._last_check - before > self.options.grace_seconds / 2:
             # The process may have been suspended: find out whether the trials are still its own.
@@ -400,60 +401,10 @@ class Worker:
 
     def _stop_retrying(self) -> bool:
         """Return whether to stop retrying an access to the database."""
-        self._alive()
+        self.activity.alive()
         self._raise_if_gone()
         return self.stop()
 
     def _raise_if_gone(self) -> None:
         if self.heartbeat.gone is not None:
             raise self.heartbeat.gone
-
-    # -- showing progress
-
-    def _alive(self) -> None:
-        """Report progress to systemd's watchdog and to the thread of the heartbeats."""
-        self.progress.mark()
-        self.supervisor.alive(self.telemetry.line)
-
-    def _progress(self, steps: int) -> None:
-        """Count the environment steps of a rollout."""
-        self.telemetry.steps(steps)
-        self._steps_done += steps
-        self.telemetry.share_of_batch = self._steps_done / max(self._steps_wanted, 1)
-        self.heartbeat.info = {**self.heartbeat.info, **self._figures()}
-
-    def _describe(self, plans: list[Plan], rung: int) -> None:
-        """Publish what is in training: on screen, in heartbeats, and in case of a crash.
-
-        Args:
-            plans: the trials.
-            rung: the rung in training; 0 while the programs are created.
-        """
-        self._alive()
-        numbers = [plan.number for plan in plans]
-        self.crashes.training(numbers)
-        doing = f"rung {rung} of {self.spec.rungs}" if rung else "preparing"
-        self.telemetry.activity = f"trials {', '.join(map(str, numbers))}, {doing}"
-        self.telemetry.share_of_batch = 0.0
-        self.heartbeat.info = {
-            "trials": numbers,
-            "rung": rung,
-            "device": str(self.experiment.device),
-            "device_workers": self.share.workers,
-            "num_envs": self.spec.num_envs,
-            **self._figures(),
-        }
-        self.heartbeat.try_beat()
-
-    def _show_idle(self, state: str, activity: str) -> None:
-        self.heartbeat.state, self.telemetry.activity = state, activity
-        self.telemetry.share_of_batch = 0.0
-        self.heartbeat.info = {
-            "trials": [],
-            "device": str(self.experiment.device),
-            **self._figures(),
-        }
-        self.heartbeat.try_beat()
-
-    def _figures(self) -> dict[str, Any]:
-        return {**self.telemetry.figures(), "storage_retries": self.handle.storage.patience.retries}

@@ -38,8 +38,9 @@ from optimize.experiments.crypto import CryptoExperiment
 from optimize.study.database.opening import open_storage
 from optimize.study.database.tables import attempts
 from optimize.study.study import Plan, StudyHandle
+from optimize.worker.activity import Activity
 from optimize.worker.batch import Trainer
-from optimize.worker.worker import Worker, WorkerOptions
+from optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import SPACE, TRAIN, run_command
 
 BEAT, GRACE = 0.2, 1.5
@@ -302,25 +303,25 @@ def _worker(words: list[str], folder: Path, trail: Path, way: str, seed: int) ->
 def _leave_a_trail(path: Path) -> None:
     """After every rollout, append (nanoseconds, trial id, token) of every trial that is held."""
     file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-    progress = Worker._progress
+    stepped = Activity.stepped
     before = time.monotonic()
 
-    def noted(own: Worker, steps: int) -> None:
+    def noted(own: Activity, steps: int) -> None:
         nonlocal before
         asleep, before = time.monotonic() - before > GRACE, time.monotonic()
         if asleep:  # the rollout was trained before the suspension: only later ones count
-            progress(own, steps)
+            stepped(own, steps)
             return
         lost = own.heartbeat.lost
         lines = [
             f"{time.monotonic_ns()} {trial} {token}\n"
-            for trial, token in own.handle.storage.held().items()
+            for trial, token in own.heartbeat.storage.held().items()
             if trial not in lost
         ]
         os.write(file, "".join(lines).encode())
-        progress(own, steps)
+        stepped(own, steps)
 
-    Worker._progress = noted  # type: ignore[method-assign]
+    Activity.stepped = noted  # type: ignore[method-assign]
 
 
 def _sabotage(way: str, rng: random.Random) -> None:
@@ -355,7 +356,7 @@ def _sabotage(way: str, rng: random.Random) -> None:
     elif way == "committed":
         sa.event.listen(sa.orm.Session, "after_commit", strike)
     elif way == "suspend":
-        Worker._progress = before(Worker._progress)  # type: ignore[method-assign]
+        Activity.stepped = before(Activity.stepped)  # type: ignore[method-assign]
 
 
 # -- the audit
@@ -439,7 +440,7 @@ def _changed_numbers(
         )
         alone: dict[int, float] = {}
         for rung in range(1, len(trial.intermediate_values) + 1):
-            trainer.advance([training], lambda t: t.rung + 1)
+            trainer.advance([training])
             (evaluation,) = trainer.evaluate([training])
             assert evaluation is not None
             training.rung = rung

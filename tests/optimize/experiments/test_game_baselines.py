@@ -20,6 +20,7 @@ from optimize.study.space.subject import Subject
 from optimize.study.study import Plan
 from optimize.worker.batch import Trainer
 from tests.optimize.experiments.test_game_study import make_experiment, plan
+from tests.optimize.worker.test_batch import advance_to
 
 GAME = {"env": {"scenario": "v2_minimal", "max_nights": 12}}
 
@@ -66,7 +67,7 @@ def test_trials_of_heuristics_cost_their_evaluation_and_keep_their_numbers(tmp_p
         for n, work in enumerate((0.9, 0.1, 0.5))
     ]
     trainings = [trainer.start(one) for one in plans]
-    trainer.advance(trainings, lambda _: 1)
+    advance_to(trainer, trainings, 1)
     scores = [e.scores for e in trainer.evaluate(trainings) if isinstance(e, GameEvaluation)]
     assert len(set(scores)) == 3
     assert sum(scores[0]) > sum(scores[1])

@@ -33,6 +33,7 @@ from optimize.worker.freeze import choose_slots, open_study
 from tests.optimize.checkpointing import EveryRollout, kept_in
 from tests.optimize.conftest import Running
 from tests.optimize.study_files import open_handle
+from tests.optimize.worker.test_batch import advance_to
 
 SHAPE = {"net_width": 8, "net_depth": 1, "minibatch": 32, "epochs": 2}
 TRADING = re.compile(
@@ -84,7 +85,7 @@ def plan(number: int, **env: Any) -> Plan:
 def to_the_end(trainer: Trainer, trainings: list[Training]) -> dict[int, Any]:
     """Train all rungs; what each trial came to, as bytes."""
     for rung in range(1, trainer.spec.rungs + 1):
-        trainer.advance(trainings, lambda _, r=rung: r)  # type: ignore[misc]  # mypy infers no type for r
+        advance_to(trainer, trainings, rung)
     numbers = {}
     for training, evaluation in zip(trainings, trainer.evaluate(trainings), strict=True):
         assert isinstance(evaluation, GameEvaluation)
@@ -114,7 +115,7 @@ def test_a_trial_is_the_same_alone_in_company_and_after_a_stop(game: str) -> Non
     stopping = Trainer(experiment, stop=lambda: next(asked, False))
     torn = stopping.start(plan(2))
     with pytest.raises(Interrupted):
-        stopping.advance([torn], lambda _: 1)
+        advance_to(stopping, [torn], 1)
     assert 0 < torn.members[0].rollouts < experiment.spec.rollouts
     going_on = Trainer(experiment)
     resumed = going_on.start(plan(2))
@@ -132,7 +133,7 @@ def test_members_that_remember_are_judged_by_whole_episodes(tmp_path: Path) -> N
         to_the_end(trainer, [trainer.start(remembering)]) == first
     )  # nothing of the first episodes is left
     training = trainer.start(remembering)
-    trainer.advance([training], lambda _: 1)
+    advance_to(trainer, [training], 1)
     evaluation = trainer.evaluate([training])[0]
     assert isinstance(evaluation, GameEvaluation)
     experiment.write(tmp_path, trainer.actors(training), evaluation)
@@ -183,7 +184,7 @@ def test_other_algorithms_are_searched_in_the_same_way(
     for torn in (kept[0], kept[-1]):
         assert to_the_end(resumed, [torn])[1] == in_company[1]
     training = trainer.start(trials[0])
-    trainer.advance([training], lambda _: 1)
+    advance_to(trainer, [training], 1)
     evaluation = trainer.evaluate([training])[0]
     assert isinstance(evaluation, GameEvaluation)
     experiment.write(tmp_path, trainer.actors(training), evaluation)
@@ -267,7 +268,7 @@ def test_the_objective_is_the_interquartile_mean_over_seeds_of_the_mean_return()
     experiment = make_experiment()
     trainer = Trainer(experiment)
     training = trainer.start(plan(0))
-    trainer.advance([training], lambda _: 1)
+    advance_to(trainer, [training], 1)
     evaluation = trainer.evaluate([training])[0]
     assert isinstance(evaluation, GameEvaluation)
     assert evaluation.episodes.returns.shape == (2, 4)

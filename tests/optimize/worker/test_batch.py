@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,10 +67,17 @@ def plan(number: int, **env: Any) -> Plan:
     return Plan(number, number, {"number": number}, settings, 1000 + number)
 
 
+def advance_to(trainer: Trainer, trainings: Sequence[Training], rung: int) -> None:
+    """Train trials to the end of this rung."""
+    for training in trainings:
+        training.rung = rung - 1
+    trainer.advance(trainings)
+
+
 def to_the_end(trainer: Trainer, trainings: list[Training]) -> dict[int, Any]:
-    """Train all rungs; what each trial came to, as plain numbers and bytes."""
+    """Train all rungs; return each trial's results as plain numbers and bytes."""
     for rung in range(1, trainer.spec.rungs + 1):
-        trainer.advance(trainings, lambda _, r=rung: r)  # type: ignore[misc]  # mypy infers no type for r
+        advance_to(trainer, trainings, rung)
     evaluations = trainer.evaluate(trainings)
     return {
         t.plan.number: (
@@ -95,9 +102,9 @@ def test_a_trial_is_the_same_alone_in_company_and_when_others_leave(
     assert to_the_end(alone, [alone.start(plan(1))])[1] == in_company[1]
     leaving = Trainer(experiment)
     three = [leaving.start(plan(n)) for n in range(3)]
-    leaving.advance(three, lambda _: 1)
+    advance_to(leaving, three, 1)
     rest = [three[2], three[1]]  # trial 0 was pruned, the others change places
-    leaving.advance(rest, lambda _: 2)
+    advance_to(leaving, rest, 2)
     last = leaving.evaluate(rest)[1]
     assert last is not None
     assert last.paths.returns.tobytes() == in_company[1][2]
@@ -117,20 +124,20 @@ def test_pruned_trials_leave_fewer_programs_to_train(
     trainer = Trainer(experiment)
     trials = [trainer.start(plan(n)) for n in range(3)]
     members = len(experiment.folds)
-    trainer.advance(trials, lambda _: 1)
+    advance_to(trainer, trials, 1)
     assert sum(groups) == 3 * members
     assert len(groups) == -(-3 * members // 4)
     groups.clear()
-    trainer.advance(trials[1:2], lambda _: 2)
+    advance_to(trainer, trials[1:2], 2)
     assert len(groups) == -(-members // 4)
 
 
 def test_trials_at_different_rungs_share_a_batch(experiment: CryptoExperiment) -> None:
     trainer = Trainer(experiment)
     ahead, behind = trainer.start(plan(0)), trainer.start(plan(1))
-    trainer.advance([ahead], lambda _: 1)
+    advance_to(trainer, [ahead], 1)
     ahead.rung = 1
-    trainer.advance([ahead, behind], lambda t: t.rung + 1)
+    trainer.advance([ahead, behind])
     assert {m.rollouts for m in ahead.members} == {experiment.spec.rung_end(2)}
     assert {m.rollouts for m in behind.members} == {experiment.spec.rung_end(1)}
     reference = Trainer(experiment)
@@ -156,7 +163,7 @@ def test_a_stop_leaves_members_between_rollouts_and_going_on_changes_nothing(
     for rung in (1, 2):
         while True:
             try:
-                trainer.advance(trials, lambda _, r=rung: r)  # type: ignore[misc]  # mypy infers no type for r
+                advance_to(trainer, trials, rung)
                 break
             except Interrupted:
                 interrupted += 1
@@ -172,11 +179,11 @@ def test_a_stop_leaves_members_between_rollouts_and_going_on_changes_nothing(
 def test_divergence_is_the_fault_of_one_trial(experiment: CryptoExperiment) -> None:
     trainer = Trainer(experiment)
     trials = [trainer.start(plan(n)) for n in range(3)]
-    trainer.advance(trials, lambda _: 1)
+    advance_to(trainer, trials, 1)
     bad = trials[1].members[1].learner
     assert bad is not None
     bad["weights"].fill_(float("nan"))
-    trainer.advance(trials, lambda _: 2)
+    advance_to(trainer, trials, 2)
     assert [bool(t.fault) for t in trials] == [False, True, False]
     assert "diverged: fold 1" in trials[1].fault
     healthy = trainer.evaluate([trials[0], trials[2]])
@@ -229,7 +236,7 @@ def test_out_of_memory_with_a_single_member_ends_the_run_and_not_the_trial(
     trainer = Trainer(experiment)
     trial = trainer.start(plan(0))
     with pytest.raises(RunError, match="out of memory"):
-        trainer.advance([trial], lambda _: 1)
+        advance_to(trainer, [trial], 1)
     assert trial.fault == ""
 
 
@@ -261,7 +268,7 @@ def test_every_parameter_reaches_environment_and_learner(experiment: CryptoExper
 def test_curves_are_recorded_once_per_rollout(experiment: CryptoExperiment) -> None:
     trainer = Trainer(experiment)
     trial = trainer.start(plan(0))
-    trainer.advance([trial], lambda _: 1)
+    advance_to(trainer, [trial], 1)
     taken = trial.take_curves(experiment.algorithm.curves)
     assert [rollout for rollout, _ in taken] == [1, 2]
     assert all(np.isfinite(list(values.values())).all() for _, values in taken)

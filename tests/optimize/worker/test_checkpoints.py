@@ -21,7 +21,7 @@ from optimize.worker.pace import EVERY, FIRST, SHARE, CheckpointPace
 from tests.optimize.checkpointing import EveryRollout, kept_in
 from tests.optimize.conftest import Sweepd
 from tests.optimize.study_files import numbers, open_handle, wait_for
-from tests.optimize.worker.test_batch import make_spec, plan, to_the_end
+from tests.optimize.worker.test_batch import advance_to, make_spec, plan, to_the_end
 
 
 def test_a_young_process_writes_early_and_slow_writing_makes_checkpoints_rare() -> None:
@@ -62,7 +62,7 @@ def test_resuming_from_any_checkpoint_changes_no_number(bars: Bars, tmp_path: Pa
     reference = Trainer(experiment)
     whole = to_the_end(reference, [reference.start(plan(n)) for n in range(3)])
     curves = [reference.start(plan(n)) for n in range(3)]
-    reference.advance(curves, lambda _: 2)
+    advance_to(reference, curves, 2)
     kept: list[Training] = []
     keeping = Trainer(experiment, keep=kept_in(tmp_path, kept), pace=EveryRollout())
     assert to_the_end(keeping, [keeping.start(plan(n)) for n in range(3)]) == whole
@@ -91,11 +91,11 @@ def test_a_checkpoint_is_taken_before_the_evaluation_unless_the_trial_diverged(b
 
     trainer = Trainer(experiment, keep=keep, pace=EveryRollout())
     trainings = [trainer.start(plan(0)), trainer.start(plan(1))]
-    trainer.advance(trainings, lambda _: 1)
+    advance_to(trainer, trainings, 1)
     for member in trainings[1].members:
         assert member.learner is not None
         member.learner["weights"].fill_(math.nan)
-    trainer.advance(trainings, lambda _: 2)
+    advance_to(trainer, trainings, 2)
     everything = experiment.members * experiment.spec.rung_end(2)
     assert [bool(training.fault) for training in trainings] == [False, True]
     assert (0, everything) in kept
@@ -116,9 +116,9 @@ def test_a_program_that_is_not_full_waits_for_members_that_are_ahead(
     monkeypatch.setattr(Trainer, "_train", count)
     trainer = Trainer(experiment)
     ahead, behind = trainer.start(plan(0)), trainer.start(plan(1))
-    trainer.advance([ahead], lambda _: 1)
+    advance_to(trainer, [ahead], 1)
     groups.clear()
-    trainer.advance([ahead, behind], lambda _: 2)
+    advance_to(trainer, [ahead, behind], 2)
     members, (first, both) = (
         len(experiment.folds),
         (experiment.spec.rung_end(rung) for rung in (1, 2)),

@@ -35,8 +35,8 @@ from optimize.study.recovery.registration import list_workers, register_worker
 from optimize.study.recovery.stale_trials import recover_stale
 from optimize.study.recovery.stall import FACTOR, Progress
 from optimize.study.study import StudyHandle
+from optimize.worker.activity import Activity
 from optimize.worker.batch import Trainer
-from optimize.worker.worker import Worker as TrainingWorker
 from optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import Sweepd
 from tests.optimize.study_files import count, numbers, open_handle, wait_for
@@ -66,10 +66,10 @@ def test_a_worker_that_slept_too_long_drops_its_copy_and_takes_another(
         "WorkerOptions",
         functools.partial(WorkerOptions, beat_seconds=0.2, grace_seconds=1.5),
     )
-    progress = TrainingWorker._progress
+    stepped = Activity.stepped
 
-    def sleep_once(own: TrainingWorker, steps: int) -> None:
-        progress(own, steps)
+    def sleep_once(own: Activity, steps: int) -> None:
+        stepped(own, steps)
         if not (
             market / "asleep"
         ).exists():  # just after a beat, so that no thread sleeps with the database locked
@@ -78,7 +78,7 @@ def test_a_worker_that_slept_too_long_drops_its_copy_and_takes_another(
             (market / "asleep").touch()
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    monkeypatch.setattr(TrainingWorker, "_progress", sleep_once)
+    monkeypatch.setattr(Activity, "stepped", sleep_once)
     sleeper = sweepd("train", *study, "--alongside")
     wait_for((market / "asleep").exists)
     other = sweepd("train", *study, "--alongside")
@@ -111,15 +111,15 @@ def test_a_main_thread_that_hangs_loses_its_trials_and_drops_them_when_it_wakes(
     )
     sweepd("train", *study, "--runs-dir", "alone/runs").finish()
     options = functools.partial(WorkerOptions, beat_seconds=0.2, grace_seconds=1.5)
-    progress = TrainingWorker._progress
+    stepped = Activity.stepped
 
-    def hang_once(own: TrainingWorker, steps: int) -> None:
-        progress(own, steps)
+    def hang_once(own: Activity, steps: int) -> None:
+        stepped(own, steps)
         if not (market / "hangs").exists():
             (market / "hangs").touch()
             wait_for((market / "wake").exists)
 
-    monkeypatch.setattr(TrainingWorker, "_progress", hang_once)
+    monkeypatch.setattr(Activity, "stepped", hang_once)
     with monkeypatch.context() as patch:
         patch.setattr(train_command, "WorkerOptions", functools.partial(options, stall_seconds=0.5))
         hanging = sweepd("train", *study, "--alongside")
@@ -164,10 +164,10 @@ def test_a_trial_that_kills_its_process_every_time_is_quarantined_and_the_study_
 ) -> None:
     advance = Trainer.advance
 
-    def deadly(self: Trainer, trainings: Any, until: Any) -> None:
+    def deadly(self: Trainer, trainings: Any) -> None:
         if any(training.plan.number == 1 for training in trainings) and os.getpid() != HERE:
             os.kill(os.getpid(), signal.SIGSEGV)
-        advance(self, trainings, until)
+        advance(self, trainings)
 
     monkeypatch.setattr(Trainer, "advance", deadly)
     study = ("--n-trials", 3, "--pruner", "none", "--sampler", "random")
@@ -205,9 +205,9 @@ def test_kills_from_outside_never_fail_a_trial(
 ) -> None:
     advance = Trainer.advance
 
-    def evicted(self: Trainer, trainings: Any, until: Any) -> None:
+    def evicted(self: Trainer, trainings: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
-        advance(self, trainings, until)
+        advance(self, trainings)
 
     study = ("--n-trials", 2, "--pruner", "none", "--sampler", "random")
     with monkeypatch.context() as patch:

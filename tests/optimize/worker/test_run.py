@@ -149,8 +149,8 @@ def test_a_config_with_a_mistake_is_refused(
 def test_divergence_is_a_fault_of_the_run(bars: Bars, monkeypatch: pytest.MonkeyPatch) -> None:
     advance = Trainer.advance
 
-    def broken(self: Trainer, trainings: Any, rung: Any) -> None:
-        advance(self, trainings, rung)
+    def broken(self: Trainer, trainings: Any) -> None:
+        advance(self, trainings)
         trainings[0].fault = "diverged: says the test"
 
     monkeypatch.setattr(Trainer, "advance", broken)
