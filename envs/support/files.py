@@ -1,11 +1,15 @@
-"""Atomic file writes."""
+"""Atomic file writes, and TOML files of users."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from envs.support.errors import InputError
 
 
 def write_atomic(path: Path, content: bytes | str | Callable[[Path], None]) -> None:
@@ -43,3 +47,22 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def read_toml(path: Path, source: str, expected: str) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Args:
+        path: the file.
+        source: what names the file in messages, such as "--config FILE".
+        expected: what the user should name instead if it cannot be read.
+
+    Raises:
+        InputError: the file cannot be read or is not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{source}: cannot be read ({error.strerror}); name {expected}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{source}: not valid TOML ({error})") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +11,7 @@ import typer
 
 from envs.support.database_url import STORAGE_VARIABLE, warn_of_password
 from envs.support.errors import InputError
+from envs.support.files import read_toml
 
 STUDY = "Study"
 ENVIRONMENT = "Environment and algorithm"
@@ -317,14 +317,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
     Raises:
         InputError: the file cannot be read or is not TOML.
     """
-    try:
-        entries = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(
-            f"--config {path}: cannot be read ({error.strerror}); name a TOML file of flags"
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"--config {path}: not valid TOML ({error})") from None
+    entries = read_toml(path, f"--config {path}", "a TOML file of flags")
     return {key.replace("-", "_"): value for key, value in entries.items()}
 
 

@@ -80,4 +80,7 @@ class Activity:
         self.heartbeat.try_beat()
 
     def _figures(self) -> dict[str, Any]:
-        return {**self.telemetry.figures(), "storage_retries": self.heartbeat.storage.patience.retries}
+        return {
+            **self.telemetry.figures(),
+            "storage_retries": self.heartbeat.storage.patience.retries,
+        }

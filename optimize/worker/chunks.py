@@ -15,7 +15,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -27,7 +26,7 @@ from envs.support.measurement_cache import MeasurementCache, cache_dir
 from envs.support.study_record import code_version
 
 GAIN = 1.1  # fewer members at once must be faster by this factor to be worth it
-SHORTAGE_LASTS = 86_400.0
+SHORTAGE_LASTS = 86_400.0  # seconds
 MEASURED, SHORTAGE = "measured", "out of memory"
 
 
@@ -48,7 +47,7 @@ def machine_key(device: torch.device) -> str:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A cached choice.
+    """A choice, as it is cached.
 
     Attributes:
         size: members computed at once.
@@ -62,29 +61,16 @@ class Chunk:
     at: float
     speeds: dict[str, float]
 
-
-class ChunkFile:
-    """The file of cached choices."""
-
-    def __init__(self, path: Path | None = None) -> None:
-        self._file = MeasurementCache(path or cache_dir() / "chunks.json")
-        self.path = self._file.path
-
-    def get(self, machine: str, shape: str) -> Chunk | None:
-        """Return the cached choice, or None if there is none or it has expired."""
-        entry = self._file.get(machine, shape)
+    @classmethod
+    def read(cls, entry: Mapping[str, Any]) -> Chunk | None:
+        """Return an entry of the cache; None if it is empty, invalid or has expired."""
         try:
-            chunk = Chunk(
-                int(entry["size"]), str(entry["why"]), float(entry["at"]), dict(entry["speeds"])
-            )
+            size, why = int(entry["size"]), str(entry["why"])
+            chunk = cls(size, why, float(entry["at"]), dict(entry["speeds"]))
         except (TypeError, KeyError, ValueError):
             return None
         stale = chunk.why == SHORTAGE and time.time() - chunk.at > SHORTAGE_LASTS
         return None if stale or chunk.size < 1 else chunk
-
-    def put(self, machine: str, shape: str, chunk: Chunk) -> None:
-        """Cache a choice."""
-        self._file.put(machine, shape, vars(chunk))
 
 
 class Chunks:
@@ -97,7 +83,7 @@ class Chunks:
         slots: the study's G, the largest chunk.
         device: where programs run.
         say: prints one line.
-        file: cached choices.
+        file: the cache of choices.
         unit: chunks are multiples of it, and have at least `FEWEST_SLOTS` members.
     """
 
@@ -108,12 +94,12 @@ class Chunks:
         slots: int,
         device: torch.device,
         say: Callable[[str], None],
-        file: ChunkFile | None = None,
+        file: MeasurementCache | None = None,
         unit: int = 1,
     ) -> None:
         self._unit, self._fewest = unit, min(max(FEWEST_SLOTS, unit), slots)
         self._measure, self._fixed, self._slots, self._say = measure, fixed, slots, say
-        self._file = file or ChunkFile()
+        self._file = file or MeasurementCache(cache_dir() / "chunks.json")
         self._machine = self._whole = machine_key(device)
         self._chosen: dict[str, int] = {}
 
@@ -121,7 +107,7 @@ class Chunks:
         """Return the chunk for these shape parameters, from the cache or measured now."""
         key = self._key(shape)
         if key not in self._chosen:
-            known = self._file.get(self._machine, key)
+            known = Chunk.read(self._file.get(self._machine, key))
             self._chosen[key] = (
                 max(min(known.size, self._slots), self._fewest)
                 if known
@@ -140,7 +126,10 @@ class Chunks:
         """Cache that memory ran out, and that `size` members are used from now on."""
         key = self._key(shape)
         self._chosen[key] = size
-        self._file.put(self._machine, key, Chunk(size, SHORTAGE, time.time(), {}))
+        self._put(key, Chunk(size, SHORTAGE, time.time(), {}))
+
+    def _put(self, key: str, chunk: Chunk) -> None:
+        self._file.put(self._machine, key, vars(chunk))
 
     def _key(self, shape: Mapping[str, int]) -> str:
         parts = {**self._fixed, **shape, "slots": self._slots}
@@ -164,11 +153,8 @@ class Chunks:
             size = max(self._fewest, half) if size > self._fewest else 0
         if not chosen:
             return self._fewest  # training will report the error
-        self._file.put(
-            self._machine,
-            key,
-            Chunk(chosen, MEASURED, time.time(), {str(s): v for s, v in speeds.items()}),
-        )
+        named = {str(s): v for s, v in speeds.items()}
+        self._put(key, Chunk(chosen, MEASURED, time.time(), named))
         if chosen < self._slots:
             said = ", ".join(f"{s}: {v:,.0f} steps/s" for s, v in speeds.items())
             self._say(

@@ -31,6 +31,7 @@ MEANS = {
     "evaluation": "evaluation at every rung",
     "host": "study database, files, bookkeeping",
 }
+MORE_ROWS = "use more --n-envs or --slots: a step of many rows takes hardly longer than one of few"
 # (phase, share of time from which the advice applies, advice), in order of priority.
 ADVICE = (
     (
@@ -38,16 +39,8 @@ ADVICE = (
         0.20,
         "use fewer --rungs, a larger --budget, or more --trials-per-batch, which share evaluations",
     ),
-    (
-        "env",
-        0.35,
-        "use more --n-envs or --slots: a step of many rows takes hardly longer than one of few",
-    ),
-    (
-        "policy",
-        0.35,
-        "use more --n-envs or --slots: a step of many rows takes hardly longer than one of few",
-    ),
+    ("env", 0.35, MORE_ROWS),
+    ("policy", 0.35, MORE_ROWS),
     ("transfer", 0.10, "use fewer --rungs, or at least as many --slots as a trial has folds"),
     ("host", 0.05, "use fewer --rungs, a larger --budget, or a faster disk for the database"),
     ("update", 0.50, "if acceptable, search larger minibatches, fewer epochs or smaller networks"),
@@ -107,15 +100,15 @@ def profile(experiment: Experiment, seconds: float = 5.0) -> Profile:
     phases = Phases()
     trainer = Trainer(experiment)
     trainings = [trainer.start(plan) for plan in plans]
-    env, ppo = trainer.program(trainings[0])
+    env, learner = trainer.program(trainings[0])
     sync = functools.partial(synchronise, experiment.device)
     for owner, method, phase in (
         (env, "step", "env"),
-        (getattr(ppo, "rollout", None), "collect", "policy"),
-        (ppo, "train", "update"),
-        (ppo, "get_member", "transfer"),
-        (ppo, "set_member", "transfer"),
-        (ppo, "add_member", "transfer"),
+        (getattr(learner, "rollout", None), "collect", "policy"),
+        (learner, "train", "update"),
+        (learner, "get_member", "transfer"),
+        (learner, "set_member", "transfer"),
+        (learner, "add_member", "transfer"),
         (env, "get_member", "transfer"),
         (env, "set_member", "transfer"),
         (env, "reset_member", "transfer"),
@@ -133,20 +126,19 @@ def profile(experiment: Experiment, seconds: float = 5.0) -> Profile:
     ):
         with phases("host"):
             rollouts = _advance(trainer, trainings, done + rollouts + 1) - done
-    transfers = rollouts  # every `_advance` moved all members in and out once
     measured = dict(phases.seconds)
-    phases.seconds.clear()
+    phases.seconds.clear()  # an evaluation also loads members and chooses actions
     with phases("evaluation"):
         trainer.evaluate(trainings)
     evaluation = sum(phases.seconds.values())
-    host = _bookkeeping(experiment, trainings)
     whole = {
         name: measured.get(name, 0.0) * spec.rollouts / rollouts
         for name in ("env", "policy", "update", "host")
     }
-    whole["transfer"] = measured.get("transfer", 0.0) * spec.rungs / transfers
+    # Every rollout above moved all members in and out once. A worker moves them once per rung.
+    whole["transfer"] = measured.get("transfer", 0.0) * spec.rungs / rollouts
     whole["evaluation"] = evaluation * spec.rungs
-    whole["host"] += host
+    whole["host"] += _bookkeeping(experiment, trainings)
     steps = len(plans) * experiment.members * spec.rollouts * spec.transitions
     return Profile(whole, steps, len(plans))
 
@@ -182,25 +174,24 @@ def _bookkeeping(experiment: Experiment, trainings: list[Training]) -> float:
         storage = open_storage(storage_url(None, Path(folder)))
         create_study(storage, "profile", spec, Path(folder), {})
         handle = StudyHandle(storage, "profile")
-        began = time.perf_counter()
-        plans = handle.ask_batch(len(trainings), "profile", len(trainings))
-        asking = time.perf_counter() - began
-        began = time.perf_counter()
-        for plan in plans:
-            handle.storage.set_trial_user_attrs(plan.trial_id, _attributes(plan, spec))
-            handle.report(plan, 1, 0.0)
-        handle.judge(plans)
-        for training in trainings:
-            write_checkpoint(Path(folder) / "checkpoint", Checkpoint(training.members))
-        at_a_rung = time.perf_counter() - began
+        phases = Phases()
+        with phases("asking"):
+            plans = handle.ask_batch(len(trainings), "profile", len(trainings))
+        with phases("rung"):
+            for plan in plans:
+                handle.storage.set_trial_user_attrs(plan.trial_id, _attributes(plan, spec))
+                handle.report(plan, 1, 0.0)
+            handle.judge(plans)
+            for training in trainings:
+                write_checkpoint(Path(folder) / "checkpoint", Checkpoint(training.members))
         storage.engine.dispose()
-    return asking + at_a_rung * spec.rungs
+    return phases.seconds["asking"] + phases.seconds["rung"] * spec.rungs
 
 
 def _attributes(plan: Plan, spec: StudySpec) -> Mapping[str, Any]:
     """Return about as many attributes as a worker writes."""
-    params = plan.params
+    given = plan.params
     record = TrialRecord(
-        env_params=params, learner_params=params, metrics=params, shape=params, reason=""
+        env_params=given, learner_params=given, metrics=given, shape=given, reason=""
     )
     return record.to_attributes(spec)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from envs.crypto.params import EnvParams
 from envs.crypto.scoring.metrics import OBJECTIVES
 from envs.crypto.splits import CrossValidation
 from envs.support.errors import InputError, RunError
-from envs.support.files import write_atomic
+from envs.support.files import read_toml, write_atomic
 from envs.support.study_record import CryptoSpec, objective_name
 from optimize.experiments.artifacts import draw_equity, write_trial
 from optimize.experiments.crypto import CryptoEvaluation, CryptoExperiment
@@ -89,15 +88,8 @@ class RunResult:
 
 def read_config(path: Path) -> dict[str, Any]:
     """Read the TOML file of a run. Raises InputError if it cannot be read."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(
-            f"{path}: cannot be read ({error.strerror}); name a TOML file with [data], [train], "
-            "[shape], [ppo], [env]"
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not valid TOML ({error})") from None
+    tables = "a TOML file with [data], [train], [shape], [ppo], [env]"
+    return read_toml(path, str(path), tables)
 
 
 def run(

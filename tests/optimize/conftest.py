@@ -103,6 +103,8 @@ TRAIN = (
     "--study-name",
     "s",
 )
+# Flags with which a trial's parameters and end do not depend on the other trials.
+INDEPENDENT = ("--pruner", "none", "--sampler", "random")
 
 
 def search_app() -> typer.Typer:

@@ -25,6 +25,7 @@ from typing import Any
 
 from envs.crypto.data.timeframe import SECONDS
 from envs.support.errors import InputError
+from envs.support.files import read_toml
 from envs.support.study_record import StudySpec
 from optimize.study.space.dimension import Dimension
 from optimize.study.space.search_space import SearchSpace
@@ -55,15 +56,8 @@ def load_space(
             f"--search-space {name!r} is neither a preset ({presets}, narrow:STUDY[#TRIAL]) nor a "
             "TOML file"
         )
-    try:
-        described = tomllib.loads(Path(name).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(
-            f"--search-space {name}: cannot be read ({error.strerror}); name a preset ({presets}) "
-            "or a TOML file"
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"--search-space {name}: not valid TOML ({error})") from None
+    source, expected = f"--search-space {name}", f"a preset ({presets}) or a TOML file"
+    described = read_toml(Path(name), source, expected)
     return parse_space(described, subject, timeframe, name)
 
 

@@ -19,7 +19,7 @@ from optimize.worker import pace
 from optimize.worker.batch import Trainer, Training
 from optimize.worker.pace import EVERY, FIRST, SHARE, CheckpointPace
 from tests.optimize.checkpointing import EveryRollout, kept_in
-from tests.optimize.conftest import Sweepd
+from tests.optimize.conftest import INDEPENDENT, Sweepd
 from tests.optimize.study_files import numbers, open_handle, wait_for
 from tests.optimize.worker.test_batch import advance_to, make_spec, plan, to_the_end
 
@@ -133,18 +133,7 @@ def test_a_program_that_is_not_full_waits_for_members_that_are_ahead(
 def test_a_kill_inside_a_rung_costs_only_what_came_after_the_last_checkpoint(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = (
-        "--n-trials",
-        2,
-        "--budget",
-        4800,
-        "--rungs",
-        1,
-        "--pruner",
-        "none",
-        "--sampler",
-        "random",
-    )
+    study = ("--n-trials", 2, "--budget", 4800, "--rungs", 1, *INDEPENDENT)
     sweepd("train", *study, "--runs-dir", "alone/runs").finish()
     monkeypatch.setattr(pace, "FIRST", 0.05)
     monkeypatch.setattr(pace, "EVERY", 0.05)

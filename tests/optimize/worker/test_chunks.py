@@ -1,4 +1,4 @@
-"""Physical chunks: measured once per machine and shape, remembered, halved when memory runs out."""
+"""Chunks: measured once per machine and shape, cached, halved when memory runs out."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from optuna.trial import TrialState
 
 from agents.algorithms.ppo import PPO
 from envs.core.sizing import Measurement, out_of_memory
-from envs.support.measurement_cache import cache_dir
+from envs.support.measurement_cache import MeasurementCache, cache_dir
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.study import StudyHandle
 from optimize.worker import chunks as chunks_module
 from optimize.worker import measure
-from optimize.worker.chunks import MEASURED, SHORTAGE, Chunk, ChunkFile, Chunks, machine_key
-from tests.optimize.conftest import Sweepd
+from optimize.worker.chunks import MEASURED, SHORTAGE, Chunk, Chunks, machine_key
+from tests.optimize.conftest import INDEPENDENT, Sweepd
 
 SHAPE = {"net_width": 64, "net_depth": 2, "minibatch": 512, "epochs": 4}
 CPU = torch.device("cpu")
@@ -28,11 +28,11 @@ Speeds = dict[int, float]
 
 
 class Machine:
-    """Chunks of a machine with made-up speeds; a speed of 0 runs out of memory."""
+    """A machine with given speeds by number of slots; 0 means out of memory."""
 
     def __init__(self, folder: Path, speeds: Speeds) -> None:
         self.speeds, self.measured, self.said = speeds, list[int](), list[str]()
-        self.file = ChunkFile(folder / "chunks.json")
+        self.file = MeasurementCache(folder / "chunks.json")
 
     def chunks(self, slots: int = 8, **fixed: Any) -> Chunks:
         return Chunks(self._speed, {"obs": 5, **fixed}, slots, CPU, self.said.append, self.file)
@@ -64,7 +64,7 @@ def test_the_fastest_size_that_fits_is_chosen(
     assert bool(machine.said) == (chosen < 8 and any(speeds.values()))
 
 
-def test_what_was_measured_is_remembered_by_machine_and_shape(
+def test_measurements_are_cached_by_machine_and_shape(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = Machine(tmp_path, {8: 100.0, 4: 120.0, 2: 100.0})
@@ -85,9 +85,7 @@ def test_what_was_measured_is_remembered_by_machine_and_shape(
         assert machine.measured == [8, 4, 2]
 
 
-def test_a_shortage_is_remembered_for_a_day(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shortage_is_cached_for_a_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(tmp_path, {8: 100.0, 4: 90.0})
     chunks = machine.chunks()
     chunks.ran_out(SHAPE, 2)
@@ -103,17 +101,17 @@ def test_a_shortage_is_remembered_for_a_day(
     ["", "nothing", "[]", '{"format": 0, "machines": {}}', '{"format": 1, "machines": 3}'],
 )
 def test_a_damaged_file_counts_as_empty(tmp_path: Path, content: str) -> None:
-    file = ChunkFile(tmp_path / "chunks.json")
+    file = MeasurementCache(tmp_path / "chunks.json")
     file.path.write_text(content)
-    assert file.get("m", "s") is None
-    file.put("m", "s", Chunk(3, MEASURED, 0.0, {}))
-    assert file.get("m", "s") == Chunk(3, MEASURED, 0.0, {})
-    file.put("m", "t", Chunk(2, SHORTAGE, time.time(), {}))
-    assert file.get("m", "s") is not None
+    assert Chunk.read(file.get("m", "s")) is None
+    file.put("m", "s", vars(Chunk(3, MEASURED, 0.0, {})))
+    assert Chunk.read(file.get("m", "s")) == Chunk(3, MEASURED, 0.0, {})
+    file.put("m", "t", vars(Chunk(2, SHORTAGE, time.time(), {})))
+    assert Chunk.read(file.get("m", "s")) is not None
     broken = json.loads(file.path.read_text())
     broken["machines"]["m"]["s"] = {"size": "many"}
     file.path.write_text(json.dumps(broken))
-    assert file.get("m", "s") is None
+    assert Chunk.read(file.get("m", "s")) is None
 
 
 def test_a_file_that_cannot_be_written_is_not(tmp_path: Path) -> None:
@@ -122,7 +120,7 @@ def test_a_file_that_cannot_be_written_is_not(tmp_path: Path) -> None:
     assert machine.chunks().size(SHAPE) == 8
 
 
-def test_where_the_file_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SWEEPD_CACHE_DIR", str(tmp_path))
     assert cache_dir() == tmp_path
     monkeypatch.delenv("SWEEPD_CACHE_DIR")
@@ -132,7 +130,7 @@ def test_where_the_file_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert cache_dir() == Path.home() / ".cache" / "sweepd"
 
 
-def test_every_kind_of_shortage_is_recognised_and_nothing_else() -> None:
+def test_out_of_memory_errors_are_recognised() -> None:
     assert out_of_memory(MemoryError())
     assert out_of_memory(torch.OutOfMemoryError("x"))
     with pytest.raises(RuntimeError) as refused:
@@ -144,7 +142,7 @@ def test_every_kind_of_shortage_is_recognised_and_nothing_else() -> None:
 
 @pytest.fixture
 def small_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Programs of more slots than given run out of memory while they train."""
+    """Make programs with more than the given number of slots run out of memory in training."""
     train = PPO.train
 
     def limit(slots: int) -> None:
@@ -171,18 +169,7 @@ def test_a_worker_that_runs_out_of_memory_halves_the_chunk_once_and_fails_no_tri
     monkeypatch.setattr(
         measure, "measure_program", lambda _experiment, _shape, slots, *_: Measurement(slots, 0)
     )
-    words = (
-        "--budget",
-        96,
-        "--trials-per-batch",
-        1,
-        "--pruner",
-        "none",
-        "--sampler",
-        "random",
-        "--seed",
-        3,
-    )
+    words = ("--budget", 96, "--trials-per-batch", 1, *INDEPENDENT, "--seed", 3)
     sweepd("train", *words, "--n-trials", 4, "--runs-dir", "whole").finish()
     small_memory(2)
     out = sweepd("train", *words, "--n-trials", 4).finish()
@@ -195,7 +182,7 @@ def test_a_worker_that_runs_out_of_memory_halves_the_chunk_once_and_fails_no_tri
         assert one.params == other.params
         assert one.value == pytest.approx(other.value, abs=1e-4)  # the same experiment, to rounding
     again = sweepd("train", *words, "--n-trials", 1, "--runs-dir", "later").finish()
-    assert "out of memory" not in again  # remembered
+    assert "out of memory" not in again  # the smaller chunk was cached
 
 
 def _trials(folder: Path) -> list[Any]:

@@ -38,7 +38,7 @@ from optimize.study.study import StudyHandle
 from optimize.worker.activity import Activity
 from optimize.worker.batch import Trainer
 from optimize.worker.worker import WorkerOptions
-from tests.optimize.conftest import Sweepd
+from tests.optimize.conftest import INDEPENDENT, Sweepd
 from tests.optimize.study_files import count, numbers, open_handle, wait_for
 
 HERE = os.getpid()
@@ -48,18 +48,7 @@ HERE = os.getpid()
 def test_a_worker_that_slept_too_long_drops_its_copy_and_takes_another(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = (
-        "--n-trials",
-        2,
-        "--trials-per-batch",
-        1,
-        "--budget",
-        960,
-        "--pruner",
-        "none",
-        "--sampler",
-        "random",
-    )
+    study = ("--n-trials", 2, "--trials-per-batch", 1, "--budget", 960, *INDEPENDENT)
     sweepd("train", *study, "--runs-dir", "alone/runs").finish()
     monkeypatch.setattr(
         train_command,
@@ -97,18 +86,7 @@ def test_a_worker_that_slept_too_long_drops_its_copy_and_takes_another(
 def test_a_main_thread_that_hangs_loses_its_trials_and_drops_them_when_it_wakes(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = (
-        "--n-trials",
-        2,
-        "--trials-per-batch",
-        1,
-        "--budget",
-        960,
-        "--pruner",
-        "none",
-        "--sampler",
-        "random",
-    )
+    study = ("--n-trials", 2, "--trials-per-batch", 1, "--budget", 960, *INDEPENDENT)
     sweepd("train", *study, "--runs-dir", "alone/runs").finish()
     options = functools.partial(WorkerOptions, beat_seconds=0.2, grace_seconds=1.5)
     stepped = Activity.stepped
@@ -170,7 +148,7 @@ def test_a_trial_that_kills_its_process_every_time_is_quarantined_and_the_study_
         advance(self, trainings)
 
     monkeypatch.setattr(Trainer, "advance", deadly)
-    study = ("--n-trials", 3, "--pruner", "none", "--sampler", "random")
+    study = ("--n-trials", 3, *INDEPENDENT)
     for _ in range(4):  # in company once, then alone
         sweepd("train", *study).finish(-signal.SIGSEGV)
     out = sweepd("train", *study).finish()
@@ -209,7 +187,7 @@ def test_kills_from_outside_never_fail_a_trial(
         os.kill(os.getpid(), signal.SIGKILL)
         advance(self, trainings)
 
-    study = ("--n-trials", 2, "--pruner", "none", "--sampler", "random")
+    study = ("--n-trials", 2, *INDEPENDENT)
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "advance", evicted)
         for _ in range(MAX_DEATHS + 2):
@@ -294,17 +272,7 @@ def test_a_trial_that_diverged_while_the_database_was_away_fails_afterwards(
 def test_without_the_checkpoint_a_trial_starts_again_with_the_same_numbers(
     market: Path, sweepd: Sweepd
 ) -> None:
-    study = (
-        "--n-trials",
-        1,
-        "--budget",
-        960,
-        "--pruner",
-        "none",
-        "--sampler",
-        "random",
-        "--runs-dir",
-    )
+    study = ("--n-trials", 1, "--budget", 960, *INDEPENDENT, "--runs-dir")
     sweepd("train", *study, "alone/runs").finish()
     for damage in ("gone", "short"):
         checkpoints = functools.partial(

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 import torch
 
+from envs.support.measurement_cache import MeasurementCache
 from optimize.worker import worker
-from optimize.worker.chunks import ChunkFile, Chunks
+from optimize.worker.chunks import Chunks
 from optimize.worker.sharing import DeviceShare, device_key
 from tests.optimize.conftest import Sweepd
 from tests.optimize.study_files import training_begun, wait_for
 
 
-def test_each_keeps_to_its_share_until_the_other_leaves(tmp_path: Path) -> None:
+def test_each_worker_limits_itself_to_its_share_until_the_other_leaves(tmp_path: Path) -> None:
     told: list[tuple[str, float]] = []
     first = DeviceShare("gpu-a", lambda share: told.append(("first", share)), tmp_path)
     second = DeviceShare("gpu-a", lambda share: told.append(("second", share)), tmp_path)
@@ -43,7 +44,7 @@ def _hold(folder: Path, ready: Any) -> None:
         signal.pause()
 
 
-def test_a_killed_worker_leaves_its_place(tmp_path: Path) -> None:
+def test_a_killed_worker_no_longer_counts(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     ready = context.Event()
     other = context.Process(target=_hold, args=(tmp_path, ready))
@@ -60,14 +61,14 @@ def test_a_killed_worker_leaves_its_place(tmp_path: Path) -> None:
         assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_the_cpu_is_shared_by_the_system(tmp_path: Path) -> None:
+def test_the_memory_of_the_cpu_is_not_limited(tmp_path: Path) -> None:
     assert device_key(torch.device("cpu")) == ""
     with DeviceShare("", lambda _: pytest.fail("nothing to limit"), tmp_path) as share:
         assert not share.look()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_chunks_of_a_shared_device_are_measured_and_remembered_apart(tmp_path: Path) -> None:
+def test_chunks_of_a_shared_device_are_measured_and_cached_separately(tmp_path: Path) -> None:
     fits = 8
 
     def measure(_: Any, slots: int) -> float:
@@ -76,7 +77,12 @@ def test_chunks_of_a_shared_device_are_measured_and_remembered_apart(tmp_path: P
         return float(slots)
 
     chunks = Chunks(
-        measure, {}, 8, torch.device("cpu"), lambda _: None, ChunkFile(tmp_path / "chunks.json")
+        measure,
+        {},
+        8,
+        torch.device("cpu"),
+        lambda _: None,
+        MeasurementCache(tmp_path / "chunks.json"),
     )
     assert chunks.size({"net_width": 8}) == 8
     fits = 4

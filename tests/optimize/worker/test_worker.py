@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 
 from agents.policy.frozen import load_members
 from envs.support.study_record import ATTEMPTS_KEY
-from tests.optimize.conftest import Sweepd
+from tests.optimize.conftest import INDEPENDENT, Sweepd
 from tests.optimize.study_files import count, numbers, open_handle, training_begun, wait_for
 
 
@@ -103,7 +103,7 @@ def test_two_racing_workers_reach_the_total_exactly(market: Path, sweepd: Sweepd
 @pytest.mark.slow
 def test_interrupted_and_killed_equals_uninterrupted(market: Path, sweepd: Sweepd) -> None:
     """SIGINT within a rung and SIGKILL after a later one change no bit of the results."""
-    long = ("--budget", 960, "--pruner", "none", "--sampler", "random")
+    long = ("--budget", 960, *INDEPENDENT)
     sweepd(
         "train", "--n-trials", 2, *long, "--study-name", "s", "--runs-dir", "alone/runs"
     ).finish()
