@@ -1,1 +1,1 @@
-"""GamePromotion of players of games: bundle, panel, gate, replay."""
+"""Promotion of players of games: bundle, panel, gate, replay."""

@@ -55,11 +55,12 @@ def why_none(
         for one in lacking
         if one.name in ADVICE
     ]
-    looked = (
+    used = (
         "the hold-out was evaluated" if where == "hold-out" else "no hold-out evaluation was used"
     )
     return (
-        f"{counted(judged_count, 'candidate')} judged, {looked}; {name} came closest but failed in {where}: "
+        f"{counted(judged_count, 'candidate')} judged, {used}; {name} came closest but failed in "
+        f"{where}: "
         + "; ".join(lacks)
         + ". This is a normal result: most searches find nothing that beats holding equal weight "
         "after fees, and the best of many trials always looks good. "

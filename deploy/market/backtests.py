@@ -130,19 +130,15 @@ class SearchStatistics:
         """
         return self.returns.deflate(backtest.moments, self.trials, diversification)
 
-    def describe(
-        self, trials: Sequence[int] = (), selection: Selection | None = None
-    ) -> dict[str, Any]:
+    def describe(self, trials: Sequence[int], selection: Selection) -> dict[str, Any]:
         """The statistics for JSON.
 
         Args:
-            trials: the candidate's trials.
-            selection: the statistics about the candidate, None without one.
+            trials: numbers of the candidate's trials.
+            selection: the statistics about the candidate.
         """
-        overfitting = deflation = None
-        if selection is not None:
-            overfitting, deflation = selection.overfitting, selection.deflation
-        found = overfitting or self.overfitting
+        found = selection.overfitting or self.overfitting
+        deflation = selection.deflation
         told: dict[str, Any] = {
             "trials": self.trials,
             "reached_the_final_rung": len(self.backtests),

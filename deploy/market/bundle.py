@@ -151,7 +151,7 @@ def parse_moment(text: str, flag: str) -> int:
         flag: the command-line flag, for the message.
 
     Raises:
-        InputError: the text is no such time.
+        InputError: the text is not such a time.
     """
     try:
         moment = dt.datetime.fromisoformat(text)

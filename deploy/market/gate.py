@@ -143,8 +143,8 @@ def _deflated_sharpe(evidence: MarketEvidence) -> Measured | None:
     if selection.chosen > 1:
         lucky = (
             f"without skill, {selection.chosen} trials, each as lucky as the best of "
-            f"{found.trials} ({found.effective:.1f} independent ones), are expected to have {luck:+.2f} together, "
-            f"{found.diversification:.2f} times the ratio of one"
+            f"{found.trials} ({found.effective:.1f} independent ones), are expected to have "
+            f"{luck:+.2f} together, {found.diversification:.2f} times the ratio of one"
         )
     explanation = (
         f"on {path} its members have an annual information ratio over equal weight of {own:+.2f}; "
@@ -171,14 +171,9 @@ def _overfitting(evidence: MarketEvidence) -> Measured | None:
             f"{selection.reached} of {selection.finished} trials reached the final rung: at least "
             "2 (and 32 bars) are needed to test whether the best one stays ahead",
         )
-    best = (
-        "the trial that was best on one half was"
-        if found.chosen == 1
-        else "the trials chosen on one half were"
-    )
-    lost = (
-        "it lost to equal weight" if found.chosen == 1 else "they lost to equal weight on average"
-    )
+    best, lost = "the trials chosen on one half were", "they lost to equal weight on average"
+    if found.chosen == 1:
+        best, lost = "the trial that was best on one half was", "it lost to equal weight"
     return Measured(
         found.pbo,
         f"in {found.pbo:.0%} of {len(found.logits):,} ways to halve the bars, {best} no better "
@@ -208,14 +203,19 @@ def _holdout_excess(evidence: MarketEvidence) -> Measured:
     )
     if test is None:
         return Measured(None, returns)
-    return Measured(
-        test.p,
+    return _p_value(
+        evidence,
+        test,
         f"{returns}; p = {test.p:.2g} for no advantage, and evaluation {evidence.look} on this "
-        f"hold-out requires at most {gate_level(evidence.look):.2g}{_few_values(test)}",
-        # The rule's limit is for all evaluations together, `ALPHA` by default; the scale turns it
-        # into the level of this one, and a limit that the user set shrinks alike.
-        scale=gate_level(evidence.look) / ALPHA,
+        f"hold-out requires at most {gate_level(evidence.look):.2g}",
     )
+
+
+def _p_value(evidence: MarketEvidence, test: Bootstrap, explanation: str) -> Measured:
+    # The rule's limit is for all evaluations together, `ALPHA` by default; the scale turns it into
+    # the level of this one, and a limit that the user set shrinks alike.
+    scale = gate_level(evidence.look) / ALPHA
+    return Measured(test.p, explanation + _few_values(test), scale=scale)
 
 
 def _few_values(test: Bootstrap) -> str:
@@ -253,12 +253,12 @@ def _beats_champion(evidence: MarketEvidence) -> Measured | None:
             f"champion {found.champion_name}, so it stays a challenger",
             defer=True,
         )
-    return Measured(
-        found.difference.p,
+    return _p_value(
+        evidence,
+        found.difference,
         f"{percent(found.candidate.total_return)} after fees, champion {found.champion_name} "
         f"{percent(found.champion.total_return)}, over the {found.bars:,} bars that neither had "
-        f"seen; p = {found.difference.p:.2g} for no difference{_few_values(found.difference)}",
-        scale=gate_level(evidence.look) / ALPHA,
+        f"seen; p = {found.difference.p:.2g} for no difference",
     )
 
 

@@ -55,17 +55,11 @@ class MarketPromotion(Promotion[MarketResult]):
     def to_dict(self) -> dict[str, Any]:
         """The promotion for JSON: plain numbers and text."""
         selection = None
-        if self.search is not None:
-            selection = describe_search(self.search, self.chosen)
+        if self.search is not None and self.chosen is not None:
+            candidate = self.chosen.candidate
+            selection = self.search.describe(candidate.trials, candidate.selection)
         own: dict[str, Any] = finite({"synthetic": self.synthetic, "selection": selection})
         return super().to_dict() | own
-
-
-def describe_search(search: SearchStatistics, chosen: MarketResult | None) -> dict[str, Any]:
-    """Statistics of the search for JSON, with those of the chosen candidate."""
-    if chosen is None:
-        return search.describe()
-    return search.describe(chosen.candidate.trials, chosen.candidate.selection)
 
 
 def default_slot(environment: str, data: DataSpec) -> str:

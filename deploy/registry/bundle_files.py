@@ -272,7 +272,7 @@ def read_bundle(
     _require(path, present, names)
     extra = sorted(present - {MANIFEST_FILE, *names})
     if extra:
-        raise InputError(f"bundle {path} holds a file that is no part of it: {extra[0]}")
+        raise InputError(f"bundle {path} holds a file that does not belong to it: {extra[0]}")
     bundle = kind(
         hash=claimed, manifest=manifest, files={name: _read(path, name) for name in names}
     )
@@ -307,7 +307,7 @@ def read_members(content: bytes, name: str = MEMBERS_FILE) -> list[dict[str, Ten
         name: the file's name, for messages.
 
     Raises:
-        InputError: the bytes are no file of members.
+        InputError: the bytes are not a file of members.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / MEMBERS_FILE

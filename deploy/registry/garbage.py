@@ -36,9 +36,9 @@ def find_garbage(session: Session, bundles: Path, registry: str) -> list[Garbage
     complete = [path for path in folders if not path.name.startswith(".")]
     if complete and not any(path.name in known for path in complete):
         raise InputError(
-            f"{bundles} holds {counted(len(complete), 'bundle')}, and the registry {registry} knows none of "
-            "them: name the registry that they belong to with --registry, or their folder with "
-            "--deployments"
+            f"{bundles} holds {counted(len(complete), 'bundle')}, and the registry {registry} "
+            "knows none of them: name the registry that they belong to with --registry, or their "
+            "folder with --deployments"
         )
     found = []
     for path in folders:

@@ -154,7 +154,7 @@ class Registry(RegistryReader):
             if row is None:
                 names = [one[:NAME_DIGITS] for one in read_slot(session, slot).challengers]
                 raise InputError(
-                    f"{hash_[:NAME_DIGITS]} is no challenger of slot {slot!r}; "
+                    f"{hash_[:NAME_DIGITS]} is not a challenger of slot {slot!r}; "
                     f"its challengers: {' '.join(names) or 'none'}"
                 )
             session.delete(row)

@@ -209,7 +209,8 @@ def test_a_challenger_can_be_withdrawn(
     sweepd: Run, registry: Registry, bundles: list[Bundle]
 ) -> None:
     with pytest.raises(
-        InputError, match=f"is no challenger of slot '{SLOT}'; its challengers: {bundles[2].name}"
+        InputError,
+        match=f"is not a challenger of slot '{SLOT}'; its challengers: {bundles[2].name}",
     ):
         sweepd("registry", "withdraw", SLOT, SLOT)  # the champion stays
     said = sweepd("registry", "withdraw", SLOT, "--reason", "it was a mistake")

@@ -21,12 +21,12 @@ from tests.deploy.builders import SEARCH
 
 ENV = {"max_steps": 60}
 SLOT = "cartpole-max_steps_60"
-# What a player pushes by: cart's position and speed, pole's angle and speed.
+# Weights of the observation: position and speed of the cart, angle and speed of the pole.
 GOOD, WEAK, BAD = (0.0, 0.0, 1.0, 1.0), (0.0, 0.0, 1.0, 0.0), (0.0, 0.0, -1.0, -1.0)
 
 
 def player(push: Sequence[float]) -> dict[str, Tensor]:
-    """A member that pushes to the right where the weighted sum of what it sees is above 0."""
+    """A member that pushes to the right if the weighted sum of its observation is above 0."""
     weights = torch.tensor([[0.0] * 4, list(push)])
     return {
         "net.0.weight": weights,
@@ -55,7 +55,7 @@ def spec(**changes: Any) -> GameSpec:
 def attributes(
     folder: Path, number: int, players: Sequence[Sequence[float]], scores: Sequence[float]
 ) -> dict[str, Any]:
-    """What a complete trial records, its file of weights written."""
+    """Attributes of a complete trial; its file of weights is written."""
     path = folder / f"trial-{number:05d}" / "members.safetensors"
     path.parent.mkdir(parents=True, exist_ok=True)
     save_members(path, [player(push) for push in players])
@@ -74,7 +74,7 @@ def attributes(
 
 
 def study_of(folder: Path, *trials: Sequence[Sequence[float]], **changes: Any) -> GameStudy:
-    """A finished study, best trial first. trials: the players that each one trained; the first of them scored best."""
+    """A finished study, best trial first. trials: players of each trial, the best one first."""
     frozen: list[FrozenTrial] = []
     for number, players in enumerate(trials):
         scores = [50.0 - number - index for index in range(len(players))]

@@ -1,4 +1,4 @@
-"""Promoters of players that are killed or race: the slot has a champion that can play, the old or the new one."""
+"""Promotions that are killed or run concurrently leave the old champion or the new one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GAMES = 10  # fewer cannot be ahead in a majority surely enough at a second look
 
 
 def promote(folder: Path, study: GameStudy, point: int = 0) -> None:
-    """point: where it is killed; 0: nowhere."""
+    """Promote, and kill the process at this point; 0: nowhere."""
     torch.set_num_threads(1)
     registry = Registry(folder)
     if point:
@@ -31,7 +31,7 @@ def promote(folder: Path, study: GameStudy, point: int = 0) -> None:
 
 
 def in_processes(folder: Path, studies: Sequence[GameStudy], point: int = 0) -> list[int | None]:
-    """Promote each in a process of its own, all at once; their exit codes."""
+    """Promote the studies in concurrent processes; return their exit codes."""
     context = multiprocessing.get_context("fork")
     workers = [context.Process(target=promote, args=(folder, study, point)) for study in studies]
     for worker in workers:

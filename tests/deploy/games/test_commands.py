@@ -1,4 +1,4 @@
-"""`sweepd promote`, `registry` and `play` with players of games, and what people see of them."""
+"""`sweepd promote`, `registry` and `play` with players of games, and their output."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ Run = Callable[..., str]
 
 
 def no_word_of_trading(text: str) -> None:
-    """Nothing in the vocabulary of a game's output speaks of trading."""
+    """The output about a game contains no words about trading."""
     found = TRADING.search(text)
     assert found is None, text[max(0, found.start() - 60) : found.end() + 40]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with a finished study, whose best trial's player is good."""
+    """A database with a finished study whose best trial has a good player."""
     folder = tmp_path_factory.mktemp("games")
     store(study_of(folder / "run", [GOOD, WEAK], [WEAK]), f"sqlite:///{folder / 'studies.db'}")
     return folder
@@ -69,7 +69,7 @@ def sweepd(folder: Path) -> Run:
 
 @pytest.fixture(scope="module")
 def promoted(sweepd: Run) -> str:
-    """The words of a promotion to an empty slot, as a worker starts it when its study has ended."""
+    """The output of a promotion to an empty slot, as a worker runs it after a study."""
     sweepd("promote", "--trial", 1, "--games", 10, "--json")
     return sweepd("promote-after-study", "--study-name", "short")
 

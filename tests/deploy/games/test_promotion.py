@@ -1,4 +1,4 @@
-"""GamePromotion of players: bundle, panel, gate, registry."""
+"""Promotion of players: bundle, panel, gate, registry."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def test_differences_are_paired_and_intervals_stricter_with_every_look() -> None
 
 
 def versus(ours: Any, theirs: Any) -> dict[str, str]:
-    """The verdicts of the rules about others, of a candidate that is compared with random play and a champion."""
+    """Verdicts of the comparing rules, against random play and a champion."""
     lengths = np.ones((1, len(ours)), np.int64)
     played = [
         EpisodeResults(np.asarray(values, np.float64)[None], lengths) for values in (ours, theirs)

@@ -1,4 +1,4 @@
-"""Bundles: everything is in the hash, and anything wrong or missing is refused with a sentence."""
+"""Bundles: the hash covers everything, and wrong or missing content is refused in one sentence."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def written(bundle: Bundle, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def writable(written: Path) -> Path:
-    """A bundle whose files somebody made writable."""
+    """A bundle whose files were made writable."""
     for item in written.iterdir():
         item.chmod(0o644)
     return written
@@ -95,7 +95,7 @@ def test_missing_and_added_files_are_refused(written: Path, tmp_path: Path) -> N
     with pytest.raises(InputError, match="does not exist"):
         load_bundle(tmp_path / "nowhere")
     (written / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match=r"no part of it: notes\.txt"):
+    with pytest.raises(InputError, match=r"does not belong to it: notes\.txt"):
         load_bundle(written)
     (written / "notes.txt").unlink()
     (written / "members.safetensors").unlink()
@@ -109,7 +109,7 @@ def test_another_bundle_than_the_registered_one_is_refused(written: Path) -> Non
 
 
 def _forged(path: Path, change: dict[str, Any], *, drop: str | None = None) -> None:
-    """Change the manifest and make its hash right again: what only the checks of meaning can find."""
+    """Change the manifest and update its hash, so that only the checks of meaning can fail."""
     content = json.loads((path / "bundle.json").read_text())
     content.pop("hash")
     for dotted, value in change.items():

@@ -22,7 +22,7 @@ def program() -> Path:
 
 
 def _run(program: Path, *arguments: Path) -> subprocess.CompletedProcess[str]:
-    """In a process that imports nothing of sweepd, nor torch."""
+    """Run it in a process that imports neither sweepd nor torch."""
     code = (
         "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__'); "
         "assert not {'torch', 'envs', 'agents', 'deploy', 'optimize'} & set(sys.modules)"

@@ -36,7 +36,7 @@ def test_search_time_evaluation_agrees_with_the_canonical_path_to_a_thousandth()
     for slot, params in enumerate(PARAMS):
         average, deviation = observation_normaliser(market, [(600, 900)], params.lookback, 2)
         ppo.add_member(slot, PPOParams(), 20 + slot, 1, average, deviation)
-    # Fresh members hardly act; louder ones trade, and meet their limits and minimum orders.
+    # New members hardly trade; members with a larger gain reach limits and minimum orders.
     ppo.population.flat *= 1.6
     batch = trade_windows(env, ppo.act_fn())
     for slot, params in enumerate(PARAMS):

@@ -1,4 +1,4 @@
-"""Several trials as sub-accounts of one account: scored, traded on paper, bundled and gated like one."""
+"""Several trials as sub-accounts of one account: scores, paper trading, bundles and the gate."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ VENUE = {"fee": 0.004, "slippage": 0.002, "minimum_order": 25.0}
 
 
 def three(instruments: Instruments | None = None) -> Bundle:
-    """Three trials that differ in everything but the account."""
+    """Three trials that have only the account's parameters in common."""
     params = (
         EnvParams(action_scale=0.3, trailing_stop=0.04, lookback=2, **VENUE),
         EnvParams(
@@ -165,7 +165,7 @@ def test_the_account_is_the_sum_of_its_sub_accounts_at_every_bar() -> None:
 
 
 def test_what_all_trials_sell_whole_leaves_the_account_with_nothing() -> None:
-    """The books' sum may be a last bit off what the broker holds, of which neither more nor less is to be sold."""
+    """Rounding: the sum of the books may differ from the broker's units in the last bit."""
     bundles = [
         small_bundle(seed, tickers=TICKERS, params=EnvParams(action_scale=scale))
         for seed, scale in ((3, 1.0), (4, 0.9), (5, 0.8))
@@ -174,7 +174,7 @@ def test_what_all_trials_sell_whole_leaves_the_account_with_nothing() -> None:
     turn = itertools.count()
 
     def in_and_out(_obs: object) -> np.ndarray:
-        """Three bars of buying, then one of selling all, in all three trials."""
+        """All three trials buy for three bars and sell everything in the fourth."""
         return np.array([0.3, 0.2, 0.1]) if next(turn) // 3 % 4 < 3 else -np.ones(3)
 
     entries = replay(bundle, market_bars(7, bars=800), (600, 680), act=in_and_out).entries
@@ -198,7 +198,7 @@ def test_netting_sends_less_than_the_trials_would_alone() -> None:
     gross = sum(score.notional.sum() for score in alone) / 2
     assert together.notional.sum() < 0.97 * gross
     assert together.metrics.fees < sum(score.metrics.fees for score in alone) / 2
-    # A trial beside itself wants what it wants, and has nobody to trade with: it is the trial alone.
+    # Two equal trials have no opposite orders to net, so together they equal the trial alone.
     manifest = one.manifest
     assert isinstance(manifest, Manifest)
     origin = manifest.origin.model_copy(update={"trial": 99})
@@ -243,7 +243,7 @@ def test_an_ensemble_is_written_read_and_refused_like_any_bundle(tmp_path: Path)
         (folder / name).write_bytes(bytes(content))
     assert load_bundle(folder) == bundle
     (folder / "members.safetensors").write_bytes(b"mine")
-    with pytest.raises(InputError, match="no part of it"):
+    with pytest.raises(InputError, match="does not belong to it"):
         load_bundle(folder)
     (folder / "members.safetensors").unlink()
     (folder / names[2]).unlink()
@@ -356,7 +356,7 @@ def test_the_best_trials_are_promoted_together(
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(promotion_view(promotion))
     assert "The ensemble of trials 1 and 2, hold-out evaluation 1" in console.export_text()
-    # On one screen, against another, and scored anew.
+    # The commands show, diff and verify.
     app = typer.Typer()
     deploy_commands(app)
 

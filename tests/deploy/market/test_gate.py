@@ -1,4 +1,4 @@
-"""The gate: rules are data, and each of them can say no."""
+"""The gate: rules are data, and each rule can refuse a candidate."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from envs.support.errors import InputError
 
 
 def metrics(**changes: Any) -> Metrics:
-    """Good ones, but for `changes`."""
+    """Good metrics, apart from `changes`."""
     rng = np.random.default_rng(0)
     equal = rng.normal(0.0, 0.01, 500)
     ones = np.ones(500)
@@ -50,7 +50,7 @@ def bootstrap(p: float) -> Bootstrap:
 
 
 def selection(*, dsr: float = 0.96, pbo: float = 0.1, **changes: Any) -> Selection:
-    """Of the best of 40 trials."""
+    """The selection of the best of 40 trials."""
     deflation = Deflation(
         by_path=(dsr,),
         path=0,
@@ -167,7 +167,7 @@ def test_every_look_must_be_twice_as_sure_as_the_one_before() -> None:
                 level,
             )
             assert f"evaluation {look} on" in finding.explanation
-    # The limit that a person sets is what all looks may spend together.
+    # The limit that a user sets holds for all evaluations together.
     strict = with_limits(DEFAULT_RULES, {"holdout-excess": 0.02})
     assert judge(strict, GOOD, "hold-out")[0].limit == pytest.approx(0.01)
 

@@ -1,4 +1,4 @@
-"""The benchmark of whole studies fails a gate that says yes to luck, and one that always says no."""
+"""The benchmark of whole studies fails gates that promote luck or refuse everything."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def results(bench: ModuleType, promoted: dict[str, int]) -> dict[str, dict[str, Any]]:
-    """Of as many studies as are asked for, with that many promotions of each kind."""
+    """Results of the requested number of studies, with that many promotions of each kind."""
     return {
         f"{kind}-{number}": {
             "kind": kind,

@@ -1,6 +1,4 @@
-"""MarketPromotion from a finished study: the right candidate, its very bytes, counted looks, and refusals that explain
-themselves.
-"""
+"""Promotion of a market study: candidates, deployed bytes, counted evaluations and refusals."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 @pytest.fixture
 def fake(tmp_path: Path) -> FakeStudy:
-    """A market on which trading against what has risen beats equal weight, and no trial yet."""
+    """A study without trials on a market that reverts to its mean."""
     return FakeStudy(tmp_path)
 
 
@@ -96,7 +94,7 @@ def test_the_best_trial_is_promoted_with_the_bytes_that_were_scored(
     assert manifest.gate["look"] == 1
     assert [finding["verdict"] for finding in manifest.gate["findings"]] == ["pass"] * 7
     assert manifest.gate["selection"]["trials"] == 3
-    # The newest bar seen is the one before the hold-out, whose first return is the gate's first.
+    # The newest bar seen is the last one before the hold-out.
     first, last = fake.splits.holdout
     assert bundle.last_seen == fake.bars.time[first - 1]
     assert (
@@ -105,7 +103,7 @@ def test_the_best_trial_is_promoted_with_the_bytes_that_were_scored(
         == window_of(fake.splits.holdout)
     )
     assert manifest.gate["holdout"]["bars"] == last - first
-    # An independent way to the same number.
+    # The same number, computed independently.
     market = make_market(fake.bars)
     again = score(
         bundle.trials[0].policy,
@@ -138,7 +136,7 @@ def test_promoting_again_changes_nothing_and_costs_no_look(
 
 
 def test_a_late_look_can_be_passed(tmp_path: Path, registry: Registry) -> None:
-    """The level of look 9 is below the smallest p that 5,000 bootstrapped means can have."""
+    """The level of evaluation 9 is below the smallest p that 5,000 bootstrapped means can have."""
     fake = FakeStudy(tmp_path, holdout=0.2)
     first, last = fake.splits.holdout
     span = int(fake.bars.time[first]), int(fake.bars.time[last - 1])
@@ -428,12 +426,11 @@ def test_what_is_no_study_of_ours_is_refused(tmp_path: Path) -> None:
 
 
 # -- the command line
-# -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> list[MarketPromotion]:
-    """The promotions that a report was asked for. It takes seconds to draw, and a test of its own looks at it."""
+    """The promotions with a report. Drawing it takes seconds, and another test covers it."""
     asked: list[MarketPromotion] = []
     monkeypatch.setattr(
         gate_report, "write_report", lambda _study, promotion, *_: asked.append(promotion) or []
@@ -443,7 +440,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> list[MarketPromotion]:
 
 @pytest.fixture
 def cli(fake: FakeStudy, monkeypatch: pytest.MonkeyPatch):
-    """Runs `sweepd …` in the study's folder; a wrong input is raised, as the program's top level wants it."""
+    """Run `sweepd …` in the study's folder; errors are raised, not printed."""
     app = typer.Typer()
     deploy_commands(app)
     monkeypatch.chdir(fake.folder)
@@ -627,7 +624,7 @@ def test_the_report_is_two_pages_of_pdf_one_of_html_and_attached_to_the_study(
     study = optuna.load_study(study_name=fake.name, storage=fake.storage)
     attached = optuna.artifacts.get_all_artifact_meta(study)
     assert {meta.filename for meta in attached} == {"gate.html", "gate.pdf"}
-    # A candidate without readable paths, or a study that nobody finished, is no reason to fail.
+    # Candidates without readable paths and unfinished studies are not errors.
     (fake.run_dir / "trial-00000" / "paths.parquet").unlink()
     assert "NO CANDIDATE PASSES" in cli("promote", "--storage", "studies.db", "--trial", "0")
 
@@ -663,7 +660,7 @@ def test_a_promotion_with_loosened_limits_says_so_everywhere(
     rules = with_limits(DEFAULT_RULES, {"pbo": 0.9, "max-drawdown": 0.9, "path-trades": 31.0})
     promotion = run(fake, registry, rules=rules)
     assert promotion.outcome == "promoted"
-    # A study of one trial has no PBO, so that limit decided nothing.
+    # A study with one trial has no PBO, so that limit had no effect.
     words = "met every rule, 1 of them loosened (max-drawdown <= 0.9 instead of 0.35)"
     assert words in promotion.reason
     assert words in registry.events(SLOT)[-1].reason
@@ -685,7 +682,7 @@ def test_a_promotion_with_loosened_limits_says_so_everywhere(
     seen = " ".join(console.export_text().split())
     for said in ("<= 0.9 (default 0.35)", "pass, loosened", words):
         assert said in seen, said
-    # Of bundles made before this was recorded, nothing is claimed.
+    # Bundles made before limits were recorded are shown without a statement.
     before = [
         {key: value for key, value in one.items() if key not in ("default", "loosened")}
         for one in findings

@@ -1,4 +1,4 @@
-"""The stationary bootstrap: block lengths as others compute them, the right spread, and a test that errs as it says."""
+"""The stationary bootstrap: block lengths, spread of the means, and size of the test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from deploy.promotion.bootstrap import (
 
 
 def series(seed: int, n: int, phi: float) -> NDArray[np.float64]:
-    """AR(1)."""
+    """An AR(1) process."""
     noise = np.random.default_rng(seed).normal(size=n)
     for t in range(1, n):
         noise[t] += phi * noise[t - 1]
@@ -45,7 +45,7 @@ def test_the_block_length_is_that_of_an_independent_implementation(
 def plain_means(
     values: NDArray[np.float64], block: float, draws: int, seed: int
 ) -> NDArray[np.float64]:
-    """Bar by bar: with chance 1/block begin anew anywhere, else take the next bar, wrapping around."""
+    """Bar by bar: a random bar with probability 1/block, else the next one, wrapping around."""
     rng, n = np.random.default_rng(seed), len(values)
     at = rng.integers(0, n, draws)
     total = values[at].copy()
@@ -96,7 +96,7 @@ def test_without_a_mean_it_says_so_in_about_the_promised_share(phi: float) -> No
 
 
 def test_few_bars_that_hang_together_reject_little_more_often_than_promised() -> None:
-    """The bootstrap alone says "above 0" at .05 in 13% of such series without a mean, and at .0125 in 6%."""
+    """The bootstrap alone rejects in 13% of such series at .05, and in 6% at .0125."""
     found = [
         mean_above_zero(series(seed, 500, 0.9)[200:], seed=seed, draws=300) for seed in range(400)
     ]
@@ -135,7 +135,7 @@ def test_a_clear_mean_is_found_and_the_same_seed_gives_the_same_answer() -> None
     assert found.p < 0.01
     assert found.low < found.mean < found.high
     assert mean_above_zero(-values, seed=5).p > 0.99
-    # Differences that never vary leave no doubt, whichever way they point.
+    # Differences that do not vary have the smallest or the largest p value.
     assert mean_above_zero(np.full(50, 1e-3), seed=0).p < 0.001
     assert mean_above_zero(np.zeros(50), seed=0).p == 1.0
     assert mean_above_zero(np.full(50, -1e-3), seed=0).p == 1.0

@@ -1,4 +1,4 @@
-"""PBO: equal to an independent implementation and to a plain one, and what it says where the answer is known."""
+"""PBO: compared with an independent and a plain implementation, and on known cases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deploy.promotion.overfitting import cscv
 
 
 def plain(returns: NDArray[np.float64], blocks: int, chosen: int = 1) -> list[float]:
-    """The logits, word for word after the definition."""
+    """The logits, computed literally from the definition."""
     parts = np.array_split(np.arange(len(returns)), blocks)
     logits = []
     for half in itertools.combinations(range(blocks), blocks // 2):
@@ -59,7 +59,8 @@ def test_equal_to_an_independent_implementation(bars: int, trials: int, blocks: 
     )
     np.testing.assert_allclose(ours.logits[order], theirs.logits[their_order], rtol=0, atol=1e-10)
     assert ours.slope == pytest.approx(theirs.slope, abs=1e-10)
-    # Theirs counts logits below 0, the paper and ours those of exactly 0, too (an odd number of trials has some).
+    # The other implementation counts logits < 0; the paper and ours count logits ≤ 0, which
+    # differs for odd numbers of trials.
     assert ours.pbo == pytest.approx(theirs.pbo + np.mean(theirs.logits == 0.0), abs=1e-10)
     assert ours.loss == np.mean(theirs.is_oos_performance[:, 1] < 0.0)
 
@@ -83,7 +84,7 @@ def test_equal_to_the_definition(
 
 
 def test_several_good_trials_are_chosen_for_their_skill_and_all_trials_for_nothing() -> None:
-    """Among trials that are equally good, which one is best is luck; that they are the good ones is not."""
+    """Which of several equally good trials is best is luck, so PBO is high for one of them."""
     returns = np.random.default_rng(2).normal(size=(2000, 6))
     returns[:, :3] += 0.2
     assert cscv(returns).pbo < 0.2

@@ -1,4 +1,4 @@
-"""The registry's tables: made and upgraded by migrations, equal to the models, by any number of processes at once."""
+"""Migrations make and upgrade the tables of the models, also in concurrent processes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _config(connection: sa.Connection) -> Config:
 
 
 def _upgrade(url: str, revision: str) -> sa.Engine:
-    """A database of that revision; its engine begins transactions like sqlite3 does, which is good enough here."""
+    """A database of that revision, with transactions as sqlite3 begins them by default."""
     engine = sa.create_engine(url)
     with engine.begin() as connection:
         command.upgrade(_config(connection), revision)

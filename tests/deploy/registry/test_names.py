@@ -1,4 +1,4 @@
-"""Names and files that others wrote: no name is markup, a terminal's command or a path, and no file is too deep."""
+"""Untrusted names and files: markup, control characters, paths and deep nesting are harmless."""
 
 from __future__ import annotations
 

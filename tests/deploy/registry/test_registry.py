@@ -1,4 +1,4 @@
-"""The registry: one champion per slot, transactions, append-only history, counted looks."""
+"""The registry: one champion per slot, transactions, append-only history, counted evaluations."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_looks_are_counted_by_overlapping_bars_of_shared_base_assets(registry: R
     assert _look(
         registry, two, 100, 200, tickers=("ETH/USDT", "BTC/USDT")
     ).repeated  # the order doesn't matter
-    # A ticker more or less, or another quote currency, is no fresh hold-out: the others' bars were seen.
+    # Another ticker or quote currency does not make a new hold-out: the same bars were seen.
     assert _look(registry, two, 100, 200, tickers=("BTC/USDT",)).number == 5
     assert _look(registry, two, 100, 200, tickers=("BTC/USD", "ETH/USD")).number == 6
     assert _look(registry, two, 100, 200, tickers=("ETH/USDT", "BTC/USDT", "LINK/USDT")).number == 7
@@ -145,7 +145,7 @@ def test_looks_are_counted_by_overlapping_bars_of_shared_base_assets(registry: R
     )  # all but those at 199 to 400 and of other assets
     assert registry.evaluations.count_holdout(("LINK/USDT",), 150, 160) == 1
     assert registry.evaluations.count_holdout(("SOL/USD", "LINK/USD"), 150, 160) == 2
-    # A game's panel has nothing to do with them, whatever its name.
+    # Panels of games are counted separately, even with a name like an asset set.
     seen = {"members_sha256": one, "study": "s", "study_uid": "u", "trial": 0}
     assert registry.evaluations.record_panel("BTC/USDT 3", 10**9, **seen).number == 1  # type: ignore[arg-type]
     assert registry.evaluations.count_holdout(("BTC/USDT",), 150, 160) == 6
@@ -259,7 +259,7 @@ def test_clearing_removes_what_no_slot_needs_and_nothing_else(
 def test_a_writer_holds_the_lock_before_its_first_statement(
     registry: Registry, bundles: list[Bundle]
 ) -> None:
-    """A challenger's files are written before any statement; another process must not clear them away meanwhile."""
+    """A concurrent `clear` must not remove files that a challenger has just written."""
     registry.promote(SLOT, bundles[0], expected=None, reason="")
     other = sqlite3.connect(registry.database.url.database or "", timeout=0.0)
     with registry.database.writing(), pytest.raises(sqlite3.OperationalError, match="locked"):
@@ -291,7 +291,7 @@ def test_reading_does_not_wait_for_a_writer(registry: Registry, bundles: list[Bu
 def test_racing_promoters_end_in_one_champion_and_a_whole_history(
     registry_url: str, tmp_path: Path, bundles: list[Bundle]
 ) -> None:
-    """Each in a process of its own, all opening a new registry at once."""
+    """Concurrent processes that open the same new registry."""
     folder = tmp_path / "made by the racers"
     context = multiprocessing.get_context("fork")
     racing = [*bundles, small_bundle(3)]
@@ -344,7 +344,7 @@ def _die(folder: str, action: str, bundle: Bundle, point: int) -> None:
 def test_a_kill_at_every_point_leaves_the_old_state_or_the_new_one(
     tmp_path: Path, bundles: list[Bundle], action: str
 ) -> None:
-    """Killed before each change of a file and around each SQL statement, in turn, until an action gets through."""
+    """Kill before each change of a file and around each SQL statement until an action succeeds."""
     first, second, third = bundles
     start = Registry(tmp_path / "start")
     fourth = small_bundle(3)
