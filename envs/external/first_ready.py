@@ -21,7 +21,7 @@ from envs.core.sizing import cpu_count
 from envs.external.describe import describe
 from envs.external.env_worker import EnvWorker, EnvWorkerFailure, close_all, why_unpicklable
 from envs.external.env_worker_main import CALLED, DONE, REQUEST, EnvWorkerSetup, records
-from envs.external.sharded import split
+from envs.external.sharded import even_layout
 from envs.external.shared_memory import SharedMemory
 from envs.external.sources import Source
 from envs.support.errors import InputError, RunError
@@ -86,13 +86,9 @@ class FirstReadyEnvs:
         if reason:
             raise InputError(f"{source.name} cannot be stepped in workers: {reason}")
         total = len(env_kwargs)
-        if workers is not None and not 1 <= workers <= total:
-            raise InputError(
-                f"{workers} workers for {total} environments are not possible; from 1 to {total} "
-                "are"
-            )
+        workers = min(cpu_count(), total) if workers is None else workers
+        sizes = even_layout(total, workers, here=False).workers
         what = describe(source, env_kwargs[0])
-        sizes = split(total, min(workers or cpu_count(), total), here=False).workers
         self.observations, self.actions = what.observations, what.actions
         self._source, self._rows, self._step_timeout = source, what.rows, step_timeout
         memory = SharedMemory(total * what.rows, self.observations, self.actions, len(sizes))

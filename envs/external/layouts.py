@@ -21,9 +21,8 @@ from envs.core.sizing import cpu_count, processor_name
 from envs.external.action_check import ActionCheck, action_masks
 from envs.external.describe import Description, describe
 from envs.external.env_worker import why_unpicklable
-from envs.external.sharded import Layout, ShardedEnvs, split
+from envs.external.sharded import Layout, ShardedEnvs, even_layout
 from envs.external.sources import Source
-from envs.support.errors import InputError
 from envs.support.measurement_cache import MeasurementCache, cache_dir
 
 GAIN = 1.1  # factor by which workers must be faster to be used
@@ -103,20 +102,6 @@ def choose_layout(
     return choice
 
 
-def fixed_layout(envs: int, workers: int, *, here: bool = True) -> Layout:
-    """Return an even layout with that many workers.
-
-    Raises:
-        InputError: There are not enough environments for them.
-    """
-    most = envs - here
-    if not 0 <= workers <= most:
-        raise InputError(
-            f"{workers} workers for {envs} environments are not possible; from 0 to {most} are"
-        )
-    return split(envs, workers, here)
-
-
 def _measure(
     source: Source, env_kwargs: Sequence[Mapping[str, Any]], description: Description, cores: int
 ) -> LayoutChoice:
@@ -151,10 +136,10 @@ def _measure(
 
 
 def _candidates(envs: int, cores: int) -> list[Layout]:
-    """Return layouts with 1, 3, 7, … workers beside this process, up to one process per core."""
+    """Return layouts with 1, 3, 7, … workers next to this process, up to one process per core."""
     parts, found = 2, []
     while parts < 2 * cores:
-        found.append(split(envs, min(parts, cores, envs) - 1, here=True))
+        found.append(even_layout(envs, min(parts, cores, envs) - 1))
         parts *= 2
     return list(dict.fromkeys(found))
 

@@ -47,15 +47,24 @@ class Layout:
         return f"{self.here} in this process, {' + '.join(map(str, self.workers))} in workers"
 
 
-def split(envs: int, workers: int, here: bool) -> Layout:
+def even_layout(envs: int, workers: int, *, here: bool = True) -> Layout:
     """Split environments as evenly as possible among env workers, and this process if `here`.
 
     Where shards differ in size, this process has one of the smaller ones.
+
+    Raises:
+        InputError: There would be a shard without environments.
     """
+    fewest, most = int(not here), envs - here
+    if not fewest <= workers <= most:
+        raise InputError(
+            f"{workers} workers for {envs} environments are not possible; from {fewest} to {most} "
+            "are"
+        )
     parts = workers + here
     least, more = divmod(envs, parts)
     sizes = [least + (part >= parts - more) for part in range(parts)]
-    return Layout(sizes[0] if here else 0, tuple(size for size in sizes[here:] if size))
+    return Layout(sizes[0] if here else 0, tuple(sizes[here:]))
 
 
 class ShardedEnvs:

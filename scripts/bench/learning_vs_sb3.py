@@ -32,7 +32,7 @@ from harness import benchmark_parser, load_results, print_machine, save_results
 
 from agents.algorithms.table import get_algorithm
 from agents.networks.shape import Shape
-from envs.external.layouts import fixed_layout
+from envs.external.sharded import Layout
 from envs.external.vec_env import ExternalVecEnv
 from envs.games.scaling import STEPS, random_play
 
@@ -201,9 +201,7 @@ def ours(task: Task, seeds: Sequence[int], steps: int) -> tuple[list[Curve], flo
     }
     env, test = (
         # In this process, since only its processor time is measured.
-        ExternalVecEnv(
-            task.env, len(seeds), num_envs, layout=fixed_layout(len(seeds) * num_envs, 0)
-        )
+        ExternalVecEnv(task.env, len(seeds), num_envs, layout=Layout(len(seeds) * num_envs))
         for num_envs in (sizes["num_envs"], EPISODES)
     )
     shape = Shape.for_env(

@@ -44,7 +44,7 @@ from uneven_env import Uneven
 from envs.core.sizing import cpu_count
 from envs.external.first_ready import FirstReadyEnvs
 from envs.external.layouts import choose_layout
-from envs.external.sharded import Layout, ShardedEnvs, split
+from envs.external.sharded import Layout, ShardedEnvs, even_layout
 from envs.external.sources import FactorySource, GymSource, Source
 from envs.external.vec_env import ExternalVecEnv
 
@@ -231,7 +231,7 @@ def uneven(burn: bool, args: argparse.Namespace, puffer: bool) -> dict[str, Any]
     mine = f"sweepd, the first {batch} ready"
     steppers: dict[str, Callable[[], Stepper]] = {
         mine: lambda: ours_first_ready(source, envs, workers, batch),
-        "sweepd, all together": lambda: ours(source, envs, split(envs, workers, here=False)),
+        "sweepd, all together": lambda: ours(source, envs, even_layout(envs, workers, here=False)),
         "Gymnasium AsyncVectorEnv": lambda: gymnasiums(AsyncVectorEnv, make, envs),
     }
     if puffer:

@@ -29,9 +29,12 @@ class EventBuffer:
         self._per_member, self._device = games_per_member, device
         self._houses, self._games = params[0].num_houses, len(params) * games_per_member
         self._streams = Streams(len(params))
-        self._needed = self._new(torch.uint8)
-        self._ignites, self._starts = self._new(torch.bool), self._new(torch.bool)
-        self._spreads: Tensor | None = None  # only if a member plays in continuous mode
+        # "spreads" is added while a member plays in continuous mode.
+        self._buffers = {
+            "needed": self._new(torch.uint8),
+            "ignites": self._new(torch.bool),
+            "starts": self._new(torch.bool),
+        }
         self._at = 0
         self._until = 0  # nights until some member's events are used up
         self._drawn = np.zeros(len(params), dtype=np.int64)  # nights of each member, from index 0
@@ -42,9 +45,10 @@ class EventBuffer:
         self._params[member] = params
         self._drawn[member] = 0
         if not any(own.continuous for own in self._params):
-            self._spreads = None
-        elif self._spreads is None:
-            self._spreads = self._new(torch.bool, 2, nights=len(self._needed))
+            self._buffers.pop("spreads", None)
+        elif "spreads" not in self._buffers:
+            nights = len(self._buffers["needed"])
+            self._buffers["spreads"] = self._new(torch.bool, 2, nights=nights)
 
     def seeded(self, member: int) -> bool:
         """Return whether the member has a stream."""
@@ -75,14 +79,15 @@ class EventBuffer:
         at = self._at
         self._at += 1
         self._until -= 1
-        spreads = None if self._spreads is None else self._spreads[at]
-        return NightEvents(self._needed[at], self._ignites[at], spreads), self._starts[at]
+        tonight = {name: buffer[at] for name, buffer in self._buffers.items()}
+        starts = tonight.pop("starts")
+        return NightEvents(tonight["needed"], tonight["ignites"], tonight.get("spreads")), starts
 
     def state(self, member: int) -> dict[str, Tensor]:
         """Return what that member has drawn, and its stream, as a flat dict of tensors."""
         self._compact()
         drawn, games = int(self._drawn[member]), self._games_of(member)
-        own = {name: tensor[:drawn, ..., games] for name, tensor in self._buffers(member).items()}
+        own = {name: tensor[:drawn, ..., games] for name, tensor in self._own(member).items()}
         return {**own, "drawn": torch.tensor(drawn), "stream": self._streams.state(member)}
 
     def set_state(self, member: int, state: dict[str, Tensor]) -> None:
@@ -90,7 +95,7 @@ class EventBuffer:
         self._compact()
         drawn, games = int(state["drawn"]), self._games_of(member)
         self._make_room(drawn)
-        for name, tensor in self._buffers(member).items():
+        for name, tensor in self._own(member).items():
             tensor[:drawn, ..., games] = state[name].to(self._device)
         self._drawn[member] = drawn
         self._streams.set_state(member, state["stream"])
@@ -103,31 +108,26 @@ class EventBuffer:
             nights, self._houses, *sides, self._games, dtype=dtype, device=self._device
         )
 
-    def _buffers(self, member: int) -> dict[str, Tensor]:
-        buffers = {"needed": self._needed, "ignites": self._ignites, "starts": self._starts}
-        if self._params[member].continuous and self._spreads is not None:
-            buffers["spreads"] = self._spreads
-        return buffers
+    def _own(self, member: int) -> dict[str, Tensor]:
+        """Return the buffers that the member uses."""
+        unused = None if self._params[member].continuous else "spreads"
+        return {name: buffer for name, buffer in self._buffers.items() if name != unused}
 
     def _make_room(self, nights: int) -> None:
-        missing = nights - len(self._needed)
-        if missing > 0:
-            for name in ("_needed", "_ignites", "_starts", "_spreads"):
-                buffer = getattr(self, name)
-                if buffer is not None:
-                    setattr(
-                        self,
-                        name,
-                        torch.cat([buffer, buffer.new_zeros(missing, *buffer.shape[1:])]),
-                    )
+        for name, buffer in self._buffers.items():
+            missing = nights - len(buffer)
+            if missing > 0:
+                self._buffers[name] = torch.cat(
+                    [buffer, buffer.new_zeros(missing, *buffer.shape[1:])]
+                )
 
     def _compact(self) -> None:
         """Move the unused nights to the beginning of the buffers."""
         if self._at:
-            left = int(self._drawn.max()) - self._at
-            for buffer in (self._needed, self._ignites, self._starts, self._spreads):
-                if buffer is not None and left > 0:
-                    buffer[:left] = buffer[self._at : self._at + left].clone()
+            left = max(0, int(self._drawn.max()) - self._at)
+            for buffer in self._buffers.values():
+                # Cloned, because source and destination may overlap.
+                buffer[:left] = buffer[self._at : self._at + left].clone()
             self._drawn = np.maximum(self._drawn - self._at, 0)
         self._at = self._until = 0
 
@@ -145,20 +145,17 @@ class EventBuffer:
             some = slice(first, min(first + at_once, nights))
             uniform = self._uniform(member, some.stop - first, self._houses, self._per_member)
             events = self._evaluate(params, uniform)
-            self._needed[some, :, games], self._ignites[some, :, games] = (
-                events.needed,
-                events.ignites,
-            )
-            if self._spreads is not None:
-                self._spreads[some, ..., games] = (
-                    False if events.spreads is None else events.spreads
-                )
+            self._buffers["needed"][some, :, games] = events.needed
+            self._buffers["ignites"][some, :, games] = events.ignites
+            if "spreads" in self._buffers:
+                spreads = False if events.spreads is None else events.spreads
+                self._buffers["spreads"][some, ..., games] = spreads
         # Games last at least `shortest_game` nights, so at most one begins in that many nights.
         rounds = -(-nights // params.shortest_game)
         starts = self._new_starts(member, rounds)
         for first in range(0, nights, params.shortest_game):
             last = min(first + params.shortest_game, nights)
-            self._starts[first:last, :, games] = starts[first // params.shortest_game]
+            self._buffers["starts"][first:last, :, games] = starts[first // params.shortest_game]
         self._drawn[member] = nights
         self._until = 0
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from envs.external import first_ready, layouts, vec_env
-from envs.external.layouts import LayoutChoice, choose_layout, fixed_layout
-from envs.external.sharded import Layout, ShardedEnvs
+from envs.external.layouts import LayoutChoice, choose_layout
+from envs.external.sharded import Layout, ShardedEnvs, even_layout
 from envs.external.sources import FactorySource, GymSource
 from envs.support.errors import InputError
 from envs.support.measurement_cache import MeasurementCache
@@ -109,7 +109,7 @@ def test_a_spoilt_file_counts_as_empty(content: str, file: MeasurementCache) -> 
     assert json.loads(file.path.read_text())["machines"]["m"]["k"] == {"a": 1}
 
 
-def test_an_entry_that_does_not_fit_is_measured_anew(
+def test_an_entry_that_does_not_fit_is_measured_again(
     file: MeasurementCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layouts, "QUICK", 1.0)
@@ -125,12 +125,12 @@ def test_an_entry_that_does_not_fit_is_measured_anew(
 
 
 def test_a_number_of_workers_by_hand() -> None:
-    assert fixed_layout(8, 1) == Layout(4, (4,))
-    assert fixed_layout(8, 2, here=False) == Layout(0, (4, 4))
+    assert even_layout(8, 1) == Layout(4, (4,))
+    assert even_layout(8, 2, here=False) == Layout(0, (4, 4))
     with pytest.raises(
         InputError, match="9 workers for 8 environments are not possible; from 0 to 7 are"
     ):
-        fixed_layout(8, 9)
+        even_layout(8, 9)
 
 
 def test_a_layout_must_have_all_environments() -> None:

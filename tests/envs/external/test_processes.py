@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from envs.external import guard, shared_memory
-from envs.external.sharded import Layout, split
+from envs.external.sharded import Layout, even_layout
 from envs.external.vec_env import ExternalVecEnv
 from envs.support.errors import InputError, RunError
 from tests.envs.external.samples import Buffered, Counter, Everything, Tag, only_in
@@ -87,10 +87,11 @@ def test_arguments_and_idle_slots_reach_workers() -> None:
 
 
 def test_shares_are_even_and_this_process_has_the_smallest() -> None:
-    assert split(7, 2, here=True) == Layout(2, (2, 3))
-    assert split(7, 2, here=False) == Layout(0, (3, 4))
-    assert split(2, 3, here=True) == Layout(0, (1, 1))
-    assert split(5, 0, here=True) == Layout(5)
+    assert even_layout(7, 2) == Layout(2, (2, 3))
+    assert even_layout(7, 2, here=False) == Layout(0, (3, 4))
+    assert even_layout(5, 0) == Layout(5)
+    with pytest.raises(InputError, match=r"3 workers for 2 environments .* from 0 to 1 are"):
+        even_layout(2, 3)
 
 
 def failing(trouble: str, layout: Layout, **more: Any) -> tuple[str, float]:
