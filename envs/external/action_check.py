@@ -49,6 +49,7 @@ class ActionMasks:
             without an agent are legal.
         """
         options = self._observations.flags(self._buffers.obs) | ~self._buffers.present[:, None]
+        # Per choice, whether any option is legal: the "or" over its part of the columns.
         some = np.logical_or.reduceat(options, self._starts[:-1], axis=1)
         if not some.all():
             raw = torch.from_numpy(self._buffers.obs.view(np.uint8).reshape(len(options), -1))
@@ -115,6 +116,7 @@ class ActionCheck:
             options = self._masks.options()
             self._masks.latch.check()
             self._masks.latch.advance()
+            # Components that are out of range look up option 0; they stay illegal.
             fine &= np.take_along_axis(options, np.where(fine, action, 0) + self._starts, 1)
         if b"\0" not in fine.tobytes():  # faster than `fine.all()`
             return action

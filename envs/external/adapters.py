@@ -180,7 +180,8 @@ class ParallelAdapter:
         present = {rows[agent] for agent in self._env.agents}
         for row in range(len(rows)):
             buffers.present[row] = row in present
-        # The next episode begins in the same step, once no agent is left.
+        # The next episode begins in the same step, once no agent is left. Rows that have not ended
+        # by themselves are terminated, so that every row's episode ends.
         self._ended |= buffers.terminated | buffers.truncated
         if not present:
             buffers.terminated[~self._ended] = True
@@ -312,6 +313,7 @@ class BufferedAdapter:
                 "actions": self._action,
             }
         )
+        # Some environments copy the arrays instead of writing into them.
         if self._env.observations is not self._written:
             raise InputError("the environment does not use the arrays that it is given as buf")
         self._before = buffers.obs.copy()

@@ -65,7 +65,7 @@ class EnvWorker:
         """Start the process."""
         self.setup = setup
         own_wake, wake = socket.socketpair()
-        self._calls, calls = Pipe()
+        self._calls, calls = Pipe()  # for calls, their results, and failures
         # Nothing is written to this pipe: the kernel closes it when this process ends.
         lifeline, self._lifeline = os.pipe()
         self._report = tempfile.TemporaryFile()  # noqa: SIM115 - its tracebacks on crash or hang
@@ -84,7 +84,7 @@ class EnvWorker:
         self.wake = own_wake
         words = memory.worker_words(setup.index)
         self._hand_over = HandOver(words, own_wake, setup.spin, parent=True, ordered=setup.ordered)
-        words[0] = self._told = IDLE
+        words[0] = self._told = IDLE  # the words may be those of a worker that failed
         with contextlib.suppress(OSError):  # if it has died, `ready` finds out
             self._calls.send(_main_module(setup.source))
             self._calls.send(setup)

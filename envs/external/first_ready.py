@@ -143,6 +143,7 @@ class FirstReadyEnvs:
             self._expect(index, 1)
         self._guard(lambda: self._gather(None))
         now = time.monotonic_ns()
+        # All at the same time, so the first batches are in the order of the environments.
         self._ready = [(now, env) for env in range(len(self._worker_of))]
 
     def receive(self, batch: int) -> ReadyBatch:

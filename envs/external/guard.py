@@ -65,6 +65,7 @@ def guarded() -> tuple[int, ...]:
     if _guard is None or _guard.host != os.getpid():
         if not (hasattr(os, "pidfd_open") and _PROC.is_dir()):
             return ()
+        # Both ends stay open for as long as this process and its forks live; nothing is written.
         tag, _ = os.pipe()
         os.environ[VARIABLE] = name = uuid.uuid4().hex
         process = subprocess.Popen(
@@ -80,7 +81,7 @@ def guarded() -> tuple[int, ...]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env={},
+            env={},  # without the tag, or the guard would kill itself
             start_new_session=True,  # Ctrl-C in the terminal must not end it
         )
         _guard = _Guard(tag, name, os.getpid(), process)
@@ -124,18 +125,15 @@ def _running(process: Path) -> bool:
 
 
 def _main(host: int, inode: str, name: str) -> None:
-    try:
-        handle = os.pidfd_open(host)
-    except ProcessLookupError:
-        handle = -1
-    if handle >= 0:
-        select.select([handle], [], [])
+    with contextlib.suppress(ProcessLookupError):  # the host may have ended already
+        select.select([os.pidfd_open(host)], [], [])  # readable once the host has ended
     _end_tagged(inode, name)
 
 
 def _end_tagged(inode: str, name: str, spared: int = 0) -> None:
     """Kill the processes that carry a tag, except the one with the id `spared`."""
     pipe, variable = f"pipe:[{inode}]", f"{VARIABLE}={name}".encode()
+    # Repeated, since a process may start another one between the search and its end.
     for _ in range(_TRIES):
         found = [
             int(process.name)

@@ -121,6 +121,7 @@ def _measure(
                 pairs = [(other.speed(), alone.speed()) for _ in range(rounds)]
             finally:
                 other.close()
+            # The median of paired ratios is robust against short interruptions.
             ratio = statistics.median(with_workers / plain for with_workers, plain in pairs)
             speeds[str(layout)] = ratio * speeds[str(alone.layout)]
             if ratio < max(highest, GAIN):

@@ -164,6 +164,7 @@ class ShardedEnvs:
 
     def step(self) -> None:
         """Step every environment that is not idle."""
+        # Workers first, so that they step at the same time as this process's own shard.
         for worker in self._workers:
             worker.step()
         if self.layout.here:
@@ -194,7 +195,7 @@ class ShardedEnvs:
             "restore", list(envs), lambda some: [by_env[env] for env in some]
         )
         for env in envs:
-            self._seeds[env] = self._seeds[env] or 0  # no longer idle
+            self._seeds[env] = self._seeds[env] or 0  # not None: it is no longer idle
         return [
             restored and self.buffers.obs[of_env].tobytes() == seen
             for restored, of_env, seen in zip(done, rows, expected, strict=True)
@@ -248,6 +249,8 @@ class ShardedEnvs:
         Returns:
             The result for each environment.
         """
+        # All workers are called before the first result is awaited. An environment whose shard
+        # failed and was restarted keeps the result None.
         called, results = [], dict.fromkeys(envs)
         for index, worker in enumerate(self._workers):
             own = self._envs_of(index)
@@ -283,6 +286,7 @@ class ShardedEnvs:
         )
         envs = self._envs_of(index)
         rows = slice(envs.start * self.rows, envs.stop * self.rows)
+        # The last observation known, which becomes the final one of the episodes that are cut off.
         last = self.buffers.obs[rows].copy()
         live = [env for env in envs if self._seeds[env] is not None]
         try:
@@ -294,6 +298,7 @@ class ShardedEnvs:
         except (EnvFailure, EnvWorkerFailure) as again:
             self.close()
             raise self._error(again) from None
+        # Another seed: with the same one, an environment could fail in the same way again.
         self.reset(live, [_next_seed(self._seeds[env], env) for env in live])
         buffers = self.buffers
         buffers.final[rows] = last

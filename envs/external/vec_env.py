@@ -106,6 +106,7 @@ class ExternalVecEnv(GameEnv):
         self._masks = action_masks(self._envs, envs_per_member)
         self.masked = self._masks is not None
         self._faults = ActionCheck(self.num_envs, envs_per_member, self._actions, self._masks)
+        # Of the last reset of each member's environments.
         self._seeds: list[list[int]] = [[] for _ in every]
         self._restarted = [False] * self.num_members
         self._started = False
@@ -225,6 +226,7 @@ class ExternalVecEnv(GameEnv):
             )
         found = [shot for shot in self._envs.snapshot(self._envs_of(member)) if shot is not None]
         if len(found) == self._per_member:
+            # Episodes differ in length: actions are padded with zeros, which are not replayed.
             ages = torch.tensor([len(shot.actions) for shot in found])
             actions = np.zeros(
                 (len(found), max(1, int(ages.max())), self._actions.width), self._actions.dtype
@@ -272,6 +274,7 @@ class ExternalVecEnv(GameEnv):
         )
         snapshots = [Snapshot(start, actions[:age]) for start, actions, age in parts]
         buffers = self._envs.buffers
+        # `restore` compares the observations after the replay with these.
         for name, array in (("obs", buffers.obs), ("final", buffers.final)):
             array[rows] = np.ascontiguousarray(state[name].numpy()).view(array.dtype).reshape(-1)
         done = self._envs.restore(self._envs_of(member), snapshots)

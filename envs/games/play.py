@@ -15,7 +15,7 @@ from envs.core.game_env import GameEnv
 Floats = NDArray[np.float64]
 # Steps between two checks whether all episodes have ended, each of which synchronizes.
 _CHECK_INTERVAL = 16
-LONGEST = 100_000  # steps after which an episode counts as ended
+LONGEST = 100_000  # steps after which play stops, even if episodes have not ended
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,14 @@ def play_episodes(
         ask()
         made = env.step(act(obs))
         obs, step = made.obs, step + 1
+        # Rows that have ended their first episode already play the next one, which does not count.
         total += torch.where(alive, made.reward.double() * unit, 0.0)
         length += alive
         done = made.terminated | made.truncated
         alive &= ~done
         ended(done)
     env.check()
+    # A game's return is the sum over its seats; its length is that of its longest seat.
     returns = total.view(env.num_members, -1, seats).sum(-1)[:members, :episodes]
     lengths = length.view(env.num_members, -1, seats).amax(-1)[:members, :episodes]
     return EpisodeResults(returns.cpu().numpy(), lengths.cpu().numpy())

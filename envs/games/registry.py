@@ -159,6 +159,8 @@ def _external(name: str) -> Game:
             return 1
         return described(params).rows
 
+    # Agents of a PettingZoo environment are seats of one game; sub-environments of a vector
+    # environment are separate games that are only made together.
     def unit(params: EnvArguments) -> int:
         if env.single or env.takes_size(dict(params)):
             return 1
@@ -195,7 +197,7 @@ def get_game(name: str) -> Game:
     if ":" in name:
         found = find(f"--env {name}", name)
         if isinstance(found, type) and issubclass(found, VecEnv):
-            # Calling it with the game's parameters would fail: it takes members and copies.
+            # It could not be called with the game's parameters: it takes members and rows.
             raise InputError(
                 f"--env {name} is a class of vectorized environments; it must be a `Game`: for a "
                 f"TensorGame, name what {found.__name__}.game() returns"

@@ -157,11 +157,12 @@ class TensorGame(GameEnv):
         uniforms = torch.zeros(
             self.num_envs, self.uniforms_per_start, dtype=torch.float64, device=self.device
         )
+        # `start` computes all rows, of which only the member's are used.
         uniforms[rows] = self._drawn(member, 1)[0, :, : self.uniforms_per_start]
         for name, begun in self.start(uniforms).items():
             self._state[name][rows] = begun[rows]
         self._age[rows] = 0
-        # Replace what was drawn ahead, which came from the old stream.
+        # Replace what was drawn ahead: it came from the stream before the reset.
         self._uniforms[self._at :, rows] = self._drawn(member, len(self._uniforms) - self._at)
         self._faults.clear(rows)
 
@@ -225,10 +226,8 @@ class TensorGame(GameEnv):
         rows = self._rows(member)
         for name, tensor in self._state.items():
             tensor[rows] = state[f"state_{name}"].to(self.device)
-        self._age[rows], self._final[rows] = (
-            state["age"].to(self.device),
-            state["final"].to(self.device),
-        )
+        self._age[rows] = state["age"].to(self.device)
+        self._final[rows] = state["final"].to(self.device)
         self._streams.set_state(member, state["stream"])
         self._uniforms[self._at :, rows] = self._drawn(member, len(self._uniforms) - self._at)
         self._faults.set_state(rows, state)
@@ -246,6 +245,7 @@ class TensorGame(GameEnv):
             return action.clamp(0, self.action_dim - 1)
         self._check_shape(action, self.action_dim)
         self._faults.record(action.t().double(), self._scratch)
+        # NaN becomes 0: the row is faulty, and its numbers must stay finite until `check`.
         return action.double().nan_to_num(0.0).clamp(-1.0, 1.0)
 
     def _checked(self, state: State) -> State:

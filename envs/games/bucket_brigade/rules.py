@@ -57,7 +57,7 @@ def workers_needed(params: BucketParams, uniform: Tensor) -> Tensor:
     needed = torch.ones_like(uniform, dtype=torch.uint8)
     for workers in range(1, params.num_agents + 1):
         failed = uniform >= 1.0 - (1.0 - params.prob_solo_agent_extinguishes_fire) ** workers
-        needed += failed.view(torch.uint8)
+        needed += failed.view(torch.uint8)  # one worker more for each number that does not suffice
     return needed
 
 
@@ -230,7 +230,7 @@ class GameBatch:
         was_burning = burning & ((self.night > 0) | self._start_counts)
         ruined_before = ruined.sum(0, dtype=torch.uint8) if self._shaped else None
 
-        # Workers put out fires. The others ruin their houses, or burn on in continuous mode.
+        # Workers put out fires. Other fires ruin their houses, or burn on in continuous mode.
         put_out = burning & (workers >= events.needed)
         if self._continuous:
             put_out |= self._suppress(workers, burning)
@@ -291,6 +291,7 @@ class GameBatch:
 
     def _spread(self, safe: Tensor, burning: Tensor, spreads: Tensor) -> None:
         """Spread fires in place, house by house: a house lit before its turn spreads in it."""
+        # One house after the other: a loop over houses, each step for all games at once.
         for house in range(self.num_houses):
             for side, neighbour in enumerate((house - 1, (house + 1) % self.num_houses)):
                 lit = spreads[house, side] & burning[house]

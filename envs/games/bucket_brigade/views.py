@@ -178,7 +178,7 @@ class ParallelView:
 
 
 class SeatView(gymnasium.Env[Any, Any]):
-    """One seat of a game as a single-agent environment; a baseline player has the other seats."""
+    """One seat of a game as a single-agent environment; a baseline player plays the other seats."""
 
     def __init__(
         self,
@@ -230,6 +230,7 @@ class SeatView(gymnasium.Env[Any, Any]):
         self, action: Any
     ) -> tuple[NDArray[np.float32], SupportsFloat, bool, bool, dict[str, Any]]:
         """Play one night; the reward is the seat's own. Raises RunError for an illegal action."""
+        # The baseline player acts at every seat; its action at this one is replaced.
         taken = self._players(self._obs)
         taken[self._seat] = torch.as_tensor(np.asarray(action))
         self._obs, made = self.game.step(taken)
