@@ -306,11 +306,9 @@ class CryptoEnv(VecEnv):
     def _begin(self, mask: Tensor) -> None:
         """Start an episode in the rows of `mask` (R,): flat, with the initial cash."""
         tables, ledger, assets = self._tables, self._ledger, self.action_dim
-        torch.where(
-            mask, self.market.length - 1 - self._episodes.next_bars(), self._place, out=self._place
-        )
+        first = self.market.length - 1 - self._episodes.next_bars(mask)
+        torch.where(mask, first, self._place, out=self._place)
         torch.where(mask, self._place, self._start, out=self._start)
-        self._episodes.take_turn(mask)
         for money in (ledger.cash, self._total):
             torch.where(mask, self._initial_cash, money, out=money)
         for state in (ledger.holdings, ledger.worths, ledger.held, ledger.high):

@@ -111,13 +111,20 @@ class Episodes:
         self._uncounted += 1
         return self._uncounted == self._next_end
 
-    def next_bars(self) -> Tensor:
-        """Return each row's next starting bar: (rows,) int64. Undefined if none is drawn."""
-        return self._starts.gather(0, self._turn.clamp_max(self._starts.shape[0] - 1)).squeeze(0)
+    def next_bars(self, mask: Tensor) -> Tensor:
+        """Return each row's next starting bar, and move on to the following one in rows of `mask`.
 
-    def take_turn(self, mask: Tensor) -> None:
-        """Advance the rows of `mask` past the starting bar that `next_bars` returned."""
+        Args:
+            mask: (rows,) bool, the rows that start an episode.
+
+        Returns:
+            (rows,) int64. Undefined in rows without a starting bar drawn ahead.
+        """
+        # The clamp keeps the unused index of rows without a starting bar valid.
+        turn = self._turn.clamp_max(self._starts.shape[0] - 1)
+        bars = self._starts.gather(0, turn).squeeze(0)
         self._turn += mask
+        return bars
 
     def restart_ended(self) -> Tensor:
         """Prepare the next episode of the rows that have just ended; return their mask (rows,)."""

@@ -37,7 +37,7 @@ class Reward:
         self.drawdown = per_row()
         self._growth = per_row(2)  # coefficients of b and of x
         self._parts = per_row(2)
-        self._of_equal_weight, self._of_portfolio = self._parts[0], self._parts[1]
+        self._of_equal_weight, self._of_portfolio = self._parts
         self._floor = per_row()
         self._inverse_length = per_row()
         self._drawdown_penalty = per_row()
@@ -74,15 +74,11 @@ class Reward:
             for p in members
         )
 
-    def start(self, total: Tensor, rows: Tensor | slice) -> None:
-        """Start an episode with value `total` (R,) in `rows` (a mask or a slice)."""
-        if isinstance(rows, slice):
-            # A new episode starts at its peak, with no drawdown.
-            self.peak[rows] = total[rows]
-            self.drawdown[rows] = 0.0
-        else:
-            torch.where(rows, total, self.peak, out=self.peak)
-            self.drawdown.masked_fill_(rows, 0.0)
+    def start(self, total: Tensor, rows: Tensor) -> None:
+        """Start an episode with value `total` (R,) in `rows`, a mask (R,)."""
+        # A new episode starts at its peak, with no drawdown.
+        torch.where(rows, total, self.peak, out=self.peak)
+        self.drawdown.masked_fill_(rows, 0.0)
 
     def of(
         self, growth: Tensor, total: Tensor, worth: Tensor, cash: Tensor, age: Callable[[], Tensor]

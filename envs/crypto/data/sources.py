@@ -17,6 +17,7 @@ from envs.support.errors import InputError, RunError
 from envs.support.invocation import install_extra
 
 ALPACA_URL = "https://data.alpaca.markets"
+PAGE_BARS = 10_000  # the most that Alpaca returns at once
 ATTEMPTS = 7
 LONGEST_WAIT = 60.0  # seconds between attempts
 LATE_SECONDS = 30.0  # after the end of a longer bar, during which its last hour may be missing
@@ -105,7 +106,6 @@ class AlpacaSource:
         self,
         url: str = ALPACA_URL,
         *,
-        page_size: int = 10_000,
         sleep: Callable[[float], object] = clock.sleep,
         notice: Callable[[str], None] = _ignore,
         now: Callable[[], float] = clock.time,
@@ -116,7 +116,6 @@ class AlpacaSource:
             )
         self.url = url.rstrip("/")
         self.name = "alpaca" if self.url == ALPACA_URL else f"alpaca:{self.url}"
-        self.page_size = page_size
         self.sleep = sleep
         self.notice = notice
         self.now = now
@@ -142,7 +141,7 @@ class AlpacaSource:
             "timeframe": timeframe,
             "start": _rfc3339(start),
             "end": _rfc3339(last),  # inclusive
-            "limit": str(self.page_size),
+            "limit": str(PAGE_BARS),
             "sort": "asc",
         }
         seen: set[str] = set()  # page tokens: a server that repeats one would loop forever

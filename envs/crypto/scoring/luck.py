@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 NORMAL = NormalDist()
 EULER_GAMMA = 0.5772156649015329
-CONFIDENCE = 0.95
+CONFIDENCE = 0.95  # at which a Sharpe ratio counts as above a benchmark
 
 
 @dataclass(frozen=True)
@@ -134,19 +134,17 @@ def deflated_sharpe(moments: Moments, variance: float, trials: float) -> float:
     return probabilistic_sharpe(moments, luck_sharpe(variance, trials))
 
 
-def minimum_track_record(
-    moments: Moments, benchmark: float = 0.0, confidence: float = CONFIDENCE
-) -> float:
-    """Return MinTRL, the bars needed until PSR(SR*) reaches `confidence` at this Sharpe ratio.
+def minimum_track_record(moments: Moments, benchmark: float = 0.0) -> float:
+    """Return MinTRL, the bars needed until PSR(SR*) reaches `CONFIDENCE` at this Sharpe ratio.
 
-        MinTRL = 1 + (1 - g3·SR + (g4 - 1)/4·SR²) · (Φ⁻¹(confidence) / (SR - SR*))²
+        MinTRL = 1 + (1 - g3·SR + (g4 - 1)/4·SR²) · (Φ⁻¹(CONFIDENCE) / (SR - SR*))²
 
     Infinite if SR is not above the benchmark.
     """
     if moments.sharpe <= benchmark or not moments.spread > 0.0:
         return math.inf
-    # PSR = confidence, solved for n.
-    ratio = NORMAL.inv_cdf(confidence) / (moments.sharpe - benchmark)
+    # PSR = CONFIDENCE, solved for n.
+    ratio = NORMAL.inv_cdf(CONFIDENCE) / (moments.sharpe - benchmark)
     return 1.0 + moments.spread * (ratio * ratio)
 
 
@@ -166,29 +164,27 @@ def needed_sharpe(
     bars: int,
     trials: float,
     variance: float | None = None,
-    confidence: float = CONFIDENCE,
     *,
     skewness: float = 0.0,
     kurtosis: float = 3.0,
 ) -> float:
-    """Return the Sharpe ratio (per bar) at which DSR reaches `confidence`.
+    """Return the Sharpe ratio (per bar) at which DSR reaches `CONFIDENCE`.
 
     Args:
         bars: n, out of sample.
         trials: N, or N_eff if the correlation is known.
         variance: V over the trials; by default 1 / (n - 1), that of trials without skill.
-        confidence: required DSR.
         skewness: g3 of the returns.
         kurtosis: raw g4 of the returns.
 
     Returns:
         The larger solution SR of the equation below; infinite if the data are too short for any.
 
-            (SR - SR0)² · (n - 1) = Φ⁻¹(confidence)² · (1 - g3·SR + (g4 - 1)/4·SR²)
+            (SR - SR0)² · (n - 1) = Φ⁻¹(CONFIDENCE)² · (1 - g3·SR + (g4 - 1)/4·SR²)
     """
-    # DSR = confidence squared and sorted by powers of SR: a·SR² - 2b·SR + c = 0.
+    # DSR = CONFIDENCE, squared and sorted by powers of SR: a·SR² - 2b·SR + c = 0.
     m = bars - 1.0
-    z2 = NORMAL.inv_cdf(confidence) ** 2
+    z2 = NORMAL.inv_cdf(CONFIDENCE) ** 2
     a = m - z2 * (kurtosis - 1.0) / 4.0
     # Without a positive a, the estimation error grows with SR faster than SR itself.
     if a <= 0.0:
@@ -196,5 +192,5 @@ def needed_sharpe(
     # The estimated Sharpe ratio of a trial without skill has the variance 1 / (n - 1).
     luck = luck_sharpe(1.0 / m if variance is None else variance, trials)
     b, c = m * luck - z2 * skewness / 2.0, m * luck**2 - z2
-    # Squaring added the smaller solution, which lies below SR0 and would have DSR = 1 - confidence.
+    # Squaring added the smaller solution, which lies below SR0 and would have DSR = 1 - CONFIDENCE.
     return (b + math.sqrt(max(b * b - a * c, 0.0))) / a

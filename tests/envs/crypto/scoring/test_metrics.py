@@ -117,7 +117,7 @@ def test_alpha_and_beta_are_those_of_least_squares() -> None:
 
 @pytest.mark.parametrize("timeframe", list(SECONDS))
 def test_sharpe_uses_the_factor_of_the_timeframe(timeframe: str) -> None:
-    """Silent error 10: the hourly factor on 5-minute bars."""
+    """The hourly factor on 5-minute bars would be wrong by √12."""
     r, b = sample()
     factor = math.sqrt(365.25 * 86400 / SECONDS[timeframe])
     np.testing.assert_allclose(
@@ -126,7 +126,7 @@ def test_sharpe_uses_the_factor_of_the_timeframe(timeframe: str) -> None:
 
 
 def test_sharpe_does_not_depend_on_the_length_of_the_test() -> None:
-    """Silent error 10: repeating the bars keeps ratios (up to n - 1 to n) and annual growth."""
+    """Repeating the bars keeps ratios (up to n - 1 to n) and annual growth."""
     r, b = sample(bars=5000)
     once, thrice = summary(r, b), summary(np.tile(r, 3), np.tile(b, 3))
     for name in ("sharpe", "equal_weight_sharpe", "information_ratio"):

@@ -1,8 +1,4 @@
-"""Silent errors of earlier systems that concern the environment, by their specification number.
-
-Other tests cover 7 (ticker order in bundles), 11 (the agent's hyperparameters), 13, 14 (out of
-memory) and 15.
-"""
+"""Errors that earlier trading environments had without any error message; none may return."""
 
 from __future__ import annotations
 
@@ -65,17 +61,17 @@ def replay(market: Market, params: EnvParams, actions: list[float]) -> CryptoEnv
 FREE = EnvParams(fee=0.0, slippage=0.0, cash_reserve=0.0, action_scale=0.5, minimum_order=10.0)
 
 
-# ---- 1: an action scale that makes every order smaller than the minimum ----
+# ---- an action scale that makes every order smaller than the minimum ----
 
 
-def test_1_at_every_corner_of_the_default_ranges_small_actions_trade() -> None:
+def test_small_actions_trade_at_every_corner_of_the_default_ranges() -> None:
     table = tomllib.loads((files("optimize") / "spaces" / "wide.toml").read_text())["env"]
     ranges = {name: (entry["low"], entry["high"]) for name, entry in table.items()}
     ranges["trailing_stop"] = (0.0, *ranges["trailing_stop"])
     ordering = ("action_scale", "cash_reserve", "max_position", "trailing_stop")
     corners = list(itertools.product(*(ranges.pop(name) for name in ordering)))
     market = sample_market(bars=400, assets=10, volatility=0.02)
-    # the others don't touch orders: their corners are taken all low and all high
+    # The other parameters do not change orders: they are all at their low or all at their high end.
     others = [{name: bounds[side] for name, bounds in ranges.items()} for side in (0, 1)]
     params = [
         EnvParams(**dict(zip(ordering, corner, strict=True)), **other)
@@ -93,10 +89,10 @@ def test_1_at_every_corner_of_the_default_ranges_small_actions_trade() -> None:
     assert float(trades.min()) >= 30, params[int(trades.argmin()) // 2]
 
 
-# ---- 2: a batch that is another MDP than the single environment ----
+# ---- a batch that is another MDP than the single environment ----
 
 
-def test_2_one_row_and_many_are_the_same_mdp() -> None:
+def test_one_row_and_many_are_the_same_mdp() -> None:
     market = sample_market(hole_share=0.1)
     params = [random_params(seed, episode_bars=30) for seed in range(5)]
     many = CryptoEnv(market, params, [(5, 290)], 1, accounts=True)
@@ -112,7 +108,7 @@ def test_2_one_row_and_many_are_the_same_mdp() -> None:
             assert torch.equal(single.reward[0], batch.reward[row])
 
 
-def test_2_nobody_trades_on_borrowed_money() -> None:
+def test_cash_is_never_negative() -> None:
     env = CryptoEnv(
         sample_market(assets=6),
         dataclasses.replace(FREE, action_scale=1.0),
@@ -128,11 +124,11 @@ def test_2_nobody_trades_on_borrowed_money() -> None:
         assert float(env.portfolio().cash.min()) >= 0.0
 
 
-# ---- 3: a reset that forgets part of the state ----
+# ---- a reset that forgets part of the state ----
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
-def test_3_every_later_episode_equals_the_first(by_hand: bool) -> None:
+def test_every_later_episode_equals_the_first(by_hand: bool) -> None:
     """After an eventful episode, the same bars and actions give the same results to the bit."""
     market = sample_market(hole_share=0.1)
     params = random_params(
@@ -161,10 +157,10 @@ def test_3_every_later_episode_equals_the_first(by_hand: bool) -> None:
             assert torch.equal(one, two)
 
 
-# ---- 4: stop-loss amounts in the wrong unit ----
+# ---- stop-loss amounts in the wrong unit ----
 
 
-def test_4_a_triggered_stop_sells_all_of_the_position() -> None:
+def test_a_triggered_stop_sells_the_whole_position() -> None:
     market = flat_market([100.0, 100.0, 100.0, 120.0, 107.9, 107.9, 107.9])
     params = dataclasses.replace(FREE, trailing_stop=0.1)
     held = replay(market, params, [1.0, 0.0, 0.0, 0.0])
@@ -178,16 +174,16 @@ def test_4_a_triggered_stop_sells_all_of_the_position() -> None:
     assert spared.portfolio().units.item() == pytest.approx(50.0)
 
 
-def test_4_a_stop_overrides_even_a_buy() -> None:
+def test_a_stop_overrides_a_buy() -> None:
     market = flat_market([100.0, 100.0, 80.0, 80.0, 80.0])
     env = replay(market, dataclasses.replace(FREE, trailing_stop=0.1), [1.0, 1.0, 1.0])
     assert env.portfolio().units.item() == 0.0
 
 
-# ---- 5: prices and decisions that are bars old or not closed yet ----
+# ---- prices and decisions that are bars old or not closed yet ----
 
 
-def test_5_orders_fill_at_the_next_open_and_at_no_other_price() -> None:
+def test_orders_fill_at_the_next_open_only() -> None:
     closes, opens = [100.0] * 8, [100.0, 100.0, 100.0, 90.0, 100.0, 100.0, 100.0, 100.0]
     env = replay(
         flat_market(closes, opens), FREE, [0.0, 0.0, 1.0]
@@ -201,7 +197,7 @@ def test_5_orders_fill_at_the_next_open_and_at_no_other_price() -> None:
         assert (units != bought) == (bar == 3), bar
 
 
-def test_5_decisions_see_the_closed_bar_and_nothing_after_it() -> None:
+def test_decisions_see_the_closed_bar_and_nothing_after_it() -> None:
     market = sample_market()
     env = CryptoEnv(market, FREE, [(50, 60)], 1, accounts=True)
     actions = torch.rand(5, 1, 3, generator=torch.Generator().manual_seed(0))
@@ -233,10 +229,10 @@ def test_5_decisions_see_the_closed_bar_and_nothing_after_it() -> None:
     assert not torch.equal(observed(now), obs)
 
 
-# ---- 6: a stop that latches for ever; dust that can't be sold ----
+# ---- a stop that never ends; small remainders that cannot be sold ----
 
 
-def test_6_after_a_stop_the_asset_can_be_bought_again_and_its_high_begins_anew() -> None:
+def test_after_a_stop_the_asset_can_be_bought_again_with_a_new_high() -> None:
     closes = [100.0, 100.0, 200.0, 150.0, 150.0, 150.0, 150.0, 150.0, 150.0]
     params = dataclasses.replace(FREE, trailing_stop=0.2)
     stopped = replay(flat_market(closes), params, [1.0, 0.0, 0.0, 0.0])
@@ -246,7 +242,7 @@ def test_6_after_a_stop_the_asset_can_be_bought_again_and_its_high_begins_anew()
 
 
 @pytest.mark.parametrize("increment", [0.0, 0.5])
-def test_6_dust_can_be_sold_however_small_and_leaves_nothing(increment: float) -> None:
+def test_the_smallest_positions_can_be_sold_completely(increment: float) -> None:
     market = flat_market(
         [100.0, 100.0, 0.01, 0.01, 0.01, 0.01], instruments=Instruments((0.0,), (increment,))
     )
@@ -254,13 +250,13 @@ def test_6_dust_can_be_sold_however_small_and_leaves_nothing(increment: float) -
     env = replay(market, params, [1.0, 0.0])
     assert (
         0 < env.values()[0].item() - env.portfolio().cash.item() < 0.02
-    )  # a hundredth of what may be ordered
+    )  # a hundredth of the minimum order
     env = replay(market, params, [1.0, 0.0, -1e-3])
     assert env.portfolio().units.item() == 0.0
     assert env.portfolio().cost.item() == 0.0
 
 
-def test_6_a_holding_rule_whose_sale_is_too_small_doesnt_block_the_asset() -> None:
+def test_a_holding_rule_below_the_minimum_order_does_not_block_the_asset() -> None:
     """A tenth of the position is below the minimum: dropped, but the clock restarts."""
     market = flat_market([100.0] * 12)
     params = dataclasses.replace(
@@ -275,10 +271,10 @@ def test_6_a_holding_rule_whose_sale_is_too_small_doesnt_block_the_asset() -> No
     assert env.portfolio().units.item() == pytest.approx(0.25)
 
 
-# ---- 7: tickers in another order ----
+# ---- tickers in another order ----
 
 
-def test_7_the_order_of_assets_is_the_order_of_tickers_everywhere() -> None:
+def test_the_order_of_assets_is_the_order_of_tickers_everywhere() -> None:
     """Permuted assets in bars and actions permute positions, observations and money alike."""
     rules = Instruments((0.0, 5.0, 50.0, 0.0), (0.0, 0.1, 0.0, 1.0))
     market = sample_market(assets=4, hole_share=0.1, instruments=rules)
@@ -310,10 +306,10 @@ def test_7_the_order_of_assets_is_the_order_of_tickers_everywhere() -> None:
         torch.testing.assert_close(torch.cat(blocks, dim=1), second.obs[:, 1:13])
 
 
-# ---- 8: a feature that is identically zero ----
+# ---- a feature that is identically zero ----
 
 
-def test_8_no_feature_of_the_default_recipe_is_constant() -> None:
+def test_no_feature_of_the_default_recipe_is_constant() -> None:
     bars = make_demo_market(3, assets=2, bars=3000)
     recipe = get_recipe("default")
     table = compute_features(bars, recipe)[recipe.memory - 1 :]
@@ -321,10 +317,10 @@ def test_8_no_feature_of_the_default_recipe_is_constant() -> None:
         assert np.std(column) > 1e-3, name
 
 
-# ---- 9: an episode across a seam; a purge that removes nothing ----
+# ---- an episode across two windows; a purge that removes nothing ----
 
 
-def test_9_episodes_stay_between_the_purged_bars() -> None:
+def test_episodes_stay_between_the_purged_bars() -> None:
     bars = 6000
     market = sample_market(bars=bars, assets=1)
     scheme = CrossValidation(groups=5, test_groups=2)
@@ -344,13 +340,13 @@ def test_9_episodes_stay_between_the_purged_bars() -> None:
             env.step(torch.zeros(32, 1))
             if step % 48:
                 np.testing.assert_array_equal(env.bars().numpy(), decided + 1)
-            assert not tested[decided + 1].any()  # and nothing is valued there either
+            assert not tested[decided + 1].any()  # nor valued there
 
 
-# ---- 10: Sharpe with the factor of another timeframe ----
+# ---- Sharpe with the factor of another timeframe ----
 
 
-def test_10_sharpe_follows_the_timeframe_and_not_the_length_of_the_test() -> None:
+def test_sharpe_depends_on_the_timeframe_and_not_on_the_length_of_the_test() -> None:
     returns = np.random.default_rng(0).normal(1e-4, 1e-2, 5000)
     hourly, five = sharpe(returns, bars_per_year("1h")), sharpe(returns, bars_per_year("5m"))
     assert five / hourly == pytest.approx(np.sqrt(12))
@@ -358,10 +354,10 @@ def test_10_sharpe_follows_the_timeframe_and_not_the_length_of_the_test() -> Non
     assert hourly == pytest.approx(np.sqrt(24 * 365.25) * returns.mean() / returns.std(ddof=1))
 
 
-# ---- 11: hyperparameters that never arrive ----
+# ---- hyperparameters that never arrive ----
 
 
-def test_11_every_searched_parameter_of_the_environment_is_one_of_its_parameters() -> None:
+def test_every_searched_parameter_of_the_environment_exists() -> None:
     """test_env.py checks for all fields of EnvParams that each changes the trajectory."""
     for name in MARKET_PPO.presets:
         table = tomllib.loads((files("optimize") / "spaces" / f"{name}.toml").read_text())
@@ -369,10 +365,10 @@ def test_11_every_searched_parameter_of_the_environment_is_one_of_its_parameters
         assert set(table.get("env", {})) <= known, name
 
 
-# ---- 12: all parallel environments starting at the same bar ----
+# ---- all parallel environments starting at the same bar ----
 
 
-def test_12_parallel_rows_start_at_different_bars_and_change_them() -> None:
+def test_parallel_rows_start_at_different_bars_in_every_episode() -> None:
     market = sample_market(bars=3000)
     env = CryptoEnv(market, [EnvParams(episode_bars=30)] * 3, [(10, 2990)], 64)
     env.reset(5)
@@ -388,10 +384,10 @@ def test_12_parallel_rows_start_at_different_bars_and_change_them() -> None:
     assert float((second == first).double().mean()) < 0.1
 
 
-# ---- 14: one member's NaN ----
+# ---- one member's NaN ----
 
 
-def test_14_a_members_nan_reaches_nobody_and_ends_with_its_reset() -> None:
+def test_a_nan_stays_in_its_member_and_ends_with_a_reset() -> None:
     market = sample_market()
     spoilt, clean = (
         CryptoEnv(market, [EnvParams(episode_bars=12)] * 3, [(5, 290)], 4) for _ in range(2)
