@@ -92,14 +92,17 @@ class Book:
         """
         _, left, expected = self.after(fills)
         units = account.units_of(self.tickers)
+        # A position that was sold completely and bought again in one bar is a new one.
         still_open = (left > 0.0) & (units > 0.0)
         self.held = np.where(still_open, self.held + 1.0, 0.0)
         self.held[restart & ~hole] = 0.0
         self.high[~still_open] = 0.0
+        # Average cost: a partial sale removes the same fraction of the cost.
         self.basis *= np.divide(left, self.units, out=np.zeros_like(left), where=self.units > 0.0)
         for fill in fills:
             if fill.status == "filled" and fill.order.side == "buy":
                 self.basis[self.tickers.index(fill.order.ticker)] += fill.notional
+        # Units that disappeared without a fill lose their cost; extra ones cost the close.
         self.basis *= np.divide(
             np.minimum(units, expected), expected, out=np.ones_like(left), where=expected > 0.0
         )
@@ -121,6 +124,7 @@ class Book:
     def portfolio(self) -> Portfolio:
         """Return the book as one row of the order rules' input."""
         held = np.where(self.units > 0.0, self.units, 1.0)
+        # The order rules take cost per unit; `held` avoids a division by zero.
         cost = np.where(self.units > 0.0, self.basis / held, 0.0)
         columns = (
             torch.from_numpy(np.array(column, dtype=np.float64)).unsqueeze(0)
@@ -138,6 +142,7 @@ class EqualWeight:
 
     def __init__(self, value: float, assets: int, *, fee: float, slippage: float) -> None:
         self._part = value / assets
+        # The fee is taken from the units received, slippage raises their price.
         self._rate = (1.0 - fee) / (1.0 + slippage)
         self._units = np.zeros(assets)
         self._waiting = np.ones(assets, dtype=bool)
@@ -169,6 +174,7 @@ class EqualWeight:
 
     def next_bar(self, open_: Array, hole: Mask) -> None:
         """Buy what is not bought yet."""
+        # An asset whose first bars are holes keeps its part in cash until it has a price.
         now = self._waiting & ~hole
         self._units[now] = self._part * self._rate / open_[now]
         self._waiting &= ~now

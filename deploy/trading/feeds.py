@@ -188,6 +188,7 @@ class LiveFeed:
     ) -> Bars:
         """See `Feed.start`."""
         self._strict = last is None
+        # A restart continues at the last processed bar, even if newer ones have closed since.
         end = self._closed_until(now) if last is None else last + self._seconds
         start = end - (count + SPARE_BARS) * self._seconds
         found = self._history(start, end)
@@ -264,6 +265,7 @@ class LiveFeed:
             for ticker in self.tickers
         ]
         given = []
+        # No bar of any ticker: the source is late, which is no hole.
         newest = max((max(rows) for rows in found if rows), default=0)
         for time in range(first, min(end, newest + 1), self._seconds):
             late = [
@@ -284,6 +286,7 @@ class LiveFeed:
         fill = np.column_stack([np.repeat(self._closes[:, None], 4, axis=1), np.zeros(len(rows))])
         values = np.array([fill[asset] if row is None else row for asset, row in enumerate(rows)])
         open_, high, low, close, volume = values.T.copy()
+        # The last close continues through holes, as in data sets.
         self._last, self._closes, self._missed = time, close, np.where(hole, self._missed + 1, 0)
         return ClosedBar(time, open_, high, low, close, volume, hole)
 
@@ -317,6 +320,7 @@ class LiveFeed:
                 "is left out"
             )
         rows = rows[good]
+        # `unique` keeps the first occurrence: reversed, that is the last row of a time.
         _, index = np.unique(rows[::-1, 0], return_index=True)
         return rows[::-1][index]
 

@@ -114,6 +114,7 @@ class CostAllowance:
             hour: left for hour, left in self._left.items() if hour > time // HOUR - ALLOWANCE_HOURS
         }
         rest = amount
+        # The oldest allowance expires first.
         for hour in sorted(self._left):
             used = min(rest, self._left[hour])
             self._left[hour] -= used
@@ -155,8 +156,10 @@ def unexplained(
         traded[ticker] += fill.notional
     prices: dict[str, float] = dict(zip(tickers, close.tolist(), strict=True))
     value = after.cash + sum(after.units.get(ticker, 0.0) * prices[ticker] for ticker in tickers)
+    # Venues round amounts: smaller differences than these are not transfers.
     least = max(CENT, ROUNDING * value)
 
+    # Asymmetric: all losses count (they may be costs), gains only beyond a possible lower fee.
     def counts(worth: float, notional: float) -> bool:
         return worth < -least or worth > max(least, FEE_MARGIN * notional)
 
@@ -191,6 +194,7 @@ def less_costs(
     went = Flow(
         min(0.0, flow.cash), {ticker: min(0.0, amount) for ticker, amount in flow.units.items()}
     )
+    # `went` has a negative value, so `kept` is the fraction that remains a transfer.
     kept = 1.0 + cost / went.value(tickers, close)
     parts = {
         ticker: amount * kept if amount < 0.0 else amount for ticker, amount in flow.units.items()
@@ -207,6 +211,7 @@ def rebased(base: float, value: float, flow: float) -> float:
     """
     if flow == 0.0:
         return base
+    # The transfer is assumed at the close, so the bar's gain was earned without it.
     before = value - flow
     return value if before <= 0.0 else base * (value / before)
 
@@ -221,5 +226,6 @@ def growth(value: Array, flow: Array) -> Array:
         flow: (n,), transfers of each bar.
     """
     before = value[:-1]
+    # r_t = (V_t - F_t) / V_{t-1} - 1: time-weighted, so the amount of a transfer does not matter.
     steps = np.divide(value[1:] - flow[1:], before, out=np.ones_like(before), where=before > 0.0)
     return np.concatenate([np.ones_like(value[:1]), np.cumprod(np.maximum(steps, 0.0))])

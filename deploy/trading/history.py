@@ -41,6 +41,7 @@ class FeatureHistory:
 
     def append(self, bar: ClosedBar) -> None:
         """Append a bar, and compute its features."""
+        # The recipe depends on `memory` bars, so the newest row is all that must be computed.
         full = bar.appended_to(self._loaded)
         self._lags.append(compute_features(full, self._recipe)[-1])
         self._bars = full.slice(1, len(full))

@@ -1,4 +1,4 @@
-"""Planning of a bar's orders: from the actions of a bundle's trials to the orders of the account."""
+"""Planning of a bar's orders: from actions of a bundle's trials to orders of the account."""
 
 from __future__ import annotations
 
@@ -87,10 +87,12 @@ class OrderPlanner:
             actions: (R, N), one row per trial.
             close: (N,).
         """
+        # The functions that the environment calls: trader and training cannot diverge.
         before, wish = accounts.portfolio(), torch.from_numpy(actions.astype(np.float64))
         closes = as_rows(close, len(actions))
         if self._venue is None:
             return PlannedOrders(plan_orders(before, closes, wish, self._rules), before)
+        # Orders of opposite sides cost nothing when trials exchange them among themselves.
         after, orders, netted = plan_netted(before, closes, wish, self._rules, self._venue)
         planned = PlannedOrders(orders, after, netted)
         if planned.crossed > 0.0:

@@ -192,6 +192,7 @@ class PaperTrader:
         """
         self._load(history, self._lookback)
         assert other._benchmark is not None
+        # Bundles may list the same tickers in different orders.
         order = [other._tickers.index(ticker) for ticker in self._tickers]
         self._sub_accounts = SubAccounts.split(self._tickers, self._shares, other.accounts)
         self._benchmark = other._benchmark.reordered(order)
@@ -305,6 +306,7 @@ class PaperTrader:
         accounts = self.accounts
         if accounts.value(bar.close) <= 0.0:  # everything was withdrawn: no capital to allocate
             return dataclasses.replace(entry, units=accounts.units)
+        # Each trial observes its own book, so the actions of an ensemble differ.
         actions = np.stack(
             [act(self.observation(bar.close, place)) for place, act in enumerate(self._policies)]
         )
@@ -319,6 +321,7 @@ class PaperTrader:
         netted = None if entry.verdict.sell_all else planned.netted
         orders = self._planner.net_orders(bar.time, self._plan, netted, accounts.held)
         now = bar.time + self._seconds if conditions is None else conditions.now
+        # After the limit was applied: the rule about orders per hour counts net orders.
         self._risk.sent(now, len(orders))
         mean = np.average(actions, axis=0, weights=self._shares)
         return dataclasses.replace(
@@ -350,7 +353,7 @@ class PaperTrader:
         scale = self._held_scales[place]
         portfolio = observe_portfolio(book.portfolio(), as_rows(close, 1), scale)[0].numpy()
         lags = self._history.lags(trial.params.lookback)
-        # A trial with fewer lags than the study's maximum observes zeros in the place of the others.
+        # Lags beyond the trial's own, up to the study's maximum, are zero as in training.
         obs = np.zeros(trial.policy.state_dim, dtype=np.float32)
         obs[: len(portfolio)] = portfolio
         obs[len(portfolio) : len(portfolio) + len(lags)] = lags

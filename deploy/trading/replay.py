@@ -114,6 +114,7 @@ def replay_entries(
     trader.start(bars.slice(max(0, first - trader.bars_needed), first), broker.account())
     for number in range(first, last + 1):
         bar = ClosedBar.of(bars, number)
+        # Orders of the previous close are filled at this open, before the trader sees the bar.
         broker.next_bar(bar.time, bar.open, bar.hole)
         decide = decide_last or number < last
         entry = trader.on_bar(bar, broker.fills(), broker.account(), decide=decide)
@@ -124,6 +125,7 @@ def replay_entries(
 def _score(entries: list[Entry], timeframe: str) -> Score:
     value = np.array([entry.value for entry in entries])
     equal = np.array([entry.equal_weight for entry in entries])
+    # The first entry is the first decision; returns start with the bar after it.
     after = entries[1:]
     columns = {
         "returns": value[1:] / value[:-1] - 1.0,
@@ -182,6 +184,7 @@ def write_replay(result: ReplayResult, folder: Path) -> list[Path]:
     Returns:
         Their paths.
     """
+    # matplotlib takes a second to import, which live traders would wait for.
     from deploy.trading.replay_picture import draw_replay
 
     ledger, orders = ledger_table(result), orders_table(result)

@@ -138,6 +138,7 @@ class DrawdownStop(RiskRule):
         """Sell everything during the cool-down."""
         if self.peak is not None:
             self.peak = rebased(self.peak, situation.value, situation.flow)
+        # A new peak starts after the cool-down; otherwise the same fall would stop trading again.
         if self.until is not None and situation.time >= self.until:
             self.until, self.peak = None, None
         if self.until is None:
@@ -176,6 +177,7 @@ class DailyLossLimit(RiskRule):
         """Sell everything for the rest of the day."""
         day = situation.time // DAY
         if day != self.day:
+            # The day before may lie some days back; its last close counts all the same.
             self.base = situation.value if self.day is None else self.last
             self.day, self.reason = day, ""
         self.base = rebased(self.base, situation.value, situation.flow)
@@ -216,6 +218,7 @@ class OrderLimit(RiskRule):
 
     def judge(self, situation: Situation) -> RiskVerdict:
         """Return the remaining number of orders."""
+        # By the times of sending: late bars may be decided close together.
         while self._sent and situation.now - self._sent[0][0] >= HOUR:
             self._sent.popleft()
         left = max(0, self._limit - sum(count for _, count in self._sent))
@@ -266,6 +269,7 @@ class RiskRules:
         data, too (a complete position is sold without a price), and one that does not sell keeps
         all positions. Stale data prevents other rules from selling.
         """
+        # Every rule judges every bar, also during a halt, because rules follow the value.
         verdicts = [rule.judge(situation) for rule in self._rules]
         reasons = tuple(reason for verdict in verdicts for reason in verdict.reasons)
         if situation.halt is not None:
@@ -280,6 +284,7 @@ class RiskRules:
             sell_all=sell_all,
             buys=all(verdict.buys for verdict in verdicts),
             sells=sells,
+            # Selling everything is never limited: it needs one order per position.
             most_orders=None if sell_all else min(limits, default=None),
             reasons=reasons,
         )
@@ -340,6 +345,7 @@ def apply(
             portfolio.units.clone(), nothing, portfolio.units > 0, nothing > 0, plan.dropped
         )
         return everything, int(buys.any(0).sum())
+    # Most important first, so that a limit keeps the head of the list.
     planned = _by_importance(plan, close)
     wanted = [
         (side, asset)

@@ -130,6 +130,7 @@ class SubAccounts:
 
     def cross(self, portfolio: Portfolio) -> None:
         """Set the books to `portfolio`, one row each, after orders were crossed between them."""
+        # The netting has moved cash and units between the rows at the close.
         units, cost, high, held = (column.numpy() for column in portfolio[1:])
         for row, book in enumerate(self.books):
             book.cash, book.units = float(portfolio.cash[row]), units[row].copy()
@@ -159,8 +160,11 @@ class SubAccounts:
             hole: (N,) of the bar.
             close: (N,) of the bar.
         """
+        # Each book gets its part of every fill, in proportion to its part of the net order.
         parts = [self._part(row, fills, orders) for row in range(len(self.books))]
         after = [book.after(part) for book, part in zip(self.books, parts, strict=True)]
+        # Differences that no fill explains are transfers or costs; they must be known before the
+        # books are scaled to the account.
         flow = self._note_flow(time, fills, account, close)
         self.held = account.units_of(self._tickers)
         shares = self._value_shares(close)
@@ -194,6 +198,7 @@ class SubAccounts:
         shares = self._value_shares(close)
         self.held = account.units_of(self._tickers)
         for book, share in zip(self.books, shares, strict=True):
+            # Cost per unit stays; it is the close for books that held none of the asset.
             cost = np.where(
                 book.units > 0.0, book.basis / np.where(book.units > 0.0, book.units, 1.0), close
             )
@@ -215,6 +220,7 @@ class SubAccounts:
             )
             if not wanted[row] > 0.0:
                 continue
+            # One fill per net order: trials on the same side share it in proportion.
             share = float(wanted[row] / wanted.sum())
             order = dataclasses.replace(fill.order, whole=bool(orders.whole[row, asset]))
             amounts = {name: getattr(fill, name) * share for name in ("units", "notional", "fee")}
@@ -254,9 +260,11 @@ class SubAccounts:
         """
         parts = parts + np.maximum(came, 0.0) * shares[:, None]
         held = parts.sum(axis=0)
+        # Withdrawals reduce all books by the same fraction, deposits are shared by value.
         gone = np.divide(np.minimum(came, 0.0), held, out=np.zeros_like(held), where=held > 0.0)
         parts = parts * np.maximum(1.0 + gone, 0.0)
         sums = parts.sum(axis=0)
+        # The remaining difference is rounding, unless something is wrong: it is measured.
         worst = np.max(
             np.abs(sums - total) / np.maximum(np.maximum(np.abs(total), np.abs(sums)), 1e-9),
             initial=0.0,

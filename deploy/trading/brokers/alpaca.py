@@ -143,7 +143,9 @@ class AlpacaBroker(Broker):
         for order in orders:
             if order.client_id in self._open:
                 raise ValueError(f"order {order.client_id} was sent before")
+        # Quantities of sells are checked against exact positions; buys need none.
         held = self._positions() if any(order.side == "sell" for order in orders) else {}
+        # "sell" > "buy": sells first, so that their proceeds can be spent.
         for order in sorted(orders, key=lambda order: order.side, reverse=True):
             size, why = self._size(order, held)
             if size is None:
@@ -262,6 +264,7 @@ class AlpacaBroker(Broker):
         """Return the result of an order that Alpaca has accepted."""
         order, record = sent.order, sent.record
         until, pause, cancelled = time.monotonic() + self._patience, 0.05, False
+        # An acknowledged order may be listed seconds later, so a 404 alone means nothing.
         looks = iter(LOOKS)
         while record is None or record.status not in FINAL:
             if time.monotonic() > until + self._patience:
@@ -288,6 +291,7 @@ class AlpacaBroker(Broker):
         if not found.filled:
             return Fill(order, "unfilled", found.at, reason=f"Alpaca's status: {found.status}")
         notional = found.filled * found.price
+        # Alpaca takes the fee from what is received: units of a buy, cash of a sell.
         received = found.filled * (1 - self._fee) if order.side == "buy" else found.filled
         return Fill(
             order,

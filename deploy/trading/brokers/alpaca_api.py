@@ -128,6 +128,7 @@ def _answer(call: Callable[[], Result]) -> Result:
             message = str(json.loads(str(error))["message"])
         except (ValueError, KeyError, TypeError):
             message = f"status {status}"
+        # Busy or failing: the request may or may not have been executed.
         if status == 429 or status >= 500:
             raise _Away(message) from None
         if status == 401 or (status == 403 and "forbidden" in message.lower()):

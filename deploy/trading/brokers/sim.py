@@ -121,6 +121,7 @@ class SimBroker(Broker):
         opens = torch.from_numpy(open_).expand(count, -1)
         holes = torch.from_numpy(hole).expand(count, -1)
         after, filled = fill_orders(before, orders, opens, holes, self._rules)
+        # Rounding of the rows' sum may exceed the cash, which is limited before sells are credited.
         moved = after.cash - before.cash
         spent, received = moved.clamp_max(0.0).sum(), moved.clamp_min(0.0).sum()
         self._cash = (self._cash + spent).clamp_min(0.0) + received

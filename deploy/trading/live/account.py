@@ -77,11 +77,13 @@ class TradingAccount:
             Results that the database does not have yet.
         """
         known = [line.fill for line in lines if line.fill is not None]
+        # Fills that an operator's halt has booked already must not be booked twice.
         self._counted = [fill for fill in known if fill.order.client_id in self._booked]
         self._settled = [fill for fill in known if fill.order.client_id not in self._booked]
         unknown = [line.order for line in lines if line.fill is None]
         missing = self.broker.adopt(unknown, final=late is not None and self.broker.immediate)
         found: list[Fill] = []
+        # The simulator fills at the next open, which is still to come: nothing is late there.
         if late is not None and self.broker.immediate:
             found = [Fill(order, "unfilled", order.decided, reason=late) for order in missing]
             missing = []
@@ -127,6 +129,7 @@ class TradingAccount:
         entry = self.trader.mark(
             own, fills, self.broker.account(), counted=counted, conditions=conditions
         )
+        # After `mark`: the old bundle's orders are booked by the trader that planned them.
         if heir is not None:
             self._hand_over(heir, history)
             own = bar.in_order(history.tickers, heir.manifest.tickers)
@@ -162,6 +165,7 @@ class TradingAccount:
         """Trade another bundle from now on, with the present positions."""
         heir = PaperTrader(bundle, slot=self._prefix, any_account=True, limits=self._limits)
         heir.take_over(history, self.trader)
+        # The simulator's fees and order of tickers are those of the bundle.
         if isinstance(self.broker, SimBroker):
             broker = sim_broker(bundle)
             broker.restore(self.broker.state())

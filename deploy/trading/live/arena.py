@@ -16,8 +16,8 @@ from deploy.registry.bundle_files import NAME_DIGITS
 from deploy.registry.records import ChampionMoved
 from deploy.registry.registry import Registry
 from deploy.trading.live.account import TradingAccount
-from deploy.trading.live.comparison import compare, days_due
-from deploy.trading.live.returns import paired_returns
+from deploy.trading.live.comparison import Comparison, compare, days_due
+from deploy.trading.live.returns import Array, paired_returns
 from deploy.trading.live.store import TraderStore
 from envs.crypto.data.timeframe import bar_seconds
 from envs.support.errors import InputError
@@ -78,44 +78,64 @@ class Arena:
         if state.get("champion") != champion.hash:
             state = {"champion": champion.hash, "since": bar, "looks": 0, "days": {}}
         told: list[Told] = []
-        timeframe = champion.manifest.timeframe
         for account in challengers:
-            bundle = account.bundle
-            done = state["days"].get(bundle.hash, 0)
-            since = max(state["since"], bar if account.since is None else account.since)
-            if days_due((bar - since) // bar_seconds(timeframe), timeframe) <= done:
+            due = self._returns_if_due(champion_account, champion, account, bar, state)
+            if due is None:
                 continue
-            returns = paired_returns(
-                self._store, self._slot, (account.name, champion_account), since
-            )
-            own, champions = returns[account.name], returns[champion_account]
-            days = days_due(len(own), timeframe)
-            if days <= done:
-                continue
+            own, champions, days = due
+            bundle, timeframe = account.bundle, champion.manifest.timeframe
             result = compare(own, champions, timeframe, state["looks"], seed=bootstrap_seed(bundle))
+            # Every comparison spends level, whatever its outcome.
             state = state | {
                 "looks": state["looks"] + 1,
                 "days": state["days"] | {bundle.hash: days},
             }
             told.append(("arena", f"{bundle.name}: {result.outcome}: {result.text}"))
             if result.outcome == "worse":
-                self._registry.withdraw(
-                    self._slot, bundle.hash, f"lost in the arena: {result.text}"
-                )
+                reason = f"lost in the arena: {result.text}"
+                self._registry.withdraw(self._slot, bundle.hash, reason)
             elif result.outcome == "better":
-                try:
-                    self._registry.promote(
-                        self._slot,
-                        bundle,
-                        expected=champion.hash,
-                        reason=f"won in the arena: {result.text}",
-                        report={"arena": result.to_dict()},
-                    )
-                except ChampionMoved:
-                    told.append(("arena", f"{bundle.name}: the champion has changed meanwhile"))
-                    continue
-                return state, [*told, ("promoted", f"{bundle.name} won the slot in the arena")]
+                if self._promote(bundle, champion, result):
+                    told.append(("promoted", f"{bundle.name} won the slot in the arena"))
+                    break  # the others are compared with the new champion from now on
+                told.append(("arena", f"{bundle.name}: the champion has changed meanwhile"))
         return state, told
+
+    def _returns_if_due(
+        self,
+        champion_account: str,
+        champion: Bundle,
+        account: TradingAccount,
+        bar: int,
+        state: dict[str, Any],
+    ) -> tuple[Array, Array, int] | None:
+        """Return challenger's and champion's returns, and the days of the due comparison."""
+        timeframe = champion.manifest.timeframe
+        done = state["days"].get(account.bundle.hash, 0)
+        # Only bars that both traded while this bundle was champion.
+        since = max(state["since"], bar if account.since is None else account.since)
+        if days_due((bar - since) // bar_seconds(timeframe), timeframe) <= done:
+            return None
+        # The cheap check above counts all bars in the time; common bars may be fewer.
+        names = (account.name, champion_account)
+        returns = paired_returns(self._store, self._slot, names, since)
+        own, champions = returns[account.name], returns[champion_account]
+        days = days_due(len(own), timeframe)
+        return None if days <= done else (own, champions, days)
+
+    def _promote(self, bundle: Bundle, champion: Bundle, result: Comparison) -> bool:
+        """Promote a challenger; return False if the slot has another champion meanwhile."""
+        try:
+            self._registry.promote(
+                self._slot,
+                bundle,
+                expected=champion.hash,
+                reason=f"won in the arena: {result.text}",
+                report={"arena": result.to_dict()},
+            )
+        except ChampionMoved:
+            return False
+        return True
 
 
 def challenger_name(bundle: Bundle) -> str:

@@ -102,6 +102,7 @@ class BenchmarkAccounts:
         """
         ordered = sorted(tickers)  # whatever the order of the present bundle is
         own = bar.in_order(tickers, ordered)
+        # They start at the first bar's close with the account's value, like `EqualWeight`.
         if self._benchmarks:
             for benchmark in self._benchmarks.values():
                 benchmark.next_bar(own.open, own.hole)

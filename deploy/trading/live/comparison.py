@@ -139,8 +139,10 @@ def _p_values(gained: Array, level: float, seed: int) -> tuple[float, float]:
     """
     points = summed(gained, math.ceil(gained.size / POINTS))
     mean = float(np.mean(points))
+    # At least four times 1/level draws, or no p-value could reach a small level.
     draws = min(max(FEWEST_DRAWS, math.ceil(4.0 / level)), MOST_DRAWS)
     smallest = 1.0 / (draws + 1)
+    # A constant difference has no sampling error, and blocks of it no length.
     if np.ptp(points) == 0.0:
         return (smallest, 1.0) if mean > 0.0 else (1.0, smallest if mean < 0.0 else 1.0)
     luck = bootstrap_means(points, block_length(points), draws, np.random.default_rng(seed)) - mean

@@ -31,6 +31,7 @@ def problem_with(bundle: Bundle, running: Bundle, history: Bars) -> str | None:
     if first < trader.bars_needed:
         needed = trader.bars_needed + DRY_RUN_BARS
         return f"it needs {needed} bars for a dry run, and there are {len(history)}"
+    # Any error here would end the session later, with positions open.
     try:
         bars = in_order(history, bundle)
         for _ in replay_entries(trader, sim_broker(bundle), bars, first, last, decide_last=True):

@@ -81,6 +81,7 @@ class Monitor:
         since, _ = since_present_bundle(self._store, self._slot, SLOT_ACCOUNT)
         names = (SLOT_ACCOUNT, EQUAL_WEIGHT, *([self._simulator] if self._simulator else []))
         returns = paired_returns(self._store, self._slot, names, since, without=kept_out)
+        # Spans without trading are left out, so the record may be shorter than `bars`.
         if look_number(len(returns[SLOT_ACCOUNT]), timeframe) < due:
             return state, []
         report = judge_record(

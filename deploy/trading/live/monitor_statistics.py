@@ -249,8 +249,11 @@ def _compare_means(
 ) -> LiveStatistic:
     """Test whether a live mean is below the scored one, given the sampling error of both."""
     own, other, spread = float(np.mean(live)), float(np.mean(scored)), float(np.std(scored))
+    # A more volatile market widens the live error, but never narrows it.
     rougher = max(1.0, float(np.std(live)) / spread) if spread > 0.0 else 1.0
+    # Errors of both means: of the live record's length and of the scored one's.
     luck = rougher * _luck(scored, live.size, draws, rng) - _luck(scored, scored.size, draws, rng)
+    # (1 + hits) / (1 + draws): a p-value of 0 cannot come from finitely many draws.
     p = (1 + int(np.count_nonzero(luck <= own - other))) / (draws + 1)
     low, high = (other + float(edge) for edge in np.quantile(luck, [0.05, 0.95]))
     return LiveStatistic(own, other, p, low, high)
@@ -270,6 +273,7 @@ def _compare_drawdowns(
     """Test whether the live drawdown is deeper than in resamples of the scored returns."""
     step = _step(scored, live.size, PATH_POINTS)
     own, other = summed(log_returns(live), step), summed(log_returns(scored), step)
+    # The scored mean is uncertain, too: each path gets a drift drawn from its error.
     drift = step * _luck(log_returns(scored), scored.size, draws, rng)
     found, done = np.empty(draws), 0
     for sample in bootstrap_samples(other, block_length(other), draws, rng, length=own.size):
@@ -285,6 +289,7 @@ def _compare_drawdowns(
 def _deepest(steps: Array) -> Array:
     """Return the largest drawdowns, (rows,), of paths with log returns (rows, n) from value 1."""
     path = np.cumsum(steps, axis=1)
+    # The start, with log value 0, counts as a peak.
     peak = np.maximum(np.maximum.accumulate(path, axis=1), 0.0)
     return np.asarray(-np.expm1(-np.max(peak - path, axis=1)))
 

@@ -27,6 +27,7 @@ MOST_SPANS = 100  # spans that are kept in the state
 def note_risk(entry: Entry, state: State) -> tuple[State, list[Event]]:
     """Return an event when the reasons of the risk rules change, and the spans without trading."""
     reasons, before = list(entry.verdict.reasons), state.get("risk", [])
+    # Bars without a decision (missed ones) have no reasons of their own.
     if entry.action is None or reasons == before:
         return state, []
     spans = [list(span) for span in state.get("kept out", [])]
@@ -65,6 +66,7 @@ def note_day(line: AccountBar, equal_weight: float, state: State) -> tuple[State
     before = state.get("day")
     if before is None:
         return state | {"day": today}, []
+    # Transfers move the day's initial value, so that they are no gain of the day.
     base = rebased(before["value"], line.value, line.flow)
     trades, flow = before["trades"] + line.trades, before.get("flow", 0.0) + line.flow
     if before["day"] == today["day"]:

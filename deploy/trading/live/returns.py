@@ -35,9 +35,11 @@ def paired_returns(
     """
     histories = {name: store.account_history(slot, name, since=since) for name in accounts}
     times = [history.time for history in histories.values()]
+    # Accounts start at different bars; only common ones are comparable.
     common = times[0]
     for other in times[1:]:
         common = np.intersect1d(common, other)
+    # A return belongs to the bar at whose close it ends.
     kept = np.ones(max(0, len(common) - 1), dtype=bool)
     for first, last in without:
         kept &= ~((common[1:] >= first) & (common[1:] <= (np.inf if last is None else last)))

@@ -97,6 +97,7 @@ def keep_trading(
                 raise
             say(traceback.format_exc().rstrip())
             problem = f"{type(error).__name__}: {error}"
+        # A completed poll proves that the trouble had ended: patience starts again.
         if session is not None and session.polls > 0:
             trouble_since, tries = None, 0
             noted.clear()

@@ -194,7 +194,9 @@ class LiveSession:
         self._history = bar.appended_to(history).slice(1, len(history) + 1)
         prices = dict(zip(self._feed.tickers, map(float, bar.close), strict=True))
         self._state = self._state | {"prices": prices}
+        # A new champion takes over only at a bar at which it decides itself.
         heir = self._heir() if decide and trader.halt is None else None
+        # Everything about the bar is one transaction: a restart finds all of it or nothing.
         changes = Changes(last_bar=bar.time)
         orders = self._decide(bar, trader, changes, heir=heir, decide=decide)
         self._note_benchmarks_and_day(bar, changes)
@@ -203,6 +205,7 @@ class LiveSession:
         self._commit(changes)  # before anything is sent: a restart finds every order here
         self._last = bar.time
         fills = [fill for account, sent in orders for fill in account.send(sent)]
+        # A kill before this commit is repaired by `_recover`, which asks the broker.
         if fills:
             self._commit(Changes(fills=fills))
         for fill in changes.fills + fills:
@@ -229,6 +232,7 @@ class LiveSession:
                     heir=None if account.kind == CHALLENGER else heir,
                     transfer=transfer if account.kind == SHADOW else None,
                 )
+            # A challenger that fails retires; the slot's own account must not be affected.
             except RunError as error:
                 if account.kind != CHALLENGER:
                     raise
@@ -305,6 +309,7 @@ class LiveSession:
 
     def _recover(self, trader: Trader) -> None:
         """Look up the results of orders of an earlier process, and send those that are missing."""
+        # Orders for an old bar would trade at prices that the policy never saw.
         late = None
         if trader.halt is not None:
             late = f"not sent before the halt: {trader.halt}"
@@ -326,11 +331,13 @@ class LiveSession:
     def _evaluate(self, bar: ClosedBar) -> None:
         """After a bar: run the monitor and the arena if due, and update the challengers."""
         bundle, told = self._own.bundle, list[tuple[str, str]]()
+        # Arena and monitor judge the champion, so only while it is the traded bundle.
         if self._refused is None and self._registry.slot(self._slot).champion == bundle.hash:
             challengers = [one for one in self._accounts if one.kind == CHALLENGER]
             arena, news = self._arena.judge(
                 self._simulated, bundle, challengers, bar.time, self._state.get("arena", {})
             )
+            # Bars in which a rule restricts trading do not count as the policy's record.
             free = 0 if self._state.get("risk") else 1
             traded = self._state.get("bars", {}).get(bundle.hash, -1) + free
             monitor, more = self._monitor.evaluate(
@@ -396,6 +403,7 @@ class LiveSession:
         if trader.halt is None or not trader.halt_sells:
             self._state = self._state | {"sold out": False}
         elif not sold and self._own.broker.immediate and self._own.since is not None:
+            # Stored with the orders, so that a restart does not sell again.
             self._state = self._state | {"sold out": True}
             orders = self._own.orders_to_sell_all(self._last, self._clock.now())
             intents = [OrderLine(SLOT_ACCOUNT, order) for order in orders]
@@ -457,6 +465,7 @@ class LiveSession:
 
     def _until_next(self) -> float:
         """Return the seconds to wait before the next poll."""
+        # The next bar opened one interval after the last one and closes another interval later.
         due = self._last + 2 * self._seconds + SETTLE_SECONDS - self._clock.now()
         return min(due if due > 0.0 else LATE_SECONDS, self._clock.patience)
 

@@ -188,6 +188,7 @@ class TraderStore:
                 session.merge(AccountRow(slot=slot, **vars(record)))
             session.add_all(AccountBarRow(slot=slot, **vars(bar)) for bar in changes.bars)
             session.add_all(_order_row(slot, line) for line in changes.intents)
+            # Results may belong to orders of this transaction, whose rows must exist first.
             session.flush()
             for fill in changes.fills:
                 _settle(session.get_one(OrderRow, fill.order.client_id), fill)
@@ -229,6 +230,7 @@ class TraderStore:
     def _writing(self, slot: str, token: str) -> Iterator[tuple[Session, TraderRow]]:
         with self._database.writing() as session:
             row = session.get_one(TraderRow, slot)
+            # An empty token: `take_account` has stopped this process.
             if not row.token:
                 raise Replaced(
                     f"slot {slot!r}: another slot took over its {row.broker} account "
@@ -254,7 +256,8 @@ def _require(session: Session, slot: str) -> TraderRow:
 
 def _record(kind: type[Record], row: object) -> Record:
     """Return a dataclass with the row's values of the same names."""
-    return kind(**{name: getattr(row, name) for name in kind.__dataclass_fields__})  # type: ignore[attr-defined]
+    names = kind.__dataclass_fields__  # type: ignore[attr-defined]
+    return kind(**{name: getattr(row, name) for name in names})
 
 
 def _event(slot: str, kind: str, text: str, bar: int | None = None) -> TraderEventRow:

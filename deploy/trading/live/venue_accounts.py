@@ -36,6 +36,7 @@ def take_account(session: Session, slot: str, broker: str, account: str) -> None
         TraderRow.slot != slot, TraderRow.broker == broker, TraderRow.venue_account == account
     )
     for other in session.scalars(sharing):
+        # A halted but running trader may buy at any time after `resume`.
         runs = is_running(other)
         if runs or holds_units(session, other):
             does = "trades" if runs else "holds units in"
@@ -60,6 +61,7 @@ def holds_units(session: Session, trader: TraderRow) -> bool:
         return False
     if any(account.state["trader"]["accounts"]["held"]):
         return True
+    # The state is older than the orders of its bar: these may have been filled since.
     buys = select(OrderRow.client_id).where(
         OrderRow.slot == trader.slot,
         OrderRow.account == SLOT_ACCOUNT,
