@@ -30,7 +30,7 @@ from deploy.dashboard.source import StudySource
 from envs.crypto.data.commands import data_app
 from envs.external.guard import untagged
 from envs.support.database_url import STORAGE_VARIABLE, hide_password
-from envs.support.errors import InputError, RunError, TryAgainLater
+from envs.support.errors import InputError, RunError
 from envs.support.terminal import Terminal
 from optimize.cli.commands import search_commands
 from optimize.cli.hooks import Hooks
@@ -47,6 +47,7 @@ def promote_best(handle: StudyHandle, console: Console) -> None:
     say = functools.partial(console.print, highlight=False, soft_wrap=True)
     again = f"to try again: sweepd promote --study-name {handle.name}"
     command, environment = _deployment(handle, "promote-after-study")
+    # rich in the child process must format for this console, not for the pipe.
     environment |= {"COLUMNS": str(console.width), "TTY_INTERACTIVE": "0"}
     if console.is_terminal and not console.no_color:
         environment["FORCE_COLOR"] = "1"
@@ -66,6 +67,7 @@ def promote_best(handle: StudyHandle, console: Console) -> None:
         return
     _lower_priority(process, 10)
     assert process.stdout is not None
+    # Line by line, so that the output also reaches the log file.
     for line in process.stdout:
         say(Text.from_ansi(line.rstrip("\n")))
     if process.wait() != 0:
@@ -193,26 +195,21 @@ def main() -> None:
     75 if the same command may succeed later. Characters that the output's encoding lacks are
     printed as question marks. Passwords of database URLs are hidden in messages and tracebacks.
     """
+    # With LANG=C, a character such as "…" would otherwise end the command with an error.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     sys.excepthook = _print_traceback
     try:
         build_app()()
-    except InputError as error:
-        code, message = 2, str(error)
-    except TryAgainLater as error:
-        code, message = 75, str(error)
-    except RunError as error:
-        code, message = 1, str(error)
+    except (InputError, RunError) as error:
+        code, message = error.exit_code, str(error)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         where = f" at {error.filename}" if error.filename else ""
-        code, message = (
-            1,
-            f"no space left{where}; free some space and run the same command to continue",
-        )
+        message = f"no space left{where}; free some space and run the same command to continue"
+        code = RunError.exit_code
     else:
         return
     console = Terminal(stderr=True)

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def describe_in_full(group: TyperGroup) -> None:
-    """Drop hidden commands, and let lists of commands show whole first sentences, not 45 letters."""
+    """Drop hidden commands, and show first sentences in full in lists of commands."""
     group.commands = {name: c for name, c in group.commands.items() if not c.hidden}
     for command in group.commands.values():
         command.short_help = (command.help or "").strip().split("\n\n")[0]

@@ -27,6 +27,8 @@ def load_reference(registry: Registry, reference: str | None) -> StoredBundle[An
         champion = registry.require(None).champion
         assert champion is not None
         return registry.bundle(champion, *BUNDLE_KINDS)
+    # Names of slots may contain a slash (game/scenario): such a reference is a path only if
+    # there is no such slot.
     if Path(reference).is_dir() or (
         "/" in reference and not registry.has_slot(reference.partition("@")[0])
     ):

@@ -67,6 +67,7 @@ def study_flags(study: FoundStudy) -> str:
 def registry_flags(registry: Registry) -> str:
     """Return the flags that name a registry, each after a space; none for the default."""
     words = [] if registry.folder == DEPLOYMENTS else ["--deployments", str(registry.folder)]
+    # Only flags that differ from their defaults, so that the lines stay short.
     url = registry.database.url
     if url != make_url(f"sqlite:///{registry.folder / 'registry.db'}"):
         words += ["--registry", remove_password(url.render_as_string(hide_password=False))]

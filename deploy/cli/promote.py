@@ -47,6 +47,8 @@ def promote_command(flags: PromoteFlags, where: RegistryFlags) -> None:
     A market's trial is scored on the hold-out; a game's player plays a panel of new games. The
     exit code is 0 also if no candidate passes.
     """
+    # Before the input is checked: systemd reports an exit before this as a protocol error,
+    # which would hide the message.
     Supervisor().ready("judging the candidates")
     found = find_study(flags.study_name, storage_url(flags.storage), flags.runs_dir)
     task = promotion_task(found, where.open(create=True), Terminal(), flags)
@@ -57,6 +59,7 @@ def promote_command(flags: PromoteFlags, where: RegistryFlags) -> None:
     task.console.print(task.view(promotion))
     if not (flags.first_stage or flags.dry_run):
         task.publish(promotion)
+    # A user who ran this command knows the others; a worker prints all of them.
     if promotion.outcome in ("promoted", "champion already"):
         task.print_next(promotion, most=1)
 
@@ -115,6 +118,7 @@ class PromotionTask(ABC):
         try:
             self._write_report(promotion, paths)
         except (OSError, InputError, RunError, SQLAlchemyError) as error:
+            # Reports come before the replay, so a path means that only the replay failed.
             what = "The replay" if paths else "The report"
             self.console.print_line(f"{what} could not be written: {error}", "yellow")
         if paths:
@@ -149,6 +153,7 @@ class MarketTask(PromotionTask):
             slot=flags.slot,
             data_dir=flags.data_dir,
             dry_run=flags.dry_run,
+            # Without evaluations, the promoter stops after the first stage.
             looks=0 if flags.first_stage else flags.looks,
             ensemble=flags.ensemble,
             weights=flags.weights,
@@ -229,7 +234,10 @@ class GameTask(PromotionTask):
         if promotion.chosen is not None and promotion.chosen.bundle is not None:
             paths.append(publish_replay(self.study, promotion.chosen.bundle))
 
-    def _champion_commands(self, promotion: GamePromotion) -> Sequence[tuple[str, str]]:  # noqa: ARG002
+    def _champion_commands(
+        self,
+        promotion: GamePromotion,  # noqa: ARG002
+    ) -> Sequence[tuple[str, str]]:
         return (
             ("play", "watch the champion"),
             ("registry show", "show its origin and its gate report"),

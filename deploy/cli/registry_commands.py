@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import RenderableType
 
 from deploy.cli.bundles import BUNDLE_KINDS, REFERENCE, load_reference, market_bundle
 from deploy.cli.options import AsJson, RegistryFlags
@@ -27,6 +28,7 @@ from deploy.cli.registry_view import (
 from deploy.games.bundle import GameBundle, game_key
 from deploy.games.verify import verify_game_bundle
 from deploy.games.view import game_facts, game_view
+from deploy.market.bundle import Bundle
 from deploy.market.verify import TOLERANCE, verify_bundle
 from deploy.promotion.findings import short
 from deploy.registry.bundle_files import finite
@@ -117,10 +119,7 @@ def show_command(
     else:
         facts = bundle_facts(opened, market_bundle(loaded))
         view = bundle_view(facts, market_bundle(loaded))
-    if as_json:
-        _print_json(facts)
-    else:
-        Terminal().print(view)
+    _print_result(as_json, facts, view)
 
 
 @registry_app.command("diff")
@@ -140,12 +139,8 @@ def diff_command(
             raise InputError(f"{one!r} is not a slot: name the second bundle too")
         one, other = f"{one}@previous", one
     left, right = load_reference(opened, one), load_reference(opened, other)
-    if as_json:
-        _print_json(
-            {"one": left.hash, "other": right.hash, "differences": differences(left, right)}
-        )
-    else:
-        Terminal().print(diff_view(left, right))
+    facts = {"one": left.hash, "other": right.hash, "differences": differences(left, right)}
+    _print_result(as_json, facts, diff_view(left, right))
 
 
 @takes_flags
@@ -188,7 +183,9 @@ def withdraw_command(
         raise InputError(f"name a challenger of slot {slot!r}: there are {names}")
     found = challengers[0] if bundle is None else opened.find(bundle)
     opened.withdraw(slot, found, reason)
-    typer.echo(f"{slot}: {short(found)} is withdrawn; sweepd registry gc clears its files away")
+    typer.echo(
+        f"{slot}: {short(found)} is withdrawn; sweepd registry gc --delete removes its files"
+    )
 
 
 @registry_app.command("verify")
@@ -210,41 +207,56 @@ def verify_command(
     a hold-out evaluation. The exit code is 1 if a number differs.
     """
     opened = where.open()
-    anything = load_reference(opened, bundle)
-    if isinstance(anything, GameBundle):
-        if data_dir is not None:
-            raise InputError(
-                f"--data-dir is not for players: {anything.name} plays "
-                f"{anything.manifest.game.name}"
-            )
-        _verify_game(anything, as_json)
+    loaded = load_reference(opened, bundle)
+    if not isinstance(loaded, GameBundle):
+        _verify_market(market_bundle(loaded), data_dir or opened.data_dir(loaded.hash), as_json)
         return
-    loaded = market_bundle(anything)
-    folder = data_dir or opened.data_dir(loaded.hash)
+    if data_dir is not None:
+        raise InputError(
+            f"--data-dir is not for players: {loaded.name} plays {loaded.manifest.game.name}"
+        )
+    _verify_game(loaded, as_json)
+
+
+def _verify_market(bundle: Bundle, folder: Path | None, as_json: bool) -> None:
     if folder is None:
         raise InputError(
-            f"--data-dir is needed: the registry does not know where the bars of {loaded.name} lie"
+            f"--data-dir is needed: the registry does not know the folder of {bundle.name}'s bars"
         )
-    manifest = loaded.manifest
-    result = verify_bundle(loaded, load_bars(folder, manifest.timeframe, manifest.tickers))
-    if as_json:
-        _print_json(result.to_dict())
-    else:
-        console = Terminal()
-        console.print(verification_view(result))
-        if result.agrees:
-            console.print(
-                f"{loaded.name} is verified: the hashes of files and data are right, and no "
-                "number differs by more "
-                f"than {result.worst.difference:.1e} (allowed: {TOLERANCE:.0e})."
-            )
+    manifest = bundle.manifest
+    result = verify_bundle(bundle, load_bars(folder, manifest.timeframe, manifest.tickers))
+    worst = result.worst
+    _print_result(as_json, result.to_dict(), verification_view(result))
     if not result.agrees:
         raise RunError(
-            f"bundle {loaded.name} scores differently now: {result.worst.name} was "
-            f"{result.worst.stored!r} and is "
-            f"{result.worst.now!r}, although files and data are the same; was it scored by "
-            "another version of sweepd "
-            f"({manifest.code_version}) or torch ({manifest.torch_version})?"
+            f"bundle {bundle.name} scores differently now: {worst.name} was {worst.stored!r} and "
+            f"is {worst.now!r}, although files and data are the same; was it scored by another "
+            f"version of sweepd ({manifest.code_version}) or torch ({manifest.torch_version})?"
+        )
+    if not as_json:
+        typer.echo(
+            f"{bundle.name} is verified: files and data have their hashes, and no number differs "
+            f"by more than {worst.difference:.1e} (allowed: {TOLERANCE:.0e})."
+        )
+
+
+def _verify_game(bundle: GameBundle, as_json: bool) -> None:
+    result = verify_game_bundle(bundle)
+    if as_json:
+        _print_json(result.to_dict())
+    elif result.agrees:
+        typer.echo(
+            f"{bundle.name} is verified: its files have their hashes, and all {result.games:,} "
+            "games of its panel ended as before, also those of the baseline players "
+            f"({', '.join(result.names)}); mean return {result.mean:.6g}."
+        )
+    if not result.agrees:
+        manifest = bundle.manifest
+        raise RunError(
+            f"bundle {bundle.name} plays differently now ({result.differing[0]}; "
+            f"{counted(len(result.differing), 'number')} in all), although its files are the same; "
+            f"was it evaluated by another version of sweepd ({manifest.code_version}), of torch "
+            f"({manifest.torch_version}) or of the game?"
         )
 
 
@@ -281,26 +293,11 @@ def gc_command(
     )
 
 
-def _verify_game(bundle: GameBundle, as_json: bool) -> None:
-    result = verify_game_bundle(bundle)
+def _print_result(as_json: bool, facts: dict[str, Any], view: RenderableType) -> None:
     if as_json:
-        _print_json(result.to_dict())
-    elif result.agrees:
-        players = ", ".join(result.names)
-        typer.echo(
-            f"{bundle.name} is what was judged: its files have their hashes, and all "
-            f"{result.games:,} games of its "
-            f"panel ended as they did, those of the baseline players too ({players}); mean "
-            f"return {result.mean:.6g}."
-        )
-    if not result.agrees:
-        manifest = bundle.manifest
-        raise RunError(
-            f"bundle {bundle.name} plays differently now ({result.differing[0]}; "
-            f"{len(result.differing)} numbers "
-            f"differ), although its files are the same; was it judged by another version of sweepd "
-            f"({manifest.code_version}), of torch ({manifest.torch_version}) or of the game?"
-        )
+        _print_json(facts)
+    else:
+        Terminal().print(view)
 
 
 def _print_json(content: Any) -> None:

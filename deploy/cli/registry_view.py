@@ -265,6 +265,7 @@ def garbage_view(found: Sequence[Garbage], title: str) -> RenderableType:
 
 def _place(registry: Registry, slot: Slot, version: Version) -> dict[str, Any]:
     state = state_of(slot, version.bundle)
+    # A challenger was never promoted: it has an event of its own kind.
     asked = registry.events(slot.name, bundle=version.bundle, kinds=["challenger"])
     move = asked[-1] if state == "challenger" else last_move(registry, slot, version.bundle)
     return {
@@ -295,6 +296,7 @@ def gate_table(findings: Sequence[Mapping[str, Any]]) -> Table:
     )
     table.caption, table.caption_justify = gate_words(findings), "left"
     for finding in findings:
+        # Bundles of earlier versions have no default limit.
         usual = finding.get("default", finding["limit"])
         table.add_row(
             str(finding["name"]),
@@ -340,6 +342,7 @@ def _flat(bundle: StoredBundle[Any]) -> dict[str, Any]:
 
 
 def _leaves(prefix: str, value: Any) -> list[tuple[str, Any]]:
+    # Lists of tables, such as an ensemble's trials, are compared element by element.
     if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
         value = dict(enumerate(value))
     if isinstance(value, Mapping):

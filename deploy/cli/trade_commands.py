@@ -146,6 +146,7 @@ def _replay(slot: str | None, flags: TradeFlags, where: RegistryFlags) -> None:
     """Replay recorded bars, write the report and print it."""
     limits = parse_limits(flags.risk or [])
     name, bundle, data_dir = _bundle_and_bars(slot, flags, where)
+    # With --json, stdout contains nothing but the JSON.
     console = Terminal(stderr=flags.as_json)
     bars = bars_of(bundle, data_dir)
     window = replay_window(bundle, bars, flags.since, flags.until)

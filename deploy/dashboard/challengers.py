@@ -45,6 +45,7 @@ def challenger_views(
         waiting: hashes of the slot's challengers.
         timeframe: of the bars.
     """
+    # As in the arena: the shadow trades with the challengers' broker, the account may not.
     champion = next(
         (one for kind in ("shadow", "account") for one in every if one.account.kind == kind), None
     )
@@ -65,6 +66,7 @@ def challenger_views(
 def _challenger(series: Series, champion: Series | None, timeframe: str) -> ChallengerView:
     lines, account = series.lines, series.account
     first, last = int(lines.time[0]), int(lines.time[-1])
+    # Only over bars that both have: different periods are not comparable.
     own_bars = None if champion is None else champion.cut(first, last)
     return ChallengerView(
         bundle=account.bundle or account.name,

@@ -78,12 +78,14 @@ def dashboard_command(app: typer.Typer, open_studies: OpenStudies) -> None:
             raise InputError(f"{slot!r} with --training: name a study with --study-name")
         if as_json:
             typer.echo(json.dumps(finite(shown.facts()), indent=1))
+        # A file or pipe cannot be updated in place: print once.
         elif once or (terminal and not sys.stdout.isatty()):
             console = Terminal() if sys.stdout.isatty() else Terminal(width=WIDTH)
             console.print(shown.screen(), end="")
         elif terminal:
             _watch(shown.screen)
         else:
+            # Imported here: the web server is an extra.
             from deploy.dashboard.server import serve
 
             serve(paper, search, port, shown.path)

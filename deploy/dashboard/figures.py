@@ -46,6 +46,7 @@ def equity_figure(view: SlotView) -> Figure:
     tones = account_tones([(curve.account, curve.kind) for curve in view.curves])
     data: list[Figure] = []
     for curve in view.curves:
+        # Single tickers would hide the account among many lines.
         hidden = curve.kind == "benchmark" and curve.account not in (EQUAL_WEIGHT, "cash")
         look = _look(curve, tones[curve.account], "legendonly" if hidden else True)
         times = [1000 * moment for moment in curve.time]

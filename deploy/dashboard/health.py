@@ -63,6 +63,7 @@ def _health(trader: Trader | None, now: float, slot: str) -> Health:
         return Health(
             "never traded", "none", [f"Slot {slot} was never traded. To start: sweepd trade {slot}"]
         )
+    # The clock of another machine may be ahead.
     age = max(0.0, now - seconds_of(trader.beat))
     behind = (
         None
@@ -78,6 +79,7 @@ def _health(trader: Trader | None, now: float, slot: str) -> Health:
                 f"The trader was stopped {span(age)} ago; no process trades this slot.",
             )
         )
+    # Sooner than by silence alone, if the process can be looked up here.
     elif age > QUIET_SECONDS and is_gone(trader):
         found.append(
             (
@@ -111,6 +113,7 @@ def _health(trader: Trader | None, now: float, slot: str) -> Health:
         return Health(
             "trading", "good", [f"Last heartbeat {span(age)} ago: {trader.status}."], age, behind
         )
+    # The first finding names the state; the worst one sets its colour.
     level = max((level for _, level, _ in found), key=_rank)
     return Health(found[0][0], level, [text for *_, text in found], age, behind)
 

@@ -56,6 +56,7 @@ def monitor_view(found: object) -> MonitorView | None:
     """
     if not isinstance(found, Mapping) or not found:
         return None
+    # Traders of other versions may have written fewer fields.
     said = str(found.get("verdict", "unknown"))
     statistics = [
         Statistic(

@@ -108,6 +108,7 @@ class SeriesCache:
         key = (slot, account.name, account.since)
         with self._lock:
             kept = self._kept.get(key)
+            # Lines are only appended, so the newest kept one tells where to continue.
             since = account.since if kept is None or not kept.time.size else int(kept.time[-1]) + 1
             new = self.store.account_history(slot, account.name, since=since)
             if kept is None or not kept.time.size:
@@ -159,7 +160,9 @@ def curves(every: Sequence[Series], *, since: int | None, most: int) -> list[Equ
             reference = (time, value)
         else:
             place = int(np.searchsorted(reference[0], time[0], side="right")) - 1
+            # A later account starts on the first curve, so that their slopes can be compared.
             value = value * (reference[1][place] if place >= 0 else 1.0)
+        # Both curves share their times; each keeps its own extremes.
         kept = np.union1d(thin(value, most // 2), thin(drawdown, most // 2))
         found.append(
             EquityCurve(

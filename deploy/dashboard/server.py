@@ -43,6 +43,7 @@ def serve(paper: PaperSource, search: StudySource, port: int, path: str) -> None
             pass
 
     try:
+        # Bound here instead of by Werkzeug, which ends the process if the port is in use.
         listener = socket.create_server(("127.0.0.1", port))
     except OSError as error:
         raise RunError(
@@ -58,6 +59,7 @@ def serve(paper: PaperSource, search: StudySource, port: int, path: str) -> None
             request_handler=Quiet,
             fd=listener.fileno(),
         )
+        # `serve_forever` ends at a KeyboardInterrupt only.
         for ending in (signal.SIGINT, signal.SIGTERM):
             signal.signal(ending, signal.default_int_handler)
         typer.echo(f"sweepd dashboard on http://127.0.0.1:{bound}{path} (Ctrl-C ends it)")

@@ -69,17 +69,18 @@ class PaperSource:
             InputError: there is none.
         """
         registry, cache = self._open()
+        folder = self._where.deployments
         now, traders = time.time(), {trader.slot: trader for trader in cache.store.traders()}
         names = slot_names(registry, cache.store)
         games = sorted(registry.slots_of_kind(GAME))
         if games and not names:
             raise InputError(
-                f"no slot of {self._where.deployments} trades: {', '.join(games)} play games; sweepd play "
+                f"no slot of {folder} trades: {', '.join(games)} play games; sweepd play "
                 "SLOT shows one, and sweepd dashboard --training the progress of a study"
             )
         if not names:
             raise InputError(
-                f"no slot of {self._where.deployments} has a champion yet: promote a trial with sweepd promote"
+                f"no slot of {folder} has a champion yet: promote a trial with sweepd promote"
             )
         champions = {slot.name: slot.champion for slot in registry.slots()}
         return {
@@ -99,6 +100,7 @@ class PaperSource:
         return slot_view(registry, cache, slot, time.time(), days=days)
 
     def _open(self) -> tuple[Registry, SeriesCache]:
+        # The web server answers requests in several threads.
         with self._lock:
             if self._opened is None:
                 registry = self._where.open()

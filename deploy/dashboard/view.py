@@ -15,7 +15,7 @@ from deploy.dashboard.monitor_view import MonitorView, monitor_view
 from deploy.dashboard.series import EquityCurve, Series, SeriesCache, curves
 from deploy.registry.bundle_files import GAME
 from deploy.registry.models import SLOT_ACCOUNT
-from deploy.registry.records import Event, Version
+from deploy.registry.records import Event
 from deploy.registry.registry import Registry
 from deploy.trading.live.benchmarks import EQUAL_WEIGHT
 from deploy.trading.live.records import AccountBar, OrderLine, Trader, TraderEvent
@@ -114,17 +114,6 @@ class OrderView:
 
 
 @dataclass(frozen=True)
-class Move:
-    """An entry of the slot's history in the registry."""
-
-    at: str
-    kind: str
-    bundle: str | None
-    previous: str | None
-    reason: str
-
-
-@dataclass(frozen=True)
 class VersionView:
     """A bundle of the slot. state: its present role; origin: study and trial."""
 
@@ -160,7 +149,7 @@ class SlotView:
     monitor: MonitorView | None
     risk: list[str]
     versions: list[VersionView]
-    moves: list[Move]
+    moves: list[Event]
     events: list[TraderEvent]
     curves: list[EquityCurve]
     marks: list[tuple[int, str]]
@@ -176,6 +165,8 @@ class SlotView:
         del content["curves"]
         for account in content["accounts"]:
             del account["growth"]
+        for move in content["moves"]:
+            del move["slot"], move["report"]  # the report is as long as all the rest
         return content
 
 
@@ -205,12 +196,13 @@ def slot_view(
         if (series := cache.read(slot, account)).lines.time.size
     ]
     every.sort(key=lambda series: (ORDER_OF_KINDS.index(series.account.kind), series.account.since))
+    # Without a trader there are no accounts, and the value is not used.
     timeframe = trader.timeframe if trader else "1h"
     last = max((int(series.lines.time[-1]) for series in every), default=None)
+    # Counted from the last bar, not from now: recorded bars are in the past.
     since = None if days is None or last is None else last - round(days * DAY)
     move = last_move(registry, place, place.champion)
     accounts = [account_view(series, timeframe) for series in every]
-    moves = registry.events(slot, newest=NEWEST)
     return SlotView(
         slot=slot,
         now=now,
@@ -229,10 +221,16 @@ def slot_view(
         monitor=monitor_view(trader.state.get("monitor")) if trader else None,
         risk=_texts(trader.state.get("risk")) if trader else [],
         versions=[
-            _version(registry, version, state_of(place, version.bundle))
-            for version in registry.versions(slot)
-        ][::-1],
-        moves=[_move(event) for event in moves][::-1],
+            VersionView(
+                version.number,
+                version.bundle,
+                version.at,
+                state_of(place, version.bundle),
+                _origin(registry, version.bundle),
+            )
+            for version in reversed(registry.versions(slot))
+        ],
+        moves=registry.events(slot, newest=NEWEST)[::-1],
         events=store.events(slot, newest=NEWEST)[::-1],
         curves=curves(every, since=since, most=MOST_POINTS),
         marks=[
@@ -307,16 +305,6 @@ def _origin(registry: Registry, bundle: str | None) -> str:
     return "" if found is None else f"study {found[0]}, trial {found[1]}"
 
 
-def _version(registry: Registry, version: Version, state: str) -> VersionView:
-    return VersionView(
-        version.number, version.bundle, version.at, state, _origin(registry, version.bundle)
-    )
-
-
-def _move(event: Event) -> Move:
-    return Move(event.at, event.kind, event.bundle, event.previous, event.reason)
-
-
 def _order(line: OrderLine) -> OrderView:
     order, fill = line.order, line.fill
     return OrderView(
@@ -350,6 +338,7 @@ def _holdings(store: TraderStore, trader: Trader) -> Holdings | None:
     held = {ticker: units for ticker, units in line.units.items() if units}
     if len(held) == 1:
         ((ticker, units),) = held.items()
+        # value = cash + units x price, solved for the price.
         prices.setdefault(ticker, (line.value - line.cash) / units)
     return Holdings(
         line.time, line.value, line.cash, [_position(line, ticker, prices) for ticker in line.units]
@@ -371,13 +360,13 @@ def _position(line: AccountBar, ticker: str, prices: Mapping[str, float]) -> Pos
 
 
 def _summary(accounts: Sequence[AccountView]) -> str:
-    own = next((account for account in accounts if account.name == SLOT_ACCOUNT), None)
-    if own is None:
+    found = {account.name: account for account in accounts}
+    if SLOT_ACCOUNT not in found:
         return ""
+    own = found[SLOT_ACCOUNT]
     text = f"The account made {percent(own.total_return)} in {own.days:.1f} days"
-    equal = next((account for account in accounts if account.name == EQUAL_WEIGHT), None)
-    if equal is not None:
-        text += f", equal weight {percent(equal.total_return)}"
+    if EQUAL_WEIGHT in found:
+        text += f", equal weight {percent(found[EQUAL_WEIGHT].total_return)}"
     if own.flow:
         text += f", without transfers of {own.flow:+,.2f}"
     now, worst = share(own.drawdown), share(own.max_drawdown)

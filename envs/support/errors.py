@@ -9,13 +9,19 @@ class InputError(Exception):
     Commands print it and exit with code 2. No partial output is left behind.
     """
 
+    exit_code = 2
+
 
 class RunError(Exception):
-    """A failure at run time (disk, database, device). Exit code 1."""
+    """A failure at run time (disk, database, device)."""
+
+    exit_code = 1
 
 
 class TryAgainLater(RunError):
     """A resource such as the database is temporarily unavailable; nothing is lost.
 
-    Exit code 75 (EX_TEMPFAIL in sysexits.h), which service managers take as a reason to restart.
+    Service managers take the exit code as a reason to restart.
     """
+
+    exit_code = 75  # EX_TEMPFAIL in sysexits.h

@@ -37,7 +37,11 @@ def search_commands(app: typer.Typer, hooks: Hooks | None = None) -> None:
 
 
 @takes_flags
-def train(context: typer.Context, flags: TrainFlags, config: ConfigFile = None) -> None:  # noqa: ARG001
+def train(
+    context: typer.Context,
+    flags: TrainFlags,
+    config: ConfigFile = None,  # noqa: ARG001 (its callback uses it)
+) -> None:
     """Search hyperparameters until the study has --n-trials finished trials.
 
     The last worker prints a summary and evaluates the best trial for promotion. On Ctrl-C or
@@ -51,7 +55,11 @@ def train(context: typer.Context, flags: TrainFlags, config: ConfigFile = None) 
 
 
 @takes_flags
-def profile(context: typer.Context, flags: TrainFlags, config: ConfigFile = None) -> None:  # noqa: ARG001
+def profile(
+    context: typer.Context,
+    flags: TrainFlags,
+    config: ConfigFile = None,  # noqa: ARG001 (its callback uses it)
+) -> None:
     """Measure how `train` with the same flags would spend its time, and suggest faster settings."""
     from optimize.cli.profile import profile
 

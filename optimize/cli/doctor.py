@@ -84,6 +84,7 @@ def examine(storage: str, folder: Path) -> Iterator[Finding]:
         f"{memory:.1f} GiB available",
         "free some memory; otherwise, fewer members are computed at once",
     )
+    # The directory may not exist yet; then its nearest parent decides.
     place = next(p for p in (folder.resolve(), *folder.resolve().parents) if p.exists())
     free = shutil.disk_usage(place).free / GIB
     yield Finding(
@@ -131,6 +132,7 @@ def _torch() -> Iterator[Finding]:
             "check the driver (nvidia-smi, rocm-smi) and CUDA_VISIBLE_DEVICES or "
             "HIP_VISIBLE_DEVICES, or install the CPU build (SWEEPD_TORCH=cpu)",
         )
+    # Device files exist without any library, so they also show GPUs that torch cannot use.
     elif Path("/dev/nvidia0").exists() or Path("/dev/kfd").exists():
         kind = "cuda" if Path("/dev/nvidia0").exists() else "rocm"
         yield Finding(
@@ -170,6 +172,7 @@ def _database(storage: str) -> Finding:
     if storage.startswith("sqlite:///") and not Path(storage.removeprefix("sqlite:///")).exists():
         return Finding(True, "database", f"{shown} (the first study creates it)")
     try:
+        # A short timeout: a locked database is a finding, not a reason to wait.
         opened = open_storage(storage, create=False, busy_timeout=5.0)
         return Finding(True, "database", f"{shown}: {len(opened.get_all_studies())} studies")
     except (InputError, TryAgainLater) as error:

@@ -35,6 +35,7 @@ def choose_device(gpu: str | None) -> torch.device:
             f"--gpu {gpu}: this machine has no GPU that torch can use (run sweepd doctor for "
             "details); use --gpu cpu"
         )
+    # The first GPU measures and creates the study; then there is one worker per GPU.
     if gpu == "all":
         return torch.device("cuda:0")
     if int(gpu) >= count:
@@ -56,6 +57,7 @@ def own_arguments(
         metrics_port: the command's port; each worker gets its own.
         max_memory: memory limit of each worker in GiB.
     """
+    # Without --alongside, each worker would replace the one before it.
     own = ["--gpu", str(index), "--alongside", "--max-memory", f"{max_memory:.3f}"]
     if log_file is not None:
         own += ["--log-file", str(log_file.with_stem(f"{log_file.stem}-gpu{index}"))]
@@ -112,6 +114,7 @@ def run_on_all(arguments: Sequence[str], own: Sequence[Sequence[str]]) -> None:
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
+    # A worker that a forwarded signal ended may also report the signal itself.
     ended = {0, -signal.SIGTERM, 128 + signal.SIGTERM} if asked else {0}
     failed = [str(index) for index, worker in enumerate(workers) if worker.returncode not in ended]
     if failed:

@@ -19,6 +19,7 @@ def pause(name: str, where: str | None, runs_dir: Path, wait: float) -> None:
     before = pause_study(handle.storage, handle.study_id)
     say(f"study {name} is paused" + (f" since {before.since}, by {before.by}" if before else ""))
     until = time.monotonic() + wait
+    # The workers pause at the end of a rollout and then update their records.
     while (
         busy := [w for w in _live_workers(handle) if w.state != "paused"]
     ) and time.monotonic() < until:

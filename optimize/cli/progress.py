@@ -77,8 +77,10 @@ def _ended(trials: Sequence[FrozenTrial]) -> list[tuple[float, FrozenTrial]]:
 def _rates(ended: Sequence[float], begin: float) -> list[dict[str, float]]:
     if not ended:
         return []
+    # At least one second before the first end, so that the rate is finite.
     begin, end = min(begin, ended[0] - 1.0), ended[-1]
     length = next((part for part in PARTS if (end - begin) / part <= MOST_PARTS), PARTS[-1])
+    # `nextafter` puts the last end inside the last interval.
     edges = np.append(np.arange(begin, end, length), np.nextafter(end, math.inf))
     if len(edges) > 2 and end - edges[-2] < length / 2:  # too short for a rate
         edges = np.delete(edges, -2)
@@ -106,6 +108,7 @@ def show_progress(found: dict[str, Any]) -> Group:
         curve = sparkline([part["per_hour"] for part in shown], lowest=0.0)
         grid.add_row("trials/hour", Text(f"{curve}  up to {most:.1f}, in parts of {length}"))
     if values:
+        # At equal distances, so that curves of long studies fit on a line.
         places = np.linspace(0, len(values) - 1, min(SHOWN_PARTS, len(values))).astype(int)
         curve = sparkline([values[place]["best"] for place in places])
         grid.add_row(

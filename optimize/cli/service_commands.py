@@ -64,6 +64,7 @@ def install_command(
     if kind not in COMMANDS:
         raise InputError(f"{kind!r} is not a service; choose one of {', '.join(COMMANDS)}")
     found = _checked(context, kind)
+    # Before anything is written, as the command itself would refuse its flags.
     _refuse_unfit(context.args, found)
     parts = (
         [name]
@@ -91,6 +92,7 @@ def install_command(
             f"  warning: the service does not see this shell's {STORAGE_VARIABLE}; add it to that "
             f"file, then run: systemctl --user restart {started}"
         )
+    # systemd ends all services of an account at its last logout, unless it lingers.
     if lingers() is False:
         typer.echo("  it stops when you log out; to keep it running: loginctl enable-linger")
 

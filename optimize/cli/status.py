@@ -47,12 +47,15 @@ def study_status(handle: StudyHandle, count_looks: CountLooks | None = None) -> 
     living = [w for w in workers if w["status"] != "dead"]
     counts = count_states(trials)
     done = sum(counts[state] for state in DONE)
+    # Workers may have been started with different --n-trials: the largest one decides.
     total = max(
         [w["total"] for w in living if "total" in w], default=attributes.get(TOTAL_KEY, len(trials))
     )
     left = max(0, total - done)
     pause, best = pause_of(attributes), best_trial(handle)
+    # A paused study needs no worker.
     reasons = _unhealthy(workers, 0 if pause else left)
+    # Waiting and stalled workers still report the speed of their last batch.
     at_work = [w for w in workers if w["status"] == "alive" and w["state"] == "training"]
     speed = sum(w.get("steps_per_second", 0) for w in at_work)
     hourly = sum(w.get("trials_per_hour", 0.0) for w in at_work)
@@ -127,6 +130,7 @@ def _eta(left: int, hourly: float, speed: float, living: list[dict[str, Any]]) -
     if left == 0:
         return 0.0
     steps = max((w.get("steps_per_trial", 0) for w in living), default=0)
+    # Before the first trial has finished: as if no trial were pruned.
     seconds = left / hourly * 3600.0 if hourly else left * steps / speed if speed else math.nan
     return None if math.isnan(seconds) else round(seconds, 1)
 

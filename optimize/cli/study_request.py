@@ -31,6 +31,7 @@ def make_request(flags: TrainFlags, given: frozenset[str]) -> Request:
     if not algorithm.trains:  # a single rollout without updates
         threads = 1 if flags.threads is None else flags.threads
         flags = dataclasses.replace(flags, budget=1, rungs=1, threads=threads)
+    # "auto" as default is not a request: the algorithm may have a fixed number.
     if "n_envs" in given or flags.n_envs != "auto":
         n_envs = _parse_num_envs(flags.n_envs)
     else:

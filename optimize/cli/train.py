@@ -71,6 +71,7 @@ def _train_study(
         )
     name = study_name(flags)
     device = choose_device(flags.gpu)
+    # First, because environment and algorithm decide which other flags are valid.
     flags = _with_recorded(flags, given, name)
     request = make_request(flags, given)
     check_request(request)
@@ -81,6 +82,7 @@ def _train_study(
     _describe(handle, experiment, say)
     looks = None if hooks.count_looks is None else hooks.count_looks(handle)
     say(f"  gate: {sentence(study_outlook(handle, flags.n_trials), looks)}")
+    # With a single GPU, this process is the worker.
     if flags.gpu == "all" and torch.cuda.device_count() > 1:
         _work_on_all_gpus(handle, flags, say)
         return True

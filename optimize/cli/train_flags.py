@@ -336,9 +336,11 @@ def _apply_config(context: typer.Context, path: Path | None) -> Path | None:
             raise InputError(
                 f"--config {path}: [{key}] is a table; every key must be a flag with a value"
             )
+        # Flags that are not repeatable take lists as text, such as --tickers.
         if isinstance(value, list) and not getattr(parameters[key], "multiple", False):
             value = ",".join(map(str, value))
         defaults[key] = value
+    # Read by Typer for the options that follow: this option is eager.
     context.default_map = {**(context.default_map or {}), **defaults}
     return path
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from envs.crypto.data.bars import Bars, write_bars
 from envs.crypto.data.demo_market import make_planted_market
 from envs.crypto.features import Recipe, register_recipe
-from envs.support.errors import InputError, RunError, TryAgainLater
+from envs.support.errors import InputError, RunError
 from optimize.cli import doctor, pause, profile, run, status, train
 from optimize.cli.commands import search_commands
 from optimize.study.database.opening import open_storage, storage_url
@@ -129,7 +129,7 @@ def run_command(words: list[str], folder: Path, output: Path) -> None:
         code = int(ended.code or 0)
     except (InputError, RunError) as error:
         print(error, file=sys.stderr)
-        code = 2 if isinstance(error, InputError) else 75 if isinstance(error, TryAgainLater) else 1
+        code = error.exit_code
     sys.stdout.flush()
     sys.stderr.flush()
     sys.exit(code)

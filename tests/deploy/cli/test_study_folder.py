@@ -1,6 +1,4 @@
-"""A study's folder is found from its database: moved, copied and shared studies; dry runs; the commands printed after a
-promotion.
-"""
+"""Folders of moved, copied and shared studies; dry runs; the commands printed after a promotion."""
 
 from __future__ import annotations
 
