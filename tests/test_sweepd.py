@@ -1,4 +1,4 @@
-"""What the entry point makes of what goes wrong below it."""
+"""The entry point: error messages, exit codes, and the functions passed to the packages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from tests.optimize.experiments.test_outlook import spec
         (OSError(errno.ENOSPC, "No space left on device"), 1, "no space left; free some"),
     ],
 )
-def test_what_goes_wrong_is_one_sentence_and_an_exit_code(
+def test_errors_are_one_sentence_and_an_exit_code(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     error: Exception,
@@ -66,7 +66,7 @@ def test_what_goes_wrong_is_one_sentence_and_an_exit_code(
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_output_that_lacks_characters_has_question_marks(
+def test_characters_missing_in_the_encoding_are_question_marks(
     monkeypatch: pytest.MonkeyPatch, encoding: str
 ) -> None:
     """As with PYTHONIOENCODING=ascii, or LANG=C without UTF-8 mode: tables, curves, JSON lines."""
@@ -93,7 +93,7 @@ def test_output_that_lacks_characters_has_question_marks(
     assert b"--data-dir ?x?: not a folder" in errors.getvalue()
 
 
-def test_a_fault_of_our_own_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def app() -> None:
         raise OSError(errno.ENOENT, "No such file")
 
@@ -102,7 +102,7 @@ def test_a_fault_of_our_own_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch)
         sweepd.main()
 
 
-def test_a_new_best_trial_is_judged_beside_the_training(
+def test_new_best_trials_are_evaluated_in_the_background(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -114,7 +114,7 @@ def test_a_new_best_trial_is_judged_beside_the_training(
     judge, began = sweepd.BackgroundEvaluation(), time.monotonic()
     handle.spec = SimpleNamespace(environment="cartpole")
     judge(handle)  # type: ignore[arg-type]
-    assert judge.process is None  # a game's gate has no rule that needs no look
+    assert judge.process is None  # all rules of games need an evaluation
     handle.spec = SimpleNamespace(environment="crypto")
     judge(handle)  # type: ignore[arg-type]
     first = judge.process
@@ -128,10 +128,10 @@ def test_a_new_best_trial_is_judged_beside_the_training(
     assert "meets every rule that needs no hold-out evaluation" in " ".join(said.split())
     monkeypatch.setattr(sweepd.sys, "executable", str(tmp_path / "none"))
     judge(handle)  # type: ignore[arg-type]
-    assert judge.process is first  # what cannot be started does not stop the training
+    assert judge.process is first  # a failure to start does not stop training
 
 
-def test_a_finished_study_is_judged_in_a_process_of_its_own(
+def test_finished_studies_are_evaluated_in_a_separate_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -163,7 +163,7 @@ def test_a_finished_study_is_judged_in_a_process_of_its_own(
     ):
         assert used(RegistryFlags(tmp_path / "none", url)) == 0
     assert not [path for path in tmp_path.iterdir() if path.name in ("named.db", "folder", "none")]
-    # Whatever goes wrong there, the worker ends well.
+    # Errors in that process do not change the worker's exit code.
     fails = tmp_path / "fails"
     fails.write_text("#!/bin/sh\nexit 2\n")
     fails.chmod(0o755)
@@ -177,7 +177,7 @@ def test_a_finished_study_is_judged_in_a_process_of_its_own(
     assert "could not be evaluated" in console.export_text()
 
 
-def test_status_and_gate_ask_for_the_same_ratio(tmp_path: Path) -> None:
+def test_status_and_gate_require_the_same_ratio(tmp_path: Path) -> None:
     """After the study, `sweepd status` and the summary show the ratio that the gate requires."""
     fake = FakeStudy(tmp_path)
     for value in (2.0, 0.5, -1.0):
@@ -213,7 +213,7 @@ def test_status_and_gate_ask_for_the_same_ratio(tmp_path: Path) -> None:
     assert study_outlook(elsewhere, len(trials))["measured"] == 0  # type: ignore[arg-type, index]
 
 
-def test_the_dashboard_counts_looks_in_the_registry_that_it_was_given(
+def test_dashboard_counts_evaluations_in_the_given_registry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

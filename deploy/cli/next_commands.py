@@ -29,7 +29,7 @@ def next_commands(
 
     Args:
         promotion: its outcome.
-        study: the study whose trials were judged.
+        study: the study whose trials were evaluated.
         registry: the registry that the promotion used.
         champion: (command that takes a slot, what it does), returned where the slot has a champion.
     """

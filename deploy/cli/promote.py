@@ -71,7 +71,7 @@ def after_study_command(
     storage: Annotated[str | None, typer.Option(envvar=STORAGE_VARIABLE)] = None,
     runs_dir: Annotated[Path | None, typer.Option("--runs-dir")] = None,
 ) -> None:
-    """Promote after a study; a worker runs this command in a process of its own."""
+    """Promote after a study; a worker runs this command in a separate process."""
     found = find_study(study_name, storage_url(storage), runs_dir)
     promote_after_study(found, where.open(create=True), Terminal())
 

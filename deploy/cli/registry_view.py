@@ -179,7 +179,7 @@ def bundle_view(facts: Mapping[str, Any], bundle: Bundle) -> RenderableType:
     if facts["look"] is not None:
         identity.add_row(
             "evaluations",
-            f"judged by hold-out evaluation {facts['look']}; {facts['looks_now']} used by now",
+            f"hold-out evaluation {facts['look']}; evaluations used so far: {facts['looks_now']}",
         )
     parts: list[RenderableType] = [identity]
     if facts["findings"]:

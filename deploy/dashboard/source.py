@@ -75,12 +75,12 @@ class PaperSource:
         games = sorted(registry.slots_of_kind(GAME))
         if games and not names:
             raise InputError(
-                f"no slot of {folder} trades: {', '.join(games)} play games; sweepd play "
-                "SLOT shows one, and sweepd dashboard --training the progress of a study"
+                f"no slot in {folder} trades; those of games: {', '.join(games)}. Show a player with "
+                "sweepd play SLOT, and a study's progress with sweepd dashboard --training"
             )
         if not names:
             raise InputError(
-                f"no slot of {folder} has a champion yet: promote a trial with sweepd promote"
+                f"no slot in {folder} has a champion yet: promote a trial with sweepd promote"
             )
         champions = {slot.name: slot.champion for slot in registry.slots()}
         return {

@@ -127,7 +127,7 @@ def game_view(facts: Mapping[str, Any], gate: RenderableType | None) -> Renderab
     if facts["look"] is not None:
         identity.add_row(
             "evaluations",
-            f"judged by panel evaluation {facts['look']}; {facts['looks_now']} used by now",
+            f"panel evaluation {facts['look']}; evaluations used so far: {facts['looks_now']}",
         )
     parts: list[RenderableType] = [identity]
     if gate is not None:

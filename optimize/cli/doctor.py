@@ -17,6 +17,7 @@ from agents.algorithms.identity import processor_kind, prove
 from envs.core.sizing import available_memory, cpu_count
 from envs.support.database_url import hide_password
 from envs.support.errors import InputError, TryAgainLater
+from envs.support.formatting import counted
 from envs.support.invocation import install_extra
 from envs.support.mkl import MODE, VARIABLE
 from envs.support.terminal import Terminal
@@ -75,7 +76,9 @@ def examine(storage: str, folder: Path) -> Iterator[Finding]:
     )
     yield from _torch()
     cores = cpu_count()
-    yield Finding(True, "cores", f"{cores} usable, {torch.get_num_threads()} torch threads")
+    yield Finding(
+        True, "cores", f"{cores} usable, {counted(torch.get_num_threads(), 'torch thread')}"
+    )
     yield from _identity()
     memory = available_memory("cpu") / GIB
     yield Finding(
@@ -174,7 +177,7 @@ def _database(storage: str) -> Finding:
     try:
         # A short timeout: a locked database is a finding, not a reason to wait.
         opened = open_storage(storage, create=False, busy_timeout=5.0)
-        return Finding(True, "database", f"{shown}: {len(opened.get_all_studies())} studies")
+        return Finding(True, "database", f"{shown}, studies: {len(opened.get_all_studies())}")
     except (InputError, TryAgainLater) as error:
         return Finding(False, "database", str(error), "see the message")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from envs.support.formatting import minute
 from envs.support.terminal import Terminal
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.pause import pause_study, resume_study
@@ -17,7 +18,10 @@ def pause(name: str, where: str | None, runs_dir: Path, wait: float) -> None:
     handle = StudyHandle(open_storage(storage_url(where, runs_dir), create=False), name)
     say = Terminal().print_line
     before = pause_study(handle.storage, handle.study_id)
-    say(f"study {name} is paused" + (f" since {before.since}, by {before.by}" if before else ""))
+    say(
+        f"study {name} is paused"
+        + (f" since {minute(before.since)} UTC, by {before.by}" if before else "")
+    )
     until = time.monotonic() + wait
     # The workers pause at the end of a rollout and then update their records.
     while (

@@ -22,6 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from envs.support.database_url import hide_password
 from envs.support.errors import RunError
+from envs.support.formatting import minute
 from envs.support.study_record import REASON_KEY, SPEC_KEY, TOTAL_KEY
 from envs.support.terminal import Terminal
 from optimize.cli.hooks import Hooks
@@ -160,7 +161,7 @@ def show(found: dict[str, Any]) -> Group:
     if found["paused"]:
         grid.add_row(
             "paused",
-            f"since {found['paused']['since']}, by {found['paused']['by']}; resume with: "
+            f"since {minute(found['paused']['since'])} UTC, by {found['paused']['by']}; resume with: "
             f"sweepd resume {found['study']}",
         )
     elif found["steps_per_second"]:

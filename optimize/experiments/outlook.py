@@ -103,7 +103,7 @@ def sentence(found: dict[str, Any] | None, looks: int | None = None) -> str:
         looks: number of evaluations on the hold-out so far; None if unknown.
     """
     if found is None:
-        return "the best trial plays a panel of games on seeds that no trial saw"
+        return "the best trial is evaluated on a panel of games with seeds that no trial used"
     needed, planned = found["needed_sharpe"], found["planned_sharpe"]
     size = f"the best of {found['trials']} trials on {found['years']:.1f} years of bars"
     ratio = "annual information ratio over equal weight"

@@ -128,12 +128,12 @@ def _game_table(metrics: Mapping[str, Any]) -> Table:
         show_edge=False,
     )
     table.add_row("return, interquartile mean over seeds", f"{metrics['iqm']:,.2f}")
-    table.add_row("its 95% interval", f"{metrics['iqm_low']:,.2f} … {metrics['iqm_high']:,.2f}")
+    table.add_row("95% interval", f"{metrics['iqm_low']:,.2f} … {metrics['iqm_high']:,.2f}")
     table.add_row(
-        "mean and deviation of an episode", f"{metrics['mean']:,.2f} ± {metrics['deviation']:,.2f}"
+        "episode return, mean ± deviation", f"{metrics['mean']:,.2f} ± {metrics['deviation']:,.2f}"
     )
     table.add_row("worst episode", f"{metrics['worst']:,.2f}")
-    table.add_row("length of an episode", f"{metrics['length']:,.1f}")
+    table.add_row("mean episode length", f"{metrics['length']:,.1f}")
     return table
 
 

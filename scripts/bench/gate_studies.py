@@ -1,9 +1,9 @@
 """Does the gate refuse luck and accept skill? Small studies on markets with a known answer.
 
-The markets are those of gate_markets.py. Each study is trained by the real worker and judged by the
-real promotion with its own registry, so each hold-out is evaluated for the first time. Required: at
-most 2 of 40 promotions on the null market; a promotion rate that increases with the planted edge
-and reaches 80% at the strongest; the leaked oracle always passes.
+The markets are those of gate_markets.py. Each study is trained by the real worker and evaluated by
+the real promotion with its own registry, so each hold-out is evaluated for the first time.
+Required: at most 2 of 40 promotions on the null market; a promotion rate that increases with the
+planted edge and reaches 80% at the strongest; the leaked oracle always passes.
 
 For comparison, a gate without statistics: promote the best trial if it beat equal weight in
 cross-validation and on the hold-out.

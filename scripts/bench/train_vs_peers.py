@@ -64,7 +64,7 @@ GOALS = {
     128: {64: 9.0, 256: 5.5, 1024: 3.5},
     256: {64: 5.0, 256: 3.2, 1024: 2.2},
 }
-NOWHERE_BELOW = 0.97
+LOWEST_GOAL = 0.97
 SCORED = Cell("cartpole", 32, 512, 64, 64, 8)
 SCORED_STEPS = {"cartpole": 200_000, "crypto": 200_000}
 # PufferLib 3: weights, layers, width for about as many weights, steps/s, our goal as a multiple.
@@ -101,7 +101,7 @@ class Results:
             if str(key) in self.content.get(self.part, {}):
                 continue
             if time.monotonic() > self._stop:
-                print("stopped; the same command goes on here")
+                print("stopped; the same command continues here")
                 return
             yield key
 
@@ -224,7 +224,7 @@ def speed(args: argparse.Namespace) -> int:
         found = results.content.get("speed", {}).get(str(cell))
         if found is None:
             continue
-        goal = GOALS.get(cell.width, {}).get(cell.minibatch, NOWHERE_BELOW)
+        goal = GOALS.get(cell.width, {}).get(cell.minibatch, LOWEST_GOAL)
         missed += found["ours_over_best"] < goal
         print(f"\n{cell} (load {found['machine']['load']})")
         print(
@@ -234,7 +234,7 @@ def speed(args: argparse.Namespace) -> int:
             )
         )
         pairs = (
-            f", two processes side by side {found['ours_over_best_pair']:.1f}x"
+            f", two concurrent processes {found['ours_over_best_pair']:.1f}x"
             if "ours_over_best_pair" in found
             else ""
         )

@@ -13,10 +13,10 @@ from tests.notify_listener import Listener
 from tests.optimize.study_files import wait_for
 
 
-def test_a_promoter_says_that_it_is_ready_even_if_it_then_refuses(
+def test_promoter_reports_ready_before_it_checks_its_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or systemd would call an end with code 2 a broken protocol, whose cause nobody finds."""
+    """Otherwise systemd reports a protocol error instead of the exit code 2."""
     listener = Listener(str(tmp_path / "notify"))
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     app = typer.Typer()

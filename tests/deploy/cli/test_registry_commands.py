@@ -1,4 +1,4 @@
-"""`sweepd registry`: what people and scripts see of slots and bundles."""
+"""`sweepd registry`: output as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def bars(data_dir: Path) -> Bars:
 
 
 def scored(bars: Bars, seed: int, **changes: Any) -> Bundle:
-    """A bundle with a gate's report of the last hundred bars."""
+    """A bundle with a gate report on the last hundred bars."""
     first = len(bars.time) - 100
     fields: dict[str, Any] = {
         "tickers": bars.tickers,
@@ -112,7 +112,7 @@ def sweepd(registry: Registry) -> Run:
     return run
 
 
-def test_list_names_champion_previous_and_challengers(sweepd: Run, bundles: list[Bundle]) -> None:
+def test_list_shows_champion_previous_and_challengers(sweepd: Run, bundles: list[Bundle]) -> None:
     printed = sweepd("registry", "list", width=160)
     for text in (SLOT, *(bundle.name for bundle in bundles), "it was better"):
         assert text in printed
@@ -127,7 +127,7 @@ def test_list_names_champion_previous_and_challengers(sweepd: Run, bundles: list
     }
 
 
-def test_list_of_a_slot_tells_its_history(sweepd: Run) -> None:
+def test_list_of_a_slot_shows_its_history(sweepd: Run) -> None:
     printed = sweepd("registry", "list", SLOT)
     for text in (
         "champion",
@@ -150,7 +150,7 @@ def test_list_of_a_slot_tells_its_history(sweepd: Run) -> None:
         sweepd("registry", "list", "crypto-5m")
 
 
-def test_show_fits_on_one_screen_and_says_what_matters(sweepd: Run, bundles: list[Bundle]) -> None:
+def test_show_fits_on_one_screen(sweepd: Run, bundles: list[Bundle]) -> None:
     champion = bundles[1]
     printed = sweepd("registry", "show")
     for text in (
@@ -164,7 +164,7 @@ def test_show_fits_on_one_screen_and_says_what_matters(sweepd: Run, bundles: lis
         "hold-out",
         "trades",
         "learning_rate 0.001",
-        "judged by hold-out evaluation 1",
+        "hold-out evaluation 1; evaluations used so far: ",
     ):
         assert text in printed, text
     assert len(printed.splitlines()) <= 40
@@ -174,7 +174,9 @@ def test_show_fits_on_one_screen_and_says_what_matters(sweepd: Run, bundles: lis
     assert facts["holdout"] == bundles[0].manifest.gate["holdout"]
 
 
-def test_show_takes_a_hash_or_a_folder(sweepd: Run, bundles: list[Bundle], tmp_path: Path) -> None:
+def test_show_accepts_a_hash_or_a_folder(
+    sweepd: Run, bundles: list[Bundle], tmp_path: Path
+) -> None:
     assert bundles[2].hash in sweepd("registry", "show", bundles[2].hash[:8])
     elsewhere = write_bundle(small_bundle(9), tmp_path / "elsewhere")
     assert small_bundle(9).hash in sweepd("registry", "show", elsewhere)
@@ -182,7 +184,7 @@ def test_show_takes_a_hash_or_a_folder(sweepd: Run, bundles: list[Bundle], tmp_p
         sweepd("registry", "show", "nothing")
 
 
-def test_diff_shows_what_differs_and_nothing_else(sweepd: Run, bundles: list[Bundle]) -> None:
+def test_diff_shows_only_differences(sweepd: Run, bundles: list[Bundle]) -> None:
     told = json.loads(sweepd("registry", "diff", SLOT, "--json"))
     assert (told["one"], told["other"]) == (bundles[0].hash, bundles[1].hash)
     found = told["differences"]
@@ -197,7 +199,7 @@ def test_diff_shows_what_differs_and_nothing_else(sweepd: Run, bundles: list[Bun
 
 
 @pytest.mark.parametrize("command", [("rollback",), ("registry", "rollback")])
-def test_rollback_is_one_command_under_two_names(
+def test_rollback_has_two_names(
     sweepd: Run, registry: Registry, bundles: list[Bundle], command: tuple[str, ...]
 ) -> None:
     sweepd(*command, SLOT, "--reason", "it lost money")
@@ -228,7 +230,7 @@ def test_a_challenger_can_be_withdrawn(
     assert bundles[2].name in sweepd("registry", "gc")
 
 
-def test_gc_lists_and_removes_only_when_told(
+def test_gc_lists_and_removes_with_delete(
     sweepd: Run, registry: Registry, bundles: list[Bundle]
 ) -> None:
     assert "every bundle is needed" in sweepd("registry", "gc")
@@ -280,7 +282,7 @@ def test_verify_agrees_in_another_process_and_with_other_threads(registry: Regis
     assert told["largest_difference"] <= TOLERANCE
 
 
-def test_verify_finds_a_number_that_is_not_what_the_bundle_earns(bars: Bars) -> None:
+def test_verify_detects_a_changed_number(bars: Bars) -> None:
     true = scored(bars, 0)
     total = true.manifest.gate["holdout"]["total_return"]
     result = verify_bundle(scored(bars, 0, total_return=total + 2e-9), bars)
@@ -289,7 +291,7 @@ def test_verify_finds_a_number_that_is_not_what_the_bundle_earns(bars: Bars) -> 
     assert verify_bundle(scored(bars, 0, total_return=total + 5e-10), bars).agrees
 
 
-def test_verify_of_a_bundle_that_scores_differently_ends_with_a_sentence(
+def test_verify_reports_a_bundle_that_scores_differently(
     sweepd: Run, bars: Bars, tmp_path: Path, data_dir: Path
 ) -> None:
     forged = write_bundle(scored(bars, 0, sharpe=99.0), tmp_path / "forged")
@@ -311,7 +313,7 @@ def test_verify_refuses_other_bars_and_bundles_without_a_score(
         sweepd("registry", "verify", unscored, "--data-dir", data_dir)
 
 
-def test_an_absent_registry_is_named_and_not_made(tmp_path: Path) -> None:
+def test_an_absent_registry_is_refused_and_not_created(tmp_path: Path) -> None:
     app = typer.Typer(pretty_exceptions_enable=False)
     deploy_commands(app)
     for words in (["list"], ["show"], ["diff", "a"], ["verify"], ["gc"], ["rollback"]):

@@ -56,14 +56,14 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def recorded(fake: FakeStudy) -> list[dict[str, Any]]:
-    """Everything that the study's database holds in attributes; artifacts are among them."""
+    """All attributes in the study's database, including artifacts."""
     storage = optuna.storages.RDBStorage(fake.storage)
     number = storage.get_study_id_from_name(fake.name)
     return [storage.get_study_user_attrs(number), storage.get_study_system_attrs(number)]
 
 
-def made_before(fake: FakeStudy) -> None:
-    """Record the folder as studies did at first: by its absolute path."""
+def record_absolute_path(fake: FakeStudy) -> None:
+    """Record the folder's absolute path, as early versions did."""
     fake.study.set_user_attr(FOLDER_KEY, None)
     fake.study.set_user_attr(FORMER_FOLDER_KEY, str(fake.run_dir))
 
@@ -72,8 +72,8 @@ def made_before(fake: FakeStudy) -> None:
 def test_a_copied_study_writes_nothing_into_the_original(
     fake: FakeStudy, cli: Cli, tmp_path: Path, legacy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if legacy:  # these looked for the folder beside the database
-        made_before(fake)
+    if legacy:  # early versions looked for the folder next to the database
+        record_absolute_path(fake)
         shutil.copytree(fake.run_dir, fake.folder / fake.run_dir.name)
     shutil.copytree(fake.folder, tmp_path / "copy")
     monkeypatch.chdir(tmp_path / "copy")
@@ -88,7 +88,7 @@ def test_a_copied_study_writes_nothing_into_the_original(
 @pytest.mark.parametrize("legacy", [False, True])
 def test_a_moved_study_is_found(fake: FakeStudy, tmp_path: Path, legacy: bool) -> None:
     if legacy:
-        made_before(fake)
+        record_absolute_path(fake)
         fake.run_dir.rename(fake.folder / fake.run_dir.name)
     fake.folder.rename(tmp_path / "second")
     study = open_study(fake.name, f"sqlite:///{tmp_path / 'second' / 'studies.db'}")
@@ -97,8 +97,8 @@ def test_a_moved_study_is_found(fake: FakeStudy, tmp_path: Path, legacy: bool) -
     assert study.runs_dir is None
 
 
-def test_a_study_of_before_that_was_not_moved_is_still_found(fake: FakeStudy) -> None:
-    made_before(fake)
+def test_a_study_of_an_early_version_is_found(fake: FakeStudy) -> None:
+    record_absolute_path(fake)
     assert open_study(fake.name, fake.storage).run_dir == fake.run_dir
 
 
@@ -146,7 +146,7 @@ def test_a_dry_run_writes_only_the_hold_out_evaluation(
     assert "--dry-run: evaluation 1 was counted, because its results were shown" in printed
     assert "--dry-run: nothing was written" in cli(
         "promote", "--storage", "studies.db", "--dry-run"
-    )  # the same look
+    )  # the evaluation is repeated
     after = files(fake.folder)
     new = {name for name in after.keys() - before.keys() if not name.startswith("studies.db")}
     assert all(name.startswith("deployments/registry.db") for name in new)
@@ -162,7 +162,7 @@ def test_a_dry_run_writes_only_the_hold_out_evaluation(
     )
 
 
-def test_promotions_that_end_before_a_look_write_nothing(
+def test_promotions_without_hold_out_evaluation_write_nothing(
     fake: FakeStudy, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(fake.folder)
@@ -189,7 +189,7 @@ def test_promotions_that_end_before_a_look_write_nothing(
     assert after == before
 
 
-def test_a_registry_that_cannot_be_written_to_is_refused_before_anything_is_computed(
+def test_a_read_only_registry_is_refused_before_bars_are_read(
     fake: FakeStudy, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(fake.folder)

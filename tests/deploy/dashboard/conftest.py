@@ -1,4 +1,4 @@
-"""A folder with four made-up slots."""
+"""A folder with four synthetic slots."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.deploy.dashboard.synthetic import MadeSession, fill
 
 @dataclass(frozen=True)
 class Made:
-    """What was written."""
+    """The synthetic data that were written."""
 
     folder: Path
     registry: Registry
@@ -33,7 +33,7 @@ class Made:
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
-    """Only to be looked at: all tests share it."""
+    """Read-only: all tests share it."""
     folder = tmp_path_factory.mktemp("made") / "deployments"
     sessions = {session.slot: session for _, session in fill(folder, bars=24 * 40)}
     at = time.time()

@@ -1,9 +1,9 @@
-"""Made-up traders, for the dashboard's tests and for looking at it. Nothing in them is evidence about any market.
+"""Synthetic traders for the dashboard's tests and for demonstrations of the dashboard.
 
     python -m tests.deploy.dashboard.synthetic FOLDER
 
-fills FOLDER with a registry of four slots and keeps their traders' hearts beating until Ctrl-C; beside it,
-`sweepd dashboard --deployments FOLDER` shows them.
+creates a registry of four slots in FOLDER and sends their traders' heartbeats until Ctrl-C.
+Meanwhile, `sweepd dashboard --deployments FOLDER` shows them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class MadeSession:
-    """A made-up session. time: (T,) opens of hourly bars. prices: (T, N). equities: (T,) by account."""
+    """A synthetic session.
+
+    time: (T,) opens of hourly bars. prices: (T, N). equities: (T,) by account.
+    """
 
     slot: str
     token: str
@@ -61,9 +64,10 @@ def write_session(
     state: dict[str, Any] | None = None,
     feed: str = "binance",
 ) -> MadeSession:
-    """A trader with its accounts, bars, orders and events. made: champion, then challengers (the last one retired).
+    """Write a trader with its accounts, bars, orders and events.
 
-    end: open of the last bar; None: of the one that closed last. previous: hash of the champion of the first third.
+    made: champion, then challengers (the last one retired). end: open of the last bar; None: of the
+    one that closed last. previous: hash of the champion of the first third.
     """
     rng = np.random.default_rng(seed)
     end = int(time.time()) // HOUR * HOUR - HOUR if end is None else end
@@ -161,7 +165,7 @@ def _units(held: Array) -> dict[str, float]:
 
 
 def _orders(slot: str, moments: NDArray[np.int64], prices: Array) -> list[OrderLine]:
-    """A dozen of the newest: filled, one refused, one still on its way."""
+    """Twelve recent orders: ten filled, one refused, one pending."""
     lines = []
     for place in range(12):
         bar, asset = len(moments) - 1 - 4 * (11 - place), place % len(TICKERS)
@@ -199,7 +203,7 @@ def _events(moments: NDArray[np.int64], prices: Array) -> list[tuple[str, str, i
         ("started", "with 10,000.00 of cash and no positions", int(moments[0])),
         (
             "caught up",
-            "over 3 bars that closed while nobody traded",
+            "over 3 bars that closed while no trader ran",
             int(moments[len(moments) // 2]),
         ),
         ("order unfilled", "below the venue's minimum of 10 USD", last - 16 * HOUR),
@@ -209,7 +213,8 @@ def _events(moments: NDArray[np.int64], prices: Array) -> list[tuple[str, str, i
 
 MONITOR = {
     "verdict": "as scored",
-    "text": "after 1,344 bars (look 4) the live returns are not worse than scored ones would be by chance",
+    "text": "after 1,344 bars (look 4) the live returns are not worse than scored ones would be by "
+    "chance",
     "bars": 1800,
     "first_look": 168,
     "next_look": 2688,
@@ -229,7 +234,8 @@ MONITOR = {
 }
 ALERT = {
     "verdict": "worse than scored",
-    "text": "after 336 bars (look 2) a live return over equal weight as low as this has chance 0.002",
+    "text": "after 336 bars (look 2) a live return over equal weight as low as this has chance "
+    "0.002",
     "bars": 480,
     "look": 2,
     "judged": 336,
@@ -238,7 +244,7 @@ ALERT = {
 
 
 def fill(folder: Path, *, bars: int = 24 * 75) -> list[tuple[TraderStore, MadeSession]]:
-    """Four slots: one in full life, one halted, one whose trader died, one that was never traded."""
+    """Four slots: one trading, one halted, one whose trader died, one never traded."""
     registry = Registry(folder)
     store = TraderStore(registry.database)
     made = bundles()

@@ -1,4 +1,4 @@
-"""The dashboard shows what a real live trader wrote, not only made-up rows."""
+"""The dashboard on the records of a real live trader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command prints: screens, one slot or all, JSON, and sentences for what is not there."""
+"""Output of `sweepd dashboard`: screens, JSON and error messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.deploy.games.players import GOOD, SLOT, study_of
 
 
 def printed(folder: Path, *arguments: str, search: Any = None) -> str:
-    """What `sweepd dashboard` with these arguments prints."""
+    """Return the output of `sweepd dashboard` with these arguments."""
     app = typer.Typer()
     dashboard_command(app, lambda *_: search or NoStudies())
     done = CliRunner().invoke(
@@ -45,7 +45,7 @@ def on_screen(made: Made, slot: str, width: int = 160) -> str:
     return capture.get()
 
 
-def test_a_slots_screen_has_everything(made: Made) -> None:
+def test_screen_of_a_slot(made: Made) -> None:
     text, view = on_screen(made, "demo-1h"), made.view("demo-1h")
     for title in (
         "slot demo-1h  trading",
@@ -72,12 +72,12 @@ def test_a_slots_screen_has_everything(made: Made) -> None:
 
 
 @pytest.mark.parametrize("width", [70, 100, 240])
-def test_a_screen_fits_any_terminal(made: Made, width: int) -> None:
+def test_screen_fits_the_width_of_the_terminal(made: Made, width: int) -> None:
     for slot in ("demo-1h", "halted-1h", "never-1h", "silent-1h"):
         assert max(map(len, on_screen(made, slot, width).splitlines())) <= width
 
 
-def test_a_halt_and_what_risk_rules_say_stand_on_top(made: Made) -> None:
+def test_halt_and_risk_rules_are_shown_first(made: Made) -> None:
     text = on_screen(made, "halted-1h")
     assert "slot halted-1h  halted" in text.splitlines()[0]
     assert "portfolio drawdown of 20.3%" in text
@@ -96,7 +96,7 @@ def test_once_prints_all_slots_or_one(made: Made) -> None:
     )  # no terminal: once
 
 
-def test_json_is_what_the_view_says(made: Made) -> None:
+def test_json_equals_the_view(made: Made) -> None:
     (slot,) = json.loads(printed(made.folder, "--json", "demo-1h"))["slots"]
     view = made.view("demo-1h")
     assert slot["accounts"][0]["total_return"] == view.accounts[0].total_return
@@ -105,7 +105,7 @@ def test_json_is_what_the_view_says(made: Made) -> None:
     assert len(json.loads(printed(made.folder, "--json"))["slots"]) == 4
 
 
-def test_training_is_shown_and_is_json(made: Made) -> None:
+def test_training_as_text_and_as_json(made: Made) -> None:
     search = OneStudy()
     search.show = lambda found: f"study {found['study']}"  # type: ignore[method-assign]
     assert printed(made.folder, "--training", "--once", search=search).strip() == "study btc"
@@ -114,7 +114,7 @@ def test_training_is_shown_and_is_json(made: Made) -> None:
     ]
 
 
-def test_what_is_not_there_is_one_sentence(made: Made, tmp_path: Path) -> None:
+def test_missing_slots_and_studies_are_refused(made: Made, tmp_path: Path) -> None:
     for folder, arguments, says in (
         (tmp_path, ("--once",), "there is no registry at"),
         (
@@ -133,11 +133,12 @@ def test_what_is_not_there_is_one_sentence(made: Made, tmp_path: Path) -> None:
         printed(tmp_path, "--once")
 
 
-def test_players_of_games_are_shown_elsewhere(tmp_path: Path) -> None:
+def test_slots_of_games_are_refused(tmp_path: Path) -> None:
     registry = Registry(tmp_path / "deployments")
     GamePromoter(study_of(tmp_path, [GOOD]), registry, games=16).run()
     with pytest.raises(
-        InputError, match=f"no slot of .* trades: {SLOT} play games; sweepd play SLOT"
+        InputError,
+        match=f"no slot in .* trades; those of games: {SLOT}. Show a player with sweepd play SLOT",
     ):
         printed(registry.folder, "--json")
     registry.promote("demo-1h", bundles()[0], expected=None, reason="")
@@ -163,7 +164,7 @@ def test_markup_in_names_is_text(tmp_path: Path) -> None:
     assert printed(tmp_path, "--once").count(evil) >= 6
 
 
-def test_a_terminal_renews_itself_until_it_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_is_updated_until_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
 
     def sleep(_seconds: float) -> None:
@@ -186,11 +187,11 @@ def test_a_terminal_renews_itself_until_it_is_interrupted(monkeypatch: pytest.Mo
         (400 * 86400, "400 days"),
     ],
 )
-def test_lengths_of_time_are_told_in_their_largest_unit(seconds: float, says: str) -> None:
+def test_durations_in_their_largest_unit(seconds: float, says: str) -> None:
     assert formatting.span(seconds) == says
 
 
-def test_numbers_are_written_for_people() -> None:
+def test_number_formats() -> None:
     assert [percent(value) for value in (0.1, -0.001234, 123.0, None, float("nan"))] == [
         "+10.00%",
         "-0.12%",
@@ -208,7 +209,7 @@ def test_numbers_are_written_for_people() -> None:
     assert formatting.moment(0) == "1970-01-01 00:00"
 
 
-def test_looks_are_counted_in_the_registry_that_the_flags_name(tmp_path: Path) -> None:
+def test_options_of_the_registry_are_passed_to_the_studies(tmp_path: Path) -> None:
     asked: list[Any] = []
 
     def open_studies(*given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What people see of a slot: every number against a computation of its own, from what was written."""
+"""Views of slots: each number is compared with an independent computation from the written data."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from tests.deploy.dashboard.synthetic import HOUR, MONITOR, TICKERS, bundles
 DAY = 24 * HOUR
 
 
-def test_the_lanes_numbers_are_those_of_their_values(made: Made) -> None:
-    """Computed here with plain loops."""
+def test_numbers_of_accounts(made: Made) -> None:
+    """Compare with plain loops."""
     session, view = made.sessions["demo-1h"], made.view("demo-1h")
     assert [account.kind for account in view.accounts] == [
         "account",
@@ -70,7 +70,7 @@ def test_the_lanes_numbers_are_those_of_their_values(made: Made) -> None:
     assert own.value == session.equities["account"][-1]
 
 
-def test_positions_have_the_prices_that_the_trader_noted(made: Made) -> None:
+def test_positions_have_the_recorded_prices(made: Made) -> None:
     session, holdings = made.sessions["demo-1h"], made.view("demo-1h").holdings
     assert holdings is not None
     assert holdings.time == session.time[-1]
@@ -84,7 +84,7 @@ def test_positions_have_the_prices_that_the_trader_noted(made: Made) -> None:
     )
 
 
-def test_without_noted_prices_a_single_position_still_has_its_value(tmp_path: Path) -> None:
+def test_single_position_without_recorded_prices_has_a_value(tmp_path: Path) -> None:
     registry = Registry(tmp_path)
     store = TraderStore(registry.database)
     token = store.take_over("s", broker="sim", feed="f", timeframe="1h")
@@ -113,7 +113,7 @@ def _view(registry: Registry, store: TraderStore, slot: str):  # type: ignore[no
     return slot_view(registry, SeriesCache(store), slot, time.time())
 
 
-def test_orders_are_told_with_what_became_of_them_the_newest_first(made: Made) -> None:
+def test_orders_have_results_and_are_newest_first(made: Made) -> None:
     orders = made.view("demo-1h").orders
     assert len(orders) == 12
     assert orders[0].decided > orders[-1].decided
@@ -150,7 +150,7 @@ def test_a_challenger_is_compared_with_the_champion_on_its_own_bars(made: Made) 
     assert (view.challengers[0].ahead or 0.0) >= (view.challengers[1].ahead or 0.0)
 
 
-def test_a_challenger_that_does_not_trade_yet_waits(tmp_path: Path) -> None:
+def test_challenger_that_does_not_trade_yet(tmp_path: Path) -> None:
     registry = Registry(tmp_path)
     bundle = small_bundle(0)
     registry.challenger("s", bundle, reason="")
@@ -159,7 +159,7 @@ def test_a_challenger_that_does_not_trade_yet_waits(tmp_path: Path) -> None:
     assert "waits" in rival.state
 
 
-def test_curves_begin_at_one_and_later_ones_on_the_accounts_line(made: Made) -> None:
+def test_curves_start_at_one_and_later_ones_on_the_account(made: Made) -> None:
     session, view = made.sessions["demo-1h"], made.view("demo-1h")
     account = view.curves[0]
     assert account.account == "account"
@@ -182,7 +182,7 @@ def test_curves_begin_at_one_and_later_ones_on_the_accounts_line(made: Made) -> 
     )
 
 
-def test_the_picture_marks_the_bar_at_which_another_champion_took_over(made: Made) -> None:
+def test_figure_marks_the_bar_of_a_new_champion(made: Made) -> None:
     session = made.sessions["demo-1h"]
     assert made.view("demo-1h").marks == [
         (int(session.time[len(session.time) // 3]), bundles()[0].hash)
@@ -190,7 +190,7 @@ def test_the_picture_marks_the_bar_at_which_another_champion_took_over(made: Mad
 
 
 @given(arrays(np.float64, st.integers(1, 400), elements=st.floats(-1e6, 1e6)), st.integers(4, 100))
-def test_thinning_keeps_ends_and_extremes_of_every_stretch(values: np.ndarray, most: int) -> None:
+def test_thinning_keeps_ends_and_extremes(values: np.ndarray, most: int) -> None:
     kept = thin(values, most)
     assert np.all(np.diff(kept) > 0)
     assert len(kept) <= most or len(kept) == len(values) <= most
@@ -207,9 +207,7 @@ def test_thinning_keeps_ends_and_extremes_of_every_stretch(values: np.ndarray, m
             )
 
 
-def test_weeks_of_five_minute_bars_are_few_points_with_the_worst_moment_among_them(
-    tmp_path: Path,
-) -> None:
+def test_thinned_curves_include_the_largest_drawdown(tmp_path: Path) -> None:
     registry = Registry(tmp_path)
     store = TraderStore(registry.database)
     token = store.take_over("s", broker="sim", feed="f", timeframe="5m")
@@ -227,7 +225,7 @@ def test_weeks_of_five_minute_bars_are_few_points_with_the_worst_moment_among_th
     assert max(curve.drawdown) == pytest.approx(1.0 - 300.0 / values[:3_456].max(), abs=1e-6)
 
 
-def test_only_new_lines_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_new_lines_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = TraderStore(Registry(tmp_path).database)
     token = store.take_over("s", broker="sim", feed="f", timeframe="1h")
     account = AccountRecord("account", "account", None, HOUR, None, {})
@@ -255,7 +253,7 @@ def test_only_new_lines_are_read_again(tmp_path: Path, monkeypatch: pytest.Monke
     assert asked == [HOUR, HOUR, HOUR + 1, 2 * HOUR + 1]
 
 
-def test_a_lane_that_lost_everything_has_numbers(tmp_path: Path) -> None:
+def test_account_after_a_total_loss(tmp_path: Path) -> None:
     registry = Registry(tmp_path)
     store = TraderStore(registry.database)
     token = store.take_over("s", broker="sim", feed="f", timeframe="1h")
@@ -272,7 +270,7 @@ def test_a_lane_that_lost_everything_has_numbers(tmp_path: Path) -> None:
     assert (account.total_return, account.drawdown, account.sharpe) == (-1.0, 1.0, None)
 
 
-def test_a_slot_that_was_never_traded_says_so_and_how_to_begin(made: Made) -> None:
+def test_slot_that_was_never_traded(made: Made) -> None:
     view = made.view("never-1h")
     assert (view.health.state, view.health.level) == ("never traded", "none")
     assert view.health.sentences == [
@@ -283,7 +281,7 @@ def test_a_slot_that_was_never_traded_says_so_and_how_to_begin(made: Made) -> No
     assert view.champion == bundles()[2].hash
 
 
-def test_all_slots_are_found(made: Made) -> None:
+def test_names_of_all_slots(made: Made) -> None:
     assert slot_names(made.registry, made.store) == [
         "demo-1h",
         "halted-1h",
@@ -292,7 +290,7 @@ def test_all_slots_are_found(made: Made) -> None:
     ]
 
 
-def test_a_halted_trader_says_why_and_how_to_go_on(made: Made) -> None:
+def test_halted_trader_shows_reason_and_command(made: Made) -> None:
     found = made.view("halted-1h").health
     assert (found.state, found.level) == ("halted", "warning")
     assert "portfolio drawdown of 20.3%" in found.sentences[0]
@@ -300,13 +298,13 @@ def test_a_halted_trader_says_why_and_how_to_go_on(made: Made) -> None:
     assert "resume halted-1h" in found.sentences[0]
 
 
-def test_a_silent_trader_is_bad_whatever_it_said_last(made: Made) -> None:
+def test_silent_trader_is_bad(made: Made) -> None:
     found = made.view("silent-1h").health
     assert (found.state, found.level) == ("silent", "bad")
     assert "the data shown are old" in found.sentences[0]
 
 
-def test_late_bars_are_counted_and_one_on_its_way_is_not(tmp_path: Path) -> None:
+def test_late_bars_are_counted_without_one_in_progress(tmp_path: Path) -> None:
     store = TraderStore(Registry(tmp_path).database)
     store.take_over("s", broker="sim", feed="f", timeframe="1h")
     trader = store.trader("s")
@@ -331,7 +329,7 @@ def test_late_bars_are_counted_and_one_on_its_way_is_not(tmp_path: Path) -> None
     assert at(closed, status="stopped: asked to")[0] == "stopped"
 
 
-def test_a_trader_whose_process_ended_does_not_run(tmp_path: Path) -> None:
+def test_trader_whose_process_ended(tmp_path: Path) -> None:
     store = TraderStore(Registry(tmp_path).database)
     store.take_over("s", broker="sim", feed="f", timeframe="1h")
     trader = store.trader("s")
@@ -344,11 +342,11 @@ def test_a_trader_whose_process_ended_does_not_run(tmp_path: Path) -> None:
     found = health(gone, later, slot="s")
     assert (found.state, found.level) == ("not running", "bad")
     assert health(dataclasses.replace(gone, host="another"), later, slot="s").state == "trading"
-    # A fresh beat shows that it runs in another container of the same host name, where its pid means another process.
+    # A recent heartbeat: the trader runs in another container of the same host name.
     assert health(gone, time.time(), slot="s").state == "trading"
 
 
-def test_the_monitors_words_are_read_whatever_they_are(made: Made) -> None:
+def test_monitor_results_of_any_form_are_accepted(made: Made) -> None:
     found = made.view("demo-1h").monitor
     assert found is not None
     assert (found.verdict, found.level, found.text) == ("as scored", "good", MONITOR["text"])
@@ -373,7 +371,7 @@ def test_the_monitors_words_are_read_whatever_they_are(made: Made) -> None:
     assert odd.statistics[0].live is None
 
 
-def test_a_view_is_json(made: Made) -> None:
+def test_view_as_json(made: Made) -> None:
     content = json.loads(json.dumps(made.view("demo-1h").to_dict()))
     assert "curves" not in content
     assert content["accounts"][0]["name"] == "account"

@@ -1,4 +1,4 @@
-"""The pages: what they answer and whom, that nothing in them is markup or comes from elsewhere, and that they serve."""
+"""The dashboard's pages: content, escaping, security headers and the server."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class NoStudies:
 
 
 class OneStudy(NoStudies):
-    """A study's figures, as optimize gives them."""
+    """The progress of a study, as `optimize.cli.progress` returns it."""
 
     def __init__(self, **changes: Any) -> None:
         worker = {
@@ -144,7 +144,7 @@ def figures(answer: TestResponse) -> dict[str, Any]:
 
 
 class Checked(HTMLParser):
-    """Elements balance, ids are unique, every picture has a text, every table a name and column heads."""
+    """Check balance, unique ids, texts of pictures, names and headers of tables."""
 
     VOID = frozenset({"meta", "link", "input", "br"})
 
@@ -183,7 +183,7 @@ class Checked(HTMLParser):
             self.named.pop()
 
 
-def test_the_page_of_a_slot_shows_everything_of_it(made: Made) -> None:
+def test_page_of_a_slot(made: Made) -> None:
     answer = get(client(made.folder), "/?slot=demo-1h")
     assert (answer.status_code, answer.mimetype) == (200, "text/html")
     view = made.view("demo-1h")
@@ -232,7 +232,7 @@ def test_the_page_of_a_slot_shows_everything_of_it(made: Made) -> None:
     assert len(tones) == len(view.curves), "lines can be told apart"
 
 
-def test_every_slot_is_a_tab_and_the_first_one_is_shown(made: Made) -> None:
+def test_slots_are_tabs(made: Made) -> None:
     asked = client(made.folder)
     first = get(asked, "/")
     for slot in ("demo-1h", "halted-1h", "never-1h", "silent-1h"):
@@ -243,15 +243,13 @@ def test_every_slot_is_a_tab_and_the_first_one_is_shown(made: Made) -> None:
     assert "No heartbeat" in get(asked, "/?slot=silent-1h").text
 
 
-def test_a_slot_never_traded_is_one_clear_sentence(made: Made) -> None:
+def test_page_of_a_slot_that_was_never_traded(made: Made) -> None:
     text = get(client(made.folder), "/?slot=never-1h").text
     assert "Slot never-1h was never traded. To start: sweepd trade never-1h" in text
     assert 'data-figure="equity"' not in text
 
 
-def test_an_empty_registry_is_one_clear_sentence_and_is_found_once_it_is_there(
-    tmp_path: Path,
-) -> None:
+def test_empty_registry_is_reported_until_it_has_a_slot(tmp_path: Path) -> None:
     asked = client(tmp_path / "deployments")
     answer = get(asked, "/")
     assert answer.status_code == 200
@@ -262,7 +260,7 @@ def test_an_empty_registry_is_one_clear_sentence_and_is_found_once_it_is_there(
     assert "Slot s was never traded" in get(asked, "/").text
 
 
-def test_a_page_shows_new_bars_without_a_restart(tmp_path: Path) -> None:
+def test_pages_show_new_bars_without_restart(tmp_path: Path) -> None:
     registry = Registry(tmp_path)
     made = bundles()[:1]
     registry.promote("s", made[0], expected=None, reason="")
@@ -291,8 +289,8 @@ def test_a_page_shows_new_bars_without_a_restart(tmp_path: Path) -> None:
         ("127.0.0.1:8080@evil", 403),
     ],
 )
-def test_only_who_asks_for_this_machine_is_answered(made: Made, host: str, code: int) -> None:
-    """DNS rebinding: another site's name, which was made to mean 127.0.0.1."""
+def test_requests_to_other_host_names_are_refused(made: Made, host: str, code: int) -> None:
+    """DNS rebinding: the name of another site resolves to 127.0.0.1."""
     asked = client(made.folder, OneStudy())
     for path in ("/", "/training", "/assets/x/page.js", "/dashboard", "/api/studies"):
         answer = asked.get(path, headers={"Host": host})
@@ -302,7 +300,7 @@ def test_only_who_asks_for_this_machine_is_answered(made: Made, host: str, code:
 
 @pytest.mark.parametrize("path", ["/", "/training", "/assets/x/page.css"])
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-def test_pages_only_show(made: Made, path: str, method: str) -> None:
+def test_pages_are_read_only(made: Made, path: str, method: str) -> None:
     assert (
         client(made.folder, OneStudy()).open(path, method=method, headers=HOST).status_code == 405
     )
@@ -319,13 +317,13 @@ def test_pages_only_show(made: Made, path: str, method: str) -> None:
         ("/training?study=none", 404),
     ],
 )
-def test_what_is_not_there_is_said(made: Made, path: str, code: int) -> None:
+def test_unknown_pages_are_not_found(made: Made, path: str, code: int) -> None:
     answer = get(client(made.folder, OneStudy()), path)
     assert answer.status_code == code
     assert code == 200 or answer.mimetype == "text/plain"
 
 
-def test_a_registry_that_is_away_is_said(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_registry_is_reported(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(_source: PaperSource) -> None:
         raise RunError("the registry cannot be used: no answer")
 
@@ -335,7 +333,7 @@ def test_a_registry_that_is_away_is_said(made: Made, monkeypatch: pytest.MonkeyP
     assert "the registry cannot be used: no answer" in answer.text
 
 
-def test_names_and_reasons_are_text_and_never_markup(tmp_path: Path) -> None:
+def test_names_and_reasons_are_escaped(tmp_path: Path) -> None:
     registry = Registry(tmp_path)
     made = bundles()[:2]
     slot = EVIL.replace("/", "")  # no slot may have a slash
@@ -361,8 +359,8 @@ def test_names_and_reasons_are_text_and_never_markup(tmp_path: Path) -> None:
     )
 
 
-def test_nothing_comes_from_elsewhere(made: Made) -> None:
-    """No address of another host in page, script or style, and a policy that would stop it."""
+def test_pages_load_nothing_from_other_hosts(made: Made) -> None:
+    """There is no address of another host, and the policy forbids it."""
     asked = client(made.folder, OneStudy())
     for path in ("/", "/training"):
         answer = get(asked, path)
@@ -378,7 +376,7 @@ def test_nothing_comes_from_elsewhere(made: Made) -> None:
         assert not re.search(r"https?://", text)
 
 
-def test_the_script_library_is_served_from_here(made: Made) -> None:
+def test_plotly_is_served_locally(made: Made) -> None:
     answer = get(client(made.folder), "/assets/x/plotly.js")
     assert (answer.status_code, answer.mimetype) == (200, "text/javascript")
     assert b"plotly.js v" in answer.data[:200]
@@ -406,14 +404,14 @@ def test_the_training_page_shows_rate_time_left_best_and_gpu(made: Made) -> None
     assert shown["best"]["data"][1]["y"] == [0.1, 0.5, 0.5, 0.9]
 
 
-def test_without_studies_the_training_page_is_one_sentence(made: Made) -> None:
+def test_training_page_without_studies(made: Made) -> None:
     answer = get(client(made.folder), "/training")
     assert answer.status_code == 200
     assert "start one with sweepd train" in answer.text
     assert get(client(made.folder), "/dashboard").status_code == 404
 
 
-def test_optuna_dashboard_is_reached_and_other_sites_cannot_write_to_it(made: Made) -> None:
+def test_other_sites_cannot_write_to_optuna_dashboard(made: Made) -> None:
     asked = client(made.folder, OneStudy())
     assert get(asked, "/dashboard/studies/1").text == "optuna"
     assert asked.post("/api/studies", headers=HOST).text == "optuna"
@@ -425,7 +423,7 @@ def test_optuna_dashboard_is_reached_and_other_sites_cannot_write_to_it(made: Ma
         assert asked.post("/api/studies", headers=HOST | {"Origin": origin}).status_code == 403
 
 
-def test_the_real_optuna_dashboard_answers_behind_the_page(made: Made, tmp_path: Path) -> None:
+def test_optuna_dashboard_is_served(made: Made, tmp_path: Path) -> None:
     from tests.deploy.builders import FakeStudy
 
     fake = FakeStudy(tmp_path)
@@ -440,9 +438,7 @@ def test_the_real_optuna_dashboard_answers_behind_the_page(made: Made, tmp_path:
 
 
 @pytest.mark.parametrize("of", ["study", "trial"])
-def test_an_artifact_runs_no_script_on_the_dashboards_origin(
-    made: Made, tmp_path: Path, of: str
-) -> None:
+def test_artifacts_run_no_scripts(made: Made, tmp_path: Path, of: str) -> None:
     from tests.deploy.builders import FakeStudy
 
     fake = FakeStudy(tmp_path)
@@ -481,9 +477,7 @@ def _optuna(storage: str, store: FileSystemArtifactStore | None = None) -> Any:
 
 
 @pytest.mark.parametrize("synthetic", [True, False])
-def test_a_champion_of_a_made_up_market_is_marked_everywhere(
-    tmp_path: Path, synthetic: bool
-) -> None:
+def test_champion_of_a_synthetic_market_is_marked(tmp_path: Path, synthetic: bool) -> None:
     from typer.testing import CliRunner
 
     folder = tmp_path / "deployments"
@@ -528,8 +522,8 @@ def _command(words: list[str], out: int) -> None:
     sweepd.main()
 
 
-def test_served_on_the_loopback_until_it_is_ended(made: Made) -> None:
-    """The real command, in a process of its own: a fork, which has imported everything."""
+def test_server_listens_on_the_loopback_until_it_is_stopped(made: Made) -> None:
+    """Run the real command in a forked process."""
     words = ["sweepd", "dashboard", "demo-1h", "--port", "0", "--deployments", str(made.folder)]
     reading, writing = os.pipe()
     process = multiprocessing.get_context("fork").Process(target=_command, args=(words, writing))
@@ -542,7 +536,9 @@ def test_served_on_the_loopback_until_it_is_ended(made: Made) -> None:
         assert found is not None, line
         with urllib.request.urlopen(found.group(), timeout=120) as answer:
             assert b"demo-1h" in answer.read()
-        idle = socket.create_connection(("127.0.0.1", int(found.group(1))))  # which holds up nobody
+        idle = socket.create_connection(
+            ("127.0.0.1", int(found.group(1)))
+        )  # must not delay the others
         with idle, urllib.request.urlopen(found.group(), timeout=120) as answer:
             assert answer.status == 200
     finally:

@@ -133,7 +133,7 @@ def test_numbers_that_no_game_can_have_are_refused(refuse: Refuse, flag: str, nu
 
 @pytest.fixture
 def joined(market: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The total of each worker that is started from the market's folder; none of them trains."""
+    """The --n-trials of each worker that would be started in the market's folder."""
     monkeypatch.chdir(market)
     totals: list[int] = []
 
@@ -146,7 +146,7 @@ def joined(market: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return totals
 
 
-def test_a_study_of_a_game_is_joined_by_its_name_alone(joined: list[int]) -> None:
+def test_joining_a_study_needs_only_its_name(joined: list[int]) -> None:
     words = [
         "--budget",
         "192",
@@ -211,7 +211,7 @@ def test_a_locked_database_is_refused(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_a_gpu_that_is_not_there_is_refused(refuse: Refuse) -> None:
+def test_missing_gpus_are_refused(refuse: Refuse) -> None:
     for gpu in ("3", "all"):
         assert "no GPU that torch can use" in refuse("train", *TRAIN, "--gpu", gpu)
 
@@ -230,7 +230,7 @@ def test_unknown_flags_and_values_of_a_wrong_type_exit_with_2(
 def flags_of(
     market: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[TrainFlags, frozenset[str]]]:
-    """What `train` would be called with."""
+    """Return the arguments that `train` would be called with."""
     monkeypatch.chdir(market)
     seen: list[tuple[TrainFlags, frozenset[str]]] = []
     monkeypatch.setattr(train_command, "train", lambda flags, given, _: seen.append((flags, given)))
@@ -245,7 +245,7 @@ def flags_of(
     return run
 
 
-def test_every_flag_may_stand_in_a_config_file_and_the_command_line_wins(
+def test_config_files_may_set_every_flag_and_the_command_line_wins(
     market: Path, flags_of: Callable[..., tuple[TrainFlags, frozenset[str]]]
 ) -> None:
     defaults, _ = flags_of()
@@ -332,7 +332,7 @@ def test_every_flag_may_stand_in_a_config_file_and_the_command_line_wins(
     ],
     ids=["market", "game"],
 )
-def test_the_flags_that_are_printed_make_the_same_study(
+def test_printed_flags_reproduce_the_study(
     words: tuple[object, ...],
     flags_of: Callable[..., tuple[TrainFlags, frozenset[str]]],
     market: Path,
@@ -363,7 +363,7 @@ def test_demo_and_smoke_do_not_measure_the_number_of_envs(
     n_envs: int | None,
     flags_of: Callable[..., tuple[TrainFlags, frozenset[str]]],
 ) -> None:
-    """What is measured depends on the machine and its load, and so would the demo's verdict."""
+    """A measured number depends on the machine and its load, and so would the demo's verdict."""
     flags, given = flags_of(*words)
     assert make_request(apply_preset(flags, given), given).n_envs == n_envs
 
@@ -394,7 +394,7 @@ def test_a_boolean_in_a_config_file_is_one(market: Path, monkeypatch: pytest.Mon
 def test_n_envs_auto_is_measured_printed_and_frozen(
     market: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And joining goes on with the choice, without measuring again."""
+    """Joining the study uses the choice without measuring again."""
     monkeypatch.chdir(market)
     words = [*TRAIN, "--n-envs", "auto", "--budget", "6400", "--n-trials", "0"]
     words[words.index("--n-trials") + 1] = "1"
@@ -419,7 +419,9 @@ def test_n_envs_auto_is_measured_printed_and_frozen(
     assert dataclasses.replace(spec) == spec
 
 
-def test_threads_are_measured_and_the_fewest_of_equals_win(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_measured_and_the_fewest_of_equals_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Fake(Bench):
         def __init__(self, speeds: dict[int, float]) -> None:
             self.speeds = speeds
@@ -470,7 +472,7 @@ def test_changed_bars_are_refused_and_more_bars_are_not(
     CliRunner().invoke(search_app(), ["train", *TRAIN], catch_exceptions=False)
 
 
-def test_the_demo_market_is_made_once_and_nothing_else_is_overwritten(tmp_path: Path) -> None:
+def test_demo_market_is_created_once_and_overwrites_nothing(tmp_path: Path) -> None:
     said: list[str] = []
     make_demo_data(tmp_path / "d", "1h", 600, said.append)
     before = {p: p.read_bytes() for p in (tmp_path / "d").iterdir()}
@@ -482,7 +484,7 @@ def test_the_demo_market_is_made_once_and_nothing_else_is_overwritten(tmp_path: 
     assert SMOKE["data_dir"] != Path("data/demo")
 
 
-def test_the_doctor_says_ok_or_what_to_do(tmp_path: Path) -> None:
+def test_doctor_prints_ok_or_advice(tmp_path: Path) -> None:
     noise = tmp_path / "noise.db"
     noise.write_bytes(b"nonsense" * 1000)
     findings = {f.subject: f for f in examine(storage_url(str(noise), tmp_path), tmp_path)}
@@ -507,9 +509,7 @@ def test_the_doctor_says_ok_or_what_to_do(tmp_path: Path) -> None:
     assert "fix" in result.output
 
 
-def test_the_doctor_proves_that_numbers_are_reproducible(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_doctor_checks_reproducibility(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     findings = {f.subject: f for f in examine("sqlite:///none.db", tmp_path)}
     parts = [
@@ -535,7 +535,7 @@ def test_the_doctor_proves_that_numbers_are_reproducible(
     assert "MKL_CBWR=AVX2,STRICT" in wrong.advice
 
 
-def test_the_doctor_knows_miopens_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_doctor_checks_settings_of_miopen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(torch.version, "hip", "7.2")
     monkeypatch.delenv("MIOPEN_FIND_MODE", raising=False)
     findings = {f.subject: f for f in examine("sqlite:///none.db", tmp_path)}

@@ -1,4 +1,4 @@
-"""How a study went over time, and what the dashboard is told of it."""
+"""The history of a study, and its data for the dashboard."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.optimize.conftest import TRAIN, search_app
 
 
 def trial(number: int, second: float, value: float | None) -> FrozenTrial:
-    """A trial that ended at that second of some day, after a minute."""
+    """A trial of one minute that ended at that second of a day."""
     made = create_trial(
         state=TrialState.COMPLETE if value is not None else TrialState.FAIL, value=value
     )
@@ -73,7 +73,7 @@ def test_the_best_so_far_rises_in_the_order_in_which_trials_ended() -> None:
     ]
 
 
-def test_a_sparkline_reaches_from_the_lowest_to_the_highest() -> None:
+def test_sparkline_scales_to_minimum_and_maximum() -> None:
     assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
     assert sparkline([0.5, 1.0], lowest=0.0) == "▅█"
     assert sparkline([3.0, 3.0]) == "▁▁"
@@ -142,7 +142,7 @@ def test_studies_made_in_the_same_second_are_listed_the_newest_first(tmp_path: P
     assert StudyWatch(None, None, tmp_path).studies() == ["a", "c", "b"]
 
 
-def test_where_there_is_no_database_it_is_said(tmp_path: Path) -> None:
+def test_missing_database_is_reported(tmp_path: Path) -> None:
     watch = StudyWatch(None, None, tmp_path)
     with pytest.raises(InputError, match="does not exist"):
         watch.studies()

@@ -1,4 +1,4 @@
-"""Services: units that systemd accepts, messages that it hears, and hung workers that it ends."""
+"""Services: systemd units, messages to systemd, and hung workers that it ends."""
 
 from __future__ import annotations
 
@@ -44,9 +44,7 @@ def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Listen
 # -- messages
 
 
-def test_a_worker_says_when_it_is_ready_alive_and_stopping(
-    listener: Listener, sweepd: Sweepd
-) -> None:
+def test_worker_reports_ready_alive_and_stopping(listener: Listener, sweepd: Sweepd) -> None:
     worker = sweepd("train", "--n-trials", 2, *ENDLESS)
     wait_for(lambda: len(listener.heard("WATCHDOG=1")) >= 5)
     assert len(listener.heard("READY=1")) == 1
@@ -55,14 +53,14 @@ def test_a_worker_says_when_it_is_ready_alive_and_stopping(
     assert "steps/s" in status
     sweepd("pause", "s").finish()
     before = len(listener.heard("WATCHDOG=1"))
-    wait_for(lambda: len(listener.heard("WATCHDOG=1")) > before + 2)  # who waits is not hung
+    wait_for(lambda: len(listener.heard("WATCHDOG=1")) > before + 2)  # a waiting worker is not hung
     assert not listener.heard("STOPPING=1")
     worker.signal(signal.SIGTERM)
     worker.finish()
     wait_for(lambda: listener.heard("STOPPING=1"), 5)
 
 
-def test_a_hung_worker_falls_silent_although_its_heartbeat_goes_on(
+def test_hung_worker_sends_no_watchdog_messages(
     listener: Listener, sweepd: Sweepd, market: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Trainer, "advance", lambda *_: time.sleep(600))
@@ -92,15 +90,13 @@ def test_a_hung_worker_falls_silent_although_its_heartbeat_goes_on(
     assert not any(is_suspect(t.user_attrs) for t in trials)
 
 
-def test_a_finished_study_may_be_silent_while_it_promotes(
-    listener: Listener, sweepd: Sweepd
-) -> None:
+def test_watchdog_is_extended_during_promotion(listener: Listener, sweepd: Sweepd) -> None:
     sweepd("train", "--n-trials", 1, "--trials-per-batch", 1).finish()
     wait_for(lambda: listener.heard("WATCHDOG_USEC=3600000000"), 5)
     assert not listener.heard("STOPPING=1")  # from then on systemd would count to TimeoutStopSec
 
 
-def test_messages_are_rare_and_go_nowhere_without_a_supervisor(tmp_path: Path) -> None:
+def test_messages_are_rate_limited_and_need_a_supervisor(tmp_path: Path) -> None:
     asked: list[int] = []
 
     def status() -> str:
@@ -112,8 +108,8 @@ def test_messages_are_rare_and_go_nowhere_without_a_supervisor(tmp_path: Path) -
         lonely.ready("x")
         lonely.stopping("x")
         lonely.expect_silence(10)
-    nobody = Supervisor({})
-    nobody.alive(status)
+    absent = Supervisor({})
+    absent.alive(status)
     assert not asked
     listener = Listener("\0" + str(tmp_path / "abstract"))
     environment = {"NOTIFY_SOCKET": "@" + str(tmp_path / "abstract"), "WATCHDOG_USEC": "40000000"}
@@ -135,7 +131,7 @@ def test_messages_are_rare_and_go_nowhere_without_a_supervisor(tmp_path: Path) -
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home with a `systemctl` that notes what it is asked."""
+    """A home directory with a `systemctl` that records its arguments."""
     tools = tmp_path / "bin"
     tools.mkdir()
     for name in ("systemctl", "loginctl"):
@@ -177,9 +173,7 @@ ALL = [
     shutil.which("systemd-analyze") is None, reason="this machine has no systemd-analyze"
 )
 @pytest.mark.parametrize(("kind", "arguments"), ALL)
-def test_systemd_finds_nothing_wrong_with_the_units(
-    tmp_path: Path, kind: str, arguments: list[str]
-) -> None:
+def test_systemd_accepts_the_units(tmp_path: Path, kind: str, arguments: list[str]) -> None:
     folder = tmp_path / "with space"
     folder.mkdir()
     paths = []
@@ -198,7 +192,7 @@ def test_systemd_finds_nothing_wrong_with_the_units(
     assert done.returncode == 0, done.stderr
 
 
-def test_a_unit_has_this_python_the_folder_the_flags_and_the_meaning_of_exit_codes() -> None:
+def test_content_of_a_unit() -> None:
     [unit] = make_units(
         "worker", "s", ["--study-name", "s", "--n-trials", "3"], Path("/a folder/100%")
     )
@@ -242,7 +236,7 @@ def test_a_unit_has_this_python_the_folder_the_flags_and_the_meaning_of_exit_cod
         ("a;b", '"a;b"'),
     ],
 )
-def test_words_are_quoted_as_systemd_reads_them(word: str, quoted: str) -> None:
+def test_words_are_quoted_for_systemd(word: str, quoted: str) -> None:
     assert quote(word) == quoted
 
 
@@ -305,9 +299,7 @@ def test_wrong_flags_are_refused_before_anything_is_installed(home: Path) -> Non
     assert not (home / "config").exists()
 
 
-def test_without_systemd_a_sentence_says_what_to_do(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_systemd_is_reported(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "bin" / "systemctl").write_text("#!/bin/sh\necho No medium found >&2\nexit 1\n")
     with pytest.raises(RunError, match="does not answer for this account \\(No medium found\\)"):
         service.install(make_units("worker", "", [], home))

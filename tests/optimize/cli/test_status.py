@@ -1,4 +1,4 @@
-"""`sweepd status`: what it says of living, dead and hung workers, and its exit code."""
+"""`sweepd status`: live, dead and hung workers, and the exit code."""
 
 from __future__ import annotations
 
@@ -73,9 +73,7 @@ def _age_beats(folder: Path, seconds: float) -> None:
         connection.execute("UPDATE sweepd_workers SET beat = beat - ?", (seconds,))
 
 
-def test_every_documented_key_is_there_and_every_key_is_documented(
-    market: Path, sweepd: Sweepd
-) -> None:
+def test_keys_are_those_documented(market: Path, sweepd: Sweepd) -> None:
     documented = (Path(__file__).resolve().parents[3] / "docs" / "operations.md").read_text()
     worker = sweepd("train", "--n-trials", 3, *ENDLESS)
     wait_for(lambda: training_begun(market))
@@ -106,13 +104,13 @@ def test_every_documented_key_is_there_and_every_key_is_documented(
         assert piece in text
     worker.signal(signal.SIGTERM)
     worker.finish()
-    # Stopped by hand with trials left: nobody works on them, and a health check says so.
+    # Stopped with trials left: no worker is alive, so the study is unhealthy.
     text = sweepd("status").finish(1)
     assert "no worker is alive, but 3 trials are left" in text
     assert "worker     none" in text
 
 
-def test_a_killed_worker_is_dead_and_a_silent_one_stale(market: Path, sweepd: Sweepd) -> None:
+def test_killed_workers_are_dead_and_silent_ones_stale(market: Path, sweepd: Sweepd) -> None:
     worker = sweepd("train", "--n-trials", 2, *ENDLESS)
     wait_for(lambda: training_begun(market))
 
@@ -141,9 +139,7 @@ def test_a_killed_worker_is_dead_and_a_silent_one_stale(market: Path, sweepd: Sw
     assert _json(sweepd("status", "--json").finish(0))["paused"]["by"]
 
 
-def test_failures_are_shown_with_their_reasons_and_watch_goes_on(
-    market: Path, sweepd: Sweepd
-) -> None:
+def test_failures_have_reasons_and_watch_repeats(market: Path, sweepd: Sweepd) -> None:
     sweepd("train", "--n-trials", 1, "--trials-per-batch", 1).finish()
     assert "1 of 1 done" in sweepd("status").finish(0)
     handle = open_handle(market)
@@ -162,8 +158,6 @@ def test_failures_are_shown_with_their_reasons_and_watch_goes_on(
 
 
 @pytest.mark.parametrize("words", [("--study-name", "none"), ("--storage", "none.db")])
-def test_a_study_that_is_not_there_is_wrong_input_and_not_an_illness(
-    sweepd: Sweepd, words: tuple[str, ...]
-) -> None:
+def test_missing_studies_are_wrong_input(sweepd: Sweepd, words: tuple[str, ...]) -> None:
     sweepd("train", "--n-trials", 1, "--trials-per-batch", 1).finish()
     assert "none" in sweepd("status", *words).finish(2)
