@@ -255,7 +255,7 @@ def test_empty_registry_is_reported_until_it_has_a_slot(tmp_path: Path) -> None:
     assert answer.status_code == 200
     assert "nothing has been promoted yet (sweepd promote)" in answer.text
     Registry(tmp_path / "deployments").refuse("s", "no candidate passes")
-    assert "no slot of" in get(asked, "/").text
+    assert "no slot in" in get(asked, "/").text
     Registry(tmp_path / "deployments").promote("s", bundles()[0], expected=None, reason="")
     assert "Slot s was never traded" in get(asked, "/").text
 
@@ -477,7 +477,7 @@ def _optuna(storage: str, store: FileSystemArtifactStore | None = None) -> Any:
 
 
 @pytest.mark.parametrize("synthetic", [True, False])
-def test_champion_of_a_synthetic_market_is_marked(tmp_path: Path, synthetic: bool) -> None:
+def test_champions_of_generated_markets_are_marked(tmp_path: Path, synthetic: bool) -> None:
     from typer.testing import CliRunner
 
     folder = tmp_path / "deployments"
