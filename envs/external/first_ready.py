@@ -91,16 +91,16 @@ class FirstReadyEnvs:
         what = describe(source, env_kwargs[0])
         self.observations, self.actions = what.observations, what.actions
         self._source, self._rows, self._step_timeout = source, what.rows, step_timeout
-        memory = SharedMemory(total * what.rows, self.observations, self.actions, len(sizes))
-        self._buffers = memory.buffers
-        self._workers: list[EnvWorker] = []
-        self._end = weakref.finalize(self, close_all, self._workers)
         self._worker_of = np.repeat(np.arange(len(sizes)), sizes)
         self._ready: list[tuple[int, int]] = []  # a heap of (time, environment)
         self._held = np.zeros(total, dtype=bool)  # by the caller
         self._partial = [b""] * len(sizes)  # beginning of each worker's next record
         self._pending = [0] * len(sizes)  # steps requested from each worker and not done
         self._since = [0.0] * len(sizes)  # when each worker last showed progress
+        memory = SharedMemory(total * what.rows, self.observations, self.actions, len(sizes))
+        self._buffers = memory.buffers
+        self._workers: list[EnvWorker] = []
+        self._end = weakref.finalize(self, close_all, self._workers)
         first = 0
         for index, size in enumerate(sizes):
             setup = EnvWorkerSetup(

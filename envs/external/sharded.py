@@ -135,8 +135,12 @@ class ShardedEnvs:
         ]
         self._workers: list[EnvWorker] = []
         self._end = weakref.finalize(self, close_all, self._workers)
+        self._start_shards()
+
+    def _start_shards(self) -> None:
+        """Make all environments; the workers make theirs at the same time as this process."""
         try:
-            for index in range(len(layout.workers)):  # all start up at the same time
+            for index in range(len(self.layout.workers)):
                 self._workers.append(self._start(index))
             self._shard = self._make_shard()
             for worker in self._workers:

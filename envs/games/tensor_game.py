@@ -253,8 +253,8 @@ class TensorGame(GameEnv):
         for name, tensor in state.items():
             if not tensor.shape or tensor.shape[0] != self.num_envs:
                 raise InputError(
-                    f"{self.env_name}.start: {name!r} has the shape {tuple(tensor.shape)}; its first "
-                    f"dimension must be the rows, {self.num_envs} here"
+                    f"{self.env_name}.start: {name!r} has the shape {tuple(tensor.shape)}; its "
+                    f"first dimension must be the rows, {self.num_envs} here"
                 )
         seen = self.see(state)
         if seen.shape != (self.num_envs, self.state_dim):

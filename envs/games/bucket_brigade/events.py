@@ -73,7 +73,10 @@ class EventBuffer:
             self._draw(member, nights)
 
     def next(self) -> tuple[NightEvents, Tensor]:
-        """Return the next night's events and (H, E) bool, burning houses of games begun after it."""
+        """Return the next night's events, and the houses that burn in games begun after it.
+
+        The latter are (H, E) bool.
+        """
         if not self._until:
             self._prepare()
         at = self._at
