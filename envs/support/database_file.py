@@ -148,6 +148,7 @@ def _use_wal(path: Path, what: str, busy_timeout: float) -> None:
         connection = sqlite3.connect(path, timeout=busy_timeout)
         try:
             mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+            # Takes the write lock, which fails if the file is locked or write-protected.
             connection.execute("BEGIN IMMEDIATE")
             connection.rollback()
         finally:

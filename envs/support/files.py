@@ -32,7 +32,7 @@ def write_atomic(path: Path, content: bytes | str | Callable[[Path], None]) -> N
             temporary.write_bytes(content.encode() if isinstance(content, str) else content)
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        temporary.chmod(0o644)
+        temporary.chmod(0o644)  # mkstemp creates files that only the owner can read
         temporary.replace(path)
         sync_folder(path.parent)
     except BaseException:

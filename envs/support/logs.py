@@ -100,7 +100,7 @@ class LogConsole(Terminal):
                 ) from None
             self._kept = _logger(handler, form)
             self._copy = Terminal(file=_lines(self._kept), width=WIDTH, color_system=None)
-            logging.captureWarnings(True)
+            logging.captureWarnings(True)  # as records of the logger py.warnings
             for library in LIBRARIES:
                 logging.getLogger(library).addHandler(handler)
 

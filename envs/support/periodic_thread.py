@@ -31,6 +31,7 @@ class PeriodicThread:
         self._thread.join()
 
     def _run(self) -> None:
+        # Waits between two calls, not from start to start: a slow call delays the next one.
         while not self._stopped.wait(self._interval):
             self._tick()
         self._end()

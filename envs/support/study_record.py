@@ -154,6 +154,7 @@ class StudySpec(ABC):
 
     def rung_end(self, rung: int) -> int:
         """Return the number of rollouts after which rung `rung` (1 … rungs) is reached."""
+        # Rounded per rung, so that rungs differ by at most one rollout and the last ends the budget.
         return round(self.rollouts * rung / self.rungs)
 
     def to_json(self) -> str:

@@ -151,6 +151,7 @@ class CryptoExperiment(Experiment):
             return actors(obs)
 
         trades = trade_windows(env, act)
+        # Rows of `trades`: trial, then fold, then test group.
         order = [(fold.index, group) for fold in folds for group in fold.test_groups]
         return [self._judge(trades, trial * len(order), order) for trial in range(len(settings))]
 

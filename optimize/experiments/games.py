@@ -190,6 +190,7 @@ class GameExperiment(Experiment):
         for index, act in enumerate(programs[: -(-count // slots)]):
             env = self._judging_env(slots)
             here = min(slots, count - index * slots)
+            # The same seed for all members and trials: they play the same episodes.
             for slot in range(here):
                 env.reset_member(slot, derive_seed(self.spec.seed, "evaluation"))
             getattr(act, "begin", lambda _: None)(env)
@@ -304,6 +305,7 @@ def draw_returns(folder: Path, title: str) -> None:
     low, high = interval(means)
     figure = Figure(figsize=(7, 4.2), dpi=100)
     axes = figure.add_axes((0.11, 0.13, 0.87, 0.77))
+    # Points of one seed are spread sideways, so that equal returns do not hide each other.
     shift = np.random.default_rng(0).uniform(-0.25, 0.25, len(frame))
     axes.scatter(
         frame["seed"] + shift,

@@ -126,4 +126,5 @@ def sentence(found: dict[str, Any] | None, looks: int | None = None) -> str:
 
 
 def _annual(ratio: float, per_year: float) -> float | None:
+    # Means grow with the number of bars and deviations with its root, so ratios with the root.
     return math.sqrt(per_year) * ratio if math.isfinite(ratio) else None

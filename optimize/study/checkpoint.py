@@ -76,6 +76,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> str:
     for fold, member in enumerate(checkpoint.members):
         for part, state in (("learner", member.learner), ("env", member.env)):
             for name, tensor in (state or {}).items():
+                # clone: safetensors refuses tensors that share memory.
                 tensors[f"{fold}.{part}.{name}"] = tensor.detach().cpu().contiguous().clone()
     tensors |= _packed(checkpoint.curves)
     described = {
@@ -85,6 +86,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> str:
         "note": checkpoint.note,
         "rollouts": [member.rollouts for member in checkpoint.members],
     }
+    # safetensors cannot store an empty file.
     content = save(
         tensors or {"empty": torch.zeros(1)},
         metadata={"sweepd": json.dumps(described, sort_keys=True)},

@@ -33,7 +33,7 @@ def neighbours(size: int, transitions: int) -> tuple[int, int]:
             for d in (n, transitions // n)
         }
     )
-    below = [d for d in divisors if d <= size]
+    below = [d for d in divisors if d <= size]  # never empty: 1 divides
     return below[-1], next((d for d in divisors if d >= size), transitions)
 
 
@@ -45,6 +45,8 @@ def fit_minibatch(size: int, transitions: int) -> int:
 
 def env_unit(sizes: Sequence[int], horizon: int) -> int:
     """Return the unit of which num_envs must be a multiple for all minibatches to fit."""
+    # s divides n * h for every minibatch s if and only if L = lcm of all s does, that is if n is a
+    # multiple of L / gcd(L, h).
     together = math.lcm(*sizes)
     return together // math.gcd(together, horizon)
 
@@ -67,6 +69,7 @@ def fewest_envs(budget: int, horizon: int, sizes: Sequence[int]) -> int:
     """
     return min(
         most_envs(budget, horizon, sizes),
+        # The largest minibatch must fit into one rollout.
         max(env_unit(sizes, horizon), -(-max(sizes, default=1) // horizon)),
     )
 
@@ -158,6 +161,7 @@ def fit_space(space: SearchSpace, transitions: int) -> tuple[SearchSpace, str]:
         transitions: transitions per rollout.
     """
     sizes = space.minibatches
+    # Two sizes may be fitted to the same divisor; a repeated choice would be drawn more often.
     fitted = list(dict.fromkeys(fit_minibatch(size, transitions) for size in sizes))
     if fitted == list(sizes):
         return space, ""

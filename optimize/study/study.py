@@ -155,9 +155,8 @@ class StudyHandle:
         self.flags: dict[str, Any] = attributes[FLAGS_KEY]
         self.pruner = make_pruner(self.spec.pruner, self.spec.rungs)
         self._shared_space = IntersectionSearchSpace(include_pruned=True)
-        self.returns = (
-            TrialReturns()
-        )  # of the complete trials, as far as they were read (`optimize.experiments.outlook`)
+        # Returns of complete trials, cached here by `optimize.experiments.outlook`.
+        self.returns = TrialReturns()
         self.cached = StudyCache(storage)
         self.study = optuna.load_study(study_name=name, storage=self.cached, pruner=self.pruner)
 
@@ -212,10 +211,10 @@ class StudyHandle:
             worker: name of the worker.
             total: number of trials that the study shall have.
         """
-        before = set(self.storage.held())
+        before = set(self.storage.held())  # trials of an earlier batch stay claimed
         try:
             return self._ask_batch(size, worker, total)
-        except TryAgainLater:  # the database cannot be told
+        except TryAgainLater:  # without a database nothing can be put back
             raise
         except BaseException:
             for trial_id in set(self.storage.held()) - before:
@@ -229,6 +228,7 @@ class StudyHandle:
         for waiting in [t for t in self.trials() if t.state == TrialState.WAITING]:
             if len(plans) == size:
                 break
+            # A trial of another shape, or one that must be alone, waits for a later batch.
             alone = is_suspect(waiting.user_attrs)
             if alone and plans:
                 continue
@@ -237,6 +237,7 @@ class StudyHandle:
             )
             if shape is not None and any(shape[name] != value for name, value in known.items()):
                 continue
+            # False if another worker was faster.
             if self.storage.claim_waiting(self.study_id, waiting._trial_id, worker, total):
                 plan = self._plan(waiting._trial_id, {**(shape or {}), **known})
                 if plan is not None:
@@ -244,6 +245,7 @@ class StudyHandle:
                     shape = self.shape_known(plan.params)
                     if alone:
                         return plans
+        # Trials that have reported were interrupted: their batch is complete.
         if any(plan.reported for plan in plans):
             return plans
         while len(plans) < size:

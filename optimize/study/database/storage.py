@@ -24,9 +24,9 @@ from typing import Any
 
 import sqlalchemy as sa
 from optuna.storages import RDBStorage
-from optuna.storages._rdb import (
-    models,
-)  # the tables themselves: Optuna offers no conditional change of a trial's state
+
+# The tables themselves, since Optuna offers no conditional change of a trial's state.
+from optuna.storages._rdb import models
 from optuna.trial import TrialState
 from sqlalchemy.orm import Session
 
@@ -110,7 +110,7 @@ class StudyStorage(RDBStorage):
     ) -> None:
         self.patience = Patience()
         self._tokens: dict[int, str] = {}
-        self._gone: set[int] = set()
+        self._gone: set[int] = set()  # trials that were dropped: writes to them are refused
         self._studies: dict[int, tuple[str, str]] = {}
         self.file = DatabaseFile(url)
         options: dict[str, Any] = {"pool_pre_ping": True}
@@ -126,11 +126,12 @@ class StudyStorage(RDBStorage):
 
             @sa.event.listens_for(self.engine, "do_connect")
             def _no_new_file(*_: Any) -> None:
-                self.file.check()  # SQLite would make an empty one
+                self.file.check()  # SQLite would create an empty file
 
             @sa.event.listens_for(self.engine, "connect")
             def _explicit_transactions(connection: Any, _record: Any) -> None:
-                connection.isolation_level = None  # or pysqlite opens transactions itself, and late
+                # By default, pysqlite opens a transaction itself, only before the first write.
+                connection.isolation_level = None
 
             @sa.event.listens_for(self.engine, "begin")
             def _begin(connection: sa.Connection) -> None:
@@ -274,6 +275,7 @@ class StudyStorage(RDBStorage):
         """
         with self.transaction() as session:
             self.lock_study(session, study_id)
+            # Under the study's lock, so that concurrent workers cannot both create the last trial.
             if self._count(session, study_id, list(TrialState)) >= total:
                 return None
             trial = models.TrialModel(
@@ -287,9 +289,8 @@ class StudyStorage(RDBStorage):
             trial.number = trial.count_past_trials(session)
             session.flush()
             trial_id = int(trial.trial_id)
-            session.execute(
-                attempts.delete().where(attempts.c.trial_id == trial_id)
-            )  # of a deleted trial of this id
+            # SQLite may have given this trial the id of a deleted one.
+            session.execute(attempts.delete().where(attempts.c.trial_id == trial_id))
             token = self._hold(session, trial_id, worker)
         self._took(trial_id, token)
         return trial_id

@@ -55,6 +55,8 @@ def started(pid: int) -> str | None:
         account.
     """
     try:
+        # The second field, the name in parentheses, may itself contain spaces and parentheses.
+        # After it, field 0 is the state and field 19 the start time in clock ticks since boot.
         fields = (
             Path(f"/proc/{pid}/stat")
             .read_text(encoding="utf-8", errors="replace")

@@ -127,6 +127,8 @@ def register_worker(
     while True:
         with storage.transaction() as session:
             storage.lock_study(session, study_id)
+            # In the transaction that inserts this worker, so that of two new workers one sees the
+            # other.
             running = [
                 w
                 for w in list_workers(storage, study_id, session)

@@ -229,6 +229,7 @@ def _recover(
         running = (trial.trial_id == trial_id) & (trial.state == TrialState.RUNNING)
         if changed_rows(session, sa.update(trial).where(running).values(**values)) != 1:
             return None
+        # Without its token, a worker that was only suspended can no longer write to the trial.
         session.execute(attempts.update().where(attempts.c.trial_id == trial_id).values(**RELEASED))
         replace_attributes(session, trial_id, attributes)
     return Recovered(trial_id, attempt.number, deaths, quarantined, death.how)

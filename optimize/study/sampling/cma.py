@@ -96,12 +96,14 @@ def _replay(
     bounds = np.array([[0.0, 1.0]] * count)
     mean = [_share(own, start[name]) if name in start else 0.5 for name, own in ranges.items()]
     strategy = CMA(np.array(mean), SIGMA, bounds=bounds, seed=seed % 2**32)
+    # Each `tell` advances the generation, until one whose population is not complete yet.
     while True:
         own = [
             t for t in complete if t.system_attrs.get(CMA_GENERATION_KEY) == strategy.generation
         ][: strategy.population_size]
         if len(own) < strategy.population_size:
             return strategy
+        # CMA-ES minimizes; the study maximizes.
         strategy.tell([(_point(t.params, ranges), -float(t.value or 0.0)) for t in own])
 
 
@@ -136,7 +138,8 @@ def _value(of: Range, share: float) -> float | int:
     low, high = _ends(of)
     value = low + float(share) * (high - low)
     value = math.exp(value) if of.log else value
-    if of.step is not None:
+    if of.step is not None:  # to the grid that starts at the lower end
         value = of.low + round((value - of.low) / of.step) * of.step
+    # Rounding and exp may leave the range by the last bit.
     value = min(max(value, of.low), of.high)
     return int(value) if isinstance(of, IntDistribution) else value

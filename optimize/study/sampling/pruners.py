@@ -40,6 +40,8 @@ class RungPruner(BasePruner):
 
         Lower brackets prune earlier and have more trials, as in Hyperband.
         """
+        # A hash of the number, in [0, 1): brackets are mixed, but every process computes the same.
+        # Bracket b has a share proportional to eta^(brackets - 1 - b).
         shares = [self.eta ** (self.brackets - 1 - b) for b in range(self.brackets)]
         at = zlib.crc32(str(number).encode()) / 2**32 * sum(shares)
         for b, share in enumerate(shares):
@@ -58,9 +60,11 @@ class RungPruner(BasePruner):
             for t in study.get_trials(deepcopy=False)
             if rung in t.intermediate_values
         ]
+        # A diverged trial reports nan or inf, which must not count as a competitor.
         values = sorted((v for v in values if math.isfinite(v)), reverse=True)
         if len(values) < self.least:
             return False
+        # The worst of the best ceil(n / eta) values; a tie with it is not pruned.
         return trial.intermediate_values[rung] < values[math.ceil(len(values) / self.eta) - 1]
 
 

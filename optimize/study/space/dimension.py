@@ -134,7 +134,7 @@ class Dimension:
         else:
             reach = share * (high - low)
             low, high = max(low, at - reach), min(high, at + reach)
-        if self.whole:
+        if self.whole:  # outwards, so that the value itself stays inside
             low, high = math.floor(low), math.ceil(high)
         return Dimension(self.name, low=low, high=high, log=self.log, step=self.step)
 

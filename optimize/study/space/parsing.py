@@ -183,13 +183,14 @@ def _parse_choices(where: str, name: str, entry: Mapping[str, Any]) -> Dimension
         raise InputError(f"{where} choices = {choices!r} should be a list of values")
     if start is not None and start not in choices:
         raise InputError(f"{where} start = {start!r} is not one of its choices")
-    if len(choices) == 1:
+    if len(choices) == 1:  # Optuna would store a parameter that cannot vary
         return Dimension(name, value=choices[0])
     return Dimension(name, choices=tuple(choices), start=start)
 
 
 def _parse_range(where: str, name: str, entry: Mapping[str, Any]) -> Dimension:
     low, high, log = entry["low"], entry.get("high"), bool(entry.get("log", False))
+    # In Python a bool is an int, so `low = true` would pass as a number.
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (low, high))
     if not numbers or not low < high or (log and low <= 0):
         raise InputError(
@@ -213,6 +214,7 @@ def _check_start(where: str, dimension: Dimension) -> None:
     step = dimension.step or (1 if dimension.whole else None)
     if step is not None:
         steps = (start - low) / step
+        # 0.1 + 2 * 0.1 is not 0.3 in binary, so an exact comparison would refuse valid values.
         if abs(steps - round(steps)) > 1e-8:
             raise InputError(
                 f"{where} start = {start!r} is not {low} plus a multiple of its step {step}"

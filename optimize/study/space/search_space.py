@@ -80,6 +80,8 @@ class SearchSpace:
         Returns:
             The flat parameters, as Optuna stores them.
         """
+        # The order is fixed: a sampler draws from one generator, and the shape comes first since a
+        # batch fixes it.
         params: dict[str, Scalar] = {}
         for dimension in self.dimensions:
             params.update(dimension.suggest(trial))
@@ -108,6 +110,7 @@ class SearchSpace:
                 f"parameter {missing} of search space {self.name!r} is not among the trial's "
                 "parameters"
             ) from None
+        # The algorithm knows only gamma; the search draws its distance from 1.
         if "one_minus_gamma" in learner:
             learner["gamma"] = 1.0 - float(learner.pop("one_minus_gamma"))
         return Settings(shape=shape, learner=learner, env=env)

@@ -70,7 +70,8 @@ class Subject:
 
     def check(self, table: str, name: str, value: Scalar) -> None:
         """Raise InputError, TypeError or ValueError if the value of a parameter is invalid."""
-        if table == "shape":  # the program checks its shape as a whole
+        # The sizes of a shape are checked together, when the program is built.
+        if table == "shape":
             return
         if name == "one_minus_gamma":
             name, value = "gamma", 1.0 - float(value)
