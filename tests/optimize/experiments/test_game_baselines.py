@@ -59,7 +59,7 @@ def test_a_complete_trial_leaves_a_league(tmp_path: Path, monkeypatch: pytest.Mo
     assert "league.json" not in make_experiment("cartpole").published
 
 
-def test_trials_of_heuristics_cost_their_evaluation_and_keep_their_numbers(tmp_path: Path) -> None:
+def test_trials_of_heuristics_are_only_evaluated_and_reproducible(tmp_path: Path) -> None:
     experiment = heuristics(episodes=16, **GAME)
     trainer = Trainer(experiment)
     plans = [
@@ -87,7 +87,7 @@ def test_trials_of_heuristics_cost_their_evaluation_and_keep_their_numbers(tmp_p
         heuristics("cartpole")
 
 
-def test_the_space_of_bucket_brigade_trains_in_a_drill() -> None:
+def test_the_space_of_bucket_brigade_trains_in_a_short_run() -> None:
     space = load_space("game", Subject("bucket-brigade"))
     resolved = space.resolve(space.start)
     drill = scenario("rest_trap", **resolved.env)

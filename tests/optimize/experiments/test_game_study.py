@@ -83,7 +83,7 @@ def plan(number: int, **env: Any) -> Plan:
 
 
 def to_the_end(trainer: Trainer, trainings: list[Training]) -> dict[int, Any]:
-    """Train all rungs; what each trial came to, as bytes."""
+    """Train all rungs; return the numbers of each trial as bytes."""
     for rung in range(1, trainer.spec.rungs + 1):
         advance_to(trainer, trainings, rung)
     numbers = {}
@@ -104,7 +104,7 @@ GAMES = {"cartpole": {}, "bucket-brigade": {"env": {"scenario": "v2_minimal", "m
 
 
 @pytest.mark.parametrize("game", GAMES)
-def test_a_trial_is_the_same_alone_in_company_and_after_a_stop(game: str) -> None:
+def test_a_trial_is_the_same_alone_in_a_batch_and_after_a_stop(game: str) -> None:
     experiment = make_experiment(game, **GAMES[game])
     together = Trainer(experiment)
     in_company = to_the_end(together, [together.start(plan(n)) for n in range(3)])
@@ -123,7 +123,7 @@ def test_a_trial_is_the_same_alone_in_company_and_after_a_stop(game: str) -> Non
     assert to_the_end(going_on, [resumed])[2] == in_company[2]
 
 
-def test_members_that_remember_are_judged_by_whole_episodes(tmp_path: Path) -> None:
+def test_recurrent_members_are_evaluated_on_whole_episodes(tmp_path: Path) -> None:
     experiment = make_experiment(budget=256)
     settings = Settings({**SHAPE, "recurrent": "gru", "bptt": 8}, {}, {})
     remembering = Plan(0, 0, {}, settings, 1)
@@ -191,7 +191,7 @@ def test_other_algorithms_are_searched_in_the_same_way(
     assert len(load_members(tmp_path / "members.safetensors")) == 2
 
 
-def test_what_an_algorithm_cannot_take_is_refused_before_anything_is_trained() -> None:
+def test_unsupported_environments_are_refused_before_training() -> None:
     with pytest.raises(
         InputError,
         match=r"--algo d3qn does not support .*Masked-v0 has actions that may be illegal .*: use ppo",
@@ -244,7 +244,7 @@ def test_members_of_a_game_of_several_players_learn_by_playing_with_each_other()
     assert choose_slots(24, torch.device("cpu"), together=True) == 24
 
 
-def test_a_trials_parameters_of_the_game_are_for_training_alone() -> None:
+def test_a_trials_env_parameters_are_for_training_only() -> None:
     experiment = make_experiment()
     trainer = Trainer(experiment)
     untrained = trainer.evaluate([trainer.start(plan(0)), trainer.start(plan(0, length=1.5))])
@@ -279,7 +279,7 @@ def test_the_objective_is_the_interquartile_mean_over_seeds_of_the_mean_return()
     ).all()  # CartPole pays 1 a step
 
 
-def test_a_study_of_a_game_is_searched_and_speaks_of_games_alone(tmp_path: Path) -> None:
+def test_a_study_on_a_game_is_searched_and_its_output_names_no_markets(tmp_path: Path) -> None:
     words = [
         "train",
         "--env",
@@ -366,7 +366,9 @@ def test_a_study_of_a_game_is_searched_and_speaks_of_games_alone(tmp_path: Path)
         ({"environment": "cartpole", "seeds": 0}, "--seeds 0 must be at least 1"),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_sentence(changes: dict[str, Any], sentence: str) -> None:
+def test_invalid_requests_are_refused_with_a_message(
+    changes: dict[str, Any], sentence: str
+) -> None:
     changes = {
         "objective": "return" if "environment" in changes else "information-ratio",
         **changes,
@@ -376,7 +378,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(changes: dict[str, Any], senten
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_every_algorithm_has_a_space_that_begins_at_its_defaults(algorithm: str) -> None:
+def test_every_algorithm_has_a_space_that_starts_at_its_defaults(algorithm: str) -> None:
     learner = get_algorithm(algorithm)
     space = load_space(
         "game", Subject("cartpole" if learner.discrete else "gym:Pendulum-v1", algorithm)
@@ -387,7 +389,7 @@ def test_every_algorithm_has_a_space_that_begins_at_its_defaults(algorithm: str)
     assert resolved.shape == dict(learner.shape)
 
 
-def test_spaces_of_games_know_where_to_begin() -> None:
+def test_spaces_of_games_have_a_start() -> None:
     space = load_space("game", Subject("cartpole"))
     resolved = space.resolve(space.start)
     assert resolved.learner["gamma"] == pytest.approx(0.99)
@@ -399,7 +401,7 @@ def test_spaces_of_games_know_where_to_begin() -> None:
         parse_space(described, Subject("cartpole"))
 
 
-def test_how_long_random_play_lasted_is_part_of_the_study(tmp_path: Path) -> None:
+def test_the_length_of_random_play_is_part_of_the_study(tmp_path: Path) -> None:
     request = Request(
         environment="cartpole",
         objective="return",

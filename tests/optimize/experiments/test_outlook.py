@@ -20,7 +20,7 @@ HOURS = 8766.0
 
 
 def spec(bars: int, cv: CrossValidation | None = None, **changes: object) -> CryptoSpec:
-    """Of a study on that many hourly bars."""
+    """Return the spec of a study on that many hourly bars."""
     data = DataSpec(
         "", ("A/USDT",), "1h", "", "2020-01-01T00:00:00Z", "2021-01-01T00:00:00Z", bars, True
     )
@@ -65,7 +65,7 @@ def excess(bars: int, edges: Sequence[float], *, alike: float = 0.0) -> TrialRet
     return returns
 
 
-def test_it_is_what_a_deflated_sharpe_ratio_of_95_percent_takes() -> None:
+def test_the_planned_ratio_gives_a_deflated_sharpe_ratio_of_95_percent() -> None:
     found = outlook(spec(24_000), 40)
     assert found["bars"] == 24_000 - 3_600 - 512
     per_bar = found["needed_sharpe"] / math.sqrt(HOURS)
@@ -84,10 +84,8 @@ def test_it_is_what_a_deflated_sharpe_ratio_of_95_percent_takes() -> None:
     )
 
 
-def test_measured_it_is_what_the_gate_asks_for() -> None:
-    """Before, the search ignored how alike trials are, and the gate how their returns are
-    distributed.
-    """
+def test_the_measured_ratio_is_the_one_that_the_gate_requires() -> None:
+    """Both use the correlation of the trials and the distribution of their returns."""
     plain = outlook(spec(24_000), 40)
     bars = plain["bars"]
     for alike in (0.0, 0.6):
@@ -112,7 +110,8 @@ def test_the_sentence_says_whether_it_is_planned_or_measured() -> None:
     text = sentence(found, 2)
     assert text == (
         "the best of 40 trials on 2.3 years of bars needs an annual information ratio over equal "
-        f"weight of {found['planned_sharpe']:+.2f} to be distinguished from luck (planned, for independent "
+        f"weight of {found['planned_sharpe']:+.2f} to be distinguished from luck "
+        "(planned, for independent "
         "trials without skill); hold-out evaluations used: 2"
     )
     assert "hold-out" not in sentence(found)
@@ -120,7 +119,8 @@ def test_the_sentence_says_whether_it_is_planned_or_measured() -> None:
     text = sentence(measured)
     assert text.startswith(
         "trial 0, the best of 3 complete, has an annual information ratio over equal weight of "
-        f"+3.00 on its median path and needs {measured['needed_sharpe']:+.2f} to be distinguished from luck "
+        f"+3.00 on its median path and needs {measured['needed_sharpe']:+.2f} to be "
+        "distinguished from luck "
         "among 40 trials ("
     )
     assert text.endswith(f"independent ones), measured; planned was {found['planned_sharpe']:+.2f}")

@@ -26,11 +26,11 @@ from tests.optimize.worker.test_batch import make_spec
 
 
 class Killed(BaseException):
-    """Ends a worker where it is raised."""
+    """Ends a worker at the place where it is raised."""
 
 
 class OneWorker:
-    """The records of a worker that holds one trial of one member, and what they say."""
+    """The `Records` of a worker that holds one trial of one member, and its output."""
 
     def __init__(self, handle: StudyHandle, trial_id: int) -> None:
         self.handle, self.said = handle, list[str]()
@@ -157,7 +157,7 @@ def test_a_trial_that_has_not_begun_has_no_checkpoint(worker: OneWorker) -> None
     assert worker.files == []
 
 
-def test_a_deleted_folder_is_said_by_the_checkpoint_that_makes_it_again(worker: OneWorker) -> None:
+def test_the_checkpoint_that_recreates_a_deleted_folder_reports_it(worker: OneWorker) -> None:
     worker.train(8, 0, seconds=1.0)
     worker.records.checkpoints([worker.training])
     worker.records.wait()

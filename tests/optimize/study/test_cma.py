@@ -12,7 +12,7 @@ from optimize.study.sampling.samplers import make_sampler
 
 
 def suggest(trial: optuna.Trial) -> float:
-    """Best, 0, at x = 0.1, y = 0.01, n = 7; a choice that makes no difference beside it."""
+    """Maximum 0 at x = 0.1, y = 0.01, n = 7, and a choice that has no effect."""
     x, y = trial.suggest_float("x", -1.0, 1.0), trial.suggest_float("y", 1e-4, 1.0, log=True)
     n = trial.suggest_int("n", 1, 9)
     trial.suggest_categorical("kind", ["a", "b"])
@@ -26,8 +26,9 @@ def run(
     fresh: bool,
     start: dict[str, float] | None = None,
 ) -> None:
-    """Batches of trials that are asked for before any of them is told. fresh: as from another
-    process each time.
+    """Run batches of trials that are all asked for before any of them is finished.
+
+    fresh: use a new search space for every trial, as another process would.
     """
     space = IntersectionSearchSpace(include_pruned=True)
     for _ in range(batches):
@@ -55,7 +56,7 @@ def test_it_finds_the_optimum_better_than_its_first_generation() -> None:
     assert {type(t.params["n"]) for t in study.trials} == {int}
 
 
-def test_generations_are_noted_and_whoever_asks_asks_for_the_same() -> None:
+def test_generations_are_recorded_and_every_process_proposes_the_same() -> None:
     one, other = new_study(), new_study()
     run(one, 4, 4, fresh=False)
     run(other, 4, 4, fresh=True)
@@ -66,7 +67,7 @@ def test_generations_are_noted_and_whoever_asks_asks_for_the_same() -> None:
     ] * 4
 
 
-def test_trials_that_fail_leave_the_generation_to_others() -> None:
+def test_failed_trials_do_not_count_in_a_generation() -> None:
     study = new_study()
     run(study, 2, 4, fresh=False)
     trial = study.ask()
@@ -77,7 +78,7 @@ def test_trials_that_fail_leave_the_generation_to_others() -> None:
     assert study.trials[-1].system_attrs[CMA_GENERATION_KEY] == 1
 
 
-def test_it_begins_where_it_is_told() -> None:
+def test_it_begins_at_the_given_start() -> None:
     study = new_study()
     run(study, 2, 7, fresh=False, start={"x": -0.9, "y": 1e-4, "n": 9})
     first = [t.params for t in study.trials if CMA_GENERATION_KEY in t.system_attrs]

@@ -63,7 +63,7 @@ with CrashFile(Path(sys.argv[1])) as file:
         ("SIGQUIT", "main", "", None),
     ],
 )
-def test_a_crash_file_tells_what_crashed_and_what_was_in_training(
+def test_a_crash_file_names_the_crash_and_the_trials_in_training(
     tmp_path: Path, name: str, where: str, what: str, trials: tuple[int, ...] | None
 ) -> None:
     path = tmp_path / "crashes" / "w.txt"
@@ -80,7 +80,7 @@ def test_a_crash_file_tells_what_crashed_and_what_was_in_training(
     assert crash.trials == trials
 
 
-def test_a_process_that_ends_well_leaves_no_crash_file(tmp_path: Path) -> None:
+def test_a_process_that_exits_normally_leaves_no_crash_file(tmp_path: Path) -> None:
     path = tmp_path / "crashes" / "w.txt"
     subprocess.run(
         [sys.executable, "-c", CRASH, str(path), "SIGSEGV", "nowhere"], check=True, timeout=60
@@ -97,7 +97,7 @@ def _group(folder: Path, kills: int) -> None:
     (folder / "memory.events").write_text(f"low 0\nhigh 0\nmax 3\noom 1\noom_kill {kills}\n")
 
 
-def test_the_control_groups_counter_decides_and_the_machines_only_soon(
+def test_the_counter_of_the_control_group_decides_that_of_the_machine_for_some_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deaths, "_group_of", lambda _: str(tmp_path))
@@ -125,7 +125,7 @@ def test_the_control_groups_counter_decides_and_the_machines_only_soon(
     assert not ran_out_of_memory({}, 1.0)
 
 
-def test_what_counts_ends_with_a_new_checkpoint() -> None:
+def test_a_new_checkpoint_resets_the_deaths_that_count() -> None:
     together, alone, killed = (
         Death("x", frozenset({1, 2})),
         Death("x", frozenset({1})),
@@ -170,8 +170,10 @@ def storage(tmp_path: Path) -> StudyStorage:
 
 
 def _die(storage: StudyStorage, trials: list[int], in_training: list[int]) -> str:
-    """A worker that takes these trials and is found dead while it trains some of them. Returns its
-    name.
+    """Record a dead worker that holds these trials and was training some of them.
+
+    Returns:
+        Its name.
     """
     study = storage.get_study_id_from_name("s")
     name = register_worker(storage, study, alongside=True, say=lambda _: None)

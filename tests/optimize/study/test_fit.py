@@ -35,7 +35,7 @@ from tests.optimize.conftest import TRAIN, search_app
 
 
 @given(st.integers(1, 5000), st.integers(1, 5000))
-def test_neighbours_are_the_divisors_on_either_side(size: int, transitions: int) -> None:
+def test_neighbours_are_the_next_smaller_and_larger_divisors(size: int, transitions: int) -> None:
     below, above = neighbours(size, transitions)
     divisors = [d for d in range(1, transitions + 1) if transitions % d == 0]
     assert below == max(d for d in divisors if d <= size)
@@ -59,7 +59,7 @@ def test_a_minibatch_becomes_the_nearest_divisor(size: int, transitions: int, fi
     assert fit_minibatch(size, transitions) == fitted
 
 
-def test_a_space_keeps_what_fits_and_says_what_does_not() -> None:
+def test_a_space_keeps_fitting_minibatches_and_reports_changed_ones() -> None:
     wide = load_space("wide")
     assert fit_space(wide, 2048) == (wide, "")
     space, note = fit_space(wide, 960)
@@ -73,7 +73,7 @@ def test_a_space_keeps_what_fits_and_says_what_does_not() -> None:
     assert fit_space(bare, 768)[0].minibatches == (384,)
 
 
-def test_a_fitted_space_is_still_its_algorithms() -> None:
+def test_a_fitted_space_keeps_its_subject() -> None:
     space, note = fit_space(load_space("game", Subject("cartpole", "elegantrl:a2c")), 192)
     assert note
     assert list(space.to_dict()) == ["name", "version", "shape", "elegantrl", "env"]
@@ -108,7 +108,7 @@ def test_a_budget_is_raised_to_a_rollout_per_rung_or_refused() -> None:
         fit_budget(1999, 2, 16, 64, fixed=True)
 
 
-def test_a_misfit_that_a_person_chose_is_refused_with_its_neighbours() -> None:
+def test_a_given_misfit_is_refused_with_the_nearest_values() -> None:
     refuse_misfit([256, 512], 32, 64, "x")
     with pytest.raises(InputError) as refused:
         refuse_misfit([512], 15, 64, "--search-space x.toml")
@@ -141,7 +141,9 @@ def _spec(name: str = "s") -> dict[str, object]:
     return json.loads(handle.spec.to_json())  # type: ignore[no-any-return]
 
 
-def test_train_refuses_or_fits_and_joins_what_it_fitted(train: Callable[..., str]) -> None:
+def test_train_refuses_or_fits_numbers_and_joins_the_fitted_study(
+    train: Callable[..., str],
+) -> None:
     assert "minibatch 32 of --search-space tiny.toml does not divide the 3 envs x 16" in train(
         "--n-envs", 3
     )
@@ -152,7 +154,7 @@ def test_train_refuses_or_fits_and_joins_what_it_fitted(train: Callable[..., str
     assert "created with" not in train("--n-envs", "auto", "--budget", 640)
 
 
-def test_presets_are_fitted_to_the_envs_that_were_asked_for(train: Callable[..., str]) -> None:
+def test_presets_are_fitted_to_the_given_num_envs(train: Callable[..., str]) -> None:
     said = train("--search-space", "wide", "--n-envs", 5, "--horizon", 64, "--budget", 10_000)
     assert "minibatch 256, 512, 1024 of the space became 320" in said
     assert "created with" not in train(
@@ -161,7 +163,7 @@ def test_presets_are_fitted_to_the_envs_that_were_asked_for(train: Callable[...,
 
 
 @pytest.mark.parametrize("envs", [8, 10, 12, 20, 24, 100])
-def test_a_fitted_space_keeps_where_the_search_begins(envs: int) -> None:
+def test_a_fitted_space_keeps_its_start(envs: int) -> None:
     space = load_space("game", Subject("cartpole"))
     fitted, _ = fit_space(space, envs * 64)
     wanted = {**space.start, "minibatch": fit_minibatch(512, envs * 64)}
@@ -172,7 +174,7 @@ def test_a_fitted_space_keeps_where_the_search_begins(envs: int) -> None:
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes"])
-def test_the_first_trial_has_the_values_where_the_search_begins(
+def test_the_first_trial_has_the_start_of_the_space(
     market: Path, monkeypatch: pytest.MonkeyPatch, sampler: str
 ) -> None:
     """Some parameters have a start, others not; the minibatches do not fit and become 20 and 40."""
@@ -208,7 +210,7 @@ def test_the_first_trial_has_the_values_where_the_search_begins(
     assert handle.ask_batch(1, "w", 3)[0].params["learning_rate"] != 3e-4
 
 
-def test_a_worker_joins_with_threads_of_its_own_and_says_that_its_processor_differs(
+def test_a_worker_joins_with_its_own_threads_and_reports_another_processor(
     train: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "was made on" not in train()

@@ -55,7 +55,7 @@ def _rows(storage: StudyStorage) -> int:
 
 
 def _plain(storage: StudyStorage) -> optuna.Study:
-    """The study as a script sees it that knows Optuna alone."""
+    """The study in a script that uses only Optuna."""
     return optuna.load_study(study_name="s", storage=storage.url)
 
 
@@ -109,7 +109,9 @@ def test_a_trial_that_another_program_changed_is_lost_and_not_written_to(
         assert session.execute(sa.select(attempts.c.token)).scalars().all() in (["", ""], [""])
 
 
-def test_a_trial_that_a_plain_script_takes_gets_a_first_beat(storage: StudyStorage) -> None:
+def test_a_trial_taken_by_a_plain_optuna_script_gets_a_first_heartbeat(
+    storage: StudyStorage,
+) -> None:
     study = _make_study(storage, "a")
     trial = storage.claim_new(study, "w", 1)
     assert trial is not None
@@ -128,8 +130,8 @@ def test_a_trial_that_a_plain_script_takes_gets_a_first_beat(storage: StudyStora
     assert recover_stale(other, study, grace=60) == []
 
 
-def test_a_released_attempt_of_an_older_version_is_none(storage: StudyStorage) -> None:
-    """They left the worker and its last beat in the row."""
+def test_an_attempt_released_by_an_older_version_is_not_stale(storage: StudyStorage) -> None:
+    """The worker and its last heartbeat are still in the row."""
     study = _make_study(storage, "a")
     trial = storage.claim_new(study, "w", 1)
     assert trial is not None
@@ -143,7 +145,7 @@ def test_a_released_attempt_of_an_older_version_is_none(storage: StudyStorage) -
 # -- studies
 
 
-def test_a_deleted_study_is_noticed_and_leaves_no_rows(storage: StudyStorage) -> None:
+def test_a_deleted_study_is_detected_and_leaves_no_rows(storage: StudyStorage) -> None:
     study = _make_study(storage, "a")
     name = register_worker(storage, study, alongside=False, say=lambda _: None)
     trial = storage.claim_new(study, name, 5)
@@ -167,7 +169,7 @@ def test_a_deleted_study_is_noticed_and_leaves_no_rows(storage: StudyStorage) ->
     assert _rows(storage) == 0
 
 
-def test_a_study_made_again_inherits_nothing(storage: StudyStorage) -> None:
+def test_a_recreated_study_inherits_nothing(storage: StudyStorage) -> None:
     old = _make_study(storage, "a")
     name = register_worker(storage, old, alongside=False, say=lambda _: None)
     for _ in range(3):
@@ -230,7 +232,7 @@ def test_a_worker_whose_record_was_deleted_writes_it_again(storage: StudyStorage
     assert (again.worker, again.pid, again.started) == (name, before.pid, before.started)
 
 
-def test_workers_that_cannot_be_seen_are_forgotten_after_an_hour_of_silence(
+def test_workers_on_other_machines_are_forgotten_after_an_hour_without_heartbeats(
     storage: StudyStorage,
 ) -> None:
     study = _make_study(storage, "a")
@@ -246,7 +248,7 @@ def test_workers_that_cannot_be_seen_are_forgotten_after_an_hour_of_silence(
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
-def test_a_database_file_that_is_no_longer_there_is_noticed(
+def test_a_deleted_or_replaced_database_file_is_detected(
     storage: StudyStorage, tmp_path: Path, how: str
 ) -> None:
     study = _make_study(storage, "a")
@@ -279,7 +281,7 @@ def test_a_database_file_that_is_no_longer_there_is_noticed(
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_a_file_that_cannot_be_looked_at_is_not_taken_for_deleted(
+def test_a_file_that_cannot_be_inspected_does_not_count_as_deleted(
     storage: StudyStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = _make_study(storage, "a")
@@ -303,7 +305,7 @@ def test_a_file_that_cannot_be_looked_at_is_not_taken_for_deleted(
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_errors_of_the_system_do_not_end_the_threads_that_beat_and_look(
+def test_system_errors_do_not_end_the_threads_of_heartbeat_and_pause(
     storage: StudyStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = _make_study(storage, "a")
@@ -339,7 +341,7 @@ def test_errors_of_the_system_do_not_end_the_threads_that_beat_and_look(
 
 @pytest.fixture
 def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers beat, and look whether everything is there, five times a second."""
+    """Workers send heartbeats and check for a pause five times a second."""
     monkeypatch.setattr(
         train_command, "WorkerOptions", functools.partial(WorkerOptions, beat_seconds=0.2)
     )
@@ -353,7 +355,9 @@ def _ended_with_a_sentence(worker: Running) -> str:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("attentive")
-def test_batch_mates_of_a_trial_told_by_another_program_go_on(market: Path, sweepd: Sweepd) -> None:
+def test_other_trials_of_a_batch_continue_after_a_program_finishes_one(
+    market: Path, sweepd: Sweepd
+) -> None:
     study = ("--n-trials", 3, "--budget", 1_920, "--pruner", "none", "--sampler", "random")
     worker = sweepd("train", *study)
     wait_for(lambda: training_begun(market))
@@ -370,10 +374,10 @@ def test_batch_mates_of_a_trial_told_by_another_program_go_on(market: Path, swee
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["report", "complete"])
-def test_a_trial_may_be_told_at_any_step_of_a_rung(
+def test_another_program_may_finish_a_trial_at_any_step_of_a_rung(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """By another program, just before the worker's own step for it."""
+    """The change happens just before the worker's own step."""
     real: Callable[..., object] = getattr(StudyHandle, step)
 
     def tell_first(handle: StudyHandle, *arguments: object) -> object:
@@ -449,7 +453,7 @@ def test_a_worker_whose_database_is_deleted_with_everything_stops_and_writes_not
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("attentive")
-def test_a_deleted_folder_is_said_and_made_again(
+def test_a_deleted_folder_is_reported_and_recreated(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rung = Worker._finish_rung
@@ -473,10 +477,10 @@ def test_a_deleted_folder_is_said_and_made_again(
 
 
 @pytest.mark.slow
-def test_a_worker_is_done_only_at_the_total(
+def test_a_worker_ends_only_at_the_total(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another worker puts a trial back between this one's asking and looking."""
+    """Another worker puts a trial back between this one's request and its check of the total."""
     sweepd("train", "--n-trials", 1, "--trials-per-batch", 1).finish()
     open_handle(market).study.enqueue_trial({})
     ask, asked = StudyHandle.ask_batch, []
@@ -490,5 +494,5 @@ def test_a_worker_is_done_only_at_the_total(
     assert [t.state.is_finished() for t in open_handle(market).trials()] == [True, True]
 
 
-def test_the_sentence_is_a_fault_and_no_wrong_input() -> None:
+def test_a_deleted_study_is_a_run_error() -> None:
     assert issubclass(StudyGone, RunError)

@@ -27,10 +27,10 @@ def test_a_worker_on_a_copied_study_writes_into_the_copy(sweepd: Sweepd, market:
     assert (handle.trial_dir(1) / "members.safetensors").exists()
 
 
-def test_the_worker_that_makes_a_study_on_a_server_uses_the_given_runs_dir(
+def test_the_worker_that_creates_a_study_on_a_server_uses_the_given_runs_dir(
     market: Path, monkeypatch: pytest.MonkeyPatch, postgresql_database: str
 ) -> None:
-    """As the workers that join it do."""
+    """The workers that join it do the same."""
     monkeypatch.chdir(market)
     used: list[Path] = []
     monkeypatch.setattr(train_command, "work", lambda handle, *_: used.append(handle.run_dir))

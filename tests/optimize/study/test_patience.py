@@ -41,7 +41,7 @@ def _fails(times: int, error: Exception = AWAY) -> Callable[[], str]:
     return operation
 
 
-def test_it_tries_again_until_the_database_is_back_and_says_so_once() -> None:
+def test_operations_are_retried_until_the_database_is_available_and_reported_once() -> None:
     patience = Patience(60.0)
     said: list[str] = []
     patience.say = said.append
@@ -53,7 +53,7 @@ def test_it_tries_again_until_the_database_is_back_and_says_so_once() -> None:
     ]
 
 
-def test_it_ends_in_time_and_sooner_where_the_worker_is_to_stop() -> None:
+def test_retries_end_at_the_limit_and_sooner_during_a_stop() -> None:
     patience = Patience(0.5)
     began = time.monotonic()
     with pytest.raises(TryAgainLater, match="database is locked"):
@@ -65,7 +65,7 @@ def test_it_ends_in_time_and_sooner_where_the_worker_is_to_stop() -> None:
         patience(_fails(1000))
 
 
-def test_what_the_database_refuses_is_not_tried_again() -> None:
+def test_operations_that_the_database_refuses_are_not_retried() -> None:
     for error in (
         sa.exc.IntegrityError("x", {}, Exception()),
         ValueError("no"),
@@ -81,7 +81,7 @@ def test_what_the_database_refuses_is_not_tried_again() -> None:
     assert is_away(wrapped)
 
 
-def test_a_part_of_an_operation_leaves_the_patience_to_the_whole() -> None:
+def test_a_nested_operation_is_retried_with_the_outer_one() -> None:
     patience = Patience(60.0)
     part = _fails(1)
 
@@ -92,7 +92,7 @@ def test_a_part_of_an_operation_leaves_the_patience_to_the_whole() -> None:
     assert patience.retries == 1
 
 
-def test_a_locked_file_is_waited_for_and_nothing_is_written_twice(tmp_path: Path) -> None:
+def test_operations_wait_for_a_locked_file_and_write_once(tmp_path: Path) -> None:
     storage: StudyStorage = open_storage(
         storage_url(str(tmp_path / "s.db"), tmp_path), busy_timeout=0.05
     )
@@ -120,15 +120,15 @@ def test_a_locked_file_is_waited_for_and_nothing_is_written_twice(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_server_stopped_under_a_worker_loses_and_doubles_nothing(
+def test_stopping_the_server_during_training_loses_and_repeats_nothing(
     market: Path,
     sweepd: Sweepd,
     postgresql: PostgresServer,
     postgresql_database: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """For a moment, then for longer than the worker waits: exit code 75, and the next one goes on
-    from the files.
+    """First for a moment, then for longer than the worker retries: it exits with code 75, and the
+    next worker resumes from the files.
     """
     study = ("--n-trials", 3, "--budget", 1920, "--pruner", "none", "--sampler", "random")
     sweepd("train", *study, "--runs-dir", "alone/runs").finish()
@@ -167,8 +167,9 @@ def test_a_server_stopped_under_a_worker_loses_and_doubles_nothing(
 
 
 def _hold_first(step: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make workers wait before the first call of this method of `StudyHandle`: they make the file
-    `step`.reached, and go on once `step`.go is there.
+    """Make workers wait before they call this method of `StudyHandle`.
+
+    They create the file `step`.reached, and continue once `step`.go exists.
     """
     real: Callable[..., object] = getattr(StudyHandle, step)
 
@@ -180,9 +181,7 @@ def _hold_first(step: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(StudyHandle, step, held)
 
 
-def test_a_worker_waits_for_a_locked_database_and_then_goes_on(
-    market: Path, sweepd: Sweepd
-) -> None:
+def test_a_worker_waits_for_a_locked_database_and_continues(market: Path, sweepd: Sweepd) -> None:
     """The dashboard, a backup, or a person with sqlite3 may hold the file for longer than the
     driver waits.
     """

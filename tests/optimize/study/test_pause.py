@@ -1,4 +1,4 @@
-"""Pausing a study: real workers let go of everything, wait, and go on with the same numbers."""
+"""Pausing a study: real workers release their trials, wait, and resume with the same numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDLESS = ("--budget", 200_000, "--pruner", "none")
 
 @pytest.fixture(autouse=True)
 def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers hear of a pause at once."""
+    """Workers check for a pause several times a second."""
     monkeypatch.setattr(worker_module, "PauseWatch", functools.partial(PauseWatch, interval=0.1))
 
 
@@ -38,7 +38,9 @@ def _paused(folder: Path) -> bool:
 
 
 @pytest.mark.slow
-def test_paused_again_and_again_equals_uninterrupted(market: Path, sweepd: Sweepd) -> None:
+def test_a_study_paused_repeatedly_equals_an_uninterrupted_one(
+    market: Path, sweepd: Sweepd
+) -> None:
     sweepd("train", "--n-trials", 2, *LONG, "--runs-dir", "alone/runs").finish()
     worker = sweepd("train", "--n-trials", 2, *LONG)
     interruptions = 0
@@ -58,7 +60,7 @@ def test_paused_again_and_again_equals_uninterrupted(market: Path, sweepd: Sweep
     assert {t.state for t in open_handle(market).trials()} == {TrialState.COMPLETE}
 
 
-def test_a_paused_worker_lets_go_within_seconds_waits_and_stops_when_asked(
+def test_a_paused_worker_releases_its_trials_waits_and_stops_on_sigterm(
     market: Path, sweepd: Sweepd
 ) -> None:
     worker = sweepd("train", "--n-trials", 2, *ENDLESS)
@@ -76,9 +78,7 @@ def test_a_paused_worker_lets_go_within_seconds_waits_and_stops_when_asked(
     assert "stopped by a signal" in worker.finish()
 
 
-def test_started_on_a_paused_study_a_worker_waits_and_resume_sets_it_going(
-    market: Path, sweepd: Sweepd
-) -> None:
+def test_a_worker_started_on_a_paused_study_waits_for_resume(market: Path, sweepd: Sweepd) -> None:
     sweepd("train", "--n-trials", 1, "--trials-per-batch", 1).finish()
     assert "no worker" not in sweepd("pause", "s").finish()
     worker = sweepd("train", "--n-trials", 2, "--trials-per-batch", 1)
@@ -97,9 +97,7 @@ def test_started_on_a_paused_study_a_worker_waits_and_resume_sets_it_going(
 
 @pytest.mark.slow
 def test_pauses_are_not_counted_as_deaths(market: Path, sweepd: Sweepd) -> None:
-    """A trial that was put back by hand is as good as new: only attempts that died bring it into
-    quarantine.
-    """
+    """Only attempts that ended with the death of a worker lead to quarantine."""
     worker = sweepd("train", "--n-trials", 1, "--trials-per-batch", 1, *ENDLESS)
     for _ in range(3):
         wait_for(lambda: training_begun(market))
@@ -115,7 +113,7 @@ def test_pauses_are_not_counted_as_deaths(market: Path, sweepd: Sweepd) -> None:
     assert "requeued, its worker died" in after.output.read_text()
 
 
-def test_a_database_that_is_away_neither_pauses_nor_resumes(
+def test_an_unavailable_database_neither_pauses_nor_resumes(
     market: Path, sweepd: Sweepd, tmp_path: Path
 ) -> None:
     sweepd("train", "--n-trials", 1, "--trials-per-batch", 1).finish()

@@ -30,7 +30,7 @@ from optimize.study.recovery.registration import (
 from optimize.study.recovery.stale_trials import recover_stale
 
 UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
-# Registers as a worker, claims a trial, says under which pid, and lives until its input ends.
+# Registers as a worker, claims a trial, prints its pid, and runs until its input ends.
 CONTAINER = """
 import json, os, signal, sys
 from optimize.study.recovery.stale_trials import recover_stale
@@ -43,7 +43,8 @@ name = register_worker(storage, study, alongside=False, say=print)
 [alive] = [w.alive for w in list_workers(storage, study) if w.worker == name]
 seen = len(recover_stale(storage, study))
 trial = storage.claim_new(study, name, 9)
-print(json.dumps({"name": name, "trial": trial, "pid": os.getpid(), "alive": alive, "recovered": seen}), flush=True)
+found = {"name": name, "trial": trial, "pid": os.getpid(), "alive": alive, "recovered": seen}
+print(json.dumps(found), flush=True)
 sys.stdin.read()
 """
 
@@ -61,7 +62,7 @@ def _can_unshare() -> bool:
     return subprocess.run([*UNSHARE, "true"], capture_output=True, check=False).returncode == 0
 
 
-def test_a_process_is_recognised_by_its_start() -> None:
+def test_a_process_is_identified_by_its_start_time() -> None:
     own = identity(os.getpid())
     assert is_running(os.getpid(), own) is True
     assert is_running(os.getpid(), f"{namespace()}/1") is False  # the pid was used again
@@ -74,11 +75,11 @@ def test_a_process_is_recognised_by_its_start() -> None:
 @pytest.mark.parametrize(
     "recorded", ["another-boot:4026531836/7", "", "boot-id:123", "another-boot/5"]
 )
-def test_a_process_of_another_place_is_neither_alive_nor_dead(recorded: str) -> None:
+def test_the_state_of_a_process_in_another_namespace_is_unknown(recorded: str) -> None:
     assert is_running(os.getpid(), recorded) is None
 
 
-def test_a_process_that_is_there_but_cannot_be_read_is_not_dead(
+def test_a_process_that_exists_but_cannot_be_read_is_not_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As with /proc mounted with hidepid, where other accounts' processes don't show."""
@@ -105,7 +106,9 @@ def test_a_process_that_is_there_but_cannot_be_read_is_not_dead(
     assert is_running(child.pid, recorded) is False
 
 
-def test_without_proc_nothing_is_said_of_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_proc_the_state_of_other_processes_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     recorded = identity(os.getpid())
     monkeypatch.setattr(
         processes.os, "readlink", lambda _: "1"
@@ -152,7 +155,7 @@ def _recorded_elsewhere(
     ],
     ids=["container", "clone", "older version", "host"],
 )
-def test_the_grace_period_alone_decides_about_workers_of_other_places(
+def test_only_the_grace_period_decides_about_workers_in_other_namespaces(
     storage: StudyStorage, change: dict[str, object]
 ) -> None:
     study, trial = _recorded_elsewhere(storage, lambda values: values.update(change))
@@ -169,7 +172,7 @@ def test_the_grace_period_alone_decides_about_workers_of_other_places(
     assert [r.trial_id for r in recover_stale(other, study, grace=0.001)] == [trial]
 
 
-def test_the_same_record_of_this_place_is_of_a_dead_worker(storage: StudyStorage) -> None:
+def test_the_same_record_in_this_namespace_is_that_of_a_dead_worker(storage: StudyStorage) -> None:
     study, trial = _recorded_elsewhere(storage, lambda _: None)
     assert [r.trial_id for r in recover_stale(open_storage(storage.url), study, grace=3600)] == [
         trial
@@ -178,7 +181,7 @@ def test_the_same_record_of_this_place_is_of_a_dead_worker(storage: StudyStorage
 
 @pytest.mark.slow
 @pytest.mark.skipif(not _can_unshare(), reason="PID namespaces need root")
-def test_containers_with_one_host_name_leave_each_others_trials_and_processes_alone(
+def test_containers_with_equal_host_names_do_not_touch_each_others_trials_and_processes(
     storage: StudyStorage,
 ) -> None:
     study = storage.get_study_id_from_name("s")
@@ -202,7 +205,7 @@ def test_containers_with_one_host_name_leave_each_others_trials_and_processes_al
         assert recover_stale(open_storage(storage.url), study) == []
         seen = {w.worker: w.alive for w in list_workers(storage, study)}
         assert seen == {own: True, said[0]["name"]: None, said[1]["name"]: None}
-        # A new worker could ask none of the three: two have pids of other namespaces, one is itself.
+        # A new worker can ask none of the three: two are in other namespaces, one is itself.
         asked: list[str] = []
         register_worker(storage, study, alongside=False, say=asked.append, give_up_after=0.5)
         assert asked == []
@@ -214,7 +217,7 @@ def test_containers_with_one_host_name_leave_each_others_trials_and_processes_al
             container.communicate()
 
 
-def test_workers_are_recorded_with_what_their_pid_means(storage: StudyStorage) -> None:
+def test_workers_are_recorded_with_the_namespace_of_their_pid(storage: StudyStorage) -> None:
     study = storage.get_study_id_from_name("s")
     register_worker(storage, study, alongside=False, say=lambda _: None)
     [seen] = list_workers(storage, study)

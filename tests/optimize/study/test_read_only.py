@@ -57,7 +57,7 @@ def status(runs: Path) -> str:
 
 @pytest.mark.parametrize("begin", ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"])
 def test_status_does_not_wait_for_a_writer(runs: Path, begin: str) -> None:
-    """It would wait for a minute, and fail then."""
+    """Otherwise it would wait for a minute and then fail."""
     (runs / "sweepd.db.lock").unlink()
     with closing(sqlite3.connect(runs / "sweepd.db", isolation_level=None)) as writer:
         writer.execute(begin)
@@ -81,9 +81,7 @@ def test_a_database_that_is_locked_against_readers_is_named(
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense" * 1000], ids=["empty", "noise"])
-def test_a_file_that_is_no_database_of_studies_stays_as_it_is(
-    tmp_path: Path, content: bytes
-) -> None:
+def test_a_file_that_is_no_study_database_is_not_changed(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.db"
     path.write_bytes(content)
     refused = CliRunner().invoke(search_app(), ["status", "--storage", str(path)])

@@ -19,7 +19,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 @pytest.mark.parametrize("name", MARKET_PPO.presets)
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**31))
-def test_whatever_a_preset_draws_is_accepted_by_the_engine(name: str, seed: int) -> None:
+def test_all_draws_from_a_preset_are_accepted_by_the_engine(name: str, seed: int) -> None:
     space = load_space(name)
     trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed)).ask()
     params = space.suggest(trial)
@@ -30,7 +30,7 @@ def test_whatever_a_preset_draws_is_accepted_by_the_engine(name: str, seed: int)
     assert space.shape_of(params) == resolved.shape
 
 
-def test_a_space_survives_json_and_knows_its_timeframe() -> None:
+def test_a_space_survives_json_and_applies_its_timeframe() -> None:
     hourly, five = load_space("wide", timeframe="1h"), load_space("wide", timeframe="5m")
     assert parse_space(hourly.to_dict()) == hourly
     assert five.tables["ppo"]["one_minus_gamma"].low == 1e-3
@@ -119,7 +119,7 @@ def test_narrow_stays_inside_the_space_and_around_the_trial() -> None:
         ("name = ", "not valid TOML"),
     ],
 )
-def test_a_space_with_a_mistake_is_refused_with_a_sentence(
+def test_a_space_with_an_error_is_refused_with_a_message(
     tmp_path: Path, text: str, message: str
 ) -> None:
     path = tmp_path / "space.toml"

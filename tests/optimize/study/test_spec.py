@@ -55,7 +55,7 @@ def test_any_difference_is_found_and_named(bars: Bars, change: dict[str, Any]) -
     assert next(iter(change)) in str(refused.value)
 
 
-def test_where_the_data_lies_is_no_difference_but_what_it_is_is_one(bars: Bars) -> None:
+def test_the_folder_of_the_data_is_no_difference_but_its_content_is(bars: Bars) -> None:
     spec = make_spec(bars)
     moved = dataclasses.replace(spec, data=dataclasses.replace(spec.data, dir="elsewhere"))
     assert differences(spec, moved) == []
@@ -63,7 +63,9 @@ def test_where_the_data_lies_is_no_difference_but_what_it_is_is_one(bars: Bars) 
     assert [name for name, _, _ in differences(spec, other)] == ["data.fingerprint"]
 
 
-def test_threads_and_processor_are_no_difference_and_studies_of_before_go_on(bars: Bars) -> None:
+def test_threads_and_processor_are_no_difference_and_earlier_studies_can_be_joined(
+    bars: Bars,
+) -> None:
     spec = make_spec(bars)
     assert (
         differences(spec, dataclasses.replace(spec, threads=spec.threads + 1, processor="another"))
@@ -94,7 +96,7 @@ def test_folds_are_counted_without_listing_them(scheme: str, groups: int) -> Non
     assert cv.folds == len(cv.tested())
 
 
-def test_many_folds_are_warned_about_and_absurdly_many_refused() -> None:
+def test_many_folds_give_a_warning_and_too_many_are_refused() -> None:
     assert check_folds(CrossValidation(groups=10), 100) is None
     warning = check_folds(CrossValidation(groups=12), 1000)
     assert warning is not None
@@ -119,7 +121,7 @@ def _study(values: list[dict[int, float]]) -> optuna.Study:
     return study
 
 
-def test_the_rung_pruner_keeps_the_better_half_whoever_is_judged_first() -> None:
+def test_the_rung_pruner_keeps_the_better_half_in_any_order_of_judging() -> None:
     pruner = RungPruner(rungs=4)
     study = _study([{1: float(v)} for v in (3, 1, 4, 2, 6, 5)])
     verdicts = {t.number: pruner.prune(study, t) for t in study.trials}
@@ -128,7 +130,7 @@ def test_the_rung_pruner_keeps_the_better_half_whoever_is_judged_first() -> None
     assert verdicts == {t.number: pruner.prune(study, t) for t in reversed(study.trials)}
 
 
-def test_the_rung_pruner_spares_few_the_last_rung_and_later_brackets() -> None:
+def test_the_rung_pruner_does_not_prune_few_trials_the_last_rung_or_later_brackets() -> None:
     pruner = RungPruner(rungs=3)
     few = _study([{1: float(v)} for v in (3, 2, 1)])
     assert not any(pruner.prune(few, t) for t in few.trials)
@@ -182,7 +184,7 @@ def test_a_checkpoint_comes_back_and_a_damaged_one_is_refused(tmp_path: Path) ->
 
 
 def test_a_former_name_of_an_objective_keeps_its_meaning(bars: Bars) -> None:
-    """Studies created with `excess-sharpe`, the difference of two Sharpe ratios, go on."""
+    """Studies created with `excess-sharpe`, the difference of two Sharpe ratios, can be joined."""
     frozen = StudySpec.from_json(
         make_spec(bars).to_json().replace('"information-ratio"', '"excess-sharpe"')
     )

@@ -51,7 +51,7 @@ def _racer(url: str, names: list[str], total: int, out: Any) -> None:
     out.put(taken)
 
 
-def test_racing_processes_take_every_trial_once_and_stop_at_the_total(
+def test_concurrent_processes_claim_every_trial_once_and_stop_at_the_total(
     storage: StudyStorage, study: optuna.Study
 ) -> None:
     for _ in range(8):
@@ -80,7 +80,7 @@ def _opener(url: str, start: Any, out: Any) -> None:
         out.put(repr(error))
 
 
-def test_a_new_database_can_be_opened_by_several_at_once(url: str) -> None:
+def test_a_new_database_can_be_opened_by_concurrent_processes(url: str) -> None:
     context = multiprocessing.get_context("fork")
     out, start = context.Queue(), context.Barrier(4)
     openers = [context.Process(target=_opener, args=(url, start, out)) for _ in range(4)]
@@ -161,7 +161,7 @@ def test_the_check_of_the_token_is_in_the_transaction_of_the_write(storage: Stud
     assert len(begun) == 1
 
 
-def test_a_stale_attempt_goes_back_to_waiting_and_a_beating_one_does_not(
+def test_a_stale_attempt_returns_to_waiting_and_one_with_heartbeats_does_not(
     storage: StudyStorage, study: optuna.Study
 ) -> None:
     dead, alive = (storage.claim_new(_id(storage), "w", 3) for _ in range(2))
@@ -191,7 +191,7 @@ def test_a_stale_attempt_goes_back_to_waiting_and_a_beating_one_does_not(
 
 
 @pytest.mark.usefixtures("study")
-def test_a_worker_whose_process_is_gone_holds_nothing_any_longer(storage: StudyStorage) -> None:
+def test_a_worker_whose_process_has_ended_holds_no_trials(storage: StudyStorage) -> None:
     dead = register_worker(storage, _id(storage), alongside=False, say=lambda _: None)
     trial_id = storage.claim_new(_id(storage), dead, 1)
     with storage.transaction() as session:
@@ -203,7 +203,7 @@ def test_a_worker_whose_process_is_gone_holds_nothing_any_longer(storage: StudyS
 
 
 @pytest.mark.usefixtures("study")
-def test_the_heartbeat_beats_and_notices_what_was_lost(storage: StudyStorage) -> None:
+def test_the_heartbeat_is_written_and_detects_lost_trials(storage: StudyStorage) -> None:
     name = register_worker(storage, _id(storage), alongside=False, say=lambda _: None)
     kept, lost = (storage.claim_new(_id(storage), name, 2) for _ in range(2))
     with storage.transaction() as session:
@@ -330,7 +330,7 @@ def test_network_file_systems_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
     assert not (tmp_path / "s.db").exists()
 
 
-def test_a_database_that_cannot_be_used_is_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_an_unusable_database_is_refused_with_a_message(tmp_path: Path) -> None:
     noise = tmp_path / "noise.db"
     noise.write_bytes(b"no database at all" * 100)
     with pytest.raises(InputError, match="not a database"):
@@ -357,7 +357,9 @@ def test_passwords_stay_out_of_messages(tmp_path: Path) -> None:
     assert "secret" not in str(refused.value)
 
 
-def test_a_server_that_answers_no_is_told_from_one_that_is_away(postgresql: PostgresServer) -> None:
+def test_a_server_that_refuses_is_distinguished_from_an_unavailable_one(
+    postgresql: PostgresServer,
+) -> None:
     for wrong in (postgresql.url.set(database="none"), postgresql.url.set(username="stranger")):
         with pytest.raises(InputError, match="does not exist"):
             open_storage(wrong.render_as_string(hide_password=False))

@@ -21,7 +21,7 @@ from tests.optimize.study_files import make_handle, wait_for
 from tests.optimize.worker.test_batch import make_spec
 
 
-def test_an_error_while_a_batch_is_taken_puts_its_trials_back(
+def test_an_error_while_a_batch_is_claimed_puts_its_trials_back(
     bars: Bars, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle = make_handle(tmp_path, make_spec(bars))
@@ -45,10 +45,10 @@ def test_an_error_while_a_batch_is_taken_puts_its_trials_back(
     assert [p.number for p in handle.ask_batch(3, "w", 9)] == [0, 1, 2]
 
 
-def test_a_worker_that_closes_a_study_beats_until_it_is_closed(
+def test_a_worker_that_closes_a_study_sends_heartbeats_until_it_is_closed(
     bars: Bars, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only its heartbeats tell a worker in another container that it lives."""
+    """A worker in another container can see only its heartbeats."""
     handle = make_handle(tmp_path, make_spec(bars))
     other = open_storage(handle.storage.url)
     closed = []
