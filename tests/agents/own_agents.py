@@ -1,4 +1,4 @@
-"""Agents as a user may bring along: docs/games.md has the first."""
+"""User-defined agents; the first is that of docs/games.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 
 class SmoothActor(ActorPPO):  # type: ignore[misc]  # ElegantRL is untyped
-    """With tanh between its layers."""
+    """An actor with tanh between its layers."""
 
     def __init__(self, net_dims: list[int], state_dim: int, action_dim: int) -> None:
         super().__init__(net_dims, state_dim, action_dim)
@@ -18,13 +18,13 @@ class SmoothActor(ActorPPO):  # type: ignore[misc]  # ElegantRL is untyped
 
 
 class SmoothAgent(AgentPPO):  # type: ignore[misc]
-    """A network of its own."""
+    """An agent with its own network class."""
 
     act_class = SmoothActor
 
 
 class HiddenSmoothAgent(AgentPPO):  # type: ignore[misc]
-    """Likewise, chosen where no class attribute says so."""
+    """An agent with its own network, which no class attribute names."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         self.act_class = SmoothActor
@@ -32,7 +32,7 @@ class HiddenSmoothAgent(AgentPPO):  # type: ignore[misc]
 
 
 class PatientAgent(AgentTD3):  # type: ignore[misc]
-    """Learns another way; its network is ElegantRL's."""
+    """An agent with its own update and ElegantRL's network."""
 
     def update_objectives(self, buffer: Any, update_t: int) -> Any:
         """Half as often."""

@@ -274,7 +274,7 @@ class AbsentEnv(ToyEnv):
 
 
 class AbsentChoicesEnv(AbsentEnv, ChoicesEnv):
-    """That with several choices."""
+    """`AbsentEnv` with several choices per action."""
 
 
 class LatePayEnv(ChoiceEnv):

@@ -81,7 +81,7 @@ def assert_same_rows(one: CryptoEnv, member: int, other: CryptoEnv, slot: int) -
 
 
 @pytest.mark.parametrize("member", [1, 2])
-def test_the_same_bits_in_any_slot_and_company(market: Market, member: int) -> None:
+def test_the_same_bits_in_any_slot_with_any_other_members(market: Market, member: int) -> None:
     alone, alone_env = begin(market, {0: member})
     alone.train(alone_env, 4)
     for members in ({2: member, 0: 3, 1: 4}, {1: member, 2: 3}):
@@ -92,7 +92,7 @@ def test_the_same_bits_in_any_slot_and_company(market: Market, member: int) -> N
         assert_same_rows(alone_env, 0, env, slot)
 
 
-def test_a_checkpoint_goes_on_exactly_elsewhere(market: Market) -> None:
+def test_a_checkpoint_resumes_exactly_in_another_slot(market: Market) -> None:
     straight, straight_env = begin(market, {0: 1, 1: 2})
     straight.train(straight_env, 5)
     half, half_env = begin(market, {0: 1, 1: 2})
@@ -107,7 +107,7 @@ def test_a_checkpoint_goes_on_exactly_elsewhere(market: Market) -> None:
     assert_same_rows(straight_env, 0, env, 2)
 
 
-def test_numbers_that_are_mad_never_reach_the_market(market: Market) -> None:
+def test_actions_of_diverged_members_never_reach_the_market(market: Market) -> None:
     calm, calm_env = begin(market, {0: 1, 1: 2})
     calm.train(calm_env, 3)
     ppo, env = begin(market, {0: 1, 1: 2, 2: 3})

@@ -72,7 +72,7 @@ def started(name: str, env: ToyEnv, members: dict[int, int], **changes: Any) -> 
 
 
 @pytest.mark.parametrize(("name", "numbers"), BOTH)
-def test_a_program_of_one_does_what_elegantrl_does(name: str, numbers: bool) -> None:
+def test_one_member_equals_elegantrl_to_the_bit(name: str, numbers: bool) -> None:
     """Three rollouts by its own exploration and `update_net` give the same weights, to the bit."""
     kind = ToyEnv if numbers else ChoiceEnv
     env, other = kind(1, 4), kind(1, 4)
@@ -129,7 +129,9 @@ def explore_choices(agent: Any, env: ElegantEnv) -> tuple[Tensor, ...]:
 @pytest.mark.parametrize(
     ("name", "numbers"), [("td3", True), ("modsac", True), ("a2c", True), ("d3qn", False)]
 )
-def test_members_are_apart_and_go_on_exactly(tmp_path: Path, name: str, numbers: bool) -> None:
+def test_members_are_independent_and_resume_exactly(
+    tmp_path: Path, name: str, numbers: bool
+) -> None:
     kind = ToyEnv if numbers else ChoiceEnv
 
     def trained(members: dict[int, int], rollouts: int) -> tuple[ElegantAgents, ToyEnv]:
@@ -181,7 +183,7 @@ CHANGES: dict[str, float] = {
 
 
 @pytest.mark.parametrize(("name", "numbers"), BOTH)
-def test_every_hyperparameter_moves_the_update(name: str, numbers: bool) -> None:
+def test_every_hyperparameter_changes_the_update(name: str, numbers: bool) -> None:
     kind = ToyEnv if numbers else ChoiceEnv
 
     def weights(**changes: float) -> Tensor:
@@ -201,7 +203,7 @@ def test_every_hyperparameter_moves_the_update(name: str, numbers: bool) -> None
     assert torch.equal(base, weights())
 
 
-def test_what_is_exported_acts_alike_when_frozen() -> None:
+def test_exported_actors_act_alike_when_frozen() -> None:
     for name, numbers in BOTH:
         kind = ToyEnv if numbers else ChoiceEnv
         env = kind(1, 4)
@@ -213,9 +215,7 @@ def test_what_is_exported_acts_alike_when_frozen() -> None:
 
 
 @pytest.mark.parametrize(("name", "numbers"), [("ppo", True), ("sac", True), ("doubledqn", False)])
-def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(
-    name: str, numbers: bool
-) -> None:
+def test_a_diverged_member_is_reported_and_does_not_affect_others(name: str, numbers: bool) -> None:
     kind = ToyEnv if numbers else ChoiceEnv
     calm_env, env = kind(SLOTS, 4), kind(SLOTS, 4)
     calm, program = started(name, calm_env, {0: 1}), started(name, env, {0: 1, 1: 0})
@@ -228,7 +228,7 @@ def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(
 
 
 @pytest.mark.parametrize(("name", "numbers"), BOTH)
-def test_a_member_that_sees_no_numbers_is_reported_and_leaves_the_others_alone(
+def test_a_member_with_nan_observations_is_reported_and_does_not_affect_others(
     name: str, numbers: bool
 ) -> None:
     """ElegantRL's agents that draw their actions from a distribution raise where it is none."""
@@ -249,7 +249,7 @@ def test_a_member_that_sees_no_numbers_is_reported_and_leaves_the_others_alone(
         assert_same(programs[0].get_member(slot), programs[1].get_member(slot))
 
 
-def test_what_does_not_work_is_refused_with_a_sentence() -> None:
+def test_unsupported_agents_are_refused_with_a_sentence() -> None:
     for name in BROKEN:
         with pytest.raises(
             InputError, match=rf"elegantrl:{name} does not work in ElegantRL 0.3.6: .*choose one of"
@@ -282,7 +282,7 @@ OWN = "tests.agents.own_agents"
 
 
 @pytest.mark.parametrize("name", ["SmoothAgent", "HiddenSmoothAgent"])
-def test_a_network_of_ones_own_learns_but_is_not_deployed(name: str) -> None:
+def test_an_agent_with_its_own_network_is_trained_but_not_deployed(name: str) -> None:
     """In docs/games.md it takes eleven lines; `own_agents` has the same."""
     algorithm = f"ppo:{OWN}:{name}"
     found = get_algorithm(f"elegantrl:{algorithm}")
@@ -299,7 +299,7 @@ def test_a_network_of_ones_own_learns_but_is_not_deployed(name: str) -> None:
     assert_same(again.get_member(1), after)
 
 
-def test_an_agent_that_only_learns_another_way_is_deployed_like_its_parent() -> None:
+def test_an_agent_with_its_own_update_is_deployed_like_its_parent() -> None:
     algorithm = f"td3:{OWN}:PatientAgent"
     found = get_algorithm(f"elegantrl:{algorithm}")
     assert found.frozen
@@ -321,6 +321,6 @@ def test_an_agent_that_only_learns_another_way_is_deployed_like_its_parent() -> 
         (f"sarsa:{OWN}:SmoothAgent", "not one of ElegantRL's agents"),
     ],
 )
-def test_agents_that_cannot_be_taken(name: str, sentence: str) -> None:
+def test_invalid_agent_classes_are_refused(name: str, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         get_algorithm(f"elegantrl:{name}")

@@ -14,7 +14,7 @@ from tests.agents.toy_env import ChoiceEnv, ToyEnv
 
 
 @pytest.mark.parametrize("envs", [1, 6])
-def test_it_trains_as_often_as_ours(envs: int) -> None:
+def test_agent_makes_as_many_updates_as_sweepd(envs: int) -> None:
     env = ToyEnv(1, envs)
     env.streams.seed(0, 1)
     shape = shape_for(env, horizon=24, minibatch=8, epochs=2)
@@ -31,7 +31,7 @@ def test_it_trains_as_often_as_ours(envs: int) -> None:
     assert int(next(iter(agent.act_optimizer.state.values()))["step"]) == shape.samples // 8 * 2
 
 
-def test_one_env_goes_on_with_the_episode_that_began_by_itself() -> None:
+def test_reset_of_one_env_returns_the_state_after_autoreset() -> None:
     env = ToyEnv(1, 1, max_step=3)
     env.streams.seed(0, 1)
     adapted = ElegantEnv(env)
@@ -45,13 +45,13 @@ def test_one_env_goes_on_with_the_episode_that_began_by_itself() -> None:
     assert np.array_equal(adapted.reset(), state)
 
 
-def test_columns_for_critics_alone_are_refused() -> None:
+def test_privileged_columns_are_refused() -> None:
     with pytest.raises(InputError, match="time_decay_floor"):
         ElegantEnv(ToyEnv(1, 1, privileged=True))
 
 
 @pytest.mark.parametrize("envs", [1, 6])
-def test_its_discrete_agent_trains_too(envs: int) -> None:
+def test_discrete_agent_trains(envs: int) -> None:
     env = ChoiceEnv(1, envs)
     env.streams.seed(0, 1)
     shape = shape_for(env, horizon=24, minibatch=8, epochs=2)

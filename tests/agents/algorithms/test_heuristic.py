@@ -37,7 +37,7 @@ def returns(learner: Heuristics) -> torch.Tensor:
     return torch.from_numpy(play_episodes(env, act, 4).returns)
 
 
-def test_members_play_as_their_parameters_say_in_any_slot_and_after_resume() -> None:
+def test_members_play_by_their_parameters_in_any_slot_and_after_resume() -> None:
     one, other = program(3), program(2)
     hero = ARCHETYPES["hero"]
     lazy = HeuristicParams(honesty=1.0, work=0.1, own_first=0.5, rest=0.9)
@@ -55,7 +55,7 @@ def test_members_play_as_their_parameters_say_in_any_slot_and_after_resume() -> 
     assert one.export_member(0)[0]["theta"].tolist() == [1.0, 0.1, 0.5, 0.9]
 
 
-def test_training_takes_rollouts_but_no_steps_and_can_be_ended() -> None:
+def test_training_takes_rollouts_without_steps_and_can_be_stopped() -> None:
     learner = program(2)
     add(learner, 0, HeuristicParams(work=0.8, rest=0.5), 0)
     heard: list[float] = []

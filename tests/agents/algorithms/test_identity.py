@@ -47,7 +47,7 @@ def trained(
 
 
 def some_legal(chosen: Tensor) -> Tensor:
-    """Rules for `MaskedEnv`'s two choices; others don't ask."""
+    """Legal options of `MaskedEnv`'s two choices; other environments do not use it."""
     size = MaskedEnv.action_dims[chosen.shape[1]]
     return torch.arange(size) != chosen.sum(1, keepdim=True) % size
 
@@ -73,7 +73,7 @@ CASES = [
         ),
     ],
 )
-def test_alone_in_company_and_in_another_slot(
+def test_the_same_bits_alone_with_others_and_in_another_slot(
     kind: type[ToyEnv], member: int, width: int, minibatch: int, threads: int, recurrent: str
 ) -> None:
     torch.set_num_threads(threads)
@@ -129,7 +129,7 @@ def same_in_any_company(
         (ToyEnv, "lstm"),
     ],
 )
-def test_saved_and_put_back_anywhere_it_goes_on_exactly(
+def test_a_saved_member_resumes_exactly_in_any_slot(
     tmp_path: Path, kind: type[ToyEnv], recurrent: str
 ) -> None:
     memory = {"recurrent": recurrent, "bptt": 4}
@@ -166,7 +166,7 @@ def test_saving_changes_nothing() -> None:
     ("kind", "recurrent"),
     [*((kind, "") for kind in (ToyEnv, ChoiceEnv, Rematching, MaskedEnv)), (ToyEnv, "gru")],
 )
-def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(
+def test_a_diverged_member_is_reported_and_does_not_affect_others(
     kind: type[ToyEnv], recurrent: str
 ) -> None:
     memory = {"recurrent": recurrent, "bptt": 4}
@@ -182,9 +182,7 @@ def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(
         assert_same(calm_env.get_member(slot), env.get_member(slot))
     assert not env.faults().any()  # its actions stayed legal
     env.poison = None
-    ppo.add_member(
-        1, PPOParams(), 7, 4, env.state_avg, env.state_std
-    )  # the slot serves again, none the worse
+    ppo.add_member(1, PPOParams(), 7, 4, env.state_avg, env.state_std)  # the slot can be used again
     ppo.begin(env.reset(), [1])
     ppo.train(env, 1)
     assert ppo.diverged == [False, False, True, False, False]
@@ -193,7 +191,7 @@ def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(
     acts = ppo.act_fn()(torch.zeros(SLOTS, env.state_dim + 1), some_legal)
     assert acts[2].tolist() == still
     ppo.set_member(4, ppo.get_member(2))
-    assert ppo.diverged == [False, False, True, False, True]  # a checkpoint doesn't heal it
+    assert ppo.diverged == [False, False, True, False, True]  # also after a checkpoint
 
 
 def test_a_member_that_stopped_early_learns_from_the_next_rollout() -> None:

@@ -34,7 +34,7 @@ def test_defaults_learn_the_toy_task() -> None:
     learned = trial(env, ppo.act_fn())
     assert float(start.max()) < 0.8
     assert float(learned.min()) > 0.93
-    assert torch.equal(start, trial(env, act))  # what was handed out before is a snapshot
+    assert torch.equal(start, trial(env, act))  # an acting function is a snapshot
     assert float(history[-1].explained_variance.min()) > 0.3
     assert float(history[-1].std.max()) < float(history[0].std.min())
 
@@ -66,7 +66,7 @@ def test_defaults_learn_to_choose() -> None:
     assert not history[-1].std.any()
 
 
-def test_it_learns_two_choices_of_which_some_are_illegal() -> None:
+def test_ppo_learns_two_choices_with_illegal_options() -> None:
     """The best of the legal ones gives 0.82."""
     env = MaskedEnv(1, 16, max_step=20)
     ppo = PPO(Shape.for_env(env, net_width=32, horizon=32, minibatch=128, autoregressive=True))

@@ -41,7 +41,7 @@ def trained(
     ("member", "width", "minibatch", "actions"),
     [(1, 33, 17, 0), (2, 64, 96, 0), (1, 64, 17, 5), (1, 33, 48, 7)],
 )
-def test_alone_in_company_and_in_another_slot(
+def test_the_same_bits_alone_with_others_and_in_another_slot(
     kind: type[ToyEnv], member: int, width: int, minibatch: int, actions: int
 ) -> None:
     torch.set_num_threads(1)
@@ -68,7 +68,7 @@ def test_alone_in_company_and_in_another_slot(
 
 
 @KINDS
-def test_saved_and_put_back_anywhere_it_goes_on_exactly(tmp_path: Path, kind: type[ToyEnv]) -> None:
+def test_a_saved_member_resumes_exactly_in_any_slot(tmp_path: Path, kind: type[ToyEnv]) -> None:
     """In the warm-up, and after the ring has gone round."""
     for before in (1, 5):
         straight, straight_env = trained({1: 1, 3: 2}, before + 2, kind)
@@ -87,7 +87,7 @@ def test_saved_and_put_back_anywhere_it_goes_on_exactly(tmp_path: Path, kind: ty
 
 
 @KINDS
-def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(kind: type[ToyEnv]) -> None:
+def test_a_diverged_member_is_reported_and_does_not_affect_others(kind: type[ToyEnv]) -> None:
     calm, calm_env = trained({0: 1, 3: 2}, 4, kind)
     env = kind(SLOTS, 4)
     program, _ = started(env, {0: 1, 1: 3, 2: 4, 3: 2})
@@ -113,10 +113,10 @@ def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(kind: type[To
     )
     env.poison = None
     program.set_member(1, program.get_member(2))
-    assert program.diverged == [False, True, True, True]  # a checkpoint doesn't heal it
+    assert program.diverged == [False, True, True, True]  # also after a checkpoint
     program.add_member(
         1, member_params(env, 0), 7, 4, env.state_avg, env.state_std
-    )  # the slot serves again
+    )  # the slot can be used again
     program.begin(env.reset(), [1])
     program.train(env, 1)
     assert program.diverged == [False, False, True, True]
@@ -124,7 +124,7 @@ def test_a_member_gone_mad_is_reported_and_leaves_the_others_alone(kind: type[To
         assert bool(torch.isfinite(tensor.float()).all()), name
 
 
-def test_warm_up_is_random_and_teaches_nothing() -> None:
+def test_warmup_acts_at_random_without_updates() -> None:
     for kind in (ToyEnv, ChoiceEnv):
         env = kind(2, 4)
         program = program_for(env)
@@ -165,7 +165,7 @@ def test_random_choices_follow_the_schedule() -> None:
     )
 
 
-def test_random_choices_are_held_for_a_while() -> None:
+def test_random_choices_are_repeated() -> None:
     """For n steps or more with probability 1 / n, up to a bound; then the next is drawn."""
     env = ChoiceEnv(1, 300, choices=100)
     program = program_for(env, horizon=60, buffer=18_000)
@@ -191,7 +191,7 @@ def test_random_choices_are_held_for_a_while() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["sac", "d3qn"])
-def test_what_does_not_fit_is_refused(algorithm: str) -> None:
+def test_unsupported_shapes_states_and_environments_are_refused(algorithm: str) -> None:
     kind = {"sac": SAC, "d3qn": D3QN}[algorithm]
     env = ChoiceEnv(1, 4) if algorithm == "d3qn" else ToyEnv(1, 4)
     with pytest.raises(InputError, match=f"must be '{algorithm}' for this program, not 'ppo'"):

@@ -45,7 +45,7 @@ def close(ours: dict[str, Tensor], theirs: dict[str, Tensor], dtype: torch.dtype
 
 
 class Given:
-    """Stands for ElegantRL's replay buffer: hands out one member's transitions of each step."""
+    """A replacement for ElegantRL's replay buffer that returns one member's transitions per step."""
 
     def __init__(self, batches: list[Batch], member: int) -> None:
         self.batches, self.member, self.at = batches, member, 0
@@ -286,7 +286,7 @@ CHANGES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv])
-def test_every_hyperparameter_moves_the_update(kind: type[ToyEnv]) -> None:
+def test_every_hyperparameter_changes_the_update(kind: type[ToyEnv]) -> None:
     params = D3QNParams if kind is ChoiceEnv else SACParams
     network = "net" if kind is ChoiceEnv else "actor"
     base = train_with(kind, params(warmup=10))

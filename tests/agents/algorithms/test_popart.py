@@ -17,7 +17,7 @@ from tests.agents.toy_env import AbsentEnv, ToyEnv
 
 
 class Paying(ToyEnv):
-    """Its rewards are so many times those of the toy environment, plus so much."""
+    """The toy environment with rewards multiplied by a factor, plus a constant."""
 
     times, plus = 1.0, 0.0
 
@@ -44,7 +44,7 @@ def values(ppo: PPO, slot: int) -> Tensor:
     return found
 
 
-def test_mean_and_deviation_follow_the_returns_and_values_stay() -> None:
+def test_moments_follow_the_returns_and_values_stay_the_same() -> None:
     """Moments equal those in plain float64; the exported critic's values stay the same."""
     ppo = program(ToyEnv(3, 4), {0: 1, 1: 2, 2: 0})
     population = ppo.population
@@ -73,7 +73,7 @@ def test_mean_and_deviation_follow_the_returns_and_values_stay() -> None:
     assert float(population.value_std[2]) == 1.0
 
 
-def test_a_rollout_without_anything_to_learn_from_keeps_mean_and_deviation() -> None:
+def test_a_rollout_without_valid_transitions_keeps_the_moments() -> None:
     env = AbsentEnv(1, 4)
     ppo = program(env, {0: 10})
     ppo.train(env, 1)
@@ -103,7 +103,7 @@ def trained(times: float, *, popart: bool, rollouts: int = 4) -> dict[str, Tenso
     return ppo.get_member(0)
 
 
-def test_the_unit_of_the_rewards_does_not_matter() -> None:
+def test_results_do_not_depend_on_the_unit_of_rewards() -> None:
     """Rewards times a power of two give the same bits with scaling, and others without."""
     one, large, small = (trained(times, popart=True) for times in (1.0, 1024.0, 1.0 / 64))
     assert torch.equal(large["value_std"], one["value_std"] * 1024.0)
@@ -134,7 +134,7 @@ def test_rewards_without_a_scale_have_no_effect_on_others(times: float, plus: fl
     assert bool(ppo.population.flat.isfinite().all())
 
 
-def test_a_resumed_member_goes_on_exactly() -> None:
+def test_a_resumed_member_continues_exactly() -> None:
     env, again = ToyEnv(2, 4), ToyEnv(2, 4)
     ppo = program(env, {0: 1, 1: 0})
     ppo.train(env, 2)
@@ -148,7 +148,7 @@ def test_a_resumed_member_goes_on_exactly() -> None:
     assert_same(ppo.get_member(0), other.get_member(1))
 
 
-def test_a_state_from_before_return_scaling_goes_on_without_it() -> None:
+def test_a_state_from_before_return_scaling_continues_without_it() -> None:
     env = ToyEnv(1, 4)
     ppo = program(env, {0: 0})
     ppo.train(env, 1)

@@ -38,7 +38,7 @@ def dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
 
 
 class Recording(ToyEnv):
-    """Remembers what it gave and got."""
+    """Record the observations returned and the actions received."""
 
     def reset(self, seed: Any = None) -> Tensor:
         obs = super().reset(seed)
@@ -54,15 +54,15 @@ class Recording(ToyEnv):
 
 
 class RecordingChoice(Recording, ChoiceEnv):
-    """The discrete one."""
+    """`Recording` with discrete actions."""
 
 
 class RecordingChoices(Recording, ChoicesEnv):
-    """That with several choices."""
+    """`Recording` with several choices per action."""
 
 
 class RecordingMasked(Recording, MaskedEnv):
-    """And with illegal ones."""
+    """`Recording` with illegal options."""
 
 
 class SeveralChoices(ActorDiscretePPO):  # type: ignore[misc]  # ElegantRL is untyped
@@ -284,7 +284,7 @@ def train_with(params: PPOParams, kind: type[ToyEnv] = ToyEnv) -> dict[str, Tens
 
 
 @pytest.mark.parametrize("name", [*PPOParams.numeric(), "lr_schedule"])
-def test_every_hyperparameter_moves_the_update(name: str) -> None:
+def test_every_hyperparameter_changes_the_update(name: str) -> None:
     base = train_with(PPOParams())
     moved = train_with(PPOParams(**{name: CHANGES[name]}))
     assert not torch.equal(base["weights"], moved["weights"])
@@ -294,7 +294,7 @@ def test_every_hyperparameter_moves_the_update(name: str) -> None:
 @pytest.mark.parametrize(
     "name", sorted({*PPOParams.numeric(), "lr_schedule"} - {"initial_log_std"})
 )
-def test_every_hyperparameter_moves_a_discrete_update(name: str) -> None:
+def test_every_hyperparameter_changes_a_discrete_update(name: str) -> None:
     base = train_with(PPOParams(), ChoiceEnv)
     moved = train_with(PPOParams(**{name: CHANGES[name]}), ChoiceEnv)
     assert not torch.equal(base["weights"], moved["weights"])
@@ -337,7 +337,7 @@ def test_neither_rollout_nor_update_reads_a_value_on_the_host(
             ppo._diverged.any().item()
 
 
-def test_target_kl_leaves_out_the_rest_of_the_rollout() -> None:
+def test_target_kl_skips_the_rest_of_the_rollout() -> None:
     env = ToyEnv(2, 4)
     ppo = PPO(shape_for(env, epochs=6))
     for slot, target in enumerate((0.0, 1e-3)):
@@ -356,7 +356,7 @@ def test_target_kl_leaves_out_the_rest_of_the_rollout() -> None:
     assert ppo.optimizer.step.tolist() == stats.updates.tolist()
 
 
-def test_a_member_that_rests_keeps_every_bit() -> None:
+def test_an_inactive_member_keeps_every_bit() -> None:
     """An update without a member changes neither its weights nor its moments nor its step."""
     env = ToyEnv(2, 4)
     ppo = start(env, {0: 1, 1: 3})
@@ -373,7 +373,7 @@ def test_a_member_that_rests_keeps_every_bit() -> None:
     assert not torch.equal(other["weights"], ppo.get_member(1)["weights"])
 
 
-def test_schedules_end_low_and_never_at_nothing() -> None:
+def test_schedules_decay_but_stay_above_zero() -> None:
     linear, cosine, constant = (
         PPOParams(lr_schedule=name) for name in ("linear", "cosine", "constant")
     )
@@ -385,7 +385,7 @@ def test_schedules_end_low_and_never_at_nothing() -> None:
     assert constant.learning_rate_at(3, 4) == 1e-3
 
 
-def test_the_width_is_capped_and_the_entropy_known() -> None:
+def test_log_std_is_capped_and_entropy_is_that_of_the_gaussian() -> None:
     env = ToyEnv(1, 4)
     ppo = PPO(shape_for(env))
     ppo.add_member(

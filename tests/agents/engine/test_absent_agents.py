@@ -23,7 +23,9 @@ def trained(
 
 @pytest.mark.parametrize("kind", [AbsentEnv, AbsentChoicesEnv])
 @pytest.mark.parametrize("garbage", [1e6, torch.nan])
-def test_what_absent_agents_see_changes_nothing(kind: type[AbsentEnv], garbage: float) -> None:
+def test_observations_of_absent_agents_have_no_effect(
+    kind: type[AbsentEnv], garbage: float
+) -> None:
     clean, clean_stats = trained(kind)
     dirty, dirty_stats = trained(kind, garbage=garbage)
     for slot in range(3):
@@ -73,7 +75,7 @@ def test_advantages_run_over_an_agents_own_actions() -> None:
                     following, advantage = (
                         final[end],
                         0.0,
-                    )  # of an end that it didn't see, the value is 0
+                    )  # the value of an end that it did not observe is 0
                     assert end == step or following == 0.0
                 elif after is None:
                     trailing += 1
@@ -102,7 +104,7 @@ def test_advantages_run_over_an_agents_own_actions() -> None:
 
 
 @pytest.mark.parametrize("kind", [AbsentEnv, AbsentChoicesEnv])
-def test_a_gradient_step_is_that_of_the_present_alone(kind: type[AbsentEnv]) -> None:
+def test_gradient_step_uses_present_agents_only(kind: type[AbsentEnv]) -> None:
     """Invalid transitions in a minibatch change neither its gradients nor its statistics."""
     env = kind(2, 4)
     ppo = start(env, {0: 0, 1: 2})
@@ -142,7 +144,7 @@ def test_a_minibatch_without_agents_changes_nothing() -> None:
     assert [float(stats.updates), float(stats.entropy), float(stats.reward)] == [0.0, 0.0, 0.0]
 
 
-def test_a_reward_that_comes_while_an_agent_is_absent_is_learned_from() -> None:
+def test_rewards_received_while_absent_belong_to_the_last_action() -> None:
     env = LatePayEnv(4, 8)
     shape = shape_for(env, num_envs=8, horizon=24, minibatch=48, epochs=4)
     ppo = PPO(shape)
@@ -169,7 +171,7 @@ def test_rewards_before_the_first_action_of_an_episode_are_dropped() -> None:
     assert torch.equal(*found)
 
 
-def test_an_empty_minibatch_is_skipped_alone() -> None:
+def test_only_empty_minibatches_are_skipped() -> None:
     """Few rows have an agent, so some minibatches of 4 have none; all others are learned from."""
     env = AbsentEnv(2, 4)
     ppo = start(env, {0: 0, 1: 3}, horizon=10, minibatch=4)

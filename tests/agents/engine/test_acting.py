@@ -12,7 +12,7 @@ from tests.agents.toy_env import ChoiceEnv, ChoicesEnv, ToyEnv
 
 @pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv, ChoicesEnv])
 @pytest.mark.parametrize("width", [16, 128])
-def test_programs_act_together_as_each_of_them_does_alone(kind: type[ToyEnv], width: int) -> None:
+def test_joined_programs_act_like_each_one_alone(kind: type[ToyEnv], width: int) -> None:
     env = kind(3, 4, privileged=True)
     parts = [
         start(env, {slot: first + slot for slot in range(3)}, net_width=width).act_fn()

@@ -10,7 +10,7 @@ from tests.agents.toy_env import AbsentChoicesEnv, ImageEnv, ToyEnv
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_weights_are_the_same_anywhere_and_the_ones_that_were_kept(name: str) -> None:
+def test_weights_are_the_same_in_any_slot_and_equal_the_stored_digests(name: str) -> None:
     program = PROGRAMS[name]
     alone = digest(program.train(ALONE, 1))
     assert digest(program.train(CROWD, 1)) == alone, "depends on slot or company"
@@ -42,7 +42,7 @@ MANY_DRAWS = {"buffer": 40_000, "minibatch": 40_000, "net_width": 8, "updates": 
     ],
     ids=["ppo", "absent agents", "images", "sac", "sac, wide"],
 )
-def test_the_smallest_program_is_the_same_at_any_thread_count(
+def test_the_smallest_program_is_bit_identical_at_any_thread_count(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.agents.digests.SLOTS", FEWEST_SLOTS)

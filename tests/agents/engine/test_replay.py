@@ -44,9 +44,7 @@ def filled(
 
 @pytest.mark.parametrize("rollouts", [1, 3, 5])
 @pytest.mark.parametrize(("cliff", "interval"), [(10.0, 7), (10.0, 3), (0.4, 1)])
-def test_it_holds_the_latest_transitions_as_they_were(
-    rollouts: int, cliff: float, interval: int
-) -> None:
+def test_ring_holds_the_latest_transitions(rollouts: int, cliff: float, interval: int) -> None:
     env = ToyEnv(2, 3, cliff=cliff)
     env.bootstrap_interval = interval
     capacity, horizon = 20, 9
@@ -69,7 +67,7 @@ def test_it_holds_the_latest_transitions_as_they_were(
     )
 
 
-def test_draws_are_uniform_over_what_is_held_and_a_member_draws_alone() -> None:
+def test_samples_are_uniform_and_independent_of_other_members() -> None:
     replay, _ = filled(ToyEnv(2, 3), 20, 9, 1)
     streams = Streams(2)
     streams.seed(1, 7)
@@ -84,7 +82,7 @@ def test_draws_are_uniform_over_what_is_held_and_a_member_draws_alone() -> None:
     assert torch.equal(replay.draw(alone, 300, 9)[:, :9], rows[:, 9:] - 60)
 
 
-def test_a_member_moves_with_all_it_remembers() -> None:
+def test_a_members_ring_can_be_moved_to_another_slot() -> None:
     for rollouts in (1, 4):
         replay, _ = filled(ToyEnv(2, 3), 20, 9, rollouts)
         other, _ = filled(ToyEnv(2, 3), 20, 9, 2)

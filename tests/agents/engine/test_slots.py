@@ -43,7 +43,7 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_an_operation_gives_a_slot_the_same_bits_wherever_it_lies(name: str) -> None:
+def test_operation_gives_the_same_bits_in_every_slot(name: str) -> None:
     generator, operation = torch.Generator().manual_seed(0), OPERATIONS[name]
     for rows, columns in ((1, 3), (5, 7), (2, 7), (17, 33), (64, 5), (64, 7), (128, 10), (64, 16)):
         for _ in range(5):
@@ -84,7 +84,7 @@ def found(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_distribution_gives_a_slot_the_same_bits_wherever_it_lies(shape: Shape) -> None:
+def test_distribution_gives_the_same_bits_in_every_slot(shape: Shape) -> None:
     """Seven choices: torch adds five and more in an order that depends on the place."""
     generator, deviations = (
         torch.Generator().manual_seed(0),

@@ -42,7 +42,7 @@ def torch_network(state: dict[str, Tensor]) -> nn.Sequential:
 
 
 @pytest.mark.parametrize("image_shape", [(2, 9, 10), (1, 26, 30), (2, 50, 48)])
-def test_forward_and_backward_are_torchs(image_shape: tuple[int, int, int]) -> None:
+def test_forward_and_backward_equal_torch(image_shape: tuple[int, int, int]) -> None:
     size = image_shape[0] * image_shape[1] * image_shape[2]
     shape = Shape(
         state_dim=size,
@@ -95,7 +95,7 @@ def test_forward_and_backward_are_torchs(image_shape: tuple[int, int, int]) -> N
             torch.testing.assert_close(swapped, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_images_stay_bytes_until_the_network_and_a_program_learns_from_them() -> None:
+def test_images_stay_uint8_until_the_network_and_a_program_learns_from_them() -> None:
     env = ImageEnv(1, 16, choices=5, max_step=20)
     ppo = PPO(shape_for(env, num_envs=16, horizon=16, minibatch=64, epochs=8, net_width=32))
     assert ppo.rollout.obs.dtype == ppo.rollout.transitions.obs.dtype == torch.uint8
@@ -120,7 +120,7 @@ def score(env: ImageEnv, ppo: PPO) -> float:
     return total / 20
 
 
-def test_what_is_no_image_is_refused() -> None:
+def test_invalid_image_shapes_are_refused() -> None:
     assert [layer[2:4] for layer in layers((4, 84, 84))] == [(8, 4), (4, 2)]
     with pytest.raises(InputError, match="at least 5 x 5, and image_shape is \\(1, 4, 9\\)"):
         layers((1, 4, 9))

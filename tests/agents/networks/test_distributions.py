@@ -88,7 +88,7 @@ def torch_version(ours: Distribution, kept: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @SHAPES
-def test_numbers_and_gradients_are_torchs(shape: Shape) -> None:
+def test_log_probs_entropies_and_gradients_equal_torch(shape: Shape) -> None:
     torch.manual_seed(0)
     kind = distribution_of(shape)
     outputs = 2.0 * torch.randn(SLOTS, ROWS, shape.action_dim, dtype=torch.float64)
@@ -128,8 +128,8 @@ def test_numbers_and_gradients_are_torchs(shape: Shape) -> None:
 
 
 @pytest.mark.parametrize("shape", [CHOICES, MASKED], ids=["choices", "masked"])
-def test_drawn_one_after_the_other_as_often_as_their_log_probabilities_say(shape: Shape) -> None:
-    """Over all 24 actions, in rows of two kinds; an illegal one never."""
+def test_frequencies_of_sequential_choices_equal_their_probabilities(shape: Shape) -> None:
+    """Over all 24 actions, in two kinds of rows; illegal actions never occur."""
     rows = 20_000
     logits = torch.tensor([0.0, 1.0, 0.5, 2.0, 0.0, 0.5, 1.0, 0.0, -1.0]).expand(1, rows, 9)
     shape, streams = replace(shape, slots=1), Streams(1)
@@ -157,7 +157,7 @@ def test_drawn_one_after_the_other_as_often_as_their_log_probabilities_say(shape
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf, 3e38])
-def test_what_is_illegal_is_never_chosen_whatever_the_outputs(bad: float) -> None:
+def test_illegal_options_are_never_chosen_for_any_outputs(bad: float) -> None:
     outputs = torch.full((1, 4, 9), bad)
     outputs[0, :2, ::2] = -bad
     for noise in (0.0, 0.5, 1.0 - 2.0**-24):
@@ -169,12 +169,12 @@ def test_what_is_illegal_is_never_chosen_whatever_the_outputs(bad: float) -> Non
                 assert legal(action[:, :choice]).gather(1, action[:, choice : choice + 1]).all()
 
 
-def test_acting_where_choices_may_be_illegal_needs_the_rules() -> None:
+def test_masked_actors_need_legal() -> None:
     with pytest.raises(ValueError, match="needs `legal`"):
         make(MASKED, torch.zeros(SLOTS, ROWS, 9)).mode()
 
 
-def test_where_nothing_is_legal_nothing_becomes_nan() -> None:
+def test_rows_without_a_legal_option_give_no_nan() -> None:
     masks = torch.zeros(SLOTS, ROWS, 9, dtype=torch.bool)
     distribution, kept = (
         make(MASKED, torch.randn(SLOTS, ROWS, 9), masks),
@@ -190,7 +190,7 @@ def test_where_nothing_is_legal_nothing_becomes_nan() -> None:
     assert (kept < torch.tensor(MASKED.choices)).all()
 
 
-def test_choices_come_as_often_as_they_should() -> None:
+def test_frequencies_of_choices_equal_their_probabilities() -> None:
     logits = torch.tensor([0.0, -200.0, 1.0, 2.0, -200.0]).expand(1, 20_000, 5)
     streams = Streams(1)
     streams.seed(0, 1)
@@ -202,8 +202,8 @@ def test_choices_come_as_often_as_they_should() -> None:
     torch.testing.assert_close(counts / 20_000, logits[0, 0].softmax(0), atol=0.015, rtol=0.0)
 
 
-def test_no_noise_leads_past_the_ends_or_to_a_choice_without_weight() -> None:
-    largest = 1.0 - 2.0**-24  # of what a stream gives
+def test_extreme_noise_chooses_a_valid_option_with_weight() -> None:
+    largest = 1.0 - 2.0**-24  # that a stream returns
     logits = torch.cat((torch.randn(500, 7), torch.full((500, 1), -300.0)), 1).unsqueeze(0)
     kept, shape = torch.empty(1, 500, 1), Shape(state_dim=1, action_dim=8, discrete=True)
     make(shape, logits).sample(torch.full((1, 500, 1), largest), kept)
@@ -214,7 +214,7 @@ def test_no_noise_leads_past_the_ends_or_to_a_choice_without_weight() -> None:
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 @SHAPES
-def test_actions_stay_legal_whatever_the_outputs(shape: Shape, bad: float) -> None:
+def test_actions_stay_legal_for_any_outputs(shape: Shape, bad: float) -> None:
     outputs = torch.full((1, 2, shape.action_dim), bad)
     outputs[0, 1, :2] = 0.0
     distribution, kind = make(shape, outputs), distribution_of(shape)

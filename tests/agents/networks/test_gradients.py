@@ -26,7 +26,7 @@ MEMBERS, ROWS, STEPS = (0, 3), 24, 6
 
 
 class AbsentMaskedEnv(AbsentEnv, MaskedEnv):
-    """Whatever an absent agent does is legal."""
+    """Every action of an absent agent is legal."""
 
     def legal(self, chosen: Tensor) -> Tensor:
         here = self.present() if self._acting is None else self._acting
@@ -43,7 +43,7 @@ class AbsentImageEnv(AbsentEnv, ImageEnv):
 
 @pytest.fixture(autouse=True)
 def float64() -> Iterator[None]:
-    """In which both agree to the last digits."""
+    """Run in float64, where both agree to the last digits."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
@@ -109,7 +109,7 @@ def log_prob_and_entropy(
 def losses(
     ppo: PPO, slot: int, actor: dict[str, Tensor], critic: dict[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """What a member's actor and critic minimise on the program's present minibatch."""
+    """Return the loss of a member's actor and critic on the program's current minibatch."""
     shape, batch, params = ppo.shape, ppo._batch, member_params(MEMBERS[slot])
     learned = torch.ones(ROWS, dtype=torch.bool) if batch.valid is None else batch.valid[slot]
     sides: list[dict[str, Any]] = [{"learned": learned}, {"learned": learned}]
@@ -136,7 +136,7 @@ def losses(
 @pytest.mark.parametrize(
     "kind", [ToyEnv, MaskedEnv, AbsentChoicesEnv, AbsentMaskedEnv, ImageEnv, AbsentImageEnv]
 )
-def test_a_step_is_autograds(kind: type[ToyEnv], recurrent: str) -> None:
+def test_gradient_step_equals_autograd(kind: type[ToyEnv], recurrent: str) -> None:
     env = kind(len(MEMBERS), 4, cliff=1.2)
     size = {"recurrent": recurrent, "bptt": STEPS, "net_width": 9, "minibatch": ROWS}
     ppo = start(env, dict(enumerate(MEMBERS)), **size, autoregressive=bool(env.action_dims))

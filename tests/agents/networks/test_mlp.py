@@ -64,7 +64,7 @@ def test_forward_and_backward_are_elegantrl_and_autograd(depth: int, privileged:
     d_mean, d_value = torch.randn(shape.slots, rows, 3), torch.randn(shape.slots, rows, 1)
     Backward(shape, rows, CPU)(population.weights, normalised, acts, d_mean, d_value, grads)
 
-    gradients = Population(shape, CPU)  # borrowed for its naming: gradients laid out as weights are
+    gradients = Population(shape, CPU)  # only for its names: gradients have the layout of weights
     for kind in ("shared", "actor", "critic"):
         for target, source in zip(
             getattr(gradients.weights, kind)(), getattr(grads, kind)(), strict=True
@@ -88,7 +88,7 @@ def test_forward_and_backward_are_elegantrl_and_autograd(depth: int, privileged:
                     )
 
 
-def test_one_kind_of_network_can_run_alone() -> None:
+def test_actors_and_critics_can_run_separately() -> None:
     shape, population = random_population(2, 1)
     obs = torch.randn(shape.slots, 4, shape.obs_dim)
     both, alone = Activations(shape, 4, CPU), Activations(shape, 4, CPU)
@@ -97,14 +97,14 @@ def test_one_kind_of_network_can_run_alone() -> None:
     forward(population.weights, obs, alone, actor=False)
     assert torch.equal(both.output, alone.output)
     assert torch.equal(both.value, alone.value)
-    # And an actor can't see what is only for critics.
+    # An actor does not read privileged columns.
     obs[..., shape.state_dim :] = 99.0
     forward(population.weights, obs, alone)
     assert torch.equal(both.output, alone.output)
     assert not torch.equal(both.value, alone.value)
 
 
-def test_new_members_are_what_elegantrl_constructs() -> None:
+def test_new_members_equal_elegantrls_modules() -> None:
     shape, population = random_population(2, 0)
     population.new_member(1, 42, -1.5, torch.zeros(5), torch.ones(5))
     before = torch.random.get_rng_state()
@@ -122,7 +122,7 @@ def test_new_members_are_what_elegantrl_constructs() -> None:
     assert torch.equal(before, torch.random.get_rng_state())  # the global generator is unchanged
 
 
-def test_discrete_members_are_what_elegantrl_constructs_and_have_no_width() -> None:
+def test_new_discrete_members_equal_elegantrls_modules_without_deviation() -> None:
     shape = Shape(
         state_dim=5,
         action_dim=3,
@@ -151,7 +151,7 @@ def test_discrete_members_are_what_elegantrl_constructs_and_have_no_width() -> N
     assert torch.equal(theirs(obs[1]), acts.output[1].argmax(-1))
 
 
-def test_an_export_tells_the_sizes_of_its_choices() -> None:
+def test_export_contains_the_sizes_of_choices() -> None:
     shape = Shape(state_dim=5, action_dim=5, discrete=True, action_dims=(3, 2), slots=1)
     population = Population(shape, CPU)
     population.new_member(0, 1, 0.0, torch.zeros(5), torch.ones(5))
@@ -164,7 +164,7 @@ def test_an_export_tells_the_sizes_of_its_choices() -> None:
         other.import_member(0, {**actor, "action_dims": torch.tensor([2, 3])}, critic)
 
 
-def test_export_and_import_keep_every_bit_and_no_neighbour() -> None:
+def test_export_and_import_keep_every_bit_and_other_slots() -> None:
     shape, population = random_population(3, 2)
     other = Population(shape, CPU)
     actor, critic = population.export_member(2)
@@ -177,7 +177,7 @@ def test_export_and_import_keep_every_bit_and_no_neighbour() -> None:
     assert not other.flat.any()
 
 
-def test_what_is_no_member_is_refused_and_leaves_the_slot_alone() -> None:
+def test_invalid_members_are_refused_and_leave_the_slot_unchanged() -> None:
     _, population = random_population(2, 0)
     before = population.flat.clone()
     actor, critic = population.export_member(0)
@@ -195,7 +195,7 @@ def test_what_is_no_member_is_refused_and_leaves_the_slot_alone() -> None:
         assert torch.equal(before, population.flat)
 
 
-def test_shape_refuses_what_can_not_run() -> None:
+def test_invalid_shapes_are_refused() -> None:
     assert Shape(state_dim=2, action_dim=1, num_envs=4, horizon=4, minibatch=16).samples == 16
     with pytest.raises(InputError, match=r"minibatch 17 is larger than the 16 transitions"):
         Shape(state_dim=2, action_dim=1, num_envs=4, horizon=4, minibatch=17)
@@ -221,7 +221,7 @@ def test_shape_refuses_what_can_not_run() -> None:
         PPO(Shape(state_dim=2, action_dim=1, algorithm="sac"))
 
 
-def test_views_are_of_the_flat_weights_and_padding_is_theirs_alone() -> None:
+def test_leaves_are_views_of_the_flat_weights_without_overlap() -> None:
     shape, population = random_population(2, 1)
     flat = torch.zeros_like(population.flat)
     views = leaf_views(flat, shape)

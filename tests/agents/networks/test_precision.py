@@ -19,7 +19,7 @@ def _full_again() -> Iterator[None]:
     set_precision("fp32", CPU)
 
 
-def test_each_precision_is_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_precision_sets_torchs_matmul_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
@@ -33,7 +33,7 @@ def test_each_precision_is_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.get_float32_matmul_precision() == setting
 
 
-def test_convolutions_and_recurrent_layers_follow_the_choice_and_are_deterministic(
+def test_convolutions_and_recurrent_layers_use_the_precision_and_are_deterministic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """torch's default for cuDNN is TF32, with algorithms that may not be deterministic."""
@@ -67,7 +67,7 @@ def test_convolutions_and_recurrent_layers_follow_the_choice_and_are_determinist
         ("bf16", CARD, (9, 0), None, "--precision bf16: cuda:0 is not a processor with AMX"),
     ],
 )
-def test_what_a_device_has_not_is_refused(
+def test_unsupported_precisions_are_refused(
     name: str,
     device: torch.device,
     capability: tuple[int, int],

@@ -35,7 +35,7 @@ def torch_cell(kind: str, width: int, leaves: list[Tensor]) -> nn.Module:
 
 @KINDS
 @pytest.mark.parametrize("absences", [False, True])
-def test_outputs_and_gradients_through_time_are_torchs(kind: str, absences: bool) -> None:
+def test_outputs_and_gradients_through_time_equal_torch(kind: str, absences: bool) -> None:
     slots, width, steps, sequences = 2, 6, 5, 4
     torch.manual_seed(0)
     gates = GATES[kind] * width
@@ -99,7 +99,7 @@ def score(env: RecallEnv, act: Actors) -> Tensor:
 @pytest.mark.parametrize(
     ("recurrent", "least", "most"), [("gru", 0.95, 1.0), ("lstm", 0.95, 1.0), ("", 0.3, 0.7)]
 )
-def test_what_was_shown_is_remembered_by_those_that_can(
+def test_only_recurrent_networks_solve_a_memory_task(
     recurrent: str, least: float, most: float
 ) -> None:
     env = RecallEnv(1, 32)
@@ -122,7 +122,7 @@ def test_what_was_shown_is_remembered_by_those_that_can(
 
 @KINDS
 @pytest.mark.parametrize("env_kind", [ToyEnv, AbsentEnv])
-def test_a_rollout_is_what_the_networks_say_of_it_again(kind: str, env_kind: type[ToyEnv]) -> None:
+def test_rollout_equals_a_second_forward_pass(kind: str, env_kind: type[ToyEnv]) -> None:
     """A rollout's values and log-probabilities equal those of whole sequences and stored states."""
     env = env_kind(2, 4, cliff=0.9)
     ppo = start(env, {0: 0, 1: 1}, recurrent=kind, bptt=4, minibatch=48)
@@ -140,9 +140,7 @@ def test_a_rollout_is_what_the_networks_say_of_it_again(kind: str, env_kind: typ
     learned = (
         ppo._batch.valid if env.has_absent_agents else torch.ones_like(log_ratio, dtype=torch.bool)
     )
-    assert (
-        learned is not None
-    )  # an agent's last action before its leave teaches nothing, and isn't lived through again
+    assert learned is not None  # an agent's last action before it leaves is not learned from
     torch.testing.assert_close(
         log_ratio[learned], torch.zeros_like(log_ratio[learned]), rtol=0.0, atol=2e-5
     )
@@ -159,7 +157,7 @@ def test_a_rollout_is_what_the_networks_say_of_it_again(kind: str, env_kind: typ
     assert not error.isnan().any()
 
 
-def test_a_truncated_episodes_last_value_is_of_its_own_memory() -> None:
+def test_value_of_a_truncated_episode_uses_its_recurrent_state() -> None:
     env = ToyEnv(1, 3, max_step=5)
     ppo = start(env, {0: 0}, recurrent="lstm", bptt=4, horizon=8, minibatch=24)
     obs = [env._observe().clone()]
@@ -194,11 +192,11 @@ def test_a_truncated_episodes_last_value_is_of_its_own_memory() -> None:
     )
     torch.testing.assert_close(
         ppo.rollout._values[0, 5], value(obs[5:6]), atol=1e-5, rtol=1e-4
-    )  # and forgotten
+    )  # and the state is zeroed
     torch.testing.assert_close(ppo.rollout._values[0, 8], value(obs[5:]), atol=1e-5, rtol=1e-4)
 
 
-def test_actors_remember_each_rows_episode() -> None:
+def test_actors_keep_a_recurrent_state_per_row() -> None:
     env = ToyEnv(2, 4)
     ppo = start(env, {0: 0, 1: 1}, recurrent="gru", bptt=4)
     act, fresh = ppo.act_fn(), ppo.act_fn()
@@ -214,7 +212,7 @@ def test_actors_remember_each_rows_episode() -> None:
     assert torch.equal(ppo.act_fn()(one), first)  # recurrent states are independent
 
 
-def test_rows_that_change_members_are_looked_at_anew_and_take_no_memory_along() -> None:
+def test_rows_that_change_members_are_observed_again_without_recurrent_state() -> None:
     env = Rematching(2, 4)
     ppo = start(env, {0: 0, 1: 1}, recurrent="gru", bptt=4)
     ppo.train(env, 1)
@@ -226,7 +224,7 @@ def test_rows_that_change_members_are_looked_at_anew_and_take_no_memory_along() 
     torch.testing.assert_close(seen, before.roll(1, 1))
 
 
-def test_sequences_must_fit() -> None:
+def test_bptt_must_divide_horizon_and_minibatch() -> None:
     with pytest.raises(InputError, match="bptt 5 must divide horizon 12"):
         shape_for(ToyEnv(1, 4), recurrent="gru", bptt=5)
     with pytest.raises(InputError, match="recurrent must be one of gru, lstm or '', not 'rnn'"):

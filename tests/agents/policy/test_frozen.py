@@ -94,7 +94,7 @@ def test_the_fast_batch_agrees_with_the_canonical_policy() -> None:
             )
 
 
-def test_discrete_members_choose_what_they_hold_most_likely_together(tmp_path: Path) -> None:
+def test_discrete_members_choose_the_highest_mean_probability(tmp_path: Path) -> None:
     shape = Shape(
         state_dim=5,
         action_dim=4,
@@ -146,7 +146,7 @@ def test_a_tiny_negative_action_is_zero() -> None:
     assert not np.signbit(action).any()
 
 
-def test_observations_that_are_none_are_refused() -> None:
+def test_invalid_observations_are_refused() -> None:
     policy = FrozenPolicy(make_members())
     with pytest.raises(RunError, match=r"shape \(5,\), and was given \(4,\)"):
         policy.act(np.zeros(4, dtype=np.float32))
@@ -154,7 +154,7 @@ def test_observations_that_are_none_are_refused() -> None:
         policy.act(np.array([0, 0, 0, np.nan, np.inf], dtype=np.float32))
 
 
-def test_saved_members_come_back_to_the_bit_and_equal_members_give_equal_files(
+def test_saved_members_load_bit_identically_and_equal_members_give_equal_files(
     tmp_path: Path,
 ) -> None:
     members = make_members(12)
@@ -229,7 +229,7 @@ def test_malformed_files_are_refused_with_a_sentence(
 
 
 @given(st.data())
-def test_damaged_files_are_refused_or_whole(
+def test_damaged_files_are_refused_or_pass_every_check(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     """A damaged file raises InputError or passes every check; there is no other error."""
@@ -250,7 +250,7 @@ def test_damaged_files_are_refused_or_whole(
     assert sentence is None or "damaged.safetensors" in sentence
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_missing_and_empty_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nothing.safetensors can't be read: No such file"):
         load_members(tmp_path / "nothing.safetensors")
     with pytest.raises(InputError, match="has no members"):

@@ -31,7 +31,7 @@ STATE, ACTIONS = 5, 4
 
 
 def module_of(kind: Any, seed: int = 0, dims: tuple[int, ...] = (8, 6)) -> Any:
-    """One whose outputs are far apart, with a normaliser."""
+    """Return a module whose outputs are far apart, with a normaliser."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         module = kind(list(dims), STATE, ACTIONS)
@@ -65,9 +65,7 @@ def several(
 
 @pytest.mark.parametrize("kind", [*NUMBERS, *VALUES, ActorDiscretePPO])
 @pytest.mark.parametrize("dims", [(8,), (8, 6, 7)])
-def test_one_member_acts_as_the_module_does(
-    tmp_path: Path, kind: Any, dims: tuple[int, ...]
-) -> None:
+def test_one_member_acts_like_its_module(tmp_path: Path, kind: Any, dims: tuple[int, ...]) -> None:
     module = module_of(kind, 3, dims)
     save_members(tmp_path / "policy.safetensors", [member_of(kind, 3, dims=dims)])
     policy = FrozenPolicy(load_members(tmp_path / "policy.safetensors"))
@@ -91,7 +89,7 @@ def test_one_member_acts_as_the_module_does(
 
 
 @pytest.mark.parametrize("kind", VALUES)
-def test_networks_of_values_vote_by_how_far_an_action_stands_out(kind: Any) -> None:
+def test_value_networks_vote_with_standardised_values(kind: Any) -> None:
     """Members whose rewards were counted in other units have the same vote."""
     modules = [module_of(kind, seed).double() for seed in range(3)]
     members = [member_of(kind, seed) for seed in range(3)]
@@ -107,7 +105,7 @@ def test_networks_of_values_vote_by_how_far_an_action_stands_out(kind: Any) -> N
             assert policy.act(row.numpy()).tolist() == [float(total.argmax())]
 
 
-def test_numbers_are_the_mean_of_members_of_any_kind() -> None:
+def test_continuous_actions_are_the_mean_of_members_of_any_kind() -> None:
     members = [member_of(ActorPPO), member_of(ActorSAC)]
     obs = torch.randn(10, STATE)
     each = [FrozenPolicy([member]).act_batch(obs) for member in members]
@@ -137,7 +135,7 @@ def plain_shares(
 
 
 @pytest.mark.parametrize("dims", [(2, 2), (1, 3), (3, 1)])
-def test_several_choices_one_after_the_other_among_the_legal(dims: tuple[int, ...]) -> None:
+def test_sequential_choices_among_legal_options(dims: tuple[int, ...]) -> None:
     members = [several(seed, dims, chained=seed != 1) for seed in range(3)]
     policy = FrozenPolicy(members)
     assert policy.sizes == dims
@@ -168,7 +166,7 @@ def test_several_choices_one_after_the_other_among_the_legal(dims: tuple[int, ..
         assert one.tolist() == [float(option) for option in chosen]
 
 
-def test_images_go_through_convolutions_first() -> None:
+def test_images_pass_through_convolutions() -> None:
     env = ImageEnv(1, 3)
     shape = Shape.for_env(env, net_width=16, horizon=4, minibatch=4)
     ppo = PPO(shape)
@@ -198,7 +196,7 @@ def test_images_go_through_convolutions_first() -> None:
 
 @pytest.mark.parametrize("cell", [torch.nn.GRUCell, torch.nn.LSTMCell])
 @pytest.mark.parametrize("kind", [ActorPPO, ActorDiscretePPO])
-def test_members_with_a_memory_take_a_call_as_the_next_step(kind: Any, cell: Any) -> None:
+def test_recurrent_members_take_each_call_as_the_next_step(kind: Any, cell: Any) -> None:
     member, module = member_of(kind, 2), module_of(kind, 2).double()
     own = cell(6, 6)
     member |= {f"rnn.{name}": part.detach().clone() for name, part in own.state_dict().items()}
@@ -247,7 +245,7 @@ def test_members_with_a_memory_take_a_call_as_the_next_step(kind: Any, cell: Any
 
 
 @pytest.mark.parametrize("recurrent", ["gru", "lstm"])
-def test_what_a_program_with_a_memory_exports_acts_alike(recurrent: str) -> None:
+def test_exported_recurrent_members_act_like_the_program(recurrent: str) -> None:
     env = ChoiceEnv(1, 3)
     ppo = PPO(Shape.for_env(env, net_width=16, horizon=4, minibatch=4, recurrent=recurrent, bptt=4))
     ppo.add_member(0, PPOParams(), 1, 1, env.state_avg, env.state_std)
@@ -291,16 +289,12 @@ def without(member: dict[str, Tensor], name: str) -> dict[str, Tensor]:
         (several() | {"chain.2.weight": torch.zeros(3, 2)}, r"\['chain.2.weight'\] too many"),
     ],
 )
-def test_what_is_no_member_is_refused_with_a_sentence(
-    member: dict[str, Tensor], words: str
-) -> None:
+def test_invalid_members_are_refused_with_a_sentence(member: dict[str, Tensor], words: str) -> None:
     with pytest.raises(InputError, match=words):
         FrozenPolicy([member])
 
 
-def test_members_that_choose_otherwise_and_states_of_another_size_are_refused(
-    tmp_path: Path,
-) -> None:
+def test_members_of_different_actions_or_sizes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"member 1 makes choices of \(2, 2\), but member 0 of \(1, 3\)"
     ):

@@ -27,7 +27,7 @@ PARAMS = BUCKET.params("positional_default", min_nights=2, max_nights=6)  # no t
 
 
 def stationed(obs: Tensor) -> Tensor:
-    """Works at the house next to its own, and says so."""
+    """Work at the house next to its own, and signal it."""
     agent = obs[:, -4:].argmax(1)
     return torch.stack([agent + 1, torch.ones_like(agent), torch.ones_like(agent)], 1)
 
@@ -46,7 +46,7 @@ def rest(obs: Tensor) -> Tensor:
     return torch.zeros(len(obs), 3, dtype=torch.int64)
 
 
-def test_payoffs_are_those_of_games_played_one_after_the_other() -> None:
+def test_payoffs_equal_games_played_sequentially() -> None:
     games, seed = 8, 3
     matches = play_matches(ALONE, PARAMS, two_players(), games, seed)
     acts = [rest, stationed, two_players()[1].act]
@@ -134,7 +134,7 @@ def test_no_player_gains_by_leaving_an_equilibrium() -> None:
         assert (payoffs @ found.weights).max() == pytest.approx(found.payoff, abs=1e-2)
 
 
-def test_zero_sum_games_of_many_players_take_a_moment() -> None:
+def test_zero_sum_games_of_many_players_are_solved_quickly() -> None:
     half = np.random.default_rng(0).normal(size=(40, 40))
     payoffs = (
         500.0 + half - half.T
@@ -148,7 +148,7 @@ def test_zero_sum_games_of_many_players_take_a_moment() -> None:
     assert (payoffs @ found.weights).max() == pytest.approx(500.0, abs=1e-6)
 
 
-def test_the_search_for_an_equilibrium_ends_in_time_and_says_what_it_is_worth(
+def test_equilibrium_search_stops_at_the_time_limit_and_reports_a_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rng = np.random.default_rng(0)
