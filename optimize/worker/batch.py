@@ -197,7 +197,7 @@ class Trainer:
 
     def _smaller(self, error: BaseException) -> None:
         """Release the programs and halve the slots; results change by rounding only."""
-        self._env = self._learner = None
+        self._env = self._learner = None  # their memory is needed for smaller programs
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -218,7 +218,7 @@ class Trainer:
         settings = training.plan.settings
         shape = tuple(sorted(settings.shape.items()))
         if self._learner is None or shape != self._shape or self._learner.shape.slots != self.slots:
-            self._env = self._learner = None
+            self._env = self._learner = None  # freed first: two programs may not fit into memory
             env = self.experiment.training_env(self.slots, self.spec.num_envs)
             self._learner = self.experiment.algorithm.learner(
                 self.experiment.shape(settings, env, self.slots), self.experiment.device
@@ -239,6 +239,7 @@ class Trainer:
                 if env.restarted(slot):
                     fresh.append(slot)
                 continue
+            # By trial and member, so that slot, batch and worker do not change a member's numbers.
             seed = derive_seed(plan.seed, "fold", seat.member)
             env.reset_member(slot, derive_seed(seed, "env"))
             avg, std = self.experiment.normaliser(seat.member, plan.settings)
@@ -248,6 +249,7 @@ class Trainer:
                 actors = seat.training.initial
                 learner.import_actor(slot, actors[seat.member % len(actors)])
             fresh.append(slot)
+        # Dummies fill the program: tensor shapes, and so rounding, must not depend on the group.
         for slot in range(len(group), self.slots):
             learner.remove_member(slot)
         if fresh:
@@ -269,6 +271,7 @@ class Trainer:
             rows = torch.stack(
                 [getattr(stats, name) for name in self.experiment.algorithm.curves], 1
             ).tolist()  # the one read of the device per rollout
+            # Dummies have rows, too, after those of the group.
             for seat, first, row in zip(group, begun, rows, strict=False):
                 seat.training.curves[first + done].append(row)
             stopped = self.stop()
@@ -277,6 +280,7 @@ class Trainer:
             return stopped
 
         def take() -> None:
+            # New objects: a background thread may still write the previous states to a file.
             for slot, seat in enumerate(group):
                 state = MemberState(
                     learner.get_member(slot), env.get_member(slot), begun[slot] + done
@@ -329,7 +333,7 @@ class Trainer:
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
-            if len(trainings) == 1:
+            if len(trainings) == 1:  # the evaluation cannot be split further, but programs can
                 self._smaller(error)
                 return self.evaluate(trainings)
             half = self._together = len(trainings) // 2

@@ -120,7 +120,7 @@ class Chunks:
         self._machine = (
             self._whole if workers == 1 else f"{self._whole}; shared by {workers} workers"
         )
-        self._chosen = {}
+        self._chosen = {}  # less memory is left to each: measure again, or read that machine's entry
 
     def ran_out(self, shape: Mapping[str, int], size: int) -> None:
         """Cache that memory ran out, and that `size` members are used from now on."""
@@ -149,6 +149,7 @@ class Chunks:
                 if chosen and speeds[size] < GAIN * speeds[chosen]:
                     break
                 chosen = size
+            # Half of it, rounded down to whole units, since members of a unit cannot be separated.
             half = size // (2 * self._unit) * self._unit
             size = max(self._fewest, half) if size > self._fewest else 0
         if not chosen:

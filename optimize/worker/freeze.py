@@ -99,6 +99,7 @@ def _join(
 ) -> Experiment:
     """Return the experiment of an existing study, which must agree with the request."""
     name, spec = handle.name, handle.spec
+    # Two comparisons, so that the message tells a flag that differs from another version of sweepd.
     refuse_other(name, spec, _requested_spec(handle.storage, spec, request))
     present = dataclasses.replace(spec, code_version=code_version(), torch_version=torch_version())
     refuse_other(name, spec, present)

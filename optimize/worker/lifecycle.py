@@ -78,7 +78,7 @@ def _work(
             handle.study_id,
             alongside=options.alongside,
             say=telemetry.say,
-            name=life.worker,
+            name=life.worker,  # a restarted process keeps its name
         )
         try:
             worker = Worker(handle, experiment, options, telemetry, name, stop, on_new_best)

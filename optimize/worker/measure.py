@@ -74,9 +74,9 @@ def measure_program(
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     env, learner = full_program(experiment, shape, slots, num_envs)
-    learner.train(env, 1)
+    learner.train(env, 1)  # warm-up: kernels are selected and memory is allocated
     progress()
-    synchronise(device)
+    synchronise(device)  # CUDA runs asynchronously: time finished work only
     began, rollouts = time.perf_counter(), 0
     while rollouts < 1 or (time.perf_counter() - began < 0.3 and rollouts < 20):
         learner.train(env, 1)
@@ -139,6 +139,7 @@ def measure_threads(
     for threads in candidates:
         torch.set_num_threads(threads)
         speeds[threads] = bench.measure(num_envs).steps_per_second
+        # Far slower already: more threads than free cores would take long to measure.
         if threads > 1 and speeds[threads] < 0.5 * max(speeds.values()):
             break
     chosen = next(

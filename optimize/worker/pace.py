@@ -32,6 +32,7 @@ class CheckpointPace:
     @property
     def interval(self) -> float:
         """Return the seconds from the last checkpoint to the next."""
+        # A process that has trained for t seconds may lose t seconds: half of its work at most.
         age = self._last - (self._last if self._began is None else self._began)
         return max(min(EVERY, max(FIRST, age)), self._cost / SHARE)
 
@@ -43,6 +44,7 @@ class CheckpointPace:
         """Note that training or a checkpoint begins: later work is not saved yet."""
         self._last = self._clock()
         self._began = self._last if self._began is None else self._began
+        # Files are written in the background, so the newest checkpoint may have no cost yet.
         self._cost, self._spent = self._spent or self._cost, 0.0
 
     def spent(self, seconds: float) -> None:

@@ -161,7 +161,7 @@ def _timed(
     def timed(*args: Any, **kwargs: Any) -> Any:
         with phases(phase):
             result = call(*args, **kwargs)
-            sync()
+            sync()  # otherwise the next phase would wait for this one's kernels
         return result
 
     return timed

@@ -52,6 +52,7 @@ class TrialReporter:
         attributes = self._attributes(training, evaluation, rate)
 
         def write() -> None:
+            # The report last: it marks the rung as evaluated, and is not repeated after a resume.
             self.handle.storage.set_trial_user_attrs(training.plan.trial_id, attributes)
             self.handle.report(training.plan, training.rung, evaluation.value)
 
@@ -64,7 +65,7 @@ class TrialReporter:
         def write() -> None:
             with self.phases("files"):
                 self.records.complete(trainer, training, evaluation)
-            self._alive()
+            self._alive()  # large trials take long to write
             self.handle.complete(training.plan.trial_id, evaluation.final)
 
         self._finish(training, write)
@@ -85,7 +86,7 @@ class TrialReporter:
         """End the trials that have a fault; return the others."""
         failed = [training for training in trainings if training.fault]
         if failed:
-            self.records.wait()
+            self.records.wait()  # a checkpoint must not be recorded after the trial's end
         for training in failed:
             plan, fault = training.plan, training.fault
             self._finish(training, functools.partial(self.handle.fail, plan.trial_id, fault))

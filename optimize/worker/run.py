@@ -286,6 +286,7 @@ def _spec(
         table: {name: Dimension(name, value=value) for name, value in tables[table].items()}
         for table in SUBJECT.tables
     }
+    # A space of constants, so that a run and a study share the code that fits and drafts.
     space = SearchSpace("run", 1, constants, SUBJECT)
     request = Request(
         data_dir=Path(tables["data"]["dir"] or "."),

@@ -46,9 +46,8 @@ class StopRequest:
 
     def _handle(self, signum: int, _frame: FrameType | None) -> None:
         if self.requested:
-            sys.stderr.write(
-                "\x1b[?25h" if sys.stderr.isatty() else ""
-            )  # the live panel hides the cursor
+            if sys.stderr.isatty():
+                sys.stderr.write("\x1b[?25h")  # show the cursor, which the live panel hides
             os._exit(128 + signum)
         self.requested = True
         self._say(
@@ -86,9 +85,10 @@ class MemoryLimit:
         self._needed = 0
 
     def at_rung(self) -> bool:
-        """Asked after every rung: whether the process is to start again now."""
+        """Return whether to restart the process now; called after every rung."""
         if not self.limit or self.passed:
             return self.passed
+        # Garbage in reference cycles is no growth. Collecting it takes time, so only if needed.
         if (resident := self._resident()) > self.limit:
             gc.collect()
             resident = self._resident()
@@ -147,10 +147,10 @@ def restart(life: Life) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     stand_down()
     with suppress(ChildProcessError):  # there are no more children
-        while os.waitpid(-1, os.WNOHANG)[
-            0
-        ]:  # the fresh process would not know that it has to wait for them
+        # The new process does not know these children, and would never reap them.
+        while os.waitpid(-1, os.WNOHANG)[0]:
             pass
+    # execv keeps the process id and the environment, but no memory: what must survive goes there.
     os.environ[RECYCLED] = f"{life.recycled} {life.worker}"
     words, secret = without_passwords(sys.orig_argv[1:])
     os.environ.update(secret)

@@ -117,6 +117,7 @@ class Worker:
         self.reporter = TrialReporter(
             handle, experiment, self.records, telemetry, self.phases, alive
         )
+        # A retried access may take minutes, in which a signal or a deleted study must be noticed.
         patience = handle.storage.patience
         patience.limit, patience.say = options.patience_seconds, say
         patience.stopping = self._stop_retrying
@@ -129,6 +130,7 @@ class Worker:
         """Train batches until the study is complete, a signal arrives, or memory is exceeded."""
         gc.freeze()  # objects that exist now stay, so `_share_device` need not scan them each time
         metrics = serving_metrics(self.options.metrics_port, self.telemetry, self.heartbeat)
+        # Left in reverse order: pending files are written while heartbeats still hold the trials.
         with (
             metrics,
             self.share,
@@ -173,6 +175,7 @@ class Worker:
         return plans
 
     def _recover(self) -> None:
+        """Requeue, or fail, the trials of workers that died."""
         storage = self.handle.storage
         for trial in storage.patience(
             recover_stale,
@@ -203,12 +206,13 @@ class Worker:
         self._show_training(plans, "preparing", rung=0)
         try:
             trainer, trainings = self._begin(plans)
-        except BaseException:  # for example, the GPU is lost: another worker can train the trials
+        except BaseException:
+            # For example, the GPU is lost: another worker can train the trials.
             for plan in plans:
                 with suppress(Exception):
                     self.handle.put_back(plan.trial_id)
             raise
-        self._last_check = time.monotonic()
+        self._last_check = time.monotonic()  # measuring chunks is no suspension of the process
         try:
             while trainings:
                 trainings = self._train_rung(trainer, trainings)
@@ -278,6 +282,7 @@ class Worker:
         return []
 
     def _begin_rung(self, trainings: list[Training]) -> None:
+        """Publish the rung that is trained now, the lowest of a batch with resumed trials."""
         self.records.pace.begun()
         rung = min(t.rung for t in trainings) + 1
         rollouts = sum(
@@ -309,12 +314,13 @@ class Worker:
             self.records.curves(training, evaluation)
             if self.reporter.report(training, evaluation, trainer.steps_per_second):
                 reported.append((training, evaluation))
-        self.reporter.fail_diverged(trainings)
+        self.reporter.fail_diverged(trainings)  # in the evaluation
+        # All have reported before any is judged, as the pruner compares them with each other.
         with self.phases("reports"):
             verdicts = self.handle.judge([training.plan for training, _ in reported])
         continuing = []
         for (training, evaluation), pruned in zip(reported, verdicts, strict=True):
-            if training.rung >= self.spec.rungs:
+            if training.rung >= self.spec.rungs:  # the last rung is never pruned: it is complete
                 self.reporter.complete(trainer, training, evaluation)
             elif pruned:
                 self.reporter.prune(training, evaluation)
@@ -328,7 +334,7 @@ class Worker:
     def _after_interruption(self, trainings: list[Training]) -> list[Training]:
         """Requeue all trials to stop or pause; otherwise drop the lost ones and return the rest."""
         self._raise_if_gone()
-        if not self._stop_or_pause():
+        if not self._stop_or_pause():  # the heartbeats found that other workers took trials over
             lost, self.heartbeat.lost = set(self.heartbeat.lost), set()
             for training in trainings:
                 if training.plan.trial_id in lost:
@@ -381,6 +387,7 @@ class Worker:
             self.telemetry.say(f"study {name} was resumed")
 
     def _sleep(self) -> None:
+        """Sleep for a moment; raise StudyGone if the study was deleted."""
         self._raise_if_gone()
         self.activity.alive()
         time.sleep(0.1)
@@ -388,6 +395,7 @@ class Worker:
     # -- questions of other threads and of the trainer
 
     def _stop_or_pause(self) -> bool:
+        """Return whether to requeue all trials."""
         return self.stop() or self.pause.paused
 
     def _stop_or_lost(self) -> bool:

@@ -418,7 +418,7 @@ def _files(handle: StudyHandle, found: list[FrozenTrial]) -> Iterator[str]:
         content = (handle.run_dir / recorded["path"]).read_bytes()
         if hashlib.sha256(content).hexdigest() != recorded["sha256"]:
             yield (
-                f"the members of trial {trial.number} of {handle.name} differ from the recorded ones"
+                f"the members of trial {trial.number} of {handle.name} are not the recorded ones"
             )
         if not (folder / "equity.png").read_bytes().endswith(b"IEND\xaeB`\x82"):
             yield f"the plot of trial {trial.number} of {handle.name} is incomplete"

@@ -44,7 +44,7 @@ def _printed(code: str) -> list[str]:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts the threads in /proc")
-def test_a_job_starts_no_second_team_of_threads():
+def test_a_job_starts_no_second_openmp_team():
     """A second OpenMP team would have more threads than cores.
 
     libgomp's threads then sleep at every barrier, and training loses a third of its speed.
@@ -52,5 +52,5 @@ def test_a_job_starts_no_second_team_of_threads():
     assert _printed(CODE) == ["1", "2"]
 
 
-def test_a_job_before_the_first_computation_takes_no_thread_from_training() -> None:
+def test_an_early_job_does_not_change_the_number_of_threads() -> None:
     assert _printed(BEFORE) == ["2"]

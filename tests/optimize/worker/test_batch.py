@@ -1,4 +1,4 @@
-"""The trainer: members of many trials in programs of few slots, their independence, and faults."""
+"""The trainer: many members in programs of few slots, their independence, and faults."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHAPE = {"net_width": 8, "net_depth": 1, "minibatch": 16, "epochs": 2}
 
 
 def make_spec(bars: Bars, **changes: Any) -> CryptoSpec:
-    """A study of two walk-forward folds and seconds of training."""
+    """Return the spec of a study with two walk-forward folds that trains in seconds."""
     cv = CrossValidation("walk-forward", groups=6)
     spec = CryptoSpec(
         environment="crypto",
@@ -91,19 +91,17 @@ def to_the_end(trainer: Trainer, trainings: list[Training]) -> dict[int, Any]:
     }
 
 
-def test_a_trial_is_the_same_alone_in_company_and_when_others_leave(
-    experiment: CryptoExperiment,
-) -> None:
+def test_a_trial_does_not_depend_on_its_batch(experiment: CryptoExperiment) -> None:
     together = Trainer(experiment)
     trials = [together.start(plan(n)) for n in range(3)]
-    assert len(trials) * len(experiment.folds) > 2 * together.slots  # several programs
+    assert len(trials) * len(experiment.folds) > 2 * together.slots  # more than two programs
     in_company = to_the_end(together, trials)
     alone = Trainer(experiment)
     assert to_the_end(alone, [alone.start(plan(1))])[1] == in_company[1]
     leaving = Trainer(experiment)
     three = [leaving.start(plan(n)) for n in range(3)]
     advance_to(leaving, three, 1)
-    rest = [three[2], three[1]]  # trial 0 was pruned, the others change places
+    rest = [three[2], three[1]]  # trial 0 was pruned, the others change slots
     advance_to(leaving, rest, 2)
     last = leaving.evaluate(rest)[1]
     assert last is not None
@@ -147,9 +145,7 @@ def test_trials_at_different_rungs_share_a_batch(experiment: CryptoExperiment) -
     assert evaluated.paths.returns.tobytes() == whole[0][2]
 
 
-def test_a_stop_leaves_members_between_rollouts_and_going_on_changes_nothing(
-    experiment: CryptoExperiment,
-) -> None:
+def test_training_continues_identically_after_a_stop(experiment: CryptoExperiment) -> None:
     asked = 0
 
     def stop() -> bool:
@@ -176,7 +172,7 @@ def test_a_stop_leaves_members_between_rollouts_and_going_on_changes_nothing(
         assert evaluation.paths.returns.tobytes() == whole[trial.plan.number][2]
 
 
-def test_divergence_is_the_fault_of_one_trial(experiment: CryptoExperiment) -> None:
+def test_a_diverged_trial_does_not_change_the_others(experiment: CryptoExperiment) -> None:
     trainer = Trainer(experiment)
     trials = [trainer.start(plan(n)) for n in range(3)]
     advance_to(trainer, trials, 1)
@@ -196,7 +192,7 @@ def test_divergence_is_the_fault_of_one_trial(experiment: CryptoExperiment) -> N
 
 @pytest.fixture
 def small_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Programs of more slots than given run out of memory while they train."""
+    """Make programs with more than the given number of slots run out of memory in training."""
 
     def limit(slots: int) -> None:
         train = PPO.train
@@ -211,7 +207,7 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return limit
 
 
-def test_out_of_memory_means_smaller_programs_and_no_trials_failure(
+def test_out_of_memory_leads_to_smaller_programs_and_fails_no_trial(
     experiment: CryptoExperiment, small_memory: Callable[[int], None]
 ) -> None:
     reference = Trainer(experiment)
@@ -229,7 +225,7 @@ def test_out_of_memory_means_smaller_programs_and_no_trials_failure(
     )  # the same experiment, to rounding
 
 
-def test_out_of_memory_with_a_single_member_ends_the_run_and_not_the_trial(
+def test_out_of_memory_with_the_smallest_program_is_not_a_fault_of_the_trial(
     experiment: CryptoExperiment, small_memory: Callable[[int], None]
 ) -> None:
     small_memory(0)
@@ -241,7 +237,7 @@ def test_out_of_memory_with_a_single_member_ends_the_run_and_not_the_trial(
 
 
 def test_every_parameter_reaches_environment_and_learner(experiment: CryptoExperiment) -> None:
-    """Trials that differ in one parameter trade differently; identical trials trade identically."""
+    """Trials that differ in any parameter trade differently; identical ones trade identically."""
     trainer = Trainer(experiment)
     base = Settings(dict(SHAPE), {}, {})
     changes: list[tuple[dict[str, Any], dict[str, Any]]] = [

@@ -24,7 +24,7 @@ from tests.optimize.study_files import numbers, open_handle, wait_for
 from tests.optimize.worker.test_batch import advance_to, make_spec, plan, to_the_end
 
 
-def test_a_young_process_writes_early_and_slow_writing_makes_checkpoints_rare() -> None:
+def test_the_interval_between_checkpoints() -> None:
     now, busy = 100.0, False
     paced = CheckpointPace(lambda: busy, lambda: now)
 
@@ -35,7 +35,7 @@ def test_a_young_process_writes_early_and_slow_writing_makes_checkpoints_rare() 
             now += 0.5
         return now - begun
 
-    now += 1000.0  # measuring and making programs
+    now += 1000.0  # measuring and creating programs
     paced.begun()
     waits = []
     for _ in range(7):
@@ -72,7 +72,7 @@ def test_resuming_from_any_checkpoint_changes_no_number(bars: Bars, tmp_path: Pa
     totals = [total_rollouts(training.members) for training in states[0]]
     assert totals == sorted(totals)
     assert len(set(totals)) > 2
-    torn = [states[0][-1], states[1][len(states[1]) // 2], states[2][0]]  # all at different places
+    torn = [states[0][-1], states[1][len(states[1]) // 2], states[2][0]]  # at different rollouts
     assert any(" to " in describe_rollouts(training.members) for training in states[0])
     again = Trainer(experiment)
     assert to_the_end(again, torn) == whole
@@ -99,7 +99,7 @@ def test_a_checkpoint_is_taken_before_the_evaluation_unless_the_trial_diverged(b
     everything = experiment.members * experiment.spec.rung_end(2)
     assert [bool(training.fault) for training in trainings] == [False, True]
     assert (0, everything) in kept
-    assert (1, everything) not in kept  # resumed from it, nothing would show that it diverged
+    assert (1, everything) not in kept  # a trial resumed from it would not show that it diverged
 
 
 def test_a_program_that_is_not_full_waits_for_members_that_are_ahead(
@@ -130,7 +130,7 @@ def test_a_program_that_is_not_full_waits_for_members_that_are_ahead(
 
 
 @pytest.mark.slow
-def test_a_kill_inside_a_rung_costs_only_what_came_after_the_last_checkpoint(
+def test_a_trial_killed_within_a_rung_resumes_from_its_last_checkpoint(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = ("--n-trials", 2, "--budget", 4800, "--rungs", 1, *INDEPENDENT)

@@ -36,7 +36,7 @@ ENDLESS = ("--budget", 200_000, "--pruner", "none")
 
 @pytest.fixture(autouse=True)
 def _library_loggers() -> Iterator[None]:
-    """Take away what a console has put there."""
+    """Remove the handlers that a console has installed."""
     before = {name: list(logging.getLogger(name).handlers) for name in LIBRARIES}
     yield
     logging.captureWarnings(False)
@@ -86,7 +86,7 @@ def test_a_worker_writes_json_to_the_screen_and_a_file(market: Path, sweepd: Swe
     assert "Traceback" not in last
 
 
-def test_plain_lines_are_as_ever_and_copied_with_their_time(market: Path, sweepd: Sweepd) -> None:
+def test_plain_lines_are_copied_to_the_file_with_their_time(market: Path, sweepd: Sweepd) -> None:
     out = sweepd("train", "--n-trials", 1, "--trials-per-batch", 1, "--log-file", "w.log").finish()
     without = sweepd("train", "--n-trials", 2, "--trials-per-batch", 1).finish()
     kept = (market / "w.log").read_text().splitlines()
@@ -99,9 +99,7 @@ def test_plain_lines_are_as_ever_and_copied_with_their_time(market: Path, sweepd
         assert not undated.match(next(line for line in text.splitlines() if "best trial" in line))
 
 
-def test_a_full_file_makes_room_for_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_log_file_is_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "MAX_BYTES", 2000)
     console = LogConsole(tmp_path / "deep" / "w.log")
     for index in range(500):
@@ -112,7 +110,7 @@ def test_a_full_file_makes_room_for_the_next(
     assert (tmp_path / "deep" / "w.log").read_text().endswith("line 499 [not markup]\n")
 
 
-def test_what_ends_the_command_and_what_libraries_say_is_kept(tmp_path: Path) -> None:
+def test_errors_and_warnings_of_libraries_are_logged(tmp_path: Path) -> None:
     console = LogConsole(tmp_path / "w.log", "json")
     warnings.warn("a library's warning", stacklevel=1)
     try:
@@ -127,7 +125,7 @@ def test_what_ends_the_command_and_what_libraries_say_is_kept(tmp_path: Path) ->
     assert "traceback" not in third
 
 
-def test_a_panel_on_a_terminal_leaves_the_file_alone(
+def test_the_live_panel_is_not_written_to_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -154,7 +152,7 @@ def test_wrong_logs_are_refused(tmp_path: Path) -> None:
             LogConsole(path)
 
 
-def test_workers_on_several_gpus_share_neither_file_nor_port() -> None:
+def test_workers_on_several_gpus_have_separate_files_and_ports() -> None:
     assert own_arguments(1, Path("logs/w.log"), 9100, 2) == [
         "--gpu",
         "1",
@@ -236,7 +234,7 @@ def test_a_worker_is_scraped_while_it_trains_and_on_the_loopback_only(
     worker.finish()
 
 
-def test_the_gpu_and_the_retries_are_among_the_figures(
+def test_metrics_include_the_gpu_and_the_retries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("prometheus_client", reason="prometheus_client is not installed")
@@ -263,9 +261,7 @@ def test_the_gpu_and_the_retries_are_among_the_figures(
     assert str(GpuUse(0.83, 12 * 2**30, 139 * 2**30)) == "83% · 12.0/139.0 GiB"
 
 
-def test_without_prometheus_client_the_missing_extra_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_error_names_the_missing_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     storage = open_storage(storage_url(str(tmp_path / "s.db"), tmp_path))
     telemetry = Telemetry(Console(), "s", torch.device("cpu"))

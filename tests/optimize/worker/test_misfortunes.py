@@ -1,4 +1,4 @@
-"""External faults of workers, one at a time; tests/chaos combines them at random."""
+"""External faults of workers, one per test; tests/chaos combines them at random."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ HERE = os.getpid()
 
 
 @pytest.mark.slow
-def test_a_worker_that_slept_too_long_drops_its_copy_and_takes_another(
+def test_a_suspended_worker_drops_its_lost_trial_and_takes_another(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = ("--n-trials", 2, "--trials-per-batch", 1, "--budget", 960, *INDEPENDENT)
@@ -59,9 +59,8 @@ def test_a_worker_that_slept_too_long_drops_its_copy_and_takes_another(
 
     def sleep_once(own: Activity, steps: int) -> None:
         stepped(own, steps)
-        if not (
-            market / "asleep"
-        ).exists():  # just after a beat, so that no thread sleeps with the database locked
+        if not (market / "asleep").exists():
+            # Just after a heartbeat, so that the database is not locked during the suspension.
             beaten = own.heartbeat.beaten
             wait_for(lambda: own.heartbeat.beaten != beaten)
             (market / "asleep").touch()
@@ -83,7 +82,7 @@ def test_a_worker_that_slept_too_long_drops_its_copy_and_takes_another(
 
 
 @pytest.mark.slow
-def test_a_main_thread_that_hangs_loses_its_trials_and_drops_them_when_it_wakes(
+def test_a_worker_whose_main_thread_hangs_loses_its_trials(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = ("--n-trials", 2, "--trials-per-batch", 1, "--budget", 960, *INDEPENDENT)
@@ -107,7 +106,7 @@ def test_a_main_thread_that_hangs_loses_its_trials_and_drops_them_when_it_wakes(
     wait_for(
         lambda: "trial 0: requeued, its worker died (no heartbeat for" in other.output.read_text()
     )
-    # Its worker is alive and says so, and in which line it hangs.
+    # The worker reports that it is alive, and the line in which it hangs.
     assert "in wait_for (study_files.py:" in hanging.output.read_text()
     assert count(market, "SELECT count(*) FROM sweepd_workers WHERE state = 'stalled'") == 1
     other.finish()
@@ -137,7 +136,7 @@ def test_the_limit_of_a_stall_grows_with_the_longest_piece_of_work() -> None:
 
 
 @pytest.mark.slow
-def test_a_trial_that_kills_its_process_every_time_is_quarantined_and_the_study_goes_on(
+def test_a_trial_that_always_crashes_its_worker_is_quarantined(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     advance = Trainer.advance
@@ -149,7 +148,7 @@ def test_a_trial_that_kills_its_process_every_time_is_quarantined_and_the_study_
 
     monkeypatch.setattr(Trainer, "advance", deadly)
     study = ("--n-trials", 3, *INDEPENDENT)
-    for _ in range(4):  # in company once, then alone
+    for _ in range(4):  # once with other trials, then alone
         sweepd("train", *study).finish(-signal.SIGSEGV)
     out = sweepd("train", *study).finish()
     assert (
@@ -193,7 +192,7 @@ def test_kills_from_outside_never_fail_a_trial(
         for _ in range(MAX_DEATHS + 2):
             sweepd("train", *study).finish(-signal.SIGKILL)
     out = sweepd("train", *study).finish()
-    assert "training trials 0, 1 together" in out, "nothing is held against them"
+    assert "training trials 0, 1 together" in out, "they are not suspects"
     trials = open_handle(market).trials()
     assert [t.state for t in trials] == [TrialState.COMPLETE] * 2
     for trial in trials:
@@ -203,7 +202,7 @@ def test_kills_from_outside_never_fail_a_trial(
     assert list((open_handle(market).run_dir / "crashes").iterdir()) == []
 
 
-def test_a_lost_gpu_puts_the_trials_back_and_ends_the_worker(
+def test_a_lost_gpu_requeues_the_trials_and_ends_the_worker(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(*_: object) -> None:
@@ -221,10 +220,10 @@ def test_a_lost_gpu_puts_the_trials_back_and_ends_the_worker(
     assert {t.state for t in trials} == {TrialState.COMPLETE}
     assert not any(
         ATTEMPTS_KEY in t.user_attrs for t in trials
-    )  # the machine's trouble is no attempt
+    )  # a fault of the machine does not count as an attempt
 
 
-def test_a_trial_that_cannot_be_put_back_keeps_no_other_from_it(
+def test_a_trial_that_cannot_be_requeued_does_not_affect_the_others(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_back = StudyHandle.put_back
@@ -245,10 +244,10 @@ def test_a_trial_that_cannot_be_put_back_keeps_no_other_from_it(
     assert [t.state.name for t in open_handle(market).trials()] == ["RUNNING", "WAITING", "WAITING"]
 
 
-def test_a_trial_that_diverged_while_the_database_was_away_fails_afterwards(
+def test_a_trial_that_diverged_while_the_database_was_unavailable_fails_later(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its checkpoint would hide it: nothing is left to train in the rung."""
+    """A checkpoint would hide the divergence, as nothing is left to train in the rung."""
     space = (market / "tiny.toml").read_text()
     (market / "tiny.toml").write_text(
         re.sub("learning_rate = .*", "learning_rate = { value = 1e38 }", space)
@@ -269,7 +268,7 @@ def test_a_trial_that_diverged_while_the_database_was_away_fails_afterwards(
 
 
 @pytest.mark.slow
-def test_without_the_checkpoint_a_trial_starts_again_with_the_same_numbers(
+def test_without_its_checkpoint_a_trial_restarts_with_the_same_numbers(
     market: Path, sweepd: Sweepd
 ) -> None:
     study = ("--n-trials", 1, "--budget", 960, *INDEPENDENT, "--runs-dir")
@@ -294,7 +293,9 @@ def test_without_the_checkpoint_a_trial_starts_again_with_the_same_numbers(
         assert numbers(market / damage) == numbers(market / "alone")
 
 
-def test_only_the_databases_clock_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeats_use_the_clock_of_the_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     storage = open_storage(storage_url(str(tmp_path / "s.db"), tmp_path))
     optuna.create_study(storage=storage, study_name="s")
     study = storage.get_study_id_from_name("s")
@@ -327,12 +328,12 @@ def test_only_the_databases_clock_counts(tmp_path: Path, monkeypatch: pytest.Mon
     ],
     ids=["locked", "full", "gone", "pool", "closed", "cut"],
 )
-def test_every_kind_of_absence_is_known(error: Exception) -> None:
+def test_errors_of_an_unavailable_database_are_recognised(error: Exception) -> None:
     assert is_away(error)
 
 
 def test_a_reader_of_the_same_file_never_blocks_a_worker(tmp_path: Path) -> None:
-    """As the dashboard reads: in a transaction that sees the state at its beginning."""
+    """The dashboard reads in a transaction that sees the state at its beginning."""
     storage = open_storage(storage_url(str(tmp_path / "s.db"), tmp_path), busy_timeout=0.0)
     optuna.create_study(storage=storage, study_name="s")
     study = storage.get_study_id_from_name("s")
@@ -349,7 +350,7 @@ def test_a_reader_of_the_same_file_never_blocks_a_worker(tmp_path: Path) -> None
     assert len(dashboard.get_all_trials(study)) == 20
 
 
-def test_one_process_per_gpu_gets_the_signals_and_a_failure_is_named(
+def test_signals_are_forwarded_to_one_process_per_gpu_and_a_failure_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []

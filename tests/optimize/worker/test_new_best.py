@@ -1,4 +1,4 @@
-"""A function is called between batches after a new best trial, and training continues."""
+"""`on_new_best` is called between batches, and training continues."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.optimize.study_files import open_handle
 
 
 @pytest.mark.slow
-def test_a_new_best_trial_is_told_once_between_batches(market: Path, sweepd: Sweepd) -> None:
+def test_on_new_best_is_called_once_per_new_best_trial(market: Path, sweepd: Sweepd) -> None:
     sweepd("train", "--n-trials", 3, "--pruner", "none").finish()
     handle = open_handle(market)
     experiment = CryptoExperiment(
@@ -37,6 +37,6 @@ def test_a_new_best_trial_is_told_once_between_batches(market: Path, sweepd: Swe
     assert before is not None
     values = [trial.value or 0.0 for trial in handle.trials()]
     assert heard
-    assert before.number not in heard  # that one was there before this worker began
+    assert before.number not in heard  # it existed before this worker started
     told = [values[number] for number in (before.number, *heard)]
     assert all(later > earlier for earlier, later in itertools.pairwise(told))

@@ -1,4 +1,4 @@
-"""`sweepd profile`: a table whose parts add up, and advice that follows from it."""
+"""`sweepd profile`: times of the phases, and advice."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_advice_follows_from_the_shares(seconds: dict[str, float], words: list[s
         assert word in sentence
 
 
-def test_the_command_takes_the_flags_of_train_and_makes_no_study(
+def test_the_command_takes_the_flags_of_train_and_creates_no_study(
     market: Path, sweepd: Sweepd
 ) -> None:
     out = sweepd("profile", *TRAIN).finish()

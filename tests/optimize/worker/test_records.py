@@ -1,4 +1,4 @@
-"""Files written in the background: order, errors, and what a kill leaves."""
+"""Files written in the background: order, errors, and recovery after a kill."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from optimize.worker.timing import Phases
 from tests.optimize.conftest import Sweepd
 
 
-def test_jobs_are_done_in_order_beside_the_caller() -> None:
+def test_background_jobs_run_in_order() -> None:
     background, done, gate = Background("test"), list[int](), threading.Event()
     background.submit(lambda: (gate.wait(10), done.append(0))[1])  # type: ignore[func-returns-value]
     for number in range(1, 4):
@@ -34,7 +34,7 @@ def test_jobs_are_done_in_order_beside_the_caller() -> None:
     background.close()
 
 
-def test_a_jobs_error_is_raised_once_and_ends_no_other_job() -> None:
+def test_the_error_of_a_job_is_raised_once_and_does_not_stop_other_jobs() -> None:
     background, done = Background("test"), list[int]()
 
     def full() -> None:
@@ -51,7 +51,7 @@ def test_a_jobs_error_is_raised_once_and_ends_no_other_job() -> None:
         background.close()
 
 
-def test_every_second_counts_once() -> None:
+def test_a_nested_phase_interrupts_the_outer_one() -> None:
     phases = Phases()
     began = time.perf_counter()
     with phases("outer"):
@@ -95,7 +95,9 @@ def _handle(folder: Path) -> StudyHandle:
     return StudyHandle(open_storage(storage_url(None, folder / "runs"), create=False), "s")
 
 
-def test_a_killed_workers_pictures_are_made_by_the_next_one(market: Path, sweepd: Sweepd) -> None:
+def test_the_next_worker_draws_the_plots_that_a_killed_worker_did_not(
+    market: Path, sweepd: Sweepd
+) -> None:
     sweepd("train", "--n-trials", 2, "--pruner", "none").finish()
     handle = _handle(market)
     trials = handle.trials()
@@ -119,7 +121,7 @@ def test_a_killed_workers_pictures_are_made_by_the_next_one(market: Path, sweepd
 @pytest.mark.parametrize(
     "problem", [OSError(28, "No space left on device"), RunError("no equilibrium was found")]
 )
-def test_a_picture_that_cannot_be_made_is_no_trials_failure(
+def test_a_plot_that_cannot_be_drawn_does_not_fail_the_trial(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch, problem: Exception
 ) -> None:
     def failing(*_: object) -> None:
@@ -131,7 +133,7 @@ def test_a_picture_that_cannot_be_made_is_no_trials_failure(
     assert [t.state for t in _handle(market).trials()] == [TrialState.COMPLETE]
 
 
-def test_a_checkpoint_that_cannot_be_written_puts_the_trials_back(
+def test_a_checkpoint_that_cannot_be_written_requeues_the_trials(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:

@@ -58,7 +58,7 @@ Start = Callable[..., BaseProcess]
 
 
 def _grow(words: list[str], folder: Path, environment: dict[str, str]) -> None:
-    """Run a worker as if python had been started with these words; it then really restarts."""
+    """Run a worker as if Python had been started with these words, so that it can restart."""
     os.chdir(folder)
     os.environ.update({"PYTHONPATH": ROOT, **environment})
     out = os.open("out", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
@@ -89,7 +89,7 @@ def growing(market: Path) -> Iterator[Start]:
 
 
 @pytest.mark.slow
-def test_a_recycled_worker_ends_with_the_same_numbers_as_one_process(
+def test_restarts_to_free_memory_change_no_result(
     market: Path, tmp_path_factory: pytest.TempPathFactory, sweepd: Sweepd, growing: Start
 ) -> None:
     study = ("--n-trials", 2, "--trials-per-batch", 2)
@@ -123,7 +123,7 @@ def test_a_recycled_worker_ends_with_the_same_numbers_as_one_process(
 
 
 @pytest.mark.slow
-def test_a_signal_while_it_starts_again_stops_it_properly(market: Path, growing: Start) -> None:
+def test_a_signal_during_a_restart_stops_the_worker(market: Path, growing: Start) -> None:
     worker = growing(
         "--n-trials",
         3,
@@ -148,7 +148,7 @@ def test_a_signal_while_it_starts_again_stops_it_properly(market: Path, growing:
     assert all(t.user_attrs["sweepd:checkpoint"]["rung"] == 2 for t in trials)
 
 
-def test_environments_and_their_guard_end_with_the_life_that_started_them(tmp_path: Path) -> None:
+def test_environment_processes_end_before_a_restart(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOSTING, str(tmp_path / "pids")]
     environment = {**os.environ, "PYTHONPATH": ROOT}
     done = subprocess.run(
@@ -163,11 +163,11 @@ def test_environments_and_their_guard_end_with_the_life_that_started_them(tmp_pa
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     assert done.stdout == "1 []\n", done.stderr
-    assert len(pids) == 3 * 3  # one environment is looked at before
+    assert len(pids) == 3 * 3  # one environment is created to read its spaces
     assert left == []
 
 
-def test_a_limit_below_what_a_fresh_process_needs_is_said_once_and_dropped() -> None:
+def test_a_memory_limit_below_the_initial_use_is_reported_once_and_ignored() -> None:
     said: list[str] = []
     memory = MemoryLimit(GIB, lambda: 2 * GIB, said.append)
     assert [memory.at_rung() for _ in range(5)] == [False] * 5
@@ -177,7 +177,7 @@ def test_a_limit_below_what_a_fresh_process_needs_is_said_once_and_dropped() -> 
     )
 
 
-def test_every_life_brings_a_rung_before_growth_ends_it() -> None:
+def test_a_process_completes_a_rung_before_it_restarts() -> None:
     said: list[str] = []
     held = iter([1, 2, 3.5, 3.5, 9])
     memory = MemoryLimit(3 * GIB, lambda: int(next(held) * GIB), said.append)
@@ -187,7 +187,7 @@ def test_every_life_brings_a_rung_before_growth_ends_it() -> None:
     assert not any(never.at_rung() for _ in range(3))
 
 
-def test_the_default_is_a_share_of_what_the_machine_or_the_control_group_grants(
+def test_the_default_memory_limit_is_a_share_of_the_machine_or_control_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     files = {"/proc/self/cgroup": "0::/user.slice/app.slice/s.service"}
@@ -203,7 +203,7 @@ def test_the_default_is_a_share_of_what_the_machine_or_the_control_group_grants(
     assert default_limit() == int(0.7 * 2 * GIB)
 
 
-def test_the_fresh_process_knows_who_it_was_and_its_children_do_not(
+def test_a_restarted_process_keeps_its_name_and_hides_it_from_children(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = []
@@ -222,7 +222,7 @@ def test_the_fresh_process_knows_who_it_was_and_its_children_do_not(
     assert Life.present() == Life()
 
 
-def test_a_blocked_signal_counts_once_handlers_are_there() -> None:
+def test_a_blocked_signal_is_handled_once_the_handlers_are_installed() -> None:
     stop = StopRequest(lambda _: None)
     signal.pthread_sigmask(signal.SIG_BLOCK, stopping.SIGNALS)
     # To this thread, as if the process had no other: another would take it, and end the process.

@@ -1,4 +1,4 @@
-"""A training run outside any study."""
+"""A training run outside a study."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_run_returns_its_results_and_repeats_itself(bars: Bars, tmp_path: Path
     assert run(with_train(seed=1), bars=bars).evaluation.final != first.evaluation.final
 
 
-def test_an_interrupted_run_goes_on_exactly(bars: Bars, tmp_path: Path) -> None:
+def test_an_interrupted_run_continues_exactly(bars: Bars, tmp_path: Path) -> None:
     whole = run(CONFIG, bars=bars)
     out = str(tmp_path / "out")
     asked = 0
@@ -86,7 +86,7 @@ def test_an_interrupted_run_goes_on_exactly(bars: Bars, tmp_path: Path) -> None:
     assert resumed.evaluation.paths.returns.tobytes() == whole.evaluation.paths.returns.tobytes()
 
 
-def test_a_run_may_start_from_weights_trained_elsewhere(
+def test_a_run_may_start_from_other_weights(
     bars: Bars, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = run(with_train(out=str(tmp_path / "source"), seed=5), bars=bars)
@@ -158,7 +158,7 @@ def test_divergence_is_a_fault_of_the_run(bars: Bars, monkeypatch: pytest.Monkey
         run(CONFIG, bars=bars)
 
 
-def test_a_run_that_diverged_is_a_fault_where_a_checkpoint_is_due(
+def test_divergence_is_reported_even_if_a_checkpoint_is_due(
     bars: Bars, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CheckpointPace, "due", lambda _: True)
@@ -166,9 +166,7 @@ def test_a_run_that_diverged_is_a_fault_where_a_checkpoint_is_due(
         run({**with_train(out=str(tmp_path / "out")), "ppo": {"learning_rate": 1e38}}, bars=bars)
 
 
-def test_a_run_that_diverged_and_is_interrupted_at_once_leaves_no_checkpoint(
-    bars: Bars, tmp_path: Path
-) -> None:
+def test_a_diverged_and_interrupted_run_leaves_no_checkpoint(bars: Bars, tmp_path: Path) -> None:
     config = with_train(out=str(tmp_path / "out"), rungs=1, budget=32)  # a single rollout
     with pytest.raises(RunError, match="diverged"):
         run({**config, "ppo": {"learning_rate": 1e38}}, bars=bars, stop=lambda: True)

@@ -1,4 +1,4 @@
-"""Workers that compute on the same device see each other."""
+"""Workers on the same device share its memory."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_chunks_of_a_shared_device_are_measured_and_cached_separately(tmp_path: 
     assert chunks.size({"net_width": 8}) == 8
 
 
-def test_a_second_worker_on_the_same_device_says_so(
+def test_a_second_worker_on_the_same_device_limits_its_memory(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SWEEPD_CACHE_DIR", str(market / "cache"))

@@ -1,4 +1,4 @@
-"""What the progress display says."""
+"""The figures of the progress display."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from optimize.worker import telemetry as telemetry_module
 from optimize.worker.telemetry import Telemetry
 
 
-def test_the_eta_counts_what_is_done_of_the_trials_in_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_eta_includes_progress_within_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(telemetry_module.time, "monotonic", lambda: now)
     telemetry = Telemetry(Console(quiet=True), "study", torch.device("cpu"))
@@ -20,11 +20,11 @@ def test_the_eta_counts_what_is_done_of_the_trials_in_hand(monkeypatch: pytest.M
     assert math.isnan(telemetry.eta)
 
     now += 20.0
-    telemetry.steps(200)  # half of four trials
+    telemetry.steps(200)  # half of the steps of four trials
     assert telemetry.eta == pytest.approx(60.0)
 
     now += 10.0
-    telemetry.steps(100)  # two were pruned and cost half
+    telemetry.steps(100)  # two were pruned halfway
     telemetry.finished(4)
     telemetry.counts = {"COMPLETE": 2, "PRUNED": 2}
     assert telemetry.eta == pytest.approx(30.0)
@@ -32,5 +32,5 @@ def test_the_eta_counts_what_is_done_of_the_trials_in_hand(monkeypatch: pytest.M
     now += 25.0
     telemetry.steps(250)
     assert telemetry.eta == pytest.approx(5.0)
-    telemetry.steps(100)  # more than trials cost so far
+    telemetry.steps(100)  # more than the average trial so far
     assert telemetry.eta == 0.0

@@ -1,4 +1,4 @@
-"""The worker as a process: exact totals, kills, signals, joining."""
+"""The worker as a process: exact totals, kills, signals, joining a study."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.optimize.study_files import count, numbers, open_handle, training_beg
 
 
 @pytest.mark.slow
-def test_a_study_is_searched_to_its_exact_total_with_everything_recorded(
+def test_a_study_ends_at_its_exact_total_with_complete_records(
     market: Path, sweepd: Sweepd
 ) -> None:
     out = sweepd("train", "--n-trials", 4).finish()
@@ -47,7 +47,7 @@ def test_a_study_is_searched_to_its_exact_total_with_everything_recorded(
         assert list(curves.glob("events.*"))
     pruned = [t for t in trials if t.state == TrialState.PRUNED]
     assert all("worse than its peers" in t.user_attrs["sweepd:reason"] for t in pruned)
-    # Categorical values, not their indices; and what was sampled is what was used.
+    # Categorical values, not their indices; sampled values are the ones that were used.
     for trial in trials:
         assert trial.params["net_width"] in (8, 16)
         assert trial.params["minibatch"] in (16, 32)
@@ -101,7 +101,7 @@ def test_two_racing_workers_reach_the_total_exactly(market: Path, sweepd: Sweepd
 
 
 @pytest.mark.slow
-def test_interrupted_and_killed_equals_uninterrupted(market: Path, sweepd: Sweepd) -> None:
+def test_interruptions_and_kills_change_no_result(market: Path, sweepd: Sweepd) -> None:
     """SIGINT within a rung and SIGKILL after a later one change no bit of the results."""
     long = ("--budget", 960, *INDEPENDENT)
     sweepd(
@@ -134,7 +134,7 @@ def test_interrupted_and_killed_equals_uninterrupted(market: Path, sweepd: Sweep
 
 
 @pytest.mark.slow
-def test_a_started_again_worker_takes_over_and_sigterm_leaves_nothing_running(
+def test_a_second_start_takes_over_and_sigterm_requeues_all_trials(
     market: Path, sweepd: Sweepd
 ) -> None:
     endless = ("--budget", 200_000, "--pruner", "none")
@@ -169,7 +169,7 @@ def test_a_second_signal_ends_the_process_at_once_and_the_next_worker_takes_its_
     assert [t.state for t in open_handle(market).trials()] == [TrialState.WAITING]
 
 
-def test_a_suspect_comes_alone_and_an_interrupted_batch_without_new_trials(
+def test_a_suspect_trial_runs_alone_and_an_interrupted_batch_gets_no_new_trials(
     market: Path, sweepd: Sweepd
 ) -> None:
     sweepd("train", "--n-trials", 1, "--trials-per-batch", 1).finish()
@@ -188,9 +188,7 @@ def test_a_suspect_comes_alone_and_an_interrupted_batch_without_new_trials(
                 handle.storage.set_trial_user_attrs(plan.trial_id, {ATTEMPTS_KEY: history})
                 handle.put_back(plan.trial_id)
 
-    put_back_with_suspect(
-        2
-    )  # the others go first, without it, and then it comes, without a new one
+    put_back_with_suspect(2)  # the others come first, without it; then it comes alone
     assert [p.number for p in handle.ask_batch(3, "w", total=4)] == [1, 3]
     assert [p.number for p in handle.ask_batch(3, "w", total=6)] == [2]
     put_back_with_suspect(1)
@@ -207,9 +205,7 @@ def test_a_suspect_comes_alone_and_an_interrupted_batch_without_new_trials(
     assert [p.number for p in handle.ask_batch(3, "w", total=9)] == [4, 5, 6]
 
 
-def test_waiting_trials_go_first_and_only_those_of_the_batchs_shape(
-    market: Path, sweepd: Sweepd
-) -> None:
+def test_waiting_trials_of_the_batch_shape_come_first(market: Path, sweepd: Sweepd) -> None:
     sweepd("train", "--n-trials", 1, "--trials-per-batch", 1).finish()
     handle = open_handle(market)
     wide = {
