@@ -282,7 +282,7 @@ def test_better_means_a_higher_mean_and_ahead_in_most_games() -> None:
         (games + rng.normal(45.0, 90.0, 100), games, "pass"),  # a lead of half a deviation
         ([500.0] * 100, [500.0] * 88 + [400.0] * 12, "pass"),  # equal games say nothing
         ([500.0] * 100, [500.0] * 100, "fail"),
-        ([1.0] * 30 + [0.0] * 70, [0.0] * 100, "pass"),  # a rare payoff that nobody else has
+        ([1.0] * 30 + [0.0] * 70, [0.0] * 100, "pass"),  # a rare payoff that only this player gets
         (games + np.repeat([300.0, -10.0], [20, 80]), games, "fail"),  # a few games decide the mean
         (
             games + np.repeat([20.0, -200.0], [90, 10]),
@@ -371,7 +371,7 @@ def test_a_player_becomes_champion_and_gives_way_to_a_better_one_only(
     assert names == ["training-faults", "beats-baselines", "ahead-of-baselines", "solved"]
     assert (
         first.chosen.findings[-1].verdict == "told"
-    )  # nobody solves it in 60 steps, and that decides nothing
+    )  # no player solves it in 60 steps; that rule only informs
     again = promote(study_of(tmp_path / "a", [WEAK]), registry)
     assert again.outcome == "champion already"
     worse = promote(study_of(tmp_path / "b", [BAD]), registry)
