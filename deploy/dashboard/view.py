@@ -15,7 +15,7 @@ from deploy.dashboard.monitor_view import MonitorView, monitor_view
 from deploy.dashboard.series import EquityCurve, Series, SeriesCache, curves
 from deploy.registry.bundle_files import GAME
 from deploy.registry.models import SLOT_ACCOUNT
-from deploy.registry.records import Event
+from deploy.registry.records import Event, Slot
 from deploy.registry.registry import Registry
 from deploy.trading.live.benchmarks import EQUAL_WEIGHT
 from deploy.trading.live.records import AccountBar, OrderLine, Trader, TraderEvent
@@ -220,16 +220,7 @@ def slot_view(
         challengers=challenger_views(every, place.challengers, timeframe),
         monitor=monitor_view(trader.state.get("monitor")) if trader else None,
         risk=_texts(trader.state.get("risk")) if trader else [],
-        versions=[
-            VersionView(
-                version.number,
-                version.bundle,
-                version.at,
-                state_of(place, version.bundle),
-                _origin(registry, version.bundle),
-            )
-            for version in reversed(registry.versions(slot))
-        ],
+        versions=_versions(registry, place),
         moves=registry.events(slot, newest=NEWEST)[::-1],
         events=store.events(slot, newest=NEWEST)[::-1],
         curves=curves(every, since=since, most=MOST_POINTS),
@@ -303,6 +294,20 @@ def _facts(trader: Trader) -> dict[str, Any]:
 def _origin(registry: Registry, bundle: str | None) -> str:
     found = None if bundle is None else registry.origin(bundle)
     return "" if found is None else f"study {found[0]}, trial {found[1]}"
+
+
+def _versions(registry: Registry, slot: Slot) -> list[VersionView]:
+    """Return the slot's bundles, the newest first."""
+    return [
+        VersionView(
+            version.number,
+            version.bundle,
+            version.at,
+            state_of(slot, version.bundle),
+            _origin(registry, version.bundle),
+        )
+        for version in reversed(registry.versions(slot.name))
+    ]
 
 
 def _order(line: OrderLine) -> OrderView:
