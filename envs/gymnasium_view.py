@@ -138,7 +138,7 @@ def _crypto(
     market: Market | None,
     params: dict[str, Any],
 ) -> VecEnv:
-    # Not at the top: Gymnasium imports this module to register the environments, which must be fast.
+    # Not at the top: Gymnasium imports this module to register the environments; keep that fast.
     from envs.crypto.data.bars import load_bars
     from envs.crypto.data.demo_market import make_demo_market
     from envs.crypto.env import CryptoEnv

@@ -13,9 +13,9 @@ import torch
 
 from envs.support.errors import InputError
 
-# Factor by which a size must be faster than all smaller ones, else it counts as flat; and the factor
-# within which a size counts as fast as the fastest: half of the gain, because the other half may be
-# measurement noise.
+# GAIN: factor by which a size must be faster than all smaller ones, else it counts as flat.
+# CLOSE: factor within which a size counts as fast as the fastest: half of the gain, because the
+# other half may be measurement noise.
 GAIN = 1.1
 CLOSE = 1.0 + (GAIN - 1.0) / 2.0
 

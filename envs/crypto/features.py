@@ -244,8 +244,8 @@ def _clock(bars: Bars) -> Array:
 
     The close is when decisions are made.
     """
-    # Sine and cosine together, so that the end of a day is next to its beginning. The week starts on
-    # a Thursday, the weekday of 1970-01-01; the network only needs a fixed phase.
+    # Sine and cosine together, so that the end of a day is next to its beginning. The week starts
+    # on a Thursday, the weekday of 1970-01-01; the network only needs a fixed phase.
     seconds = bars.time + bar_seconds(bars.timeframe)
     day = 2.0 * np.pi * (seconds % 86400) / 86400.0
     week = 2.0 * np.pi * (seconds % 604800) / 604800.0

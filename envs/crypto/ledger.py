@@ -86,7 +86,7 @@ class Rules:
             max(params.minimum_order, SMALLEST_ORDER)
         )
         self._members[first, stop] = params
-        # From the parameters, not from the tensors: reading those would synchronise with the device.
+        # From the parameters: reading the tensors would synchronise with the device.
         self.stops = any(p.trailing_stop > 0 for p in self._members.values())
         self.holding_rule = any(p.max_holding_bars > 0 for p in self._members.values())
 

@@ -155,8 +155,8 @@ def minimum_backtest_years(trials: float, annual_sharpe: float = 1.0) -> float:
 
         MinBTL = (expected_maximum(N) / SR)²
     """
-    # Over y years, the annual Sharpe ratio of a trial without skill is N(0, 1/y), so the best of N is
-    # expected at expected_maximum(N) / √y: solved for y.
+    # Over y years, the annual Sharpe ratio of a trial without skill is N(0, 1/y), so the best of N
+    # is expected at expected_maximum(N) / √y: solved for y.
     return (expected_maximum(trials) / annual_sharpe) ** 2
 
 
