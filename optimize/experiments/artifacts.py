@@ -100,6 +100,7 @@ def draw_equity(folder: Path, title: str) -> None:
     axes = figure.add_axes((0.08, 0.08, 0.9, 0.84))
     first_equal: NDArray[np.float64] | None = None
     for _, rows in frame.groupby("path"):
+        # About 2,000 points per curve: more than the picture has columns.
         stride = max(1, len(rows) // 2000)
         # Plain numpy dates: matplotlib takes dates with a time zone one by one.
         dates = rows["date"].dt.tz_localize(None).to_numpy()[::stride]

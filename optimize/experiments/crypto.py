@@ -165,6 +165,7 @@ class CryptoExperiment(Experiment):
             first_row: the trial's first row.
             order: (fold, group) of each of its rows.
         """
+        # A diverged policy of one trial must not fail the others of the batch.
         if not np.isfinite(trades.returns[first_row : first_row + len(order)]).all():
             return None
         name, timeframe = self.spec.objective, self.spec.data.timeframe
@@ -221,6 +222,7 @@ def _one_path(trades: WindowTrades, rows: Sequence[int]) -> PathTrades:
 
 def _side_by_side(programs: Sequence[Act]) -> Act:
     """Return one function that acts for the members of all programs."""
+    # Stacked programs are merged into one batched call; others act one after the other.
     actors = [program for program in programs if isinstance(program, Actors)]
     if len(actors) == len(programs):
         return Actors.together(actors)

@@ -116,6 +116,7 @@ def game_settings(scenario: str | None, env_param: Sequence[str]) -> dict[str, A
         if not (name and equals):
             raise InputError(f"--env-param {text!r} is not valid: give NAME=VALUE, like length=0.7")
         try:
+            # JSON, so that numbers and booleans have their types; anything else is text.
             settings[name.strip()] = json.loads(value)
         except json.JSONDecodeError:
             settings[name.strip()] = PYTHON_WORDS.get(value.lower(), value)

@@ -99,6 +99,7 @@ class GameExperiment(Experiment):
         self.game = get_game(spec.environment)
         params = self.game.params(**spec.env)
         self.seats, self.unit = self.game.seats(params), self.game.unit(params)
+        # Members of a game with several players learn against each other, in one environment.
         self.together = spec.seeds if self.seats > 1 and not self.game.external else 1
         if spec.slots % self.together:
             raise InputError(
@@ -110,6 +111,7 @@ class GameExperiment(Experiment):
                 f"--algo {spec.algorithm} plays {', '.join(self.algorithm.games)} alone, not "
                 f"--env {spec.environment}; choose another algorithm"
             )
+        # On the CPU on every machine, so that the scale of observations is the same.
         env = self._make(1, LOOK_ENVS, device=torch.device("cpu"))
         kind = "discrete" if env.if_discrete else "continuous"
         if not getattr(self.algorithm, kind):
@@ -133,6 +135,8 @@ class GameExperiment(Experiment):
             spec.seed,
             spec.centred,
         )
+        # A new study creates several experiments: the first measures with look_steps 0 (automatic),
+        # the later ones have the number of steps that was measured.
         known = _looks.get((*own, spec.look_steps))
         if known is not None:
             return known
@@ -272,6 +276,7 @@ class GameExperiment(Experiment):
 
 
 def _judge(episodes: EpisodeResults) -> GameEvaluation | None:
+    # A diverged policy; its other numbers mean nothing either.
     if not np.isfinite(episodes.returns).all():
         return None
     scores = episodes.returns.mean(1)

@@ -27,8 +27,10 @@ def check_request(request: Request) -> None:
     """Raise InputError for the first setting that cannot be right, before any file is touched."""
     kind = kind_of(request.environment)
     other = GameKind if isinstance(kind, MarketKind) else MarketKind
+    # Looked up first: an unknown environment has no other settings to check.
     params = request.subject.env_params
     get_algorithm(request.algorithm)
+    # A flag without effect is refused, since its user expects one.
     misplaced = sorted(request.given & other.flags)
     if misplaced:
         raise InputError(

@@ -44,6 +44,7 @@ def draw_league(folder: Path, title: str) -> None:
         axes.imshow(mean, aspect="auto", cmap="viridis")
         middle = (mean.min() + mean.max()) / 2
         for row, column in np.ndindex(count, count):
+            # Dark cells of viridis are the low values.
             colour = "white" if mean[row, column] < middle else "black"
             axes.text(
                 column,

@@ -111,6 +111,7 @@ class MarketKind(StudyKind[CryptoSpec]):
             recipe={"name": recipe.name, "version": recipe.version, "memory": recipe.memory},
             cv=dataclasses.asdict(request.cv),
             holdout=request.holdout,
+            # Features need `memory` bars, and the oldest lag of an observation must have them too.
             first_bar=recipe.memory - 1 + max_lookback - 1,
             max_lookback=max_lookback,
         )
@@ -141,6 +142,7 @@ class MarketKind(StudyKind[CryptoSpec]):
         }
         if "recipe" in given:
             asked["recipe"] = {**spec.recipe, "name": request.recipe}
+        # Compared by what was given; the fingerprint of the bars is checked when they are loaded.
         data = spec.data
         if "timeframe" in given:
             data = dataclasses.replace(data, timeframe=request.timeframe)

@@ -64,6 +64,7 @@ def outlook(
         "sharpe": None,
         "effective": float(total),
     }
+    # Spread and correlation need at least two trials, and the best one must be among them.
     if returns is None or best not in returns.moments or len(returns.moments) < MEASURABLE:
         return found
     deflation = returns.deflate(returns.moments[best], total)
