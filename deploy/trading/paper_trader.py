@@ -267,10 +267,8 @@ class PaperTrader:
         self._plan = None
         value, flow = accounts.value(bar.close), accounts.take_flow()
         seen = conditions or Conditions(expected + self._seconds)
-        situation = Situation(
-            bar.time, value=value, flow=flow.value(self._tickers, bar.close), **vars(seen)
-        )
-        verdict = self._risk.judge(situation)
+        worth = flow.value(self._tickers, bar.close)
+        verdict = self._risk.judge(Situation(bar.time, value, seen, worth))
         booked = (*counted, *fills)
         done = [fill for fill in booked if fill.status == "filled"]
         return Entry(

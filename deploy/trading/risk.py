@@ -49,19 +49,14 @@ class Situation:
     """Input of the risk rules once a bar has closed.
 
     time: open of the bar, seconds since the epoch.
-    now: seconds since the epoch; in a replay the bar's end.
     value: of the account at the close, quote units.
-    data_age: seconds since the bar closed.
-    halt: why the operator stopped trading, or None; halt_sells: everything is sold first.
+    conditions: those at that time; in a replay, `now` is the bar's end.
     flow: net transfers into the account in the bar, quote units; included in the value, no gain.
     """
 
     time: int
-    now: float
     value: float
-    data_age: float
-    halt: str | None
-    halt_sells: bool
+    conditions: Conditions
     flow: float = 0.0
 
 
@@ -219,7 +214,7 @@ class OrderLimit(RiskRule):
     def judge(self, situation: Situation) -> RiskVerdict:
         """Return the remaining number of orders."""
         # By the times of sending: late bars may be decided close together.
-        while self._sent and situation.now - self._sent[0][0] >= HOUR:
+        while self._sent and situation.conditions.now - self._sent[0][0] >= HOUR:
             self._sent.popleft()
         left = max(0, self._limit - sum(count for _, count in self._sent))
         reason = f"order limit: {self._limit} orders were sent within the last 60 minutes"
@@ -245,7 +240,7 @@ class StaleHalt(RiskRule):
 
     def judge(self, situation: Situation) -> RiskVerdict:
         """Allow everything or nothing."""
-        if situation.data_age <= self._limit:
+        if situation.conditions.data_age <= self._limit:
             return FREE
         reason = f"stale data: the newest bar closed more than {duration_text(self._limit)} ago"
         return RiskVerdict(buys=False, sells=False, reasons=(reason,))
@@ -272,10 +267,10 @@ class RiskRules:
         # Every rule judges every bar, also during a halt, because rules follow the value.
         verdicts = [rule.judge(situation) for rule in self._rules]
         reasons = tuple(reason for verdict in verdicts for reason in verdict.reasons)
-        if situation.halt is not None:
-            sells = situation.halt_sells
+        halt, sells = situation.conditions.halt, situation.conditions.halt_sells
+        if halt is not None:
             return RiskVerdict(
-                sells, buys=False, sells=sells, reasons=(f"halted: {situation.halt}", *reasons)
+                sells, buys=False, sells=sells, reasons=(f"halted: {halt}", *reasons)
             )
         sells = all(verdict.sells for verdict in verdicts)
         sell_all = sells and any(verdict.sell_all for verdict in verdicts)

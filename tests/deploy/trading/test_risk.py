@@ -32,7 +32,7 @@ HOUR = 3600
 FIRST, LAST = 600, 660
 FALL = 620  # the first bar of the fall
 VENUE = {"fee": 0.004, "slippage": 0.002}
-FRESH = {"now": 0.0, "data_age": 0.0, "halt": None, "halt_sells": False}
+FRESH = {"conditions": Conditions(0.0)}
 
 
 # ---- parsing ----
@@ -184,14 +184,14 @@ def test_orders_are_counted_over_the_last_hour() -> None:
     rules = RiskRules(RiskLimits(orders_per_hour=5))
 
     def left(now: float) -> int | None:
-        return rules.judge(Situation(0, now, 100.0, 0.0, None, False)).most_orders
+        return rules.judge(Situation(0, 100.0, Conditions(now))).most_orders
 
     assert left(0) == 5
     rules.sent(0, 3)
     assert left(300) == 2
     rules.sent(300, 2)
     assert left(600) == 0
-    assert rules.judge(Situation(0, 600, 100.0, 0.0, None, False)).reasons == (
+    assert rules.judge(Situation(0, 100.0, Conditions(600))).reasons == (
         "order limit: 5 orders were sent within the last 60 minutes",
     )
     assert [left(now) for now in (3599, 3600, 3899, 3900)] == [0, 3, 3, 5]
@@ -199,15 +199,14 @@ def test_orders_are_counted_over_the_last_hour() -> None:
 
 def test_stale_data_stops_all_rules_except_a_halt() -> None:
     rules = RiskRules(RiskLimits(stale=900.0, drawdown=0.1))
-    stale = {"now": 0.0, "data_age": 901.0}
     rules.judge(Situation(0, value=100.0, **FRESH))
-    verdict = rules.judge(Situation(HOUR, value=80.0, halt=None, halt_sells=False, **stale))
+    verdict = rules.judge(Situation(HOUR, 80.0, Conditions(0.0, 901.0)))
     assert (verdict.sell_all, verdict.buys, verdict.sells) == (False, False, False)
     assert len(verdict.reasons) == 2
-    told = rules.judge(Situation(2 * HOUR, value=80.0, halt="told to", halt_sells=True, **stale))
+    told = rules.judge(Situation(2 * HOUR, 80.0, Conditions(0.0, 901.0, "told to", True)))
     assert (told.sell_all, told.buys, told.sells) == (True, False, True)
     assert told.reasons[0] == "halted: told to"
-    kept = rules.judge(Situation(3 * HOUR, 0.0, 80.0, 0.0, "told to", False))
+    kept = rules.judge(Situation(3 * HOUR, 80.0, Conditions(0.0, 0.0, "told to", False)))
     assert (kept.sell_all, kept.buys, kept.sells) == (
         False,
         False,
@@ -242,10 +241,10 @@ def test_restored_rules_reach_the_same_verdicts(
             text = json.dumps(part.state())
             part = RiskRules(limits)
             part.restore(json.loads(text))
-        situation = Situation(time, float(time + 900), worth, 50.0 * gap % 130, None, False)
+        situation = Situation(time, worth, Conditions(float(time + 900), 50.0 * gap % 130))
         assert whole.judge(situation) == part.judge(situation)
-        whole.sent(situation.now, orders)
-        part.sent(situation.now, orders)
+        whole.sent(situation.conditions.now, orders)
+        part.sent(situation.conditions.now, orders)
     assert whole.state() == part.state()
 
 

@@ -18,7 +18,7 @@ from deploy.trading.flows import FEE_MARGIN, CostAllowance, Flow, growth, less_c
 from deploy.trading.live.records import SHADOW
 from deploy.trading.live.returns import paired_returns
 from deploy.trading.live.session import LiveSession
-from deploy.trading.risk import RiskRules, Situation
+from deploy.trading.risk import Conditions, RiskRules, Situation
 from deploy.trading.risk_limits import RiskLimits
 from deploy.trading.sub_accounts import SubAccounts
 from tests.deploy.alpaca_server import Exchange
@@ -288,7 +288,7 @@ def test_limits_are_adjusted_for_transfers() -> None:
     def judge(values: list[tuple[float, float]]) -> list[bool]:
         rules = RiskRules(RiskLimits(drawdown=0.2, daily_loss=0.1))
         return [
-            rules.judge(Situation(HOUR * bar, 0.0, value, 0.0, None, False, flow)).sell_all
+            rules.judge(Situation(HOUR * bar, value, Conditions(0.0), flow)).sell_all
             for bar, (value, flow) in enumerate(values)
         ]
 
