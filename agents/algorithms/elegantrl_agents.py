@@ -139,6 +139,7 @@ class ElegantAgents(Program):
             for slot, agent in enumerate(self.agents):
                 rows = self._rows(states[-1], slot)
                 explored = None
+                # A diverged member's rows continue with the actions of an empty slot.
                 if agent is not None and not diverged[slot]:
                     explored = self._try_explore(slot, rows, step)
                     diverged[slot] = explored is None
@@ -182,6 +183,7 @@ class ElegantAgents(Program):
             every: (horizon, G * num_envs, …) states, rewards and undones.
         """
         self.agents[slot].last_state = self._rows(self.obs, slot).clone()
+        # `_rows` cuts the first dimension; here, the rows are the second one.
         states, rewards, undones = (
             self._rows(part.transpose(0, 1), slot).transpose(0, 1) for part in every
         )
@@ -298,6 +300,7 @@ class ElegantAgents(Program):
             config.repeat_times = float(shape.epochs * shape.num_envs)
         for name, theirs in (("clip", "ratio_clip"), ("entropy_coef", "lambda_entropy")):
             setattr(config, theirs, getattr(params, name, 0.0))
+        # Those that a kind does not have keep ElegantRL's defaults, which it does not read.
         for name in ("explore_rate", "explore_noise_std", "policy_noise_std"):
             if hasattr(params, name):
                 setattr(config, name, getattr(params, name))

@@ -176,6 +176,7 @@ def _with(kind: AgentKind, own: Any, algorithm: str) -> AgentKind:
     theirs = [
         agent_class for agent_class in (kind.discrete, kind.continuous) if agent_class is not None
     ]
+    # An agent with its own update but ElegantRL's network can still be frozen and deployed.
     for agent_class in theirs:  # a discrete agent may be a subclass of the other
         if isinstance(own, type) and issubclass(own, agent_class):
             continuous, discrete = (own, None) if agent_class is kind.continuous else (None, own)
@@ -186,6 +187,7 @@ def _with(kind: AgentKind, own: Any, algorithm: str) -> AgentKind:
 
 
 def _actor_type(agent_class: type[Any]) -> type[nn.Module]:
+    # Only an instance knows its network class; constructing one draws random numbers.
     with torch.random.fork_rng(devices=[]):
         return type(agent_class([8], 2, 2, gpu_id=-1).act)
 

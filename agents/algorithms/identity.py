@@ -107,6 +107,7 @@ def products_by_slot() -> tuple[int, list[str]]:
     """Return how many kinds of batched products were tried, and those that depend on the slot."""
     generator = torch.Generator().manual_seed(0)
     total, wrong = 0, []
+    # Forward products, gradients of weights and inputs, and sums over rows, as in training.
     for inner, columns in SIZES:
         for rows in _ROWS:
             sizes = (rows, inner), (inner, columns), (rows, columns)

@@ -154,7 +154,7 @@ def get_algorithm(name: str) -> Algorithm:
         InputError: there is none of this name.
     """
     if name.startswith(PREFIX):
-        kind = kind_of(name)
+        kind = kind_of(name)  # also raises for agents that ElegantRL has, but not in working order
         if name not in ALGORITHMS:  # a user's own agent class
             return _elegant(name, kind)
     if name not in ALGORITHMS:

@@ -310,6 +310,7 @@ class Program(ABC):
         row_state = self._row_state(slot)
         check_tensors(row_state, {name: state[name] for name in row_state})
         rest = {name: tensor for name, tensor in state.items() if name not in own}
+        # Check everything before the slot is emptied: a refused state must change nothing.
         self._check_state(slot, rest)
         params = self.params_type.from_numbers(state["params"].tolist())
         rollouts, total, has_obs = state["counters"].tolist()

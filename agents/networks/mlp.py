@@ -152,8 +152,10 @@ class Backward:
         torch.bmm(d_value.view(slots, 1, -1), top[slots:], out=into.critic_out.view(slots, 1, -1))
         torch.bmm(ones[slots:], d_value, out=into.critic_out_bias)
         # dL/dx of the layer below the outputs: Δ Wᵀ.
+        # Two buffers in turn: a layer's gradient is computed from that of the layer above.
         delta, other = self._delta
         torch.bmm(d_output, weights.actor_out.mT, out=delta[:slots])
+        # The critics' W_out has one column, so this outer product is a broadcast multiplication.
         torch.mul(d_value, weights.critic_out.mT, out=delta[slots:])
         # Through time, where networks are recurrent.
         if acts.cells is not None:

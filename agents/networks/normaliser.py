@@ -32,6 +32,7 @@ def checked_normaliser(shape: Shape, avg: Tensor, std: Tensor) -> tuple[Tensor, 
         )
     missing = shape.obs_dim - avg.numel()
     avg, std = torch.cat((avg, torch.zeros(missing))), torch.cat((std, torch.ones(missing)))
+    # A deviation of 0 would make every observation of that column infinite or NaN.
     valid = torch.isfinite(avg) & torch.isfinite(std) & (std > 0)
     if not bool(valid.all()):
         column = int(torch.nonzero(~valid)[0])

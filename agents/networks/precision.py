@@ -42,6 +42,7 @@ def set_precision(name: str, device: torch.device) -> None:
             f"--precision bf16: {device} is not a processor with AMX; use fp32, or tf32 on an "
             "NVIDIA card"
         )
+    # Process-wide: torch has no setting per operation or tensor.
     torch.set_float32_matmul_precision(PRECISIONS[name])
     cudnn: Any = torch.backends.cudnn
     onednn: Any = torch.backends.mkldnn
@@ -55,6 +56,7 @@ def set_precision(name: str, device: torch.device) -> None:
         (onednn.rnn, "ieee"),
     ):
         part.fp32_precision = precision
+    # Timing could choose another algorithm, and so other bits, in every run.
     cudnn.deterministic, cudnn.benchmark = True, False
 
 

@@ -130,6 +130,7 @@ class Shape:
 
     def _check_sizes(self) -> None:
         """Check the sizes of minibatches and buffers."""
+        # `startswith` also covers users' subclasses, "elegantrl:ppo:MODULE:CLASS".
         on_policy = self.algorithm.startswith(ON_POLICY)
         if not on_policy and self.buffer < max(self.samples, self.minibatch):
             raise InputError(
@@ -167,6 +168,7 @@ class Shape:
     @property
     def choices(self) -> tuple[int, ...]:
         """The sizes of the choices that make up a discrete action."""
+        # A single choice has no `action_dims`, since environments then take (rows,) actions.
         return self.action_dims or (self.action_dim,)
 
     @property

@@ -205,6 +205,7 @@ class _Batched:
         self._convolutions, self._plan = convolutions_of(member), layers_of(member)
         self._recurrent_size = recurrent_size(member)
         self.cell_states: dict[int, Tensor] = {}
+        # float64: rounding errors stay far below the 1e-6 to which actions are rounded.
         own = {name: tensor.detach().cpu().double() for name, tensor in member.items()}
         self._tensors = {torch.device("cpu"): own}
 
@@ -309,6 +310,7 @@ def load_members(path: Path) -> list[dict[str, Tensor]]:
                 f"{path}: {key!r} is not a member's tensor; names look like 'm000.net.0.weight'."
             )
         members.setdefault(int(match[1]), {})[match[2]] = tensor
+    # A gap means that a part of the file is missing.
     if sorted(members) != list(range(len(members))):
         raise InputError(
             f"{path}: members are numbered {sorted(members)}; they must be numbered from 0 "

@@ -144,6 +144,7 @@ def check_members(members: Sequence[Member], source: str = "the policy") -> tupl
             sizes = f"{sizes_of(member)}, but member 0 of {sizes_of(members[0])}"
             raise InputError(f"{source}: member {index} makes choices of {sizes}.")
         dims = own
+    # At least one member, so the loop has run.
     assert dims is not None
     return dims
 
