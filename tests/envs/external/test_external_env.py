@@ -35,7 +35,7 @@ def actions_for(env: ExternalVecEnv, generator: torch.Generator) -> Tensor:
 @pytest.mark.parametrize(
     ("name", "steps"), [("CartPole-v1", 60), ("Pendulum-v1", 210), ("FrozenLake-v1", 110)]
 )
-def test_numbers_are_gymnasiums(name: str, steps: int) -> None:
+def test_results_equal_those_of_gymnasium(name: str, steps: int) -> None:
     """Compare observations, rewards, ends, step limits and final observations, by seed."""
     env = ExternalVecEnv(name, 1, 4)
     first = env.reset(3)
@@ -77,7 +77,7 @@ def play(env: ExternalVecEnv, member: int, seed: int, steps: int = 40) -> list[T
     return seen
 
 
-def test_a_member_is_the_same_alone_and_in_company() -> None:
+def test_a_member_is_the_same_alone_and_in_a_batch() -> None:
     alone, together = ExternalVecEnv("CartPole-v1", 1, 3), ExternalVecEnv("CartPole-v1", 3, 3)
     together.reset([5, 6, None])
     assert all(map(torch.equal, play(alone, 0, 7), play(together, 1, 7)))
@@ -94,7 +94,7 @@ def test_a_slot_that_was_never_seeded_is_idle() -> None:
 
 @pytest.mark.parametrize("layout", [None, Layout(2, (1, 3))], ids=str)
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1", "FrozenLake-v1"])
-def test_a_member_that_is_put_back_goes_on_exactly(name: str, layout: Layout | None) -> None:
+def test_a_restored_member_continues_exactly(name: str, layout: Layout | None) -> None:
     """In any slot, batch and layout, twice in a row, and at the step limit of an episode."""
     kwargs: dict[str, Any] = {"max_episode_steps": 23}
     env, other = (
@@ -146,7 +146,7 @@ class Nested(Counter):
 
 
 @pytest.mark.parametrize("kind", [Forgetful, Nested])
-def test_where_that_is_not_possible_it_is_said_and_new_episodes_begin(
+def test_a_member_that_cannot_be_restored_begins_new_episodes(
     kind: type[Counter], caplog: pytest.LogCaptureFixture
 ) -> None:
     env = ExternalVecEnv(kind, 1, 3, length=4)
@@ -163,7 +163,7 @@ def test_where_that_is_not_possible_it_is_said_and_new_episodes_begin(
     assert seeds[0] == seeds[1]
 
 
-def test_members_may_have_arguments_of_their_own() -> None:
+def test_members_may_have_different_arguments() -> None:
     env = ExternalVecEnv("Pendulum-v1", [{"g": 10.0}, {"g": 2.0}], 2)
     env.reset([1, 1])
     obs = env.step(torch.zeros(4, 1)).obs
@@ -218,12 +218,14 @@ def test_illegal_actions_are_named_and_never_reach_the_environment() -> None:
         ("CartPole-v1", {"wind": 3}, "with {'wind': 3} cannot"),
     ],
 )
-def test_what_cannot_be_made_is_refused(name: str, kwargs: dict[str, Any], said: str) -> None:
+def test_environments_that_cannot_be_made_are_refused(
+    name: str, kwargs: dict[str, Any], said: str
+) -> None:
     with pytest.raises(InputError, match=said):
         ExternalVecEnv(name, 1, 1, **kwargs)
 
 
-def test_a_module_may_be_named_that_registers_the_environment() -> None:
+def test_an_id_may_name_the_module_that_registers_it() -> None:
     env = ExternalVecEnv(
         "gym:tests.envs.external.registering:tests/Counter-v0", 1, 3, layout=Layout(1, (2,))
     )
@@ -232,7 +234,7 @@ def test_a_module_may_be_named_that_registers_the_environment() -> None:
     env.close()
 
 
-def test_what_a_gpu_reads_is_pinned_as_long_as_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffers_that_a_gpu_reads_are_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     pinned: dict[int, int] = {}
 
     class Runtime:
@@ -254,7 +256,7 @@ def test_what_a_gpu_reads_is_pinned_as_long_as_it_is_read(monkeypatch: pytest.Mo
     assert not pinned
 
 
-def test_orders_and_shapes_are_checked() -> None:
+def test_call_order_and_shapes_are_checked() -> None:
     env = ExternalVecEnv("CartPole-v1", 1, 2)
     with pytest.raises(RuntimeError, match="before reset"):
         env.step(torch.zeros(2, dtype=torch.int64))

@@ -18,7 +18,7 @@ from tests.envs.external.samples import Counter, Tag
 from tests.envs.external.test_processes import gone
 
 
-def test_trajectories_stay_straight_and_slow_ones_keep_nobody_waiting() -> None:
+def test_slow_environments_delay_no_batch_and_trajectories_are_not_mixed() -> None:
     own: list[dict[str, Any]] = [{"trouble": "slow", "at": 2}] + [
         {}
     ] * 5  # the first sleeps 50 ms in every episode
@@ -48,7 +48,7 @@ def test_trajectories_stay_straight_and_slow_ones_keep_nobody_waiting() -> None:
     gone(envs.pids)
 
 
-def test_the_really_first_come_first() -> None:
+def test_environments_are_received_in_the_order_of_finishing() -> None:
     own: list[dict[str, Any]] = [
         {"trouble": "slow", "at": 1},
         {},
@@ -68,7 +68,7 @@ def test_the_really_first_come_first() -> None:
     envs.close()
 
 
-def test_seeds_decide_episodes() -> None:
+def test_episodes_depend_on_seeds_only() -> None:
     numbers = []
     for workers in (1, 2):
         envs = FirstReadyEnvs(FactorySource(Counter), [{}] * 3, workers)
@@ -80,7 +80,7 @@ def test_seeds_decide_episodes() -> None:
     assert numbers[0][0] == numbers[0][2] != numbers[0][1]
 
 
-def test_games_come_with_all_their_rows() -> None:
+def test_all_rows_of_an_environment_are_received() -> None:
     envs = FirstReadyEnvs(FactorySource(Tag), [{}] * 2, 1)
     envs.reset([1, 2])
     ready = envs.receive(1)
@@ -95,7 +95,7 @@ def test_games_come_with_all_their_rows() -> None:
     ("trouble", "said"),
     [("raise", "left the rails"), ("die", "exit code 3"), ("hang", "was not done after 0.3 s")],
 )
-def test_failures_are_told(trouble: str, said: str) -> None:
+def test_failures_are_reported(trouble: str, said: str) -> None:
     envs = FirstReadyEnvs(
         FactorySource(Counter), [{}, {}, {"trouble": trouble, "at": 2}], 3, step_timeout=0.3
     )
@@ -122,7 +122,7 @@ def test_a_killed_worker_is_noticed() -> None:
         envs.receive(1)
 
 
-def test_what_is_not_with_the_caller_cannot_be_sent() -> None:
+def test_only_held_environments_can_be_sent() -> None:
     envs = FirstReadyEnvs(FactorySource(Counter), [{}] * 2, 1)
     envs.reset(range(2))
     envs.receive(1)

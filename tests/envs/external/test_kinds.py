@@ -87,7 +87,7 @@ def test_an_environment_writes_into_the_buffers_itself() -> None:
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
-def test_vector_environments_are_hosted_whole(mode: AutoresetMode) -> None:
+def test_vector_environments_keep_their_sub_environments_together(mode: AutoresetMode) -> None:
     env = ExternalVecEnv(counters, 2, 3, mode=mode)
     env.reset(0)
     seen, there, ends = [], [], []
@@ -146,7 +146,7 @@ def test_pictures_stay_bytes() -> None:
     assert not obs.view(2, 3, 40, 48)[:, 0].any()  # the caller's own
 
 
-def test_pettingzoo_environments_are_hosted() -> None:
+def test_pettingzoo_environments_are_stepped() -> None:
     pettingzoo = pytest.importorskip("pettingzoo")
     assert issubclass(type("Real", (Tag, pettingzoo.ParallelEnv), {}), pettingzoo.ParallelEnv)
     env = ExternalVecEnv(type("Real", (Tag, pettingzoo.ParallelEnv), {}), 1, 3)
@@ -154,7 +154,7 @@ def test_pettingzoo_environments_are_hosted() -> None:
     assert env.step(torch.zeros(3, 1)).obs.shape == (3, 2)
 
 
-def test_what_is_no_environment_is_refused() -> None:
+def test_objects_that_are_no_environment_are_refused() -> None:
     with pytest.raises(InputError, match="Closable: it made a Closable, which must be a gymnasium"):
         ExternalVecEnv(Closable, 1, 1)
 

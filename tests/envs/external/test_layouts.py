@@ -23,7 +23,7 @@ def file(tmp_path: Path) -> MeasurementCache:
     return MeasurementCache(tmp_path / "layouts.json")
 
 
-def test_slow_environments_go_to_workers_and_that_is_remembered(
+def test_slow_environments_use_workers_and_the_choice_is_cached(
     file: MeasurementCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choice = choose_layout(SLOW, [{}] * 4, cores=2, file=file)
@@ -42,7 +42,7 @@ def test_slow_environments_go_to_workers_and_that_is_remembered(
         choose_layout(SLOW, [{}] * 5, cores=2, file=file)
 
 
-def test_quick_environments_stay_here_without_starting_a_worker(
+def test_quick_environments_stay_in_this_process(
     file: MeasurementCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layouts, "QUICK", 1.0)
@@ -51,7 +51,7 @@ def test_quick_environments_stay_here_without_starting_a_worker(
     assert "quick" in str(choice)
 
 
-def test_where_workers_are_not_faster_all_stays_here(
+def test_workers_are_not_used_unless_faster(
     file: MeasurementCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layouts, "QUICK", 0.0)
@@ -80,7 +80,7 @@ def test_cores_are_those_that_this_process_may_use(
     envs.close()
 
 
-def test_environments_for_learners_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_external_environments_choose_a_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def choose(source: object, own: list[object], what: object) -> LayoutChoice:  # noqa: ARG001
@@ -93,7 +93,7 @@ def test_environments_for_learners_ask_for_it(monkeypatch: pytest.MonkeyPatch) -
     env.close()
 
 
-def test_what_cannot_be_sent_stays_here(file: MeasurementCache) -> None:
+def test_unpicklable_environments_stay_in_this_process(file: MeasurementCache) -> None:
     choice = choose_layout(FactorySource(lambda: Counter()), [{}] * 4, cores=2, file=file)
     assert choice.layout == Layout(4)
     assert "top level of a module" in str(choice)
@@ -102,7 +102,7 @@ def test_what_cannot_be_sent_stays_here(file: MeasurementCache) -> None:
 @pytest.mark.parametrize(
     "content", ["", "{", '{"format": 9}', '{"format": 1, "machines": {"m": {"k": 3}}}']
 )
-def test_a_spoilt_file_counts_as_empty(content: str, file: MeasurementCache) -> None:
+def test_a_damaged_cache_file_counts_as_empty(content: str, file: MeasurementCache) -> None:
     file.path.write_text(content)
     assert file.get("m", "k") == {}
     file.put("m", "k", {"a": 1})
@@ -124,7 +124,7 @@ def test_an_entry_that_does_not_fit_is_measured_again(
         )
 
 
-def test_a_number_of_workers_by_hand() -> None:
+def test_an_even_layout_needs_enough_environments() -> None:
     assert even_layout(8, 1) == Layout(4, (4,))
     assert even_layout(8, 2, here=False) == Layout(0, (4, 4))
     with pytest.raises(

@@ -15,7 +15,7 @@ def program(env: ExternalVecEnv) -> PPO:
     return PPO(shape, torch.device("cpu"))
 
 
-def test_a_member_that_learns_goes_on_exactly_in_another_process_and_slot() -> None:
+def test_a_learning_member_resumes_exactly_in_another_process_and_slot() -> None:
     env = ExternalVecEnv("CartPole-v1", 2, 4)
     learner = program(env)
     env.reset([1, 2])

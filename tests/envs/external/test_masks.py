@@ -60,7 +60,7 @@ def masks(env: ExternalVecEnv) -> list[torch.Tensor]:
 
 
 @every
-def test_what_is_legal_is_known_whoever_steps(kind: str) -> None:
+def test_masks_are_the_same_in_every_layout(kind: str) -> None:
     source, rows, layout = KINDS[kind]
     alone, shared = ExternalVecEnv(source, 2, rows), ExternalVecEnv(source, 2, rows, layout=layout)
     assert alone.masked
@@ -86,7 +86,7 @@ def test_what_is_legal_is_known_whoever_steps(kind: str) -> None:
     shared.close()
 
 
-def test_masks_are_the_environments_own() -> None:
+def test_masks_equal_those_of_the_environment() -> None:
     env = ExternalVecEnv(Masked, 1, 2)
     env.reset([3])
     theirs = Masked()
@@ -102,7 +102,7 @@ def test_masks_are_the_environments_own() -> None:
             seen, _ = theirs.reset()
 
 
-def test_absent_agents_and_idle_rows_are_free() -> None:
+def test_all_options_of_absent_agents_and_idle_rows_are_legal() -> None:
     game = ExternalVecEnv(Table, 1, 3)
     game.reset(0)
     generator = torch.Generator().manual_seed(0)
@@ -129,7 +129,7 @@ def program(env: ExternalVecEnv) -> PPO:
 
 
 @every
-def test_a_learner_never_takes_what_is_masked(kind: str) -> None:
+def test_a_learner_never_takes_masked_actions(kind: str) -> None:
     source, rows, _ = KINDS[kind]
     env = ExternalVecEnv(source, 2, rows * 2)
     env.reset([1, 2])
@@ -158,7 +158,7 @@ def test_a_frozen_policy_plays_legally_in_panels_and_when_watched(several: bool)
 
 
 @pytest.mark.parametrize("kind", ["observation", "info, two choices"])
-def test_a_member_that_learns_goes_on_exactly(kind: str) -> None:
+def test_a_learning_member_resumes_exactly(kind: str) -> None:
     source, _, _ = KINDS[kind]
     env, other = ExternalVecEnv(source, 2, 4), ExternalVecEnv(source, 2, 4, layout=Layout(3, (5,)))
     env.reset([1, 2])
@@ -298,7 +298,7 @@ def test_pictures_may_have_masks() -> None:
         assert not obs.view(2, 3, -1)[:, 0].any()
 
 
-def test_other_algorithms_refuse() -> None:
+def test_algorithms_without_masks_refuse_masked_environments() -> None:
     env = ExternalVecEnv(Masked, 1, 2)
     shape = Shape.for_env(
         env,
@@ -315,7 +315,7 @@ def test_other_algorithms_refuse() -> None:
         D3QN(shape, "cpu").train(env, 1)
 
 
-def test_what_info_says_is_advice_to_those_that_know_no_masks() -> None:
+def test_masks_in_info_are_ignored_by_algorithms_without_masks() -> None:
     env = ExternalVecEnv("Taxi-v4", 1, 2)
     env.reset(0)
     legal = masks(env)[0]
@@ -335,7 +335,7 @@ class Boxed(Buffered):
     )
 
 
-def test_environments_that_write_for_themselves_see_one_array() -> None:
+def test_buffered_environments_must_have_one_array() -> None:
     with pytest.raises(
         InputError, match=r"Boxed: its single_observation_space is .* must be a Box"
     ):

@@ -92,14 +92,14 @@ def test_a_study_on_an_external_environment(name: str, tmp_path: Path) -> None:
         (f"{SAMPLES}:Tag", 3),
     ],
 )
-def test_any_kind_plays_as_many_games_as_are_asked_for(name: str, rows: int) -> None:
+def test_every_kind_plays_the_requested_number_of_games(name: str, rows: int) -> None:
     game = get_game(name)
     played = PanelGames(game, game.params(), 5, 1).play_baselines()["random"]
     assert played.returns.shape == (1, 5)  # whatever is made together
     assert game.make([game.params()], 4, together=1, device="cpu").num_envs == 4 * rows
 
 
-def test_agents_that_act_by_turns_are_the_same_game() -> None:
+def test_an_aec_environment_equals_its_parallel_version() -> None:
     turns, parallel = ExternalVecEnv(TurnTag, 1, 6), ExternalVecEnv(Tag, 1, 6)
     assert torch.equal(turns.reset(3), parallel.reset(3))
     generator = torch.Generator().manual_seed(0)
@@ -126,7 +126,7 @@ class Late(Tag):
         return seen, rewards, dict.fromkeys(terminated, False), truncated, infos
 
 
-def test_the_rows_of_agents_who_never_came_end_with_the_game() -> None:
+def test_rows_of_agents_that_never_appeared_end_with_the_game() -> None:
     env = ExternalVecEnv(Late, 1, 3)
     env.reset(0)
     ends = [env.step(torch.zeros(3, 1)).terminated.tolist() for _ in range(4)]
@@ -177,7 +177,7 @@ def test_environments_made_together_stay_together() -> None:
         (f"{SAMPLES}:Pool", "it made Pool, an EnvPool, which takes a seed only when it is made"),
     ],
 )
-def test_what_cannot_be_taken_is_refused_in_a_sentence(name: str, sentence: str) -> None:
+def test_unsupported_names_are_refused(name: str, sentence: str) -> None:
     with pytest.raises(InputError, match=re.escape(sentence)) as refused:
         looked_at(name)
     assert "\n" not in str(refused.value)
@@ -188,7 +188,7 @@ def looked_at(name: str) -> int:
     return game.seats(game.params())
 
 
-def test_agents_that_must_act_by_turns_are_refused() -> None:
+def test_aec_environments_that_are_not_parallelizable_are_refused() -> None:
     game = get_game(f"pettingzoo:{SAMPLES}:TurnTag")
     assert game.seats(game.params()) == 3
     with pytest.raises(

@@ -38,7 +38,7 @@ QUICKLY = 8.0  # seconds until a failure is reported, on a busy machine
     ],
     ids=str,
 )
-def test_workers_give_the_same_numbers_to_the_bit(source: Any, rows: int, layout: Layout) -> None:
+def test_results_are_bit_identical_with_workers(source: Any, rows: int, layout: Layout) -> None:
     alone, shared = ExternalVecEnv(source, 2, rows), ExternalVecEnv(source, 2, rows, layout=layout)
     assert torch.equal(alone.reset(4), shared.reset(4))
     generator = torch.Generator().manual_seed(0)
@@ -56,7 +56,7 @@ def test_workers_give_the_same_numbers_to_the_bit(source: Any, rows: int, layout
     shared.close()
 
 
-def test_processors_that_keep_no_order_hand_over_through_the_kernel(
+def test_without_ordered_writes_work_is_handed_over_by_the_kernel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(shared_memory, "ORDERED", False)
@@ -86,7 +86,7 @@ def test_arguments_and_idle_slots_reach_workers() -> None:
     shared.close()
 
 
-def test_shares_are_even_and_this_process_has_the_smallest() -> None:
+def test_shards_are_even_and_this_process_has_the_smallest() -> None:
     assert even_layout(7, 2) == Layout(2, (2, 3))
     assert even_layout(7, 2, here=False) == Layout(0, (3, 4))
     assert even_layout(5, 0) == Layout(5)
@@ -133,7 +133,7 @@ def test_an_environment_that_raises_is_named_with_its_traceback(layout: Layout) 
     ("trouble", "said"),
     [("die", "exit code 3"), ("crash", "SIGSEGV"), ("hang", "0.5 s"), ("hang in C", "0.5 s")],
 )
-def test_a_worker_that_dies_or_hangs_is_named_with_where_it_was(trouble: str, said: str) -> None:
+def test_a_worker_that_dies_or_hangs_is_reported_with_its_stack(trouble: str, said: str) -> None:
     text, taken = failing(trouble, Layout(1, (2,)), step_timeout=0.5)
     assert "environments 1 to 2" in text
     assert said in text
@@ -144,7 +144,7 @@ def test_a_worker_that_dies_or_hangs_is_named_with_where_it_was(trouble: str, sa
 
 @pytest.mark.parametrize("trouble", ["raise", "die", "hang"])
 @pytest.mark.parametrize("layout", [Layout(1, (2,)), Layout(3)], ids=str)
-def test_what_failed_is_made_anew_if_so_wished(
+def test_failed_shards_are_restarted_if_requested(
     trouble: str, layout: Layout, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     if trouble != "raise" and not layout.workers:
@@ -181,7 +181,7 @@ def test_what_cannot_be_sent_to_a_worker_is_refused() -> None:
         ExternalVecEnv(lambda: Counter(), 1, 2, layout=Layout(1, (1,)))
 
 
-def test_one_that_cannot_be_made_in_a_worker_is_named() -> None:
+def test_an_environment_that_cannot_be_made_in_a_worker_is_named() -> None:
     with pytest.raises(RunError, match="cannot be made here"):
         ExternalVecEnv(functools.partial(only_in, os.getpid()), 1, 2, layout=Layout(1, (1,)))
 
@@ -204,7 +204,7 @@ DRIVER = """
 @pytest.mark.parametrize(
     ("how", "trouble"), [(signal.SIGKILL, "hang in C"), (signal.SIGKILL, ""), (signal.SIGINT, "")]
 )
-def test_workers_leave_with_their_driver(how: signal.Signals, trouble: str) -> None:
+def test_workers_end_with_their_parent(how: signal.Signals, trouble: str) -> None:
     """Whatever they are doing and however it ends; nothing is left in /dev/shm."""
     shared = Path("/dev/shm")
     before = set(shared.iterdir()) if shared.is_dir() else set()
@@ -236,7 +236,7 @@ FORKING = """
 """
 
 
-def test_nothing_that_an_environment_started_survives_its_host(tmp_path: Path) -> None:
+def test_processes_that_an_environment_started_end_with_the_host(tmp_path: Path) -> None:
     """In the host's own process and in a worker: forks (inheriting pipes), programs, sessions."""
     started = tmp_path / "pids"
     command = [sys.executable, "-c", textwrap.dedent(FORKING), str(started)]
@@ -257,13 +257,13 @@ def test_nothing_that_an_environment_started_survives_its_host(tmp_path: Path) -
                 os.kill(pid, signal.SIGKILL)
 
 
-def test_programs_of_our_own_do_not_carry_the_tag(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_that_may_outlive_the_host_have_no_tag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(guard.VARIABLE, "host")
     assert guard.VARIABLE not in guard.untagged()
     assert guard.untagged()["PATH"] == os.environ["PATH"]
 
 
-def test_workers_sleep_while_nothing_is_asked_of_them() -> None:
+def test_idle_workers_sleep() -> None:
     env = ExternalVecEnv("CartPole-v1", 1, 2, layout=Layout(1, (1,)))
     env.reset(0)
     worker = psutil.Process(env.pids[0])
@@ -309,7 +309,7 @@ def test_scripts_may_define_environments_themselves(guarded: bool, tmp_path: Pat
         assert "needs an `if __name__ == '__main__':`" in made.stderr
 
 
-def test_it_is_over_when_closed() -> None:
+def test_close_ends_all_processes() -> None:
     env = ExternalVecEnv("CartPole-v1", 1, 2, layout=Layout(1, (1,)))
     pids = env.pids
     env.close()

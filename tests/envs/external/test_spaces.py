@@ -73,7 +73,7 @@ def test_observations_keep_every_number(space: spaces.Space[Any], seed: int) -> 
 @pytest.mark.parametrize(
     "space", [spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Box(0, 255, (40, 40), np.uint8)]
 )
-def test_what_needs_no_conversion_is_a_view_of_the_buffer(space: spaces.Space[Any]) -> None:
+def test_observations_without_conversion_are_views_of_the_buffer(space: spaces.Space[Any]) -> None:
     layout = ObservationLayout(space)
     rows = np.zeros(2, layout.dtype)
     flat = layout.unpack(torch.from_numpy(rows.view(np.uint8).reshape(2, -1)))
@@ -81,7 +81,7 @@ def test_what_needs_no_conversion_is_a_view_of_the_buffer(space: spaces.Space[An
     assert flat.eq(1).all()
 
 
-def test_leaves_stay_in_their_columns() -> None:
+def test_leaves_have_fixed_columns() -> None:
     space = spaces.Dict(a=spaces.Discrete(3, start=5), b=spaces.Box(-1.0, 1.0, (2,), np.float64))
     layout = ObservationLayout(space)
     rows = np.zeros(2, layout.dtype)
@@ -101,7 +101,7 @@ def test_leaves_stay_in_their_columns() -> None:
         ((8, 8, 3), None),
     ],
 )
-def test_images_are_known_by_their_bytes(
+def test_images_are_recognized_by_dtype_and_shape(
     shape: tuple[int, ...], image: tuple[int, ...] | None
 ) -> None:
     space = spaces.Box(0, 255, shape, np.uint8)
@@ -130,7 +130,7 @@ def test_images_are_known_by_their_bytes(
         (spaces.Tuple((spaces.Discrete(3), spaces.MultiBinary(2))), (1,)),
     ],
 )
-def test_what_is_not_of_the_space_is_said(space: spaces.Space[Any], value: Any) -> None:
+def test_observations_outside_the_space_are_reported(space: spaces.Space[Any], value: Any) -> None:
     layout = ObservationLayout(space)
     writer = layout.writer(np.zeros(2, layout.dtype))
     with pytest.raises(ValueError, match="is not of the observation space"):
@@ -177,7 +177,7 @@ def test_numbers_are_scaled_to_the_bounds(space: spaces.Space[Any], seed: int) -
     assert all(space.contains(action) for action in layout.decode(rows))
 
 
-def test_actions_are_the_environments_own() -> None:
+def test_decoded_actions_belong_to_the_action_space() -> None:
     layout = ActionLayout(spaces.Box(-1.0, 1.0, (2,), np.float32))
     rows = np.zeros((2, 2), np.float32)
     actions = layout.decode(rows)
@@ -194,7 +194,7 @@ def test_actions_are_the_environments_own() -> None:
         (spaces.Text(3), "is not supported"),
     ],
 )
-def test_actions_that_nobody_can_take_are_refused(space: spaces.Space[Any], said: str) -> None:
+def test_unsupported_action_spaces_are_refused(space: spaces.Space[Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         ActionLayout(space)
 

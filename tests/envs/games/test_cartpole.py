@@ -138,7 +138,7 @@ def follow(
     actions=st.lists(st.integers(0, 1), min_size=1, max_size=40),
     world=st.integers(0, 50),
 )
-def test_every_step_of_whole_episodes_is_gymnasiums(
+def test_every_step_of_whole_episodes_equals_gymnasium(
     seed: int, actions: list[int], world: int
 ) -> None:
     params = random_params(world) if world else DEFAULT
@@ -155,13 +155,13 @@ def test_episodes_on_their_own_stay_together(seed: int, actions: list[int]) -> N
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_balanced_pole_is_gymnasiums_for_five_hundred_steps(seed: int) -> None:
+def test_a_balanced_pole_equals_gymnasium_for_500_steps(seed: int) -> None:
     steps, worst = follow(DEFAULT, seed, lambda state, _: balancing(state), resync=True)
     assert steps == 500
     assert worst < 1e-14
 
 
-def test_gymnasiums_own_defaults_are_ours() -> None:
+def test_the_defaults_are_those_of_gymnasium() -> None:
     theirs = CartPoleEnv()
     for name in ("gravity", "masscart", "masspole", "length", "force_mag", "tau", "x_threshold"):
         assert getattr(theirs, name) == getattr(DEFAULT, name)
@@ -236,7 +236,7 @@ def test_no_episode_is_shorter_than_the_shortest(
 @pytest.mark.parametrize(
     "params", [DEFAULT, CartPoleParams(x_threshold=0.06), CartPoleParams(force_mag=30.0)]
 )
-def test_and_one_is_as_short(params: CartPoleParams) -> None:
+def test_the_shortest_episode_can_occur(params: CartPoleParams) -> None:
     """So `bootstrap_interval` is as long as possible."""
     lengths = []
     for corner in range(16):
@@ -324,7 +324,7 @@ def run(env: CartPole, actions: Tensor, per_draw: int = 0) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("per_member", [1, 3, 16, 33])
-def test_a_members_numbers_depend_neither_on_slot_nor_on_company(per_member: int) -> None:
+def test_a_member_is_the_same_in_any_slot_and_any_batch(per_member: int) -> None:
     worlds = [DEFAULT, *(random_params(seed) for seed in range(1, 6))]
     generator = torch.Generator().manual_seed(0)
     actions = {m: torch.randint(0, 2, (120, per_member), generator=generator) for m in range(6)}
@@ -383,7 +383,7 @@ def test_a_member_resumes_exactly_in_another_slot(at: int, tmp_path: Path) -> No
         assert torch.equal(one[4:], two[:4])
 
 
-def test_a_slot_given_to_another_member_disturbs_nobody() -> None:
+def test_replacing_a_member_does_not_change_the_others() -> None:
     generator = torch.Generator().manual_seed(0)
     actions = torch.randint(0, 2, (90, 6), generator=generator)
     kept, changed = (CartPole([DEFAULT, DEFAULT], 3) for _ in range(2))
@@ -401,7 +401,7 @@ def test_a_slot_given_to_another_member_disturbs_nobody() -> None:
 
 
 @pytest.mark.parametrize("drawn", [True, False])
-def test_a_step_never_asks_the_device_for_a_value(drawn: bool) -> None:
+def test_a_step_does_not_synchronize(drawn: bool) -> None:
     env = CartPole([random_params(m) for m in range(3)], 5)
     env.reset(1)
     actions = torch.randint(0, 2, (45, 15))
@@ -414,7 +414,7 @@ def test_a_step_never_asks_the_device_for_a_value(drawn: bool) -> None:
             env.faults()
 
 
-def test_observations_go_where_they_are_wanted() -> None:
+def test_observations_are_written_into_out() -> None:
     env, plain = CartPole(DEFAULT, 6), CartPole(DEFAULT, 6)
     room = torch.full((6, 4), torch.nan)
     assert torch.equal(env.reset(4), plain.reset(4))
@@ -424,7 +424,7 @@ def test_observations_go_where_they_are_wanted() -> None:
     assert torch.equal(room, env.observe())
 
 
-def test_what_a_step_returned_stays_as_it_was() -> None:
+def test_later_steps_do_not_change_earlier_results() -> None:
     env = CartPole(CartPoleParams(max_steps=1), 2)
     env.reset(0)
     first = env.step(torch.zeros(2, dtype=torch.int64))
@@ -475,7 +475,7 @@ def test_a_fault_moves_with_its_member() -> None:
     assert not other.faults().any()
 
 
-def test_debugging_stops_at_once() -> None:
+def test_debug_raises_in_the_step_of_the_fault() -> None:
     env = CartPole(DEFAULT, 2, debug=True)
     env.reset(0)
     with pytest.raises(RunError, match="row 1"):

@@ -26,7 +26,7 @@ def test_an_environment_draws_itself_and_never_the_next_episode() -> None:
     assert [red for red, _, _ in seen] == [50, 100, 100, 50]  # the third step ends the episode
 
 
-def test_one_without_pictures_is_named() -> None:
+def test_an_environment_without_pictures_is_named() -> None:
     game = get_game(f"{MODULE}:tests/Counter-v0")
     with pytest.raises(
         InputError, match=r"Counter-v0 draws no pictures \(its render modes: none\)"
@@ -37,7 +37,7 @@ def test_one_without_pictures_is_named() -> None:
     assert renderer.text("step 0", final=False).startswith("step 0\nobserves")
 
 
-def test_one_whose_drawing_fails_is_named() -> None:
+def test_an_environment_whose_drawing_fails_is_named() -> None:
     game = get_game(f"{MODULE}:tests/Blank-v0")
     with pytest.raises(
         InputError, match="Blank-v0 cannot be shown: ValueError: nothing to draw with"

@@ -84,14 +84,14 @@ def test_every_column_is_centred_and_scaled() -> None:
     assert torch.equal(std, again[1])
 
 
-def test_studies_of_before_keep_their_rule() -> None:
+def test_older_studies_keep_their_scaling_rule() -> None:
     avg, std = measured(ExternalVecEnv(Columns, 1, 16), 3, centred=False)
     scaled = [name for name, s in zip(COLUMNS, std.tolist(), strict=True) if s != 1.0]
     assert set(scaled) <= {"usual", "large"}
     assert float(avg[list(COLUMNS).index("shifted")]) == 0.0
 
 
-def test_what_needs_no_scaling_has_none() -> None:
+def test_prescaled_observations_are_not_scaled() -> None:
     brigade = BucketBrigade([BucketParams()], 4)
     assert measured(brigade, 0)[0].count_nonzero() == 0
     assert torch.equal(measured(brigade, 0)[1], torch.ones(brigade.state_dim))
@@ -113,7 +113,7 @@ class Slow(Columns):
         return super().step(action)
 
 
-def test_random_play_is_bounded_by_time_says_what_it_does_and_can_be_repeated(
+def test_random_play_is_limited_reports_progress_and_is_reproducible(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scaling, "SECONDS", 0.5)

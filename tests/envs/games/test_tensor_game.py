@@ -58,7 +58,7 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_it_is_its_rules_row_by_row(target: ModuleType) -> None:
+def test_a_game_equals_its_rules_row_by_row(target: ModuleType) -> None:
     """Compare with a plain loop over one episode after the other."""
     env = target.Target([target.Wind(0.2), target.Wind(2.5)], 3)
     env.reset([1, 2])
@@ -87,7 +87,7 @@ def test_it_is_its_rules_row_by_row(target: ModuleType) -> None:
     assert min(ended.values()) > 2
 
 
-def test_a_member_is_the_same_alone_in_another_slot_and_after_a_stop(target: ModuleType) -> None:
+def test_a_member_is_the_same_alone_in_another_slot_and_after_a_resume(target: ModuleType) -> None:
     alone = target.Target([target.Wind(2.0)], 5)
     alone.reset([7])
     straight = played(alone, 192)
@@ -102,7 +102,7 @@ def test_a_member_is_the_same_alone_in_another_slot_and_after_a_stop(target: Mod
     assert same(played(elsewhere, 96, 1), straight[96 * 5 :])
 
 
-def test_a_step_asks_the_device_nothing(target: ModuleType) -> None:
+def test_a_step_does_not_synchronize(target: ModuleType) -> None:
     env = target.Target([target.Wind(2.0)] * 2, 4)
     env.reset(1)
     env.draw(4)
@@ -111,7 +111,7 @@ def test_a_step_asks_the_device_nothing(target: ModuleType) -> None:
             env.step(torch.zeros(8, 1))
 
 
-def test_a_member_that_begins_anew_disturbs_nobody(target: ModuleType) -> None:
+def test_resetting_a_member_does_not_change_the_others(target: ModuleType) -> None:
     envs = [target.Target([target.Wind(2.0)] * 2, 4) for _ in range(2)]
     for env in envs:
         env.reset([1, 2])
@@ -127,7 +127,7 @@ def test_a_member_that_begins_anew_disturbs_nobody(target: ModuleType) -> None:
         env.get_member(0)
 
 
-def test_illegal_actions_are_told(target: ModuleType) -> None:
+def test_illegal_actions_are_reported(target: ModuleType) -> None:
     env = target.Target([target.Wind()] * 2, 2)
     env.reset(0)
     actions = torch.zeros(4, 1)
@@ -202,7 +202,7 @@ def test_discrete_games_and_what_is_wrong_with_a_game() -> None:
         ("target:", "the module target has nothing called ''"),
     ],
 )
-def test_games_that_are_not_there(target: ModuleType, name: str, sentence: str) -> None:  # noqa: ARG001
+def test_unknown_games_are_refused(target: ModuleType, name: str, sentence: str) -> None:  # noqa: ARG001
     with pytest.raises(InputError, match=re.escape(sentence)):
         get_game(name)
 

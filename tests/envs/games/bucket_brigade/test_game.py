@@ -62,7 +62,7 @@ def same(
 
 
 @pytest.mark.parametrize("per_member", [4, 68])
-def test_a_members_numbers_depend_neither_on_slot_nor_on_company(per_member: int) -> None:
+def test_a_member_is_the_same_in_any_slot_and_any_batch(per_member: int) -> None:
     taken = {m: actions(m, 30, per_member) for m in range(6)}
 
     def results(order: list[int]) -> dict[int, list[Tensor]]:
@@ -103,7 +103,7 @@ def test_a_member_resumes_exactly_in_another_slot(at: int, tmp_path: Path) -> No
     assert same(expected, got, slice(8, None), slice(8))
 
 
-def test_a_slot_given_to_another_member_disturbs_nobody() -> None:
+def test_replacing_a_member_does_not_change_the_others() -> None:
     taken = actions(0, 50, 12)
     kept, changed = (BucketBrigade([DEFAULT, SHORT, DEFAULT], 4) for _ in range(2))
     made = []
@@ -134,7 +134,7 @@ def test_many_rows_on_two_threads_equal_few_on_one() -> None:
 # ---- games that members share ----
 
 
-def test_every_draw_deals_the_seats_anew() -> None:
+def test_every_draw_deals_new_seats() -> None:
     env = BucketBrigade([DEFAULT] * 6, 20, together=3)
     assert env.rematches
     assert not BucketBrigade(DEFAULT, 20).rematches
@@ -177,7 +177,7 @@ def test_a_rematch_changes_rows_and_nothing_else() -> None:
         assert torch.equal(before[order], after[moved])
 
 
-def test_a_groups_numbers_depend_on_its_members_alone() -> None:
+def test_a_group_depends_on_its_members_only() -> None:
     taken = {m: actions(m, 45, 8) for m in range(6)}
 
     def results(order: list[int]) -> list[Tensor]:
@@ -198,7 +198,7 @@ def test_a_groups_numbers_depend_on_its_members_alone() -> None:
 
 
 @pytest.mark.parametrize("at", [30, 37])
-def test_a_group_goes_on_exactly_elsewhere(at: int) -> None:
+def test_a_group_resumes_exactly_in_other_slots(at: int) -> None:
     taken = actions(0, 90, 48)
     source = BucketBrigade([DEFAULT] * 3 + [FIERY, FIERY, SHORT], 8, together=3)
     source.reset(3)
@@ -290,7 +290,7 @@ def test_final_observations_stay_for_the_interval() -> None:
 
 
 @pytest.mark.parametrize(("together", "scaled"), [(1, True), (3, True), (1, False)])
-def test_a_step_never_asks_the_device_for_a_value(together: int, scaled: bool) -> None:
+def test_a_step_does_not_synchronize(together: int, scaled: bool) -> None:
     env = BucketBrigade(WORLDS[:3], 8, together=together, scaled=scaled)
     env.reset(1)
     with NoHostSync():
@@ -303,7 +303,7 @@ def test_a_step_never_asks_the_device_for_a_value(together: int, scaled: bool) -
 
 
 @pytest.mark.parametrize("together", [1, 2])
-def test_observations_go_where_they_are_wanted(together: int) -> None:
+def test_observations_are_written_into_out(together: int) -> None:
     env, plain = (BucketBrigade([DEFAULT, FIERY], 8, together=together) for _ in range(2))
     room = torch.full((16, env.state_dim), torch.nan)
     assert torch.equal(env.reset(4), plain.reset(4))
@@ -315,7 +315,7 @@ def test_observations_go_where_they_are_wanted(together: int) -> None:
         assert torch.equal(room, env.observe())
 
 
-def test_what_a_step_returned_stays_as_it_was() -> None:
+def test_later_steps_do_not_change_earlier_results() -> None:
     env = BucketBrigade(BucketParams(max_nights=1), 4)
     env.reset(0)
     first = env.step(torch.zeros(4, 3, dtype=torch.int64))
@@ -370,7 +370,7 @@ def test_an_illegal_action_counts_as_the_last_legal_one() -> None:
     assert same(run(bad, wild), run(last, torch.where(wild < 0, most, torch.minimum(wild, most))))
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_impossible_arguments_are_refused() -> None:
     with pytest.raises(InputError, match="got 0 members of 4 envs"):
         BucketBrigade([], 4)
     with pytest.raises(InputError, match="are 6; they must be a multiple of 4"):
@@ -408,7 +408,7 @@ def brigade_returns(params: BucketParams, player: str, games: int, seed: int = 1
 @pytest.mark.parametrize(
     "name", ["default", "minimal_specialization", "v2_minimal", "default_continuous"]
 )
-def test_baseline_players_do_as_well_as_recorded(name: str) -> None:
+def test_baseline_players_reach_recorded_scores(name: str) -> None:
     recorded = json.loads(
         reference_file("bucket_brigade_baselines.json").read_text(encoding="utf-8")
     )

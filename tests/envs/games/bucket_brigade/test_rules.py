@@ -78,7 +78,7 @@ def random_actions(generator: torch.Generator, rows: int, houses: int) -> Tensor
 # ---- the recorded games ----
 
 
-def test_recorded_games_come_out_the_same() -> None:
+def test_recorded_games_are_reproduced() -> None:
     """Play all games with the same numbers of houses and agents at once, each by its own rules."""
     together: dict[tuple[int, int], list[Recorded]] = {}
     for game in recorded_games():
@@ -133,7 +133,7 @@ def test_recorded_games_come_out_the_same() -> None:
     assert sum(len(batch) for batch in together.values()) >= 60
 
 
-def test_the_scalar_reading_is_theirs_too() -> None:
+def test_the_scalar_reference_reproduces_recorded_games() -> None:
     for game in recorded_games():
         fields, scalar = game.fields, ScalarGame(game.params)
         scalar.reset(fields["u_init"])
@@ -208,7 +208,7 @@ def follow(env: BucketBrigade, steps: int, act: Callable[[int], Tensor], per_dra
 
 
 @pytest.mark.parametrize(("houses", "agents"), [(10, 4), (7, 3), (2, 4), (1, 1)])
-def test_many_games_at_once_are_the_scalar_game(houses: int, agents: int) -> None:
+def test_batched_games_equal_the_scalar_reference(houses: int, agents: int) -> None:
     """Every member has its own rules."""
     params = [random_params(seed, houses, agents) for seed in range(10)]
     generator = torch.Generator().manual_seed(0)
@@ -218,7 +218,7 @@ def test_many_games_at_once_are_the_scalar_game(houses: int, agents: int) -> Non
     )
 
 
-def test_shared_games_are_the_scalar_game() -> None:
+def test_shared_games_equal_the_scalar_reference() -> None:
     """Members play together, with other seats after every draw."""
     generator = torch.Generator().manual_seed(0)
     env = BucketBrigade(
@@ -229,7 +229,7 @@ def test_shared_games_are_the_scalar_game() -> None:
 
 @settings(max_examples=20)
 @given(seed=st.integers(0, 2**32), houses=st.integers(1, 12), agents=st.integers(1, 6))
-def test_any_rules_are_the_scalar_games(seed: int, houses: int, agents: int) -> None:
+def test_any_rules_equal_the_scalar_reference(seed: int, houses: int, agents: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     env = BucketBrigade(random_params(seed, houses, agents), agents, scaled=False)
     follow(env, 12, lambda _: random_actions(generator, agents, houses))
@@ -239,7 +239,7 @@ def test_any_rules_are_the_scalar_games(seed: int, houses: int, agents: int) -> 
 
 
 @pytest.mark.parametrize(("houses", "agents"), [(10, 4), (7, 3), (2, 4), (1, 1)])
-def test_scaled_observations_say_the_same(houses: int, agents: int) -> None:
+def test_scaled_observations_contain_the_same(houses: int, agents: int) -> None:
     params = [random_params(seed, houses, agents) for seed in range(4)]
     raw, scaled = (BucketBrigade(params, 3 * agents, scaled=flag) for flag in (False, True))
     plain, made = raw.reset(3), scaled.reset(3)
@@ -386,7 +386,7 @@ def test_a_wrong_parameter_is_named(name: str, value: Any) -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_the_originals_names_are_ours() -> None:
+def test_parameter_names_are_those_of_the_original() -> None:
     assert (
         params_from({"distance_metric": "ring_arc", "commitment_mode": "simultaneous"})
         == BucketParams()
@@ -402,7 +402,7 @@ def test_the_originals_names_are_ours() -> None:
     assert params_from({"agent_home_positions": [1, 2, 3, 4]}).homes == (1, 2, 3, 4)
 
 
-def test_scenarios_are_the_tables() -> None:
+def test_all_scenarios_are_valid() -> None:
     assert len(SCENARIOS) == 18
     assert scenario("default") == BucketParams()
     assert scenario("v2_minimal").homes == (0, 1, 0, 1)

@@ -34,7 +34,7 @@ def test_one_seat_passes_gymnasiums_check(scaled: bool) -> None:
         check_env(env.unwrapped, skip_render_check=True)
 
 
-def test_one_seat_is_the_game_with_baseline_company() -> None:
+def test_one_seat_equals_the_game_with_baseline_players() -> None:
     seat = SeatView(SHORT, seat=1, company="hero")
     obs, _ = seat.reset(seed=3)
     whole = BucketBrigade(SHORT, 4)
@@ -185,7 +185,7 @@ def test_views_render_the_night_that_ended_too() -> None:
         ParallelView(SHORT, render_mode="human")
 
 
-def test_a_scene_is_the_game_as_it_is() -> None:
+def test_a_scene_shows_the_present_game() -> None:
     env = BucketBrigade(SHORT, 8)
     env.reset(0)
     env.step(torch.tensor([[agent, 1, 0] for agent in range(8)]))
