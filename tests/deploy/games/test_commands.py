@@ -158,7 +158,7 @@ def test_the_registry_knows_players(sweepd: Run, folder: Path) -> None:
     assert found["origin.trial"] == [1, 0]
     assert "panel.own.mean" in found
     assert not any(name.startswith(("panel.returns", "game.")) for name in found)
-    assert "all 100 games of its panel ended as they did" in sweepd("registry", "verify")
+    assert "all 100 games of its panel ended as before" in sweepd("registry", "verify")
     assert json.loads(sweepd("registry", "verify", "--json"))["agrees"] is True
     with pytest.raises(InputError, match=r"is a game bundle \(cartpole\)"):
         sweepd("trade", "--replay", SLOT)
