@@ -15,42 +15,39 @@ from hypothesis import settings
 import envs  # noqa: F401  # sets MKL's reproducible mode before a test computes with torch
 from tests.postgres_server import NoServer, PostgresServer
 
-# A busy machine is slow now and then; only wrong answers shall fail a property.
+# No deadline: a busy machine must not fail a property.
 settings.register_profile("sweepd", deadline=None)
 settings.load_profile("sweepd")
 
-# Threads that wait for each other sleep: where several test processes share the cores, spinning takes time from others.
-# OpenMP reads it when torch is loaded.
+# Waiting threads sleep: with several test processes per core, spinning would slow the others down.
+# OpenMP reads this when torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The slow ones first: the others fill up what processes are left with at the end."""
+    """Run slow tests first, so that all processes finish at about the same time."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
-    """Tests run small tensors: one thread is faster, and leaves a core to the others."""
-    import torch  # here, since the process that only hands out the tests need not wait for it
+    """Use one thread: faster for small tensors, and it leaves cores to other test processes."""
+    import torch  # imported here: the process that only distributes tests does not need it
 
     torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def migrations_read_once() -> Iterator[None]:
-    """Whoever opens a database of studies has Alembic run the files of all migrations that there are, which takes
-    longer than everything else about it; the tests open hundreds.
-    """
+    """Cache Alembic's migration files: loading them is most of the time of opening a database."""
     load = alembic.util.load_python_file
     kept = functools.cache(load)
 
     def load_once(folder: str, name: str) -> ModuleType:
-        return (
-            load(folder, name) if name == "env.py" else kept(folder, name)
-        )  # that one is there to be run
+        # Loading env.py runs the migration, so it must not be cached.
+        return load(folder, name) if name == "env.py" else kept(folder, name)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(alembic.util, "load_python_file", load_once)
@@ -59,7 +56,7 @@ def migrations_read_once() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What the tests measure is remembered nowhere else."""
+    """Keep the cache of measurements in a temporary folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SWEEPD_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -67,7 +64,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """The folder of real bars beside the checkout; tests that need it are skipped where it is absent."""
+    """The folder of real bars next to the checkout; tests that need it skip where it is absent."""
     folder = SHARED / "data"
     if not folder.is_dir():
         pytest.skip("the folder of real bars (../shared/data) is not here")
@@ -76,7 +73,7 @@ def real_data() -> Path:
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[PostgresServer]:
-    """A PostgreSQL server that lives as long as the tests; where there is none to be had, they are skipped."""
+    """A PostgreSQL server for the whole session; tests that need it skip where none can start."""
     try:
         server = PostgresServer()
     except NoServer as error:

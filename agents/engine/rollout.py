@@ -69,7 +69,7 @@ class Rollout:
         rest = shape.samples % shape.minibatch
         self._rest = Activations(shape, rest, device) if rest and not shape.recurrent else None
         # Recurrent networks need a second state for the values of last observations: the state at
-        # the end of an episode, while the new episode goes on from zeros.
+        # the end of an episode, while the new episode starts from zeros.
         self._ending = Activations(shape, envs, device) if shape.recurrent else self._acting
 
     # Collecting transitions.

@@ -1,7 +1,8 @@
-"""A web server on the loopback that speaks Alpaca's trading REST API for crypto, as far as a market-order trader needs
-it, and fails when told to. Money is decimal: what an account holds is known to the last digit.
+"""A loopback server for the part of Alpaca's trading REST API that a market-order trader needs.
 
-    python tests/deploy/alpaca_server.py [PORT]      # to try `--broker alpaca --url http://127.0.0.1:PORT` by hand
+It can inject faults. Money is decimal, so the account's holdings are exact.
+
+    python tests/deploy/alpaca_server.py [PORT]  # for `--broker alpaca --url http://127.0.0.1:PORT`
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ OPEN = {"new", "partially_filled", "accepted", "pending_new"}
 
 @dataclass
 class Fault:
-    """What goes wrong with one request: method and the start of its path say which one is hit, once.
+    """A fault of one request: the first one with this method and start of its path.
 
-    kind: a status that is answered instead of doing anything; or "lost" (done, then the line is cut without an answer),
-    "refused" (cut before anything is done), "slow" (done, answered after `seconds`), "text" (an answer that is no
-    JSON), "odd" (JSON, but not what was asked for).
+    Attributes:
+        kind: an HTTP status to answer without doing anything; or "lost" (done, but the connection
+            closes without an answer), "refused" (the connection closes before anything is done),
+            "slow" (done, answered after `seconds`), "text" (the answer is not JSON), "odd" (JSON of
+            another form).
     """
 
     kind: int | str
@@ -44,11 +47,17 @@ class Fault:
 class Exchange:
     """The account and the market behind the server.
 
-    prices: by symbol like BTC/USD; half of `spread` is paid on either side. fee: taken from what is received.
-    fill_share: of an order that is filled (an ioc order's rest is cancelled). settle_after: how many times an order is
-    asked for before it is filled. lag: how many times an order is answered 404 before it is listed. skew: seconds that
-    its clock is ahead. untradable: symbols that are listed as inactive; unlisted: those that are not listed at all.
-    denied: the status with which every request is refused, as with wrong keys. asked: (method, path) of every request.
+    Attributes:
+        prices: by symbol, such as BTC/USD; half of `spread` is paid on either side.
+        fee: share of what is received.
+        fill_share: share of an order that is filled; the rest of an ioc order is cancelled.
+        settle_after: number of requests for an order before it is filled.
+        lag: number of 404 answers for an order before it is listed.
+        skew: seconds by which the server's clock is ahead.
+        untradable: symbols that are listed as inactive.
+        unlisted: symbols that are not listed.
+        denied: status with which every request is refused, as with wrong keys.
+        asked: (method, path) of every request.
     """
 
     prices: dict[str, Decimal]
@@ -81,16 +90,16 @@ class Exchange:
         return self.cash + sum((n * self.prices[s] for s, n in self.units.items()), Decimal(0))
 
     def fault_of(self, method: str, path: str) -> Fault | None:
-        """The fault that hits this request; it is used up."""
+        """Return and remove the fault of this request, if it has one."""
         for index, fault in enumerate(self.faults):
             if fault.method == method and path.startswith(fault.path):
                 return self.faults.pop(index)
         return None
 
-    # ---- what is answered ----
+    # ---- answers ----
 
     def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Answer:
-        """Status and content for one request."""
+        """Return status and content for one request."""
         if method == "POST" and path == "/v2/orders":
             return self._submit(body)
         if method == "GET" and path == "/v2/orders:by_client_order_id":
@@ -373,7 +382,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
-        except (BrokenPipeError, ConnectionResetError):  # who asked has given up
+        except (BrokenPipeError, ConnectionResetError):  # the client has closed the connection
             self.close_connection = True
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -382,7 +391,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(exchange: Exchange, port: int = 0) -> Iterator[Exchange]:
-    """Serve it on a free port, or that one; `exchange.url` says where."""
+    """Serve it on a port, by default a free one; its address is `exchange.url`."""
     handler = type("Handler", (_Handler,), {"exchange": exchange})
     server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     exchange.url = f"http://127.0.0.1:{server.server_port}"

@@ -137,7 +137,7 @@ def small_bundle(
 def ensemble_of(
     bundles: Sequence[Bundle], shares: Sequence[float] | None = None, **changes: Any
 ) -> Bundle:
-    """The bundles' trials as sub-accounts of one account. shares: of the capital, by default equal ones."""
+    """Return an ensemble of the bundles' trials. shares: of the capital, by default equal ones."""
     shares = shares or [1.0 / len(bundles)] * len(bundles)
     files, parts = {}, []
     for number, (bundle, share) in enumerate(zip(bundles, shares, strict=True)):
@@ -152,7 +152,7 @@ def ensemble_of(
 
 
 def reverting_market(seed: int, *, assets: int = 3, bars: int = 1900) -> Bars:
-    """A market that wanders little and swings back a lot: whoever sells what has risen beats equal weight on it."""
+    """A mean-reverting market: selling what has risen beats equal weight on it."""
     rng = np.random.default_rng(seed)
     swing = np.zeros((bars, assets))
     kicks = 0.08 * math.sqrt(1.0 - 0.9**2) * rng.standard_normal((bars, assets))
@@ -191,9 +191,10 @@ SEARCH: dict[str, Any] = {  # fields of a spec that promotion does not read
 
 
 class FakeStudy:
-    """A finished study as `sweepd train` leaves it, without training: random members, or members with a lean.
+    """A finished study as `sweepd train` leaves it, with members that were not trained.
 
-    folder: gets `data/` (a market that reverts), `runs/` (trial files) and `studies.db`.
+    Args:
+        folder: gets `data/` (a mean-reverting market), `runs/` (trial files) and `studies.db`.
     """
 
     def __init__(
@@ -272,8 +273,9 @@ class FakeStudy:
         trades: float = 1.0,
         **changes: Any,
     ) -> int:
-        """A trial with these members; edge: its mean return over equal weight per bar in cross-validation, by default
-        what fits its value. Returns its number.
+        """Add a trial with these members and return its number.
+
+        edge: mean excess return per bar in cross-validation; None: one that fits the value.
         """
         edge = 5e-4 * value if edge is None else edge
         number = len(self.study.get_trials(deepcopy=False))
@@ -320,7 +322,7 @@ class FakeStudy:
         return number
 
     def idle(self) -> list[dict[str, Tensor]]:
-        """Two members that do nothing at all."""
+        """Two members that never trade."""
         return [constant_actor(self.state_dim, len(self.bars.tickers), 0.0)] * 2
 
     def follower(self) -> list[dict[str, Tensor]]:
@@ -328,9 +330,7 @@ class FakeStudy:
         return self.contrarian(-1.0)
 
     def contrarian(self, strength: float = 1.0) -> list[dict[str, Tensor]]:
-        """Two members that buy what has fallen and sell what has risen over 12 and 48 bars: what pays on the demo
-        market.
-        """
+        """Two members that trade against 12- and 48-bar returns, which pays on the demo market."""
         return [contrarian_actor(self.bars, strength * (1.0 + 0.1 * index)) for index in range(2)]
 
 
@@ -343,8 +343,9 @@ def constant_actor(state_dim: int, action_dim: int, action: float) -> dict[str, 
 
 
 def contrarian_actor(bars: Bars, strength: float) -> dict[str, Tensor]:
-    """An actor that trades against the 12- and 48-bar returns of each asset; its hidden layers hold their negative
-    parts.
+    """Return an actor that trades against the 12- and 48-bar returns of each asset.
+
+    Its hidden layers hold the negative parts of these returns.
     """
     recipe, count = get_recipe("default"), len(bars.tickers)
     columns = list(recipe.columns(bars.tickers))

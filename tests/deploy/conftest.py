@@ -9,13 +9,13 @@ import pytest
 
 from deploy.market import constants
 
-# What a registry imports when it first needs it: once here is enough for all processes that are forked from this one.
+# Import here what registries import on first use: forked test processes then have it already.
 PRELOADED = (alembic.command,)
 
 
 @pytest.fixture(autouse=True)
 def short_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Constant policies are traded over 300 bars, not thousands, in every promotion of these tests."""
+    """Shorten the comparison with constant policies from thousands of bars to 300."""
     monkeypatch.setattr(constants, "MOST_BARS", 300)
 
 

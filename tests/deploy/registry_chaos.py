@@ -1,4 +1,4 @@
-"""Promoters that are killed or race, and the check of what they leave behind; for tests and scripts/bench."""
+"""Promotions that are killed or compete, and checks of the registry afterwards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Folded = tuple[str | None, str | None, frozenset[str], int]
 
 
 def folded(registry: Registry, slot: str = SLOT) -> Folded:
-    """Champion, previous champion, challengers and number of moves, as the history alone tells them."""
+    """Compute champion, previous champion, challengers and number of moves from the history."""
     champion: str | None = None
     previous: str | None = None
     challengers: set[str] = set()
@@ -43,7 +43,7 @@ def folded(registry: Registry, slot: str = SLOT) -> Folded:
 
 
 def audit(folder: Path, url: str | None = None, slot: str = SLOT) -> Folded:
-    """Open the registry anew and check it: the slot is what its history says, and whatever is in it can be loaded.
+    """Reopen the registry and check that the slot matches its history and its bundle can be loaded.
 
     Raises AssertionError, or InputError for a bundle that cannot be used.
     """
@@ -63,10 +63,10 @@ def audit(folder: Path, url: str | None = None, slot: str = SLOT) -> Folded:
 
 
 def die_at(registry: Registry, point: int) -> None:
-    """Let this process be killed, as by kill -9, when it reaches that point.
+    """Kill this process, as kill -9 does, when it reaches a point.
 
-    A point is before every system call that changes files, before every SQL statement that changes something, and
-    before every commit: between two of them nothing changes that would survive. Points are counted from 1.
+    There is a point before every system call that changes files, every SQL statement that writes,
+    and every commit: between two points, nothing durable changes. Points are counted from 1.
     """
     reached = 0
 
@@ -95,7 +95,7 @@ def die_at(registry: Registry, point: int) -> None:
 
 
 def live(folder: str, url: str | None, seed: int, bundles: list[Bundle] | None = None) -> None:
-    """Promote, keep challengers, roll back and clear for ever, in random order."""
+    """Promote, add challengers, roll back and clear in random order, until killed."""
     rng = random.Random(seed)
     bundles = bundles or [small_bundle(one) for one in range(4)]
     registry = Registry(Path(folder), url)
@@ -111,7 +111,7 @@ def live(folder: str, url: str | None, seed: int, bundles: list[Bundle] | None =
 
 
 def act(registry: Registry, action: str, bundle: Bundle, turn: int = 0) -> None:
-    """One of those actions; what another process made impossible meanwhile is left."""
+    """Perform one action; skip it if a concurrent process made it impossible."""
     try:
         if action == "promote":
             expected = registry.slot(SLOT).champion
@@ -133,7 +133,7 @@ def act(registry: Registry, action: str, bundle: Bundle, turn: int = 0) -> None:
 
 
 def race(folder: str, url: str | None, bundle: Bundle, start: Any) -> None:
-    """Wait for the others, then promote until it was done against the champion of that moment."""
+    """Wait for the other processes, then retry a promotion until it succeeds."""
     registry = Registry(Path(folder), url)
     start.wait()
     while True:
@@ -147,8 +147,9 @@ def race(folder: str, url: str | None, bundle: Bundle, start: Any) -> None:
 
 
 def audit_race(folder: Path, url: str | None, bundles: list[Bundle]) -> None:
-    """After `race` by every one of the bundles in an empty slot: one champion, and a history in which each beat the
-    one before it.
+    """Check a slot after every bundle was promoted by a `race`.
+
+    There is one champion, and every event of the history replaced the champion before it.
     """
     champion, previous, _, moves = audit(folder, url)
     events = Registry(folder, url).events(SLOT)

@@ -45,7 +45,7 @@ def close(ours: dict[str, Tensor], theirs: dict[str, Tensor], dtype: torch.dtype
 
 
 class Given:
-    """A replacement for ElegantRL's replay buffer that returns one member's transitions per step."""
+    """A replay buffer for ElegantRL that returns one member's transitions per step."""
 
     def __init__(self, batches: list[Batch], member: int) -> None:
         self.batches, self.member, self.at = batches, member, 0

@@ -22,7 +22,7 @@ PRICES = ("open", "high", "low", "close")
 
 @pytest.fixture(scope="module")
 def market() -> Bars:
-    """Make a demo market with zero volume, a hole in all assets, and an asset with a constant price."""
+    """Make a demo market with zero volume, a hole in all assets, and one constant price."""
     bars = make_demo_market(3, assets=3, bars=2400)
     volume, hole = bars.volume.copy(), bars.hole.copy()
     prices = {name: getattr(bars, name).copy() for name in PRICES}
