@@ -335,7 +335,8 @@ class Worker:
         """Requeue all trials to stop or pause; otherwise drop the lost ones and return the rest."""
         self._raise_if_gone()
         if not self._stop_or_pause():  # the heartbeats found that other workers took trials over
-            lost, self.heartbeat.lost = set(self.heartbeat.lost), set()
+            lost = set(self.heartbeat.lost)
+            self.heartbeat.lost -= lost  # in place: other threads add to this set
             for training in trainings:
                 if training.plan.trial_id in lost:
                     self.reporter.drop(training)

@@ -8,18 +8,27 @@ from pathlib import Path
 
 import optuna
 import pytest
+import torch
 from optuna.search_space import IntersectionSearchSpace
 from optuna.trial import TrialState
 
+from envs.crypto.data.bars import Bars
 from envs.support.errors import RunError
+from envs.support.terminal import Terminal
 from optimize.experiments import artifacts
+from optimize.experiments.crypto import CryptoExperiment
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.sampling.samplers import make_sampler
 from optimize.study.study import StudyHandle
 from optimize.worker import records
 from optimize.worker.background import Background
+from optimize.worker.stopping import StopRequest
+from optimize.worker.telemetry import Telemetry
 from optimize.worker.timing import Phases
+from optimize.worker.worker import Worker, WorkerOptions
 from tests.optimize.conftest import Sweepd
+from tests.optimize.study_files import make_handle
+from tests.optimize.worker.test_batch import make_spec
 
 
 def test_background_jobs_run_in_order() -> None:
@@ -146,3 +155,20 @@ def test_a_checkpoint_that_cannot_be_written_requeues_the_trials(
     monkeypatch.undo()
     sweepd("train", "--n-trials", 2, "--pruner", "none").finish()
     assert {t.state for t in _handle(market).trials()} == {TrialState.COMPLETE}
+
+
+def test_a_trial_that_is_lost_after_an_interruption_is_noticed(bars: Bars, tmp_path: Path) -> None:
+    handle, cpu = make_handle(tmp_path, make_spec(bars)), torch.device("cpu")
+    worker = Worker(
+        handle,
+        CryptoExperiment(handle.spec, bars, cpu),
+        WorkerOptions(total=1),
+        Telemetry(Terminal(), "s", cpu),
+        "w",
+        StopRequest(print),
+    )
+    worker.records._lost(7)
+    worker._after_interruption([])
+    assert not worker.heartbeat.lost
+    worker.records._lost(8)
+    assert worker.heartbeat.lost == {8}
