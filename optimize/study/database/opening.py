@@ -80,13 +80,14 @@ def open_storage(
         nullcontext() if path is None or read_only else preparing_sqlite(path, "--storage", timeout)
     )
     with prepared:
-        for last in (False, True):
+        for last in (False, False, True):
             try:
                 return StudyStorage(
                     url, immediate=immediate, read_only=read_only, busy_timeout=timeout
                 )
             except (sa.exc.ProgrammingError, sa.exc.IntegrityError) as error:
-                # Two workers may create the tables of a server at the same time: one gets an error.
+                # Two workers may create the tables of a server at the same time: one gets an error,
+                # once for Optuna's tables and once for those of sweepd.
                 if last:
                     raise _unusable(url, error) from None
                 time.sleep(0.5)

@@ -15,6 +15,7 @@ from optuna.trial import TrialState
 
 from envs.support.database_file import NETWORK_FILE_SYSTEMS, file_system_of
 from envs.support.errors import InputError, TryAgainLater
+from optimize.study.database import opening
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.database.storage import StudyStorage, TrialLost
 from optimize.study.database.tables import attempts, workers
@@ -370,3 +371,19 @@ def test_the_database_is_in_wal_mode(storage: StudyStorage) -> None:
     with sqlite3.connect(storage.url.removeprefix("sqlite:///")) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert json.dumps(storage.url)  # a plain URL, no secrets to render
+
+
+def test_tables_that_others_create_at_the_same_time_are_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker may lose the race twice: for Optuna's tables, and for those of sweepd."""
+    races = [sa.exc.IntegrityError("", None, Exception("exists")) for _ in range(2)]
+
+    def racing(*args: Any, **options: Any) -> StudyStorage:
+        if races:
+            raise races.pop()
+        return StudyStorage(*args, **options)
+
+    monkeypatch.setattr(opening, "StudyStorage", racing)
+    monkeypatch.setattr(opening.time, "sleep", lambda _: None)
+    assert open_storage(storage_url(str(tmp_path / "s.db"))).get_all_studies() == []
