@@ -22,6 +22,8 @@ from envs.games.registry import Game
 from envs.support.errors import InputError
 
 State = dict[str, Tensor]
+# Attributes under the names of earlier versions, which would otherwise have no effect.
+_RENAMED = {"start_luck": "uniforms_per_start", "move_luck": "uniforms_per_move"}
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,9 @@ class TensorGame(GameEnv):
             device: Device of the environment.
         """
         self.env_name = type(self).__name__
+        for former, present in _RENAMED.items():
+            if hasattr(self, former):
+                raise InputError(f"{self.env_name}.{former} is now called {present}; rename it")
         self._set_rows(self.env_name, len(params), envs_per_member)
         rows = self.num_envs
         self.device = torch.device(device)
