@@ -232,6 +232,9 @@ def _checked(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     for key, value in given.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InputError(f"{key} = {value!r} must be a whole number of at least 1")
+    for key, kind, right in (("seed", int, "a whole number"), ("holdout", int | float, "a number")):
+        if not isinstance(train[key], kind) or isinstance(train[key], bool):
+            raise InputError(f"[train] {key} = {train[key]!r} must be {right}")
     if objective_name(str(train["objective"])) not in OBJECTIVES:
         raise InputError(
             f"[train] objective = {train['objective']!r} is not known; choose one of "
@@ -256,6 +259,8 @@ def _load(data: Mapping[str, Any]) -> Bars:
         return make_demo_market(timeframe=data["timeframe"])
     if not data["dir"]:
         raise InputError("[data] dir is missing: name a folder of bars, or set demo = true")
+    if not isinstance(data["dir"], str):
+        raise InputError(f"[data] dir = {data['dir']!r} should be text: a folder of bars")
     return load_bars(Path(data["dir"]), data["timeframe"], data["tickers"])
 
 

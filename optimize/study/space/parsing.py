@@ -90,7 +90,10 @@ def parse_space(
         InputError: an entry is invalid.
     """
     name, version = _parse_head(described, subject, source)
-    entries = {table: dict(described.get(table, {})) for table in subject.tables}
+    entries = {
+        table: dict(_table(f"{source}: [{table}]", described.get(table, {})))
+        for table in subject.tables
+    }
     for table, replaced in _timeframe_entries(described, subject, timeframe, source):
         entries[table] |= replaced
     tables = {
@@ -126,20 +129,28 @@ def _timeframe_entries(
     described: Mapping[str, Any], subject: Subject, timeframe: str | None, source: str
 ) -> list[tuple[str, dict[str, Any]]]:
     """Check `[timeframe]`, and return (table, entries) of this timeframe."""
-    overrides = described.get("timeframe", {})
+    overrides = _table(f"{source}: [timeframe]", described.get("timeframe", {}))
     for frame, replaced in overrides.items():
         if frame not in SECONDS:
             raise InputError(
                 f"{source}: [timeframe.{frame}] is not a timeframe; choose one of "
                 f"{', '.join(SECONDS)}"
             )
-        unknown = set(replaced) - set(subject.tables)
+        where = f"{source}: [timeframe.{frame}"
+        unknown = set(_table(f"{where}]", replaced)) - set(subject.tables)
         if unknown:
             raise InputError(
-                f"{source}: [timeframe.{frame}.{sorted(unknown)[0]}] should be one of "
-                f"{', '.join(subject.tables)}"
+                f"{where}.{sorted(unknown)[0]}] should be one of {', '.join(subject.tables)}"
             )
+        for table, entries in replaced.items():
+            _table(f"{where}.{table}]", entries)
     return list(overrides.get(timeframe, {}).items())
+
+
+def _table(where: str, entries: Any) -> Mapping[Any, Any]:
+    if not isinstance(entries, Mapping):
+        raise InputError(f"{where} = {entries!r} should be a table")
+    return entries
 
 
 def _parse_dimension(where: str, names: Mapping[str, Any], name: str, entry: Any) -> Dimension:
@@ -199,9 +210,23 @@ def _parse_range(where: str, name: str, entry: Mapping[str, Any]) -> Dimension:
         )
     step, off, start = (entry.get(key) for key in ("step", "off", "start"))
     dimension = Dimension(name, low=low, high=high, log=log, step=step, off=off, start=start)
+    _check_step(where, dimension)
     if start is not None and start != off:
         _check_start(where, dimension)
     return dimension
+
+
+def _check_step(where: str, dimension: Dimension) -> None:
+    """Raise InputError if a range cannot be drawn in its `step`."""
+    step: Any = dimension.step
+    if step is None:
+        return
+    kind = int if dimension.whole else int | float
+    if not isinstance(step, kind) or isinstance(step, bool) or step <= 0:
+        number = "a whole number" if dimension.whole else "a number"
+        raise InputError(f"{where} step = {step!r} should be {number} above 0")
+    if dimension.log and not (dimension.whole and step == 1):
+        raise InputError(f"{where} has step and log; leave one of them out")
 
 
 def _check_start(where: str, dimension: Dimension) -> None:

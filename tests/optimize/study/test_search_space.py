@@ -94,6 +94,25 @@ def test_narrow_stays_inside_the_space_and_around_the_trial() -> None:
             "keep one",
         ),
         ('name = "x"\nversion = 1\n[nets]\nwidth = { value = 1 }', "unknown key 'nets'"),
+        ('name = "x"\nversion = 1\nshape = 3', r"\[shape\] = 3 should be a table"),
+        ('name = "x"\nversion = 1\ntimeframe = 3', r"\[timeframe\] = 3 should be a table"),
+        ('name = "x"\nversion = 1\n[timeframe]\n1h = 3', r"\[timeframe.1h\] = 3 should be a table"),
+        (
+            'name = "x"\nversion = 1\n[timeframe.1h]\nppo = 3',
+            r"\[timeframe.1h.ppo\] = 3 should be a table",
+        ),
+        (
+            'name = "x"\nversion = 1\n[ppo]\nclip = { low = 0.1, high = 0.3, step = "a" }',
+            "step = 'a' should be a number above 0",
+        ),
+        (
+            'name = "x"\nversion = 1\n[env]\nlookback = { low = 1, high = 4, step = 0.5 }',
+            "step = 0.5 should be a whole number above 0",
+        ),
+        (
+            'name = "x"\nversion = 1\n[ppo]\nclip = { low = 0.1, high = 0.3, step = 0.1, log = true }',
+            "step and log",
+        ),
         ('name = "x"\nversion = 1\n[timeframe.7m.learner]\nclip = { value = 0.1 }', "7m"),
         (
             'name = "x"\nversion = 1\n[ppo]\nclip = { low = 0.1, high = 0.2, start = "a" }',

@@ -133,6 +133,8 @@ def test_a_run_may_start_from_other_weights(
         ({"env": {"action_scale": 3.0}}, "action_scale"),
         ({"shape": {"net_width": "wide"}}, "[shape] net_width"),
         ({"train": {"budget": 0}}, "[train] budget"),
+        ({"train": {"seed": "x"}}, "[train] seed = 'x' must be a whole number"),
+        ({"train": {"holdout": "x"}}, "[train] holdout = 'x' must be a number"),
         ({"train": {"start_from": "nowhere", "recipe": "tiny-test"}}, "nowhere"),
         ({"cv": {"scheme": "x"}}, "choose one of"),
         ({"shape": {"minibatch": 4096}}, "minibatch 4096"),
@@ -144,6 +146,11 @@ def test_a_config_with_a_mistake_is_refused(
     with pytest.raises(InputError) as refused:
         run({**CONFIG, **change}, bars=bars)
     assert message in str(refused.value)
+
+
+def test_a_folder_of_bars_that_is_no_text_is_refused() -> None:
+    with pytest.raises(InputError, match="dir = 3 should be text"):
+        run({"data": {"dir": 3}})
 
 
 def test_divergence_is_a_fault_of_the_run(bars: Bars, monkeypatch: pytest.MonkeyPatch) -> None:
