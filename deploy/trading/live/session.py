@@ -332,7 +332,7 @@ class LiveSession:
         """After a bar: run the monitor and the arena if due, and update the challengers."""
         bundle, told = self._own.bundle, list[tuple[str, str]]()
         # Arena and monitor judge the champion, so only while it is the traded bundle.
-        if self._refused is None and self._registry.slot(self._slot).champion == bundle.hash:
+        if self._registry.slot(self._slot).champion == bundle.hash:
             challengers = [one for one in self._accounts if one.kind == CHALLENGER]
             arena, news = self._arena.judge(
                 self._simulated, bundle, challengers, bar.time, self._state.get("arena", {})
@@ -415,7 +415,10 @@ class LiveSession:
     def _heir(self) -> Bundle | None:
         """Return a new champion that can take over; record once why one cannot."""
         champion = self._registry.slot(self._slot).champion
-        if champion in (None, self._own.bundle.hash, self._refused):
+        if champion == self._own.bundle.hash:
+            self._refused = None  # if it is promoted again, it is examined again
+            return None
+        if champion in (None, self._refused):
             return None
         assert champion is not None
         try:

@@ -334,6 +334,36 @@ def test_a_champion_that_cannot_take_over_is_refused(tmp_path: Path, what: str) 
     assert (noted.bundle, noted.reason) == (heir.hash, refusals[0])
 
 
+@pytest.mark.parametrize("then", ["rollback", "takeover"])
+def test_arena_and_monitor_continue_after_a_refused_champion(tmp_path: Path, then: str) -> None:
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST)
+    session = world.session()
+    refused, heir = small_bundle(5, tickers=("BTC/USDT", "XRP/USDT")), bundle_of(6)
+
+    def bars_evaluated(*bars: int) -> dict[str, int]:
+        for bar in bars:
+            world.until_close_of(bar)
+            session.poll()
+        trader = world.store.trader(SLOT)
+        assert trader is not None
+        return dict(trader.state.get("bars", {}))
+
+    assert bars_evaluated(FIRST, FIRST + 1) == {world.bundle.hash: 1}
+    world.registry.promote(SLOT, refused, expected=world.bundle.hash, reason="better")
+    assert bars_evaluated(FIRST + 2, FIRST + 3) == {world.bundle.hash: 1}
+    if then == "rollback":
+        world.registry.rollback(SLOT, "cannot take over", Bundle)
+        assert bars_evaluated(FIRST + 4, FIRST + 5) == {world.bundle.hash: 3}
+    else:
+        world.registry.promote(SLOT, heir, expected=refused.hash, reason="better")
+        assert bars_evaluated(FIRST + 4, FIRST + 5) == {heir.hash: 1}
+    # The same bundle as champion once more: examined, refused and recorded once more.
+    champion = world.registry.slot(SLOT).champion
+    world.registry.promote(SLOT, refused, expected=champion, reason="better")
+    bars_evaluated(FIRST + 6, FIRST + 7)
+    assert [kind for kind, _ in world.told].count("swap refused") == 2
+
+
 def test_a_champion_whose_dry_run_fails_cannot_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
     heir, running, history = bundle_of(5), bundle_of(), bars_of()
     assert problem_with(heir, running, history) is None
