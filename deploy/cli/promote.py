@@ -118,9 +118,9 @@ class PromotionTask(ABC):
         try:
             self._write_report(promotion, paths)
         except (OSError, InputError, RunError, SQLAlchemyError) as error:
-            # Reports come before the replay, so a path means that only the replay failed.
-            what = "The replay" if paths else "The report"
-            self.console.print_line(f"{what} could not be written: {error}", "yellow")
+            # With paths, the report is written: attaching it to the study or a game's replay failed.
+            what = "The report is incomplete" if paths else "The report could not be written"
+            self.console.print_line(f"{what}: {error}", "yellow")
         if paths:
             self.console.print_line("report: " + ", ".join(map(str, paths)))
 

@@ -602,6 +602,22 @@ def test_after_a_study_without_a_winner_the_reason_is_printed(
     assert undrawn == [promotion]
 
 
+def test_a_report_that_cannot_be_attached_is_named_and_does_not_undo_the_promotion(
+    fake: FakeStudy, cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.add(2.0, fake.contrarian())
+
+    def attach(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("deploy.market.report.write_report", lambda *_: [Path("gate.html")])
+    monkeypatch.setattr("deploy.cli.promote.attach", attach)
+    said = cli("promote", "--storage", "studies.db")
+    assert "PROMOTED" in said
+    assert "The report is incomplete: disk full" in said
+    assert "report: gate.html" in said
+
+
 @pytest.mark.slow
 def test_the_report_is_two_pages_of_pdf_one_of_html_and_attached_to_the_study(
     fake: FakeStudy, cli
