@@ -12,6 +12,7 @@ from torch import Tensor
 from envs.core.game_env import GameEnv
 from envs.games.play import random_actions
 from envs.support.errors import InputError
+from envs.support.formatting import counted
 
 STEPS = 256  # steps of random play in every environment, at most
 SECONDS = 5.0  # seconds of random play, at most, unless a number of steps is given
@@ -44,8 +45,8 @@ class ObservationScale:
         if not self.rows:
             return "observations are scaled as their environment says"
         return (
-            f"observations are scaled by {self.rows:,} of random play ({self.steps:,} steps of "
-            f"each environment, in which {self.episodes:,} episodes ended)"
+            f"scale of observations: from {self.rows:,} steps of random play ({self.steps:,} per "
+            f"environment; {counted(self.episodes, 'episode')} ended)"
         )
 
 

@@ -10,6 +10,7 @@ import torch
 from agents.engine.program import Program
 from envs.core.sizing import GAIN, Measurement, available_memory, choose_num_envs, cpu_count
 from envs.core.vec_env import VecEnv
+from envs.support.formatting import counted
 from optimize.experiments.experiment import Experiment
 from optimize.study.fit import UPDATES_PER_FOLD, fewest_envs, fit_shape, most_envs, multiple
 from optimize.study.space.parsing import study_space
@@ -147,7 +148,7 @@ def measure_threads(
     )
     torch.set_num_threads(chosen)
     lines = [
-        f"{threads} threads: {speed:,.0f} steps/s{' <- chosen' * (threads == chosen)}"
+        f"{counted(threads, 'thread')}: {speed:,.0f} steps/s{' <- chosen' * (threads == chosen)}"
         for threads, speed in speeds.items()
     ]
     for line in lines:

@@ -138,6 +138,6 @@ def test_random_play_is_limited_reports_progress_and_is_reproducible(
     longer = random_play(ExternalVecEnv(Columns, 1, 16), 3, steps=STEPS)
     assert (longer.steps, longer.episodes) == (STEPS, 16 * (STEPS // 50))
     assert str(longer) == (
-        "observations are scaled by 4,096 of random play (256 steps of each environment, in which "
-        "80 episodes ended)"
+        "scale of observations: from 4,096 steps of random play (256 per environment; 80 episodes "
+        "ended)"
     )

@@ -22,6 +22,7 @@ import agents.algorithms.identity
 from envs.core.sizing import Measurement
 from envs.crypto.data.bars import load_bars
 from envs.support.errors import InputError
+from envs.support.formatting import counted
 from envs.support.study_record import TOTAL_KEY, StudySpec
 from optimize.cli import train as train_command
 from optimize.cli.demo import SMOKE, apply_preset, make_demo_data
@@ -442,7 +443,7 @@ def test_threads_are_measured_and_the_fewest_of_equals_chosen(
         assert measure_threads(Fake(speeds), 3, said.append)[0] == chosen
         assert torch.get_num_threads() == chosen
         assert (
-            f"{chosen} threads: {3 * speeds[chosen]:,.0f} steps/s <- chosen"
+            f"{counted(chosen, 'thread')}: {3 * speeds[chosen]:,.0f} steps/s <- chosen"
             in said[-len(speeds) :][list(speeds).index(chosen)]
         )
 
