@@ -40,8 +40,12 @@ class StopRequest:
     def __init__(self, say: Callable[[str], None]) -> None:
         self.requested = False
         self._say = say
+        self._unsaid = ""
 
     def __call__(self) -> bool:
+        if self._unsaid:
+            text, self._unsaid = self._unsaid, ""
+            self._say(text)
         return self.requested
 
     def _handle(self, signum: int, _frame: FrameType | None) -> None:
@@ -50,10 +54,15 @@ class StopRequest:
                 sys.stderr.write("\x1b[?25h")  # show the cursor, which the live panel hides
             os._exit(128 + signum)
         self.requested = True
-        self._say(
+        text = (
             f"{signal.Signals(signum).name}: finishing this rollout, then requeueing the trials "
             "(send it again to stop at once)"
         )
+        try:
+            self._say(text)
+        except RuntimeError:
+            # The signal interrupted a write to the same stream ("reentrant call"): say it later.
+            self._unsaid = text
 
     @contextmanager
     def installed(self) -> Iterator[None]:

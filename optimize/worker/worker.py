@@ -257,8 +257,9 @@ class Worker:
             self.records.resume(training)
         numbers = ", ".join(str(plan.number) for plan in plans)
         described = " ".join(f"{name} {value}" for name, value in shape.items())
+        several = len(plans) > 1
         self.telemetry.say(
-            f"training {'trials' if len(plans) > 1 else 'trial'} {numbers} together ({described})"
+            f"training trial{'s' * several} {numbers}{' together' * several} ({described})"
         )
         return trainer, trainings
 

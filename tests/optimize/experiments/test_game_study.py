@@ -421,7 +421,7 @@ def test_the_length_of_random_play_is_part_of_the_study(tmp_path: Path) -> None:
     assert isinstance(handle.spec, GameSpec)
     assert handle.spec.look_steps == 256
     assert any("--look-steps 256" in line for line in said)
-    assert "scaled by 4,096 of random play (256 steps" in " ".join(experiment.describe())
+    assert "from 4,096 steps of random play (256 per" in " ".join(experiment.describe())
     described = json.loads(handle.spec.to_json())
     del described["look_steps"]  # of a study made before
     assert StudySpec.from_json(json.dumps(described)) == handle.spec

@@ -229,3 +229,22 @@ def test_a_blocked_signal_is_handled_once_the_handlers_are_installed() -> None:
     signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
     with stop.installed():
         assert stop()
+
+
+def test_a_signal_during_a_write_to_the_terminal_is_reported_later() -> None:
+    """Writing to a stream from the handler of a signal that interrupted a write to it fails."""
+    lines: list[str] = []
+
+    def say(text: str) -> None:
+        if not lines:
+            lines.append("refused")
+            raise RuntimeError("reentrant call inside <_io.BufferedWriter name=1>")
+        lines.append(text)
+
+    stop = StopRequest(say)
+    with stop.installed():
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        assert stop()
+        assert stop()
+    assert len(lines) == 2
+    assert lines[1].startswith("SIGTERM: finishing this rollout")
