@@ -261,9 +261,7 @@ class Hockey:
 
         def mass(ax: float, ay: float, spin: float) -> float:
             lever = rx * ay - ry * ax
-            return 1 / (
-                1 / PUCK_MASS + 1 / MASS + lever**2 / INERTIA + spin**2 / PUCK_INERTIA
-            )
+            return 1 / (1 / PUCK_MASS + 1 / MASS + lever**2 / INERTIA + spin**2 / PUCK_INERTIA)
 
         normal_mass, tangent_mass = mass(nx, ny, 0.0), mass(tx, ty, arm)
         vx, vy = relative()
