@@ -32,21 +32,27 @@ class NoParams:
 
 
 class TensorGame(GameEnv):
-    """`envs_per_member` rows per member, each playing one episode after the other.
+    """Games that are played one after the other, with rows of observations and actions.
+
+    In a game of one player, a row is a game. In a game of several (`seats`), a row is a seat: row
+    `game * seats + seat`; all its seats begin and end together. Below, G is the number of games,
+    and tensors of seats are (G, ...) with one player, else (G, seats, ...).
 
     A subclass sets `state_dim`, `action_dim` and `if_discrete`, overrides the class attributes
     below if needed, and implements `start`, `move` and `see`. All three compute with a state: a
-    dict of tensors of any types, rows first. They must not change their arguments, must compute
-    every row from that row alone, and must not read a tensor's value (`if`, `float`, `item`): they
-    are called for thousands of rows, each at a different time of a different episode.
+    dict of tensors of any types, games first. They must not change their arguments, must compute
+    every game from that game alone, and must not read a tensor's value (`if`, `float`, `item`):
+    they are called for thousands of games, each at a different time of a different episode.
 
     Attributes:
-        max_step: Steps after which an episode is truncated.
-        uniforms_per_start: Uniform random numbers that `start` gets per row.
-        uniforms_per_move: Uniform random numbers that `move` gets per row.
-        numbers: The members' numeric parameters by name, each (num_envs,) float64.
+        seats: Number of players.
+        max_step: Steps after which an episode is truncated; `step_limit` may return less.
+        uniforms_per_start: Uniform random numbers that `start` gets per game.
+        uniforms_per_move: Uniform random numbers that `move` gets per game.
+        numbers: The members' numeric parameters by name, each (G,) float64.
     """
 
+    seats = 1
     max_step = 1000
     uniforms_per_start = 1
     uniforms_per_move = 0
@@ -57,7 +63,7 @@ class TensorGame(GameEnv):
         """Return the state in which episodes begin.
 
         Args:
-            uniforms: (num_envs, uniforms_per_start) float64 uniform in [0, 1).
+            uniforms: (G, uniforms_per_start) float64 uniform in [0, 1).
         """
 
     @abstractmethod
@@ -66,18 +72,30 @@ class TensorGame(GameEnv):
 
         Args:
             state: The state before it.
-            action: (num_envs, action_dim) float64 in [-1, 1]; in a discrete game (num_envs,) int64
-                from 0 to action_dim - 1.
-            uniforms: (num_envs, uniforms_per_move) float64 uniform in [0, 1).
+            action: Of the seats: (..., action_dim) float64 in [-1, 1]; in a discrete game (...)
+                int64 from 0 to action_dim - 1.
+            uniforms: (G, uniforms_per_move) float64 uniform in [0, 1).
 
         Returns:
-            The state after it; rewards (num_envs,); and (num_envs,) bool, episodes that it
+            The state after it; the seats' rewards, (...); and (G,) bool, episodes that it
             terminated.
         """
 
     @abstractmethod
     def see(self, state: State) -> Tensor:
-        """Return the observations, (num_envs, state_dim)."""
+        """Return the seats' observations, (..., state_dim)."""
+
+    def numeric(self, params: Any) -> dict[str, float]:
+        """Return a member's parameters for `numbers`: only these reach the rules."""
+        return {
+            name: float(value)
+            for name, value in asdict(params).items()
+            if isinstance(value, int | float)
+        }
+
+    def step_limit(self, params: Any) -> int:  # noqa: ARG002
+        """Return the number of steps after which a member's episodes are truncated."""
+        return self.max_step
 
     @classmethod
     def game(cls, params: Callable[..., Any] = NoParams, *, solved: float | None = None) -> Game:
@@ -97,9 +115,9 @@ class TensorGame(GameEnv):
             together: int,  # noqa: ARG001
             device: torch.device | str,
         ) -> GameEnv:
-            return cls(params, num_envs, device=device)
+            return cls(params, num_envs * cls.seats, device=device)
 
-        return Game(cls.__name__, params, make, solved=solved)
+        return Game(cls.__name__, params, make, seats=lambda _: cls.seats, solved=solved)
 
     def __init__(
         self, params: Sequence[Any], envs_per_member: int, *, device: torch.device | str = "cpu"
@@ -108,7 +126,7 @@ class TensorGame(GameEnv):
 
         Args:
             params: One parameters dataclass per member.
-            envs_per_member: Rows per member.
+            envs_per_member: Rows per member, a multiple of `seats`.
             device: Device of the environment.
         """
         self.env_name = type(self).__name__
@@ -116,27 +134,31 @@ class TensorGame(GameEnv):
             if hasattr(self, former):
                 raise InputError(f"{self.env_name}.{former} is now called {present}; rename it")
         self._set_rows(self.env_name, len(params), envs_per_member)
-        rows = self.num_envs
+        if envs_per_member % self.seats:
+            raise InputError(
+                f"{self.env_name} has {self.seats} seats, and {envs_per_member} envs are not a "
+                "multiple of them"
+            )
+        rows, games = self.num_envs, self.num_envs // self.seats
         self.device = torch.device(device)
-        # Only numeric parameters reach the rules: as tensors, they can differ between members.
-        named = [
-            name for name, value in asdict(params[0]).items() if isinstance(value, int | float)
-        ]
+        # As tensors, the parameters can differ between members.
         self.numbers = {
-            name: torch.zeros(rows, dtype=torch.float64, device=self.device) for name in named
+            name: torch.zeros(games, dtype=torch.float64, device=self.device)
+            for name in self.numeric(params[0])
         }
+        self._limit = torch.zeros(games, dtype=torch.int64, device=self.device)
         for member, own in enumerate(params):
             self.configure_member(member, own)
 
         self._streams = Streams(self.num_members, self.device)
-        # Numbers drawn ahead: (steps, rows, uniforms_per_start + uniforms_per_move).
+        # Numbers drawn ahead: (steps, G, uniforms_per_start + uniforms_per_move).
         columns = self.uniforms_per_start + self.uniforms_per_move
-        self._uniforms = torch.zeros(0, rows, columns, dtype=torch.float64, device=self.device)
+        self._uniforms = torch.zeros(0, games, columns, dtype=torch.float64, device=self.device)
         self._at = 0  # index of the next step in `_uniforms`
         self._state = self._checked(
-            self.start(torch.zeros(rows, self.uniforms_per_start, dtype=torch.float64).to(device))
+            self.start(torch.zeros(games, self.uniforms_per_start, dtype=torch.float64).to(device))
         )
-        self._age = torch.zeros(rows, dtype=torch.int64, device=self.device)
+        self._age = torch.zeros(games, dtype=torch.int64, device=self.device)
         self._final = torch.zeros(rows, self.state_dim, device=self.device)
         self._scratch = torch.zeros(self.action_dim, rows, dtype=torch.float64, device=self.device)
         if self.if_discrete:
@@ -147,8 +169,10 @@ class TensorGame(GameEnv):
 
     def configure_member(self, member: int, params: Any) -> None:
         """See `GameEnv.configure_member`."""
-        for name, numbers in self.numbers.items():
-            numbers[self._rows(member)] = float(getattr(params, name))
+        games = self._games(member)
+        for name, number in self.numeric(params).items():
+            self.numbers[name][games] = number
+        self._limit[games] = self.step_limit(params)
 
     def seeded(self, member: int) -> bool:
         """See `VecEnv.seeded`."""
@@ -158,18 +182,18 @@ class TensorGame(GameEnv):
         """See `VecEnv.reset_member`."""
         if seed is not None:
             self._streams.seed(member, seed)
-        rows = self._rows(member)
+        games = self._games(member)
         uniforms = torch.zeros(
-            self.num_envs, self.uniforms_per_start, dtype=torch.float64, device=self.device
+            len(self._age), self.uniforms_per_start, dtype=torch.float64, device=self.device
         )
-        # `start` computes all rows, of which only the member's are used.
-        uniforms[rows] = self._drawn(member, 1)[0, :, : self.uniforms_per_start]
+        # `start` computes all games, of which only the member's are used.
+        uniforms[games] = self._drawn(member, 1)[0, :, : self.uniforms_per_start]
         for name, begun in self.start(uniforms).items():
-            self._state[name][rows] = begun[rows]
-        self._age[rows] = 0
+            self._state[name][games] = begun[games]
+        self._age[games] = 0
         # Replace what was drawn ahead: it came from the stream before the reset.
-        self._uniforms[self._at :, rows] = self._drawn(member, len(self._uniforms) - self._at)
-        self._faults.clear(rows)
+        self._uniforms[self._at :, games] = self._drawn(member, len(self._uniforms) - self._at)
+        self._faults.clear(self._rows(member))
 
     def draw(self, horizon: int) -> None:
         """See `VecEnv.draw`."""
@@ -188,19 +212,25 @@ class TensorGame(GameEnv):
             self._state, self._legal(action), uniforms[:, self.uniforms_per_start :]
         )
         self._age += 1
-        truncated = (self._age >= self.max_step) & ~terminated
+        truncated = (self._age >= self._limit) & ~terminated
         done = terminated | truncated
-        # `see` and `start` are computed for all rows and used where an episode ended: a step must
+        # `see` and `start` are computed for all games and used where an episode ended: a step must
         # not branch on the values of tensors.
-        self._final = torch.where(done.unsqueeze(1), self.see(state).float(), self._final)
+        seen = self._by_row(self.see(state).float())
+        self._final = torch.where(self._of_seats(done).unsqueeze(1), seen, self._final)
         begun = self.start(uniforms[:, : self.uniforms_per_start])
         self._state = {name: _where(done, begun[name], moved) for name, moved in state.items()}
         self._age.masked_fill_(done, 0)
-        return Step(self.observe(out), reward.float(), terminated, truncated)
+        return Step(
+            self.observe(out),
+            self._by_row(reward.float()),
+            self._of_seats(terminated),
+            self._of_seats(truncated),
+        )
 
     def observe(self, out: Tensor | None = None) -> Tensor:
         """See `VecEnv.observe`."""
-        seen = self.see(self._state)
+        seen = self._by_row(self.see(self._state))
         return seen.float() if out is None else out.copy_(seen)
 
     def final_obs(self) -> Tensor:
@@ -216,10 +246,10 @@ class TensorGame(GameEnv):
         left = len(self._uniforms) - self._at
         if left:
             raise RuntimeError(f"{left} steps of the last draw are left: take a member after them")
-        rows = self._rows(member)
-        own = {f"state_{name}": tensor[rows] for name, tensor in self._state.items()}
+        games, rows = self._games(member), self._rows(member)
+        own = {f"state_{name}": tensor[games] for name, tensor in self._state.items()}
         own |= {
-            "age": self._age[rows],
+            "age": self._age[games],
             "final": self._final[rows],
             "stream": self._streams.state(member),
         }
@@ -228,18 +258,35 @@ class TensorGame(GameEnv):
 
     def set_member(self, member: int, state: dict[str, Tensor]) -> None:
         """See `VecEnv.set_member`. The slot must be configured with the member's parameters."""
-        rows = self._rows(member)
+        games, rows = self._games(member), self._rows(member)
         for name, tensor in self._state.items():
-            tensor[rows] = state[f"state_{name}"].to(self.device)
-        self._age[rows] = state["age"].to(self.device)
+            tensor[games] = state[f"state_{name}"].to(self.device)
+        self._age[games] = state["age"].to(self.device)
         self._final[rows] = state["final"].to(self.device)
         self._streams.set_state(member, state["stream"])
-        self._uniforms[self._at :, rows] = self._drawn(member, len(self._uniforms) - self._at)
+        self._uniforms[self._at :, games] = self._drawn(member, len(self._uniforms) - self._at)
         self._faults.set_state(rows, state)
 
+    def _games(self, member: int) -> slice:
+        """Return the games of a member."""
+        own = self.envs_per_member // self.seats
+        return slice(member * own, (member + 1) * own)
+
+    def _by_row(self, tensor: Tensor) -> Tensor:
+        """Return a tensor of seats as one of rows."""
+        return tensor if self.seats == 1 else tensor.flatten(0, 1)
+
+    def _by_seat(self, tensor: Tensor) -> Tensor:
+        """Return a tensor of rows as one of seats."""
+        return tensor if self.seats == 1 else tensor.view(-1, self.seats, *tensor.shape[1:])
+
+    def _of_seats(self, tensor: Tensor) -> Tensor:
+        """Return (num_envs,): every seat's copy of a tensor of games (G,)."""
+        return tensor if self.seats == 1 else tensor.repeat_interleave(self.seats)
+
     def _drawn(self, member: int, steps: int) -> Tensor:
-        """Draw from the member's stream what its rows need: those of `start` first, then `move`."""
-        size = (steps, self.envs_per_member, self.uniforms_per_start + self.uniforms_per_move)
+        """Draw from the member's stream what its games need: for `start` first, then `move`."""
+        size = (steps, self.envs_per_member // self.seats, self.uniforms_per_start + self.uniforms_per_move)
         return self._streams.member_uniform(member, *size).to(self.device)
 
     def _legal(self, action: Tensor) -> Tensor:
@@ -247,25 +294,27 @@ class TensorGame(GameEnv):
         if isinstance(self._faults, ChoiceLatch):
             self._check_shape(action)
             self._faults.record(action)
-            return action.clamp(0, self.action_dim - 1)
+            return self._by_seat(action.clamp(0, self.action_dim - 1))
         self._check_shape(action, self.action_dim)
         self._faults.record(action.t().double(), self._scratch)
         # NaN becomes 0: the row is faulty, and its numbers must stay finite until `check`.
-        return action.double().nan_to_num(0.0).clamp(-1.0, 1.0)
+        return self._by_seat(action.double().nan_to_num(0.0).clamp(-1.0, 1.0))
 
     def _checked(self, state: State) -> State:
         """Return a copy of the state; raise InputError if `start` or `see` return wrong shapes."""
+        games = self.num_envs // self.seats
         for name, tensor in state.items():
-            if not tensor.shape or tensor.shape[0] != self.num_envs:
+            if not tensor.shape or tensor.shape[0] != games:
                 raise InputError(
                     f"{self.env_name}.start: {name!r} has the shape {tuple(tensor.shape)}; its "
-                    f"first dimension must be the rows, {self.num_envs} here"
+                    f"first dimension must be the games, {games} here"
                 )
-        seen = self.see(state)
-        if seen.shape != (self.num_envs, self.state_dim):
+        seen, seat_axis = self.see(state), () if self.seats == 1 else (self.seats,)
+        wanted = (games, *seat_axis, self.state_dim)
+        if seen.shape != wanted:
             raise InputError(
-                f"{self.env_name}.see returns the shape {tuple(seen.shape)}; it must be (rows, "
-                f"state_dim), here {(self.num_envs, self.state_dim)}"
+                f"{self.env_name}.see returns the shape {tuple(seen.shape)}; it must be {wanted} "
+                f"here: (games, {'seats, ' if seat_axis else ''}state_dim)"
             )
         return {name: tensor.clone() for name, tensor in state.items()}
 

@@ -28,9 +28,8 @@ from envs.games.hockey.physics import (
 FORCE, TORQUE = 6000.0, 400.0  # N and N m at full action
 SHOT_SPEED = 60.0  # m/s
 HOLD_STEPS = 15  # the counter's value when a puck is caught
-NORMAL_STEPS, TRAIN_STEPS = 250, 80
 
-MODES = ("normal", "train_shooting", "train_defense")
+
 # Continuous actions of the discrete ones: x force, y force, torque, shoot.
 DISCRETE_ACTIONS = (
     (0.0, 0.0, 0.0, 0.0),
@@ -44,7 +43,7 @@ DISCRETE_ACTIONS = (
 )
 
 
-class Game(NamedTuple):
+class GameState(NamedTuple):
     """The state of games, one per column.
 
     Attributes:
@@ -74,7 +73,7 @@ class Played(NamedTuple):
     caught: Tensor
 
 
-def play(game: Game, action: Tensor, *, keep_mode: bool) -> tuple[Game, Played]:
+def play(game: GameState, action: Tensor, *, keep_mode: bool) -> tuple[GameState, Played]:
     """Play one step.
 
     Args:
@@ -108,7 +107,7 @@ def play(game: Game, action: Tensor, *, keep_mode: bool) -> tuple[Game, Played]:
     players, puck = step_physics(
         players, puck, contact, Controls(fx, fy, torque, keep, keep_spin, puck_keep)
     )
-    return Game(players, puck, counters, contact.touching, scored), Played(goal, caught)
+    return GameState(players, puck, counters, contact.touching, scored), Played(goal, caught)
 
 
 def _kept(damping: float) -> float:

@@ -1,0 +1,1 @@
+"""Laser hockey: two players with rotating rackets and one puck."""
