@@ -170,10 +170,10 @@ class Hockey:
         contacts = []
         for i, side in enumerate((1, -1)):
             contact = self.overlap(i, side)
-            if contact is not None and not self.touching[i]:
-                if self.keep_mode and side * puck.vx < 0.1 and self.counters[i] == 0:
-                    self.counters[i] = 15
-                    caught[i] = 1
+            begins = contact is not None and not self.touching[i]
+            if self.keep_mode and begins and side * puck.vx < 0.1 and self.counters[i] == 0:
+                self.counters[i] = 15
+                caught[i] = 1
             self.touching[i] = contact is not None
             contacts.append(contact)
         for i in (0, 1):
@@ -197,6 +197,11 @@ class Hockey:
                 self.separate(i, side, *contacts[i])
         for i, side in enumerate((1, -1)):
             self.clamp(i, side)
+        # A racket cannot push the puck into a wall.
+        high, wide = FIELD["half_height"] - DEEPEST, POST_X - DEEPEST
+        puck.y = min(max(puck.y, -high), high)
+        if abs(puck.y) > POST_Y:
+            puck.x = min(max(puck.x, -wide), wide)
         return caught
 
     # Puck and player.
