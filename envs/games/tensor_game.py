@@ -286,7 +286,11 @@ class TensorGame(GameEnv):
 
     def _drawn(self, member: int, steps: int) -> Tensor:
         """Draw from the member's stream what its games need: for `start` first, then `move`."""
-        size = (steps, self.envs_per_member // self.seats, self.uniforms_per_start + self.uniforms_per_move)
+        size = (
+            steps,
+            self.envs_per_member // self.seats,
+            self.uniforms_per_start + self.uniforms_per_move,
+        )
         return self._streams.member_uniform(member, *size).to(self.device)
 
     def _legal(self, action: Tensor) -> Tensor:

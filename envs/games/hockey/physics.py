@@ -149,14 +149,17 @@ def step_physics(
     players, puck = _bounce(players, puck, contact)
     players, puck = _advance(players), _fly(puck)
     players, puck = _separate(players, puck, contact)
-    return _stop_at_walls(_stop_at_posts(players)), _inside(puck)
+    return _stop_at_walls(players), _inside(puck)
 
 
 def find_contact(players: Bodies, puck: Bodies) -> Contact:
     """Find where the puck touches the rackets: at the face of least penetration or at its ends."""
     dx, dy = own_frames(puck.x) - players.x, own_frames(puck.y) - players.y
     cx, cy = _rotate(torch.cos(players.angle), -torch.sin(players.angle), dx, dy)
-    depth, (ax, ay, bx, by), nx, ny = _nearest_face(cx, cy)
+    table = torch.tensor(_FACE_TABLE, dtype=cx.dtype, device=cx.device)
+    ax, ay, bx, by, nx, ny = (table[:, k].view(-1, 1, 1) for k in range(6))
+    depth, face = (nx * (cx - ax) + ny * (cy - ay)).max(0)
+    ax, ay, bx, by, nx, ny = table[face].unbind(-1)
     before = (cx - ax) * (bx - ax) + (cy - ay) * (by - ay) <= 0
     after = (cx - bx) * (ax - bx) + (cy - by) * (ay - by) <= 0
     vertex = (before | after) & (depth > 0)
@@ -171,24 +174,6 @@ def find_contact(players: Bodies, puck: Bodies) -> Contact:
         torch.where(vertex, (cx - vx) / far, nx),
         torch.where(vertex, (cy - vy) / far, ny),
     )
-
-
-def _nearest_face(x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor], Tensor, Tensor]:
-    """Return the face that a point is least behind, or farthest in front of.
-
-    Args:
-        x: (2, games), in the racket's frame.
-        y: likewise.
-
-    Returns:
-        The point's distance in front of the face, both ends of the face (ax, ay, bx, by), and its
-        outward normal.
-    """
-    table = torch.tensor(_FACE_TABLE, dtype=x.dtype, device=x.device)
-    ax, ay, _, _, nx, ny = (table[:, k].view(-1, 1, 1) for k in range(6))
-    distance, face = (nx * (x - ax) + ny * (y - ay)).max(0)
-    *ends, nx, ny = table[face].unbind(-1)
-    return distance, ends, nx, ny
 
 
 class _Arms(NamedTuple):
@@ -306,33 +291,6 @@ def _limited(vx: Tensor, vy: Tensor) -> tuple[Tensor, Tensor]:
     return vx * slower, vy * slower
 
 
-def _stop_at_posts(players: Bodies) -> Bodies:
-    """Apply the contact of a racket with the corner of a goal post: inelastic, with friction."""
-    cos, sin = torch.cos(players.angle), torch.sin(players.angle)
-    side = torch.where(players.y < 0, -1.0, 1.0).to(cos.dtype)
-    dx, dy = -POST_X - players.x, side * POST_Y - players.y
-    cx, cy = _rotate(cos, -sin, dx, dy)
-    gap, _, nx, ny = _nearest_face(cx, cy)
-    nx, ny = _rotate(cos, sin, nx, ny)
-    overlap = (PLAYER_GAP - gap).clamp_min(0.0)
-    touches = overlap > 0
-    rx, ry = dx - cos * CENTRE, dy - sin * CENTRE
-    vx, vy = players.vx - players.omega * ry, players.vy + players.omega * rx
-    rn, rt = rx * ny - ry * nx, rx * nx + ry * ny
-    jn = ((vx * nx + vy * ny) / (1 / MASS + rn * rn / INERTIA)).clamp_min(0.0)
-    jn = torch.where(touches, jn, 0.0)
-    limit = RACKET_FRICTION * jn
-    jt = (vy * nx - vx * ny) / (1 / MASS + rt * rt / INERTIA)
-    jt = torch.minimum(torch.maximum(jt, -limit), limit)
-    players = players._replace(
-        vx=players.vx - (jn * nx - jt * ny) / MASS,
-        vy=players.vy - (jn * ny + jt * nx) / MASS,
-        omega=players.omega - (rn * jn + rt * jt) / INERTIA,
-    )
-    push = torch.where(touches, overlap / (1 / MASS + rn * rn / INERTIA), 0.0)
-    return _move(players, -push * nx / MASS, -push * ny / MASS, -push * rn / INERTIA)
-
-
 def _stop_at_walls(players: Bodies) -> Bodies:
     """Clamp the rackets to the field: contacts with walls, posts and goals are inelastic."""
     cos, sin = torch.cos(players.angle), torch.sin(players.angle)
@@ -341,10 +299,10 @@ def _stop_at_walls(players: Bodies) -> Bodies:
     limit = WALL_Y - PLAYER_GAP
     over = (players.y + y.amax(0) - limit).clamp_min(0.0)
     under = (players.y + y.amin(0) + limit).clamp_max(0.0)
-    # How far a vertex may go depends on its height: to the goal line or to the post.
+    # How far a corner may go depends on its height: to the goal line, the slope or the post.
     high = (players.y + y).abs()
-    depth = torch.where(high > POST_Y, POST_X, GOAL_X).to(cos.dtype)
-    behind = (depth - PLAYER_GAP + players.x + x).amin(0).clamp_max(0.0)
+    slope = LIP_X + (high - LIP_Y) * ((POST_X - LIP_X) / (POST_Y - LIP_Y))
+    behind = (slope.clamp(POST_X, GOAL_X) - PLAYER_GAP + players.x + x).amin(0).clamp_max(0.0)
     # Goals are solid for players: one that training places beyond the goal stays there.
     beyond = (players.x + x).amax(0) + GOAL_BACK_X + PLAYER_GAP
     outside = players.x < -GOAL_BACK_X

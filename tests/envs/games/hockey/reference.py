@@ -13,6 +13,7 @@ DT = 0.02
 FIELD = {"half_height": 3.3333, "goal_line": 4.0833, "goal_half": 1.25}
 POST_X, POST_Y = 3.9167, 1.3667
 LIP_X, LIP_Y = 4.25, 1.25
+GOAL_BACK = 4.4167
 RADIUS, SKIN, SLOP = 0.216667, 0.01, 0.005
 # Distances of the puck's centre from walls: in contact; where a bounce begins; and how far the
 # bounce pushes the puck back: two position corrections of 3/4 each leave 1/16 of 2 * SLOP.
@@ -406,6 +407,13 @@ class Hockey:
         if bottom < 0:
             body.y -= bottom
             body.vy = max(body.vy, 0.0)
+        if side * body.x < -GOAL_BACK:  # beyond the goal, where training may place it
+            front = max(side * (body.x + x) for x, _ in corners)
+            inside = max(front + GOAL_BACK + gap, 0.0)
+            body.x -= side * inside
+            if inside > 0:
+                body.vx = min(side * body.vx, 0.0) * side
+            return
         worst = 0.0
         for x, y in corners:
             high = abs(body.y + y)

@@ -52,7 +52,7 @@ def anywhere(rng: random.Random) -> Hockey:
 
     def player(side: int) -> Body:
         velocity = (rng.gauss(0, 4), rng.gauss(0, 4), rng.gauss(0, 3))
-        place = (side * rng.uniform(0.2, 3.6), rng.uniform(-2.5, 2.5), rng.uniform(-1.2, 1.2))
+        place = (side * rng.uniform(0.2, 4.8), rng.uniform(-2.5, 2.5), rng.uniform(-1.2, 1.2))
         return Body(*place, *velocity)
 
     speed = rng.choice((0.0, 2.0, 20.0))
@@ -110,7 +110,7 @@ def test_tensors_play_as_the_scalar_reference(keep_mode: bool) -> None:
         for k, game in enumerate(games):
             if game.done or rng.random() < 0.02:
                 games[k] = anywhere(rng)
-    assert contacts > 1000
+    assert contacts > 300
     assert goals > 50
     assert catches > 100 if keep_mode else catches == 0
 
