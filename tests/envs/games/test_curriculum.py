@@ -1,0 +1,234 @@
+"""Phases as data: what is refused, and which phase a member is in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envs.games.curriculum import (
+    Curriculum,
+    Phase,
+    Until,
+    check_opponents,
+    parse_curriculum,
+    read_opponents,
+    read_phases,
+)
+from envs.support.errors import InputError
+
+FILE = """
+past_interval = 5
+past_size = 3
+
+[[phases]]
+share = 0.25
+opponents = { weak = 1 }
+seat = "first"
+env = { mode = "train_shooting", closeness = 2.0 }
+until = { win_rate = 0.9, games = 50 }
+
+[[phases]]
+share = 0.75
+opponents = { weak = 0.5, self = 0.25, past = 0.25 }
+replay = "clear"
+"""
+
+
+def played(curriculum: Curriculum, total: int, met: set[int]) -> list[int]:
+    """Return the phase of every rollout. met: rollouts at whose start `until` is met."""
+    began: list[int] = []
+    phases = []
+    for rollouts in range(total):
+        if not began or curriculum.changes(began, rollouts, total, met=rollouts in met):
+            began.append(rollouts)
+        phases.append(len(began) - 1)
+    return phases
+
+
+def of_shares(shares: list[float]) -> Curriculum:
+    return Curriculum(tuple(Phase(share / sum(shares)) for share in shares))
+
+
+def test_a_file_of_phases_is_read_and_survives_json(tmp_path: Path) -> None:
+    path = tmp_path / "phases.toml"
+    path.write_text(FILE)
+    curriculum = read_phases(str(path))
+    assert curriculum == Curriculum(
+        (
+            Phase(
+                0.25,
+                {"weak": 1.0},
+                "first",
+                {"mode": "train_shooting", "closeness": 2.0},
+                until=Until("weak", 0.9, 50),
+            ),
+            Phase(0.75, {"weak": 0.5, "self": 0.25, "past": 0.25}, replay="clear"),
+        ),
+        past_interval=5,
+        past_size=3,
+    )
+    assert curriculum.opponents == ("weak", "self", "past")
+    stored = json.loads(json.dumps(curriculum.to_dict()))
+    assert parse_curriculum(stored, "stored") == curriculum
+    assert read_phases(curriculum.to_json()).phases == curriculum.phases
+
+
+def test_opponents_alone_are_one_phase() -> None:
+    assert read_opponents("weak=0.5, self=0.5,past=0").phases == (
+        Phase(1.0, {"weak": 0.5, "self": 0.5}),
+    )
+    assert read_opponents("bundle:hockey=1").opponents == ("bundle:hockey",)
+    assert not read_opponents("self=1").together
+    assert read_opponents("self=0.5,others=0.5").together
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("weak=0.5,self=0.4", "opponents add up to 0.9, not 1"),
+        ("weak=1.5,self=-0.5", "share of opponent 'self' is -0.5; it must be a number of at least"),
+        ("weak=nan", "share of opponent 'weak' is nan"),
+        ("weak", "'weak' is not valid; give every opponent once, like weak=0.5,self=0.5"),
+        ("weak=half", "'weak=half' is not valid"),
+        ("weak=0.5,weak=0.5", "'weak=0.5' is not valid; give every opponent once"),
+        ("=1", "opponent '' is 1.0"),
+        ("", "'' is not valid"),
+    ],
+)
+def test_bad_opponents_are_refused(text: str, message: str) -> None:
+    with pytest.raises(InputError) as refused:
+        read_opponents(text)
+    assert message in str(refused.value)
+    assert str(refused.value).startswith("--opponents")
+
+
+LAST = {"share": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("phases", "message"),
+    [
+        ([], "phases must be a list of 1 to 50 tables"),
+        ({"share": 1}, "phases must be a list"),
+        ([3], "phase 1 of 1 is 3, not a table"),
+        ([{"share": 0.4}, {"share": 0.5}], "the shares of the phases add up to 0.9, not 1"),
+        ([{"share": -0.5}, {"share": 1.5}], "phase 1 of 2: share = -0.5 must be a number above 0"),
+        ([{"share": True}], "share = True must be a number"),
+        ([{}, LAST], "phase 1 of 2 has no share of the budget"),
+        ([{"share": 1, "mode": "normal"}], "has the unknown key 'mode'; use share, opponents"),
+        ([{"share": 1, "opponent": {}}], "unknown key 'opponent' (did you mean opponents?)"),
+        ([{"share": 1, "opponents": {}}], "opponents = {} must be a table of shares"),
+        ([{"share": 1, "opponents": {"weak": 0.5}}], "phase 1 of 1: the shares of the opponents"),
+        (
+            [{"share": 1, "seat": "third"}],
+            "seat = 'third' is not known; choose one of first, second",
+        ),
+        (
+            [{"share": 1, "replay": "drop"}],
+            "replay = 'drop' is not known; choose one of keep, clear",
+        ),
+        ([{"share": 1, "env": "hard"}], "env = 'hard' must be a table of the game's parameters"),
+        ([{"share": 0.5, "until": 0.9}, LAST], "until = 0.9 must be a table"),
+        (
+            [{"share": 0.5, "until": {"opponent": "weak", "win_rate": 0.9}}, LAST],
+            "phase 1 of 2: until: opponent = 'weak' is not one of the phase's: self",
+        ),
+        (
+            [{"share": 0.5, "until": {"win_rate": 1.5}}, LAST],
+            "win_rate = 1.5 must be a number above",
+        ),
+        ([{"share": 0.5, "until": {"rate": 0.5}}, LAST], "unknown key 'rate'"),
+        (
+            [{"share": 0.5, "until": {"win_rate": 0.5, "games": 0}}, LAST],
+            "games = 0 must be a whole number of at least 1",
+        ),
+        ([{"share": 1, "until": {"win_rate": 0.5}}], "the last phase has until, but no phase"),
+    ],
+)
+def test_bad_phases_are_refused(phases: Any, message: str) -> None:
+    with pytest.raises(InputError) as refused:
+        parse_curriculum({"phases": phases}, "file.toml")
+    assert message in str(refused.value)
+    assert str(refused.value).startswith("file.toml: ")
+
+
+def test_bad_files_of_phases_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "phases.toml"
+    for content, message in (
+        ("", "has no [[phases]]"),
+        ("[ppo]\nclip = 1", "unknown key 'ppo'; a file of phases has past_interval, past_size"),
+        ("past_size = 0\n[[phases]]", "past_size = 0 must be a whole number of 1 to 1,000"),
+        ("past_interval = 1.5\n[[phases]]", "past_interval = 1.5 must be a whole number"),
+        ("[[phases", "not valid TOML"),
+    ):
+        path.write_text(content)
+        with pytest.raises(InputError) as refused:
+            read_phases(str(path))
+        assert message in str(refused.value)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_phases(str(tmp_path / "none.toml"))
+    with pytest.raises(InputError, match="--phases: not a valid JSON list of phases"):
+        read_phases("[{")
+
+
+def test_unknown_opponents_are_refused_with_the_known_ones() -> None:
+    check_opponents(("weak", "self", "bundle:x", "runs/bundle"), ("weak", "strong"), "hockey")
+    with pytest.raises(InputError) as refused:
+        check_opponents(("self", "week"), ("weak", "strong"), "hockey")
+    assert str(refused.value).startswith(
+        "opponent 'week' of hockey is not known (did you mean weak?); choose of weak, strong, "
+        "self, past, others, bundle:NAME"
+    )
+
+
+@given(
+    st.lists(st.floats(0.01, 1.0), min_size=1, max_size=6),
+    st.integers(0, 60),
+    st.sets(st.integers(0, 60)),
+)
+def test_phases_partition_the_rollouts_in_order(
+    shares: list[float], more: int, met: set[int]
+) -> None:
+    """Each phase has at least one rollout, whenever earlier phases end."""
+    total = len(shares) + more
+    phases = played(of_shares(shares), total, met)
+    assert phases == sorted(phases)
+    assert set(phases) == set(range(len(shares)))
+
+
+@given(st.lists(st.floats(0.05, 1.0), min_size=1, max_size=5), st.integers(100, 400))
+def test_phases_have_their_shares_of_the_rollouts(shares: list[float], total: int) -> None:
+    curriculum = of_shares(shares)
+    phases = played(curriculum, total, set())
+    for index, phase in enumerate(curriculum.phases):
+        # Every end is rounded, and the error of an end moves the next ones.
+        assert abs(phases.count(index) - phase.share * total) <= len(shares)
+
+
+def test_what_a_phase_leaves_over_is_divided_among_the_later_ones() -> None:
+    curriculum = of_shares([0.5, 0.25, 0.25])
+    assert [played(curriculum, 40, set()).count(n) for n in range(3)] == [20, 10, 10]
+    assert [played(curriculum, 40, {10}).count(n) for n in range(3)] == [10, 15, 15]
+
+
+def test_more_phases_than_rollouts_are_refused() -> None:
+    of_shares([0.5, 0.5]).check_rollouts(2)
+    with pytest.raises(InputError, match="2 phases need at least as many rollouts, and the budget"):
+        of_shares([0.5, 0.5]).check_rollouts(1)
+
+
+def test_champions_are_pinned_to_their_bundles() -> None:
+    phases = [
+        {"share": 0.5, "opponents": {"bundle:hockey": 1.0}, "until": {"win_rate": 0.5}},
+        {"share": 0.5, "opponents": {"./mine": 0.5, "self": 0.5}},
+    ]
+    hashes = {"bundle:hockey": "ab" * 32, "./mine": "cd" * 32}
+    pinned = parse_curriculum({"phases": phases, "bundles": hashes}, "x").pinned()
+    name = "bundle:" + "ab" * 8
+    assert pinned.opponents == (name, "./mine", "self")
+    assert pinned.phases[0].until == Until(name, 0.5)
