@@ -82,6 +82,10 @@ class D3QN(OffPolicy):
         self._member(slot)
         return self.net.export_member(slot), self.target.export_member(slot)
 
+    def acting_weights(self) -> StateDict:
+        """See `Program.acting_weights`."""
+        return self.net.named()
+
     def _update(
         self,
         batch: Batch,

@@ -323,6 +323,11 @@ class PPO(Program):
         self._member(slot)
         return self.population.export_member(slot)
 
+    def acting_weights(self) -> StateDict:
+        """See `Program.acting_weights`."""
+        actors = [self.population.views(slot)[0] for slot in range(self.shape.slots)]
+        return {name: torch.stack([actor[name] for actor in actors]) for name in actors[0]}
+
     def import_actor(self, slot: int, actor: Mapping[str, Tensor]) -> None:
         """See `Program.import_actor`."""
         _, critic = self.export_member(slot)

@@ -90,6 +90,10 @@ class SAC(OffPolicy):
         self._member(slot)
         return self.actor.export_member(slot), self.critic.export_member(slot)
 
+    def acting_weights(self) -> StateDict:
+        """See `Program.acting_weights`."""
+        return self.actor.named()
+
     def _sample(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return sampled actions (G, rows, action_dim), and their log-probabilities (G, rows)."""
         mean, log_std = _outputs(self.actor, obs)

@@ -117,6 +117,11 @@ class Population:
         - recurrent networks: `rnn.weight_ih`, … as in torch's GRUCell (3 gates) or LSTMCell (4
         gates), between the last ReLU and the last layer.
         """
+        actor, critic = self.views(slot)
+        return _copies(actor), _copies(critic)
+
+    def views(self, slot: int) -> tuple[StateDict, StateDict]:
+        """Return what `export_member` returns, as views."""
         actor, critic = (
             {name: _turned(name, part) for name, part in parts.items()}
             for parts in _named(self.weights, slot, self.shape)
@@ -133,7 +138,7 @@ class Population:
             "state_std": self.state_std[slot, 0],
         }
         critic |= {"value_avg": self.value_avg[slot, 0], "value_std": self.value_std[slot, 0]}
-        return _copies(actor), _copies(critic)
+        return actor, critic
 
     def import_member(
         self, slot: int, actor: Mapping[str, Tensor], critic: Mapping[str, Tensor]

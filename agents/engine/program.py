@@ -253,6 +253,22 @@ class Program(ABC):
                 self._rows(self.obs, slot).copy_(self._rows(obs, slot))
                 member.has_obs = True
 
+    def progress(self, slot: int) -> tuple[int, int] | None:
+        """See `envs.core.policies.Policies`, which a program is."""
+        member = self.members[slot]
+        return None if member is None else (member.rollouts, member.total_rollouts)
+
+    def acting_weights(self) -> StateDict:
+        """See `envs.core.policies.Policies`. By default from the exported actors."""
+        actors = {
+            slot: self.export_member(slot)[0] for slot, member in enumerate(self.members) if member
+        }
+        some = next(iter(actors.values()), {})  # in place of those of empty slots
+        every = [actors.get(slot, some) for slot in range(self.shape.slots)]
+        return {
+            name: torch.stack([actor[name] for actor in every]).to(self.device) for name in some
+        }
+
     def import_actor(self, slot: int, actor: Mapping[str, Tensor]) -> None:  # noqa: ARG002
         """Replace a new member's actor and normaliser by those of a trained actor.
 
@@ -354,6 +370,7 @@ class Program(ABC):
             )
         history: list[Any] = []
         for _ in range(rollouts):
+            env.begin_rollout(self)
             self._collect(env)
             # The only read from the device per rollout: a fault stops the run before the members
             # learn from its data.

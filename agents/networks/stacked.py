@@ -156,14 +156,18 @@ class Stack:
             }
         return own
 
-    def _named(self, slot: int) -> StateDict:
-        named = {name: part[slot, 0] for name, part in self.normalisers.items()}
+    def named(self) -> StateDict:
+        """Return views of all slots, (G, …) by the names of the module's `state_dict`."""
+        named = {name: part[:, 0] for name, part in self.normalisers.items()}
         for name, (weight, bias) in self.layers.items():
             named[f"{name}.weight"], named[f"{name}.bias"] = (
-                weight.detach()[slot].mT,
-                bias.detach()[slot, 0],
+                weight.detach().mT,
+                bias.detach()[:, 0],
             )
         return named
+
+    def _named(self, slot: int) -> StateDict:
+        return {name: part[slot] for name, part in self.named().items()}
 
 
 class _Affine(torch.autograd.Function):

@@ -24,8 +24,8 @@ from torch import Tensor
 from agents.policy.equilibrium import Mixture, equilibrium
 from agents.policy.frozen import FrozenPolicy, Member
 from envs.core.streams import derive_seed
+from envs.games.game import Game
 from envs.games.play import play_episodes
-from envs.games.registry import Game
 from envs.support.errors import InputError, RunError
 
 Floats = NDArray[np.float64]

@@ -15,7 +15,8 @@ from typing import Any
 from deploy.games.manifest import FORMAT, GameManifest, GameOriginPart
 from deploy.games.player import Player, read_player
 from deploy.registry.bundle_files import GAME, MEMBERS_FILE, BundleFacts, StoredBundle, check_file
-from envs.games.registry import Game, get_game
+from envs.games.game import Game
+from envs.games.registry import get_game
 from envs.support.errors import InputError
 
 

@@ -17,7 +17,8 @@ from deploy.games.panel import Panel
 from deploy.games.player import read_player, single_file, split_members
 from deploy.promotion.studies import FoundStudy, objective_of, scored_weights, unrecorded
 from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite, new_bundle
-from envs.games.registry import Game, get_game
+from envs.games.game import Game
+from envs.games.registry import get_game
 from envs.support.errors import InputError
 from envs.support.study_record import GameSpec, TrialRecord
 

@@ -22,8 +22,8 @@ from deploy.games.player import Act, Player
 from deploy.promotion.bootstrap import gate_level
 from envs.core.game_env import GameEnv
 from envs.core.streams import derive_seed
+from envs.games.game import Game
 from envs.games.play import EpisodeResults, play_episodes, random_actions
-from envs.games.registry import Game
 
 Floats = NDArray[np.float64]
 DRAWS, CHUNK = 20_000, 2_000_000  # bootstrap samples; numbers drawn at once

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from envs.core.policies import Policies
 from envs.core.streams import member_seeds
 
 
@@ -170,6 +171,13 @@ class VecEnv(ABC):
     @abstractmethod
     def set_member(self, member: int, state: dict[str, Tensor]) -> None:
         """Restore what `get_member` returned, in the same or another slot."""
+
+    def begin_rollout(self, policies: Policies) -> None:  # noqa: B027
+        """Prepare for a rollout of the members of `policies`, which are in the same slots.
+
+        Training calls this before every rollout. Games whose opponents are the members themselves
+        take their weights here. Do nothing by default.
+        """
 
     def close(self) -> None:  # noqa: B027
         """Release processes and other resources. Do nothing by default."""

@@ -1,15 +1,15 @@
 """Games by name, as `--env` takes them.
 
-`cartpole` and `bucket-brigade` are built in; `MODULE:NAME` is a user's `Game`, or an external
+`cartpole`, `bucket-brigade` and `hockey` are built in; `MODULE:NAME` is a user's `Game`, or an external
 environment like the other names that `envs.external.sources` describes.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,57 +26,11 @@ from envs.games.bucket_brigade.players import PLAYERS, ScriptedPolicy
 from envs.games.bucket_brigade.scenarios import SCENARIOS, BucketParams
 from envs.games.bucket_brigade.scenarios import scenario as scenario_params
 from envs.games.cartpole import CartPole, CartPoleParams
+from envs.games.game import Game
+from envs.games.hockey.game import Hockey, HockeyParams
+from envs.games.hockey.players import PLAYERS as HOCKEY_PLAYERS
 from envs.support.errors import InputError
 from envs.support.plugins import find
-
-
-class MakeGame(Protocol):
-    """A function that makes the environments of a game."""
-
-    def __call__(
-        self, params: Sequence[Any], num_envs: int, *, together: int, device: torch.device | str
-    ) -> GameEnv:
-        """Make `num_envs` games for each member; every seat of a game is a row.
-
-        Args:
-            params: one per member.
-            num_envs: games per member.
-            together: number of consecutive members that share their games and play with each
-                other, in games of several players.
-            device: device of the environment.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class Game:
-    """A game that sweepd can train in.
-
-    Attributes:
-        name: Its name for `--env`.
-        params: Makes the dataclass of its parameters.
-        make: Makes a vectorized environment.
-        seats: Returns the number of players from the parameters; each is a row.
-        scenarios: Names of sets of parameters.
-        solved: Mean return at which the game counts as solved, if there is a common one.
-        players: Returns baseline players by name, from the parameters and a seed. A player maps the
-            observations of any number of rows to actions.
-        unit: Returns the number of environments that are made at once with these parameters; `make`
-            rounds up to a multiple.
-        external: Whether it runs on the CPU, one environment at a time.
-    """
-
-    name: str
-    params: Callable[..., Any]
-    make: MakeGame
-    seats: Callable[[Any], int] = lambda _: 1
-    scenarios: tuple[str, ...] = ()
-    solved: float | None = None
-    players: Callable[[Any, int], Mapping[str, Callable[[Tensor], Tensor]]] = (
-        lambda _params, _seed: {}
-    )
-    unit: Callable[[Any], int] = lambda _: 1
-    external: bool = False
 
 
 def _cartpole(
@@ -122,6 +76,7 @@ GAMES = {
         scenarios=tuple(SCENARIOS),
         players=_bucket_brigade_players,
     ),
+    "hockey": replace(Hockey.game(HockeyParams, scripted=lambda _: HOCKEY_PLAYERS), name="hockey"),
 }
 
 

@@ -19,7 +19,7 @@ from envs.external.sources import spec_of
 from envs.external.vec_env import ExternalVecEnv
 from envs.games.bucket_brigade.game import BucketBrigade
 from envs.games.bucket_brigade.render import Scene, as_frame, as_text, scene
-from envs.games.registry import Game
+from envs.games.game import Game
 from envs.support.errors import InputError
 
 WIDTH, HEIGHT = 480, 320  # pixels; multiples of 16, as video codecs need

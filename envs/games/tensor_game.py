@@ -7,7 +7,7 @@ observations, faults, and slots for changing members. docs/games.md has a game i
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from envs.core.faults import ChoiceLatch, FaultLatch
-from envs.core.game_env import GameEnv
+from envs.core.policies import Policies
 from envs.core.streams import Streams
 from envs.core.vec_env import Step, on_cpu
-from envs.games.registry import Game
+from envs.games.game import Game
+from envs.games.opponents import Opponents, ScriptedPlayer
+from envs.games.seating import Results, Seating, VersusEnv
 from envs.support.errors import InputError
 
 State = dict[str, Tensor]
@@ -31,12 +33,14 @@ class NoParams:
     """Parameters of a game that has none."""
 
 
-class TensorGame(GameEnv):
+class TensorGame(VersusEnv):
     """Games that are played one after the other, with rows of observations and actions.
 
     In a game of one player, a row is a game. In a game of several (`seats`), a row is a seat: row
-    `game * seats + seat`; all its seats begin and end together. Below, G is the number of games,
-    and tensors of seats are (G, ...) with one player, else (G, seats, ...).
+    `game * seats + seat`; all its seats begin and end together. In a game of two with `opponents`,
+    a row is a game again: that of the member's seat, which is drawn for every episode, as is the
+    opponent that plays the other seat. Below, G is the number of games, and tensors of seats are
+    (G, ...) with one player, else (G, seats, ...).
 
     A subclass sets `state_dim`, `action_dim` and `if_discrete`, overrides the class attributes
     below if needed, and implements `start`, `move` and `see`. All three compute with a state: a
@@ -72,8 +76,8 @@ class TensorGame(GameEnv):
 
         Args:
             state: The state before it.
-            action: Of the seats: (..., action_dim) float64 in [-1, 1]; in a discrete game (...)
-                int64 from 0 to action_dim - 1.
+            action: Of the seats, as `decode` returns them: (..., action_dim) float64 in [-1, 1];
+                in a discrete game (...) int64 from 0 to action_dim - 1.
             uniforms: (G, uniforms_per_move) float64 uniform in [0, 1).
 
         Returns:
@@ -84,6 +88,25 @@ class TensorGame(GameEnv):
     @abstractmethod
     def see(self, state: State) -> Tensor:
         """Return the seats' observations, (..., state_dim)."""
+
+    def decode(self, action: Tensor) -> Tensor:
+        """Return what `move` gets for legal actions (...): the same, unless actions are coded.
+
+        Scripted players give the result of this, while policies give actions.
+        """
+        return action
+
+    def outcome(self, state: State, returns: Tensor) -> Tensor:  # noqa: ARG002
+        """Return who won: (G, 2) float64, 1 won, 0.5 drawn, 0 lost. By default the larger return.
+
+        Called after every step, and used where an episode has ended.
+
+        Args:
+            state: The last state of the episode.
+            returns: (G, 2) float64, sums of the episode's rewards.
+        """
+        ahead = 0.5 * torch.sign(returns[:, 0] - returns[:, 1])
+        return 0.5 + torch.stack((ahead, -ahead), 1)
 
     def numeric(self, params: Any) -> dict[str, float]:
         """Return a member's parameters for `numbers`: only these reach the rules."""
@@ -98,7 +121,13 @@ class TensorGame(GameEnv):
         return self.max_step
 
     @classmethod
-    def game(cls, params: Callable[..., Any] = NoParams, *, solved: float | None = None) -> Game:
+    def game(
+        cls,
+        params: Callable[..., Any] = NoParams,
+        *,
+        solved: float | None = None,
+        scripted: Callable[[Any], Mapping[str, ScriptedPlayer]] = lambda _: {},
+    ) -> Game:
         """Return the game for `sweepd train --env MODULE:NAME`.
 
         The module contains `NAME = ThisClass.game(Params)`.
@@ -106,6 +135,7 @@ class TensorGame(GameEnv):
         Args:
             params: A frozen dataclass of the game's parameters.
             solved: See `Game`.
+            scripted: See `Game`.
         """
 
         def make(
@@ -114,32 +144,65 @@ class TensorGame(GameEnv):
             *,
             together: int,  # noqa: ARG001
             device: torch.device | str,
-        ) -> GameEnv:
-            return cls(params, num_envs * cls.seats, device=device)
+            opponents: Opponents | None = None,
+            outcome_rewards: bool = False,
+        ) -> TensorGame:
+            rows = num_envs if opponents else num_envs * cls.seats
+            if not opponents and not outcome_rewards:
+                return cls(params, rows, device=device)
+            return cls(
+                params, rows, device=device, opponents=opponents, outcome_rewards=outcome_rewards
+            )
 
-        return Game(cls.__name__, params, make, seats=lambda _: cls.seats, solved=solved)
+        return Game(
+            cls.__name__,
+            params,
+            make,
+            seats=lambda _: cls.seats,
+            solved=solved,
+            versus=make if cls.seats == 2 else None,
+            scripted=scripted,
+        )
 
     def __init__(
-        self, params: Sequence[Any], envs_per_member: int, *, device: torch.device | str = "cpu"
+        self,
+        params: Sequence[Any],
+        envs_per_member: int,
+        *,
+        device: torch.device | str = "cpu",
+        opponents: Opponents | None = None,
+        outcome_rewards: bool = False,
     ) -> None:
         """Make the environment. Call `reset` before the first step.
 
         Args:
             params: One parameters dataclass per member.
-            envs_per_member: Rows per member, a multiple of `seats`.
+            envs_per_member: Rows per member: its games, or without opponents a multiple of `seats`.
             device: Device of the environment.
+            opponents: Who plays the second seat; None: every seat is a row.
+            outcome_rewards: Whether rewards are the outcome (`outcome`) in an episode's last step
+                and 0 before it, for judging.
+
+        Raises:
+            InputError: The rows do not fit, or a game without two seats has opponents or outcomes.
         """
         self.env_name = type(self).__name__
         for former, present in _RENAMED.items():
             if hasattr(self, former):
                 raise InputError(f"{self.env_name}.{former} is now called {present}; rename it")
         self._set_rows(self.env_name, len(params), envs_per_member)
-        if envs_per_member % self.seats:
+        if self.seats != 2 and (opponents or outcome_rewards):
+            raise InputError(
+                f"{self.env_name} has {self.seats} seats; only games of two have opponents and "
+                "outcomes"
+            )
+        self._rows_per_game = 1 if opponents else self.seats
+        if envs_per_member % self._rows_per_game:
             raise InputError(
                 f"{self.env_name} has {self.seats} seats, and {envs_per_member} envs are not a "
                 "multiple of them"
             )
-        rows, games = self.num_envs, self.num_envs // self.seats
+        rows, games = self.num_envs, self.num_envs // self._rows_per_game
         self.device = torch.device(device)
         # As tensors, the parameters can differ between members.
         self.numbers = {
@@ -149,15 +212,31 @@ class TensorGame(GameEnv):
         self._limit = torch.zeros(games, dtype=torch.int64, device=self.device)
         for member, own in enumerate(params):
             self.configure_member(member, own)
+        self._seating: Seating | None = None
+        if opponents:
+            opponents.decode = self.decode
+            self._seating = Seating(opponents, games, self.num_members)
+        self._outcome_rewards = outcome_rewards
+        # Sums of the present episodes' rewards, of all seats.
+        self._returns: Tensor | None = None
+        if opponents or outcome_rewards:
+            self._returns = torch.zeros(games, self.seats, dtype=torch.float64, device=self.device)
 
         self._streams = Streams(self.num_members, self.device)
-        # Numbers drawn ahead: (steps, G, uniforms_per_start + uniforms_per_move).
-        columns = self.uniforms_per_start + self.uniforms_per_move
-        self._uniforms = torch.zeros(0, games, columns, dtype=torch.float64, device=self.device)
+        # Numbers drawn ahead: (steps, G, columns) for `start`, `move` and `Seating`.
+        self._columns = [
+            self.uniforms_per_start,
+            self.uniforms_per_move,
+            self._seating.uniforms if self._seating else 0,
+        ]
+        self._uniforms = torch.zeros(
+            0, games, sum(self._columns), dtype=torch.float64, device=self.device
+        )
         self._at = 0  # index of the next step in `_uniforms`
         self._state = self._checked(
             self.start(torch.zeros(games, self.uniforms_per_start, dtype=torch.float64).to(device))
         )
+        self._seen: Tensor | None = None  # what all seats see of `_state`, once it was asked for
         self._age = torch.zeros(games, dtype=torch.int64, device=self.device)
         self._final = torch.zeros(rows, self.state_dim, device=self.device)
         self._scratch = torch.zeros(self.action_dim, rows, dtype=torch.float64, device=self.device)
@@ -179,21 +258,40 @@ class TensorGame(GameEnv):
         return self._streams.seeded(member)
 
     def reset_member(self, member: int, seed: int | None = None) -> None:
-        """See `VecEnv.reset_member`."""
+        """See `VecEnv.reset_member`. With a seed, results begin at zero, too."""
         if seed is not None:
             self._streams.seed(member, seed)
         games = self._games(member)
-        uniforms = torch.zeros(
-            len(self._age), self.uniforms_per_start, dtype=torch.float64, device=self.device
-        )
         # `start` computes all games, of which only the member's are used.
-        uniforms[games] = self._drawn(member, 1)[0, :, : self.uniforms_per_start]
-        for name, begun in self.start(uniforms).items():
+        uniforms = self._uniforms.new_zeros(len(self._age), sum(self._columns))
+        uniforms[games] = self._drawn(member, 1)[0]
+        for_start, _, for_seating = uniforms.split_with_sizes(self._columns, 1)
+        for name, begun in self.start(for_start).items():
             self._state[name][games] = begun[games]
+        self._seen = None
         self._age[games] = 0
+        if self._returns is not None:
+            self._returns[games] = 0.0
+        if self._seating:
+            if seed is not None:
+                self._seating.reset_member(member)
+            own = torch.zeros_like(self._age, dtype=torch.bool)
+            own[games] = True
+            self._seating.begin(own, for_seating)
         # Replace what was drawn ahead: it came from the stream before the reset.
         self._uniforms[self._at :, games] = self._drawn(member, len(self._uniforms) - self._at)
         self._faults.clear(self._rows(member))
+
+    def begin_rollout(self, policies: Policies) -> None:
+        """See `VecEnv.begin_rollout`."""
+        if self._seating:
+            self._seating.opponents.begin_rollout(policies)
+
+    def results(self) -> Results:
+        """See `VersusEnv.results`."""
+        if self._seating is None:
+            raise ValueError(f"{self.env_name} was made without opponents")
+        return self._seating.results
 
     def draw(self, horizon: int) -> None:
         """See `VecEnv.draw`."""
@@ -206,32 +304,60 @@ class TensorGame(GameEnv):
         """See `VecEnv.step`."""
         if self._at == len(self._uniforms):
             self.draw(1)
-        uniforms = self._uniforms[self._at]
+        for_start, for_move, for_seating = self._uniforms[self._at].split_with_sizes(
+            self._columns, 1
+        )
         self._at += 1
         state, reward, terminated = self.move(
-            self._state, self._legal(action), uniforms[:, self.uniforms_per_start :]
+            self._state, self._controls(action, for_seating), for_move
         )
         self._age += 1
         truncated = (self._age >= self._limit) & ~terminated
         done = terminated | truncated
+        if self._returns is not None:
+            reward = self._score(state, reward, done)
+        reward = self._by_row(reward.float())
         # `see` and `start` are computed for all games and used where an episode ended: a step must
         # not branch on the values of tensors.
         seen = self._by_row(self.see(state).float())
-        self._final = torch.where(self._of_seats(done).unsqueeze(1), seen, self._final)
-        begun = self.start(uniforms[:, : self.uniforms_per_start])
+        self._final = torch.where(self._of_game(done).unsqueeze(1), seen, self._final)
+        begun = self.start(for_start)
         self._state = {name: _where(done, begun[name], moved) for name, moved in state.items()}
+        self._seen = None
         self._age.masked_fill_(done, 0)
-        return Step(
-            self.observe(out),
-            self._by_row(reward.float()),
-            self._of_seats(terminated),
-            self._of_seats(truncated),
-        )
+        if self._seating:
+            # Last of all: until here, seats are those of the episodes that ended.
+            self._seating.begin(done, for_seating)
+        return Step(self.observe(out), reward, self._of_game(terminated), self._of_game(truncated))
+
+    def _controls(self, action: Tensor, uniforms: Tensor) -> Tensor:
+        """Return the controls of all seats for `move`, with those of opponents."""
+        own = self.decode(self._legal(action))
+        if self._seating:
+            return self._seating.controls(own, self._look(), uniforms)
+        return own if self.seats == 1 else own.view(-1, self.seats, *own.shape[1:])
+
+    def _score(self, state: State, reward: Tensor, done: Tensor) -> Tensor:
+        """Count the outcomes of games that are done; return the rewards, or outcomes instead."""
+        assert self._returns is not None
+        returns = self._returns + reward
+        outcome = self.outcome(state, returns).double()
+        ended = done.unsqueeze(1)
+        self._returns = returns.masked_fill(ended, 0.0)
+        if self._seating:
+            self._seating.count(done, outcome)
+        return outcome.masked_fill(~ended, 0.0) if self._outcome_rewards else reward
 
     def observe(self, out: Tensor | None = None) -> Tensor:
         """See `VecEnv.observe`."""
-        seen = self._by_row(self.see(self._state))
-        return seen.float() if out is None else out.copy_(seen)
+        seen = self._by_row(self._look())
+        return seen.clone() if out is None else out.copy_(seen)
+
+    def _look(self) -> Tensor:
+        """Return the observations of all seats; kept, as opponents act on them in the next step."""
+        if self._seen is None:
+            self._seen = self.see(self._state).float()
+        return self._seen
 
     def final_obs(self) -> Tensor:
         """See `VecEnv.final_obs`."""
@@ -253,6 +379,10 @@ class TensorGame(GameEnv):
             "final": self._final[rows],
             "stream": self._streams.state(member),
         }
+        if self._returns is not None:
+            own["returns"] = self._returns[games]
+        if self._seating:
+            own |= self._seating.get_member(member)
         own |= self._faults.state(rows)
         return on_cpu(own)
 
@@ -261,7 +391,12 @@ class TensorGame(GameEnv):
         games, rows = self._games(member), self._rows(member)
         for name, tensor in self._state.items():
             tensor[games] = state[f"state_{name}"].to(self.device)
+        self._seen = None
         self._age[games] = state["age"].to(self.device)
+        if self._returns is not None:
+            self._returns[games] = state["returns"].to(self.device)
+        if self._seating:
+            self._seating.set_member(member, state)
         self._final[rows] = state["final"].to(self.device)
         self._streams.set_state(member, state["stream"])
         self._uniforms[self._at :, games] = self._drawn(member, len(self._uniforms) - self._at)
@@ -269,44 +404,38 @@ class TensorGame(GameEnv):
 
     def _games(self, member: int) -> slice:
         """Return the games of a member."""
-        own = self.envs_per_member // self.seats
+        own = self.envs_per_member // self._rows_per_game
         return slice(member * own, (member + 1) * own)
 
     def _by_row(self, tensor: Tensor) -> Tensor:
         """Return a tensor of seats as one of rows."""
+        if self._seating:
+            return self._seating.own(tensor)
         return tensor if self.seats == 1 else tensor.flatten(0, 1)
 
-    def _by_seat(self, tensor: Tensor) -> Tensor:
-        """Return a tensor of rows as one of seats."""
-        return tensor if self.seats == 1 else tensor.view(-1, self.seats, *tensor.shape[1:])
-
-    def _of_seats(self, tensor: Tensor) -> Tensor:
-        """Return (num_envs,): every seat's copy of a tensor of games (G,)."""
-        return tensor if self.seats == 1 else tensor.repeat_interleave(self.seats)
+    def _of_game(self, tensor: Tensor) -> Tensor:
+        """Return (num_envs,): every row's copy of a tensor of games (G,)."""
+        return tensor.repeat_interleave(self._rows_per_game) if self._rows_per_game > 1 else tensor
 
     def _drawn(self, member: int, steps: int) -> Tensor:
-        """Draw from the member's stream what its games need: for `start` first, then `move`."""
-        size = (
-            steps,
-            self.envs_per_member // self.seats,
-            self.uniforms_per_start + self.uniforms_per_move,
-        )
+        """Draw from the member's stream what its games need in these steps."""
+        size = steps, self.envs_per_member // self._rows_per_game, sum(self._columns)
         return self._streams.member_uniform(member, *size).to(self.device)
 
     def _legal(self, action: Tensor) -> Tensor:
-        """Return the actions for `move`: illegal ones are latched and replaced by legal ones."""
+        """Return legal actions of rows; illegal ones are latched and replaced."""
         if isinstance(self._faults, ChoiceLatch):
             self._check_shape(action)
             self._faults.record(action)
-            return self._by_seat(action.clamp(0, self.action_dim - 1))
+            return action.clamp(0, self.action_dim - 1)
         self._check_shape(action, self.action_dim)
         self._faults.record(action.t().double(), self._scratch)
         # NaN becomes 0: the row is faulty, and its numbers must stay finite until `check`.
-        return self._by_seat(action.double().nan_to_num(0.0).clamp(-1.0, 1.0))
+        return action.double().nan_to_num(0.0).clamp(-1.0, 1.0)
 
     def _checked(self, state: State) -> State:
         """Return a copy of the state; raise InputError if `start` or `see` return wrong shapes."""
-        games = self.num_envs // self.seats
+        games = self.num_envs // self._rows_per_game
         for name, tensor in state.items():
             if not tensor.shape or tensor.shape[0] != games:
                 raise InputError(

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from envs.crypto.data.bars import Bars
-from envs.games.registry import Game, get_game
+from envs.games.game import Game
+from envs.games.registry import get_game
 from envs.support.errors import InputError
 from envs.support.study_record import GameSpec
 from optimize.experiments.games import GameExperiment

@@ -11,7 +11,7 @@ import numpy as np
 
 from agents.policy.frozen import Member
 from agents.policy.league import frozen_players, play_matches, report
-from envs.games.registry import Game
+from envs.games.game import Game
 from envs.support.files import write_atomic
 
 ROUNDS = 12  # games of every pair, times the game's seats

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from envs.games.hockey.physics import Bodies, own_frames
 from envs.games.hockey.rules import DISCRETE_ACTIONS, SHOT_SPEED, GameState, play
+from envs.games.opponents import Opponents
 from envs.games.tensor_game import State, TensorGame
 from envs.support.errors import InputError
 
@@ -89,6 +90,8 @@ class Hockey(TensorGame):
         envs_per_member: int,
         *,
         device: torch.device | str = "cpu",
+        opponents: Opponents | None = None,
+        outcome_rewards: bool = False,
     ) -> None:
         """Make the environment. See `TensorGame`."""
         forms = {(own.keep_mode, own.discrete) for own in params}
@@ -99,8 +102,14 @@ class Hockey(TensorGame):
         self.max_step = max((own.time_limit + 1 for own in params), default=1)
         # Without keep mode there is no shooting, the last action in both forms.
         self.action_dim = (8 if self.if_discrete else 4) - (not self.keep_mode)
-        self._table = torch.tensor(DISCRETE_ACTIONS, device=device)
-        super().__init__(params, envs_per_member, device=device)
+        self._table = torch.tensor(DISCRETE_ACTIONS, device=device)[:, : 3 + self.keep_mode]
+        super().__init__(
+            params,
+            envs_per_member,
+            device=device,
+            opponents=opponents,
+            outcome_rewards=outcome_rewards,
+        )
 
     def configure_member(self, member: int, params: HockeyParams) -> None:
         """See `TensorGame.configure_member`."""
@@ -144,16 +153,21 @@ class Hockey(TensorGame):
             "scored": zero,
         }
 
+    def decode(self, action: Tensor) -> Tensor:
+        """See `TensorGame.decode`. Controls are continuous actions."""
+        return self._table[action] if self.if_discrete else action
+
+    def outcome(self, state: State, returns: Tensor) -> Tensor:
+        """See `TensorGame.outcome`. By goals."""
+        del returns
+        ahead = 0.5 * state["scored"].double()
+        return 0.5 + torch.stack((ahead, -ahead), 1)
+
     def move(self, state: State, action: Tensor, uniforms: Tensor) -> tuple[State, Tensor, Tensor]:
         """See `TensorGame.move`."""
         del uniforms
-        if self.if_discrete:
-            controls = self._table[action]
-        else:
-            controls = action.to(self._table.dtype)
-        game, played = play(
-            _unpacked(state), controls.permute(2, 1, 0).contiguous(), keep_mode=self.keep_mode
-        )
+        controls = action.to(self._table.dtype).permute(2, 1, 0).contiguous()
+        game, played = play(_unpacked(state), controls, keep_mode=self.keep_mode)
         reward = self._reward(game, played.caught)
         return _packed(game), reward.t(), played.ended
 

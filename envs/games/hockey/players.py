@@ -19,10 +19,12 @@ class BasicPlayer:
 
     Attributes:
         uniforms: uniform random numbers that it needs per game and step.
+        memory: columns of its memory.
         gain: proportional gain.
     """
 
     uniforms = 1
+    memory = 1
 
     def __init__(self, gain: float) -> None:
         self.gain = gain

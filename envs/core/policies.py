@@ -1,0 +1,28 @@
+"""What an environment may know of the policies that are trained in it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Policies(Protocol):
+    """The members of a training program, by slot, as of the present rollout.
+
+    An environment gets them before every rollout (`VecEnv.begin_rollout`), for opponents that are
+    the members themselves.
+    """
+
+    def progress(self, slot: int) -> tuple[int, int] | None:
+        """Return a member's finished rollouts and its total rollouts; None for an empty slot."""
+        ...
+
+    def acting_weights(self) -> dict[str, Tensor]:
+        """Return the weights with which the members act, (slots, ...) by name.
+
+        Names and layout are those of one member's exported actor (`agents.policy.members`), and
+        the same at every call. May be views: they are valid until the program trains on, and must
+        not be written to. Empty slots hold meaningless numbers.
+        """
+        ...

@@ -1,0 +1,85 @@
+"""A game as studies, leagues and promotion use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from envs.core.game_env import GameEnv
+from envs.games.opponents import Opponents, ScriptedPlayer
+from envs.games.seating import VersusEnv
+
+
+class MakeGame(Protocol):
+    """A function that makes the environments of a game."""
+
+    def __call__(
+        self, params: Sequence[Any], num_envs: int, *, together: int, device: torch.device | str
+    ) -> GameEnv:
+        """Make `num_envs` games for each member; every seat of a game is a row.
+
+        Args:
+            params: one per member.
+            num_envs: games per member.
+            together: number of consecutive members that share their games and play with each
+                other, in games of several players.
+            device: device of the environment.
+        """
+        ...
+
+
+class MakeVersus(Protocol):
+    """A function that makes games of two seats, of which a row may be one."""
+
+    def __call__(
+        self,
+        params: Sequence[Any],
+        num_envs: int,
+        *,
+        together: int,
+        device: torch.device | str,
+        opponents: Opponents | None = None,
+        outcome_rewards: bool = False,
+    ) -> VersusEnv:
+        """Make `num_envs` games for each member. See `MakeGame` and `TensorGame`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Game:
+    """A game that sweepd can train in.
+
+    Attributes:
+        name: Its name for `--env`.
+        params: Makes the dataclass of its parameters.
+        make: Makes a vectorized environment.
+        seats: Returns the number of players from the parameters; each is a row.
+        scenarios: Names of sets of parameters.
+        solved: Mean return at which the game counts as solved, if there is a common one.
+        players: Returns baseline players by name, from the parameters and a seed. A player maps the
+            observations of any number of rows to actions.
+        unit: Returns the number of environments that are made at once with these parameters; `make`
+            rounds up to a multiple.
+        external: Whether it runs on the CPU, one environment at a time.
+        versus: Makes environments with opponents or with outcomes as rewards; None: the game has
+            no opponents.
+        scripted: Returns the scripted players that can be opponents, from the parameters.
+    """
+
+    name: str
+    params: Callable[..., Any]
+    make: MakeGame
+    seats: Callable[[Any], int] = lambda _: 1
+    scenarios: tuple[str, ...] = ()
+    solved: float | None = None
+    players: Callable[[Any, int], Mapping[str, Callable[[Tensor], Tensor]]] = (
+        lambda _params, _seed: {}
+    )
+    unit: Callable[[Any], int] = lambda _: 1
+    external: bool = False
+    versus: MakeVersus | None = None
+    scripted: Callable[[Any], Mapping[str, ScriptedPlayer]] = lambda _: {}
