@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
@@ -20,6 +21,11 @@ from envs.external.vec_env import ExternalVecEnv
 from envs.games.bucket_brigade.game import BucketBrigade
 from envs.games.bucket_brigade.render import Scene, as_frame, as_text, scene
 from envs.games.game import Game
+from envs.games.hockey.game import Hockey
+from envs.games.hockey.physics import DT
+from envs.games.hockey.render import TRAIL, as_image, scene_of
+from envs.games.hockey.render import Scene as HockeyScene
+from envs.games.hockey.render import as_text as hockey_text
 from envs.support.errors import InputError
 
 WIDTH, HEIGHT = 480, 320  # pixels; multiples of 16, as video codecs need
@@ -138,6 +144,37 @@ class BucketBrigadeRenderer:
         return Image.fromarray(as_frame(self._scene(final=final)))
 
 
+class HockeyRenderer:
+    """Shows the field as player 1 sees it, the puck's trail, and the goals of all games shown."""
+
+    fps = 1.0 / DT
+
+    def __init__(self, env: GameEnv, params: Any) -> None:  # noqa: ARG002
+        self._env = cast(Hockey, env)
+        self._trail: deque[tuple[float, float]] = deque(maxlen=TRAIL)
+        self._score = (0, 0)
+        self._began = self._env.moves
+
+    def _scene(self, *, final: bool) -> HockeyScene:
+        seen = (self._env.final_obs() if final else self._env.observe())[0].tolist()
+        if final:
+            goal = float(self._env.scored[0])
+            self._score = (self._score[0] + (goal > 0), self._score[1] + (goal < 0))
+        time = self._env.moves - self._began
+        shown = scene_of(seen, tuple(self._trail), self._score, time)
+        self._trail.append(shown.puck)
+        if final:
+            self._trail.clear()
+            self._began = self._env.moves
+        return shown
+
+    def text(self, caption: str, *, final: bool) -> str:
+        return f"{caption}\n{hockey_text(self._scene(final=final))}"
+
+    def picture(self, caption: str, *, final: bool) -> Image.Image:
+        return as_image(self._scene(final=final), caption)
+
+
 class ObservationRenderer:
     """Shows the observation as numbers, for games without a renderer of their own."""
 
@@ -181,6 +218,7 @@ class GymnasiumRenderer(ObservationRenderer):
 _RENDERERS: Mapping[str, Callable[[GameEnv, Any], Renderer]] = {
     "cartpole": CartPoleRenderer,
     "bucket-brigade": BucketBrigadeRenderer,
+    "hockey": HockeyRenderer,
 }
 
 

@@ -79,6 +79,10 @@ class Hockey(TensorGame):
     puck is held).
 
     Actions: x force, y force, torque and, in keep mode, shoot; or one of `DISCRETE_ACTIONS`.
+
+    Attributes:
+        moves: Number of steps that were played, for renderers.
+        scored: (games,), 1 where player 1 scored in the last step, -1 where player 2 did, else 0.
     """
 
     seats = 2
@@ -110,6 +114,7 @@ class Hockey(TensorGame):
             opponents=opponents,
             outcome_rewards=outcome_rewards,
         )
+        self.moves, self.scored = 0, self._state["scored"]
 
     def configure_member(self, member: int, params: HockeyParams) -> None:
         """See `TensorGame.configure_member`."""
@@ -168,6 +173,7 @@ class Hockey(TensorGame):
         del uniforms
         controls = action.to(self._table.dtype).permute(2, 1, 0).contiguous()
         game, played = play(_unpacked(state), controls, keep_mode=self.keep_mode)
+        self.moves, self.scored = self.moves + 1, game.scored
         reward = self._reward(game, played.caught)
         return _packed(game), reward.t(), played.ended
 
