@@ -28,6 +28,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from agents.algorithms.sac import LOG_STD
 from agents.networks.distributions import Legal
 from agents.policy.members import (
     ACTION_DIMS,
@@ -47,6 +48,7 @@ from envs.support.files import write_atomic
 __all__ = ["DECIMALS", "FrozenPolicy", "Member", "check_members", "load_members", "save_members"]
 
 DECIMALS = 6
+_LEAST_UNIFORM = 1e-12  # of uniform numbers and of their distance from 1
 Rows = TypeVar("Rows", Tensor, NDArray[np.float32])
 _KEY = re.compile(r"m(\d{3})\.(.+)")
 
@@ -146,13 +148,7 @@ class FrozenPolicy:
             (rows, action_dim) float64; (rows,) int64 for one choice; (rows, choices) int64 for
                 several. An array for an array, a tensor for a tensor.
         """
-        given = torch.as_tensor(states)
-        if given.dim() != 2 or given.shape[1] != self.state_dim:
-            raise RunError(
-                f"The policy reads states of shape (rows, {self.state_dim}), and got "
-                f"{tuple(given.shape)}."
-            )
-        outputs = [member.outputs(given) for member in self._batched]
+        outputs = self._outputs(torch.as_tensor(states))
         if self.discrete:
             actions = self._choose(outputs, legal)
         else:
@@ -160,6 +156,47 @@ class FrozenPolicy:
             # + 0.0 turns -0.0 into 0.0.
             actions = torch.round(torch.stack(every).sum(0) / self.size, decimals=DECIMALS) + 0.0
         return actions.cpu().numpy() if isinstance(states, np.ndarray) else actions
+
+    @property
+    def uniforms(self) -> int:
+        """Uniform random numbers per row that `sample_batch` needs."""
+        return len(self.sizes) if self.discrete else self.action_dim
+
+    def check_sampled(self) -> None:
+        """Raise InputError if the policy has no distribution: values only rank the actions."""
+        if any(member.gives == "values" for member in self._batched):
+            raise InputError(
+                "a network of values has no distribution of actions: it plays deterministically"
+            )
+
+    @torch.no_grad()
+    def sample_batch(self, states: Tensor, uniforms: Tensor, legal: Legal | None = None) -> Tensor:
+        """Return actions drawn from the policy, as it explores in training.
+
+        Choices are drawn from the members' mean probabilities, by inverse transform sampling.
+        Numbers are tanh(mean + deviation * noise) with normal noise, the mean over members.
+
+        Args:
+            states: (rows, state_dim).
+            uniforms: (rows, `uniforms`) float64 in [0, 1).
+            legal: as in `act_batch`.
+
+        Returns:
+            As `act_batch`.
+
+        Raises:
+            InputError: a member gives values.
+        """
+        self.check_sampled()
+        outputs = self._outputs(states)
+        if self.discrete:
+            return self._choose(outputs, legal, uniforms)
+        noise = torch.special.ndtri(uniforms.clamp(_LEAST_UNIFORM, 1.0 - _LEAST_UNIFORM))
+        every = [
+            member.sampled(output, noise).tanh().nan_to_num(nan=0.0)
+            for member, output in zip(self._batched, outputs, strict=True)
+        ]
+        return torch.round(torch.stack(every).sum(0) / self.size, decimals=DECIMALS) + 0.0
 
     def reset(self) -> None:
         """Start an episode in every row: clear the recurrent states."""
@@ -178,8 +215,23 @@ class FrozenPolicy:
                 memory = member.cell_states[len(over)]
                 memory.masked_fill_(over.to(memory.device).unsqueeze(1), 0.0)
 
-    def _choose(self, outputs: Sequence[Tensor], legal: Legal | None) -> Tensor:
-        """Make the choices in sequence: (rows,) int64, or (rows, choices) for several."""
+    def _outputs(self, states: Tensor) -> list[Tensor]:
+        """Return every member's outputs for (rows, state_dim)."""
+        if states.dim() != 2 or states.shape[1] != self.state_dim:
+            raise RunError(
+                f"The policy reads states of shape (rows, {self.state_dim}), and got "
+                f"{tuple(states.shape)}."
+            )
+        return [member.outputs(states) for member in self._batched]
+
+    def _choose(
+        self, outputs: Sequence[Tensor], legal: Legal | None, uniforms: Tensor | None = None
+    ) -> Tensor:
+        """Make the choices in sequence: (rows,) int64, or (rows, choices) for several.
+
+        With uniforms, (rows, choices), they are drawn; without, the most probable options are
+        taken.
+        """
         chosen = torch.zeros(outputs[0].shape[0], 0, dtype=torch.int64, device=outputs[0].device)
         for choice in range(len(self.sizes)):
             mask = None if legal is None else legal(chosen)
@@ -190,8 +242,12 @@ class FrozenPolicy:
             # Rounded, so that options that differ by rounding errors count as equal; argmax then
             # takes the first of them. A legal option whose weight rounds to 0 beats illegal ones.
             mean = torch.round(torch.stack(weights).mean(0), decimals=DECIMALS)
-            mean = mean if mask is None else torch.where(mask, mean, -1.0)
-            chosen = torch.cat((chosen, mean.argmax(-1, keepdim=True)), -1)
+            if uniforms is None:
+                mean = mean if mask is None else torch.where(mask, mean, -1.0)
+                option = mean.argmax(-1, keepdim=True)
+            else:
+                option = _drawn(mean, uniforms[:, choice : choice + 1], mask)
+            chosen = torch.cat((chosen, option), -1)
         return chosen[:, 0] if len(self.sizes) == 1 and not self._batched[0].several else chosen
 
 
@@ -234,6 +290,13 @@ class _Batched:
             hidden = hidden.relu_() if relu else hidden
         return hidden
 
+    def sampled(self, output: Tensor, noise: Tensor) -> Tensor:
+        """Return (rows, numbers) before tanh, with normal noise (rows, numbers)."""
+        if self.gives == "means":
+            return output + self.on(output.device)["action_std_log"].exp() * noise
+        mean, log_std = output.chunk(2, -1)
+        return mean + log_std.clamp(*LOG_STD).exp() * noise
+
     def _step_cell(self, hidden: Tensor, cell: list[Tensor]) -> Tensor:
         """Advance the recurrent state of these rows by one step; hidden is (rows, width)."""
         rows, width = hidden.shape
@@ -266,6 +329,19 @@ class _Batched:
                 deviation > 0, deviation, 1.0
             )
         return torch.softmax(logits if mask is None else logits.masked_fill(~mask, -torch.inf), -1)
+
+
+def _drawn(weights: Tensor, uniform: Tensor, mask: Tensor | None) -> Tensor:
+    """Draw an option per row, (rows, 1), from weights (rows, options) and uniforms (rows, 1)."""
+    if mask is not None:
+        # All legal weights may have been rounded to 0.
+        weights = weights.masked_fill(~mask, 0.0)
+        weights = torch.where(weights.sum(-1, keepdim=True) > 0.0, weights, mask.double())
+    bounds = weights.cumsum(-1)
+    # The first option whose bound exceeds the number. Below the last bound, as rounding of the
+    # product must not select an option without weight.
+    at = uniform.clamp(max=1.0 - _LEAST_UNIFORM) * bounds[:, -1:]
+    return (at >= bounds).sum(-1, keepdim=True)
 
 
 def _float64(tensor: Tensor) -> NDArray[np.float64]:

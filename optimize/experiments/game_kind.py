@@ -28,10 +28,14 @@ class GameKind(StudyKind[GameSpec]):
 
     flags = frozenset({"seeds", "episodes", "look_steps", "scenario", "env_param"})
     title = "games"
-    objectives = ("return",)
     default_space = "game"
     needs_data = False
     first_stage = False
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """Points (outcomes) in games of two players against each other, else the return."""
+        return ("return",) if self.game.versus is None else ("points",)
 
     @property
     def game(self) -> Game:

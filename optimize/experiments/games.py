@@ -22,6 +22,7 @@ from envs.core.game_env import GameEnv
 from envs.core.streams import derive_seed
 from envs.core.vec_env import VecEnv
 from envs.external.vec_env import ExternalVecEnv
+from envs.games.pairings import is_versus, scripted_entrants
 from envs.games.play import LONGEST, EpisodeResults, interquartile_mean, interval, play_episodes
 from envs.games.registry import get_game
 from envs.games.scaling import ObservationScale, random_play
@@ -29,6 +30,7 @@ from envs.support.errors import InputError
 from envs.support.files import write_atomic
 from envs.support.study_record import GameSpec, RecordedFile, TrialRecord
 from optimize.experiments.artifacts import scored_file
+from optimize.experiments.duels import judge_members, opponent_metrics, write_duels
 from optimize.experiments.experiment import Evaluation, Experiment
 from optimize.experiments.league_artifacts import draw_league, write_league
 from optimize.study.space.search_space import Settings
@@ -48,9 +50,12 @@ class GameEvaluation(Evaluation):
     Attributes:
         value: interquartile mean over seeds of the mean return per episode; equal to `final`.
         episodes: returns and lengths, (seeds, episodes).
+        opponents: players of a game of two against whom the episodes were played, one after the
+            other; returns are then outcomes. Empty in other games.
     """
 
     episodes: EpisodeResults
+    opponents: tuple[str, ...] = ()
 
     def record(self) -> TrialRecord:
         return TrialRecord(
@@ -73,6 +78,7 @@ class GameEvaluation(Evaluation):
             "deviation": float(returns.std()),
             "worst": float(returns.min()),
             "length": float(lengths.mean()),
+            **opponent_metrics(self.opponents, self.episodes),
         }
 
 
@@ -99,6 +105,11 @@ class GameExperiment(Experiment):
         self.game = get_game(spec.environment)
         params = self.game.params(**spec.env)
         self.seats, self.unit = self.game.seats(params), self.game.unit(params)
+        # Players of a game of two that members are judged against.
+        self.opponents: tuple[str, ...] = ()
+        if is_versus(self.game, params):
+            entrants = scripted_entrants(self.game, params)
+            self.opponents = tuple(name for entrant in entrants for name in entrant.names)
         # Members of a game with several players learn against each other, in one environment.
         self.together = spec.seeds if self.seats > 1 and not self.game.external else 1
         if spec.slots % self.together:
@@ -186,14 +197,18 @@ class GameExperiment(Experiment):
         """Evaluate one program after the other.
 
         Every member plays the same episodes with the study's own parameters. A trial's `[env]`
-        parameters are for training only.
+        parameters are for training only. In a game of two players, the opponents are the game's
+        scripted players, and returns are outcomes.
         """
         count = len(settings) * self.members
         played = []
         # One program at a time, so rounding does not depend on how many there are: no dummies.
         for index, act in enumerate(programs[: -(-count // slots)]):
-            env = self._judging_env(slots)
             here = min(slots, count - index * slots)
+            if self.opponents:
+                played.append(self._judge_versus(act, slots, here, ask))
+                continue
+            env = self._judging_env(slots)
             # The same seed for all members and trials: they play the same episodes.
             for slot in range(here):
                 env.reset_member(slot, derive_seed(self.spec.seed, "evaluation"))
@@ -209,7 +224,20 @@ class GameExperiment(Experiment):
             slice(trial * self.members, (trial + 1) * self.members)
             for trial in range(len(settings))
         ]
-        return [_judge(EpisodeResults(returns[part], lengths[part])) for part in parts]
+        return [
+            _judge(EpisodeResults(returns[part], lengths[part]), self.opponents) for part in parts
+        ]
+
+    def _judge_versus(
+        self, act: Act, slots: int, here: int, ask: Callable[[], None]
+    ) -> EpisodeResults:
+        """Play the first `here` of a program's members against the opponents."""
+        params = self.game.params(**self.spec.env)
+        seed, games = derive_seed(self.spec.seed, "evaluation"), self.spec.episodes
+        played = judge_members(
+            self.game, params, act, slots, games, seed, device=self.device, ask=ask
+        )
+        return EpisodeResults(played.returns[:here], played.lengths[:here])
 
     def _judging_env(self, slots: int) -> GameEnv:
         """Return the environment for evaluations; cached, since some take long to create."""
@@ -225,10 +253,11 @@ class GameExperiment(Experiment):
         if self.seats > 1 and self.game.external:
             players += ", all of them one policy; a game's return is the sum over them"
         together = ", which learn by playing with each other" if self.together > 1 else ""
+        against = f" against each of {', '.join(self.opponents)}" if self.opponents else ""
         return [
             f"game: {spec.game}{players}; algorithm {spec.algorithm}",
             f"seeds: {spec.seeds} members per trial{together}, each judged by {spec.episodes} "
-            "episodes",
+            f"episodes{against}",
             *([str(self.look)] if self.look.rows else []),
             *([ENDLESS_NOTE + self._how_to_limit] if self._endless else []),
         ]
@@ -242,7 +271,8 @@ class GameExperiment(Experiment):
     def published(self) -> tuple[str, ...]:
         """With the league of the trial's members if the game has several players."""
         league = ("league.png", "league.json") if self._in_league else ()
-        return ("returns.png", *league, "episodes.parquet")
+        ratings = ("ratings.png",) if self._in_league and self.opponents else ()
+        return ("returns.png", *league, *ratings, "episodes.parquet")
 
     @property
     def _in_league(self) -> bool:
@@ -270,18 +300,22 @@ class GameExperiment(Experiment):
         if self._in_league:
             members = load_members(folder / "members.safetensors")
             seed = derive_seed(self.spec.seed, "league")
-            write_league(folder, self.game, self.game.params(**self.spec.env), members, seed)
-            draw_league(folder, title)
+            params = self.game.params(**self.spec.env)
+            if self.opponents:
+                write_duels(folder, self.game, params, members, seed, title)
+            else:
+                write_league(folder, self.game, params, members, seed)
+                draw_league(folder, title)
         draw_returns(folder, title)
 
 
-def _judge(episodes: EpisodeResults) -> GameEvaluation | None:
+def _judge(episodes: EpisodeResults, opponents: tuple[str, ...]) -> GameEvaluation | None:
     # A diverged policy; its other numbers mean nothing either.
     if not np.isfinite(episodes.returns).all():
         return None
     scores = episodes.returns.mean(1)
     value = float(interquartile_mean(scores))
-    return GameEvaluation(value, value, tuple(scores.tolist()), (), episodes)
+    return GameEvaluation(value, value, tuple(scores.tolist()), (), episodes, opponents)
 
 
 def episode_frame(episodes: EpisodeResults) -> pd.DataFrame:

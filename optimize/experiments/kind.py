@@ -31,7 +31,6 @@ class StudyKind(ABC, Generic[Spec]):
     Attributes:
         flags: flags of `sweepd train` that are for this kind only.
         title: the kind in messages.
-        objectives: names of its objectives, the default first.
         default_space: name of the default search space.
         needs_data: whether a new study needs --data-dir.
         first_stage: whether the promotion gate has rules that need no hold-out evaluation.
@@ -39,13 +38,17 @@ class StudyKind(ABC, Generic[Spec]):
 
     flags: frozenset[str]
     title: str
-    objectives: tuple[str, ...]
     default_space: str
     needs_data: bool
     first_stage: bool
 
     def __init__(self, environment: str) -> None:
         self.environment = environment
+
+    @property
+    @abstractmethod
+    def objectives(self) -> tuple[str, ...]:
+        """Return the names of its objectives, the default first."""
 
     @abstractmethod
     def check(self, request: Request) -> None:

@@ -66,15 +66,15 @@ def draw_league(folder: Path, title: str) -> None:
     write_atomic(folder / "league.png", lambda path: figure.savefig(path, format="png"))
 
 
-def equilibrium_words(found: Mapping[str, Any]) -> str:
-    """Describe an equilibrium of `league.json` in words."""
+def equilibrium_words(found: Mapping[str, Any], digits: int = 0) -> str:
+    """Describe an equilibrium of `league.json` in words. digits: of payoffs, after the point."""
     if "unsolved" in found:
         return str(found["unsolved"])
     weights = ", ".join(f"{name} {weight:.0%}" for name, weight in found["weights"].items())
-    words = f"{weights}; it pays {found['payoff']:.0f}"
+    words = f"{weights}; it pays {found['payoff']:.{digits}f}"
     bound = found["payoff_bound"]
     return (
         words
         if bound <= found["payoff"]
-        else f"{words} (stopped by its time limit; none pays more than {bound:.0f})"
+        else f"{words} (stopped by its time limit; none pays more than {bound:.{digits}f})"
     )

@@ -1,0 +1,170 @@
+"""Leagues of games of two players against each other: points, ratings and equilibrium.
+
+All pairs play the same deals, each in both seatings (`envs.games.pairings`). The payoff of the
+restricted game is the share of won games minus that of lost ones, which is exactly zero-sum.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from agents.policy.equilibrium import equilibrium
+from agents.policy.frozen import FrozenPolicy
+from agents.policy.league import CONFIDENCE, Floats, exploitation, interval
+from agents.policy.ratings import Ratings, rate
+from envs.core.streams import derive_seed
+from envs.games.game import Game
+from envs.games.pairings import Act, Entrant, block_uniforms, play_pairs, scripted_entrants, tally
+from envs.games.tensor_game import TensorGame
+from envs.support.errors import InputError, RunError
+
+
+class FrozenEntrant(Entrant):
+    """A trained player with fixed weights."""
+
+    def __init__(self, name: str, policy: FrozenPolicy, *, sampled: bool = False) -> None:
+        """Set up the player. sampled: whether actions are drawn, see `FrozenPolicy.sample_batch`.
+
+        Raises:
+            InputError: the policy cannot be sampled.
+        """
+        self.names, self._policy, self._sampled = (name,), policy, sampled
+        if sampled:
+            self._policy.check_sampled()
+
+    def sit(self, env: TensorGame, block: int, seed: int) -> Act:
+        """See `Entrant.sit`; InputError if the policy does not fit the game."""
+        policy = self._policy
+        own = policy.state_dim, policy.action_dim, policy.discrete
+        fits = env.state_dim, env.action_dim, env.if_discrete
+        if own != fits:
+            raise InputError(
+                f"{self.names[0]} maps {own[0]} numbers to {own[1]} actions, and {env.env_name} "
+                f"has {fits[0]} observations and {fits[1]} actions"
+            )
+        draw = block_uniforms(block, seed)
+        policy.reset()
+
+        def act(obs: Tensor) -> Tensor:
+            if self._sampled:
+                actions = policy.sample_batch(obs, draw(obs, policy.uniforms))
+            else:
+                actions = policy.act_batch(obs)
+            return env.decode(actions)
+
+        return act
+
+
+@dataclass(frozen=True)
+class Duels:
+    """The results of all pairs.
+
+    Attributes:
+        names: of P players.
+        results: (P, P, deals, 2) points of the row player by its seat: 1 won, 0.5 drawn, 0 lost;
+            0.5 on the diagonal, where nothing is played.
+    """
+
+    names: tuple[str, ...]
+    results: Floats
+
+    @property
+    def points(self) -> Floats:
+        """(P, P, deals), means over both seatings; points[i, j] + points[j, i] is 1."""
+        return np.asarray(self.results.mean(-1))
+
+    @property
+    def payoffs(self) -> Floats:
+        """(P, P), share of won games minus share of lost ones; exactly antisymmetric."""
+        means = self.points.mean(-1)
+        return np.asarray(means - means.T)
+
+    def ratings(self, anchor: str | None = None) -> Ratings:
+        """Return the players' ratings, see `rate`."""
+        return rate(self.names, self.points, anchor=anchor)
+
+
+def play_duels(
+    game: Game, params: Any, entrants: Sequence[Entrant], deals: int, seed: int
+) -> Duels:
+    """Play all pairs; the game's scripted players, or random play, are appended to `entrants`.
+
+    Args:
+        game: a game of two seats with outcomes.
+        params: its parameters.
+        entrants: the players.
+        deals: per pair; each is played in both seatings.
+        seed: of all random numbers.
+    """
+    everybody = [*entrants, *scripted_entrants(game, params)]
+    names = tuple(name for entrant in everybody for name in entrant.names)
+    pairs = list(itertools.combinations(range(len(names)), 2))
+    found = play_pairs(game, params, everybody, pairs, deals, derive_seed(seed, "games"))
+    results = np.full((len(names), len(names), deals, 2), 0.5)
+    for (one, other), points in zip(pairs, found.points, strict=True):
+        results[one, other] = points
+        # By the other player's own seat: it is first where the pair's first player is second.
+        results[other, one] = 1.0 - points[:, ::-1]
+    return Duels(names, results)
+
+
+def duel_report(duels: Duels, members: int) -> dict[str, Any]:
+    """Return all results as JSON.
+
+    Args:
+        duels: the results.
+        members: how many of the first players belong to the population.
+    """
+    count = len(duels.names)
+    tallies = [[tally(duels.results[i, j]) for j in range(count)] for i in range(count)]
+    mean, reach = interval(duels.points)
+    described: dict[str, Any] = {
+        "players": list(duels.names),
+        "members": members,
+        "seats": 2,
+        "games": 2 * duels.results.shape[2],
+        "confidence": CONFIDENCE,
+        "points": {
+            "mean": mean.tolist(),
+            "low": np.clip(mean - reach, 0.0, 1.0).tolist(),
+            "high": np.clip(mean + reach, 0.0, 1.0).tolist(),
+        },
+        "ratings": duels.ratings().to_dict(),
+    }
+    for name in ("wins", "draws", "losses"):
+        described[name] = [
+            [getattr(one, name) * (i != j) for j, one in enumerate(row)]
+            for i, row in enumerate(tallies)
+        ]
+    among = {"all": count}
+    if 0 < members < count:
+        among = {"members": members, **among}
+    described["equilibrium"] = {who: _equilibrium(duels, size) for who, size in among.items()}
+    return described
+
+
+def _equilibrium(duels: Duels, among: int) -> dict[str, Any]:
+    """Describe the equilibrium among the first players; as `agents.policy.league.report` does."""
+    try:
+        found = equilibrium(duels.payoffs[:among, :among])
+    except RunError as error:
+        return {"unsolved": str(error)}
+    weights = np.zeros(len(duels.names))
+    weights[:among] = found.weights
+    # Payoffs per deal: share of won games minus that of lost ones.
+    best = exploitation(2.0 * duels.points - 1.0, weights)
+    return {
+        "weights": {
+            name: round(float(w), 6) for name, w in zip(duels.names, weights, strict=True) if w
+        },
+        "payoff": found.payoff,
+        "payoff_bound": found.bound,
+        "exploitability": dataclasses.asdict(best) | {"by": duels.names[best.by]},
+    }

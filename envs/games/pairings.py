@@ -1,0 +1,281 @@
+"""Games of two players against each other, in which every deal is played in both seatings.
+
+A deal is all random numbers of the game itself. Two games with the same deal and exchanged seats
+have the same luck on both sides, so an advantage of a seat cancels, and the sum of the points of
+both players is the same in every pair: payoffs are exactly zero-sum.
+
+Different pairs play the same deals. The results of a pair do not depend on which other pairs are
+played with it, except that policies round differently in batches of different sizes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from envs.core.streams import derive_seed
+from envs.games.game import Game
+from envs.games.opponents import ScriptedPlayer
+from envs.games.tensor_game import State, TensorGame
+from envs.support.errors import InputError
+
+Floats = NDArray[np.float64]
+Act = Callable[[Tensor], Tensor]
+_CHECK_INTERVAL = 16  # steps between two checks whether all games have ended, which synchronize
+
+
+class Entrant(ABC):
+    """One player or several that act in one call.
+
+    Attributes:
+        names: of the players.
+    """
+
+    names: tuple[str, ...]
+
+    @abstractmethod
+    def sit(self, env: TensorGame, block: int, seed: int) -> Act:
+        """Return a function that acts for all games of the players, from their beginning.
+
+        It maps observations (rows, state_dim) float32 to controls (what `TensorGame.decode`
+        returns). Rows are grouped by player in the order of `names`, equally many each; a player's
+        are blocks, one per pair in which it plays.
+
+        Args:
+            env: the environment; the function is not called with its rows.
+            block: rows of a block. Blocks get the same random numbers, so that the play in a pair
+                does not depend on the number of pairs.
+            seed: of the players' own random numbers.
+        """
+
+
+class ScriptedEntrant(Entrant):
+    """A scripted player."""
+
+    def __init__(self, name: str, player: ScriptedPlayer) -> None:
+        self.names, self._player = (name,), player
+
+    def sit(self, env: TensorGame, block: int, seed: int) -> Act:  # noqa: ARG002
+        """See `Entrant.sit`."""
+        player, draw = self._player, block_uniforms(block, seed)
+        memory: list[Tensor] = []
+
+        def act(obs: Tensor) -> Tensor:
+            if not memory:
+                memory.append(player.start(draw(obs, player.uniforms)))
+            controls, memory[0] = player.act(obs, memory[0], draw(obs, player.uniforms))
+            return controls
+
+        return act
+
+
+class RandomEntrant(Entrant):
+    """Uniform random play."""
+
+    names = ("random",)
+
+    def sit(self, env: TensorGame, block: int, seed: int) -> Act:
+        """See `Entrant.sit`."""
+        draw = block_uniforms(block, seed)
+
+        def act(obs: Tensor) -> Tensor:
+            if env.if_discrete:
+                return env.decode((draw(obs, 1)[:, 0] * env.action_dim).long())
+            return env.decode(2.0 * draw(obs, env.action_dim) - 1.0)
+
+        return act
+
+
+def block_uniforms(block: int, seed: int) -> Callable[[Tensor, int], Tensor]:
+    """Return a function that draws (rows, columns) float64 in [0, 1), the same for all blocks.
+
+    It gets the rows' observations and the number of columns.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(obs: Tensor, columns: int) -> Tensor:
+        one = torch.rand(block, columns, generator=generator, dtype=torch.float64)
+        return one.to(obs.device).repeat(len(obs) // block, 1)
+
+    return draw
+
+
+def scripted_entrants(game: Game, params: Any) -> list[Entrant]:
+    """Return the game's scripted players, or uniform random play if it has none."""
+    found = [ScriptedEntrant(name, player) for name, player in game.scripted(params).items()]
+    return [*found] or [RandomEntrant()]
+
+
+@dataclass(frozen=True)
+class PairResults:
+    """Results of pairs of players. The last axis is the seat of the pair's first player.
+
+    Attributes:
+        points: (pairs, deals, 2), outcomes for the pair's first player: 1 won, 0.5 drawn, 0 lost.
+            The other player has 1 minus that.
+        lengths: (pairs, deals, 2), numbers of steps.
+    """
+
+    points: Floats
+    lengths: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Numbers of games that a player won, drew and lost.
+
+    Attributes:
+        points: mean outcome.
+    """
+
+    wins: int
+    draws: int
+    losses: int
+    points: float
+
+    @property
+    def games(self) -> int:
+        """All games."""
+        return self.wins + self.draws + self.losses
+
+    def __str__(self) -> str:
+        """Format as `120 won, 30 drawn, 50 lost`."""
+        return f"{self.wins} won, {self.draws} drawn, {self.losses} lost"
+
+
+def tally(points: Floats) -> Tally:
+    """Count outcomes of any shape: more than one half is a win, less is a loss."""
+    wins, losses = int((points > 0.5).sum()), int((points < 0.5).sum())
+    return Tally(wins, points.size - wins - losses, losses, float(points.mean()))
+
+
+def is_versus(game: Game, params: Any) -> bool:
+    """Whether the game is one of two players against each other, with outcomes."""
+    return game.versus is not None and game.seats(params) == 2
+
+
+def play_pairs(
+    game: Game,
+    params: Any,
+    entrants: Sequence[Entrant],
+    pairs: Sequence[tuple[int, int]],
+    deals: int,
+    seed: int,
+    *,
+    device: torch.device | str = "cpu",
+    ask: Callable[[], None] = lambda: None,
+) -> PairResults:
+    """Play all pairs, each with the same deals in both seatings: 2 * deals games.
+
+    Args:
+        game: a game for which `is_versus` holds.
+        params: its parameters.
+        entrants: all players.
+        pairs: indices of different players, in the order of all entrants' names. All players of an
+            entrant of several must be in equally many pairs.
+        deals: number of deals.
+        seed: of all random numbers.
+        device: where the games are computed.
+        ask: called before every step; it may raise to stop.
+
+    Raises:
+        InputError: the game is not of that kind, or its outcomes do not sum to 1.
+    """
+    if game.versus is None or game.seats(params) != 2 or deals < 1:
+        raise InputError(
+            f"{game.name} is no game of two seats with outcomes, or there are no games"
+        )
+    games = 2 * deals * len(pairs)
+    env = game.versus([params], games, together=1, device=device)
+    assert isinstance(env, TensorGame)
+    order = _order(pairs, deals).to(device)
+    # Each player of a group sits in as many games as every other player of that group.
+    seats = torch.bincount(torch.tensor(pairs).flatten(), minlength=sum(_sizes(entrants)))
+    rows = [int(part.sum()) * 2 * deals for part in torch.split(seats, _sizes(entrants))]
+    acts = [
+        entrant.sit(env, 2 * deals, derive_seed(seed, "player", entrant.names[0]))
+        for entrant in entrants
+    ]
+
+    def controls(seen: Tensor) -> Tensor:
+        parts = torch.split(seen.flatten(0, 1)[order], rows)
+        # An entrant of no pair has no rows.
+        made = [act(part) for act, part in zip(acts, parts, strict=True) if len(part)]
+        joined = torch.cat([part.to(made[0].dtype) for part in made])
+        ordered = torch.empty_like(joined)
+        ordered[order] = joined
+        return ordered.view(games, 2, *joined.shape[1:])
+
+    limit = env.step_limit(params)
+    outcomes, lengths = _play(env, controls, limit, deals, derive_seed(seed, "deals"), ask)
+    if not torch.allclose(outcomes.sum(1), outcomes.new_ones(games)):
+        raise InputError(f"{game.name}: the outcomes of both seats must sum to 1")
+    first = outcomes.view(len(pairs), 2, deals, 2)
+    # In the second seating, the pair's first player has the second seat.
+    points = torch.stack((first[:, 0, :, 0], first[:, 1, :, 1]), -1)
+    return PairResults(
+        points.cpu().numpy(), lengths.view(len(pairs), 2, deals).transpose(1, 2).cpu().numpy()
+    )
+
+
+def _sizes(entrants: Sequence[Entrant]) -> list[int]:
+    return [len(entrant.names) for entrant in entrants]
+
+
+def _order(pairs: Sequence[tuple[int, int]], deals: int) -> Tensor:
+    """Return (games * 2,) the rows in the order of players; row = (pair, seating, deal, seat)."""
+    both = torch.tensor(pairs).view(-1, 1, 1, 2)
+    seated = torch.cat((both, both.flip(-1)), 1).expand(-1, -1, deals, -1)
+    return torch.argsort(seated.flatten(), stable=True)
+
+
+@torch.no_grad()
+def _play(
+    env: TensorGame, controls: Act, limit: int, deals: int, seed: int, ask: Callable[[], None]
+) -> tuple[Tensor, Tensor]:
+    """Play one episode of every game by the game's rules alone.
+
+    Returns:
+        (games, 2) outcomes of both seats, and (games,) lengths.
+    """
+    games = env.num_envs // env.seats
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(columns: int) -> Tensor:
+        own = torch.rand(deals, columns, generator=generator, dtype=torch.float64)
+        return own.repeat(games // deals, 1).to(env.device)
+
+    state = env.start(draw(env.uniforms_per_start))
+    returns = torch.zeros(games, 2, dtype=torch.float64, device=env.device)
+    outcomes = torch.full_like(returns, 0.5)
+    alive = torch.ones(games, dtype=torch.bool, device=env.device)
+    lengths = torch.zeros(games, dtype=torch.int64, device=env.device)
+    for step in range(1, limit + 1):
+        if step % _CHECK_INTERVAL == 0 and not bool(alive.any()):
+            break
+        ask()
+        seen = env.see(state).float()
+        moved, reward, over = env.move(state, controls(seen), draw(env.uniforms_per_move))
+        returns += torch.where(alive.unsqueeze(1), reward.double(), 0.0)
+        lengths += alive
+        ended = alive & (over if step < limit else torch.ones_like(over))
+        outcome = env.outcome(moved, returns).double()
+        outcomes = torch.where(ended.unsqueeze(1), outcome, outcomes)
+        # Games that have ended keep their last state: rules may not define what follows it.
+        state = _kept(alive, moved, state)
+        alive = alive & ~ended
+    return outcomes, lengths
+
+
+def _kept(mask: Tensor, one: State, other: State) -> State:
+    return {
+        name: torch.where(mask.view(-1, *(1 for _ in tensor.shape[1:])), one[name], tensor)
+        for name, tensor in other.items()
+    }

@@ -1,0 +1,154 @@
+"""Studies on games of two players: evaluation against scripted players, and the members' league."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agents.engine.program import Act
+from agents.policy.duels import FrozenEntrant, duel_report, play_duels
+from agents.policy.frozen import FrozenPolicy, Member
+from agents.policy.ratings import draw_ratings
+from envs.games.game import Game
+from envs.games.pairings import Entrant, play_pairs, scripted_entrants
+from envs.games.play import EpisodeResults
+from envs.games.tensor_game import TensorGame
+from envs.support.files import write_atomic
+from optimize.experiments.league_artifacts import equilibrium_words
+
+LEAGUE_DEALS = 24  # of every pair in a trial's league, each played in both seatings
+
+
+class ActEntrant(Entrant):
+    """The members of a training program, which act deterministically in one call.
+
+    Attributes:
+        finite: (members,) bool, whether all actions so far were finite numbers.
+    """
+
+    def __init__(self, act: Act, members: int, device: torch.device) -> None:
+        self.names = tuple(f"member {index}" for index in range(members))
+        self._act = act
+        self.finite = torch.ones(members, dtype=torch.bool, device=device)
+
+    def sit(self, env: TensorGame, block: int, seed: int) -> Act:  # noqa: ARG002
+        """See `Entrant.sit`."""
+        members, begun = len(self.names), False
+
+        def act(obs: Tensor) -> Tensor:
+            nonlocal begun
+            if not begun:
+                # Recurrent states may be left of an earlier evaluation.
+                everybody = torch.ones(len(obs), dtype=torch.bool, device=obs.device)
+                getattr(self._act, "done", lambda _: None)(everybody)
+                begun = True
+            actions = self._act(obs)
+            if not env.if_discrete:
+                self.finite &= actions.isfinite().view(members, -1).all(1)
+                actions = actions.double().nan_to_num(0.0).clamp(-1.0, 1.0)
+            return env.decode(actions)
+
+        return act
+
+
+def judge_members(
+    game: Game,
+    params: Any,
+    act: Act,
+    members: int,
+    games: int,
+    seed: int,
+    *,
+    device: torch.device,
+    ask: Callable[[], None],
+) -> EpisodeResults:
+    """Play the members of a program against every scripted player, or uniform random play.
+
+    Args:
+        game: a game of two players.
+        params: its parameters.
+        act: acts for all members, rows grouped by member.
+        members: number of members.
+        games: games per member and opponent, rounded up to an even number: half of them at each
+            seat, with the same deals. All members play the same games.
+        seed: of the games.
+        device: of the program.
+        ask: called before every step; it may raise to stop.
+
+    Returns:
+        (members, all games) outcomes as returns, opponents one after the other; NaN for members
+            whose actions were not finite.
+    """
+    own = ActEntrant(act, members, device)
+    others = scripted_entrants(game, params)
+    pairs = [(member, members + index) for member in range(members) for index in range(len(others))]
+    deals = -(-games // 2)
+    found = play_pairs(game, params, [own, *others], pairs, deals, seed, device=device, ask=ask)
+    points = found.points.reshape(members, -1)
+    finite = own.finite.cpu().numpy()
+    return EpisodeResults(
+        np.where(finite[:, None], points, np.nan), found.lengths.reshape(members, -1)
+    )
+
+
+def opponent_metrics(names: Sequence[str], results: EpisodeResults) -> dict[str, float]:
+    """Return shares of points, won and drawn games against every opponent.
+
+    Args:
+        names: of the opponents.
+        results: as `judge_members` returns them.
+    """
+    metrics: dict[str, float] = {}
+    for index, name in enumerate(names):
+        points = np.split(results.returns, len(names), axis=1)[index]
+        metrics[f"points_{name}"] = float(points.mean())
+        metrics[f"won_{name}"] = float((points > 0.5).mean())
+        metrics[f"drawn_{name}"] = float((points == 0.5).mean())
+    return metrics
+
+
+def write_duels(
+    folder: Path, game: Game, params: Any, members: Sequence[Member], seed: int, title: str
+) -> None:
+    """Play the league of a trial, and write `league.json`, `league.png` and `ratings.png`."""
+    players = [
+        FrozenEntrant(f"seed {index}", FrozenPolicy([own])) for index, own in enumerate(members)
+    ]
+    duels = play_duels(game, params, players, LEAGUE_DEALS, seed)
+    league = duel_report(duels, len(members))
+    write_atomic(folder / "league.json", json.dumps(league, indent=1))
+    draw_duels(folder / "league.png", league, title)
+    figure = draw_ratings(duels.ratings(), title)
+    write_atomic(folder / "ratings.png", lambda path: figure.savefig(path, format="png"))
+
+
+def draw_duels(path: Path, league: dict[str, Any], title: str) -> None:
+    """Draw every pair's points and won, drawn and lost games, and the equilibrium."""
+    from matplotlib.figure import Figure
+
+    names, mean = league["players"], np.array(league["points"]["mean"])
+    count = len(names)
+    figure = Figure(figsize=(2.6 + 1.1 * count, 2.2 + 0.5 * count), dpi=100)
+    axes = figure.add_axes((0.2, 0.3, 0.77, 0.58))
+    axes.imshow(mean, aspect="auto", cmap="RdYlGn", vmin=0.0, vmax=1.0)
+    for row, column in np.ndindex(count, count):
+        if row == column:
+            continue
+        counts = "-".join(str(league[key][row][column]) for key in ("wins", "draws", "losses"))
+        text = f"{100 * mean[row, column]:.0f}%\n{counts}"
+        axes.text(column, row, text, ha="center", va="center", fontsize=7)
+    axes.set_xticks(range(count), names, rotation=60, ha="right", fontsize=8)
+    axes.set_yticks(range(count), names, fontsize=8)
+    axes.set_title(
+        f"points of the row's player; won, drawn, lost of {league['games']} games", fontsize=9
+    )
+    found = league["equilibrium"]["all"]
+    figure.text(0.02, 0.03, f"equilibrium: {equilibrium_words(found, digits=2)}", fontsize=8)
+    figure.suptitle(title, fontsize=10)
+    write_atomic(path, lambda target: figure.savefig(target, format="png"))

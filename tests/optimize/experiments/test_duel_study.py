@@ -1,0 +1,94 @@
+"""Studies on games of two players: the objective, the metrics and the league of a trial."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+from optimize.experiments.game_kind import GameKind
+from optimize.experiments.games import GameEvaluation
+from optimize.study.space.search_space import Settings
+from tests.envs.games.toys import chooser
+from tests.optimize.experiments.test_game_study import make_experiment
+
+RPS, SCRIPTED = "tests.envs.games.toys:RPS", "tests.envs.games.toys:RPS_SCRIPTED"
+SETTINGS = Settings({}, {}, {})
+
+
+def evaluation(environment: str, options: list[int], **changes: object) -> GameEvaluation:
+    """Evaluate a trial whose members always choose these options."""
+    experiment = make_experiment(
+        environment, objective="points", seeds=len(options), slots=4, **changes
+    )
+
+    def act(obs: Tensor) -> Tensor:
+        return torch.tensor([*options, 0, 0][:4]).repeat_interleave(len(obs) // 4)
+
+    found = experiment.evaluate([SETTINGS], [act], 4, lambda: None)[0]
+    assert found is not None
+    return found
+
+
+def test_the_objective_is_the_mean_outcome_against_the_scripted_players() -> None:
+    found = evaluation(SCRIPTED, [0, 2], episodes=6)
+    # Each member draws, wins and loses against one of the three players.
+    assert found.scores == (0.5, 0.5)
+    assert found.episodes.returns.shape == (2, 18)
+    metrics = found.metrics()
+    assert (metrics["points_rock"], metrics["points_paper"]) == (0.25, 0.5)
+    assert (metrics["won_paper"], metrics["drawn_rock"]) == (0.5, 0.5)
+    assert metrics["length"] == 1.0
+
+
+def test_a_game_without_scripted_players_is_judged_against_random_play() -> None:
+    found = evaluation(RPS, [0, 1], episodes=2000)
+    assert found.scores == pytest.approx((0.5, 0.5), abs=0.05)
+    assert set(found.metrics()) >= {"points_random", "won_random", "drawn_random"}
+    assert found.metrics()["drawn_random"] == pytest.approx(1 / 3, abs=0.05)
+
+
+def test_members_with_actions_that_are_not_finite_have_no_value() -> None:
+    experiment = make_experiment(
+        "hockey", objective="points", seeds=2, slots=2, episodes=2, env={"max_timesteps": 3}
+    )
+    bad = experiment.evaluate(
+        [SETTINGS], [lambda obs: torch.full((len(obs), 4), torch.nan)], 2, lambda: None
+    )
+    assert bad == [None]
+    good = experiment.evaluate([SETTINGS], [lambda obs: torch.zeros(len(obs), 4)], 2, lambda: None)
+    assert good[0] is not None
+    assert good[0].scores[0] == good[0].scores[1]  # the same games
+    assert "each of weak, strong" in " ".join(experiment.describe())
+
+
+def test_points_are_the_objective_of_games_of_two_players_only() -> None:
+    assert GameKind("hockey").objectives == ("points",)
+    assert GameKind(RPS).objectives == ("points",)
+    assert GameKind("cartpole").objectives == ("return",)
+    assert GameKind("bucket-brigade").objectives == ("return",)
+
+
+def test_a_trial_keeps_its_league_with_ratings(tmp_path: Path) -> None:
+    experiment = make_experiment(SCRIPTED, objective="points", seeds=2, slots=2, episodes=6)
+    members = [chooser((1.0, 0.0, 0.0)), chooser((0.0, 1.0, 0.0))]
+    found = evaluation(SCRIPTED, [0, 1], episodes=6)
+    experiment.write(tmp_path, members, found)
+    experiment.draw(tmp_path, "trial 0")
+    for name in experiment.published:
+        assert (tmp_path / name).exists(), name
+    assert "ratings.png" in experiment.published
+    league = json.loads((tmp_path / "league.json").read_text())
+    assert league["players"] == ["seed 0", "seed 1", "rock", "paper", "scissors"]
+    payoffs = np.array(league["points"]["mean"])
+    assert (payoffs + payoffs.T == 1.0).all()
+    assert league["ratings"]["players"]["seed 0"]["rating"] == pytest.approx(
+        league["ratings"]["players"]["rock"]["rating"], abs=1e-6
+    )
+    frame = pd.read_parquet(tmp_path / "episodes.parquet")
+    assert set(frame["return"]) <= {0.0, 0.5, 1.0}
