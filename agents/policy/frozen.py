@@ -61,6 +61,7 @@ class FrozenPolicy:
         action_dim: numbers of an action, or options of all choices together.
         discrete: whether actions are choices.
         sizes: the number of options of each choice; () for continuous actions.
+        members: the actors' tensors.
         size: number of members.
         recurrent: whether a member has a recurrent state. Then `act` and `act_batch` take each call
             as the rows' next step (with one state per number of rows), and `done` must be called
@@ -75,6 +76,7 @@ class FrozenPolicy:
         """
         self.state_dim, self.action_dim = check_members(members)
         self.discrete, self.sizes = kind_of(members[0]).discrete, sizes_of(members[0])
+        self.members = tuple(members)
         self.size = len(members)
         self._avg, self._std = (
             [_float64(member[name]) for member in members] for name in ("state_avg", "state_std")

@@ -1,0 +1,263 @@
+"""Actors of one architecture that play against every member, in one stacked forward pass.
+
+Every member has K places for actors, all of which compute all games of the member; each game then
+takes the outputs of one place. So no tensor shape depends on who plays whom, and a game's numbers
+do not depend on the other games or members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from agents.algorithms.sac import LOG_STD
+from agents.networks.recurrence import Cells
+from agents.networks.weights import aligned
+from agents.policy.members import (
+    ACTION_DIMS,
+    CELL,
+    IMAGE_SHAPE,
+    Member,
+    kind_of,
+    layers_of,
+    recurrent_size,
+)
+from envs.support.errors import InputError
+
+# The least and greatest uniform numbers of samples, so that noise is finite and, in float32, a
+# uniform number stays below 1.
+LEAST, GREATEST = 2.0**-32, 1.0 - 2.0**-24
+
+
+class Architecture(NamedTuple):
+    """What actors must have in common to be computed together, and how they act.
+
+    Attributes:
+        gives: output of the last layer, as in `agents.policy.members.NetworkKind`.
+        sizes: (in, out) of the linear layers, in order.
+        relus: whether ReLU follows each of them.
+        memory: size of the recurrent state; 0 without one.
+    """
+
+    gives: str
+    sizes: tuple[tuple[int, int], ...]
+    relus: tuple[bool, ...]
+    memory: int
+
+    @property
+    def state_dim(self) -> int:
+        return self.sizes[0][0]
+
+    @property
+    def action_dim(self) -> int:
+        """Numbers of an action, or its options."""
+        outputs = self.sizes[-1][1]
+        return outputs // 2 if self.gives == "means and deviations" else outputs
+
+    @property
+    def discrete(self) -> bool:
+        return self.gives in {"logits", "values"}
+
+    @property
+    def cell(self) -> str:
+        """The kind of recurrent cell, or ""."""
+        if not self.memory:
+            return ""
+        return "gru" if self.memory == self.sizes[-1][0] else "lstm"
+
+
+def architecture_of(member: Member, name: str) -> Architecture:
+    """Return the architecture of an actor.
+
+    Args:
+        member: its tensors (`agents.policy.members`).
+        name: of the actor, for the message.
+
+    Raises:
+        InputError: such actors cannot be opponents.
+    """
+    layers = layers_of(member)
+    faults = {
+        "is not a network": not layers,
+        "reads images": IMAGE_SHAPE in member,
+        "makes several choices per action": ACTION_DIMS in member,
+    }
+    for what, found in faults.items():
+        if found:
+            raise InputError(f"{name} cannot be an opponent: it {what}")
+    weights = [member[f"{layer}.weight"] for layer, _ in layers]
+    return Architecture(
+        kind_of(member).gives,
+        tuple((weight.shape[1], weight.shape[0]) for weight in weights),
+        tuple(relu for _, relu in layers),
+        recurrent_size(member),
+    )
+
+
+class Bank:
+    """K places for actors of one architecture, for each of G members; empty places hold zeros.
+
+    Attributes:
+        architecture: of all actors.
+        flat: (G, K, P), the weights. A row is an actor.
+    """
+
+    def __init__(
+        self, architecture: Architecture, members: int, places: int, device: torch.device
+    ) -> None:
+        self.architecture = architecture
+        sizes = _leaf_sizes(architecture)
+        total = sum(aligned(rows * columns) for rows, columns in sizes.values())
+        self.flat = torch.zeros(members, places, total, device=device)
+        self._leaves, start = {}, 0
+        for name, (rows, columns) in sizes.items():
+            part = self.flat[..., start : start + rows * columns]
+            self._leaves[name] = part.view(members, places, rows, columns)
+            start += aligned(rows * columns)
+        # An empty place divides by 1, so that its outputs are finite.
+        self._leaves["state_std"].fill_(1.0)
+        self._cells: Cells | None = None
+
+    def put(self, place: int, weights: Mapping[str, Tensor]) -> None:
+        """Write an actor of every member into a place.
+
+        Args:
+            place: from 0.
+            weights: a member's tensors, each with (G,) or nothing before its own dimensions.
+        """
+        for own, name in _names(self.architecture, weights).items():
+            given, leaf = weights[name], self._leaves[own][:, place]
+            if own.startswith("weight"):
+                leaf.copy_(given.mT)
+            elif own.startswith("state"):
+                # Privileged columns, which only critics read, come last.
+                leaf.copy_(given.unsqueeze(-2)[..., : self.architecture.state_dim])
+            else:
+                leaf.copy_(given if own == "log_std" else given.unsqueeze(-2))
+
+    def outputs(self, obs: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Run all actors on all games.
+
+        Args:
+            obs: (G, games, state_dim).
+            memory: (G, games, size), the recurrent states; None without them.
+
+        Returns:
+            (G, K, games, outputs) and the next recurrent states (G, K, games, size).
+        """
+        members, places = self.flat.shape[:2]
+        leaves, plan = self._leaves, self.architecture
+        hidden = (obs.unsqueeze(1) - leaves["state_avg"]).div_(leaves["state_std"]).flatten(0, 1)
+        after = None
+        last = len(plan.sizes) - 1
+        for layer, relu in enumerate(plan.relus):
+            if layer == last and memory is not None:
+                hidden, after = self._step_cells(hidden, memory)
+            weight, bias = (leaves[f"{part}{layer}"].flatten(0, 1) for part in ("weight", "bias"))
+            hidden = torch.baddbmm(bias, hidden, weight)
+            hidden = hidden.relu_() if relu else hidden
+        return hidden.view(members, places, *hidden.shape[1:]), after
+
+    def act(
+        self, obs: Tensor, place: Tensor, noise: Tensor, samples: Tensor, memory: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the actions of one actor per game.
+
+        Args:
+            obs: (G, games, state_dim).
+            place: (G, games) int64, whose action.
+            noise: (G, games, k) float64 uniform in [0, 1).
+            samples: (G, games) bool, whether the action is a sample instead of the mode. Value
+                networks always take the best action.
+            memory: as in `outputs`.
+
+        Returns:
+            (G * games, action_dim) in [-1, 1], or (G * games,) int64; and the actors' next
+            recurrent states (G, games, size).
+        """
+        outputs, after = self.outputs(obs, memory)
+        output = _at(outputs, place)
+        if self.architecture.discrete:
+            action = self._choice(output, noise, samples).flatten()
+        else:
+            action = self._numbers(output, place, noise, samples).flatten(0, 1)
+        return action, None if after is None else _at(after, place)
+
+    def _choice(self, logits: Tensor, noise: Tensor, samples: Tensor) -> Tensor:
+        logits = logits.nan_to_num(nan=0.0)
+        best = logits.argmax(-1)
+        if self.architecture.gives == "values":
+            return best
+        # Inverse transform sampling, as in `agents.networks.distributions.Categorical`.
+        below = torch.exp(logits - logits.amax(-1, keepdim=True)).cumsum(-1)
+        uniform = noise[..., :1].clamp(max=GREATEST).to(below.dtype)
+        return torch.where(samples, (below <= uniform * below[..., -1:]).sum(-1), best)
+
+    def _numbers(self, output: Tensor, place: Tensor, noise: Tensor, samples: Tensor) -> Tensor:
+        if self.architecture.gives == "means":
+            mean, log_std = output, _at(self._leaves["log_std"], place)
+        else:
+            mean, log_std = output.chunk(2, -1)
+            log_std = log_std.clamp(*LOG_STD)
+        # Inverse of the normal distribution function, in float64 for its tails.
+        uniform = noise[..., : mean.shape[-1]].clamp(LEAST, GREATEST)
+        normal = torch.where(samples.unsqueeze(-1), torch.special.ndtri(uniform), 0.0)
+        # A diverged member's NaN must not reach the game.
+        action = mean + log_std.exp() * normal.to(mean.dtype)
+        return action.tanh().nan_to_num_(nan=0.0)
+
+    def _step_cells(self, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Advance the recurrent layer: hidden (G * K, games, width)."""
+        networks, games, width = hidden.shape
+        if self._cells is None:
+            # `Cells` holds two networks per slot (actor and critic); an odd one is left over.
+            slots = -(-networks // 2)
+            kind = self.architecture.cell
+            self._cells = Cells(kind, slots, width, games, 1, hidden.device)
+        every = slice(0, networks)
+        state = self._cells.state[every].view(*self.flat.shape[:2], games, -1)
+        state.copy_(memory.unsqueeze(1))
+        leaves = [self._leaves[name].flatten(0, 1) for name in _CELL_LEAVES]
+        self._cells.forward(leaves, hidden, every)
+        return self._cells.output[every], state
+
+
+_CELL_LEAVES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+
+def _leaf_sizes(architecture: Architecture) -> dict[str, tuple[int, int]]:
+    """Return (rows, columns) of the parts of an actor's row in `Bank.flat`, in order."""
+    sizes = {"state_avg": (1, architecture.state_dim), "state_std": (1, architecture.state_dim)}
+    for layer, (inputs, outputs) in enumerate(architecture.sizes):
+        sizes |= {f"weight{layer}": (inputs, outputs), f"bias{layer}": (1, outputs)}
+    if architecture.gives == "means":
+        sizes["log_std"] = (1, architecture.action_dim)
+    if architecture.memory:
+        width = architecture.sizes[-1][0]
+        gates = {"gru": 3, "lstm": 4}[architecture.cell] * width
+        sizes |= {"weight_ih": (width, gates), "weight_hh": (width, gates)}
+        sizes |= {"bias_ih": (1, gates), "bias_hh": (1, gates)}
+    return sizes
+
+
+def _names(architecture: Architecture, weights: Member) -> dict[str, str]:
+    """Return the tensors' names in a member by those of `_leaf_sizes`."""
+    names = {"state_avg": "state_avg", "state_std": "state_std"}
+    for layer, (name, _) in enumerate(layers_of(weights)):
+        names |= {f"weight{layer}": f"{name}.weight", f"bias{layer}": f"{name}.bias"}
+    if architecture.gives == "means":
+        names["log_std"] = "action_std_log"
+    if architecture.memory:
+        names |= dict(zip(_CELL_LEAVES, CELL, strict=True))
+    return names
+
+
+def _at(every: Tensor, place: Tensor) -> Tensor:
+    """Return (G, games, n): one place's row per game, from (G, K, games or 1, n)."""
+    if every.shape[2] == 1:
+        every = every.expand(-1, -1, place.shape[1], -1)
+    index = place[:, None, :, None].expand(-1, 1, -1, every.shape[-1])
+    return every.gather(1, index).squeeze(1)

@@ -1,0 +1,110 @@
+"""The cost of opponents that are policies: PPO with 128x128 networks on hockey.
+
+Members train against themselves, or half of the time against their past selves, of which 2, 4 or 8
+are held; and, to compare, against the scripted weak player, and at both seats with the present
+policy (then two rows per game learn). Seat-steps are those that members learn from. All contenders
+run in turn, so ratios hold for one load of the machine; processor time is that of all threads.
+
+    python scripts/bench/opponents.py [--runs 5] [--members 4] [--games 128]
+        [--save scripts/bench/results/opponents.json]
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+
+import torch
+from harness import (
+    benchmark_parser,
+    median_ratio,
+    medians,
+    paired_runs,
+    print_machine,
+    save_results,
+)
+
+from agents.algorithms.ppo import PPO, PPOParams, Shape
+from agents.policy.roster import Layout, Roster
+from envs.games.hockey.game import Hockey, HockeyParams
+from envs.games.hockey.players import PLAYERS
+from envs.games.opponents import Opponents, Scripted
+
+HORIZON, EPOCHS, MINIBATCH = 32, 4, 1024
+PAST = (2, 4, 8)
+
+
+def training(
+    opponents: Opponents | None, members: int, games: int, clock: Callable[[], float]
+) -> Callable[[], float]:
+    """Return a function that trains one rollout and returns seat-steps per second."""
+    rows = games if opponents else 2 * games
+    if opponents is None:
+        env = Hockey([HockeyParams()] * members, rows)
+    else:
+        env = Hockey([HockeyParams()] * members, rows, opponents=opponents)
+    shape = Shape.for_env(env, net_width=128, horizon=HORIZON, epochs=EPOCHS, minibatch=MINIBATCH)
+    ppo = PPO(shape)
+    columns = env.state_dim
+    for slot in range(members):
+        ppo.add_member(slot, PPOParams(), slot, 1000, torch.zeros(columns), torch.ones(columns))
+    ppo.begin(env.reset(0))
+    # Full rings: a snapshot is taken before every rollout but the first.
+    ppo.train(env, max(PAST) + 1)
+
+    def run() -> float:
+        began = clock()
+        ppo.train(env, 1)
+        return members * shape.samples / (clock() - began)
+
+    return run
+
+
+def roster(past: int, members: int) -> Roster:
+    learners = ["self", "past"] if past else ["self"]
+    layout = Layout(18, 4, discrete=False)
+    return Roster(members, layout, learners=learners, past_interval=1, past_size=max(past, 1))
+
+
+def main() -> None:
+    parser = benchmark_parser(__doc__, threads=2)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--members", type=int, default=4)
+    parser.add_argument("--games", type=int, default=128, help="per member")
+    parser.add_argument(
+        "--processor-time", action="store_true", help="instead of time, on a machine that is shared"
+    )
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    found = print_machine()
+    sizes = (
+        f"{args.members} members, {args.games} games each, horizon {HORIZON}, {EPOCHS} epochs, "
+        f"minibatch {MINIBATCH}"
+    )
+    print(sizes)
+    clock = time.process_time if args.processor_time else time.perf_counter
+    make = functools.partial(training, members=args.members, games=args.games, clock=clock)
+    contenders = {"self": make(roster(0, args.members))}
+    for past in PAST:
+        contenders[f"self and {past} past"] = make(roster(past, args.members))
+    contenders["weak"] = make(Scripted({"weak": PLAYERS["weak"]}, args.members))
+    contenders["both seats"] = make(None)
+    runs = paired_runs(contenders, args.runs)
+    ratios = {name: median_ratio(own, runs["self"]) for name, own in runs.items()}
+    for name, speed in medians(runs).items():
+        print(f"{name:>16}: {speed:10,.0f} seat-steps/s, {ratios[name]:.2f} of self")
+    save_results(
+        args.save,
+        {
+            "machine": found,
+            "sizes": sizes,
+            "clock": clock.__name__,
+            "seat_steps_per_second": medians(runs),
+            "ratios": ratios,
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()
