@@ -1,4 +1,4 @@
-"""Seats of members and of their opponents in games of two, and the results of their games."""
+"""The seats of games: which rows they are, who plays them, and the results against opponents."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from envs.core.game_env import GameEnv
+from envs.core.policies import Policies
 from envs.games.opponents import Opponents
 
 
@@ -35,19 +36,81 @@ class VersusEnv(GameEnv):
         """Return the results of finished games against opponents."""
 
 
-class Seating:
-    """Who plays in the games of an environment: in each, a member and its present opponent.
+class Seats:
+    """Games in which every seat is a row: row `game * seats + seat`.
 
-    G is the number of games; a row is a game. Tensors of seats are (G, 2, ...).
+    G is the number of games. Tensors of seats are (G, ...) with one seat, else (G, seats, ...).
 
     Attributes:
-        opponents: All opponents.
-        results: The games finished so far.
+        rows_per_game: How many rows a game has.
+        uniforms: Uniform random numbers per game and step.
+        results: The games finished so far against opponents, if there are opponents.
     """
 
+    def __init__(self, seats: int) -> None:
+        self.rows_per_game = seats
+        self.uniforms = 0
+        self.results: Results | None = None
+
+    def by_row(self, tensor: Tensor) -> Tensor:
+        """Return a tensor of seats as one of rows."""
+        return tensor if self.rows_per_game == 1 else tensor.flatten(0, 1)
+
+    def of_game(self, tensor: Tensor) -> Tensor:
+        """Return every row's copy of a tensor of games (G,)."""
+        return tensor if self.rows_per_game == 1 else tensor.repeat_interleave(self.rows_per_game)
+
+    def controls(self, own: Tensor, seen: Tensor, uniforms: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the controls of all seats.
+
+        Args:
+            own: Controls of the rows.
+            seen: Float32 observations of all seats.
+            uniforms: (G, uniforms) of this step.
+        """
+        seats = self.rows_per_game
+        return own if seats == 1 else own.view(-1, seats, *own.shape[1:])
+
+    def begin(self, begun: Tensor, uniforms: Tensor) -> None:
+        """Begin episodes.
+
+        Args:
+            begun: (G,) bool, games in which an episode begins.
+            uniforms: (G, uniforms) of this step.
+        """
+
+    def count(self, done: Tensor, outcome: Tensor) -> None:
+        """Add the results of finished games.
+
+        Args:
+            done: (G,) bool.
+            outcome: (G, 2) float64, of both seats in games that are done.
+        """
+
+    def begin_rollout(self, policies: Policies) -> None:
+        """See `VecEnv.begin_rollout`."""
+
+    def reset_member(self, member: int) -> None:
+        """Forget the member of a slot, as another one begins there."""
+
+    def get_member(self, member: int) -> dict[str, Tensor]:  # noqa: ARG002
+        """Return a member's part of the state, for `VecEnv.get_member`."""
+        return {}
+
+    def set_member(self, member: int, state: Mapping[str, Tensor]) -> None:
+        """Restore what `get_member` returned."""
+
+
+class OpponentSeats(Seats):
+    """Games in which a row is the member's seat and the other seat is its present opponent's."""
+
     def __init__(self, opponents: Opponents, games: int, members: int) -> None:
+        """Make the seats of `games` games, grouped by member."""
+        super().__init__(1)
         device = opponents.shares.device
         self.opponents, self._each = opponents, games // members
+        # For the seat, the opponent, and the opponents' `begin` and `act`.
+        self.uniforms = 2 + 2 * opponents.uniforms
         self._seat = torch.zeros(games, dtype=torch.int64, device=device)
         self._opponent = torch.zeros(games, dtype=torch.int64, device=device)
         self._memory = torch.zeros(games, opponents.memory, dtype=torch.float64, device=device)
@@ -55,22 +118,16 @@ class Seating:
         self._offset = torch.arange(members, device=device).repeat_interleave(self._each)
         self._offset *= len(opponents.names)
         shape = members, len(opponents.names)
-        self.results = Results(
+        self.results: Results = Results(
             *(torch.zeros(shape, dtype=torch.float64, device=device) for _ in Results._fields)
         )
 
-    @property
-    def uniforms(self) -> int:
-        """Uniform random numbers per game and step: seat, opponent, its `begin` and `act`."""
-        return 2 + 2 * self.opponents.uniforms
+    def by_row(self, tensor: Tensor) -> Tensor:
+        """See `Seats.by_row`."""
+        return self._of(tensor, other=False)
 
     def begin(self, begun: Tensor, uniforms: Tensor) -> None:
-        """Draw seats and opponents of new episodes.
-
-        Args:
-            begun: (G,) bool, games in which an episode begins.
-            uniforms: (G, uniforms) of this step.
-        """
+        """See `Seats.begin`. Draws their seats and opponents."""
         where, whom, rest = uniforms[:, 0], uniforms[:, 1], uniforms[:, 2:]
         opponents, members = self.opponents, len(self.results.games)
         seat = (where.view(members, -1) >= opponents.first.unsqueeze(1)).long().flatten()
@@ -86,16 +143,7 @@ class Seating:
         self._memory = torch.where(begun.unsqueeze(1), memory, self._memory)
 
     def controls(self, own: Tensor, seen: Tensor, uniforms: Tensor) -> Tensor:
-        """Let the opponents act.
-
-        Args:
-            own: (G, ...), the members' controls.
-            seen: (G, 2, state_dim) float32, the observations of both seats.
-            uniforms: (G, uniforms) of this step.
-
-        Returns:
-            (G, 2, ...), the controls of both seats.
-        """
+        """See `Seats.controls`. Lets the opponents act."""
         second = self._second(own)
         theirs, self._memory = self.opponents.act(
             self._of(seen, other=True),
@@ -106,31 +154,26 @@ class Seating:
         theirs = theirs.to(own.dtype)
         return torch.stack((torch.where(second, theirs, own), torch.where(second, own, theirs)), 1)
 
-    def own(self, tensor: Tensor) -> Tensor:
-        """Return the part of the members' seats, (G, ...), of a tensor of seats."""
-        return self._of(tensor, other=False)
-
     def count(self, done: Tensor, outcome: Tensor) -> None:
-        """Add the results of finished games.
-
-        Args:
-            done: (G,) bool.
-            outcome: (G, 2) float64, of both seats in games that are done.
-        """
-        own = torch.where(done, self.own(outcome), 0.0)
+        """See `Seats.count`."""
+        own = torch.where(done, self.by_row(outcome), 0.0)
         at = self._offset + self._opponent
         for total, value in zip(self.results, (done, own, done & (own == 1.0)), strict=True):
             # Sums of halves are exact in any order, so the result is the same on all devices.
             total.view(-1).index_add_(0, at, value.double())
 
+    def begin_rollout(self, policies: Policies) -> None:
+        """See `Seats.begin_rollout`."""
+        self.opponents.begin_rollout(policies)
+
     def reset_member(self, member: int) -> None:
-        """Forget the member of a slot: its results, and what opponents keep of it."""
+        """See `Seats.reset_member`: its results, and what opponents keep of it."""
         for total in self.results:
             total[member] = 0.0
         self.opponents.reset_member(member)
 
     def get_member(self, member: int) -> dict[str, Tensor]:
-        """Return a member's part of the state, for `VecEnv.get_member`."""
+        """See `Seats.get_member`."""
         games = self._games(member)
         own = {f"results_{name}": t[member] for name, t in self.results._asdict().items()}
         own |= {
@@ -142,7 +185,7 @@ class Seating:
         return own | {f"opponents_{name}": tensor for name, tensor in kept.items()}
 
     def set_member(self, member: int, state: Mapping[str, Tensor]) -> None:
-        """Restore what `get_member` returned."""
+        """See `Seats.set_member`."""
         games, device = self._games(member), self._seat.device
         for name, total in self.results._asdict().items():
             total[member] = state[f"results_{name}"].to(device)

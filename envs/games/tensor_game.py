@@ -20,7 +20,7 @@ from envs.core.streams import Streams
 from envs.core.vec_env import Step, on_cpu
 from envs.games.game import Game
 from envs.games.opponents import Opponents, ScriptedPlayer
-from envs.games.seating import Results, Seating, VersusEnv
+from envs.games.seating import OpponentSeats, Results, Seats, VersusEnv
 from envs.support.errors import InputError
 
 State = dict[str, Tensor]
@@ -54,6 +54,7 @@ class TensorGame(VersusEnv):
         uniforms_per_start: Uniform random numbers that `start` gets per game.
         uniforms_per_move: Uniform random numbers that `move` gets per game.
         numbers: The members' numeric parameters by name, each (G,) float64.
+        opponents: The opponents that the environment was made with.
     """
 
     seats = 1
@@ -186,24 +187,31 @@ class TensorGame(VersusEnv):
         Raises:
             InputError: The rows do not fit, or a game without two seats has opponents or outcomes.
         """
-        self.env_name = type(self).__name__
+        self.env_name, self.device = type(self).__name__, torch.device(device)
         for former, present in _RENAMED.items():
             if hasattr(self, former):
                 raise InputError(f"{self.env_name}.{former} is now called {present}; rename it")
-        self._set_rows(self.env_name, len(params), envs_per_member)
         if self.seats != 2 and (opponents or outcome_rewards):
             raise InputError(
                 f"{self.env_name} has {self.seats} seats; only games of two have opponents and "
                 "outcomes"
             )
-        self._rows_per_game = 1 if opponents else self.seats
-        if envs_per_member % self._rows_per_game:
+        self._set_rows(self.env_name, len(params), envs_per_member)
+        self.opponents, self._seats = opponents, Seats(self.seats)
+        if opponents:
+            if len(opponents.shares) != len(params):
+                raise InputError(
+                    f"the opponents are for {len(opponents.shares)} members, not {len(params)}"
+                )
+            opponents.decode = self.decode
+            self._seats = OpponentSeats(opponents, self.num_envs, self.num_members)
+        if envs_per_member % self._seats.rows_per_game:
             raise InputError(
                 f"{self.env_name} has {self.seats} seats, and {envs_per_member} envs are not a "
                 "multiple of them"
             )
-        rows, games = self.num_envs, self.num_envs // self._rows_per_game
-        self.device = torch.device(device)
+        self._games_per_member = envs_per_member // self._seats.rows_per_game
+        games = self.num_members * self._games_per_member
         # As tensors, the parameters can differ between members.
         self.numbers = {
             name: torch.zeros(games, dtype=torch.float64, device=self.device)
@@ -212,39 +220,35 @@ class TensorGame(VersusEnv):
         self._limit = torch.zeros(games, dtype=torch.int64, device=self.device)
         for member, own in enumerate(params):
             self.configure_member(member, own)
-        self._seating: Seating | None = None
-        if opponents:
-            opponents.decode = self.decode
-            self._seating = Seating(opponents, games, self.num_members)
         self._outcome_rewards = outcome_rewards
         # Sums of the present episodes' rewards, of all seats.
         self._returns: Tensor | None = None
         if opponents or outcome_rewards:
             self._returns = torch.zeros(games, self.seats, dtype=torch.float64, device=self.device)
+        self._make_state(games)
 
+    def _make_state(self, games: int) -> None:
+        """Make streams and state, as yet without episodes."""
+        rows, device = self.num_envs, self.device
         self._streams = Streams(self.num_members, self.device)
-        # Numbers drawn ahead: (steps, G, columns) for `start`, `move` and `Seating`.
-        self._columns = [
-            self.uniforms_per_start,
-            self.uniforms_per_move,
-            self._seating.uniforms if self._seating else 0,
-        ]
+        # Numbers drawn ahead: (steps, G, columns) for `start`, `move` and `_seats`.
+        self._columns = [self.uniforms_per_start, self.uniforms_per_move, self._seats.uniforms]
         self._uniforms = torch.zeros(
-            0, games, sum(self._columns), dtype=torch.float64, device=self.device
+            0, games, sum(self._columns), dtype=torch.float64, device=device
         )
         self._at = 0  # index of the next step in `_uniforms`
         self._state = self._checked(
-            self.start(torch.zeros(games, self.uniforms_per_start, dtype=torch.float64).to(device))
+            self.start(self._uniforms.new_zeros(games, self.uniforms_per_start))
         )
         self._seen: Tensor | None = None  # what all seats see of `_state`, once it was asked for
-        self._age = torch.zeros(games, dtype=torch.int64, device=self.device)
-        self._final = torch.zeros(rows, self.state_dim, device=self.device)
-        self._scratch = torch.zeros(self.action_dim, rows, dtype=torch.float64, device=self.device)
+        self._age = torch.zeros(games, dtype=torch.int64, device=device)
+        self._final = torch.zeros(rows, self.state_dim, device=device)
+        self._scratch = torch.zeros(self.action_dim, rows, dtype=torch.float64, device=device)
         if self.if_discrete:
-            self._faults = ChoiceLatch(rows, envs_per_member, self.action_dim, self.device)
+            self._faults = ChoiceLatch(rows, self.envs_per_member, self.action_dim, device)
         else:
             components = [str(component) for component in range(self.action_dim)]
-            self._faults = FaultLatch(rows, envs_per_member, components, self.device)
+            self._faults = FaultLatch(rows, self.envs_per_member, components, device)
 
     def configure_member(self, member: int, params: Any) -> None:
         """See `GameEnv.configure_member`."""
@@ -265,33 +269,31 @@ class TensorGame(VersusEnv):
         # `start` computes all games, of which only the member's are used.
         uniforms = self._uniforms.new_zeros(len(self._age), sum(self._columns))
         uniforms[games] = self._drawn(member, 1)[0]
-        for_start, _, for_seating = uniforms.split_with_sizes(self._columns, 1)
+        for_start, _, for_seats = uniforms.split_with_sizes(self._columns, 1)
         for name, begun in self.start(for_start).items():
             self._state[name][games] = begun[games]
         self._seen = None
         self._age[games] = 0
         if self._returns is not None:
             self._returns[games] = 0.0
-        if self._seating:
-            if seed is not None:
-                self._seating.reset_member(member)
-            own = torch.zeros_like(self._age, dtype=torch.bool)
-            own[games] = True
-            self._seating.begin(own, for_seating)
+        if seed is not None:
+            self._seats.reset_member(member)
+        own = torch.zeros_like(self._age, dtype=torch.bool)
+        own[games] = True
+        self._seats.begin(own, for_seats)
         # Replace what was drawn ahead: it came from the stream before the reset.
         self._uniforms[self._at :, games] = self._drawn(member, len(self._uniforms) - self._at)
         self._faults.clear(self._rows(member))
 
     def begin_rollout(self, policies: Policies) -> None:
         """See `VecEnv.begin_rollout`."""
-        if self._seating:
-            self._seating.opponents.begin_rollout(policies)
+        self._seats.begin_rollout(policies)
 
     def results(self) -> Results:
         """See `VersusEnv.results`."""
-        if self._seating is None:
+        if self._seats.results is None:
             raise ValueError(f"{self.env_name} was made without opponents")
-        return self._seating.results
+        return self._seats.results
 
     def draw(self, horizon: int) -> None:
         """See `VecEnv.draw`."""
@@ -304,38 +306,29 @@ class TensorGame(VersusEnv):
         """See `VecEnv.step`."""
         if self._at == len(self._uniforms):
             self.draw(1)
-        for_start, for_move, for_seating = self._uniforms[self._at].split_with_sizes(
-            self._columns, 1
-        )
+        for_start, for_move, for_seats = self._uniforms[self._at].split_with_sizes(self._columns, 1)
         self._at += 1
-        state, reward, terminated = self.move(
-            self._state, self._controls(action, for_seating), for_move
-        )
+        own = self.decode(self._legal(action))
+        controls = self._seats.controls(own, self._look(), for_seats)
+        state, reward, terminated = self.move(self._state, controls, for_move)
         self._age += 1
         truncated = (self._age >= self._limit) & ~terminated
         done = terminated | truncated
         if self._returns is not None:
             reward = self._score(state, reward, done)
-        reward = self._by_row(reward.float())
+        reward = self._seats.by_row(reward.float())
         # `see` and `start` are computed for all games and used where an episode ended: a step must
         # not branch on the values of tensors.
-        seen = self._by_row(self.see(state).float())
-        self._final = torch.where(self._of_game(done).unsqueeze(1), seen, self._final)
+        seen = self._seats.by_row(self.see(state).float())
+        self._final = torch.where(self._seats.of_game(done).unsqueeze(1), seen, self._final)
         begun = self.start(for_start)
         self._state = {name: _where(done, begun[name], moved) for name, moved in state.items()}
         self._seen = None
         self._age.masked_fill_(done, 0)
-        if self._seating:
-            # Last of all: until here, seats are those of the episodes that ended.
-            self._seating.begin(done, for_seating)
-        return Step(self.observe(out), reward, self._of_game(terminated), self._of_game(truncated))
-
-    def _controls(self, action: Tensor, uniforms: Tensor) -> Tensor:
-        """Return the controls of all seats for `move`, with those of opponents."""
-        own = self.decode(self._legal(action))
-        if self._seating:
-            return self._seating.controls(own, self._look(), uniforms)
-        return own if self.seats == 1 else own.view(-1, self.seats, *own.shape[1:])
+        # After what belongs to the ended episodes: it may give their rows other seats.
+        self._seats.begin(done, for_seats)
+        of_game = self._seats.of_game
+        return Step(self.observe(out), reward, of_game(terminated), of_game(truncated))
 
     def _score(self, state: State, reward: Tensor, done: Tensor) -> Tensor:
         """Count the outcomes of games that are done; return the rewards, or outcomes instead."""
@@ -344,13 +337,12 @@ class TensorGame(VersusEnv):
         outcome = self.outcome(state, returns).double()
         ended = done.unsqueeze(1)
         self._returns = returns.masked_fill(ended, 0.0)
-        if self._seating:
-            self._seating.count(done, outcome)
+        self._seats.count(done, outcome)
         return outcome.masked_fill(~ended, 0.0) if self._outcome_rewards else reward
 
     def observe(self, out: Tensor | None = None) -> Tensor:
         """See `VecEnv.observe`."""
-        seen = self._by_row(self._look())
+        seen = self._seats.by_row(self._look())
         return seen.clone() if out is None else out.copy_(seen)
 
     def _look(self) -> Tensor:
@@ -381,9 +373,7 @@ class TensorGame(VersusEnv):
         }
         if self._returns is not None:
             own["returns"] = self._returns[games]
-        if self._seating:
-            own |= self._seating.get_member(member)
-        own |= self._faults.state(rows)
+        own |= self._seats.get_member(member) | self._faults.state(rows)
         return on_cpu(own)
 
     def set_member(self, member: int, state: dict[str, Tensor]) -> None:
@@ -395,8 +385,7 @@ class TensorGame(VersusEnv):
         self._age[games] = state["age"].to(self.device)
         if self._returns is not None:
             self._returns[games] = state["returns"].to(self.device)
-        if self._seating:
-            self._seating.set_member(member, state)
+        self._seats.set_member(member, state)
         self._final[rows] = state["final"].to(self.device)
         self._streams.set_state(member, state["stream"])
         self._uniforms[self._at :, games] = self._drawn(member, len(self._uniforms) - self._at)
@@ -404,22 +393,12 @@ class TensorGame(VersusEnv):
 
     def _games(self, member: int) -> slice:
         """Return the games of a member."""
-        own = self.envs_per_member // self._rows_per_game
+        own = self._games_per_member
         return slice(member * own, (member + 1) * own)
-
-    def _by_row(self, tensor: Tensor) -> Tensor:
-        """Return a tensor of seats as one of rows."""
-        if self._seating:
-            return self._seating.own(tensor)
-        return tensor if self.seats == 1 else tensor.flatten(0, 1)
-
-    def _of_game(self, tensor: Tensor) -> Tensor:
-        """Return (num_envs,): every row's copy of a tensor of games (G,)."""
-        return tensor.repeat_interleave(self._rows_per_game) if self._rows_per_game > 1 else tensor
 
     def _drawn(self, member: int, steps: int) -> Tensor:
         """Draw from the member's stream what its games need in these steps."""
-        size = steps, self.envs_per_member // self._rows_per_game, sum(self._columns)
+        size = steps, self._games_per_member, sum(self._columns)
         return self._streams.member_uniform(member, *size).to(self.device)
 
     def _legal(self, action: Tensor) -> Tensor:
@@ -435,7 +414,7 @@ class TensorGame(VersusEnv):
 
     def _checked(self, state: State) -> State:
         """Return a copy of the state; raise InputError if `start` or `see` return wrong shapes."""
-        games = self.num_envs // self._rows_per_game
+        games = len(self._limit)
         for name, tensor in state.items():
             if not tensor.shape or tensor.shape[0] != games:
                 raise InputError(
