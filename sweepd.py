@@ -23,10 +23,12 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from deploy.cli.bundles import game_bundle, load_reference
 from deploy.cli.commands import deploy_commands
 from deploy.cli.options import RegistryFlags
 from deploy.dashboard.command import dashboard_command
 from deploy.dashboard.source import StudySource
+from deploy.games.player import Network
 from envs.crypto.data.commands import data_app
 from envs.external.guard import untagged
 from envs.support.database_url import STORAGE_VARIABLE, hide_password
@@ -34,6 +36,7 @@ from envs.support.errors import InputError, RunError
 from envs.support.terminal import Terminal
 from optimize.cli.commands import search_commands
 from optimize.cli.hooks import Hooks
+from optimize.experiments.curriculum import FoundBundle
 from optimize.experiments.kinds import kind_of
 from optimize.study.study import StudyHandle
 
@@ -135,6 +138,23 @@ def looks_so_far(handle: StudyHandle, where: RegistryFlags | None = None) -> int
     return registry.evaluations.count_holdout(*span)
 
 
+def load_opponent(reference: str) -> FoundBundle:
+    """Return a bundle as an opponent in a game.
+
+    Args:
+        reference: as `sweepd play` takes it.
+
+    Raises:
+        InputError: there is no such bundle, or it is not a network that plays a game.
+    """
+    registry = RegistryFlags.from_environment().open(create=True)
+    bundle = game_bundle(load_reference(registry, reference))
+    player = bundle.player
+    if not isinstance(player, Network):
+        raise InputError(f"bundle {bundle.name} is not a network, and cannot be an opponent")
+    return FoundBundle(bundle.hash, bundle.manifest.game.name, player.policy)
+
+
 def watch_studies(
     study_name: str | None, storage: str | None, runs_dir: Path | None, where: RegistryFlags
 ) -> StudySource:
@@ -180,6 +200,7 @@ def build_app() -> typer.Typer:
         on_new_best=BackgroundEvaluation(),
         count_looks=looks_so_far,
         check_registry=lambda: RegistryFlags.from_environment().open(create=True),
+        load_bundle=load_opponent,
     )
     search_commands(app, hooks)
     deploy_commands(app)

@@ -86,6 +86,13 @@ class ElegantAgents(Program):
         self._template = _networks(self._make(self.params_type(), 0))
         self._items: list[tuple[Tensor, ...] | None] = []  # of the latest rollout, per slot
 
+    def clear_replay(self, slot: int) -> None:
+        """See `Program.clear_replay`."""
+        buffer = self.buffers[slot]
+        if buffer is not None:
+            buffer.p = buffer.cur_size = 0
+            buffer.if_full = False
+
     def act_fn(self) -> Act:
         """See `Program.act_fn`. Empty slots return 0, or the first option."""
         networks = [copy.deepcopy(agent.act) if agent else None for agent in self.agents]

@@ -134,6 +134,10 @@ class OffPolicy(Program):
     def _policy(self, networks: Mapping[str, Stack], obs: Tensor) -> Tensor:
         """Return deterministic actions in the environment's form at obs (G, rows, obs_dim)."""
 
+    def clear_replay(self, slot: int) -> None:
+        """See `Program.clear_replay`. The warm-up is not repeated: the member goes on acting."""
+        self.replay.clear(slot)
+
     def act_fn(self) -> Act:
         """See `Program.act_fn`."""
         networks = {name: network.copy() for name, network in self.networks.items()}

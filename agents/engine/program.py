@@ -269,6 +269,9 @@ class Program(ABC):
             name: torch.stack([actor[name] for actor in every]).to(self.device) for name in some
         }
 
+    def clear_replay(self, slot: int) -> None:  # noqa: B027
+        """Empty a member's replay buffer between two rollouts; do nothing without one."""
+
     def import_actor(self, slot: int, actor: Mapping[str, Tensor]) -> None:  # noqa: ARG002
         """Replace a new member's actor and normaliser by those of a trained actor.
 

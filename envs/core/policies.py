@@ -26,3 +26,7 @@ class Policies(Protocol):
         not be written to. Empty slots hold meaningless numbers.
         """
         ...
+
+    def clear_replay(self, slot: int) -> None:
+        """Empty a member's replay buffer, if its algorithm has one."""
+        ...

@@ -1,4 +1,4 @@
-"""Phases of a training in a game of several seats: whom a member plays against, and for how long.
+"""Phases of a training in a game of two seats: whom a member plays against, and for how long.
 
     [[phases]]
     share = 0.3                                # of the budget; the shares of all phases add up to 1

@@ -29,7 +29,13 @@ class Results(NamedTuple):
 
 
 class VersusEnv(GameEnv):
-    """A game whose members may have opponents."""
+    """A game whose members may have opponents.
+
+    Attributes:
+        opponents: The opponents with which it was made.
+    """
+
+    opponents: Opponents | None
 
     @abstractmethod
     def results(self) -> Results:

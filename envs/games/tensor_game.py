@@ -256,6 +256,7 @@ class TensorGame(VersusEnv):
         for name, number in self.numeric(params).items():
             self.numbers[name][games] = number
         self._limit[games] = self.step_limit(params)
+        self._seen = None  # observations may depend on the parameters
 
     def seeded(self, member: int) -> bool:
         """See `VecEnv.seeded`."""

@@ -11,7 +11,7 @@ import dataclasses
 import importlib.metadata
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -233,6 +233,8 @@ class GameSpec(StudySpec):
         episodes: episodes per member in every evaluation; the same ones for all trials.
         centred: how observations are scaled, see `random_play`; False in earlier studies.
         look_steps: steps per environment of the random play that determines the scaling.
+        curriculum: phases and opponents of the training, as `Curriculum.to_dict` returns them;
+            empty where every seat is played by the present policy.
     """
 
     member = "seed"
@@ -241,6 +243,7 @@ class GameSpec(StudySpec):
     episodes: int
     centred: bool = False
     look_steps: int = 256
+    curriculum: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def timeframe(self) -> None:
@@ -285,6 +288,7 @@ class TrialRecord:
         device: "cpu", or the model of the GPU.
         steps_per_second: environment steps per second of the worker.
         seconds: training time of the trial, all attempts together.
+        phases: per member, the number of rollouts after which each of its phases began.
     """
 
     seed: int | None = None
@@ -300,6 +304,7 @@ class TrialRecord:
     device: str | None = None
     steps_per_second: float | None = None
     seconds: float | None = None
+    phases: Sequence[Sequence[int]] | None = None
 
     def to_attributes(self, spec: StudySpec) -> dict[str, Any]:
         """Return the recorded fields as attributes of a trial of this study."""

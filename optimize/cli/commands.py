@@ -63,7 +63,7 @@ def profile(
     """Measure how `train` with the same flags would spend its time, and suggest faster settings."""
     from optimize.cli.profile import profile
 
-    profile(flags, given_flags(context))
+    profile(flags, given_flags(context), context.obj)
 
 
 def run(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from optimize.experiments.curriculum import LoadBundle
     from optimize.experiments.outlook import CountLooks
     from optimize.worker.lifecycle import AfterStudy
     from optimize.worker.worker import OnNewBest
@@ -26,9 +27,11 @@ class Hooks:
         count_looks: returns the number of hold-out evaluations used so far on a study's bars.
         check_registry: raises InputError if the registry of promotions cannot be used; called
             before a study is created.
+        load_bundle: finds champions that are opponents in games.
     """
 
     after_study: AfterStudy | None = None
     on_new_best: OnNewBest | None = None
     count_looks: CountLooks | None = None
     check_registry: Callable[[], object] | None = None
+    load_bundle: LoadBundle | None = None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from pathlib import Path
 
 from envs.support.errors import InputError
 from envs.support.terminal import Terminal
 from optimize.cli.demo import apply_preset, demo_bars, make_demo_data
+from optimize.cli.hooks import Hooks
 from optimize.cli.launch import choose_device
 from optimize.cli.study_request import DATA_DIR_MISSING, make_request
 from optimize.cli.train_flags import TrainFlags
@@ -19,11 +21,12 @@ from optimize.worker.measure import typical_shape
 from optimize.worker.profiling import profile as profile_batch
 
 
-def profile(flags: TrainFlags, given: frozenset[str]) -> None:
+def profile(flags: TrainFlags, given: frozenset[str], hooks: Hooks) -> None:
     """Print where a batch would spend its time, and what to change, without creating a study."""
     say = Terminal().print_line
     flags = apply_preset(flags, given)
     device, request = choose_device(flags.gpu), make_request(flags, given)
+    request = dataclasses.replace(request, load_bundle=hooks.load_bundle)
     check_request(request)
     kind = kind_of(request.environment)
     if flags.demo or flags.smoke:
@@ -38,7 +41,7 @@ def profile(flags: TrainFlags, given: frozenset[str]) -> None:
             else storage_url(None, Path(folder))
         )
         spec, bars, _ = decide(open_storage(url, create=not narrow), request, device, say)
-    experiment = kind.make_experiment(spec, bars, device, say)
+    experiment = kind.make_experiment(spec, bars, device, say, hooks.load_bundle)
     shape = ", ".join(f"{name} {value}" for name, value in typical_shape(study_space(spec)).items())
     say(
         f"profiling {spec.trials_per_batch} trials of {experiment.members} {spec.member}s "

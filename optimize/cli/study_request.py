@@ -7,6 +7,7 @@ import re
 
 from agents.algorithms.table import get_algorithm
 from envs.crypto.splits import CrossValidation
+from envs.games.curriculum import Curriculum, read_opponents, read_phases
 from envs.support.errors import InputError
 from optimize.cli.train_flags import TrainFlags
 from optimize.experiments.game_kind import GameKind
@@ -48,6 +49,9 @@ def make_request(flags: TrainFlags, given: frozenset[str]) -> Request:
         seeds=flags.seeds,
         episodes=flags.episodes,
         look_steps=flags.look_steps,
+        curriculum=_read_curriculum(flags),
+        past_interval=flags.past_interval,
+        past_size=flags.past_size,
         budget=flags.budget,
         rungs=flags.rungs,
         horizon=algorithm.horizon if flags.horizon is None else flags.horizon,
@@ -96,6 +100,17 @@ def flags_per_study(flags: TrainFlags) -> list[TrainFlags]:
         )
         for scenario in scenarios
     ]
+
+
+def _read_curriculum(flags: TrainFlags) -> Curriculum | None:
+    """Return the phases of --phases or --opponents; None if neither was given."""
+    if flags.phases is not None and flags.opponents is not None:
+        raise InputError(
+            "--opponents and --phases exclude each other: every phase names its opponents"
+        )
+    if flags.opponents is not None:
+        return read_opponents(flags.opponents)
+    return None if flags.phases is None else read_phases(flags.phases)
 
 
 def _parse_tickers(text: str | None) -> tuple[str, ...] | None:

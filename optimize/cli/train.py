@@ -73,7 +73,7 @@ def _train_study(
     device = choose_device(flags.gpu)
     # First, because environment and algorithm decide which other flags are valid.
     flags = _with_recorded(flags, given, name)
-    request = make_request(flags, given)
+    request = dataclasses.replace(make_request(flags, given), load_bundle=hooks.load_bundle)
     check_request(request)
     if flags.demo or flags.smoke:
         console.print(BANNER, style="bold yellow")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -162,6 +163,39 @@ class TrainFlags:
         list[str] | None,
         _option(
             ENVIRONMENT, "Games: NAME=VALUE, a parameter that all trials share; may be repeated."
+        ),
+    ] = None
+    opponents: Annotated[
+        str | None,
+        _option(
+            ENVIRONMENT,
+            "Tensor games of two seats: whom a member plays against, with shares that add up "
+            "to 1, e.g. weak=0.5,self=0.5: the game's scripted players, self (its present policy), "
+            "past (its earlier selves), others (the trial's other members), bundle:NAME (a "
+            "champion), or the path of a bundle. Default: the present policy sits at all seats.",
+        ),
+    ] = None
+    phases: Annotated[
+        str | None,
+        _option(
+            ENVIRONMENT,
+            "Tensor games of two seats: a TOML file with [[phases]] of the training, or a JSON "
+            "list of phases. A search space may contain them instead. See docs/games.md.",
+        ),
+    ] = None
+    past_interval: Annotated[
+        int | None,
+        _option(
+            ENVIRONMENT,
+            "Rollouts between two snapshots of a member for the opponent past. Default: 10.",
+        ),
+    ] = None
+    past_size: Annotated[
+        int | None,
+        _option(
+            ENVIRONMENT,
+            "Snapshots that a member keeps for the opponent past; the oldest is replaced. "
+            "Default: 8.",
         ),
     ] = None
     data_dir: Annotated[
@@ -336,6 +370,8 @@ def _apply_config(context: typer.Context, path: Path | None) -> Path | None:
             raise InputError(
                 f"--config {path}: [{key}] is a table; every key must be a flag with a value"
             )
+        if key == "phases" and isinstance(value, list):  # [[phases]] in the file
+            value = json.dumps(value, default=str)
         # Flags that are not repeatable take lists as text, such as --tickers.
         if isinstance(value, list) and not getattr(parameters[key], "multiple", False):
             value = ",".join(map(str, value))

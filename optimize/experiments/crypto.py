@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from envs.crypto.study_data import study_splits
 from envs.support.errors import InputError
 from envs.support.study_record import CryptoSpec, RecordedFile, TrialRecord
 from optimize.experiments.artifacts import draw_equity, write_trial
-from optimize.experiments.experiment import Evaluation, Experiment
+from optimize.experiments.experiment import NO_SHAPE, Evaluation, Experiment
 from optimize.study.space.search_space import Settings
 
 
@@ -103,7 +104,12 @@ class CryptoExperiment(Experiment):
             self.market, self.folds[member].train, lookback, self.spec.max_lookback
         )
 
-    def training_env(self, slots: int, num_envs: int) -> CryptoEnv:
+    def training_env(
+        self,
+        slots: int,
+        num_envs: int,
+        shape: Mapping[str, Any] = NO_SHAPE,  # noqa: ARG002
+    ) -> CryptoEnv:
         """Return an environment whose dummies use the first fold's training windows."""
         params = EnvParams(**self.spec.env)
         windows = [list(self.folds[0].train)] * slots

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,7 +21,10 @@ from agents.networks.shape import Shape, env_fields
 from agents.networks.weights import StateDict
 from envs.core.vec_env import VecEnv
 from envs.support.study_record import RecordedFile, StudySpec, TrialRecord
+from optimize.study.checkpoint import State
 from optimize.study.space.search_space import Settings
+
+NO_SHAPE: Mapping[str, Any] = MappingProxyType({})  # the defaults of the algorithm
 
 
 @dataclass(frozen=True)
@@ -92,12 +96,32 @@ class Experiment(ABC):
         return self.algorithm.params(**settings.learner)
 
     @abstractmethod
-    def training_env(self, slots: int, num_envs: int) -> VecEnv:
-        """Return an environment of `slots` members, all of them dummies."""
+    def training_env(
+        self, slots: int, num_envs: int, shape: Mapping[str, Any] = NO_SHAPE
+    ) -> VecEnv:
+        """Return an environment of `slots` members, all of them dummies.
+
+        Args:
+            slots: members of the program.
+            num_envs: environments per member.
+            shape: the program's shape parameters, for opponents that are policies.
+        """
 
     @abstractmethod
     def seat(self, env: Any, slot: int, member: int, settings: Settings) -> None:
         """Assign a slot of a training environment to a member of a trial."""
+
+    def take_changes(self, env: Any) -> list[tuple[int, str]]:  # noqa: ARG002
+        """Return (slot, text) of what changed for members since the last call, for the log."""
+        return []
+
+    def phases_begun(self, states: Sequence[State | None]) -> Sequence[Sequence[int]] | None:  # noqa: ARG002
+        """Return the rollouts after which each member's phases began; None without phases.
+
+        Args:
+            states: of the members' environments, as `VecEnv.get_member` returns them.
+        """
+        return None
 
     @abstractmethod
     def normaliser(self, member: int, settings: Settings) -> tuple[Tensor, Tensor]:

@@ -11,14 +11,23 @@ from typing import Any
 import torch
 
 from envs.crypto.data.bars import Bars
+from envs.games.curriculum import PAST, Curriculum, Phase
 from envs.games.game import Game
 from envs.games.registry import get_game
 from envs.support.errors import InputError
 from envs.support.study_record import GameSpec
-from optimize.experiments.games import GameExperiment
+from optimize.experiments.curriculum import (
+    LoadBundle,
+    check_curriculum,
+    find_bundles,
+    spec_curriculum,
+)
+from optimize.experiments.games import GameExperiment, is_population
 from optimize.experiments.kind import Say, StudyKind
 from optimize.experiments.request import Request, check_count
+from optimize.study.space.search_space import SearchSpace
 
+PAST_FLAGS = frozenset({"past_interval", "past_size"})
 # Words of Python that are not JSON: as text, "False" would be true.
 PYTHON_WORDS = {"true": True, "false": False, "none": None}
 
@@ -26,7 +35,19 @@ PYTHON_WORDS = {"true": True, "false": False, "none": None}
 class GameKind(StudyKind[GameSpec]):
     """Studies on a game: seeds as members, episodes as data."""
 
-    flags = frozenset({"seeds", "episodes", "look_steps", "scenario", "env_param"})
+    flags = frozenset(
+        [
+            "seeds",
+            "episodes",
+            "look_steps",
+            "scenario",
+            "env_param",
+            "opponents",
+            "phases",
+            "past_interval",
+            "past_size",
+        ]
+    )
     title = "games"
     default_space = "game"
     needs_data = False
@@ -50,6 +71,32 @@ class GameKind(StudyKind[GameSpec]):
             known = ", ".join(self.game.scenarios) or "none for this game"
             raise InputError(f"--scenario {scenario!r} is not known; there are: {known}")
 
+    def completed(self, request: Request, space: SearchSpace) -> Request:
+        """Return the request with its curriculum, that of the flags or of the space, checked."""
+        curriculum, own = request.curriculum or space.curriculum, space.curriculum
+        if curriculum is not None and own is not None and own.phases != curriculum.phases:
+            raise InputError(
+                f"--search-space {request.search_space} has [[phases]] that --phases or "
+                "--opponents contradicts; leave one of them out"
+            )
+        past = {name: getattr(request, name) for name in PAST_FLAGS}
+        past = {name: number for name, number in past.items() if number is not None}
+        if past and (curriculum is None or PAST not in curriculum.opponents):
+            raise InputError(
+                f"--{next(iter(past)).replace('_', '-')} is for the opponent past, against which "
+                "no phase is played; leave it out"
+            )
+        if curriculum is None:
+            return request
+        curriculum = dataclasses.replace(curriculum, **past)
+        check_curriculum(self.game, curriculum, request.env)
+        if curriculum.together and request.seeds < 2:
+            raise InputError("the opponent others needs at least --seeds 2: members of one trial")
+        found = find_bundles(curriculum, self.environment, request.load_bundle)
+        hashes = {name: bundle.hash for name, bundle in found.items()}
+        curriculum = dataclasses.replace(curriculum, bundles=hashes)
+        return dataclasses.replace(request, curriculum=curriculum)
+
     def default_name(self, flags: Mapping[str, Any]) -> str:
         parts = [flags["env"], *([flags["scenario"]] if flags["scenario"] else [])]
         parts += [flags["algo"]] if flags["algo"] != "ppo" else []
@@ -62,7 +109,9 @@ class GameKind(StudyKind[GameSpec]):
         return request.seeds
 
     def train_together(self, request: Request) -> bool:
-        return not self.game.external and self.game.seats(self.game.params(**request.env)) > 1
+        if request.curriculum is not None:
+            return request.curriculum.together
+        return is_population(self.game, self.game.seats(self.game.params(**request.env)))
 
     def env_unit(self, request: Request) -> int:
         return self.game.unit(self.game.params(**request.env))
@@ -80,14 +129,33 @@ class GameKind(StudyKind[GameSpec]):
             episodes=request.episodes,
             centred=True,
             look_steps=request.look_steps,
+            curriculum={} if request.curriculum is None else request.curriculum.to_dict(),
         )
 
-    def measured_spec(self, spec: GameSpec, device: torch.device, say: Say) -> GameSpec:
-        return dataclasses.replace(spec, look_steps=GameExperiment(spec, device, say).look.steps)
+    def curriculum(self, spec: GameSpec) -> Curriculum | None:
+        return spec_curriculum(spec)
+
+    def check_spec(self, spec: GameSpec) -> None:
+        curriculum = spec_curriculum(spec)
+        if curriculum is not None:
+            curriculum.check_rollouts(spec.rollouts)
+
+    def measured_spec(
+        self, spec: GameSpec, device: torch.device, say: Say, load_bundle: LoadBundle | None = None
+    ) -> GameSpec:
+        experiment = GameExperiment(spec, device, say, load_bundle)
+        return dataclasses.replace(spec, look_steps=experiment.look.steps)
 
     def requested_fields(self, spec: GameSpec, request: Request) -> dict[str, Any]:
         names = {"seeds", "episodes"} | ({"look_steps"} if request.look_steps else set())
         asked = {name: getattr(request, name) for name in names & request.given}
+        if request.curriculum is not None:
+            # Bundles as they were found: a champion may have changed since then.
+            found = {"bundles": spec.curriculum["bundles"]} if "bundles" in spec.curriculum else {}
+            asked["curriculum"] = request.curriculum.to_dict() | found
+        own = {name: getattr(request, name) for name in PAST_FLAGS & request.given}
+        if own and spec.curriculum:
+            asked["curriculum"] = asked.get("curriculum", spec.curriculum) | own
         return asked | {"env": spec.env | request.env}
 
     def reproducing_flags(self, spec: GameSpec) -> list[tuple[str, Any]]:
@@ -101,6 +169,7 @@ class GameKind(StudyKind[GameSpec]):
                 ("env-param", f"{name}={value if isinstance(value, str) else json.dumps(value)}")
                 for name, value in spec.env.items()
             ),
+            *_curriculum_flags(spec),
         ]
 
     def make_experiment(
@@ -109,8 +178,25 @@ class GameKind(StudyKind[GameSpec]):
         bars: Bars | None,  # noqa: ARG002
         device: torch.device,
         say: Say,
+        load_bundle: LoadBundle | None = None,
     ) -> GameExperiment:
-        return GameExperiment(spec, device, say)
+        return GameExperiment(spec, device, say, load_bundle)
+
+
+def _curriculum_flags(spec: GameSpec) -> list[tuple[str, Any]]:
+    curriculum = spec_curriculum(spec)
+    if curriculum is None:
+        return []
+    curriculum = curriculum.pinned()
+    [first, *more] = curriculum.phases
+    if more or first != Phase(opponents=first.opponents):
+        flags: list[tuple[str, Any]] = [("phases", curriculum.to_json())]
+    else:
+        mixture = ",".join(f"{name}={share!r}" for name, share in first.opponents.items())
+        flags = [("opponents", mixture)]
+    if PAST in curriculum.opponents:
+        flags += [("past-interval", curriculum.past_interval), ("past-size", curriculum.past_size)]
+    return flags
 
 
 def game_settings(scenario: str | None, env_param: Sequence[str]) -> dict[str, Any]:

@@ -15,9 +15,12 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from envs.crypto.data.bars import Bars
+from envs.games.curriculum import Curriculum
 from envs.support.study_record import StudySpec
+from optimize.experiments.curriculum import LoadBundle
 from optimize.experiments.experiment import Experiment
 from optimize.experiments.request import Request
+from optimize.study.space.search_space import SearchSpace
 
 Spec = TypeVar("Spec", bound=StudySpec)
 Say = Callable[[str], None]
@@ -58,6 +61,14 @@ class StudyKind(ABC, Generic[Spec]):
         """Return a warning about valid settings that are rarely wanted."""
         return None
 
+    def completed(self, request: Request, space: SearchSpace) -> Request:
+        """Return the request with what the search space says besides its tables.
+
+        Raises:
+            InputError: request and space contradict each other.
+        """
+        return request
+
     @abstractmethod
     def default_name(self, flags: Mapping[str, Any]) -> str:
         """Return the name of a study with these flags."""
@@ -86,6 +97,14 @@ class StudyKind(ABC, Generic[Spec]):
         """Return the number of environments that can only be created together."""
         return 1
 
+    def curriculum(self, spec: Spec) -> Curriculum | None:
+        """Return the phases of a study; None if it has none."""
+        return None
+
+    def check_spec(self, spec: Spec) -> None:
+        """Raise InputError for numbers, some of them measured, that do not fit each other."""
+        return
+
     @abstractmethod
     def make_spec(
         self, request: Request, common: Mapping[str, Any], max_lookback: int, bars: Bars | None
@@ -99,7 +118,9 @@ class StudyKind(ABC, Generic[Spec]):
             bars: the bars of a market.
         """
 
-    def measured_spec(self, spec: Spec, device: torch.device, say: Say) -> Spec:
+    def measured_spec(
+        self, spec: Spec, device: torch.device, say: Say, load_bundle: LoadBundle | None = None
+    ) -> Spec:
         """Return the spec with automatic settings that only this kind measures."""
         return spec
 
@@ -117,6 +138,19 @@ class StudyKind(ABC, Generic[Spec]):
 
     @abstractmethod
     def make_experiment(
-        self, spec: Spec, bars: Bars | None, device: torch.device, say: Say
+        self,
+        spec: Spec,
+        bars: Bars | None,
+        device: torch.device,
+        say: Say,
+        load_bundle: LoadBundle | None = None,
     ) -> Experiment:
-        """Return the experiment. say: receives a line before every step that takes long."""
+        """Return the experiment.
+
+        Args:
+            spec: the study's spec.
+            bars: of a market.
+            device: where training runs.
+            say: receives a line before every step that takes long.
+            load_bundle: see `Request`.
+        """

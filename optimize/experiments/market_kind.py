@@ -20,6 +20,7 @@ from envs.crypto.study_data import load_study_bars, study_splits
 from envs.support.errors import InputError
 from envs.support.study_record import CRYPTO, CryptoSpec, DataSpec
 from optimize.experiments.crypto import CryptoExperiment
+from optimize.experiments.curriculum import LoadBundle
 from optimize.experiments.kind import HoldoutSpan, Say, StudyKind
 from optimize.experiments.request import Request
 from optimize.study.spec import check_folds
@@ -171,6 +172,7 @@ class MarketKind(StudyKind[CryptoSpec]):
         bars: Bars | None,
         device: torch.device,
         say: Say,  # noqa: ARG002
+        load_bundle: LoadBundle | None = None,  # noqa: ARG002
     ) -> CryptoExperiment:
         assert bars is not None
         return CryptoExperiment(spec, bars, device)

@@ -10,8 +10,10 @@ from typing import Any
 
 from envs.crypto.scoring.metrics import DEFAULT_OBJECTIVE
 from envs.crypto.splits import CrossValidation
+from envs.games.curriculum import MOST_PAST, Curriculum
 from envs.support.errors import InputError
 from envs.support.study_record import CRYPTO
+from optimize.experiments.curriculum import LoadBundle
 from optimize.study.space.subject import Subject
 
 # Upper limits far above any useful value, so that a typing error is refused at once.
@@ -22,6 +24,8 @@ MOST = {
     "horizon": 10**6,
     "seeds": 1_024,
     "episodes": 10**6,
+    "past_interval": 10**9,
+    "past_size": MOST_PAST,
     "n_envs": 2**20,
     "slots": 2**16,
     "trials_per_batch": 2**16,
@@ -33,14 +37,18 @@ class Request:
     """The settings of a study that is to be created or joined.
 
     None means: chosen automatically when the study is created, and taken from the study when it
-    is joined. data_dir, timeframe, tickers, recipe, cv and holdout are for markets; seeds, episodes
-    and look_steps are for games.
+    is joined. data_dir, timeframe, tickers, recipe, cv and holdout are for markets; seeds,
+    episodes, look_steps and curriculum are for games.
 
     Attributes:
         given: names of the flags that were given; only these are compared with an existing study.
         n_envs: environments per member; None is --n-envs auto.
         env: environment parameters that all trials share.
         look_steps: steps of random play per environment; 0 is automatic.
+        curriculum: phases and opponents; None: those of the search space, if it has some.
+        past_interval: replaces that of the curriculum.
+        past_size: likewise.
+        load_bundle: finds champions that are opponents; None: there is no registry.
     """
 
     data_dir: Path = Path(".")
@@ -54,6 +62,10 @@ class Request:
     seeds: int = 4
     episodes: int = 32
     look_steps: int = 0
+    curriculum: Curriculum | None = None
+    past_interval: int | None = None
+    past_size: int | None = None
+    load_bundle: LoadBundle | None = None
     budget: int = 250_000
     rungs: int = 4
     horizon: int = 64

@@ -219,7 +219,7 @@ class Trainer:
         shape = tuple(sorted(settings.shape.items()))
         if self._learner is None or shape != self._shape or self._learner.shape.slots != self.slots:
             self._env = self._learner = None  # freed first: two programs may not fit into memory
-            env = self.experiment.training_env(self.slots, self.spec.num_envs)
+            env = self.experiment.training_env(self.slots, self.spec.num_envs, settings.shape)
             self._learner = self.experiment.algorithm.learner(
                 self.experiment.shape(settings, env, self.slots), self.experiment.device
             )
@@ -274,6 +274,11 @@ class Trainer:
             # Dummies have rows, too, after those of the group.
             for seat, first, row in zip(group, begun, rows, strict=False):
                 seat.training.curves[first + done].append(row)
+            for slot, change in self.experiment.take_changes(env):
+                seat = group[slot]
+                self.say(
+                    f"trial {seat.training.plan.number}, {self.spec.member} {seat.member}: {change}"
+                )
             stopped = self.stop()
             if not stopped and done < rollouts:
                 self._keep_if_due(take)

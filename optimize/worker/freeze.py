@@ -84,7 +84,9 @@ def open_study(
     folder = runs_dir if "runs_dir" in request.given else None
     if not study_exists(storage, name):
         spec, bars, measured = decide(storage, request, device, say, bars)
-        experiment = kind_of(spec.environment).make_experiment(spec, bars, device, lambda _: None)
+        experiment = kind_of(spec.environment).make_experiment(
+            spec, bars, device, lambda _: None, request.load_bundle
+        )
         if create_study(storage, name, spec, runs_dir, {**flags, "measured": measured}):
             reproducing = reproducing_flags(spec, request)
             say(f"settings are now fixed; to reproduce this study: {reproducing}")
@@ -116,12 +118,12 @@ def _join(
         )
     kind = kind_of(spec.environment)
     bars = kind.load_recorded_bars(spec, request.data_dir if "data_dir" in request.given else None)
-    return kind.make_experiment(spec, bars, device, say)
+    return kind.make_experiment(spec, bars, device, say, request.load_bundle)
 
 
 def _requested_spec(storage: StudyStorage, spec: StudySpec, request: Request) -> StudySpec:
     """Return the study's spec with the fields that were given as flags."""
-    given = request.given
+    given, kind = request.given, kind_of(spec.environment)
     asked = {field: getattr(request, field) for field in COMPARED_FIELDS & given}
     if "algo" in given:
         asked["algorithm"] = request.algorithm
@@ -135,7 +137,8 @@ def _requested_spec(storage: StudyStorage, spec: StudySpec, request: Request) ->
         subject = Subject(spec.environment, spec.algorithm)
         space = resolve_space(storage, request.search_space, subject, spec.timeframe)
         asked["space"] = fit_space(space, spec.transitions)[0].to_dict()
-    asked |= kind_of(spec.environment).requested_fields(spec, request)
+        request = kind.completed(request, space)
+    asked |= kind.requested_fields(spec, request)
     return dataclasses.replace(spec, **asked)
 
 
@@ -163,7 +166,8 @@ def resolve_space(
         raise InputError(
             f"--search-space {name}: study {study_name!r} has no {wanted} to search around"
         )
-    return handle.space.around(trial.params)
+    curriculum = kind_of(handle.spec.environment).curriculum(handle.spec)
+    return dataclasses.replace(handle.space.around(trial.params), curriculum=curriculum)
 
 
 def decide(
@@ -191,15 +195,16 @@ def decide(
     space = resolve_space(storage, request.search_space, request.subject, request.timeframe)
     chosen_by_user = request.search_space.endswith(".toml")
     source = f"--search-space {request.search_space}" if chosen_by_user else ""
+    request = kind.completed(request, space)
     request = fit_request(request, space, source, say)
     bars = bars or kind.load_bars(request)
     spec = draft_spec(request, space, bars, device)
     torch.set_num_threads(spec.threads)
     measured: list[str] = []
-    spec = kind.measured_spec(spec, device, say)
+    spec = kind.measured_spec(spec, device, say, request.load_bundle)
     measure_cpu = request.threads is None and device.type == "cpu"
     if request.n_envs is None or measure_cpu:
-        bench = Bench(kind.make_experiment(spec, bars, device, lambda _: None))
+        bench = Bench(kind.make_experiment(spec, bars, device, lambda _: None, request.load_bundle))
         if measure_cpu:
             # Environments are measured afterwards, with these threads, so take their lower limit.
             few = multiple(
@@ -210,6 +215,7 @@ def decide(
         if request.n_envs is None:
             num_envs, lines = measure_num_envs(bench, say)
             spec, measured = dataclasses.replace(spec, num_envs=num_envs), measured + lines
+    kind.check_spec(spec)
     space, note = fit_space(space, spec.transitions)
     if note:
         say(note)

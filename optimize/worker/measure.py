@@ -40,7 +40,7 @@ def full_program(
 ) -> tuple[VecEnv, Program]:
     """Return a started program with all slots in use, its minibatch fitted to the rollout."""
     spec = experiment.spec
-    env = experiment.training_env(slots, num_envs)
+    env = experiment.training_env(slots, num_envs, shape)
     settings = Settings(fit_shape(shape, num_envs * spec.horizon), {}, {})
     learner = experiment.algorithm.learner(
         experiment.shape(settings, env, slots), experiment.device

@@ -152,6 +152,7 @@ class TrialReporter:
             device=device_name(self.experiment.device),
             steps_per_second=round(rate),
             seconds=round(training.seconds, 1),
+            phases=self.experiment.phases_begun([m.env for m in training.members]),
         )
         return record.to_attributes(self.handle.spec)
 

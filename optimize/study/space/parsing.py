@@ -12,6 +12,7 @@ is one parameter, described by one of
 
 With `start` next to a range or choices, trial 0 has that value; the sampler draws its other
 parameters. `[timeframe.<name>.<table>]` replaces single entries for studies on bars of that length.
+A space for a game of two seats may have `[[phases]]` (`envs.games.curriculum`).
 A parameter that is not named keeps its default.
 """
 
@@ -24,9 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from envs.crypto.data.timeframe import SECONDS
+from envs.games.curriculum import CURRICULUM_KEYS, parse_curriculum
 from envs.support.errors import InputError
 from envs.support.files import read_toml
-from envs.support.study_record import StudySpec
+from envs.support.study_record import CRYPTO, StudySpec
 from optimize.study.space.dimension import Dimension
 from optimize.study.space.search_space import SearchSpace
 from optimize.study.space.subject import MARKET_PPO, Scalar, Subject
@@ -103,7 +105,8 @@ def parse_space(
         }
         for table in subject.tables
     }
-    space = SearchSpace(name, version, tables, subject)
+    curriculum = parse_curriculum(described, source) if "phases" in described else None
+    space = SearchSpace(name, version, tables, subject, curriculum)
     _check_tables(space, source)
     _check_values(space, source)
     return space
@@ -111,12 +114,18 @@ def parse_space(
 
 def _parse_head(described: Mapping[str, Any], subject: Subject, source: str) -> tuple[str, int]:
     """Check the top-level keys and return name and version."""
-    unknown = set(described) - {"name", "version", "description", "timeframe", *subject.tables}
+    phases = frozenset() if subject.environment == CRYPTO else CURRICULUM_KEYS
+    known = {"name", "version", "description", "timeframe", *subject.tables}
+    unknown = set(described) - known - phases
     if unknown:
         raise InputError(
             f"{source}: unknown key {sorted(unknown)[0]!r}; a space has name, version, "
             f"{', '.join(f'[{table}]' for table in subject.tables)} and [timeframe]"
+            f"{', for a game of two seats also [[phases]]' if phases else ''}"
         )
+    if "phases" not in described and phases & set(described):
+        key = sorted(phases & set(described))[0]
+        raise InputError(f"{source}: {key} is for the opponents of [[phases]], which it has not")
     name, version = described.get("name"), described.get("version")
     if not isinstance(name, str) or not isinstance(version, int):
         raise InputError(

@@ -15,6 +15,7 @@ from typing import Any
 from optuna.trial import BaseTrial
 
 from envs.crypto.params import EnvParams
+from envs.games.curriculum import Curriculum
 from envs.support.errors import InputError
 from optimize.study.space.dimension import Dimension
 from optimize.study.space.subject import MARKET_PPO, Scalar, Subject
@@ -33,13 +34,15 @@ class Settings:
 class SearchSpace:
     """A search space, with the entries of its timeframe applied.
 
-    `tables[table][name]` is a `Dimension`.
+    `tables[table][name]` is a `Dimension`. `curriculum` has the file's phases, which a study keeps
+    in its spec, not in the stored space.
     """
 
     name: str
     version: int
     tables: dict[str, dict[str, Dimension]]
     subject: Subject = MARKET_PPO
+    curriculum: Curriculum | None = None
 
     @property
     def dimensions(self) -> list[Dimension]:

@@ -276,6 +276,10 @@ def test_config_files_may_set_every_flag_and_the_command_line_wins(
         "horizon": 32,
         "scenario": "easy",
         "env_param": ["a=1", "b=2"],
+        "opponents": "self=1",
+        "phases": "p.toml",
+        "past_interval": 5,
+        "past_size": 6,
     }
     wanted = {
         n: special[n] if n in special else other[type(v)](v) for n, v in vars(defaults).items()
