@@ -21,7 +21,8 @@ class Opponents(ABC):
     """The opponents of all members' games, and each member's mixture of them.
 
     Everything is computed for all games at once, as in `TensorGame`: every game from that game
-    alone, without reading a tensor's value. G is the number of games, grouped by member.
+    alone, without reading a tensor's value. G is the number of games, grouped by member. The
+    opponents belong to one environment, with as many members.
 
     Attributes:
         names: The roster.
