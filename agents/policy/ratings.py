@@ -28,7 +28,7 @@ ELO = 400.0 / math.log(10.0)  # points per unit of strength
 CONFIDENCE = 0.95
 DRAWS = 2000
 PRIOR = 0.5  # points added to both players of a pair, where added: Jeffreys' prior of a share
-_ITERATIONS, _PRECISION = 500, 1e-9
+_ITERATIONS, _PRECISION = 500, 1e-6
 _SMALLEST = 1e-6  # points; smaller random numbers would only make the linear systems singular
 
 

@@ -15,9 +15,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from deploy.cli.next_commands import next_commands, print_next
 from deploy.cli.options import RegistryFlags
 from deploy.cli.promote_flags import PromoteFlags
-from deploy.games import gate as game_gate
 from deploy.games.candidates import game_study
-from deploy.games.promote import GAMES, GamePromoter, GamePromotion
+from deploy.games.promote import GamePromoter, GamePromotion, default_rules
 from deploy.games.view import promotion_view as game_view
 from deploy.market import gate as market_gate
 from deploy.market.bundle import Bundle
@@ -144,7 +143,7 @@ class MarketTask(PromotionTask):
     def __init__(
         self, found: FoundStudy, registry: Registry, console: Terminal, flags: PromoteFlags
     ) -> None:
-        _refuse(flags, found, "markets", ("games",))
+        _refuse(flags, found, "markets", ("games", "play"))
         study = market_study(found)
         super().__init__(study, registry, console)
         self.promoter = MarketPromoter(
@@ -218,10 +217,11 @@ class GameTask(PromotionTask):
             slot=flags.slot,
             dry_run=flags.dry_run,
             looks=flags.looks,
-            games=GAMES if flags.games is None else flags.games,
+            games=flags.games,
             rules=with_limits(
-                game_gate.DEFAULT_RULES, parse_limits(flags.limit or [], "beats-champion=5")
+                default_rules(study), parse_limits(flags.limit or [], "beats-champion=5")
             ),
+            play=flags.play,
             progress=_progress(console, flags),
         )
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from deploy.cli.options import AsJson
+from deploy.games.manifest import Play
 from deploy.market.manifest import Weights
 from envs.support.database_url import STORAGE_VARIABLE, warn_of_password
 
@@ -81,8 +82,19 @@ class PromoteFlags:
     ] = False
     games: Annotated[
         int | None,
-        typer.Option(min=2, help="Games: number of games per player in the panel. Default: 100."),
+        typer.Option(
+            min=2,
+            help="Games: number of games per player in the panel. Default: 100; 200 against each "
+            "opponent in a game of two players.",
+        ),
     ] = None
+    play: Annotated[
+        Play,
+        typer.Option(
+            help="Games: whether the player takes its most probable actions, or draws them as a "
+            "mixed strategy does. Recorded in its bundle."
+        ),
+    ] = "deterministic"
     dry_run: Annotated[
         bool,
         typer.Option(

@@ -14,7 +14,14 @@ from typing import Any
 
 from deploy.games.manifest import FORMAT, GameManifest, GameOriginPart
 from deploy.games.player import Player, read_player
-from deploy.registry.bundle_files import GAME, MEMBERS_FILE, BundleFacts, StoredBundle, check_file
+from deploy.registry.bundle_files import (
+    GAME,
+    MEMBERS_FILE,
+    BundleFacts,
+    StoredBundle,
+    check_file,
+    sha256,
+)
 from envs.games.game import Game
 from envs.games.registry import get_game
 from envs.support.errors import InputError
@@ -31,7 +38,7 @@ class GameBundle(StoredBundle[GameManifest]):
     @cached_property
     def player(self) -> Player:
         """The player that the weights define; InputError if they define none."""
-        return read_player(self.files[MEMBERS_FILE])
+        return read_player(self.files[MEMBERS_FILE], self.manifest.player.play)
 
     @property
     def game(self) -> Game:
@@ -52,6 +59,13 @@ class GameBundle(StoredBundle[GameManifest]):
     def members_sha256(self) -> str:
         """Identity of the weights."""
         return self.manifest.files[MEMBERS_FILE].sha256
+
+    @property
+    def identity(self) -> str:
+        """Identity of the weights and the way of playing: equal ones act alike."""
+        play = self.manifest.player.play
+        own = self.members_sha256
+        return own if play == "deterministic" else sha256(f"{own} {play}".encode())
 
     @property
     def facts(self) -> BundleFacts:

@@ -12,12 +12,13 @@ from optuna.trial import FrozenTrial
 from agents.algorithms.table import get_algorithm
 from deploy.games.bundle import GameBundle
 from deploy.games.gate import GameEvidence, shown
-from deploy.games.manifest import GameManifest, GameOriginPart, GamePart, PlayerPart
+from deploy.games.manifest import GameManifest, GameOriginPart, GamePart, Play, PlayerPart
 from deploy.games.panel import Panel
 from deploy.games.player import read_player, single_file, split_members
 from deploy.promotion.studies import FoundStudy, objective_of, scored_weights, unrecorded
 from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite, new_bundle
 from envs.games.game import Game
+from envs.games.pairings import is_versus
 from envs.games.registry import get_game
 from envs.support.errors import InputError
 from envs.support.study_record import GameSpec, TrialRecord
@@ -33,6 +34,12 @@ class GameStudy(FoundStudy):
     def game(self) -> Game:
         """The game; InputError if it is unknown here."""
         return get_game(self.environment)
+
+    @property
+    def versus(self) -> bool:
+        """Whether it is a game of two players against each other."""
+        game = self.game
+        return game.versus is not None and is_versus(game, game.params(**self.spec.env))
 
 
 def game_study(found: FoundStudy) -> GameStudy:
@@ -124,8 +131,13 @@ def read_candidate(trial: FrozenTrial, study: GameStudy) -> GameCandidate:
     )
 
 
-def build_bundle(candidate: GameCandidate, study: GameStudy, gate: dict[str, Any]) -> GameBundle:
-    """The bundle of a candidate with this gate report; ValueError if the candidate has faults."""
+def build_bundle(
+    candidate: GameCandidate, study: GameStudy, gate: dict[str, Any], play: Play = "deterministic"
+) -> GameBundle:
+    """The bundle of a candidate with this gate report; ValueError if the candidate has faults.
+
+    play: see `PlayerPart`.
+    """
     if candidate.weights is None:
         raise ValueError(f"{candidate.name} cannot be deployed: {candidate.faults[0]}")
     files = {MEMBERS_FILE: candidate.weights}
@@ -146,6 +158,7 @@ def build_bundle(candidate: GameCandidate, study: GameStudy, gate: dict[str, Any
             action_dim=player.action_dim,
             choices=player.choices,
             shape=dict(record.shape or {}),
+            play=play,
         ),
         origin=GameOriginPart(
             study=study.name,

@@ -8,6 +8,11 @@ tested against each other player, on the same games:
 * the return is higher in most games: the lower end of the interval of the share of games ahead is
   above 1/2, where games with equal returns are left out (a sign test).
 
+In games of two players, "return" is the outcome of a game: the mean difference is the candidate's
+points minus the other's in games against each other, and the share is that of deals in which the
+candidate has more points over both seatings. There, one more rule asks for more than half of all
+points, past champions and other candidates included.
+
 A few games can raise the mean alone, and a majority alone can hide large losses. The intervals have
 a confidence of 95% at the first evaluation, 97.5% at the second, and so on, so the probability
 that a player without an advantage ever passes is at most 1/20 (one-sided). Requiring both tests,
@@ -19,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from deploy.games.duel_panel import DuelPanel
 from deploy.games.panel import Interval, Opponent, Panel
 from deploy.promotion.rules import GateRule, Measured, training_faults
 
@@ -54,8 +60,15 @@ def ahead_in(other: Opponent) -> str:
     return f"ahead in {other.ahead} of {other.games} games{equal}"
 
 
+def results_in(other: Opponent) -> str:
+    """Format the games of two players: `120 won, 30 drawn, 50 lost`."""
+    return f"{other.ahead} won, {other.equal} drawn, {other.behind} lost"
+
+
 def shown(panel: Panel, solved: float | None) -> str:
     """The panel's result in words: mean returns, games ahead, and limitations."""
+    if isinstance(panel, DuelPanel):
+        return _duels_shown(panel)
     compared = [
         f"{other.own.mean:.4g} by {'champion ' * (other is panel.champion)}{other.name} "
         f"({ahead_in(other)})"
@@ -72,7 +85,28 @@ def shown(panel: Panel, solved: float | None) -> str:
     return text
 
 
+def _duels_shown(panel: DuelPanel) -> str:
+    decided = [*panel.baselines, *([panel.champion] if panel.champion else [])]
+    text = f"{panel.own.mean:.1%} of all points; " + "; ".join(
+        f"{results_in(other)} against {'champion ' * (other is panel.champion)}{other.name}"
+        for other in decided
+    )
+    more = len(panel.past) + len(panel.candidates)
+    text += f"; {more} more opponents." if more else "."
+    rating = panel.ratings()
+    return text + (
+        f" Rating {rating.ratings[0]:+.0f} ({rating.confidence:.0%}: {rating.low[0]:+.0f} to "
+        f"{rating.high[0]:+.0f}), where {panel.baselines[0].name} has 0."
+    )
+
+
 def _mean(panel: Panel, other: Opponent, name: str) -> Measured:
+    if isinstance(panel, DuelPanel):
+        said = (
+            f"{1.0 - other.own.mean:.1%} of the points against {name} ({results_in(other)}); "
+            f"points ahead per game {format_interval(other.difference)}"
+        )
+        return Measured(other.difference.low, said)
     said = (
         f"mean return {panel.own.mean:.4g}, {name} {other.own.mean:.4g} in the same {panel.games} "
         f"games; difference {format_interval(other.difference)}"
@@ -80,10 +114,16 @@ def _mean(panel: Panel, other: Opponent, name: str) -> Measured:
     return Measured(other.difference.low, said)
 
 
-def _share(_: Panel, other: Opponent, name: str) -> Measured:
+def _share(panel: Panel, other: Opponent, name: str) -> Measured:
+    share = other.share
+    if isinstance(panel, DuelPanel):
+        said = (
+            f"of the deals with unequal points against {name}, more in {share.mean:.0%} "
+            f"({100 * share.confidence:.4g}%: {share.low:.0%} to {share.high:.0%})"
+        )
+        return Measured(share.low, said)
     if not other.ahead + other.behind:
         return Measured(0.0, f"every game has the same return as with {name}")
-    share = other.share
     said = (
         f"{ahead_in(other)} against {name}; of the games that differ, {share.mean:.0%} "
         f"({100 * share.confidence:.4g}%: {share.low:.0%} to {share.high:.0%})"
@@ -123,6 +163,18 @@ def _baselines(compare: Compare) -> Callable[[GameEvidence], Measured | None]:
 
 def _champion(compare: Compare) -> Callable[[GameEvidence], Measured | None]:
     return _hardest(compare, "champion", lambda panel: (panel.champion,) if panel.champion else ())
+
+
+def _points(evidence: GameEvidence) -> Measured | None:
+    panel = evidence.panel
+    if not isinstance(panel, DuelPanel):
+        return None
+    count, found = len(panel.points), panel.overall
+    said = (
+        f"{found.mean:.1%} of the points ({100 * found.confidence:.4g}%: {found.low:.1%} to "
+        f"{found.high:.1%}) in {count * panel.games:,} games against {count} players"
+    )
+    return Measured(found.low, said)
 
 
 def _solved(evidence: GameEvidence) -> Measured | None:
@@ -172,5 +224,16 @@ DEFAULT_RULES: tuple[GateRule[GameEvidence], ...] = (
         MAJORITY,
         "a higher return than the present champion in most games",
         _champion(_share),
+    ),
+)
+DUEL_RULES: tuple[GateRule[GameEvidence], ...] = (
+    *DEFAULT_RULES,
+    GateRule(
+        "points",
+        PANEL,
+        ">",
+        MAJORITY,
+        "more than half of the points against all players, past champions and other candidates too",
+        _points,
     ),
 )

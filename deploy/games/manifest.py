@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from deploy.registry.bundle_files import MEMBERS_FILE, BaseManifest, ManifestPart
 
 FORMAT: Final = "sweepd-game"
+Play = Literal["deterministic", "sampled"]
 Scalars = dict[str, bool | int | float | str | None]
 
 
@@ -29,6 +30,9 @@ class PlayerPart(ManifestPart):
         action_dim: numbers in an action, or options of all choices; 0 for a heuristic player.
         choices: number of options of each choice, empty if actions are numbers.
         shape: of the program that trained it.
+        play: whether it takes its most probable actions or draws them. Random numbers come from the
+            recorded seed of the panel, or the seed of `sweepd play`. Bundles of earlier versions
+            play deterministically.
     """
 
     algorithm: str
@@ -36,6 +40,7 @@ class PlayerPart(ManifestPart):
     action_dim: int = Field(ge=0)
     choices: tuple[int, ...]
     shape: dict[str, int | str | bool]
+    play: Play = "deterministic"
 
     @model_validator(mode="after")
     def _consistent(self) -> PlayerPart:

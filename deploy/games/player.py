@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from agents.policy.duels import FrozenEntrant
 from agents.policy.frozen import FrozenPolicy
+from deploy.games.manifest import Play
 from deploy.registry.bundle_files import MEMBERS_FILE, read_members
 from envs.core.game_env import GameEnv
 from envs.games.bucket_brigade.game import BucketBrigade
 from envs.games.bucket_brigade.players import ScriptedPolicy, Theta, heuristic
+from envs.games.pairings import Entrant
 from envs.support.errors import InputError
 
 Act = Callable[[Tensor], Tensor]
@@ -38,16 +42,29 @@ class Player(Protocol):
             InputError: the player does not fit the environment.
         """
 
+    def entrant(self, name: str) -> Entrant:
+        """The player under this name, for games of two players; InputError if it plays none."""
+
 
 class Network:
-    """A frozen policy of one member that acts deterministically."""
+    """A frozen policy of one member.
 
-    def __init__(self, policy: FrozenPolicy) -> None:
-        self.policy = policy
+    Args:
+        policy: the policy.
+        sampled: whether actions are drawn from the policy instead of its most probable ones.
+
+    Raises:
+        InputError: the policy cannot be sampled.
+    """
+
+    def __init__(self, policy: FrozenPolicy, *, sampled: bool = False) -> None:
+        if sampled:
+            policy.check_sampled()
+        self.policy, self.sampled = policy, sampled
         self.state_dim, self.action_dim = policy.state_dim, policy.action_dim
         self.choices = tuple(policy.sizes)
 
-    def seated(self, env: GameEnv, seed: int) -> Act:  # noqa: ARG002
+    def seated(self, env: GameEnv, seed: int) -> Act:
         """See `Player.seated`."""
         choices = tuple(env.action_dims) or ((env.action_dim,) if env.if_discrete else ())
         if (self.state_dim, self.action_dim, self.choices) != (
@@ -60,19 +77,35 @@ class Network:
                 f"of {list(self.choices)}, and {env.env_name} has {env.state_dim} observations and "
                 f"{env.action_dim} actions in choices of {list(choices)}"
             )
-        return _Seated(self.policy, env)
+        return _Seated(self.policy, env, seed if self.sampled else None)
+
+    def entrant(self, name: str) -> Entrant:
+        """See `Player.entrant`."""
+        return FrozenEntrant(name, self.policy, sampled=self.sampled)
 
 
 class _Seated:
-    """A policy that acts in one environment; a recurrent one keeps its state per episode."""
+    """A policy that acts in one environment; a recurrent one keeps its state per episode.
 
-    def __init__(self, policy: FrozenPolicy, env: GameEnv) -> None:
+    seed: of its random numbers; None: it acts deterministically.
+    """
+
+    def __init__(self, policy: FrozenPolicy, env: GameEnv, seed: int | None) -> None:
         self._policy, self._discrete = policy, env.if_discrete
         self._legal = env.action_mask if env.masked else None
+        # On the CPU, so that the numbers are the same on every device.
+        self._generator = None if seed is None else torch.Generator().manual_seed(seed)
         policy.reset()
 
     def __call__(self, obs: Tensor) -> Tensor:
-        actions = self._policy.act_batch(obs, legal=self._legal)
+        policy = self._policy
+        if self._generator is None:
+            actions = policy.act_batch(obs, legal=self._legal)
+        else:
+            uniforms = torch.rand(
+                len(obs), policy.uniforms, generator=self._generator, dtype=torch.float64
+            )
+            actions = policy.sample_batch(obs, uniforms.to(obs.device), legal=self._legal)
         return actions if self._discrete else actions.float()
 
     def ended(self, over: Tensor) -> None:
@@ -95,9 +128,21 @@ class HeuristicPlayer:
             raise InputError(f"a heuristic player plays Bucket Brigade, not {env.env_name}")
         return ScriptedPolicy(heuristic(self.theta), env.encoder, seed)
 
+    def entrant(self, name: str) -> Entrant:
+        """See `Player.entrant`."""
+        raise InputError(f"{name} is a heuristic player, which plays Bucket Brigade only")
 
-def read_player(content: bytes) -> Player:
-    """The player in a file of weights with one member; InputError if there is none."""
+
+def read_player(content: bytes, play: Play = "deterministic") -> Player:
+    """The player in a file of weights with one member.
+
+    Args:
+        content: the file's bytes.
+        play: whether a network's actions are its most probable ones or drawn from it.
+
+    Raises:
+        InputError: the bytes define no player, or one that cannot be sampled.
+    """
     (own,) = split_members(content, 1)
     if set(own) == {"theta"}:
         numbers = own["theta"].tolist()
@@ -108,7 +153,7 @@ def read_player(content: bytes) -> Player:
                 f"{MEMBERS_FILE} holds {numbers}, not the four probabilities of a heuristic player"
             )
         return HeuristicPlayer(Theta(*numbers))
-    return Network(FrozenPolicy(read_members(content)))
+    return Network(FrozenPolicy(read_members(content)), sampled=play == "sampled")
 
 
 def split_members(content: bytes, members: int) -> list[dict[str, Tensor]]:

@@ -16,17 +16,23 @@ from deploy.games.candidates import (
     read_candidate,
     same_game,
 )
-from deploy.games.gate import DEFAULT_RULES, PANEL, SEARCH, GameEvidence
+from deploy.games.duel_panel import DuelGames, DuelPanel, judge_duels, with_champion
+from deploy.games.gate import DEFAULT_RULES, DUEL_RULES, PANEL, SEARCH, GameEvidence
+from deploy.games.manifest import Play
 from deploy.games.panel import Panel, PanelGames, judge_panel, panel_seed
 from deploy.games.panel import compare as compare_players
+from deploy.games.player import read_player
 from deploy.promotion.promoter import Promoter
 from deploy.promotion.promotion import CandidateOutcome, GateResult, Promotion
 from deploy.promotion.rules import GateRule
 from deploy.registry.records import CountedEvaluation
 from deploy.registry.registry import Registry
+from envs.games.pairings import Entrant
 from envs.support.errors import InputError
 
 GAMES = 100  # default size of a panel
+DUELS = 200  # of one in a game of two players, against each opponent
+MOST_PAST, MOST_OTHERS = 20, 50  # past champions and other candidates in a panel, the best ones
 ADVICE = {
     "training-faults": "run the study again, or choose another trial with --trial",
     "beats-baselines": "a larger --budget, or more trials",
@@ -36,7 +42,13 @@ ADVICE = {
     "rightly stays",
     "ahead-of-champion": "a larger --budget, more trials, or more --games where the difference is "
     "small",
+    "points": "a larger --budget, more trials, or training against the players that it loses to",
 }
+
+
+def default_rules(study: GameStudy) -> tuple[GateRule[GameEvidence], ...]:
+    """The gate's rules for the study's game."""
+    return DUEL_RULES if study.versus else DEFAULT_RULES
 
 
 GameResult: TypeAlias = GateResult[GameCandidate, Panel, GameBundle]
@@ -48,7 +60,10 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
 
     Args:
         slot: the deployment slot, by default named after the game (`Registry.default_slot`).
-        games: number of games in a panel.
+        games: number of games in a panel, in a game of two players against each opponent; None: the
+            default of the game.
+        rules: the gate's rules; None: the game's default ones.
+        play: whether the player takes its most probable actions or draws them.
     """
 
     first_stage, second_stage = SEARCH, PANEL
@@ -61,11 +76,13 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
         slot: str | None = None,
         dry_run: bool = False,
         looks: int = 1,
-        games: int = GAMES,
-        rules: Sequence[GateRule[GameEvidence]] = DEFAULT_RULES,
+        games: int | None = None,
+        rules: Sequence[GateRule[GameEvidence]] | None = None,
         progress: Callable[[str], None] = lambda _text: None,
+        play: Play = "deterministic",
     ) -> None:
-        self.study, self.games = study, games
+        self.study, self.play = study, play
+        self.games = games or (DUELS if study.versus else GAMES)
         self.game = game_key(study.spec.environment, study.spec.env)
         super().__init__(
             study,
@@ -73,7 +90,7 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
             slot=slot or registry.default_slot(self.game),
             dry_run=dry_run,
             looks=looks,
-            rules=rules,
+            rules=default_rules(study) if rules is None else rules,
             progress=progress,
         )
 
@@ -105,11 +122,11 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
         return read_candidate(trials[0], self.study)
 
     def _build(self, candidate: GameCandidate, gate: dict[str, Any]) -> GameBundle:
-        return build_bundle(candidate, self.study, gate=gate)
+        return build_bundle(candidate, self.study, gate=gate, play=self.play)
 
     def _is_champion(self, draft: GameBundle, champion: str | None) -> bool:
         present = self._load(champion)
-        return present is not None and present.members_sha256 == draft.members_sha256
+        return present is not None and present.identity == draft.identity
 
     def _evaluate(
         self, candidate: GameCandidate, draft: GameBundle
@@ -117,15 +134,51 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
         look = self.registry.evaluations.record_panel(
             self.game,
             self.games,
-            members_sha256=draft.members_sha256,
+            members_sha256=draft.identity,
             study=self.study.name,
             study_uid=self.study.uid,
             trial=candidate.trial.number,
         )
+        each = " against each opponent" if self.study.versus else ""
         self.progress(
-            f"{candidate.name}: evaluation {look.number} on the panel, {self.games:,} games"
+            f"{candidate.name}: evaluation {look.number} on the panel, {self.games:,} games{each}"
         )
+        if self.study.versus:
+            past, others = self._past_champions(draft), self._other_candidates(candidate)
+            duels = self._duel_games(draft, look)
+            return look, judge_duels(duels, look.number, draft.player, past, others)
         return look, judge_panel(self._panel_games(draft, look), look.number, draft.player)
+
+    def _past_champions(self, draft: GameBundle) -> list[Entrant]:
+        """The slot's newest former champions, without the present one and the candidate."""
+        events = self.registry.events(self.slot, kinds=["promoted"])[::-1]
+        hashes = dict.fromkeys(event.bundle for event in events if event.bundle)
+        found: list[Entrant] = []
+        for hash_ in hashes:
+            if hash_ == self._champion or len(found) == MOST_PAST:
+                continue
+            try:
+                bundle = self.registry.bundle(hash_, GameBundle)
+            except InputError:  # its files were removed
+                continue
+            if same_game(bundle, self.study) and bundle.identity != draft.identity:
+                found.append(bundle.player.entrant(bundle.name))
+        return found
+
+    def _other_candidates(self, own: GameCandidate) -> list[Entrant]:
+        """The players of the study's other trials, best first; they play as the candidate does."""
+        found: list[Entrant] = []
+        for trial in self.study.trials:
+            if trial.number in own.trials or len(found) == MOST_OTHERS:
+                continue
+            other = read_candidate(trial, self.study)
+            if other.weights is not None:
+                found.append(read_player(other.weights, self.play).entrant(other.name))
+        return found
+
+    def _duel_games(self, draft: GameBundle, look: CountedEvaluation) -> DuelGames:
+        seed = panel_seed(self.study.spec.seed, look.number)
+        return DuelGames(self.study.game, draft.params, self.games, seed)
 
     def _panel_games(self, draft: GameBundle, look: CountedEvaluation) -> PanelGames:
         seed = panel_seed(self.study.spec.seed, look.number)
@@ -140,7 +193,10 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
         champion: str | None,
     ) -> tuple[GameEvidence, Panel]:
         present, panel = self._load(champion), score
-        if present is not None:
+        if present is not None and isinstance(panel, DuelPanel):
+            duels = self._duel_games(draft, look)
+            panel = with_champion(panel, duels, draft.player, present.player, present.name)
+        elif present is not None:
             games = self._panel_games(draft, look)
             theirs = games.play_player(present.player)
             opponent = compare_players(

@@ -9,6 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from deploy.games.candidates import GameCandidate, GameStudy, plain
+from deploy.games.duel_panel import CANDIDATE, DuelPanel
 from deploy.games.gate import MAJORITY, shown
 from deploy.games.panel import Panel
 from deploy.games.promote import GamePromotion
@@ -45,6 +46,26 @@ READING = (
         "where both rules are met.",
     ),
 )
+DUEL_READING = (
+    READING[0],
+    (
+        "Better than which players?",
+        "The candidate plays the scripted players of the game (uniform random play if it has none), "
+        "the present champion, past champions and the study's other candidates. A won game is 1 "
+        "point and a drawn one half a point. Every deal is played twice with exchanged seats. "
+        "Against each scripted player and the champion, the interval of the points ahead (a "
+        "bootstrap over deals) must lie above 0, and among deals with unequal points, the interval "
+        "of the share in which the candidate has more must lie above one half. Of all points "
+        "together it must take more than half.",
+    ),
+    READING[2],
+    (
+        "The picture",
+        "Left: games that the candidate won (green), drew (grey) and lost (red). Right: ratings of "
+        "all players by their games against the candidate, with 95% intervals; 400 points are odds "
+        "of ten to one.",
+    ),
+)
 
 
 def write_report(study: GameStudy, promotion: GamePromotion) -> list[Path]:
@@ -57,14 +78,17 @@ def write_report(study: GameStudy, promotion: GamePromotion) -> list[Path]:
     if chosen is None or chosen.score is None:
         return []
     path = study.run_dir / "gate" / "gate.html"
+    duels = isinstance(chosen.score, DuelPanel)
     page = findings_page(
         title=promotion.study,
         headline=promotion.headline,
         opening=summary(study, promotion, chosen.candidate, chosen.score),
         findings=chosen.findings,
         picture=draw_panel(chosen.score, chosen.candidate.name),
-        described="Mean return of every player, and the candidate's difference to each",
-        reading=READING,
+        described="Games won, drawn and lost, and ratings"
+        if duels
+        else "Mean return of every player, and the candidate's difference to each",
+        reading=DUEL_READING if duels else READING,
         footer="Made by sweepd promote.",
     )
     write_atomic(path, page)
@@ -76,12 +100,13 @@ def summary(
 ) -> list[str]:
     """The summary, one sentence or paragraph each."""
     settings = plain(study.spec.env)
+    each = " against each opponent" if isinstance(panel, DuelPanel) else ""
     return [
         f"Study {promotion.study} on {study.spec.environment}"
         f"{f' ({settings})' if settings else ''}, algorithm {study.spec.algorithm}: "
         f"{promotion.complete} complete trials. This page is about {chosen.name}, the "
         f"best seed of its trial, judged by evaluation {panel.look} on a panel of "
-        f"{panel.games:,} games for the deployment slot {promotion.slot}. Panel evaluations "
+        f"{panel.games:,} games{each} for the deployment slot {promotion.slot}. Panel evaluations "
         f"of this game used, in this registry: {promotion.looks}.",
         promotion.reason[:1].upper() + promotion.reason[1:] + ".",
         shown(panel, chosen.solved),
@@ -90,6 +115,8 @@ def summary(
 
 def draw_panel(panel: Panel, name: str) -> Figure:
     """The returns of all players, and the candidate's difference to each."""
+    if isinstance(panel, DuelPanel):
+        return _draw_duels(panel, name)
     others = panel.opponents
     figure = Figure(figsize=(11.0, 1.6 + 0.42 * (1 + len(others))))
     FigureCanvasAgg(figure)
@@ -127,4 +154,43 @@ def draw_panel(panel: Panel, name: str) -> Figure:
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
+    return figure
+
+
+def _draw_duels(panel: DuelPanel, name: str) -> Figure:
+    """Won, drawn and lost games against every opponent, and the ratings of all players."""
+    others, rating = panel.opponents, panel.ratings()
+    labels = [
+        f"champion {other.name}" if other is panel.champion else other.name for other in others
+    ]
+    figure = Figure(figsize=(11.0, 1.8 + 0.42 * (1 + len(others))), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    for row, other in enumerate(others):
+        start = 0
+        for count, colour in zip(
+            (other.ahead, other.equal, other.behind), (CHAMPION, "#d0d0d0", "#c0392b"), strict=True
+        ):
+            left.barh(row, count, left=start, color=colour, height=0.7)
+            if count:
+                left.text(start + count / 2, row, str(count), ha="center", va="center", fontsize=7)
+            start += count
+    left.axvline(panel.games / 2, color="black", linewidth=1)
+    left.set_yticks(range(len(others)), labels, fontsize=8)
+    left.set_ylim(len(others) - 0.5, -0.5)
+    left.set_xlabel(f"games that {name} won, drew and lost", fontsize=8)
+    order = sorted(range(len(rating.names)), key=lambda index: -rating.ratings[index])
+    shown_names = {CANDIDATE: name} | dict(zip([o.name for o in others], labels, strict=True))
+    for row, index in enumerate(order):
+        own = rating.names[index] == CANDIDATE
+        colour = OWN if own else OTHER
+        right.plot([rating.low[index], rating.high[index]], [row, row], color=colour, linewidth=3)
+        right.plot([rating.ratings[index]], [row], "o", color=colour, markersize=6)
+    right.set_yticks(range(len(order)), [shown_names[rating.names[i]] for i in order], fontsize=8)
+    right.set_ylim(len(order) - 0.5, -0.5)
+    right.set_xlabel("Bradley-Terry rating in Elo points, 95%", fontsize=8)
+    for axes in (left, right):
+        axes.tick_params(axis="x", labelsize=8)
+        axes.grid(alpha=0.25, axis="x")
+        axes.spines[["top", "right"]].set_visible(False)
     return figure

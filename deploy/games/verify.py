@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from deploy.games.bundle import GameBundle
+from deploy.games.duel_panel import DuelGames, episodes_of
 from deploy.games.panel import PanelGames
+from envs.games.pairings import is_versus
+from envs.games.play import EpisodeResults
 from envs.support.errors import InputError
 
 
@@ -58,17 +61,11 @@ def verify_game_bundle(bundle: GameBundle) -> PanelVerification:
         raise InputError(
             f"bundle {bundle.name} was never evaluated on a panel, so there is nothing to verify"
         )
+    if is_versus(bundle.game, bundle.params):
+        return _verify_duels(bundle, stored)
     rules = PanelGames(bundle.game, bundle.params, int(stored["games"]), int(stored["seed"]))
     own = rules.play_player(bundle.player)
-    differing = [
-        f"game {game + 1}: {was!r} then, {now!r} now"
-        for key, values in (
-            ("returns", own.returns[0].tolist()),
-            ("lengths", own.lengths[0].tolist()),
-        )
-        for game, (was, now) in enumerate(zip(stored[key], values, strict=True))
-        if was != now
-    ]
+    differing = _differing(stored, own)
     means = {
         name: float(episodes.returns[0].mean()) for name, episodes in rules.play_baselines().items()
     }
@@ -81,3 +78,25 @@ def verify_game_bundle(bundle: GameBundle) -> PanelVerification:
     return PanelVerification(
         bundle.hash, rules.games, tuple(means), float(own.returns[0].mean()), tuple(differing)
     )
+
+
+def _differing(stored: dict[str, Any], own: EpisodeResults) -> list[str]:
+    """The games whose return or length is another one now."""
+    return [
+        f"game {game + 1}: {was!r} then, {now!r} now"
+        for key, values in (
+            ("returns", own.returns[0].tolist()),
+            ("lengths", own.lengths[0].tolist()),
+        )
+        for game, (was, now) in enumerate(zip(stored[key], values, strict=True))
+        if was != now
+    ]
+
+
+def _verify_duels(bundle: GameBundle, stored: dict[str, Any]) -> PanelVerification:
+    """Verify the games against the baseline players, which are always at hand."""
+    rules = DuelGames(bundle.game, bundle.params, int(stored["games"]), int(stored["seed"]))
+    names, found = rules.play_baselines(bundle.player)
+    own = episodes_of(found)
+    mean, differing = float(own.returns.mean()), tuple(_differing(stored, own))
+    return PanelVerification(bundle.hash, own.returns.size, names, mean, differing)

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from deploy.games.bundle import GameBundle
 from deploy.games.candidates import plain
+from deploy.games.duel_panel import CANDIDATE
 from deploy.games.promote import GamePromotion, GameResult
 from deploy.promotion import views
 from deploy.promotion.views import bundle_panel, columns, identity_table
@@ -44,6 +45,8 @@ def panel_table(panel: Mapping[str, Any], who: str) -> Table:
         panel: as `Panel.to_dict` returns it.
         who: the player that the panel is about.
     """
+    if "points" in panel:
+        return _duel_table(panel, who)
     table = Table(
         title=f"Panel: {panel['games']:,} games that the search did not use, the same for all"
     )
@@ -62,6 +65,45 @@ def panel_table(panel: Mapping[str, Any], who: str) -> Table:
         table.add_row(other, *_mean(found["own"]), *ahead)
     table.caption = f"ahead: {who} compared with the player of that row, game by game"
     return table
+
+
+def _duel_table(panel: Mapping[str, Any], who: str) -> Table:
+    """Won, drawn and lost games of `who` against each opponent, and the ratings of all."""
+    table = Table(title=f"Panel: {panel['games']:,} games against each player, both seats alike")
+    table.title_justify = "left"
+    others = [(name, name, found) for name, found in panel["baselines"].items()]
+    if panel["champion"] is not None:
+        name = panel["champion"]["name"]
+        others.insert(0, (name, f"champion {name}", panel["champion"]))
+    others += [(name, f"past champion {name}", own) for name, own in panel["past"].items()]
+    others += [(name, name, own) for name, own in panel["candidates"].items()]
+    level = 100 * panel["points"]["confidence"]
+    table.add_column("player")
+    for name in ("won", "drawn", "lost", "points", f"{level:.4g}%", "rating", "95%"):
+        table.add_column(name, justify="right", no_wrap=True)
+    overall = panel["points"]
+    table.add_row(
+        Text(who, style="bold"),
+        *(str(sum(own[key] for *_, own in others)) for key in ("ahead", "equal", "behind")),
+        *_share_cells(overall["mean"], overall["low"], overall["high"]),
+        *_rating_cells(panel, CANDIDATE),
+    )
+    for name, label, own in others:
+        # The difference of points per game is from -1 to 1.
+        gap = [(1.0 + own["difference"][key]) / 2.0 for key in ("mean", "low", "high")]
+        counts = (str(own[key]) for key in ("ahead", "equal", "behind"))
+        table.add_row(label, *counts, *_share_cells(*gap), *_rating_cells(panel, name))
+    table.caption = f"won, drawn, lost, points: those of {who} against the player of that row"
+    return table
+
+
+def _share_cells(mean: float, low: float, high: float) -> tuple[str, str]:
+    return f"{mean:.1%}", f"{low:.1%} to {high:.1%}"
+
+
+def _rating_cells(panel: Mapping[str, Any], name: str) -> tuple[str, str]:
+    own = panel["ratings"]["players"][name]
+    return f"{own['rating']:+.0f}", f"{own['low']:+.0f} to {own['high']:+.0f}"
 
 
 def _ahead(found: Mapping[str, Any]) -> str:
@@ -122,7 +164,8 @@ def game_view(facts: Mapping[str, Any], gate: RenderableType | None) -> Renderab
     )
     shape = "".join(f", {name} {value}" for name, value in player["shape"].items())
     reads = f", {player['state_dim']} inputs, {actions}" if player["state_dim"] else ""
-    identity.add_row("policy", f"{player['algorithm']}{reads}{shape}")
+    sampled = ", actions drawn from the policy" if player["play"] == "sampled" else ""
+    identity.add_row("policy", f"{player['algorithm']}{reads}{shape}{sampled}")
     identity.add_row("made with", f"sweepd {facts['code_version']}")
     if facts["look"] is not None:
         identity.add_row(

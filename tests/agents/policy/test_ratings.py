@@ -115,6 +115,18 @@ def test_a_player_who_won_every_game_has_a_finite_rating_and_a_wide_interval() -
     assert separation_words(found.groups[:1]) == ""
 
 
+def test_opponents_that_lose_every_game_are_rated() -> None:
+    # A star of pairs with all games won, all lost, and one apart: nothing but the prior is finite.
+    points = np.full((4, 4, 100), np.nan)
+    for other, won in ((1, 0.5), (2, 0.0), (3, 1.0)):
+        points[0, other], points[other, 0] = won, 1.0 - won
+    found = rate(NAMES, points, anchor="b")
+    assert found.ratings[2] > 400.0
+    assert found.ratings[3] < -400.0
+    assert found.ratings[0] == pytest.approx(0.0, abs=1e-3)
+    assert [set(group) for group in found.groups] == [{"c"}, {"a", "b"}, {"d"}]
+
+
 def test_a_draw_is_half_a_win() -> None:
     points = np.full((2, 2, 8), np.nan)
     points[0, 1] = points[1, 0] = 0.5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +53,16 @@ def spec(**changes: Any) -> GameSpec:
 
 
 def attributes(
-    folder: Path, number: int, players: Sequence[Sequence[float]], scores: Sequence[float]
+    folder: Path,
+    number: int,
+    players: Sequence[Any],
+    scores: Sequence[float],
+    make: Callable[[Any], dict[str, Tensor]] = player,
 ) -> dict[str, Any]:
     """Attributes of a complete trial; its file of weights is written."""
     path = folder / f"trial-{number:05d}" / "members.safetensors"
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_members(path, [player(push) for push in players])
+    save_members(path, [make(push) for push in players])
     return {
         "sweepd:seed": 100 + number,
         "sweepd:seed_scores": list(scores),
@@ -73,13 +77,25 @@ def attributes(
     }
 
 
-def study_of(folder: Path, *trials: Sequence[Sequence[float]], **changes: Any) -> GameStudy:
-    """A finished study, best trial first. trials: players of each trial, the best one first."""
+def study_of(
+    folder: Path,
+    *trials: Sequence[Any],
+    make: Callable[[Any], dict[str, Tensor]] = player,
+    **changes: Any,
+) -> GameStudy:
+    """A finished study, best trial first.
+
+    Args:
+        folder: of its files.
+        trials: players of each trial, the best one first.
+        make: makes a player's weights.
+        changes: of the spec.
+    """
     frozen: list[FrozenTrial] = []
     for number, players in enumerate(trials):
         scores = [50.0 - number - index for index in range(len(players))]
         trial = create_trial(
-            value=scores[0], user_attrs=attributes(folder, number, players, scores)
+            value=scores[0], user_attrs=attributes(folder, number, players, scores, make)
         )
         trial.number = number
         frozen.append(trial)

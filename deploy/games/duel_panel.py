@@ -1,0 +1,195 @@
+"""The panel of a game of two players: a candidate against others, with the same deals in both seats.
+
+Every opponent plays the same deals, each with exchanged seats too. So differences are paired by
+deal, and no player has the better seat. Results are outcomes: 1 won, 0.5 drawn, 0 lost.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from agents.policy.ratings import Ratings, rate
+from deploy.games.panel import (
+    Floats,
+    Interval,
+    Opponent,
+    Panel,
+    confidence,
+    interval,
+    share_interval,
+)
+from deploy.games.player import Player
+from envs.core.streams import derive_seed
+from envs.games.game import Game
+from envs.games.pairings import Entrant, PairResults, play_pairs, scripted_entrants, tally
+from envs.games.play import EpisodeResults
+
+CANDIDATE = "candidate"  # name of the candidate in its games
+
+
+@dataclass(frozen=True)
+class DuelPanel(Panel):
+    """The result of a panel of a game of two players.
+
+    In `episodes` are the games against the baseline players, one after the other; returns are
+    outcomes. An opponent's `difference` is the candidate's points minus the opponent's, by deal;
+    `ahead`, `equal` and `behind` are games won, drawn and lost; `share` is the share of deals in
+    which the candidate had more points, over both seatings, among those without equal points.
+
+    Attributes:
+        past: comparisons with past champions.
+        candidates: comparisons with the study's other candidates.
+        points: the candidate's points by deal, mean over both seatings, by opponent.
+    """
+
+    past: tuple[Opponent, ...] = ()
+    candidates: tuple[Opponent, ...] = ()
+    points: Mapping[str, Floats] = dataclasses.field(default_factory=dict)
+
+    @property
+    def games(self) -> int:
+        """Number of games against each opponent."""
+        return 2 * len(next(iter(self.points.values())))
+
+    @property
+    def opponents(self) -> tuple[Opponent, ...]:
+        """All opponents."""
+        return (*super().opponents, *self.past, *self.candidates)
+
+    @property
+    def overall(self) -> Interval:
+        """The candidate's mean points, each opponent counting alike, at the gate's level."""
+        by_deal = np.mean(list(self.points.values()), axis=0)
+        return interval(by_deal, confidence(self.look), derive_seed(self.seed, "overall"))
+
+    def ratings(self) -> Ratings:
+        """Return the ratings of all players of the panel; that of the first baseline player is 0.
+
+        The opponents are rated by their games against the candidate.
+        """
+        names = (CANDIDATE, *self.points)
+        table = np.full((len(names), len(names), self.games // 2), np.nan)
+        for index, points in enumerate(self.points.values(), start=1):
+            table[0, index], table[index, 0] = points, 1.0 - points
+        return rate(names, table, anchor=self.baselines[0].name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """See `Panel.to_dict`."""
+        content = super().to_dict()
+        for name in ("past", "candidates"):
+            content[name] = {other.name: other.to_dict() for other in getattr(self, name)}
+        overall = dataclasses.asdict(self.overall)
+        return content | {"points": overall, "ratings": self.ratings().to_dict()}
+
+
+@dataclass(frozen=True)
+class DuelGames:
+    """The games of a panel.
+
+    Attributes:
+        game: the game.
+        params: its parameters.
+        games: number of games against each opponent; an odd number is rounded up.
+        seed: of all random numbers.
+    """
+
+    game: Game
+    params: Any
+    games: int
+    seed: int
+
+    def play(self, player: Player, others: Sequence[Entrant]) -> PairResults:
+        """Play all games of a player against each of the others."""
+        own = player.entrant(CANDIDATE)
+        pairs = [(0, index) for index in range(1, len(others) + 1)]
+        deals = -(-self.games // 2)
+        return play_pairs(self.game, self.params, [own, *others], pairs, deals, self.seed)
+
+    def play_baselines(self, player: Player) -> tuple[tuple[str, ...], PairResults]:
+        """Play against the scripted players, or uniform random play; return their names too."""
+        others = scripted_entrants(self.game, self.params)
+        # In games of their own, so that they can be repeated without the other players.
+        return tuple(other.names[0] for other in others), self.play(player, others)
+
+
+def episodes_of(found: PairResults) -> EpisodeResults:
+    """Return all games as those of one player, (1, games)."""
+    return EpisodeResults(found.points.reshape(1, -1), found.lengths.reshape(1, -1))
+
+
+def judge_duels(
+    rules: DuelGames, look: int, player: Player, past: Sequence[Entrant], others: Sequence[Entrant]
+) -> DuelPanel:
+    """Evaluate the candidate; the champion is added later, by `with_champion`.
+
+    Args:
+        rules: the panel's games.
+        look: number of the evaluation.
+        player: the candidate.
+        past: past champions.
+        others: other candidates.
+    """
+    names, baselines = rules.play_baselines(player)
+    points = dict(zip(names, baselines.points, strict=True))
+    for group in (past, others):
+        # Not in one batch: a player is in it once, and the batch's size limits the memory.
+        if group:
+            found = rules.play(player, group).points
+            points |= {entrant.names[0]: own for entrant, own in zip(group, found, strict=True)}
+    compared = {name: compare_duel(name, own, look, rules.seed) for name, own in points.items()}
+
+    def chosen(group: Sequence[Entrant]) -> tuple[Opponent, ...]:
+        return tuple(compared[entrant.names[0]] for entrant in group)
+
+    by_deal = {name: own.mean(-1) for name, own in points.items()}
+    return DuelPanel(
+        seed=rules.seed,
+        look=look,
+        episodes=episodes_of(baselines),
+        own=_own(by_deal, rules.seed),
+        baselines=tuple(compared[name] for name in names),
+        past=chosen(past),
+        candidates=chosen(others),
+        points=by_deal,
+    )
+
+
+def with_champion(
+    panel: DuelPanel, rules: DuelGames, player: Player, champion: Player, name: str
+) -> DuelPanel:
+    """Return the panel with the champion's games; name: of the champion."""
+    points = rules.play(player, [champion.entrant(name)]).points[0]
+    # A past champion may have become champion again meanwhile.
+    by_deal = {key: own for key, own in panel.points.items() if key != name}
+    by_deal = {name: points.mean(-1)} | by_deal
+    return dataclasses.replace(
+        panel,
+        own=_own(by_deal, rules.seed),
+        champion=compare_duel(name, points, panel.look, rules.seed),
+        past=tuple(other for other in panel.past if other.name != name),
+        points=by_deal,
+    )
+
+
+def compare_duel(name: str, points: Floats, look: int, seed: int) -> Opponent:
+    """Compare the candidate with an opponent, from (deals, 2) points by its seat."""
+    level, by_deal, counted = confidence(look), points.mean(-1), tally(points)
+    # The two games of a deal have luck in common, so deals and not games are resampled.
+    return Opponent(
+        name,
+        own=interval(1.0 - by_deal, 0.95, seed),
+        difference=interval(2.0 * by_deal - 1.0, level, derive_seed(seed, name)),
+        ahead=counted.wins,
+        equal=counted.draws,
+        behind=counted.losses,
+        share=share_interval(int((by_deal > 0.5).sum()), int((by_deal < 0.5).sum()), level),
+    )
+
+
+def _own(points: Mapping[str, Floats], seed: int) -> Interval:
+    return interval(np.mean(list(points.values()), axis=0), 0.95, seed)

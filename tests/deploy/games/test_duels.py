@@ -1,0 +1,197 @@
+"""Promotion of players in games of two: points, both seatings, ratings, sampled play."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from deploy.cli.bundles import load_bundle
+from deploy.games.candidates import GameStudy, build_bundle, read_candidate
+from deploy.games.duel_panel import CANDIDATE, DuelPanel, compare_duel
+from deploy.games.gate import shown
+from deploy.games.promote import DUELS, GamePromoter, GamePromotion
+from deploy.games.report import write_report
+from deploy.games.verify import verify_game_bundle
+from deploy.games.view import promotion_view
+from deploy.registry.bundle_files import write_bundle
+from deploy.registry.registry import Registry
+from envs.support.errors import InputError
+from tests.deploy.games.players import study_of
+from tests.envs.games.toys import chooser
+
+RPS, SHOWDOWN = "tests.envs.games.toys:RPS", "tests.envs.games.toys:SHOWDOWN"
+SCRIPTED = "tests.envs.games.toys:RPS_SCRIPTED"
+UNIFORM = ((1 / 3, 1 / 3, 1 / 3),)
+# Shares of folding and betting with the lowest, the middle and the highest card.
+TIMID = ((1.0, 0.0), (1.0, 0.0), (0.0, 1.0))
+GOOD = ((1.0, 0.0), (0.0, 1.0), (0.0, 1.0))
+WEAK = ((0.0, 1.0), (1.0, 0.0), (1.0, 0.0))
+ALWAYS = ((0.0, 1.0), (0.0, 1.0), (0.0, 1.0))
+
+
+def study(folder: Path, environment: str, *players: Any, **changes: Any) -> GameStudy:
+    settings = {"env": {}, "objective": "points"} | changes
+    trials = [[own] for own in players]
+    return study_of(
+        folder, *trials, make=lambda own: chooser(*own), environment=environment, **settings
+    )
+
+
+def promote(found: GameStudy, registry: Registry, **changes: Any) -> GamePromotion:
+    return GamePromoter(found, registry, **changes).run()
+
+
+def verdicts(promotion: GamePromotion) -> dict[str, str]:
+    assert promotion.chosen is not None
+    return {finding.name: finding.verdict for finding in promotion.chosen.findings}
+
+
+def panel_of(promotion: GamePromotion) -> DuelPanel:
+    assert promotion.chosen is not None
+    assert isinstance(promotion.chosen.score, DuelPanel)
+    return promotion.chosen.score
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    return Registry(tmp_path / "deployments")
+
+
+@pytest.mark.parametrize("play", ["deterministic", "sampled"])
+def test_rock_paper_scissors_is_not_promoted_for_luck(tmp_path: Path, play: Any) -> None:
+    for seed in range(6):
+        registry = Registry(tmp_path / f"deployments-{seed}")
+        found = study(tmp_path / str(seed), RPS, UNIFORM, seed=seed)
+        promotion = promote(found, registry, play=play)
+        assert promotion.outcome == "none passes"
+        panel = panel_of(promotion)
+        assert panel.games == DUELS
+        assert panel.own.mean == pytest.approx(0.5, abs=0.12)
+
+
+def test_a_pure_strategy_draws_wins_and_loses_against_the_scripted_ones(
+    tmp_path: Path, registry: Registry
+) -> None:
+    promotion = promote(study(tmp_path, SCRIPTED, ((1.0, 0.0, 0.0),)), registry)
+    assert promotion.outcome == "none passes"
+    rock, paper, scissors = panel_of(promotion).baselines
+    assert (rock.equal, paper.behind, scissors.ahead) == (DUELS, DUELS, DUELS)
+    assert verdicts(promotion)["beats-baselines"] == verdicts(promotion)["points"] == "fail"
+
+
+def test_a_better_player_is_promoted_and_past_champions_and_candidates_are_played(
+    tmp_path: Path, registry: Registry
+) -> None:
+    weak = promote(study(tmp_path / "a", SHOWDOWN, WEAK), registry, rules=())
+    assert weak.outcome == "promoted"
+    good = study(tmp_path / "b", SHOWDOWN, GOOD, TIMID, ALWAYS)
+    promotion = promote(good, registry, games=400)
+    assert promotion.outcome == "promoted", promotion.reason
+    panel = panel_of(promotion)
+    assert [other.name for other in panel.baselines] == ["random"]
+    assert panel.champion is not None
+    assert weak.champion is not None
+    assert weak.champion.startswith(panel.champion.name)
+    assert [other.name for other in panel.candidates] == ["trial 1 (seed 0)", "trial 2 (seed 0)"]
+    for other in panel.opponents:
+        assert other.games == panel.games == 400
+    # It gets 0, 1.5 and 1.5 from the weak player with its three cards.
+    assert panel.points[panel.champion.name].mean() == pytest.approx(0.5 + 1.0 / 4.0, abs=0.05)
+    rating = panel.ratings()
+    assert rating.names[0] == CANDIDATE
+    assert dict(zip(rating.names, rating.ratings, strict=True))["random"] == 0.0
+    # The next candidate meets the weak champion as a past one, and does not beat the present one.
+    third = promote(study(tmp_path / "c", SHOWDOWN, ALWAYS), registry)
+    assert third.outcome == "none passes"
+    assert [weak.champion.startswith(other.name) for other in panel_of(third).past] == [True]
+    assert promote(good, registry).outcome == "champion already"
+
+
+def test_candidates_play_the_same_deals_in_both_seatings(
+    tmp_path: Path, registry: Registry
+) -> None:
+    promotion = promote(study(tmp_path, SHOWDOWN, GOOD, GOOD), registry, games=21)
+    panel = panel_of(promotion)
+    assert panel.games == 22
+    # The other candidate is the same player: no deal favours either.
+    (same,) = panel.candidates
+    assert (panel.points[same.name] == 0.5).all()
+    assert same.ahead == same.behind > 0
+    assert (same.difference.low, same.difference.high) == (0.0, 0.0)
+    assert (same.share.low, same.share.high) == (0.0, 1.0)
+
+
+def test_deals_and_not_games_are_counted() -> None:
+    points = np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 0.5], [0.0, 0.0]])
+    found = compare_duel("other", points, 1, 0)
+    assert (found.ahead, found.equal, found.behind) == (4, 1, 3)
+    assert found.share.mean == pytest.approx(2 / 3)
+    assert found.own.mean == pytest.approx(1.0 - points.mean())
+    assert found.difference.mean == pytest.approx(2.0 * points.mean() - 1.0)
+
+
+def test_sampled_play_is_recorded_verified_and_another_player(
+    tmp_path: Path, registry: Registry
+) -> None:
+    found = study(tmp_path, SHOWDOWN, ((0.9, 0.1), (0.2, 0.8), (0.0, 1.0)))
+    sampled = promote(found, registry, play="sampled", games=400)
+    assert sampled.outcome == "promoted", sampled.reason
+    assert sampled.chosen is not None
+    assert sampled.chosen.bundle is not None
+    path = write_bundle(sampled.chosen.bundle, tmp_path / "bundles")
+    bundle: Any = load_bundle(path)
+    assert bundle.manifest.player.play == "sampled"
+    verified = verify_game_bundle(bundle)
+    assert (verified.agrees, verified.games, verified.names) == (True, 400, ("random",))
+    # The same weights played deterministically are another player, and another evaluation.
+    plain = build_bundle(read_candidate(found.trials[0], found), found, bundle.manifest.gate)
+    assert not verify_game_bundle(plain).agrees
+    assert plain.identity != bundle.identity
+    assert promote(found, registry, play="sampled").outcome == "champion already"
+    assert (sampled.looks, promote(found, registry, games=400).looks) == (1, 2)
+
+
+def test_values_cannot_be_promoted_with_sampled_play(tmp_path: Path, registry: Registry) -> None:
+    import torch
+
+    values = {"value_avg": torch.zeros(1), "value_std": torch.ones(1)}
+    found = study_of(
+        tmp_path,
+        [GOOD],
+        make=lambda own: chooser(*own) | values,
+        environment=SHOWDOWN,
+        env={},
+        objective="points",
+    )
+    with pytest.raises(InputError, match="plays deterministically"):
+        promote(found, registry, play="sampled")
+
+
+def test_results_are_shown_in_words_tables_and_the_report(
+    tmp_path: Path, registry: Registry
+) -> None:
+    found = study(tmp_path, SHOWDOWN, GOOD, TIMID)
+    promotion = promote(found, registry)
+    panel = panel_of(promotion)
+    told = json.loads(json.dumps(promotion.to_dict()))
+    assert set(told["candidates"][0]["panel"]["ratings"]["players"]) == {
+        CANDIDATE,
+        "random",
+        "trial 1 (seed 0)",
+    }
+    assert "of all points" in shown(panel, None)
+    assert "won" in shown(panel, None)
+    text = io.StringIO()
+    Console(file=text, width=160).print(promotion_view(promotion))
+    for word in ("won", "drawn", "lost", "rating", "both seats", "trial 1 (seed 0)", "points"):
+        assert word in text.getvalue()
+    (path,) = write_report(found, promotion)
+    page = path.read_text()
+    assert "exchanged seats" in page
+    assert "games won, drawn and lost" in page.lower()
