@@ -175,15 +175,15 @@ class Bank:
             memory: as in `outputs`.
 
         Returns:
-            (G * games, action_dim) in [-1, 1], or (G * games,) int64; and the actors' next
+            (G, games, action_dim) in [-1, 1], or (G, games) int64; and the actors' next
             recurrent states (G, games, size).
         """
         outputs, after = self.outputs(obs, memory)
         output = _at(outputs, place)
         if self.architecture.discrete:
-            action = self._choice(output, noise, samples).flatten()
+            action = self._choice(output, noise, samples)
         else:
-            action = self._numbers(output, place, noise, samples).flatten(0, 1)
+            action = self._numbers(output, place, noise, samples)
         return action, None if after is None else _at(after, place)
 
     def _choice(self, logits: Tensor, noise: Tensor, samples: Tensor) -> Tensor:

@@ -1,18 +1,21 @@
 """Opponents that are policies: the member itself, its past selves, other members, champions.
 
-Scripted players are part of the roster too. All actors of one architecture act in one stacked
-forward pass (`agents.policy.bank`); usually there is only one architecture, that of the members.
+Scripted players are part of the roster too. `self` and `others` play with the weights of the
+present rollout. `past` is one of the snapshots that a member holds of itself, and `self` as long as
+it holds none. A snapshot is taken every `past_interval` rollouts; once `past_size` are held, it
+replaces the oldest one.
 
-`self` and `others` play with the weights of the present rollout. `past` is one of the member's own
-snapshots, drawn uniformly from those held when the episode begins; without any, it is `self`. A
-snapshot is taken every `past_interval` rollouts, and replaces the oldest one once `past_size` are
-held; an episode against the oldest one then goes on against the new one.
+All actors of one architecture act in stacked forward passes (`agents.policy.bank`). `self` and
+champions compute all games. `past` and `others` would cost a forward pass per snapshot or member
+that way; so a member's games are dealt to them in turn (game 0 to the first one, game 1 to the
+second, and so on), and each computes its own games only. Every snapshot and every other member
+thus has the same share of the games at any time, as if it were drawn uniformly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -22,7 +25,7 @@ from agents.policy.bank import Architecture, Bank, architecture_of
 from agents.policy.frozen import FrozenPolicy
 from agents.policy.members import Member, check_members
 from envs.core.policies import Policies
-from envs.games.curriculum import LEARNERS, OTHERS, PAST
+from envs.games.curriculum import LEARNERS, OTHERS, PAST, SELF
 from envs.games.opponents import Opponents, Scripted, ScriptedPlayer
 from envs.support.errors import InputError
 
@@ -60,17 +63,60 @@ class Champion:
 
 @dataclass
 class _Ring:
-    """One member's past selves; the snapshots themselves are in the bank.
+    """One member's past selves.
 
     Attributes:
-        count: snapshots taken so far; the next one goes to place `count % size`.
+        count: snapshots taken so far; once the ring is full, the next one goes to `count % size`.
         taken: the member's rollouts at the last one.
-        waiting: (held, P), restored snapshots before the bank exists.
+        snapshots: those that are held, rows of `Bank.flat`.
     """
 
     count: int = 0
     taken: int = 0
-    waiting: Tensor | None = None
+    snapshots: list[Tensor] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Lane:
+    """A bank whose actors compute the games of the members.
+
+    Attributes:
+        bank: for `members * blocks` members; block b of member m is m * blocks + b.
+        members: how many.
+        blocks: parts of a member's games. Game g belongs to block g % blocks.
+    """
+
+    bank: Bank
+    members: int
+    blocks: int = 1
+
+    def deal(self, tensor: Tensor) -> Tensor:
+        """Return (members * blocks, games per block, …) of (members * games, …)."""
+        games = tensor.view(self.members, -1, *tensor.shape[1:])
+        if self.blocks == 1:
+            return games
+        # Every block has equally many rows: the first games fill up the last blocks.
+        games = torch.cat((games, games[:, : -games.shape[1] % self.blocks]), 1)
+        rows = games.view(self.members, -1, self.blocks, *tensor.shape[1:])
+        return rows.transpose(1, 2).flatten(0, 1)
+
+    def collect(self, dealt: Tensor, games: int) -> Tensor:
+        """Undo `deal`; games: per member."""
+        rows = dealt.view(self.members, self.blocks, *dealt.shape[1:])
+        return rows.transpose(1, 2).flatten(1, 2)[:, :games].flatten(0, 1)
+
+    def fill(self, member: int, actors: Sequence[Tensor], first: int) -> None:
+        """Deal actors to a member's blocks, in turn.
+
+        Args:
+            member: whose.
+            actors: rows of `Bank.flat`.
+            first: with more actors than blocks, the first one to be dealt.
+        """
+        first = first if len(actors) > self.blocks else 0
+        for block in range(self.blocks):
+            actor = actors[(first + block) % len(actors)]
+            self.bank.flat[member * self.blocks + block, 0] = actor
 
 
 class Roster(Opponents):
@@ -79,6 +125,7 @@ class Roster(Opponents):
     def __init__(
         self,
         members: int,
+        games: int,
         layout: Layout,
         *,
         scripted: Mapping[str, ScriptedPlayer] | None = None,
@@ -95,6 +142,7 @@ class Roster(Opponents):
 
         Args:
             members: slots of the program.
+            games: games per member.
             layout: of the game.
             scripted: scripted players by name.
             learners: which of `self`, `past` and `others` are opponents.
@@ -125,7 +173,8 @@ class Roster(Opponents):
         self._learners = [name for name in LEARNERS if name in learners]
         frozen = dict(champions or {})
         super().__init__([*(scripted or {}), *self._learners, *frozen], members, device)
-        self._device, self._layout, self._together = torch.device(device), layout, together
+        self._device, self._layout = torch.device(device), layout
+        self._games, self._together = games, together
         self._past_interval, self._past_size = past_interval, past_size
         self._scripted = Scripted(scripted, members, device) if scripted else None
         self._actors = {
@@ -138,20 +187,23 @@ class Roster(Opponents):
         self._samples = torch.tensor(samples, device=self._device)
         self._set_columns(recurrent_size)
         self._rings = [_Ring() for _ in range(members)]
-        self._held = torch.zeros(members, 1, dtype=torch.float64, device=self._device)
-        self._banks: list[Bank] = []
+        self._lanes: list[_Lane] = []
+        self._dealt: dict[str, _Lane] = {}  # the lanes of `past` and `others`
+        # By opponent: its lane (-1: a scripted player) and its place there.
+        self._lane_of = torch.full((len(self.names),), -1, device=self._device)
+        self._place_of = torch.zeros_like(self._lane_of)
+        self._others = _others(members, together).to(self._device)
         # The members' architecture is known from their first weights.
+        self._present: Bank | None = None
         if not self._learners:
             self._build(None)
 
     def _set_columns(self, recurrent_size: int) -> None:
-        """Lay out the memory: scripted players, drawn places, recurrent state."""
+        """Lay out the memory: that of scripted players, then a recurrent state."""
         scripted = self._scripted
         sizes = [architecture.memory for architecture, _ in self._actors.values()]
         self._state_size = max([recurrent_size, *sizes])
-        self._drawn = [name for name in (PAST, OTHERS) if name in self._learners]
-        self._scripted_memory = scripted.memory if scripted else 0
-        self.memory = self._scripted_memory + len(self._drawn) + self._state_size
+        self.memory = (scripted.memory if scripted else 0) + self._state_size
         # Players and actors share the random numbers of a game, as only one of them plays it.
         neural = 0
         if self._learners or self._actors:
@@ -161,21 +213,11 @@ class Roster(Opponents):
     # Playing.
 
     def begin(self, uniforms: Tensor) -> Tensor:
-        """See `Opponents.begin`. Draws which past self and which other member plays."""
-        parts = []
-        if self._scripted:
-            parts.append(self._scripted.begin(uniforms[:, : self._scripted.uniforms]))
-        pick = uniforms[:, :1].reshape(len(self._rings), -1)
-        for name in self._drawn:
-            first = self._first_place(name)
-            if name == PAST:
-                drawn = (pick * self._held).floor() + first
-                place = torch.where(self._held > 0, drawn, 0.0)
-            else:
-                place = (pick * (self._together - 1)).floor() + first
-            parts.append(place.view(-1, 1))
-        parts.append(uniforms.new_zeros(len(uniforms), self._state_size))
-        return torch.cat(parts, 1)
+        """See `Opponents.begin`."""
+        state = uniforms.new_zeros(len(uniforms), self._state_size)
+        if self._scripted is None:
+            return state
+        return torch.cat((self._scripted.begin(uniforms[:, : self._scripted.uniforms]), state), 1)
 
     def act(
         self, obs: Tensor, chosen: Tensor, memory: Tensor, uniforms: Tensor
@@ -185,46 +227,34 @@ class Roster(Opponents):
         Raises:
             RuntimeError: members are opponents, and `begin_rollout` was never called.
         """
-        if self._learners and not self._banks:
+        if self._learners and self._present is None:
             raise RuntimeError("opponents that are members act after the first `begin_rollout`")
-        own = self._scripted_memory
-        before, drawn, state = torch.split(memory, [own, len(self._drawn), self._state_size], 1)
+        kept, state = torch.split(memory, [self.memory - self._state_size, self._state_size], 1)
         controls: Tensor | None = None
-        after = [drawn, state]
         if self._scripted:
-            controls, kept = self._scripted.act(
-                obs, chosen, before, uniforms[:, : self._scripted.uniforms]
-            )
-            after[0:0] = [kept]
+            own = uniforms[:, : self._scripted.uniforms]
+            controls, kept = self._scripted.act(obs, chosen, kept, own)
         place = self._place_of[chosen]
-        for column, name in enumerate(self._drawn):
-            index = self.names.index(name)
-            place = torch.where(chosen == index, drawn[:, column].long(), place)
-        for index, bank in enumerate(self._banks):
-            here = self._bank_of[chosen] == index
-            size = bank.architecture.memory
-            action, stepped = bank.act(
-                self._by_member(obs.to(bank.flat.dtype)),
-                # Games of other banks' actors take place 0, and drop its action.
-                self._by_member(torch.where(here, place, 0)),
-                self._by_member(uniforms),
-                self._by_member(self._samples[chosen]),
-                self._by_member(state[:, :size].to(bank.flat.dtype)) if size else None,
+        samples = self._samples[chosen]
+        for index, lane in enumerate(self._lanes):
+            here = self._lane_of[chosen] == index
+            size = lane.bank.architecture.memory
+            action, stepped = lane.bank.act(
+                lane.deal(obs.to(lane.bank.flat.dtype)),
+                # Games of other lanes' actors take place 0, and drop its action.
+                lane.deal(torch.where(here, place, 0)),
+                lane.deal(uniforms),
+                lane.deal(samples),
+                lane.deal(state[:, :size].to(lane.bank.flat.dtype)) if size else None,
             )
-            given = self.decode(action)
-            if controls is None:
-                controls = given
-            else:
-                mask = here.view(-1, *(1 for _ in given.shape[1:]))
-                controls = torch.where(mask, given, controls)
+            given = self.decode(lane.collect(action, self._games))
+            controls = given if controls is None else _where(here, given, controls)
             if stepped is not None:
-                new = stepped.flatten(0, 1).to(state.dtype)
-                after[-1] = torch.cat(
-                    (torch.where(here.unsqueeze(1), new, after[-1][:, :size]), after[-1][:, size:]),
-                    1,
-                )
-        assert controls is not None
-        return controls, torch.cat(after, 1)
+                new = lane.collect(stepped, self._games).to(state.dtype)
+                rest = state[:, size:]
+                state = torch.cat((_where(here, new, state[:, :size]), rest), 1)
+        assert controls is not None  # a roster has names
+        return controls, torch.cat((kept, state), 1)
 
     # The members' weights and snapshots.
 
@@ -234,29 +264,44 @@ class Roster(Opponents):
         if not self._learners:
             return
         weights = policies.acting_weights()
-        if not self._banks:
+        if self._present is None:
             self._build(weights)
-        bank = self._banks[0]
-        bank.put(0, weights)
-        if OTHERS in self._learners:
-            first = self._first_place(OTHERS)
-            bank.flat[:, first : first + self._together - 1] = bank.flat[self._others, 0]
-        if PAST not in self._learners:
-            return
-        for member, ring in enumerate(self._rings):
+        assert self._present is not None
+        self._present.put(0, weights)
+        present = self._present.flat[:, 0]
+        for member in range(len(self._rings)):
             progress = policies.progress(member)
             rollouts = progress[0] if progress else 0
-            # Not twice if a rollout that failed begins again.
-            if rollouts and rollouts % self._past_interval == 0 and rollouts != ring.taken:
-                place = self._first_place(PAST) + ring.count % self._past_size
-                bank.flat[member, place] = bank.flat[member, 0]
-                ring.count, ring.taken = ring.count + 1, rollouts
-                self._held[member] = self._count_held(ring)
+            if PAST in self._learners:
+                self._remember(member, present[member], rollouts)
+            if OTHERS in self._learners:
+                others = present[self._others[member]].unbind()
+                lane = self._dealt[OTHERS]
+                lane.fill(member, others, rollouts * lane.blocks)
+
+    def _remember(self, member: int, present: Tensor, rollouts: int) -> None:
+        """Take a member's snapshot if it is due, and deal its past selves to its games."""
+        ring = self._rings[member]
+        # Not twice if a rollout that failed begins again.
+        if rollouts and rollouts % self._past_interval == 0 and rollouts != ring.taken:
+            place = ring.count % self._past_size
+            ring.snapshots[place : place + 1] = [present.clone()]
+            ring.count, ring.taken = ring.count + 1, rollouts
+        past = ring.snapshots or [present]
+        if past[0].shape != present.shape:
+            raise InputError(
+                f"the member's past selves have {past[0].numel()} weights, not "
+                f"{present.numel()}: they are of another architecture"
+            )
+        lane = self._dealt[PAST]
+        # The oldest one is at `count % size`. So, where a member has fewer games than snapshots,
+        # each turn begins at the age where the one before it ended.
+        lane.fill(member, past, ring.count * (lane.blocks + 1))
 
     def reset_member(self, member: int) -> None:
         """See `Opponents.reset_member`."""
         super().reset_member(member)
-        self._set_ring(member, 0, 0, torch.zeros(0, 0))
+        self._rings[member] = _Ring()
 
     def get_member(self, member: int) -> dict[str, Tensor]:
         """See `Opponents.get_member`: the past selves that are held are part of a member."""
@@ -264,32 +309,33 @@ class Roster(Opponents):
         if PAST not in self._learners:
             return own
         ring = self._rings[member]
-        if self._banks:
-            snapshots = self._snapshots(member)[: self._count_held(ring)]
-        else:
-            snapshots = torch.zeros(0, 0) if ring.waiting is None else ring.waiting
-        counters = torch.tensor([ring.count, ring.taken])
-        return own | {"past": snapshots, "past_counters": counters}
+        snapshots = torch.stack(ring.snapshots) if ring.snapshots else torch.zeros(0, 0)
+        return own | {"past": snapshots, "past_counters": torch.tensor([ring.count, ring.taken])}
 
     def set_member(self, member: int, state: Mapping[str, Tensor]) -> None:
         """See `Opponents.set_member`.
 
         Raises:
-            InputError: the member's past selves are of another architecture or ring.
+            InputError: the member's past selves are of a ring of another size.
         """
         if PAST in self._learners:
             count, taken = state["past_counters"].tolist()
-            snapshots = state["past"]
+            snapshots = list(state["past"].to(self._device, copy=True).unbind())
             if len(snapshots) != min(count, self._past_size):
                 raise InputError(
                     f"the member holds {len(snapshots)} past selves of {count} snapshots, which "
                     f"does not fit the size {self._past_size}"
                 )
-            self._set_ring(member, count, taken, snapshots)
+            self._rings[member] = _Ring(count, taken, snapshots)
         super().set_member(member, state)
 
     def _build(self, weights: Mapping[str, Tensor] | None) -> None:
-        """Make the banks: the first one is that of the members, if they are opponents."""
+        """Make the banks of all actors.
+
+        Args:
+            weights: the members' (`Policies.acting_weights`); None if they are not opponents.
+        """
+        members = len(self._rings)
         groups: dict[Architecture, list[str]] = {}
         if weights is not None:
             one = {name: part[0] for name, part in weights.items()}
@@ -299,65 +345,33 @@ class Roster(Opponents):
                     f"opponents that are members have a recurrent state of {own.memory} numbers, "
                     f"and the roster has room for {self._state_size}: pass its recurrent_size"
                 )
-            groups[own] = []
+            # Place 0 holds the present weights, also where `self` is not an opponent.
+            groups[own] = [SELF]
+            for name, most in ((PAST, self._past_size), (OTHERS, self._together - 1)):
+                if name in self._learners:
+                    blocks = min(most, self._games)
+                    bank = Bank(own, members * blocks, 1, self._device)
+                    self._dealt[name] = _Lane(bank, members, blocks)
+                    self._add_lane(self._dealt[name], [name])
         for name, (architecture, _) in self._actors.items():
             groups.setdefault(architecture, []).append(name)
-        place_of, bank_of = [0] * len(self.names), [-1] * len(self.names)
-        for name in self._learners:
-            bank_of[self.names.index(name)] = 0
-        for index, (architecture, names) in enumerate(groups.items()):
-            first = self._first_place("") if weights is not None and index == 0 else 0
-            bank = Bank(architecture, len(self._rings), first + len(names), self._device)
-            for place, name in enumerate(names, start=first):
-                place_of[self.names.index(name)] = place
-                bank_of[self.names.index(name)] = index
-                bank.put(place, self._actors[name][1])
-            self._banks.append(bank)
-        self._place_of = torch.tensor(place_of, device=self._device)
-        self._bank_of = torch.tensor(bank_of, device=self._device)
-        self._others = _others(len(self._rings), self._together).to(self._device)
-        for member, ring in enumerate(self._rings):
-            if ring.waiting is not None:
-                self._set_ring(member, ring.count, ring.taken, ring.waiting)
+        for architecture, names in groups.items():
+            bank = Bank(architecture, members, len(names), self._device)
+            for place, name in enumerate(names):
+                if name in self._actors:
+                    bank.put(place, self._actors[name][1])
+            if names[0] == SELF:
+                self._present = bank
+            if any(name in self.names for name in names):
+                self._add_lane(_Lane(bank, members), names)
 
-    def _first_place(self, name: str) -> int:
-        """Return the first place of `past` or `others` in the members' bank, or that after all."""
-        place = 1  # place 0: `self`
-        for opponent, places in ((PAST, self._past_size), (OTHERS, self._together - 1)):
-            if name == opponent:
-                break
-            place += places if opponent in self._learners else 0
-        return place
-
-    def _snapshots(self, member: int) -> Tensor:
-        """Return the places of a member's past selves, (size, P)."""
-        first = self._first_place(PAST)
-        return self._banks[0].flat[member, first : first + self._past_size]
-
-    def _count_held(self, ring: _Ring) -> int:
-        return min(ring.count, self._past_size)
-
-    def _set_ring(self, member: int, count: int, taken: int, snapshots: Tensor) -> None:
-        """Replace a member's past selves; (held, P)."""
-        held = len(snapshots)
-        ring = _Ring(count, taken)
-        if not self._banks:
-            ring.waiting = snapshots.clone()
-        elif held:
-            target = self._snapshots(member)
-            if snapshots.shape[1] != target.shape[1]:
-                raise InputError(
-                    f"the member's past selves have {snapshots.shape[1]} weights, not "
-                    f"{target.shape[1]}: they are of another architecture"
-                )
-            # Places that are not held keep what they have: no game takes them.
-            target[:held] = snapshots.to(target.device)
-        self._rings[member] = ring
-        self._held[member] = held
-
-    def _by_member(self, tensor: Tensor) -> Tensor:
-        """Return (members, games, …) of (members * games, …)."""
-        return tensor.view(len(self._rings), -1, *tensor.shape[1:])
+    def _add_lane(self, lane: _Lane, names: Sequence[str]) -> None:
+        """Add a lane; names: of the actors in its places."""
+        for place, name in enumerate(names):
+            if name in self.names:
+                index = self.names.index(name)
+                self._place_of[index], self._lane_of[index] = place, len(self._lanes)
+        self._lanes.append(lane)
 
 
 def _fitting(
@@ -385,3 +399,8 @@ def _others(members: int, together: int) -> Tensor:
     every = torch.arange(members).unsqueeze(1)
     other = torch.arange(together - 1).unsqueeze(0)
     return every - every % together + other + (other >= every % together).long()
+
+
+def _where(mask: Tensor, one: Tensor, other: Tensor) -> Tensor:
+    """Select games (G, …) by a (G,) mask."""
+    return torch.where(mask.view(-1, *(1 for _ in one.shape[1:])), one, other)

@@ -219,7 +219,7 @@ class GameExperiment(Experiment):
                 f"members of --algo {self.spec.algorithm} cannot be opponents "
                 f"({', '.join(learners)}); choose another algorithm or other opponents"
             )
-        self._roster(curriculum, self.together, NO_SHAPE)  # checks that champions fit
+        self._roster(curriculum, self.together, 1, NO_SHAPE)  # checks that champions fit
 
     def _phase_params(self, env: Mapping[str, Any]) -> list[Any]:
         """Return the game's parameters in each phase. env: those of the trial."""
@@ -245,7 +245,7 @@ class GameExperiment(Experiment):
     ) -> GameEnv:
         """Return an environment whose rows are games against the curriculum's opponents."""
         params = self.game.params(**self.spec.env)
-        opponents = PhasedOpponents(self._roster(curriculum, slots, shape), curriculum)
+        opponents = PhasedOpponents(self._roster(curriculum, slots, num_envs, shape), curriculum)
         assert self.game.versus is not None  # `check_curriculum`
         env = self.game.versus(
             [params] * slots,
@@ -257,12 +257,15 @@ class GameExperiment(Experiment):
         opponents.attach(env, self._phase_params({}))
         return env
 
-    def _roster(self, curriculum: Curriculum, slots: int, shape: Mapping[str, Any]) -> Roster:
-        """Return all opponents of all phases."""
+    def _roster(
+        self, curriculum: Curriculum, slots: int, games: int, shape: Mapping[str, Any]
+    ) -> Roster:
+        """Return all opponents of all phases. games: per member."""
         names = curriculum.opponents
         scripted = self.game.scripted(self.game.params(**self.spec.env))
         return Roster(
             slots,
+            games,
             self._layout,
             scripted={name: player for name, player in scripted.items() if name in names},
             learners=[name for name in LEARNERS if name in names],

@@ -75,17 +75,13 @@ def advance(program: Program, roster: Roster, rollouts: int) -> list[dict[str, T
     return seen
 
 
-def play(
-    roster: Roster, chosen: Tensor, seed: int = 0, memory: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """One step of all games, from the beginning of an episode if there is no memory."""
+def play(roster: Roster, chosen: Tensor, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """The first step of an episode in all games."""
     numbers = torch.Generator().manual_seed(seed)
     games = len(chosen)
     obs = torch.randn(games, COLUMNS, generator=numbers)
     uniforms = torch.rand(games, roster.uniforms, generator=numbers, dtype=torch.float64)
-    if memory is None:
-        memory = roster.begin(uniforms)
-    return roster.act(obs, chosen, memory, uniforms)
+    return roster.act(obs, chosen, roster.begin(uniforms), uniforms)
 
 
 def everyone(roster: Roster, members: int, games: int = GAMES) -> Tensor:
@@ -97,7 +93,7 @@ def everyone(roster: Roster, members: int, games: int = GAMES) -> Tensor:
 def test_the_stacked_forward_is_each_policy_alone(kind: str) -> None:
     program = program_of(kind)
     weights = program.acting_weights()
-    roster = Roster(4, layout_of(kind), learners=["self"], sampled=False)
+    roster = Roster(4, GAMES, layout_of(kind), learners=["self"], sampled=False)
     roster.begin_rollout(program)
     numbers = torch.Generator().manual_seed(3)
     obs = torch.randn(4 * GAMES, COLUMNS, generator=numbers)
@@ -122,7 +118,9 @@ def test_the_stacked_forward_is_each_policy_alone(kind: str) -> None:
 def test_recurrent_members_remember_as_they_do_themselves(cell: str) -> None:
     program = program_of("ppo", members=3, recurrent=cell, bptt=4)
     size = 16 if cell == "gru" else 32
-    roster = Roster(3, layout_of("ppo"), learners=["self"], recurrent_size=size, sampled=False)
+    roster = Roster(
+        3, GAMES, layout_of("ppo"), learners=["self"], recurrent_size=size, sampled=False
+    )
     roster.begin_rollout(program)
     act, numbers = program.act_fn(), torch.Generator().manual_seed(1)
     nobody = torch.zeros(3 * GAMES, dtype=torch.int64)
@@ -133,7 +131,7 @@ def test_recurrent_members_remember_as_they_do_themselves(cell: str) -> None:
         made, memory = roster.act(obs, nobody, memory, noise)
         assert torch.equal(made, act(obs))
     assert memory.abs().sum() > 0
-    small = Roster(3, layout_of("ppo"), learners=["self"])
+    small = Roster(3, GAMES, layout_of("ppo"), learners=["self"])
     with pytest.raises(InputError, match=f"a recurrent state of {size} numbers"):
         small.begin_rollout(program)
 
@@ -150,7 +148,7 @@ def test_champions_act_as_their_frozen_policies(kind: str) -> None:
     champions["wide"] = Champion(FrozenPolicy([actors["wide"]]))
     program = program_of(kind)
     for learners in ([], ["self", "past"]):
-        roster = Roster(4, layout_of(kind), learners=learners, champions=champions)
+        roster = Roster(4, GAMES, layout_of(kind), learners=learners, champions=champions)
         roster.begin_rollout(program)
         assert roster.names == (*learners, "same", "wide", "other")
         obs = torch.randn(4 * GAMES, COLUMNS, generator=torch.Generator().manual_seed(2))
@@ -165,24 +163,24 @@ def test_champions_act_as_their_frozen_policies(kind: str) -> None:
 def test_champions_that_do_not_fit_are_refused() -> None:
     actor = program_of("ppo").export_member(0)[0]
     with pytest.raises(InputError, match="opponent c maps 5 observations to 3 numbers, and this"):
-        Roster(2, Layout(7, 3, discrete=False), champions={"c": Champion(actor)})
+        Roster(2, GAMES, Layout(7, 3, discrete=False), champions={"c": Champion(actor)})
     with pytest.raises(InputError, match="one of 3 actions"):
-        Roster(2, Layout(5, 3, discrete=True), champions={"c": Champion(actor)})
+        Roster(2, GAMES, Layout(5, 3, discrete=True), champions={"c": Champion(actor)})
     with pytest.raises(InputError, match="opponent c has 2 members"):
-        Roster(2, layout_of("ppo"), champions={"c": Champion(FrozenPolicy([actor, actor]))})
+        Roster(2, GAMES, layout_of("ppo"), champions={"c": Champion(FrozenPolicy([actor, actor]))})
     broken = {name: part for name, part in actor.items() if name != "net.0.bias"}
     with pytest.raises(InputError, match="opponent c: member 0 lacks"):
-        Roster(2, layout_of("ppo"), champions={"c": Champion(broken)})
+        Roster(2, GAMES, layout_of("ppo"), champions={"c": Champion(broken)})
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InputError, match="at least two members"):
-        Roster(4, layout_of("ppo"), learners=["others"])
+        Roster(4, GAMES, layout_of("ppo"), learners=["others"])
     with pytest.raises(InputError, match="'me' is not one of self, past, others"):
-        Roster(4, layout_of("ppo"), learners=["me"])
+        Roster(4, GAMES, layout_of("ppo"), learners=["me"])
     with pytest.raises(InputError, match="1 or more, and these are 0 and 8"):
-        Roster(4, layout_of("ppo"), learners=["past"], past_interval=0)
-    roster = Roster(4, layout_of("ppo"), learners=["self"])
+        Roster(4, GAMES, layout_of("ppo"), learners=["past"], past_interval=0)
+    roster = Roster(4, GAMES, layout_of("ppo"), learners=["self"])
     with pytest.raises(RuntimeError, match="after the first"):
         play(roster, torch.zeros(4, dtype=torch.int64))
     shape = Shape(state_dim=COLUMNS, action_dim=ACTIONS, algorithm="heuristic", slots=4)
@@ -192,10 +190,10 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
 
 def test_the_ring_holds_the_latest_snapshots() -> None:
     program = program_of("ppo", members=2)
-    roster = Roster(2, layout_of("ppo"), learners=["past"], past_interval=2, past_size=3)
+    roster = Roster(2, GAMES, layout_of("ppo"), learners=["past"], past_interval=2, past_size=3)
     seen = advance(program, roster, 11)
     # Taken before the rollouts 2, 4, 6, 8 and 10; the two oldest are gone.
-    plan = roster._banks[0].architecture
+    plan = roster._lanes[0].bank.architecture
     for member in range(2):
         kept = roster.get_member(member)
         assert kept["past_counters"].tolist() == [5, 10]
@@ -203,69 +201,102 @@ def test_the_ring_holds_the_latest_snapshots() -> None:
             bank = Bank(plan, 2, 1, torch.device("cpu"))
             bank.put(0, seen[rollout])
             assert torch.equal(kept["past"][place], bank.flat[member, 0]), (place, rollout)
+        assert not torch.equal(kept["past"][0], kept["past"][1])
 
 
 def test_a_rollout_that_begins_twice_takes_one_snapshot() -> None:
     program = program_of("ppo", members=2)
-    roster = Roster(2, layout_of("ppo"), learners=["past"], past_interval=1, past_size=3)
+    roster = Roster(2, GAMES, layout_of("ppo"), learners=["past"], past_interval=1, past_size=3)
     advance(program, roster, 2)
     roster.begin_rollout(program)
     roster.begin_rollout(program)
     assert roster.get_member(0)["past_counters"].tolist() == [2, 2]
 
 
-def test_past_is_self_until_there_is_a_snapshot_and_then_uniform() -> None:
+def met(roster: Roster, opponent: str, games: int) -> list[list[float]]:
+    """One number per member and game that identifies the actor: its action at one observation."""
+    members = len(roster.shares)
+    obs = torch.tensor([0.3, -0.2, 0.9, 0.1, -0.6]).expand(members * games, -1)
+    chosen = torch.full((members * games,), roster.names.index(opponent))
+    noise = torch.zeros(members * games, roster.uniforms, dtype=torch.float64)
+    made, _ = roster.act(obs, chosen, roster.begin(noise), noise)
+    return [[round(x, 5) for x in row] for row in made[:, 0].view(members, games).tolist()]
+
+
+@pytest.mark.parametrize("games", [12, 13])
+def test_past_is_self_until_there_is_a_snapshot_and_then_uniform(games: int) -> None:
     program = program_of("ppo", members=2)
     roster = Roster(
-        2, layout_of("ppo"), learners=["self", "past"], past_interval=1, past_size=4, sampled=False
+        2,
+        games,
+        layout_of("ppo"),
+        learners=["self", "past"],
+        past_interval=1,
+        past_size=4,
+        sampled=False,
     )
-    roster.begin_rollout(program)
-    own, _ = play(roster, torch.zeros(40, dtype=torch.int64))
-    past, memory = play(roster, torch.ones(40, dtype=torch.int64))
-    assert torch.equal(own, past)
-    advance(program, roster, 4)
-    # Three snapshots are held now: episodes draw each with probability 1/3, those that began
-    # before go on against `self`.
-    assert roster._held.flatten().tolist() == [3, 3]
-    uniforms = torch.rand(2 * 9000, roster.uniforms, dtype=torch.float64)
-    places = roster.begin(uniforms)[:, 0].view(2, -1)
-    for member in range(2):
-        shares = places[member].long().bincount(minlength=5) / 9000
-        torch.testing.assert_close(
-            shares, torch.tensor([0.0, 1 / 3, 1 / 3, 1 / 3, 0.0]), atol=0.025, rtol=0
-        )
-    again, _ = play(roster, torch.ones(40, dtype=torch.int64), memory=memory)
-    own, _ = play(roster, torch.zeros(40, dtype=torch.int64))
-    assert torch.equal(again, own)
+    snapshots: list[list[float]] = []
+    for rollout in range(7):
+        roster.begin_rollout(program)
+        own, past = (met(roster, name, games) for name in ("self", "past"))
+        snapshots.append([row[0] for row in own])
+        for member in range(2):
+            assert set(own[member]) == {snapshots[rollout][member]}
+            # Those of the rollouts 1, 2, …, of which the latest four are held.
+            held = [row[member] for row in (snapshots[1:][-4:] if rollout else snapshots)]
+            counts = [past[member].count(number) for number in held]
+            assert sum(counts) == games
+            if len(held) in (1, 2, 4):
+                assert max(counts) - min(counts) <= games % 4
+            assert min(counts) >= games // 4
+        advance(program, roster, 1)
+
+
+def test_with_fewer_games_than_snapshots_each_is_met_in_its_turn() -> None:
+    program = program_of("ppo", members=2)
+    roster = Roster(
+        2,
+        2,
+        layout_of("ppo"),
+        learners=["self", "past"],
+        past_interval=1,
+        past_size=5,
+        sampled=False,
+    )
+    ages: list[int] = []
+    seen: list[float] = []
+    for _ in range(35):
+        roster.begin_rollout(program)
+        seen.append(met(roster, "self", 2)[0][0])
+        # 0 is the newest snapshot, that of the present weights.
+        ages += [seen[::-1].index(number) for number in met(roster, "past", 2)[0]]
+        advance(program, roster, 1)
+    # Of the last 50 games, ten meet each age.
+    assert [ages[-50:].count(age) for age in range(6)] == [10, 10, 10, 10, 10, 0]
 
 
 def test_others_are_the_other_members_of_the_trial() -> None:
     program = program_of("ppo", members=6)
-    roster = Roster(6, layout_of("ppo"), learners=["others"], together=3, sampled=False)
+    roster = Roster(6, 9, layout_of("ppo"), learners=["self", "others"], together=3, sampled=False)
     roster.begin_rollout(program)
-    obs = torch.randn(1, COLUMNS).expand(6 * 300, -1)
-    by_member = program.act_fn()(obs).view(6, 300, -1)[:, 0]
-    nobody = torch.zeros(6 * 300, dtype=torch.int64)
-    uniforms = torch.rand(6 * 300, roster.uniforms, dtype=torch.float64)
-    made, _ = roster.act(obs, nobody, roster.begin(uniforms), uniforms)
-    for member, rows in enumerate(made.view(6, 300, -1)):
-        met = {other for row in rows for other in range(6) if torch.allclose(row, by_member[other])}
+    own = [row[0] for row in met(roster, "self", 9)]
+    assert len(set(own)) == 6
+    for member, numbers in enumerate(met(roster, "others", 9)):
         trial = {0, 1, 2} if member < 3 else {3, 4, 5}
-        assert met == trial - {member}
-        first = (rows - rows[0]).abs().sum(1) == 0
-        assert 0.38 < first.double().mean() < 0.62
+        counts = [numbers.count(own[other]) for other in trial - {member}]
+        assert sorted(counts) == [4, 5]
 
 
 @pytest.mark.parametrize("kind", ["ppo choices", "ppo", "sac"])
 def test_samples_follow_the_policy(kind: str) -> None:
     program = program_of(kind, members=2)
-    roster = Roster(2, layout_of(kind), learners=["self"])
+    roster = Roster(2, 20_000, layout_of(kind), learners=["self"])
     roster.begin_rollout(program)
     obs = torch.randn(2, 1, COLUMNS).expand(2, 20_000, -1).reshape(-1, COLUMNS)
     uniforms = torch.rand(len(obs), roster.uniforms, dtype=torch.float64)
     nobody = torch.zeros(len(obs), dtype=torch.int64)
     made, _ = roster.act(obs, nobody, roster.begin(uniforms), uniforms)
-    output = roster._banks[0].outputs(obs.view(2, 20_000, -1)[:, :1], None)[0][:, 0, 0]
+    output = roster._lanes[0].bank.outputs(obs.view(2, 20_000, -1)[:, :1], None)[0][:, 0, 0]
     for member, own in enumerate(made.view(2, 20_000, -1)):
         if kind == "ppo choices":
             shares = own.flatten().bincount(minlength=ACTIONS) / 20_000
@@ -283,7 +314,7 @@ def test_samples_follow_the_policy(kind: str) -> None:
 
 def test_a_value_network_plays_its_best_action_though_sampled() -> None:
     program = program_of("d3qn", members=2)
-    roster = Roster(2, layout_of("d3qn"), learners=["self"], sampled=True)
+    roster = Roster(2, GAMES, layout_of("d3qn"), learners=["self"], sampled=True)
     roster.begin_rollout(program)
     obs = torch.randn(2 * GAMES, COLUMNS)
     noise = torch.rand(2 * GAMES, roster.uniforms, dtype=torch.float64)
@@ -295,12 +326,13 @@ def test_a_value_network_plays_its_best_action_though_sampled() -> None:
 @pytest.mark.parametrize("kind", ["ppo choices", "ppo"])
 def test_extreme_uniform_numbers_give_legal_actions(kind: str, uniform: float) -> None:
     program = program_of(kind, members=4)
-    roster = Roster(4, layout_of(kind), learners=LEARNERS, together=2, past_interval=1, past_size=3)
+    roster = Roster(
+        4, GAMES, layout_of(kind), learners=LEARNERS, together=2, past_interval=1, past_size=3
+    )
     advance(program, roster, 4)
     chosen = everyone(roster, 4)
     noise = torch.full((len(chosen), roster.uniforms), uniform, dtype=torch.float64)
     memory = roster.begin(noise)
-    assert memory[:, 0].unique().tolist() == [1.0 if uniform == 0.0 else 3.0]
     made, _ = roster.act(torch.randn(len(chosen), COLUMNS), chosen, memory, noise)
     assert torch.isfinite(made).all()
     assert made.max() < ACTIONS if made.dtype == torch.int64 else made.abs().max() <= 1.0
@@ -309,7 +341,7 @@ def test_extreme_uniform_numbers_give_legal_actions(kind: str, uniform: float) -
 def test_a_diverged_member_plays_finite_actions() -> None:
     program = program_of("ppo", members=2)
     actors_of(program)[0] = torch.nan
-    roster = Roster(2, layout_of("ppo"), learners=["self", "others"], together=2)
+    roster = Roster(2, GAMES, layout_of("ppo"), learners=["self", "others"], together=2)
     roster.begin_rollout(program)
     made, _ = play(roster, everyone(roster, 2))
     assert torch.isfinite(made).all()
@@ -321,13 +353,13 @@ def test_a_member_is_the_same_in_another_slot_and_company() -> None:
     """Also if it is restored before its weights are known."""
     rings = {"learners": ["self", "past"], "past_interval": 1, "past_size": 3}
     program = program_of("sac", members=4)
-    roster = Roster(4, layout_of("sac"), **rings)
+    roster = Roster(4, GAMES, layout_of("sac"), **rings)
     advance(program, roster, 3)
     kept, state = roster.get_member(1), program.get_member(1)
     chosen = everyone(roster, 4)
     other = program_of("sac", members=4, seed=30)
     for waiting in (True, False):
-        moved = Roster(4, layout_of("sac"), **rings)
+        moved = Roster(4, GAMES, layout_of("sac"), **rings)
         if not waiting:
             advance(other, moved, 2)
         moved.set_member(2, kept)
@@ -353,23 +385,26 @@ def test_a_member_is_the_same_in_another_slot_and_company() -> None:
 
 def test_a_new_member_does_not_meet_the_past_of_the_one_before_it() -> None:
     program = program_of("ppo", members=2)
-    roster = Roster(2, layout_of("ppo"), learners=["past"], past_interval=1, past_size=3)
+    roster = Roster(2, GAMES, layout_of("ppo"), learners=["past"], past_interval=1, past_size=3)
     advance(program, roster, 3)
     roster.reset_member(0)
     assert roster.get_member(0)["past_counters"].tolist() == [0, 0]
     assert len(roster.get_member(0)["past"]) == 0
-    assert roster._held.flatten().tolist() == [0, 2]
+    roster.begin_rollout(program)
+    assert roster.get_member(1)["past_counters"].tolist() == [3, 3]
 
 
 def test_past_selves_of_another_architecture_are_refused() -> None:
     program, wide = program_of("ppo", members=2), program_of("ppo", members=2, net_width=24)
     rosters = [
-        Roster(2, layout_of("ppo"), learners=["past"], past_interval=1, past_size=3) for _ in "ab"
+        Roster(2, GAMES, layout_of("ppo"), learners=["past"], past_interval=1, past_size=3)
+        for _ in "ab"
     ]
     advance(program, rosters[0], 3)
     advance(wide, rosters[1], 3)
+    rosters[1].set_member(0, rosters[0].get_member(0))
     with pytest.raises(InputError, match="another architecture"):
-        rosters[1].set_member(0, rosters[0].get_member(0))
-    short = Roster(2, layout_of("ppo"), learners=["past"], past_interval=1, past_size=1)
+        rosters[1].begin_rollout(wide)
+    short = Roster(2, GAMES, layout_of("ppo"), learners=["past"], past_interval=1, past_size=1)
     with pytest.raises(InputError, match="does not fit the size 1"):
         short.set_member(0, rosters[0].get_member(0))

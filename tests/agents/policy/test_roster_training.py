@@ -50,7 +50,7 @@ def made(
         "past_size": 3,
         "recurrent_size": 16 if kind == "gru" else 0,
     }
-    opponents = Roster(slots, layout, **{**settings, **roster})
+    opponents = Roster(slots, GAMES, layout, **{**settings, **roster})
     env = game([DUEL_PARAMS] * slots, GAMES, opponents=opponents)
     program = algorithm(_shape(kind, env))
     for slot, member in members.items():
