@@ -97,7 +97,7 @@ def parts(games: int, seconds: float) -> list[dict[str, Any]]:
     steps(env, actions, obs, 48)
     env.draw(16)
     state, uniforms = env._state, env._uniforms[0]
-    legal = env._legal(actions[0])
+    legal = env._controls(actions[0], uniforms)
     controls = legal.float().permute(2, 1, 0).contiguous()
     unpacked = hockey._unpacked(state)
     player = PLAYERS["strong"]
@@ -105,7 +105,7 @@ def parts(games: int, seconds: float) -> list[dict[str, Any]]:
     calls: dict[str, Callable[[], object]] = {
         "a step": lambda: steps(env, actions, obs, 1),
         "  random numbers": lambda: env.draw(1),
-        "  checking actions": lambda: env._legal(actions[0]),
+        "  checking actions": lambda: env._controls(actions[0], uniforms),
         "  rules and physics": lambda: hockey.play(unpacked, controls, keep_mode=True),
         "  rules with rewards and layout": lambda: env.move(state, legal, uniforms[:, :0]),
         "  observing": lambda: env.see(state),

@@ -107,6 +107,8 @@ class Hockey(TensorGame):
         # Without keep mode there is no shooting, the last action in both forms.
         self.action_dim = (8 if self.if_discrete else 4) - (not self.keep_mode)
         self._table = torch.tensor(DISCRETE_ACTIONS, device=device)[:, : 3 + self.keep_mode]
+        signs = torch.tensor([-1.0, -1.0, 1.0, -1.0, -1.0, 1.0], device=device)
+        self._mirror = signs.unsqueeze(1)
         super().__init__(
             params,
             envs_per_member,
@@ -152,7 +154,7 @@ class Hockey(TensorGame):
         columns += [puck_x, puck_y, aim_x * speed, aim_y * speed, zero]
         games = len(uniforms)
         return {
-            "bodies": torch.stack(columns, 1),
+            "bodies": torch.stack(columns).t(),
             "counters": torch.zeros(games, 2, dtype=torch.int64, device=uniforms.device),
             "touching": torch.zeros(games, 2, dtype=torch.bool, device=uniforms.device),
             "scored": zero,
@@ -171,7 +173,9 @@ class Hockey(TensorGame):
     def move(self, state: State, action: Tensor, uniforms: Tensor) -> tuple[State, Tensor, Tensor]:
         """See `TensorGame.move`."""
         del uniforms
-        controls = action.to(self._table.dtype).permute(2, 1, 0).contiguous()
+        # Transposed as a matrix, which torch does in blocks.
+        rows = action.to(self._table.dtype).flatten(1).t().contiguous()
+        controls = rows.view(2, -1, rows.shape[1]).transpose(0, 1)
         game, played = play(_unpacked(state), controls, keep_mode=self.keep_mode)
         self.moves, self.scored = self.moves + 1, game.scored
         reward = self._reward(game, played.caught)
@@ -194,22 +198,23 @@ class Hockey(TensorGame):
     def see(self, state: State) -> Tensor:
         """See `TensorGame.see`."""
         game = _unpacked(state)
-        own = torch.stack(game.players)  # (6, 2, games)
+        own = torch.stack(game.players, 1)  # (2, 6, games)
         # In the other's frame positions and velocities are negated, angles and spins are not.
-        mirrored = own.flip(1) * own.new_tensor([-1.0, -1.0, 1.0, -1.0, -1.0, 1.0]).view(6, 1, 1)
-        puck = torch.stack(
-            [own_frames(part) for part in (game.puck.x, game.puck.y, game.puck.vx, game.puck.vy)]
-        )
-        seen = [own, mirrored, puck]
+        mirrored = own.flip(0) * self._mirror
+        puck = torch.stack((game.puck.x, game.puck.y, game.puck.vx, game.puck.vy))
+        seen = [own, mirrored, own_frames(puck)]
         if self.keep_mode:
             counters = game.counters.to(own.dtype)
-            seen.append(torch.stack((counters, counters.flip(0))))
-        return torch.cat(seen).permute(2, 1, 0)
+            seen.append(torch.stack((counters, counters.flip(0)), 1))
+        columns = torch.cat(seen, 1)
+        # Transposed as a matrix, which torch does in blocks.
+        rows = columns.flatten(0, 1).t().contiguous()
+        return rows.view(-1, *columns.shape[:2])
 
 
 def _unpacked(state: State) -> GameState:
-    """Return a state with games last, in which every coordinate is contiguous."""
-    columns = state["bodies"].t().contiguous()
+    """Return a state with games last. Every coordinate is contiguous, as `_packed` leaves it."""
+    columns = state["bodies"].t()
     players = Bodies(*(columns[2 * k : 2 * k + 2] for k in range(6)))
     x, y, vx, vy, omega = columns[12:]
     return GameState(
@@ -227,7 +232,7 @@ def _packed(game: GameState) -> State:
         (*game.players, torch.stack((puck.x, puck.y, puck.vx, puck.vy, puck.omega)))
     )
     return {
-        "bodies": columns.t().contiguous(),
+        "bodies": columns.t(),
         "counters": game.counters.t(),
         "touching": game.touching.t(),
         "scored": game.scored,

@@ -11,6 +11,7 @@ Reading order: `step_physics`.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -52,13 +53,16 @@ WALL_PUSH = 15 / 16 * 2 * SLOP
 PLAYER_GAP = 2 * SKIN - SLOP  # distance at which walls stop a racket
 MAX_SPEED = 2.0 / DT  # bodies move at most 2 m per step
 
-_FACES = [(OUTLINE[k], OUTLINE[(k + 1) % len(OUTLINE)]) for k in range(len(OUTLINE))]
+# The racket is symmetric, so contacts are sought with its upper half: the whole front face, the top
+# and both faces of the back.
+_FACES = [(OUTLINE[k], OUTLINE[k + 1]) for k in range(4)]
 _LENGTHS = [math.dist(a, b) for a, b in _FACES]
 # Columns of a face of the racket: both ends, then the outward normal.
 _FACE_TABLE = [
     (ax, ay, bx, by, (by - ay) / length, (ax - bx) / length)
     for ((ax, ay), (bx, by)), length in zip(_FACES, _LENGTHS, strict=True)
 ]
+_LOG_LEFT = math.log(0.8)  # of the share of an overlap that a position correction leaves
 _SLOPE = math.dist((POST_X, POST_Y), (LIP_X, LIP_Y))
 _SLOPE_X, _SLOPE_Y = (LIP_X - POST_X) / _SLOPE, (LIP_Y - POST_Y) / _SLOPE
 
@@ -81,6 +85,18 @@ class Bodies(NamedTuple):
     vx: Tensor
     vy: Tensor
     omega: Tensor
+
+
+class Turn(NamedTuple):
+    """Cosine and sine of the players' angles, (2, games) each: they are needed several times."""
+
+    cos: Tensor
+    sin: Tensor
+
+    @staticmethod
+    def of(players: Bodies) -> Turn:
+        """Return those of the players' present angles."""
+        return Turn(torch.cos(players.angle), torch.sin(players.angle))
 
 
 class Contact(NamedTuple):
@@ -121,18 +137,32 @@ class Controls(NamedTuple):
     puck_keep: Tensor
 
 
+@functools.cache
+def _face_table(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return `_FACE_TABLE`, made once: copying it in every step would wait for the device."""
+    return torch.tensor(_FACE_TABLE, dtype=dtype, device=device)
+
+
+@functools.cache
+def _corners(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return x and y of the racket's corners, (7, 1, 1) each."""
+    x, y = torch.tensor(OUTLINE, dtype=dtype, device=device).view(-1, 2, 1, 1).unbind(1)
+    return x, y
+
+
 def own_frames(value: Tensor) -> Tensor:
     """Return (2, games): a coordinate of the world in both players' frames."""
     return torch.stack((value, -value))
 
 
 def step_physics(
-    players: Bodies, puck: Bodies, contact: Contact, controls: Controls
+    players: Bodies, turn: Turn, puck: Bodies, contact: Contact, controls: Controls
 ) -> tuple[Bodies, Bodies]:
     """Advance players and puck by one step.
 
     Args:
         players: (2, games) each.
+        turn: of their angles.
         puck: (games,) each.
         contact: the contacts at the step's start.
         controls: forces and damping.
@@ -146,17 +176,18 @@ def step_physics(
         omega=(players.omega + DT / INERTIA * controls.torque) * controls.keep_spin,
     )
     puck = puck._replace(vx=puck.vx * controls.puck_keep, vy=puck.vy * controls.puck_keep)
-    players, puck = _bounce(players, puck, contact)
-    players, puck = _advance(players), _fly(puck)
-    players, puck = _separate(players, puck, contact)
-    return _stop_at_walls(players), _inside(puck)
+    players, puck = _bounce(players, turn, puck, contact)
+    players, turn = _advance(players, turn)
+    players, turn, puck = _separate(players, turn, _fly(puck), contact)
+    return _stop_at_walls(players, turn), _inside(puck)
 
 
-def find_contact(players: Bodies, puck: Bodies) -> Contact:
+def find_contact(players: Bodies, turn: Turn, puck: Bodies) -> Contact:
     """Find where the puck touches the rackets: at the face of least penetration or at its ends."""
     dx, dy = own_frames(puck.x) - players.x, own_frames(puck.y) - players.y
-    cx, cy = _rotate(torch.cos(players.angle), -torch.sin(players.angle), dx, dy)
-    table = torch.tensor(_FACE_TABLE, dtype=cx.dtype, device=cx.device)
+    cx, cy = _rotate(turn.cos, -turn.sin, dx, dy)
+    below, cy = torch.where(cy < 0, -1.0, 1.0).to(cy.dtype), cy.abs()
+    table = _face_table(cx.dtype, cx.device)
     ax, ay, bx, by, nx, ny = (table[:, k].view(-1, 1, 1) for k in range(6))
     depth, face = (nx * (cx - ax) + ny * (cy - ay)).max(0)
     ax, ay, bx, by, nx, ny = table[face].unbind(-1)
@@ -170,9 +201,9 @@ def find_contact(players: Bodies, puck: Bodies) -> Contact:
     return Contact(
         distance <= REACH,
         torch.where(vertex, vx, 0.5 * (ax + bx)),
-        torch.where(vertex, vy, 0.5 * (ay + by)),
+        below * torch.where(vertex, vy, 0.5 * (ay + by)),
         torch.where(vertex, (cx - vx) / far, nx),
-        torch.where(vertex, (cy - vy) / far, ny),
+        below * torch.where(vertex, (cy - vy) / far, ny),
     )
 
 
@@ -196,10 +227,10 @@ class _Arms(NamedTuple):
     arm: Tensor
 
 
-def _arms(players: Bodies, puck: Bodies, contact: Contact) -> _Arms:
+def _arms(players: Bodies, turn: Turn, puck: Bodies, contact: Contact) -> _Arms:
     """Place a contact at the present positions. Its point lies midway between the surfaces."""
     dx, dy = own_frames(puck.x) - players.x, own_frames(puck.y) - players.y
-    cos, sin = torch.cos(players.angle), torch.sin(players.angle)
+    cos, sin = turn
     nx, ny = _rotate(cos, sin, contact.nx, contact.ny)
     px, py = _rotate(cos, sin, contact.x, contact.y)
     gap = (dx - px) * nx + (dy - py) * ny
@@ -211,14 +242,14 @@ def _puck_arm(gap: Tensor | float) -> Any:
     return 0.5 * (gap + PUCK_RADIUS - SKIN)
 
 
-def _bounce(players: Bodies, puck: Bodies, contact: Contact) -> tuple[Bodies, Bodies]:
+def _bounce(players: Bodies, turn: Turn, puck: Bodies, contact: Contact) -> tuple[Bodies, Bodies]:
     """Apply the impulses of the rackets on the puck.
 
     With j the impulse along normal and tangent, w the puck's velocity against the racket at the
     contact and K the matrix with w' = w + K j: K j = (rebound, 0) - w if the contact sticks. If
     that exceeds the friction cone |jt| <= mu jn, it slides: jt = ± mu jn.
     """
-    nx, ny, rx, ry, _, arm = _arms(players, puck, contact)
+    nx, ny, rx, ry, _, arm = _arms(players, turn, puck, contact)
     wx = own_frames(puck.vx) - players.vx + players.omega * ry
     wy = own_frames(puck.vy) - players.vy - players.omega * rx
     wn = wx * nx + wy * ny
@@ -251,16 +282,20 @@ def _bounce(players: Bodies, puck: Bodies, contact: Contact) -> tuple[Bodies, Bo
     return players, puck
 
 
-def _separate(players: Bodies, puck: Bodies, contact: Contact) -> tuple[Bodies, Bodies]:
+def _separate(
+    players: Bodies, turn: Turn, puck: Bodies, contact: Contact
+) -> tuple[Bodies, Turn, Bodies]:
     """Push overlapping rackets and puck apart, in proportion to their inverse masses.
 
     A position correction removes a fifth of the overlap beyond the slop. Corrections are repeated
     until that is below 2 slops, and once more.
     """
-    nx, ny, rx, ry, gap, _ = _arms(players, puck, contact)
+    nx, ny, rx, ry, gap, _ = _arms(players, turn, puck, contact)
     excess = REACH - SLOP - gap
-    repeats = torch.log(2 * SLOP / excess.clamp_min(1e-9)) / math.log(0.8)
-    corrected = excess * (1.0 - torch.pow(0.8, repeats.ceil().clamp_min(0.0) + 1.0))
+    repeats = torch.log(2 * SLOP / excess.clamp_min(1e-9)) / _LOG_LEFT
+    # An exponential, because torch rounds `pow` differently at the end of a tensor.
+    left = torch.exp((repeats.ceil().clamp_min(0.0) + 1.0) * _LOG_LEFT)
+    corrected = excess * (1.0 - left)
     rn = rx * ny - ry * nx
     push = corrected / (1 / PUCK_MASS + 1 / MASS + rn * rn / INERTIA)
     push = torch.where(contact.touching & (excess > 0), push, 0.0)
@@ -268,22 +303,26 @@ def _separate(players: Bodies, puck: Bodies, contact: Contact) -> tuple[Bodies, 
     puck = puck._replace(
         x=puck.x + (dx[0] - dx[1]) / PUCK_MASS, y=puck.y + (dy[0] - dy[1]) / PUCK_MASS
     )
-    return _move(players, -dx / MASS, -dy / MASS, -push * rn / INERTIA), puck
+    return *_move(players, turn, -dx / MASS, -dy / MASS, -push * rn / INERTIA), puck
 
 
-def _advance(players: Bodies) -> Bodies:
+def _advance(players: Bodies, turn: Turn) -> tuple[Bodies, Turn]:
     vx, vy = _limited(players.vx, players.vy)
-    return _move(players._replace(vx=vx, vy=vy), DT * vx, DT * vy, DT * players.omega)
+    players = players._replace(vx=vx, vy=vy)
+    return _move(players, turn, DT * vx, DT * vy, DT * players.omega)
 
 
-def _move(players: Bodies, dx: Tensor, dy: Tensor, turn: Tensor) -> Bodies:
-    """Move the centres of mass and turn about them, which moves the origins."""
-    angle = players.angle + turn
-    return players._replace(
-        x=players.x + dx + CENTRE * (torch.cos(players.angle) - torch.cos(angle)),
-        y=players.y + dy + CENTRE * (torch.sin(players.angle) - torch.sin(angle)),
-        angle=angle,
+def _move(
+    players: Bodies, turn: Turn, dx: Tensor, dy: Tensor, angle: Tensor
+) -> tuple[Bodies, Turn]:
+    """Move the centres of mass and turn about them by `angle`, which moves the origins."""
+    players = players._replace(angle=players.angle + angle)
+    turned = Turn.of(players)
+    players = players._replace(
+        x=players.x + dx + CENTRE * (turn.cos - turned.cos),
+        y=players.y + dy + CENTRE * (turn.sin - turned.sin),
     )
+    return players, turned
 
 
 def _limited(vx: Tensor, vy: Tensor) -> tuple[Tensor, Tensor]:
@@ -291,11 +330,9 @@ def _limited(vx: Tensor, vy: Tensor) -> tuple[Tensor, Tensor]:
     return vx * slower, vy * slower
 
 
-def _stop_at_walls(players: Bodies) -> Bodies:
+def _stop_at_walls(players: Bodies, turn: Turn) -> Bodies:
     """Clamp the rackets to the field: contacts with walls, posts and goals are inelastic."""
-    cos, sin = torch.cos(players.angle), torch.sin(players.angle)
-    corners = torch.tensor(OUTLINE, dtype=cos.dtype, device=cos.device).view(-1, 2, 1, 1)
-    x, y = _rotate(cos, sin, corners[:, 0], corners[:, 1])
+    x, y = _rotate(*turn, *_corners(turn.cos.dtype, turn.cos.device))
     limit = WALL_Y - PLAYER_GAP
     over = (players.y + y.amax(0) - limit).clamp_min(0.0)
     under = (players.y + y.amin(0) + limit).clamp_max(0.0)

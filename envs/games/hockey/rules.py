@@ -20,6 +20,7 @@ from envs.games.hockey.physics import (
     MASS,
     Bodies,
     Controls,
+    Turn,
     find_contact,
     own_frames,
     step_physics,
@@ -87,25 +88,25 @@ def play(game: GameState, action: Tensor, *, keep_mode: bool) -> tuple[GameState
     """
     players, fx, fy, keep = _translate(game.players, FORCE * action[0], FORCE * action[1])
     torque, keep_spin = _rotate(players, action[2])
-    puck = game.puck
+    turn, puck = Turn.of(players), game.puck
     # Decided before a shot, so that the step of a shot still has the damping of the held puck.
     fast = torch.hypot(puck.vx, puck.vy) > 25.0
     puck_keep = torch.where(fast, _kept(10.0), _kept(0.05)).to(puck.vx.dtype)
     counters = game.counters
     if keep_mode:
-        puck, counters = _hold_and_shoot(players, puck, counters, action[3])
+        puck, counters = _hold_and_shoot(players, turn, puck, counters, action[3])
 
     # What physics sees at its start: goals and contacts.
     goal = (puck.x.abs() > GOAL_REACHED_X) & (puck.y.abs() <= GOAL_Y)
     scored = torch.where(goal, torch.sign(puck.x), torch.zeros_like(puck.x))
-    contact = find_contact(players, puck)
+    contact = find_contact(players, turn, puck)
     caught = torch.zeros_like(contact.touching)
     if keep_mode:
         caught = contact.touching & ~game.touching & (counters == 0)
         caught &= own_frames(puck.vx) < 0.1
         counters = torch.where(caught, HOLD_STEPS, counters)
     players, puck = step_physics(
-        players, puck, contact, Controls(fx, fy, torque, keep, keep_spin, puck_keep)
+        players, turn, puck, contact, Controls(fx, fy, torque, keep, keep_spin, puck_keep)
     )
     return GameState(players, puck, counters, contact.touching, scored), Played(goal, caught)
 
@@ -151,15 +152,15 @@ def _rotate(players: Bodies, action: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _hold_and_shoot(
-    players: Bodies, puck: Bodies, counters: Tensor, shoot: Tensor
+    players: Bodies, turn: Turn, puck: Bodies, counters: Tensor, shoot: Tensor
 ) -> tuple[Bodies, Tensor]:
     """Carry the puck in the rackets that hold it, and shoot it on command or in the end."""
     holds = counters > 1
     counters = counters - holds.long()
     shoots = holds & ((counters == 1) | (shoot > 0.5))
     counters = counters.masked_fill(shoots, 0)
-    vx = players.vx + torch.where(shoots, SHOT_SPEED * torch.cos(players.angle), 0.0)
-    vy = players.vy + torch.where(shoots, SHOT_SPEED * torch.sin(players.angle), 0.0)
+    vx = players.vx + torch.where(shoots, SHOT_SPEED * turn.cos, 0.0)
+    vy = players.vy + torch.where(shoots, SHOT_SPEED * turn.sin, 0.0)
 
     def carried(own: Tensor, free: Tensor) -> Tensor:
         # If both hold it, player 2's grip counts, as it is applied last.
