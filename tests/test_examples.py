@@ -24,6 +24,7 @@ PROGRAMS = {
     "search_space": "the algorithm gets",
     "study_in_python": "best trial: ",
     "study_results": "episodes.parquet",
+    "two_player_game": "after 7 rounds: 7 and -7",
 }
 
 
