@@ -36,7 +36,8 @@ def test_every_pair_of_hands(duel: ModuleType) -> None:
     assert env.step(hands.flatten()).truncated.all()
 
 
-def test_it_has_its_scripted_player_as_opponent(duel: ModuleType) -> None:
+@pytest.mark.usefixtures("duel")
+def test_it_has_its_scripted_player_as_opponent() -> None:
     game = get_game("two_player_game:DUEL")
     assert game.versus is not None
     opponents = Scripted(game.scripted(game.params()), 1)
