@@ -152,7 +152,7 @@ def load_opponent(reference: str) -> FoundBundle:
     player = bundle.player
     if not isinstance(player, Network):
         raise InputError(f"bundle {bundle.name} is not a network, and cannot be an opponent")
-    return FoundBundle(bundle.hash, bundle.manifest.game.name, player.policy)
+    return FoundBundle(bundle.hash, bundle.manifest.game.name, player.policy, player.sampled)
 
 
 def watch_studies(

@@ -21,6 +21,7 @@ import sweepd
 from deploy.cli.options import RegistryFlags
 from deploy.market.candidates import open_study
 from deploy.market.promote import MarketPromoter
+from deploy.registry.bundle_files import write_bundle
 from deploy.registry.registry import Registry
 from envs.crypto.scoring.selection import TrialReturns
 from envs.support.errors import InputError, RunError
@@ -29,6 +30,7 @@ from optimize.experiments.outlook import study_outlook
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.study import study_exists
 from tests.deploy.builders import FakeStudy
+from tests.deploy.games.test_promotion import bundle_of
 from tests.optimize.experiments.test_outlook import spec
 
 
@@ -240,3 +242,26 @@ def test_a_wrong_registry_is_refused_before_a_study_is_created(
     assert isinstance(result.exception, InputError)
     assert "registry" in str(result.exception)
     assert not study_exists(open_storage(storage_url(None, Path("runs"))), "s")
+
+
+def test_champions_of_another_game_are_refused_as_opponents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bundle = bundle_of(tmp_path / "study")
+    path = write_bundle(bundle, tmp_path / "bundles")
+    Registry(tmp_path / "deployments").promote("best", bundle, expected=None, reason="test")
+    for reference in (str(path), "best", bundle.hash[:8]):
+        found = sweepd.load_opponent(reference)
+        assert (found.hash, found.environment, found.sampled) == (bundle.hash, "cartpole", False)
+    words = ["train", "--env", "hockey", "--n-envs", "2", "--threads", "1", "--gpu", "cpu"]
+    for opponent, message in (
+        (str(path), f"opponent {path} plays cartpole, not hockey"),
+        ("bundle:best", "opponent bundle:best plays cartpole, not hockey"),
+        ("bundle:none", "opponent bundle:none: 'none' is neither a slot nor the beginning"),
+        ("./none", "opponent ./none: bundle none does not exist"),
+    ):
+        result = CliRunner().invoke(sweepd.build_app(), [*words, "--opponents", f"{opponent}=1"])
+        assert isinstance(result.exception, InputError), result.output
+        assert message in str(result.exception)
+    assert not open_storage(storage_url(None, tmp_path / "runs")).get_all_studies()

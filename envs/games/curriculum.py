@@ -121,6 +121,13 @@ class Curriculum:
         """Whether the members of a trial play against each other, and so share a program."""
         return OTHERS in self.opponents
 
+    def describe(self) -> list[str]:
+        """Return a line for each phase."""
+        count = len(self.phases)
+        return [
+            f"phase {number} of {count}: {phase}" for number, phase in enumerate(self.phases, 1)
+        ]
+
     def end(self, index: int, began: int, total: int) -> int:
         """Return the rollout at which a phase ends at the latest.
 

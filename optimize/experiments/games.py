@@ -18,33 +18,25 @@ from torch import Tensor
 from agents.engine.program import Act
 from agents.networks.weights import StateDict
 from agents.policy.frozen import load_members, save_members
-from agents.policy.roster import Champion, Layout, Roster
 from envs.core.game_env import GameEnv
 from envs.core.streams import derive_seed
 from envs.core.vec_env import VecEnv
 from envs.external.vec_env import ExternalVecEnv
-from envs.games.curriculum import LEARNERS, Curriculum
 from envs.games.game import Game
 from envs.games.pairings import is_versus, scripted_entrants
 from envs.games.play import LONGEST, EpisodeResults, interquartile_mean, interval, play_episodes
 from envs.games.registry import get_game
 from envs.games.scaling import ObservationScale, random_play
-from envs.games.seating import VersusEnv
 from envs.support.errors import InputError
 from envs.support.files import write_atomic
 from envs.support.study_record import GameSpec, RecordedFile, TrialRecord
 from optimize.experiments.artifacts import scored_file
-from optimize.experiments.curriculum import (
-    LoadBundle,
-    PhasedOpponents,
-    begun_phases,
-    find_bundles,
-    phase_params,
-    spec_curriculum,
-)
+from optimize.experiments.curriculum import LoadBundle, spec_curriculum
 from optimize.experiments.duels import judge_members, opponent_metrics, write_duels
 from optimize.experiments.experiment import NO_SHAPE, Evaluation, Experiment
 from optimize.experiments.league_artifacts import draw_league, write_league
+from optimize.experiments.phased_opponents import begun_phases
+from optimize.experiments.phased_training import PhasedTraining, phased_opponents
 from optimize.study.checkpoint import State
 from optimize.study.space.search_space import Settings
 
@@ -128,12 +120,12 @@ class GameExperiment(Experiment):
         if is_versus(self.game, params):
             entrants = scripted_entrants(self.game, params)
             self.opponents = tuple(name for entrant in entrants for name in entrant.names)
-        self.curriculum = spec_curriculum(spec)
+        curriculum = spec_curriculum(spec)
         # Members of a game with several players learn against each other, in one environment.
-        if self.curriculum is None:
+        if curriculum is None:
             population = is_population(self.game, self.seats)
         else:
-            population = self.curriculum.together
+            population = curriculum.together
         self.together = spec.seeds if population else 1
         if spec.slots % self.together:
             raise InputError(
@@ -154,11 +146,9 @@ class GameExperiment(Experiment):
                 f"--env {spec.environment}; choose another algorithm"
             )
         self.algorithm.supports.check_env(f"--algo {spec.algorithm}", env)
-        self._layout = Layout(env.state_dim, env.action_dim, env.if_discrete)
-        if self.curriculum is not None:
-            found = find_bundles(self.curriculum, spec.environment, load_bundle)
-            self._champions = {name: Champion(b.actor, b.sampled) for name, b in found.items()}
-            self._check_phases(self.curriculum, env)
+        self._phased: PhasedTraining | None = None
+        if curriculum is not None:
+            self._phased = PhasedTraining(spec, curriculum, env, device, load_bundle)
         self._endless = env.max_step >= LONGEST
         self.look = self._look(env, say)
         env.close()
@@ -203,95 +193,28 @@ class GameExperiment(Experiment):
     def env_params(self, settings: Settings) -> Any:
         return self.game.params(**self.env_settings(settings))
 
-    def _check_phases(self, curriculum: Curriculum, env: GameEnv) -> None:
-        """Raise InputError if a phase or an opponent fits neither the game nor the algorithm."""
-        own = self.game.params(**self.spec.env)
-        for number, params in enumerate(self._phase_params({}), 1):
-            try:
-                # What shapes depend on, such as the number of observations, cannot change.
-                env.configure_member(0, params)
-            except InputError as error:
-                raise InputError(f"phase {number}: env: {error}") from None
-        env.configure_member(0, own)
-        learners = [name for name in LEARNERS if name in curriculum.opponents]
-        if learners and not self.algorithm.frozen:
-            raise InputError(
-                f"members of --algo {self.spec.algorithm} cannot be opponents "
-                f"({', '.join(learners)}); choose another algorithm or other opponents"
-            )
-        self._roster(curriculum, self.together, 1, NO_SHAPE)  # checks that champions fit
-
-    def _phase_params(self, env: Mapping[str, Any]) -> list[Any]:
-        """Return the game's parameters in each phase. env: those of the trial."""
-        assert self.curriculum is not None
-        base = {**self.spec.env, **env}
-        return [
-            phase_params(self.game, phase, number, base)
-            for number, phase in enumerate(self.curriculum.phases, 1)
-        ]
-
     def training_env(
         self, slots: int, num_envs: int, shape: Mapping[str, Any] = NO_SHAPE
     ) -> VecEnv:
-        if self.curriculum is None:
+        env: GameEnv
+        if self._phased is None:
             env = self._make(slots, num_envs, self.together)
         else:
-            env = self._make_phased(self.curriculum, slots, num_envs, shape)
+            env = self._phased.make(slots, num_envs, shape)
         env.reset([0] * slots)
         return env
 
-    def _make_phased(
-        self, curriculum: Curriculum, slots: int, num_envs: int, shape: Mapping[str, Any]
-    ) -> GameEnv:
-        """Return an environment whose rows are games against the curriculum's opponents."""
-        params = self.game.params(**self.spec.env)
-        opponents = PhasedOpponents(self._roster(curriculum, slots, num_envs, shape), curriculum)
-        assert self.game.versus is not None  # `check_curriculum`
-        env = self.game.versus(
-            [params] * slots,
-            num_envs,
-            together=self.together,
-            device=self.device,
-            opponents=opponents,
-        )
-        opponents.attach(env, self._phase_params({}))
-        return env
-
-    def _roster(
-        self, curriculum: Curriculum, slots: int, games: int, shape: Mapping[str, Any]
-    ) -> Roster:
-        """Return all opponents of all phases. games: per member."""
-        names = curriculum.opponents
-        scripted = self.game.scripted(self.game.params(**self.spec.env))
-        return Roster(
-            slots,
-            games,
-            self._layout,
-            scripted={name: player for name, player in scripted.items() if name in names},
-            learners=[name for name in LEARNERS if name in names],
-            champions=self._champions,
-            past_interval=curriculum.past_interval,
-            past_size=curriculum.past_size,
-            together=self.together,
-            recurrent_size=self._recurrent_size(shape),
-            device=self.device,
-        )
-
-    def _recurrent_size(self, shape: Mapping[str, Any]) -> int:
-        """Return the numbers in the recurrent state of a member's actor."""
-        parts = {"": 0, "gru": 1, "lstm": 2}[shape.get("recurrent", "")]  # LSTM: state and cell
-        return parts * int(shape.get("net_width", self.algorithm.shape["net_width"]))
-
     def seat(self, env: Any, slot: int, member: int, settings: Settings) -> None:  # noqa: ARG002
-        env.configure_member(slot, self.env_params(settings))
-        if self.curriculum is not None:
-            _phased(env).seat(slot, self._phase_params(settings.env))
+        if self._phased is None:
+            env.configure_member(slot, self.env_params(settings))
+        else:
+            self._phased.seat(env, slot, settings.env)
 
     def take_changes(self, env: Any) -> list[tuple[int, str]]:
-        return [] if self.curriculum is None else _phased(env).take_changes()
+        return [] if self._phased is None else phased_opponents(env).take_changes()
 
     def phases_begun(self, states: Sequence[State | None]) -> list[list[int]] | None:
-        return None if self.curriculum is None else [begun_phases(state) for state in states]
+        return None if self._phased is None else [begun_phases(state) for state in states]
 
     def normaliser(self, member: int, settings: Settings) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """Return mean and deviation of random play; the same for all members."""
@@ -368,16 +291,10 @@ class GameExperiment(Experiment):
             f"game: {spec.game}{players}; algorithm {spec.algorithm}",
             f"seeds: {spec.seeds} members per trial{together}, each judged by {spec.episodes} "
             f"episodes{against}",
-            *self._describe_phases(),
+            *([] if self._phased is None else self._phased.curriculum.describe()),
             *([str(self.look)] if self.look.rows else []),
             *([ENDLESS_NOTE + self._how_to_limit] if self._endless else []),
         ]
-
-    def _describe_phases(self) -> list[str]:
-        if self.curriculum is None:
-            return []
-        phases = self.curriculum.phases
-        return [f"phase {n} of {len(phases)}: {phase}" for n, phase in enumerate(phases, 1)]
 
     @property
     def _how_to_limit(self) -> str:
@@ -432,12 +349,6 @@ def is_population(game: Game, seats: int) -> bool:
     In a game that can have opponents, a member plays at both seats.
     """
     return seats > 1 and not game.external and game.versus is None
-
-
-def _phased(env: VersusEnv) -> PhasedOpponents:
-    opponents = env.opponents
-    assert isinstance(opponents, PhasedOpponents)
-    return opponents
 
 
 def _judge(episodes: EpisodeResults, opponents: tuple[str, ...]) -> GameEvaluation | None:

@@ -24,15 +24,12 @@ from envs.support.errors import InputError
 from envs.support.study_record import GameSpec, TrialRecord
 from optimize.cli.study_request import make_request
 from optimize.cli.train_flags import TrainFlags
-from optimize.experiments.curriculum import (
-    FoundBundle,
-    PhasedOpponents,
-    begun_phases,
-    check_curriculum,
-)
+from optimize.experiments.curriculum import FoundBundle, check_curriculum
 from optimize.experiments.games import GameExperiment
 from optimize.experiments.kinds import kind_of
+from optimize.experiments.phased_opponents import PhasedOpponents, begun_phases
 from optimize.experiments.request import Request
+from optimize.study.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.space.parsing import load_space
 from optimize.study.space.search_space import Settings
@@ -184,7 +181,9 @@ def test_a_slots_next_member_begins_with_the_first_phase() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "d3qn"])
-def test_a_trial_is_the_same_in_a_batch_and_after_a_stop_at_any_rollout(algorithm: str) -> None:
+def test_a_trial_is_the_same_in_a_batch_and_after_a_stop_at_any_rollout(
+    algorithm: str, tmp_path: Path
+) -> None:
     """Stops lie before, at and after the change of phases, and between snapshots."""
     changes: dict[str, Any] = {"algorithm": algorithm, "budget": 1024}
     shape: dict[str, int] = {}
@@ -216,7 +215,9 @@ def test_a_trial_is_the_same_in_a_batch_and_after_a_stop_at_any_rollout(algorith
         assert torn.members[0].rollouts == stop_after
         going_on = Trainer(experiment)
         resumed = going_on.start(planned(1))
-        resumed.members = torn.members
+        path = tmp_path / f"{stop_after}.safetensors"
+        write_checkpoint(path, Checkpoint(torn.members))
+        resumed.members = read_checkpoint(path).members
         assert to_the_end(going_on, [resumed])[1] == in_company[1]
 
 
@@ -261,6 +262,15 @@ def test_members_that_are_opponents_share_a_program() -> None:
     assert kind_of(NAME).train_together(request)
     trainer = Trainer(experiment)
     assert to_the_end(trainer, [trainer.start(plan(0))])
+
+
+def test_recurrent_members_play_against_themselves() -> None:
+    shape = {"net_width": 8, "net_depth": 1, "minibatch": 32, "epochs": 1, "bptt": 16}
+    for recurrent in ("gru", "lstm"):
+        experiment = experiment_with([{"opponents": {"self": 0.5, "past": 0.5}}])
+        own = Plan(0, 0, {}, Settings({**shape, "recurrent": recurrent}, {}, {}), 1)
+        trainer = Trainer(experiment)
+        assert to_the_end(trainer, [trainer.start(own)])
 
 
 # What is refused.
@@ -366,6 +376,17 @@ def test_a_space_may_hold_the_phases(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert space.curriculum == curriculum_of(
         [{"opponents": {"idle": 0.5, "past": 0.5}}], past_size=3
     )
+
+
+def test_a_config_file_of_flags_may_hold_the_phases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "c.toml").write_text("[[phases]]\nshare = 0.5\nopponents = { idle = 1 }\n")
+    sentence = refused(tmp_path, monkeypatch, "--config", "c.toml")
+    assert sentence == "--phases: the shares of the phases add up to 0.5, not 1"
+    (tmp_path / "run.toml").write_text("[[phases]]\nshare = 1\n")  # of a run on a market
+    result = CliRunner().invoke(search_app(), ["run", "run.toml"])
+    assert "[phases] is not a table of a run" in str(result.exception)
 
 
 def network(state_dim: int) -> FrozenPolicy:

@@ -1,0 +1,131 @@
+"""Training environments of studies with phases and opponents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from agents.algorithms.table import get_algorithm
+from agents.policy.roster import Champion, Layout, Roster
+from envs.core.game_env import GameEnv
+from envs.games.curriculum import LEARNERS, Curriculum
+from envs.games.registry import get_game
+from envs.games.seating import VersusEnv
+from envs.support.errors import InputError
+from envs.support.study_record import GameSpec
+from optimize.experiments.curriculum import LoadBundle, find_bundles, phase_params
+from optimize.experiments.experiment import NO_SHAPE
+from optimize.experiments.phased_opponents import PhasedOpponents
+
+
+class PhasedTraining:
+    """Makes environments in which members play against the opponents of a curriculum.
+
+    Raises:
+        InputError: a phase or an opponent fits neither the game nor the algorithm.
+    """
+
+    def __init__(
+        self,
+        spec: GameSpec,
+        curriculum: Curriculum,
+        env: GameEnv,
+        device: torch.device,
+        load_bundle: LoadBundle | None,
+    ) -> None:
+        """Load champions and check everything that depends on the environment.
+
+        Args:
+            spec: the study's spec.
+            curriculum: its phases.
+            env: an environment of the study's game, without opponents.
+            device: where training runs.
+            load_bundle: see `Request`.
+        """
+        self.spec, self.curriculum, self.device = spec, curriculum, device
+        self.game, self.algorithm = get_game(spec.environment), get_algorithm(spec.algorithm)
+        self._together = spec.seeds if curriculum.together else 1
+        self._layout = Layout(env.state_dim, env.action_dim, env.if_discrete)
+        found = find_bundles(curriculum, spec.environment, load_bundle)
+        self._champions = {name: Champion(b.actor, b.sampled) for name, b in found.items()}
+        self._check_params(env)
+        learners = [name for name in LEARNERS if name in curriculum.opponents]
+        if learners and not self.algorithm.frozen:
+            raise InputError(
+                f"members of --algo {spec.algorithm} cannot be opponents ({', '.join(learners)}); "
+                "choose another algorithm or other opponents"
+            )
+        self._roster(self._together, 1, NO_SHAPE)  # checks that champions fit
+
+    def _check_params(self, env: GameEnv) -> None:
+        """Check that no phase changes what shapes depend on, such as the observations."""
+        for number, params in enumerate(self._params({}), 1):
+            try:
+                env.configure_member(0, params)
+            except InputError as error:
+                raise InputError(f"phase {number}: env: {error}") from None
+        env.configure_member(0, self.game.params(**self.spec.env))
+
+    def make(self, slots: int, num_envs: int, shape: Mapping[str, Any]) -> VersusEnv:
+        """Return an environment whose rows are games against opponents.
+
+        Args:
+            slots: members of the program.
+            num_envs: games per member.
+            shape: the program's shape parameters.
+        """
+        params = self.game.params(**self.spec.env)
+        opponents = PhasedOpponents(self._roster(slots, num_envs, shape), self.curriculum)
+        assert self.game.versus is not None  # `check_curriculum`
+        env = self.game.versus(
+            [params] * slots,
+            num_envs,
+            together=self._together,
+            device=self.device,
+            opponents=opponents,
+        )
+        opponents.attach(env, self._params({}))
+        return env
+
+    def seat(self, env: VersusEnv, slot: int, env_params: Mapping[str, Any]) -> None:
+        """Begin with a new member in a slot. env_params: those of its trial."""
+        phased_opponents(env).seat(slot, self._params(env_params))
+
+    def _params(self, env: Mapping[str, Any]) -> list[Any]:
+        """Return the game's parameters in each phase. env: those of a trial."""
+        base = {**self.spec.env, **env}
+        return [
+            phase_params(self.game, phase, number, base)
+            for number, phase in enumerate(self.curriculum.phases, 1)
+        ]
+
+    def _roster(self, slots: int, games: int, shape: Mapping[str, Any]) -> Roster:
+        """Return all opponents of all phases. games: per member."""
+        names = self.curriculum.opponents
+        scripted = self.game.scripted(self.game.params(**self.spec.env))
+        return Roster(
+            slots,
+            games,
+            self._layout,
+            scripted={name: player for name, player in scripted.items() if name in names},
+            learners=[name for name in LEARNERS if name in names],
+            champions=self._champions,
+            past_interval=self.curriculum.past_interval,
+            past_size=self.curriculum.past_size,
+            together=self._together,
+            recurrent_size=self._recurrent_size(shape),
+            device=self.device,
+        )
+
+    def _recurrent_size(self, shape: Mapping[str, Any]) -> int:
+        """Return the numbers in the recurrent state of a member's actor."""
+        parts = {"": 0, "gru": 1, "lstm": 2}[shape.get("recurrent", "")]  # LSTM: state and cell
+        return parts * int(shape.get("net_width", self.algorithm.shape["net_width"]))
+
+
+def phased_opponents(env: VersusEnv) -> PhasedOpponents:
+    """Return the opponents of an environment that `PhasedTraining` made."""
+    assert isinstance(env.opponents, PhasedOpponents)
+    return env.opponents
