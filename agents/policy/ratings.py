@@ -193,7 +193,7 @@ def draw_ratings(ratings: Ratings, title: str) -> Figure:
         axes.plot([low, high], [row, row], color="tab:blue", linewidth=2.5, alpha=0.5)
         axes.plot([ratings.ratings[index]], [row], "o", color="tab:blue", markersize=6)
         axes.annotate(
-            f"{ratings.ratings[index]:+.0f}",
+            f"{round(ratings.ratings[index]):+d}",
             (ratings.ratings[index], row),
             xytext=(0, 6),
             textcoords="offset points",

@@ -6,10 +6,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 
 from deploy.cli.bundles import REFERENCE, game_bundle, load_bundle, load_reference
 from deploy.cli.options import RegistryFlags
+from envs.games.pairings import tally
 from envs.support.flags import takes_flags
 from envs.support.terminal import Terminal
 
@@ -26,6 +28,13 @@ def play_command(
     out: Annotated[
         Path | None, typer.Option(help="Write an animation: FILE.gif, or FILE.mp4 (extra [video]).")
     ] = None,
+    opponent: Annotated[
+        str | None,
+        typer.Option(
+            help="Games of two players: scripted player at the second seat, or self. Default: the "
+            "game's last scripted player."
+        ),
+    ] = None,
     terminal: Annotated[
         bool, typer.Option("--terminal", help="Show the games in the terminal, also with --out.")
     ] = False,
@@ -39,17 +48,20 @@ def play_command(
     else:
         loaded = game_bundle(load_reference(where.open(), bundle))
     played: list[float] = []
+    against: str | None = None
     if terminal or out is None:
-        with closing(Show(loaded, seed=seed, pictures=False)) as show:
-            played = show_in_terminal(show, episodes, console)
+        with closing(Show(loaded, seed=seed, pictures=False, opponent=opponent)) as show:
+            played, against = show_in_terminal(show, episodes, console), show.opponent
     if out is not None:
-        with closing(Show(loaded, seed=seed, pictures=True)) as show:
-            played = write_animation(show, episodes, out)
+        with closing(Show(loaded, seed=seed, pictures=True, opponent=opponent)) as show:
+            played, against = write_animation(show, episodes, out), show.opponent
         console.print_line(f"written: {out}")
     result = "no game has ended"
-    if played:
+    if played and against is not None:
+        result = f"{tally(np.array(played))} against {against}"
+    elif played:
         result = f"return {', '.join(f'{score:.5g}' for score in played)}"
-    if len(played) > 1:
+    if len(played) > 1 and against is None:
         result += f"; mean {sum(played) / len(played):.5g}"
     name = f"{loaded.name} on {loaded.manifest.game.name}"
     console.print_line(f"{name}: {result}")

@@ -92,11 +92,13 @@ def _duels_shown(panel: DuelPanel) -> str:
         for other in decided
     )
     more = len(panel.past) + len(panel.candidates)
-    text += f"; {more} more opponents." if more else "."
-    rating = panel.ratings()
+    text += f"; {more} more opponent{'s' * (more > 1)}." if more else "."
+    found = panel.ratings()
+    # Whole numbers: formatted floats could read "-0".
+    rating, low, high = (round(part[0]) for part in (found.ratings, found.low, found.high))
     return text + (
-        f" Rating {rating.ratings[0]:+.0f} ({rating.confidence:.0%}: {rating.low[0]:+.0f} to "
-        f"{rating.high[0]:+.0f}), where {panel.baselines[0].name} has 0."
+        f" Rating {rating:+d} ({found.confidence:.0%}: {low:+d} to {high:+d}), where "
+        f"{panel.baselines[0].name} has 0."
     )
 
 

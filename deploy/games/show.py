@@ -19,6 +19,8 @@ from rich.text import Text
 from deploy.games.bundle import GameBundle
 from deploy.promotion.studies import FoundStudy, attach
 from envs.core.streams import derive_seed
+from envs.games.opponents import Opponents, Scripted
+from envs.games.pairings import is_versus
 from envs.games.render import Renderer, showing
 from envs.support.errors import InputError
 from envs.support.files import write_atomic
@@ -29,18 +31,35 @@ GIF_FPS = 25.0  # higher rates need larger files, and not all programs support t
 COLOURS = 64
 
 
+SELF = "self"  # the player itself as its opponent
+RESULTS = {1.0: "won", 0.5: "drawn", 0.0: "lost"}  # by outcome
+
+
 @dataclass(frozen=True)
 class Shot:
-    """A moment of a game. total: the return so far. final: whether it is the last state."""
+    """A moment of a game.
+
+    Attributes:
+        episode: index of the game.
+        step: number of steps so far.
+        total: the return so far; in a game of two players the outcome, at its end.
+        final: whether it is the last state.
+        opponent: who plays against the player in a game of two.
+    """
 
     episode: int
     step: int
     total: float
     final: bool
+    opponent: str | None = None
 
     @property
     def caption(self) -> str:
         """The caption of the frame."""
+        if self.opponent is not None:
+            result = RESULTS.get(self.total, f"outcome {self.total:.4g}")
+            ended = f", {result}" if self.final else ""
+            return f"game {self.episode + 1}, step {self.step}, against {self.opponent}{ended}"
         ended = ", the end" if self.final else ""
         return f"game {self.episode + 1}, step {self.step}, return {self.total:.4g}{ended}"
 
@@ -52,15 +71,41 @@ class Show:
         bundle: the player.
         seed: of the games.
         pictures: whether pictures will be drawn.
+        opponent: in a game of two players the name of the scripted player at the second seat, or
+            "self"; None: the game's last scripted player, or "self" if it has none.
+
+    Attributes:
+        opponent: who plays against the player; None in other games.
 
     Raises:
-        InputError: the game cannot be shown.
+        InputError: the game cannot be shown, or has no such opponent.
     """
 
-    def __init__(self, bundle: GameBundle, *, seed: int, pictures: bool) -> None:
+    def __init__(
+        self, bundle: GameBundle, *, seed: int, pictures: bool, opponent: str | None = None
+    ) -> None:
         self.game, self.params = bundle.game, bundle.params
-        self.env, self.renderer = showing(self.game, self.params, pictures=pictures)
+        self.opponent = self._opponent(opponent)
+        opponents: Opponents | None = None
+        if self.opponent not in (None, SELF):
+            assert self.opponent is not None
+            player = self.game.scripted(self.params)[self.opponent]
+            opponents = Scripted({self.opponent: player}, 1)
+            opponents.configure_member(0, {self.opponent: 1.0}, "first")
+        self.env, self.renderer = showing(
+            self.game, self.params, pictures=pictures, opponents=opponents
+        )
         self._player, self._seed = bundle.player, seed
+
+    def _opponent(self, asked: str | None) -> str | None:
+        if not is_versus(self.game, self.params):
+            if asked is not None:
+                raise InputError(f"--opponent {asked}: {self.game.name} has no opponents")
+            return None
+        known = [SELF, *self.game.scripted(self.params)]
+        if asked is not None and asked not in known:
+            raise InputError(f"--opponent {asked!r} is not known; choose one of {', '.join(known)}")
+        return asked or known[-1]
 
     def shots(self, episodes: int) -> Iterator[Shot]:
         """Every moment of that many games; the renderer shows it until the next one is drawn."""
@@ -68,10 +113,12 @@ class Show:
         env.reset_member(0, self._seed)
         act = self._player.seated(env, derive_seed(self._seed, "player"))
         ended = getattr(act, "ended", lambda _: None)
-        obs, seats = env.observe(), self.game.seats(self.params)  # the first game has these rows
+        obs = env.observe()
+        # Rows of the first game that count: in a game of two players, the player's own seat.
+        seats = 1 if self.opponent else self.game.seats(self.params)
         for episode in range(episodes):
             total, playing = 0.0, torch.ones(seats, dtype=torch.bool)
-            yield Shot(episode, 0, total, final=False)
+            yield Shot(episode, 0, total, final=False, opponent=self.opponent)
             for step in itertools.count(1):
                 made = env.step(act(obs))
                 obs = made.obs
@@ -80,7 +127,7 @@ class Show:
                 ended(over)
                 playing &= ~over[:seats]
                 final = not bool(playing.any())
-                yield Shot(episode, step, total, final)
+                yield Shot(episode, step, total, final, self.opponent)
                 if final:
                     break
         env.check()

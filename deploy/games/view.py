@@ -103,7 +103,9 @@ def _share_cells(mean: float, low: float, high: float) -> tuple[str, str]:
 
 def _rating_cells(panel: Mapping[str, Any], name: str) -> tuple[str, str]:
     own = panel["ratings"]["players"][name]
-    return f"{own['rating']:+.0f}", f"{own['low']:+.0f} to {own['high']:+.0f}"
+    # Whole numbers: formatted floats could read "-0".
+    rating, low, high = (round(own[key]) for key in ("rating", "low", "high"))
+    return f"{rating:+d}", f"{low:+d} to {high:+d}"
 
 
 def _ahead(found: Mapping[str, Any]) -> str:

@@ -26,6 +26,7 @@ from envs.games.hockey.physics import DT
 from envs.games.hockey.render import TRAIL, as_image, scene_of
 from envs.games.hockey.render import Scene as HockeyScene
 from envs.games.hockey.render import as_text as hockey_text
+from envs.games.opponents import Opponents
 from envs.support.errors import InputError
 
 WIDTH, HEIGHT = 480, 320  # pixels; multiples of 16, as video codecs need
@@ -48,20 +49,32 @@ class Renderer(Protocol):
     def picture(self, caption: str, *, final: bool) -> Image.Image: ...
 
 
-def showing(game: Game, params: Any, *, pictures: bool) -> tuple[GameEnv, Renderer]:
+def showing(
+    game: Game, params: Any, *, pictures: bool, opponents: Opponents | None = None
+) -> tuple[GameEnv, Renderer]:
     """Make an environment of one game, not yet reset, and its renderer.
+
+    The rewards of a game of two players are outcomes.
 
     Args:
         game: The game.
         params: Its parameters.
         pictures: Whether images will be needed.
+        opponents: Who plays against a player at the first seat, in a game of two; None: every seat
+            is a row.
 
     Raises:
         InputError: This game has no images, or a package that draws them is missing.
     """
     if game.name.startswith("gym:"):
         return _gymnasium(game.name, dict(params), pictures=pictures)
-    env = game.make([params], 1, together=1, device="cpu")
+    env: GameEnv
+    if game.versus is None:
+        env = game.make([params], 1, together=1, device="cpu")
+    else:
+        env = game.versus(
+            [params], 1, together=1, device="cpu", opponents=opponents, outcome_rewards=True
+        )
     if game.name in _RENDERERS:
         return env, _RENDERERS[game.name](env, params)
     if pictures:

@@ -99,7 +99,7 @@ class TrainFlags:
             "Markets: information-ratio (Sharpe ratio of the returns in excess of equal weight; "
             "the default), sharpe-difference (Sharpe ratio minus that of equal weight), sharpe or "
             "sortino; each is the mean over paths minus 0.1 standard deviations. Games: return "
-            "(interquartile mean over seeds).",
+            "(interquartile mean over seeds); of two players: points.",
         ),
     ] = None
     seed: Annotated[

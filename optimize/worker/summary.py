@@ -127,12 +127,19 @@ def _game_table(metrics: Mapping[str, Any]) -> Table:
         title_justify="left",
         show_edge=False,
     )
-    table.add_row("return, interquartile mean over seeds", f"{metrics['iqm']:,.2f}")
+    opponents = [name.removeprefix("points_") for name in metrics if name.startswith("points_")]
+    what = "points" if opponents else "return"
+    table.add_row(f"{what}, interquartile mean over seeds", f"{metrics['iqm']:,.2f}")
     table.add_row("95% interval", f"{metrics['iqm_low']:,.2f} … {metrics['iqm_high']:,.2f}")
-    table.add_row(
-        "episode return, mean ± deviation", f"{metrics['mean']:,.2f} ± {metrics['deviation']:,.2f}"
-    )
-    table.add_row("worst episode", f"{metrics['worst']:,.2f}")
+    for name in opponents:
+        won, drawn = metrics[f"won_{name}"], metrics[f"drawn_{name}"]
+        table.add_row(
+            f"against {name}: won, drawn, lost", f"{won:.0%}, {drawn:.0%}, {1 - won - drawn:.0%}"
+        )
+    if not opponents:
+        mean, deviation = metrics["mean"], metrics["deviation"]
+        table.add_row("episode return, mean ± deviation", f"{mean:,.2f} ± {deviation:,.2f}")
+        table.add_row("worst episode", f"{metrics['worst']:,.2f}")
     table.add_row("mean episode length", f"{metrics['length']:,.1f}")
     return table
 

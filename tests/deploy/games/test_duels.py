@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from deploy.games.duel_panel import CANDIDATE, DuelPanel, compare_duel
 from deploy.games.gate import shown
 from deploy.games.promote import DUELS, GamePromoter, GamePromotion
 from deploy.games.report import write_report
+from deploy.games.show import Show
 from deploy.games.verify import verify_game_bundle
 from deploy.games.view import promotion_view
 from deploy.registry.bundle_files import write_bundle
@@ -195,3 +197,26 @@ def test_results_are_shown_in_words_tables_and_the_report(
     page = path.read_text()
     assert "exchanged seats" in page
     assert "games won, drawn and lost" in page.lower()
+
+
+def shot_captions(bundle: Any, opponent: str | None, episodes: int = 3) -> list[str]:
+    with closing(Show(bundle, seed=1, pictures=False, opponent=opponent)) as show:
+        return [shot.caption for shot in show.shots(episodes) if shot.final]
+
+
+def test_games_are_shown_against_an_opponent(tmp_path: Path) -> None:
+    found = study(tmp_path, SCRIPTED, ((0.0, 1.0, 0.0),))
+    paper = build_bundle(read_candidate(found.trials[0], found), found, {})
+    assert shot_captions(paper, None, 2) == [
+        "game 1, step 1, against scissors, lost",
+        "game 2, step 1, against scissors, lost",
+    ]
+    assert shot_captions(paper, "rock", 1) == ["game 1, step 1, against rock, won"]
+    assert shot_captions(paper, "self", 1) == ["game 1, step 1, against self, drawn"]
+    with pytest.raises(InputError, match="choose one of self, rock, paper, scissors"):
+        shot_captions(paper, "well")
+    uniform = study(tmp_path / "uniform", SCRIPTED, UNIFORM)
+    sampled = build_bundle(read_candidate(uniform.trials[0], uniform), uniform, {}, play="sampled")
+    shown_results = [caption.rpartition(", ")[2] for caption in shot_captions(sampled, "rock", 40)]
+    assert set(shown_results) == {"won", "drawn", "lost"}
+    assert shot_captions(sampled, "rock", 40) == shot_captions(sampled, "rock", 40)
