@@ -54,8 +54,10 @@ def made(
     env = game([DUEL_PARAMS] * slots, GAMES, opponents=opponents)
     program = algorithm(_shape(kind, env))
     for slot, member in members.items():
+        # Fast learning, so that snapshots differ.
+        own = params(learning_rate=0.02, **({} if algorithm is PPO else {"warmup": 0}))
         program.add_member(
-            slot, params(), 100 + member, 20, torch.zeros(3), torch.full((3,), 0.7 + 0.1 * member)
+            slot, own, 100 + member, 20, torch.zeros(3), torch.full((3,), 0.7 + 0.1 * member)
         )
         env.reset_member(slot, 200 + member)
         mixture = {name: share for name, share in MIXTURE.items() if name in opponents.names}
