@@ -92,6 +92,12 @@ class GameKind(StudyKind[GameSpec]):
         check_curriculum(self.game, curriculum, request.env)
         if curriculum.together and request.seeds < 2:
             raise InputError("the opponent others needs at least --seeds 2: members of one trial")
+        for name, dimension in space.tables["env"].items():
+            if dimension.value is None and all(name in phase.env for phase in curriculum.phases):
+                raise InputError(
+                    f"--search-space {request.search_space}: [env] {name} would have no effect, "
+                    "since every phase sets it; leave one of them out"
+                )
         found = find_bundles(curriculum, self.environment, request.load_bundle)
         hashes = {name: bundle.hash for name, bundle in found.items()}
         curriculum = dataclasses.replace(curriculum, bundles=hashes)

@@ -14,6 +14,7 @@ import torch
 from optuna.trial import TrialState
 from typer.testing import CliRunner
 
+from agents.algorithms.elegantrl_agents import ElegantAgents
 from agents.algorithms.off_policy import OffPolicy
 from agents.policy.frozen import FrozenPolicy
 from envs.core.vec_env import VecEnv
@@ -232,14 +233,21 @@ def test_until_is_part_of_a_trials_training() -> None:
     assert all(0 < second < 36 for _, second in begun)
 
 
-def test_a_phase_clears_the_replay_buffer() -> None:
-    space = {"name": "x", "version": 1, "shape": {}, "d3qn": {}, "env": {}}
-    experiment = experiment_with(TWO_PHASES, algorithm="d3qn", budget=1024, space=space)
+@pytest.mark.parametrize("algorithm", ["d3qn", "elegantrl:d3qn"])
+def test_a_phase_clears_the_replay_buffer(algorithm: str) -> None:
+    space = {"name": "x", "version": 1, "shape": {}, "env": {}, algorithm.partition(":")[0]: {}}
+    experiment = experiment_with(TWO_PHASES, algorithm=algorithm, budget=1024, space=space)
     env = experiment.training_env(4, 8)
     shape = {"net_width": 8, "net_depth": 1, "minibatch": 8, "updates": 2, "buffer": 4096}
     settings = Settings(shape, {"warmup": 16}, {})
     program = experiment.algorithm.learner(experiment.shape(settings, env, 4), experiment.device)
-    assert isinstance(program, OffPolicy)
+
+    def in_buffer() -> int:
+        if isinstance(program, OffPolicy):
+            return program.replay.held(0)
+        assert isinstance(program, ElegantAgents)
+        return sum(buffer.cur_size * 8 for buffer in program.buffers[:1] if buffer is not None)
+
     avg, std = experiment.normaliser(0, settings)
     for slot in range(4):
         experiment.seat(env, slot, 0, settings)
@@ -248,7 +256,7 @@ def test_a_phase_clears_the_replay_buffer() -> None:
     held = []
     for _ in range(4):
         program.train(env, 1)
-        held.append(program.replay.held(0))
+        held.append(in_buffer())
     # The second phase begins after two rollouts of 128 transitions.
     assert held == [128, 256, 128, 256]
 
@@ -369,6 +377,9 @@ def test_a_space_may_hold_the_phases(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "phases must be a list" in refused(tmp_path, monkeypatch, *words)
     path.write_text(SPACE.partition("[[phases]]")[0])
     assert "past_size is for the opponents of [[phases]]" in refused(tmp_path, monkeypatch, *words)
+    path.write_text(SPACE)
+    path.write_text(SPACE + "env = { weight = 2.0 }\n[env]\nweight = { low = 1.0, high = 3.0 }\n")
+    assert "[env] weight would have no effect, since" in refused(tmp_path, monkeypatch, *words)
     path.write_text(SPACE)
     with pytest.raises(InputError, match="unknown key 'past_size'"):
         load_space(str(path))  # for a market
