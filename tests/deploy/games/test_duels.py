@@ -10,9 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import typer
 from rich.console import Console
+from typer.testing import CliRunner
 
 from deploy.cli.bundles import load_bundle
+from deploy.cli.commands import deploy_commands
 from deploy.games.candidates import GameStudy, build_bundle, read_candidate
 from deploy.games.duel_panel import CANDIDATE, DuelPanel, compare_duel
 from deploy.games.gate import shown
@@ -24,7 +28,7 @@ from deploy.games.view import promotion_view
 from deploy.registry.bundle_files import write_bundle
 from deploy.registry.registry import Registry
 from envs.support.errors import InputError
-from tests.deploy.games.players import study_of
+from tests.deploy.games.players import store, study_of
 from tests.envs.games.toys import chooser
 
 RPS, SHOWDOWN = "tests.envs.games.toys:RPS", "tests.envs.games.toys:SHOWDOWN"
@@ -160,8 +164,6 @@ def test_sampled_play_is_recorded_verified_and_another_player(
 
 
 def test_values_cannot_be_promoted_with_sampled_play(tmp_path: Path, registry: Registry) -> None:
-    import torch
-
     values = {"value_avg": torch.zeros(1), "value_std": torch.ones(1)}
     found = study_of(
         tmp_path,
@@ -220,3 +222,34 @@ def test_games_are_shown_against_an_opponent(tmp_path: Path) -> None:
     shown_results = [caption.rpartition(", ")[2] for caption in shot_captions(sampled, "rock", 40)]
     assert set(shown_results) == {"won", "drawn", "lost"}
     assert shot_captions(sampled, "rock", 40) == shot_captions(sampled, "rock", 40)
+
+
+def test_commands_promote_show_verify_and_play_a_sampled_player(tmp_path: Path) -> None:
+    mixed = ((0.9, 0.1), (0.2, 0.8), (0.0, 1.0))
+    database = f"sqlite:///{tmp_path / 'studies.db'}"
+    store(study(tmp_path / "run", SHOWDOWN, mixed, TIMID), database)
+    app = typer.Typer(pretty_exceptions_enable=False)
+    deploy_commands(app)
+
+    def sweepd(*words: str) -> str:
+        given = [*words, "--deployments", str(tmp_path / "deployments")]
+        result = CliRunner().invoke(
+            app,
+            given,
+            env={"COLUMNS": "180", "SWEEPD_STORAGE": database.removeprefix("sqlite:///")},
+        )
+        assert result.exception is None or isinstance(result.exception, SystemExit), result
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    promoted = sweepd("promote", "--play", "sampled", "--games", "400")
+    assert "PROMOTED" in promoted
+    assert "trial 1 (seed 0)" in promoted
+    shown_bundle = sweepd("registry", "show")
+    assert "actions drawn from the policy" in shown_bundle
+    assert "both seats alike" in shown_bundle
+    told = json.loads(sweepd("registry", "show", "--json"))
+    assert told["player"]["play"] == "sampled"
+    assert told["panel"]["points"]["low"] > 0.5
+    assert "is verified" in sweepd("registry", "verify")
+    assert "against self" in sweepd("play", "--episodes", "3")
