@@ -160,7 +160,7 @@ class GameKind(StudyKind[GameSpec]):
             found = {"bundles": spec.curriculum["bundles"]} if "bundles" in spec.curriculum else {}
             asked["curriculum"] = request.curriculum.to_dict() | found
         own = {name: getattr(request, name) for name in PAST_FLAGS & request.given}
-        if own and spec.curriculum:
+        if own:
             asked["curriculum"] = asked.get("curriculum", spec.curriculum) | own
         return asked | {"env": spec.env | request.env}
 

@@ -473,6 +473,11 @@ def test_phases_are_part_of_a_study_and_of_the_flags_that_reproduce_it(tmp_path:
     other = dataclasses.replace(request, curriculum=read_opponents("idle=1"))
     with pytest.raises(InputError, match="created with curriculum"):
         open_study(storage, "s", other, device, tmp_path, {}, said.append)
+    later = dataclasses.replace(
+        request, curriculum=None, past_interval=5, given=frozenset({"past_interval"})
+    )
+    with pytest.raises(InputError, match=r"curriculum\.past_interval = 4, and now it is 5"):
+        open_study(storage, "s", later, device, tmp_path, {}, said.append)
     alone = make_spec(NAME, curriculum=read_opponents("idle=0.5,self=0.5").to_dict())
     named = dict(kind_of(NAME).reproducing_flags(alone))
     assert named["opponents"] == "idle=0.5,self=0.5"
