@@ -126,7 +126,7 @@ class TrainFlags:
         str,
         _option(
             ENVIRONMENT,
-            "crypto, cartpole, bucket-brigade, gym:ID (a Gymnasium environment, e.g. "
+            "crypto, cartpole, bucket-brigade, hockey, gym:ID (a Gymnasium environment, e.g. "
             "gym:Pendulum-v1), vector:ID (a Gymnasium vector environment), pettingzoo:MODULE, or "
             "MODULE:NAME (your own game, or a function that returns a Gymnasium, PettingZoo or "
             "PufferLib environment). See docs/games.md.",
