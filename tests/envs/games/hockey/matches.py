@@ -69,8 +69,13 @@ def play_matches(first: str, second: str, mode: str, games: int, seed: int = 0) 
         lengths += playing
         goal = playing & step.terminated.view(games, 2)[:, 0]
         winner += torch.where(goal, torch.sign(env.final_obs().view(games, 2, -1)[:, 0, 12]), 0.0)
-        playing &= ~(step.terminated | step.truncated).view(games, 2)[:, 0]
-        before, counters = counters, obs.view(games, 2, -1)[..., 16]
-        catches += (playing.unsqueeze(1) & (counters == 15) & (before == 0)).sum(0)
+        over = (step.terminated | step.truncated).view(games, 2)[:, 0]
+        # The last step of a game may catch the puck, too.
+        seen = torch.where(
+            over.view(-1, 1, 1), env.final_obs().view(games, 2, -1), obs.view(games, 2, -1)
+        )
+        catches += (playing.unsqueeze(1) & (seen[..., 16] == 15) & (counters == 0)).sum(0)
+        playing &= ~over
+        counters = obs.view(games, 2, -1)[..., 16]
     shares = [float((winner == value).float().mean()) for value in (1, 0, -1)]
     return Matches(*shares, lengths, (float(catches[0]) / games, float(catches[1]) / games))
