@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 ELO = 400.0 / math.log(10.0)  # points per unit of strength
 CONFIDENCE = 0.95
-DRAWS = 2000
+DRAWS, CHUNK = 2000, 1_000_000  # resampled tables; numbers of tables that are fitted at once
 PRIOR = 0.5  # points added to both players of a pair, where added: Jeffreys' prior of a share
 _ITERATIONS, _PRECISION = 500, 1e-6
 _SMALLEST = 1e-6  # points; smaller random numbers would only make the linear systems singular
@@ -105,7 +105,9 @@ def rate(
     weights = rng.exponential(size=(DRAWS, points.shape[-1]))
     # (DRAWS, P, P): one gamma number per ordered pair is one for either side of the pair.
     pseudo = np.maximum(rng.gamma(PRIOR, size=(DRAWS, len(names), len(names))), _SMALLEST) * played
-    resampled = _fit(np.einsum("bd,ijd->bij", weights, filled) + pseudo)
+    tables = np.einsum("bd,ijd->bij", weights, filled, optimize=True) + pseudo
+    parts = -(-tables.size // CHUNK)
+    resampled = np.concatenate([_fit(part) for part in np.array_split(tables, parts)])
     zero = 0.0 if anchor is None else strengths[names.index(anchor)]
     zeros = 0.0 if anchor is None else resampled[:, names.index(anchor), None]
     tail = (1.0 - CONFIDENCE) / 2.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -67,8 +68,9 @@ class DuelPanel(Panel):
         by_deal = np.mean(list(self.points.values()), axis=0)
         return interval(by_deal, confidence(self.look), derive_seed(self.seed, "overall"))
 
+    @cached_property
     def ratings(self) -> Ratings:
-        """Return the ratings of all players of the panel; that of the first baseline player is 0.
+        """The ratings of all players of the panel; that of the first baseline player is 0.
 
         The opponents are rated by their games against the candidate.
         """
@@ -84,7 +86,7 @@ class DuelPanel(Panel):
         for name in ("past", "candidates"):
             content[name] = {other.name: other.to_dict() for other in getattr(self, name)}
         overall = dataclasses.asdict(self.overall)
-        return content | {"points": overall, "ratings": self.ratings().to_dict()}
+        return content | {"points": overall, "ratings": self.ratings.to_dict()}
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def _duels_shown(panel: DuelPanel) -> str:
     )
     more = len(panel.past) + len(panel.candidates)
     text += f"; {more} more opponent{'s' * (more > 1)}." if more else "."
-    found = panel.ratings()
+    found = panel.ratings
     # Whole numbers: formatted floats could read "-0".
     rating, low, high = (round(part[0]) for part in (found.ratings, found.low, found.high))
     return text + (

@@ -159,7 +159,7 @@ def draw_panel(panel: Panel, name: str) -> Figure:
 
 def _draw_duels(panel: DuelPanel, name: str) -> Figure:
     """Won, drawn and lost games against every opponent, and the ratings of all players."""
-    others, rating = panel.opponents, panel.ratings()
+    others, rating = panel.opponents, panel.ratings
     labels = [
         f"champion {other.name}" if other is panel.champion else other.name for other in others
     ]

@@ -109,7 +109,7 @@ def test_a_better_player_is_promoted_and_past_champions_and_candidates_are_playe
         assert other.games == panel.games == 400
     # It gets 0, 1.5 and 1.5 from the weak player with its three cards.
     assert panel.points[panel.champion.name].mean() == pytest.approx(0.5 + 1.0 / 4.0, abs=0.05)
-    rating = panel.ratings()
+    rating = panel.ratings
     assert rating.names[0] == CANDIDATE
     assert dict(zip(rating.names, rating.ratings, strict=True))["random"] == 0.0
     # The next candidate meets the weak champion as a past one, and does not beat the present one.
