@@ -30,7 +30,7 @@ from envs.games.opponents import Opponents, Scripted, ScriptedPlayer
 from envs.support.errors import InputError
 
 
-class Layout(NamedTuple):
+class Spaces(NamedTuple):
     """The observations and actions of a game's seat.
 
     Attributes:
@@ -126,7 +126,7 @@ class Roster(Opponents):
         self,
         members: int,
         games: int,
-        layout: Layout,
+        spaces: Spaces,
         *,
         scripted: Mapping[str, ScriptedPlayer] | None = None,
         learners: Sequence[str] = (),
@@ -143,7 +143,7 @@ class Roster(Opponents):
         Args:
             members: slots of the program.
             games: games per member.
-            layout: of the game.
+            spaces: of the game.
             scripted: scripted players by name.
             learners: which of `self`, `past` and `others` are opponents.
             champions: frozen actors by name.
@@ -173,12 +173,12 @@ class Roster(Opponents):
         self._learners = [name for name in LEARNERS if name in learners]
         frozen = dict(champions or {})
         super().__init__([*(scripted or {}), *self._learners, *frozen], members, device)
-        self._device, self._layout = torch.device(device), layout
+        self._device, self._spaces = torch.device(device), spaces
         self._games, self._together = games, together
         self._past_interval, self._past_size = past_interval, past_size
         self._scripted = Scripted(scripted, members, device) if scripted else None
         self._actors = {
-            name: _fitting(name, champion.actor, layout) for name, champion in frozen.items()
+            name: _fitting(name, champion.actor, spaces) for name, champion in frozen.items()
         }
         samples = [
             frozen[name].sampled if name in frozen else sampled and name in self._learners
@@ -207,7 +207,7 @@ class Roster(Opponents):
         # Players and actors share the random numbers of a game, as only one of them plays it.
         neural = 0
         if self._learners or self._actors:
-            neural = 1 if self._layout.discrete else self._layout.action_dim
+            neural = 1 if self._spaces.discrete else self._spaces.action_dim
         self.uniforms = max(neural, scripted.uniforms if scripted else 0)
 
     # Playing.
@@ -339,7 +339,7 @@ class Roster(Opponents):
         groups: dict[Architecture, list[str]] = {}
         if weights is not None:
             one = {name: part[0] for name, part in weights.items()}
-            own = _fit("a member", architecture_of(one, "a member"), self._layout)
+            own = _fit("a member", architecture_of(one, "a member"), self._spaces)
             if own.memory > self._state_size:
                 raise InputError(
                     f"opponents that are members have a recurrent state of {own.memory} numbers, "
@@ -375,7 +375,7 @@ class Roster(Opponents):
 
 
 def _fitting(
-    name: str, actor: Member | FrozenPolicy, layout: Layout
+    name: str, actor: Member | FrozenPolicy, spaces: Spaces
 ) -> tuple[Architecture, Member]:
     """Return a champion's architecture and tensors; InputError if it does not fit the game."""
     members = actor.members if isinstance(actor, FrozenPolicy) else (actor,)
@@ -383,14 +383,14 @@ def _fitting(
         raise InputError(f"opponent {name} has {len(members)} members, and an opponent has one")
     source = f"opponent {name}"
     check_members(members, source)
-    return _fit(source, architecture_of(members[0], source), layout), members[0]
+    return _fit(source, architecture_of(members[0], source), spaces), members[0]
 
 
-def _fit(name: str, architecture: Architecture, layout: Layout) -> Architecture:
+def _fit(name: str, architecture: Architecture, spaces: Spaces) -> Architecture:
     """Return the architecture; InputError if it does not fit the game."""
-    own = Layout(architecture.state_dim, architecture.action_dim, architecture.discrete)
-    if own != layout:
-        raise InputError(f"{name} maps {own}, and this game maps {layout}")
+    own = Spaces(architecture.state_dim, architecture.action_dim, architecture.discrete)
+    if own != spaces:
+        raise InputError(f"{name} maps {own}, and this game maps {spaces}")
     return architecture
 
 

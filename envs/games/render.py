@@ -23,8 +23,7 @@ from envs.games.bucket_brigade.render import Scene, as_frame, as_text, scene
 from envs.games.game import Game
 from envs.games.hockey.game import Hockey
 from envs.games.hockey.physics import DT
-from envs.games.hockey.render import TRAIL, as_image, scene_of
-from envs.games.hockey.render import Scene as HockeyScene
+from envs.games.hockey.render import TRAIL, HockeyScene, as_image, scene_of
 from envs.games.hockey.render import as_text as hockey_text
 from envs.games.opponents import Opponents
 from envs.support.errors import InputError

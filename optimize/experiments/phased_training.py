@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from agents.algorithms.table import get_algorithm
-from agents.policy.roster import Champion, Layout, Roster
+from agents.policy.roster import Champion, Roster, Spaces
 from envs.core.game_env import GameEnv
 from envs.games.curriculum import LEARNERS, Curriculum
 from envs.games.registry import get_game
@@ -47,7 +47,7 @@ class PhasedTraining:
         self.spec, self.curriculum, self.device = spec, curriculum, device
         self.game, self.algorithm = get_game(spec.environment), get_algorithm(spec.algorithm)
         self._together = spec.seeds if curriculum.together else 1
-        self._layout = Layout(env.state_dim, env.action_dim, env.if_discrete)
+        self._spaces = Spaces(env.state_dim, env.action_dim, env.if_discrete)
         found = find_bundles(curriculum, spec.environment, load_bundle)
         self._champions = {name: Champion(b.actor, b.sampled) for name, b in found.items()}
         self._check_params(env)
@@ -108,7 +108,7 @@ class PhasedTraining:
         return Roster(
             slots,
             games,
-            self._layout,
+            self._spaces,
             scripted={name: player for name, player in scripted.items() if name in names},
             learners=[name for name in LEARNERS if name in names],
             champions=self._champions,

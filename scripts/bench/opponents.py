@@ -26,7 +26,7 @@ from harness import (
 )
 
 from agents.algorithms.ppo import PPO, PPOParams, Shape
-from agents.policy.roster import Layout, Roster
+from agents.policy.roster import Roster, Spaces
 from envs.games.hockey.game import Hockey, HockeyParams
 from envs.games.hockey.players import PLAYERS
 from envs.games.opponents import Opponents, Scripted
@@ -62,9 +62,9 @@ def training(
 
 def roster(past: int, members: int, games: int) -> Roster:
     learners = ["self", "past"] if past else ["self"]
-    layout = Layout(18, 4, discrete=False)
+    spaces = Spaces(18, 4, discrete=False)
     return Roster(
-        members, games, layout, learners=learners, past_interval=1, past_size=max(past, 1)
+        members, games, spaces, learners=learners, past_interval=1, past_size=max(past, 1)
     )
 
 

@@ -43,7 +43,7 @@ class Racket(NamedTuple):
     holds: bool
 
 
-class Scene(NamedTuple):
+class HockeyScene(NamedTuple):
     """A moment of a game.
 
     Attributes:
@@ -74,14 +74,14 @@ class Scene(NamedTuple):
 
 def scene_of(
     seen: Sequence[float], trail: Sequence[Point], score: tuple[int, int], time: int
-) -> Scene:
+) -> HockeyScene:
     """Return the scene that player 1 observes, whose frame is the world."""
     counters = seen[16:18] or (0.0, 0.0)  # without keep mode there are none
     left, right = (
         Racket(seen[first], seen[first + 1], seen[first + 2], counters[player] > 0)
         for player, first in enumerate((0, 6))
     )
-    return Scene((left, right), (seen[12], seen[13]), tuple(trail), score, time)
+    return HockeyScene((left, right), (seen[12], seen[13]), tuple(trail), score, time)
 
 
 def outline(racket: Racket, side: int) -> list[Point]:
@@ -93,7 +93,7 @@ def outline(racket: Racket, side: int) -> list[Point]:
     ]
 
 
-def as_text(shown: Scene) -> str:
+def as_text(shown: HockeyScene) -> str:
     """Draw the field from above: rackets as 1 and 2, the puck as O, where it was as dots."""
     half_width, half_height = round(GOAL_BACK_X * COLUMNS_PER_M), round(WALL_Y * ROWS_PER_M)
     cells = [[" "] * (2 * half_width + 1) for _ in range(2 * half_height + 1)]
@@ -136,7 +136,7 @@ def _inside(x: float, y: float, corners: Sequence[Point]) -> bool:
     )
 
 
-def as_image(shown: Scene, caption: str) -> Image.Image:
+def as_image(shown: HockeyScene, caption: str) -> Image.Image:
     """Draw the field from above, with a caption and the score over it."""
     image = Image.new("RGB", (SUPERSAMPLING * WIDTH, SUPERSAMPLING * HEIGHT), "white")
     draw = ImageDraw.Draw(image)
@@ -178,7 +178,7 @@ def _draw_field(draw: ImageDraw.ImageDraw) -> None:
     draw.ellipse(_disc(0.0, 0.0, 0.9), outline=LINE, width=SUPERSAMPLING * 2)
 
 
-def _write(image: Image.Image, shown: Scene, caption: str) -> None:
+def _write(image: Image.Image, shown: HockeyScene, caption: str) -> None:
     """Write the caption and the score."""
     draw = ImageDraw.Draw(image)
     small, large = ImageFont.load_default(13), ImageFont.load_default(22)

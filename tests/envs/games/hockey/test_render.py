@@ -13,8 +13,8 @@ from envs.games.hockey.render import (
     TEAMS,
     TOP,
     WIDTH,
+    HockeyScene,
     Racket,
-    Scene,
     as_image,
     as_text,
     outline,
@@ -24,7 +24,7 @@ from envs.games.registry import get_game
 from envs.games.render import HockeyRenderer, showing
 
 AT = (-2.0, 1.5)  # of the left racket
-SCENE = Scene(
+SCENE = HockeyScene(
     (Racket(*AT, 0.0, holds=False), Racket(3.0, -1.0, 1.2, holds=True)),
     (1.0, 1.0),
     ((-1.0, 1.0), (0.5, -2.0)),
