@@ -117,6 +117,15 @@ class TensorGame(VersusEnv):
             if isinstance(value, int | float)
         }
 
+    def prepare(self, params: Sequence[Any]) -> None:
+        """Set what depends on the members' parameters, such as `state_dim`; called once.
+
+        The default sets nothing. `device` and the numbers of rows are set already.
+
+        Raises:
+            InputError: The members' parameters cannot be combined.
+        """
+
     def step_limit(self, params: Any) -> int:  # noqa: ARG002
         """Return the number of steps after which a member's episodes are truncated."""
         return self.max_step
@@ -212,6 +221,7 @@ class TensorGame(VersusEnv):
             )
         self._games_per_member = envs_per_member // self._seats.rows_per_game
         games = self.num_members * self._games_per_member
+        self.prepare(params)
         # As tensors, the parameters can differ between members.
         self.numbers = {
             name: torch.zeros(games, dtype=torch.float64, device=self.device)

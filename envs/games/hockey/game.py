@@ -11,7 +11,6 @@ from torch import Tensor
 
 from envs.games.hockey.physics import Bodies, own_frames
 from envs.games.hockey.rules import DISCRETE_ACTIONS, SHOT_SPEED, GameState, play
-from envs.games.opponents import Opponents
 from envs.games.tensor_game import State, TensorGame
 from envs.support.errors import InputError
 
@@ -88,35 +87,21 @@ class Hockey(TensorGame):
     seats = 2
     uniforms_per_start = 6
 
-    def __init__(
-        self,
-        params: Sequence[HockeyParams],
-        envs_per_member: int,
-        *,
-        device: torch.device | str = "cpu",
-        opponents: Opponents | None = None,
-        outcome_rewards: bool = False,
-    ) -> None:
-        """Make the environment. See `TensorGame`."""
+    def prepare(self, params: Sequence[HockeyParams]) -> None:
+        """See `TensorGame.prepare`."""
         forms = {(own.keep_mode, own.discrete) for own in params}
         if len(forms) > 1:
             raise InputError("all members' hockey games must have the same keep_mode and discrete")
-        self.keep_mode, self.if_discrete = forms.pop() if forms else (True, False)
+        ((self.keep_mode, self.if_discrete),) = forms
         self.state_dim = 18 if self.keep_mode else 16
-        self.max_step = max((own.time_limit + 1 for own in params), default=1)
+        self.max_step = max(own.time_limit + 1 for own in params)
         # Without keep mode there is no shooting, the last action in both forms.
         self.action_dim = (8 if self.if_discrete else 4) - (not self.keep_mode)
-        self._table = torch.tensor(DISCRETE_ACTIONS, device=device)[:, : 3 + self.keep_mode]
-        signs = torch.tensor([-1.0, -1.0, 1.0, -1.0, -1.0, 1.0], device=device)
+        self._table = torch.tensor(DISCRETE_ACTIONS, device=self.device)[:, : 3 + self.keep_mode]
+        signs = torch.tensor([-1.0, -1.0, 1.0, -1.0, -1.0, 1.0], device=self.device)
         self._mirror = signs.unsqueeze(1)
-        super().__init__(
-            params,
-            envs_per_member,
-            device=device,
-            opponents=opponents,
-            outcome_rewards=outcome_rewards,
-        )
-        self.moves, self.scored = 0, self._state["scored"]
+        games = self.num_members * self._games_per_member
+        self.moves, self.scored = 0, torch.zeros(games, device=self.device)
 
     def configure_member(self, member: int, params: HockeyParams) -> None:
         """See `TensorGame.configure_member`."""

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from envs.games.opponents import Opponents
 from envs.games.tensor_game import TensorGame
 from envs.support.errors import InputError
 
@@ -48,24 +47,9 @@ class Duel(TensorGame):
 
     seats, action_dim, if_discrete, max_step = 2, 2, True, 1000
 
-    def __init__(
-        self,
-        params: Sequence[Any],
-        envs_per_member: int,
-        *,
-        device: torch.device | str = "cpu",
-        opponents: Opponents | None = None,
-        outcome_rewards: bool = False,
-    ) -> None:
+    def prepare(self, params: Sequence[Any]) -> None:
         self.wide = params[0].wide
         self.state_dim = 2 + self.wide
-        super().__init__(
-            params,
-            envs_per_member,
-            device=device,
-            opponents=opponents,
-            outcome_rewards=outcome_rewards,
-        )
 
     def configure_member(self, member: int, params: Any) -> None:
         if params.wide != self.wide:
