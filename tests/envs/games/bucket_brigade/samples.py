@@ -5,23 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from envs.games.bucket_brigade.scenarios import BucketParams, params_from
-
-REFERENCE = Path(__file__).resolve().parents[5] / "shared" / "reference"
-
-
-def reference_file(name: str) -> Path:
-    """Return a reference file next to the checkout; skip the test if it does not exist."""
-    path = REFERENCE / name
-    if not path.is_file():
-        pytest.skip(f"the recorded games (../shared/reference/{name}) are not here")
-    return path
+from tests.envs.games.recordings import reference_file
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from envs.games.bucket_brigade.players import PLAYERS, ScriptedPolicy
 from envs.games.bucket_brigade.scenarios import BucketParams, scenario
 from envs.games.play import play_episodes
 from envs.support.errors import InputError, RunError
-from tests.envs.games.bucket_brigade.samples import reference_file
+from tests.envs.games.recordings import reference_file
 from tests.envs.host_sync import NoHostSync
 
 DEFAULT = BucketParams()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,15 +15,7 @@ from envs.games.hockey.physics import Bodies
 from envs.games.hockey.rules import GameState, play
 from tests.envs.games.hockey.matches import play_matches
 from tests.envs.games.hockey.reference import Body, Hockey, from_observation
-
-REFERENCE = Path(__file__).resolve().parents[5] / "shared" / "reference"
-
-
-def reference_file(name: str) -> Path:
-    path = REFERENCE / name
-    if not path.is_file():
-        pytest.skip(f"the recorded games (../shared/reference/{name}) are not here")
-    return path
+from tests.envs.games.recordings import REFERENCE, reference_file
 
 
 def state_of(games: list[Hockey], dtype: torch.dtype = torch.float64) -> GameState:
