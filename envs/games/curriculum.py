@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from envs.games.opponents import SEATS
 from envs.support.errors import InputError
 from envs.support.files import read_toml
 
@@ -30,7 +31,6 @@ SELF, PAST, OTHERS = "self", "past", "others"
 LEARNERS = (SELF, PAST, OTHERS)
 BUNDLE = "bundle:"  # a champion of the registry
 BUNDLE_DIGITS = 16  # of a hash that names a bundle
-SEATS = ("first", "second", "either")
 REPLAY = ("keep", "clear")
 MOST_PHASES = 50
 MOST_PAST = 1_000
@@ -297,7 +297,7 @@ def _parse_phase(entry: Any, where: str, *, alone: bool) -> Phase:
     share = given.get("share", 1.0)
     if not _is_number(share) or share <= 0:
         raise InputError(f"{where}: share = {share!r} must be a number above 0")
-    for key, allowed in (("seat", SEATS), ("replay", REPLAY)):
+    for key, allowed in (("seat", tuple(SEATS)), ("replay", REPLAY)):
         if given.get(key, allowed[0]) not in allowed:
             raise InputError(
                 f"{where}: {key} = {given[key]!r} is not known; choose one of {', '.join(allowed)}"

@@ -257,10 +257,8 @@ class Worker:
             self.records.resume(training)
         numbers = ", ".join(str(plan.number) for plan in plans)
         described = " ".join(f"{name} {value}" for name, value in shape.items())
-        several = len(plans) > 1
-        self.telemetry.say(
-            f"training trial{'s' * several} {numbers}{' together' * several} ({described})"
-        )
+        trained = f"trials {numbers} together" if len(plans) > 1 else f"trial {numbers}"
+        self.telemetry.say(f"training {trained} ({described})")
         return trainer, trainings
 
     def _train_rung(self, trainer: Trainer, trainings: list[Training]) -> list[Training]:
