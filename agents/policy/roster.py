@@ -25,6 +25,7 @@ from agents.policy.bank import Architecture, Bank, architecture_of
 from agents.policy.frozen import FrozenPolicy
 from agents.policy.members import Member, check_members
 from envs.core.policies import Policies
+from envs.core.rows import where_rows
 from envs.games.curriculum import LEARNERS, OTHERS, PAST, SELF
 from envs.games.opponents import Opponents, Scripted, ScriptedPlayer
 from envs.support.errors import InputError
@@ -248,11 +249,11 @@ class Roster(Opponents):
                 lane.deal(state[:, :size].to(lane.bank.flat.dtype)) if size else None,
             )
             given = self.decode(lane.collect(action, self._games))
-            controls = given if controls is None else _where(here, given, controls)
+            controls = given if controls is None else where_rows(here, given, controls)
             if stepped is not None:
                 new = lane.collect(stepped, self._games).to(state.dtype)
                 rest = state[:, size:]
-                state = torch.cat((_where(here, new, state[:, :size]), rest), 1)
+                state = torch.cat((where_rows(here, new, state[:, :size]), rest), 1)
         assert controls is not None  # a roster has names
         return controls, torch.cat((kept, state), 1)
 
@@ -399,8 +400,3 @@ def _others(members: int, together: int) -> Tensor:
     every = torch.arange(members).unsqueeze(1)
     other = torch.arange(together - 1).unsqueeze(0)
     return every - every % together + other + (other >= every % together).long()
-
-
-def _where(mask: Tensor, one: Tensor, other: Tensor) -> Tensor:
-    """Select games (G, …) by a (G,) mask."""
-    return torch.where(mask.view(-1, *(1 for _ in one.shape[1:])), one, other)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from envs.core.policies import Policies
+from envs.core.rows import where_rows
 from envs.support.errors import InputError
 
 # The seats that a member may have, and the probability that it has the first one.
@@ -170,7 +171,7 @@ class Scripted(Opponents):
         ]
         controls = made[0][0]
         for index, (own, _) in enumerate(made[1:], start=1):
-            controls = torch.where(_like(chosen == index, own), own, controls)
+            controls = where_rows(chosen == index, own, controls)
         return controls, torch.cat([own for _, own in made], 1)
 
 
@@ -192,8 +193,3 @@ def check_mixture(mixture: Mapping[str, float], seat: str, names: Sequence[str])
     # Shares such as three times 0.333 are meant to add up to 1.
     if not math.isclose(total, 1.0, abs_tol=2e-3):
         raise InputError(f"the shares of opponents add up to {total:g}; they must add up to 1")
-
-
-def _like(mask: Tensor, tensor: Tensor) -> Tensor:
-    """Return a (G,) mask that broadcasts over a tensor (G, ...)."""
-    return mask.view(-1, *(1 for _ in tensor.shape[1:]))

@@ -20,10 +20,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from envs.core.rows import where_rows
 from envs.core.streams import derive_seed
 from envs.games.game import Game
 from envs.games.opponents import ScriptedPlayer
-from envs.games.tensor_game import State, TensorGame
+from envs.games.tensor_game import TensorGame
 from envs.support.errors import InputError
 
 Floats = NDArray[np.float64]
@@ -188,10 +189,11 @@ def play_pairs(
     Raises:
         InputError: the game is not of that kind, or its outcomes do not sum to 1.
     """
-    if game.versus is None or game.seats(params) != 2 or deals < 1:
+    if not is_versus(game, params) or deals < 1:
         raise InputError(
-            f"{game.name} is no game of two seats with outcomes, or there are no games"
+            f"{game.name} is not a game of two seats with outcomes, or there are no games"
         )
+    assert game.versus is not None
     games = 2 * deals * len(pairs)
     env = game.versus([params], games, together=1, device=device)
     assert isinstance(env, TensorGame)
@@ -269,13 +271,6 @@ def _play(
         outcome = env.outcome(moved, returns).double()
         outcomes = torch.where(ended.unsqueeze(1), outcome, outcomes)
         # Games that have ended keep their last state: rules may not define what follows it.
-        state = _kept(alive, moved, state)
+        state = {name: where_rows(alive, moved[name], old) for name, old in state.items()}
         alive = alive & ~ended
     return outcomes, lengths
-
-
-def _kept(mask: Tensor, one: State, other: State) -> State:
-    return {
-        name: torch.where(mask.view(-1, *(1 for _ in tensor.shape[1:])), one[name], tensor)
-        for name, tensor in other.items()
-    }

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from envs.core.game_env import GameEnv
 from envs.core.policies import Policies
+from envs.core.rows import where_rows
 from envs.games.opponents import Opponents
 
 
@@ -150,7 +151,7 @@ class OpponentSeats(Seats):
 
     def controls(self, own: Tensor, seen: Tensor, uniforms: Tensor) -> Tensor:
         """See `Seats.controls`. Lets the opponents act."""
-        second = self._second(own)
+        second = self._seat == 1
         theirs, self._memory = self.opponents.act(
             self._of(seen, other=True),
             self._opponent,
@@ -158,7 +159,7 @@ class OpponentSeats(Seats):
             uniforms[:, 2 + self.opponents.uniforms :],
         )
         theirs = theirs.to(own.dtype)
-        return torch.stack((torch.where(second, theirs, own), torch.where(second, own, theirs)), 1)
+        return torch.stack((where_rows(second, theirs, own), where_rows(second, own, theirs)), 1)
 
     def count(self, done: Tensor, outcome: Tensor) -> None:
         """See `Seats.count`."""
@@ -207,12 +208,8 @@ class OpponentSeats(Seats):
     def _games(self, member: int) -> slice:
         return slice(member * self._each, (member + 1) * self._each)
 
-    def _second(self, like: Tensor) -> Tensor:
-        """Return whether members have the second seat, to broadcast over (G, ...)."""
-        return (self._seat == 1).view(-1, *(1 for _ in like.shape[1:]))
-
     def _of(self, tensor: Tensor, *, other: bool) -> Tensor:
         first, second = tensor.unbind(1)
         if other:
             first, second = second, first
-        return torch.where(self._second(first), second, first)
+        return where_rows(self._seat == 1, second, first)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from envs.core.faults import ChoiceLatch, FaultLatch
 from envs.core.policies import Policies
+from envs.core.rows import where_rows
 from envs.core.streams import Streams
 from envs.core.vec_env import Step, on_cpu
 from envs.games.game import Game
@@ -333,7 +334,7 @@ class TensorGame(VersusEnv):
         seen = self._seats.by_row(self.see(state).float())
         self._final = torch.where(self._seats.of_game(done).unsqueeze(1), seen, self._final)
         begun = self.start(for_start)
-        self._state = {name: _where(done, begun[name], moved) for name, moved in state.items()}
+        self._state = {name: where_rows(done, begun[name], moved) for name, moved in state.items()}
         self._seen = None
         self._age.masked_fill_(done, 0)
         # After what belongs to the ended episodes: it may give their rows other seats.
@@ -440,8 +441,3 @@ class TensorGame(VersusEnv):
                 f"here: (games, {'seats, ' if seat_axis else ''}state_dim)"
             )
         return {name: tensor.clone() for name, tensor in state.items()}
-
-
-def _where(mask: Tensor, one: Tensor, other: Tensor) -> Tensor:
-    """Select rows by a (rows,) mask."""
-    return torch.where(mask.view(-1, *(1 for _ in other.shape[1:])), one, other)

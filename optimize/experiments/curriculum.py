@@ -17,6 +17,7 @@ from envs.games.curriculum import (
     parse_curriculum,
 )
 from envs.games.game import Game
+from envs.games.pairings import is_versus
 from envs.support.errors import InputError
 from envs.support.study_record import GameSpec
 
@@ -35,7 +36,7 @@ def check_curriculum(game: Game, curriculum: Curriculum, env: Mapping[str, Any])
         env: parameters of the study's games.
     """
     params = game.params(**env)
-    if game.versus is None or game.seats(params) != 2:
+    if not is_versus(game, params):
         seats = game.seats(params)
         found = "one seat" if seats == 1 else f"{seats} seats, or is not made from TensorGame"
         raise InputError(

@@ -145,7 +145,7 @@ def test_wrong_players_and_games_are_refused() -> None:
     with pytest.raises(InputError, match="maps 3 numbers to 2 actions"):
         play_duels(RPS, RPS.params(), [showdown_players()[1]], 2, seed=0)
     cartpole = get_game("cartpole")
-    with pytest.raises(InputError, match="no game of two seats"):
+    with pytest.raises(InputError, match="not a game of two seats"):
         play_pairs(cartpole, cartpole.params(), [RandomEntrant()], [], 2, 0)
 
 
