@@ -30,6 +30,7 @@ from envs.support.files import read_toml
 SELF, PAST, OTHERS = "self", "past", "others"
 LEARNERS = (SELF, PAST, OTHERS)
 BUNDLE = "bundle:"  # a champion of the registry
+NO_OPPONENTS = "none"  # of `--opponents`: the member has both seats
 BUNDLE_DIGITS = 16  # of a hash that names a bundle
 REPLAY = ("keep", "clear")
 MOST_PHASES = 50

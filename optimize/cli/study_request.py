@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from typing import Any
 
 from agents.algorithms.table import get_algorithm
 from envs.crypto.splits import CrossValidation
-from envs.games.curriculum import Curriculum, read_opponents, read_phases
+from envs.games.curriculum import NO_OPPONENTS, Curriculum, read_opponents, read_phases
 from envs.support.errors import InputError
 from optimize.cli.train_flags import TrainFlags
 from optimize.experiments.game_kind import GameKind
 from optimize.experiments.kinds import kind_of
 from optimize.experiments.request import Request
+from optimize.study.space.parsing import NARROW, load_space
 
 DATA_DIR_MISSING = (
     "--data-dir is missing: name a directory of bars (sweepd data download creates one), "
@@ -21,7 +23,7 @@ DATA_DIR_MISSING = (
 
 
 def make_request(flags: TrainFlags, given: frozenset[str]) -> Request:
-    """Return the request of these flags, before any automatic choice.
+    """Return the request of these flags and the space's defaults, before any automatic choice.
 
     Args:
         flags: all flags of `train`, presets applied.
@@ -37,7 +39,7 @@ def make_request(flags: TrainFlags, given: frozenset[str]) -> Request:
         n_envs = _parse_num_envs(flags.n_envs)
     else:
         n_envs = algorithm.num_envs
-    return Request(
+    request = Request(
         data_dir=flags.data_dir or Request.data_dir,
         timeframe=flags.timeframe,
         tickers=_parse_tickers(flags.tickers),
@@ -68,6 +70,10 @@ def make_request(flags: TrainFlags, given: frozenset[str]) -> Request:
         env=kind.env_settings(vars(flags)),
         given=given,
     )
+    if request.search_space.startswith(NARROW):
+        return request
+    defaults: dict[str, Any] = dict(load_space(request.search_space, request.subject).study)
+    return dataclasses.replace(request, **{n: v for n, v in defaults.items() if n not in given})
 
 
 def study_name(flags: TrainFlags) -> str:
@@ -103,12 +109,12 @@ def flags_per_study(flags: TrainFlags) -> list[TrainFlags]:
 
 
 def _read_curriculum(flags: TrainFlags) -> Curriculum | None:
-    """Return the phases of --phases or --opponents; None if neither was given."""
+    """Return the phases of --phases or --opponents; None without opponents, or by default."""
     if flags.phases is not None and flags.opponents is not None:
         raise InputError(
             "--opponents and --phases exclude each other: every phase names its opponents"
         )
-    if flags.opponents is not None:
+    if flags.opponents not in (None, NO_OPPONENTS):
         return read_opponents(flags.opponents)
     return None if flags.phases is None else read_phases(flags.phases)
 

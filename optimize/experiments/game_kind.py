@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from envs.crypto.data.bars import Bars
-from envs.games.curriculum import PAST, Curriculum, Phase
+from envs.games.curriculum import NO_OPPONENTS, PAST, Curriculum, Phase
 from envs.games.game import Game
 from envs.games.registry import get_game
 from envs.support.errors import InputError
@@ -73,8 +73,12 @@ class GameKind(StudyKind[GameSpec]):
 
     def completed(self, request: Request, space: SearchSpace) -> Request:
         """Return the request with its curriculum, that of the flags or of the space, checked."""
-        curriculum, own = request.curriculum or space.curriculum, space.curriculum
-        if curriculum is not None and own is not None and own.phases != curriculum.phases:
+        curriculum, own = request.curriculum, space.curriculum
+        if curriculum is None and "opponents" not in request.given:
+            curriculum = own
+        # Flags replace the phases of an included space. A user's file is not contradicted silently.
+        included = request.search_space in request.subject.presets
+        if own and not included and (curriculum is None or curriculum.phases != own.phases):
             raise InputError(
                 f"--search-space {request.search_space} has [[phases]] that --phases or "
                 "--opponents contradicts; leave one of them out"
@@ -159,6 +163,8 @@ class GameKind(StudyKind[GameSpec]):
             # Bundles as they were found: a champion may have changed since then.
             found = {"bundles": spec.curriculum["bundles"]} if "bundles" in spec.curriculum else {}
             asked["curriculum"] = request.curriculum.to_dict() | found
+        elif "opponents" in request.given:
+            asked["curriculum"] = {}
         own = {name: getattr(request, name) for name in PAST_FLAGS & request.given}
         if own:
             asked["curriculum"] = asked.get("curriculum", spec.curriculum) | own
@@ -175,8 +181,24 @@ class GameKind(StudyKind[GameSpec]):
                 ("env-param", f"{name}={value if isinstance(value, str) else json.dumps(value)}")
                 for name, value in spec.env.items()
             ),
-            *_curriculum_flags(spec),
+            *self._curriculum_flags(spec),
         ]
+
+    def _curriculum_flags(self, spec: GameSpec) -> list[tuple[str, Any]]:
+        curriculum = spec_curriculum(spec)
+        if curriculum is None:
+            return [] if self.game.versus is None else [("opponents", NO_OPPONENTS)]
+        curriculum = curriculum.pinned()
+        [first, *more] = curriculum.phases
+        if more or first != Phase(opponents=first.opponents):
+            flags: list[tuple[str, Any]] = [("phases", curriculum.to_json())]
+        else:
+            mixture = ",".join(f"{name}={share!r}" for name, share in first.opponents.items())
+            flags = [("opponents", mixture)]
+        if PAST in curriculum.opponents:
+            flags += [("past-interval", curriculum.past_interval)]
+            flags += [("past-size", curriculum.past_size)]
+        return flags
 
     def make_experiment(
         self,
@@ -187,22 +209,6 @@ class GameKind(StudyKind[GameSpec]):
         load_bundle: LoadBundle | None = None,
     ) -> GameExperiment:
         return GameExperiment(spec, device, say, load_bundle)
-
-
-def _curriculum_flags(spec: GameSpec) -> list[tuple[str, Any]]:
-    curriculum = spec_curriculum(spec)
-    if curriculum is None:
-        return []
-    curriculum = curriculum.pinned()
-    [first, *more] = curriculum.phases
-    if more or first != Phase(opponents=first.opponents):
-        flags: list[tuple[str, Any]] = [("phases", curriculum.to_json())]
-    else:
-        mixture = ",".join(f"{name}={share!r}" for name, share in first.opponents.items())
-        flags = [("opponents", mixture)]
-    if PAST in curriculum.opponents:
-        flags += [("past-interval", curriculum.past_interval), ("past-size", curriculum.past_size)]
-    return flags
 
 
 def game_settings(scenario: str | None, env_param: Sequence[str]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from optimize.study.fit import (
     multiple,
     refuse_misfit,
 )
-from optimize.study.space.parsing import load_space
+from optimize.study.space.parsing import NARROW, load_space
 from optimize.study.space.search_space import SearchSpace
 from optimize.study.space.subject import Subject
 from optimize.study.spec import refuse_other
@@ -154,9 +154,9 @@ def resolve_space(
         subject: environment and algorithm of the space.
         timeframe: length of the bars, for the entries of the space that depend on it.
     """
-    if not name.startswith("narrow:"):
+    if not name.startswith(NARROW):
         return load_space(name, subject, timeframe)
-    study_name, _, number = name.removeprefix("narrow:").partition("#")
+    study_name, _, number = name.removeprefix(NARROW).partition("#")
     handle = StudyHandle(storage, study_name)
     trial = best_trial(handle)
     if number:

@@ -12,7 +12,8 @@ is one parameter, described by one of
 
 With `start` next to a range or choices, trial 0 has that value; the sampler draws its other
 parameters. `[timeframe.<name>.<table>]` replaces single entries for studies on bars of that length.
-A space for a game of two seats may have `[[phases]]` (`envs.games.curriculum`).
+A space for a game of two seats may have `[[phases]]` (`envs.games.curriculum`). A space for a game
+may have a table `[study]`, with the defaults of flags: budget = 10_000_000, … (`STUDY_DEFAULTS`).
 A parameter that is not named keeps its default.
 """
 
@@ -32,6 +33,10 @@ from envs.support.study_record import CRYPTO, StudySpec
 from optimize.study.space.dimension import Dimension
 from optimize.study.space.search_space import SearchSpace
 from optimize.study.space.subject import MARKET_PPO, Scalar, Subject
+
+NARROW = "narrow:"  # of `--search-space`: the space around a trial of another study
+# Flags whose defaults `[study]` may set.
+STUDY_DEFAULTS = frozenset({"budget", "rungs", "horizon", "n_envs", "seeds", "episodes"})
 
 
 def load_space(
@@ -106,7 +111,8 @@ def parse_space(
         for table in subject.tables
     }
     curriculum = parse_curriculum(described, source) if "phases" in described else None
-    space = SearchSpace(name, version, tables, subject, curriculum)
+    study = _parse_study(described, source)
+    space = SearchSpace(name, version, tables, subject, curriculum, study)
     _check_tables(space, source)
     _check_values(space, source)
     return space
@@ -116,12 +122,12 @@ def _parse_head(described: Mapping[str, Any], subject: Subject, source: str) -> 
     """Check the top-level keys and return name and version."""
     phases = frozenset() if subject.environment == CRYPTO else CURRICULUM_KEYS
     known = {"name", "version", "description", "timeframe", *subject.tables}
-    unknown = set(described) - known - phases
+    unknown = set(described) - known - phases - ({"study"} if phases else set())
     if unknown:
         raise InputError(
             f"{source}: unknown key {sorted(unknown)[0]!r}; a space has name, version, "
             f"{', '.join(f'[{table}]' for table in subject.tables)} and [timeframe]"
-            f"{', for a game of two seats also [[phases]]' if phases else ''}"
+            f"{'; for a game also [study], and of two seats [[phases]]' if phases else ''}"
         )
     if "phases" not in described and phases & set(described):
         key = sorted(phases & set(described))[0]
@@ -132,6 +138,22 @@ def _parse_head(described: Mapping[str, Any], subject: Subject, source: str) -> 
             f"{source}: name (text) and version (a whole number) are needed at the top"
         )
     return name, version
+
+
+def _parse_study(described: Mapping[str, Any], source: str) -> dict[str, int]:
+    """Check `[study]` and return its numbers. Whether they fit a study is checked like flags."""
+    study = dict(_table(f"{source}: [study]", described.get("study", {})))
+    for name, number in study.items():
+        if name not in STUDY_DEFAULTS:
+            raise InputError(
+                f"{source}: [study] {name} is not known; choose one of "
+                f"{', '.join(sorted(STUDY_DEFAULTS))}"
+            )
+        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+            raise InputError(
+                f"{source}: [study] {name} = {number!r} should be a whole number of at least 1"
+            )
+    return study
 
 
 def _timeframe_entries(

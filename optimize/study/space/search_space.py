@@ -9,7 +9,7 @@ since its distance from 1 matters on a logarithmic scale.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from optuna.trial import BaseTrial
@@ -34,8 +34,8 @@ class Settings:
 class SearchSpace:
     """A search space, with the entries of its timeframe applied.
 
-    `tables[table][name]` is a `Dimension`. `curriculum` has the file's phases, which a study keeps
-    in its spec, not in the stored space.
+    `tables[table][name]` is a `Dimension`. `curriculum` has the file's phases and `study` its
+    defaults of flags, which a study keeps in its spec, not in the stored space.
     """
 
     name: str
@@ -43,6 +43,7 @@ class SearchSpace:
     tables: dict[str, dict[str, Dimension]]
     subject: Subject = MARKET_PPO
     curriculum: Curriculum | None = None
+    study: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def dimensions(self) -> list[Dimension]:

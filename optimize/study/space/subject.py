@@ -18,6 +18,7 @@ Scalar = bool | int | float | str
 PRESETS = {
     (CRYPTO, "ppo"): {"wide": "wide.toml", "large": "large.toml", "demo": "demo.toml"},
     ("bucket-brigade", "ppo"): {"game": "bucket-brigade-ppo.toml"},
+    ("hockey", "ppo"): {"game": "hockey-ppo.toml"},
 }
 # Parameters that flags of the study fix, so that no trial may vary them.
 STUDY_LEVEL = frozenset(
