@@ -12,6 +12,7 @@ import torch
 
 from agents.algorithms.identity import processor_kind
 from agents.networks.precision import set_precision
+from agents.networks.shape import FEWEST_SLOTS
 from envs.core.sizing import cpu_count
 from envs.crypto.data.bars import Bars
 from envs.support.errors import InputError
@@ -265,7 +266,9 @@ def draft_spec(
     """
     kind = kind_of(request.environment)
     members = kind.members(request)
-    slots = request.slots or choose_slots(members, device, together=kind.train_together(request))
+    slots = request.slots or choose_slots(
+        members, device, together=kind.train_together(request), trials=request.trials_per_batch
+    )
     common: dict[str, Any] = {
         "environment": request.environment,
         "algorithm": request.algorithm,
@@ -288,7 +291,9 @@ def draft_spec(
     return kind.make_spec(request, common, space.max_lookback, bars)
 
 
-def choose_slots(members: int, device: torch.device, *, together: bool = False) -> int:
+def choose_slots(
+    members: int, device: torch.device, *, together: bool = False, trials: int | None = None
+) -> int:
     """Return the number of slots per program: near what uses the device well.
 
     It is a multiple of a trial's members where that is possible, so that programs are full.
@@ -297,9 +302,13 @@ def choose_slots(members: int, device: torch.device, *, together: bool = False) 
         members: members per trial.
         device: where training runs.
         together: whether the members of a trial must be in one program.
+        trials: trials per batch, if that was asked for: more slots would stay empty.
     """
     near = GPU_SLOTS if device.type == "cuda" else CPU_SLOTS
-    return members * max(1, round(near / members)) if together or members <= 2 * near else near
+    if trials is not None:
+        near = min(near, trials * members)
+    slots = members * max(1, round(near / members)) if together or members <= 2 * near else near
+    return max(FEWEST_SLOTS, slots)
 
 
 def reproducing_flags(spec: StudySpec, request: Request) -> str:

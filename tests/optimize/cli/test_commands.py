@@ -334,8 +334,11 @@ def test_config_files_may_set_every_flag_and_the_command_line_wins(
             "--threads",
             1,
         ),
+        ("--env", "hockey"),
+        ("--env", "hockey", "--opponents", "none", "--seeds", 3),
+        ("--env", "hockey", "--opponents", "weak=0.5,past=0.5", "--past-size", 3),
     ],
-    ids=["market", "game"],
+    ids=["market", "game", "phases of the space", "no opponents", "opponents"],
 )
 def test_printed_flags_reproduce_the_study(
     words: tuple[object, ...],
@@ -347,10 +350,48 @@ def test_printed_flags_reproduce_the_study(
         bars = kind_of(request.environment).load_bars(request)
         storage = open_storage(storage_url(None, market / "runs"))
         space = resolve_space(storage, request.search_space, request.subject, request.timeframe)
+        request = kind_of(request.environment).completed(request, space)
         return draft_spec(request, space, bars, torch.device("cpu")), request
 
     spec, request = drafted(*words)
     assert drafted(*shlex.split(reproducing_flags(spec, request)))[0] == spec
+
+
+def test_a_space_may_set_defaults_of_flags(
+    flags_of: Callable[..., tuple[TrainFlags, frozenset[str]]], tmp_path: Path
+) -> None:
+    space = tmp_path / "space.toml"
+    space.write_text('name = "x"\nversion = 1\n[study]\nbudget = 7000\nn_envs = 4\nseeds = 3\n')
+    words = ("--env", "hockey", "--search-space", space)
+    own = make_request(*flags_of(*words, "--seeds", 5))
+    assert (own.budget, own.n_envs, own.seeds, own.horizon) == (7000, 4, 5, 64)
+    assert make_request(*flags_of(*words, "--n-envs", "auto")).n_envs is None
+    included = make_request(*flags_of("--env", "hockey"))
+    assert (included.horizon, included.seeds) == (32, 2)
+    assert make_request(*flags_of("--env", "cartpole")).budget == TrainFlags.budget
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("study = 3", r"\[study\] = 3 should be a table"),
+        ("[study]\nslots = 3", r"\[study\] slots is not known; choose one of budget, episodes,"),
+        ("[study]\nbudget = 1.5", "budget = 1.5 should be a whole number of at least 1"),
+        ("[study]\nbudget = true", "budget = True should be a whole number of at least 1"),
+    ],
+)
+def test_wrong_defaults_of_a_space_are_refused(
+    entry: str,
+    message: str,
+    flags_of: Callable[..., tuple[TrainFlags, frozenset[str]]],
+    tmp_path: Path,
+) -> None:
+    space = tmp_path / "space.toml"
+    space.write_text(f'name = "x"\nversion = 1\n{entry}\n')
+    with pytest.raises(InputError, match=message):
+        make_request(*flags_of("--env", "hockey", "--search-space", space))
+    with pytest.raises(InputError, match="unknown key 'study'"):
+        make_request(*flags_of("--search-space", space))  # a market
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,9 @@ from optimize.experiments.phased_opponents import PhasedOpponents, begun_phases
 from optimize.experiments.request import Request
 from optimize.study.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.space.parsing import load_space
+from optimize.study.space.parsing import load_space, preset_text
 from optimize.study.space.search_space import Settings
+from optimize.study.space.subject import Subject
 from optimize.study.study import Plan
 from optimize.worker.batch import Interrupted, Trainer
 from optimize.worker.freeze import open_study
@@ -387,6 +388,29 @@ def test_a_space_may_hold_the_phases(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert space.curriculum == curriculum_of(
         [{"opponents": {"idle": 0.5, "past": 0.5}}], past_size=3
     )
+
+
+def test_flags_replace_the_phases_of_an_included_space(tmp_path: Path) -> None:
+    space = load_space("game", Subject("hockey"))
+    assert space.curriculum is not None
+    kind, asked = kind_of("hockey"), Request(environment="hockey", search_space="game", seeds=2)
+    assert kind.completed(asked, space).curriculum == space.curriculum
+    other = dataclasses.replace(asked, curriculum=read_opponents("weak=1"))
+    assert kind.completed(other, space).curriculum == other.curriculum
+    nobody = dataclasses.replace(asked, given=frozenset({"opponents"}))
+    assert kind.completed(nobody, space).curriculum is None
+    # As a file of one's own, the same space is not contradicted silently.
+    path = tmp_path / "mine.toml"
+    path.write_text(preset_text("game", Subject("hockey")))
+    for changed in (other, nobody):
+        with pytest.raises(InputError, match="contradicts; leave one of them out"):
+            kind.completed(dataclasses.replace(changed, search_space=str(path)), space)
+
+
+def test_joining_without_opponents_is_compared() -> None:
+    spec = make_spec(NAME, curriculum=read_opponents("idle=1").to_dict())
+    asked = Request(environment=NAME, given=frozenset({"opponents"}))
+    assert kind_of(NAME).requested_fields(spec, asked)["curriculum"] == {}
 
 
 def test_a_config_file_of_flags_may_hold_the_phases(

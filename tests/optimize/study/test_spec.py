@@ -112,6 +112,15 @@ def test_programs_hold_whole_trials_where_they_can(folds: int, slots: int) -> No
     assert choose_slots(folds, torch.device("cpu")) == slots
 
 
+@pytest.mark.parametrize(
+    ("members", "trials", "slots"), [(2, 1, 2), (1, 1, 2), (4, 1, 4), (4, 9, 8)]
+)
+def test_programs_have_no_more_slots_than_a_batch_has_members(
+    members: int, trials: int, slots: int
+) -> None:
+    assert choose_slots(members, torch.device("cpu"), trials=trials) == slots
+
+
 def _study(values: list[dict[int, float]]) -> optuna.Study:
     study = optuna.create_study(direction="maximize")
     for steps in values:
