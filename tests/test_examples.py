@@ -21,6 +21,7 @@ PROGRAMS = {
     "own_broker": "account value",
     "own_feed": "closes",
     "own_game": "mean reward",
+    "pursuit": "the chaser catches",
     "search_space": "the algorithm gets",
     "study_in_python": "best trial: ",
     "study_results": "episodes.parquet",
