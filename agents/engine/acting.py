@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from agents.networks.convolution import pixels
-from agents.networks.distributions import Legal, distribution_of
+from agents.networks.distributions import distribution_of
 from agents.networks.mlp import Activations, forward
 from agents.networks.shape import Shape
 from agents.networks.weights import leaf_views
+from envs.core.vec_env import Legal
 
 
 class Actors:

@@ -24,13 +24,12 @@ from torch import Tensor
 from agents.networks.shape import Shape
 from agents.networks.weights import Leaves
 from envs.core.streams import Streams
+from envs.core.vec_env import Legal
 
 HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 # Logit of an illegal option: its probability is exactly 0, and so are products of it with finite
 # numbers. (With infinity they would be NaN.) Other logits are clamped to ± _BOUND for sampling.
 _ILLEGAL, _BOUND = -1e30, 1e29
-
-Legal = Callable[[Tensor], Tensor]
 
 
 class Distribution(ABC):

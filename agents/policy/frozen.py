@@ -29,7 +29,6 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from agents.algorithms.sac import LOG_STD
-from agents.networks.distributions import Legal
 from agents.policy.members import (
     ACTION_DIMS,
     CELL,
@@ -42,6 +41,7 @@ from agents.policy.members import (
     recurrent_size,
     sizes_of,
 )
+from envs.core.vec_env import Legal
 from envs.support.errors import InputError, RunError
 from envs.support.files import write_atomic
 

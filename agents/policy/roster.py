@@ -26,6 +26,7 @@ from agents.policy.frozen import FrozenPolicy
 from agents.policy.members import Member, check_members
 from envs.core.policies import Policies
 from envs.core.rows import where_rows
+from envs.core.vec_env import Legal
 from envs.games.curriculum import LEARNERS, OTHERS, PAST, SELF
 from envs.games.opponents import Opponents, Scripted, ScriptedPlayer
 from envs.support.errors import InputError
@@ -221,7 +222,12 @@ class Roster(Opponents):
         return torch.cat((self._scripted.begin(uniforms[:, : self._scripted.uniforms]), state), 1)
 
     def act(
-        self, obs: Tensor, chosen: Tensor, memory: Tensor, uniforms: Tensor
+        self,
+        obs: Tensor,
+        chosen: Tensor,
+        memory: Tensor,
+        uniforms: Tensor,
+        legal: Legal | None = None,
     ) -> tuple[Tensor, Tensor]:
         """See `Opponents.act`.
 
@@ -234,7 +240,7 @@ class Roster(Opponents):
         controls: Tensor | None = None
         if self._scripted:
             own = uniforms[:, : self._scripted.uniforms]
-            controls, kept = self._scripted.act(obs, chosen, kept, own)
+            controls, kept = self._scripted.act(obs, chosen, kept, own, legal)
         place = self._place_of[chosen]
         samples = self._samples[chosen]
         for index, lane in enumerate(self._lanes):

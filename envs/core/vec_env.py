@@ -8,7 +8,7 @@ member's episodes do not depend on the other members in the batch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,14 +17,18 @@ from torch import Tensor
 from envs.core.policies import Policies
 from envs.core.streams import member_seeds
 
+# Maps the choices made so far, (rows, k) int64, to the legal options of the next one,
+# (rows, options) bool, such as `VecEnv.action_mask`.
+Legal = Callable[[Tensor], Tensor]
+
 
 class Step(NamedTuple):
     """Result of one step. Rows whose episode ended have been reset already (same-step autoreset).
 
     Attributes:
-        obs: (num_envs, state_dim + privileged_dim) float32, or uint8 for images. The first
-            observation of the new episode in rows whose episode ended.
-        reward: (num_envs,) float32.
+        obs: (num_envs, state_dim + privileged_dim) of `VecEnv.obs_dtype`. The first observation of
+            the new episode in rows whose episode ended.
+        reward: (num_envs,) float32; of several players in turns, (num_envs, players).
         terminated: (num_envs,) bool.
         truncated: (num_envs,) bool. `VecEnv.final_obs` has the last observation of the episode.
     """
@@ -59,6 +63,9 @@ class VecEnv(ABC):
         prescaled: whether observations need no normalisation, being about -1 … 1 by design.
         image_shape: (channels, height, width) if observations are images: uint8, flattened in that
             order. None otherwise.
+        obs_dtype: type of observations: float32, or uint8 of images and of numbers from 0 to 255.
+        players: number of players that act in turns in every row; `to_move` tells whose turn it is.
+            1 if every row is one player's.
         reward_unit: score of the game per unit of reward, a number or (num_envs,) float64, if
             rewards are scaled for learning.
         num_members: number of members.
@@ -80,6 +87,8 @@ class VecEnv(ABC):
     rematches: bool = False
     prescaled: bool = False
     image_shape: tuple[int, int, int] | None = None
+    obs_dtype: torch.dtype = torch.float32
+    players: int = 1
     reward_unit: float | Tensor = 1.0
     num_members: int
     envs_per_member: int
@@ -117,8 +126,8 @@ class VecEnv(ABC):
         Args:
             action: (num_envs, action_dim) float in [-1, 1]. In discrete environments (num_envs,)
                 int64 in 0 … action_dim - 1, or (num_envs, choices) int64 in 0 … action_dims[k] - 1.
-            out: a buffer for the observation, (num_envs, state_dim + privileged_dim) float32, or
-                uint8 for images. None allocates one.
+            out: a buffer for the observation, (num_envs, state_dim + privileged_dim) of
+                `obs_dtype`. None allocates one.
         """
 
     def observe(self, out: Tensor | None = None) -> Tensor:
@@ -145,6 +154,14 @@ class VecEnv(ABC):
         the value of the final state is 0.
         """
         raise NotImplementedError(f"{self.env_name} has an agent in every row")
+
+    def to_move(self) -> Tensor:
+        """Return the player to move in each row: (num_envs,) int64 from 0 to players - 1.
+
+        Only for environments of several `players`. Observations and masks are the mover's, and the
+        action is for it; rewards are for all players. Episodes terminate and are never truncated.
+        """
+        raise NotImplementedError(f"{self.env_name} has one player in every row")
 
     @abstractmethod
     def final_obs(self) -> Tensor:

@@ -117,6 +117,7 @@ class ExternalVecEnv(GameEnv):
         self.max_step = self._what.limit or ENDLESS
         self.has_absent_agents = self._what.has_absent_agents
         self.state_dim, self.image_shape = observations.size, observations.image_shape
+        self.obs_dtype = torch.float32 if self.image_shape is None else torch.uint8
         self.if_discrete = actions.discrete
         self.action_dim = sum(actions.choices) if self.if_discrete else actions.width
         self.action_dims = actions.choices if self.if_discrete and not actions.single else ()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from envs.core.policies import Policies
 from envs.core.rows import where_rows
+from envs.core.vec_env import Legal
 from envs.support.errors import InputError
 
 # The seats that a member may have, and the probability that it has the first one.
@@ -78,15 +79,25 @@ class Opponents(ABC):
 
     @abstractmethod
     def act(
-        self, obs: Tensor, chosen: Tensor, memory: Tensor, uniforms: Tensor
+        self,
+        obs: Tensor,
+        chosen: Tensor,
+        memory: Tensor,
+        uniforms: Tensor,
+        legal: Legal | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Play one step.
 
+        In games in turns, what is returned for games in which it is not the opponent's turn is
+        dropped.
+
         Args:
-            obs: (G, state_dim) float32, the observations of the opponents' seats.
+            obs: (G, state_dim), the observations of the opponents' seats.
             chosen: (G,) int64, each game's opponent, an index of `names`.
             memory: (G, memory) float64.
             uniforms: (G, uniforms) float64 in [0, 1).
+            legal: In games with masks, maps their first k choices (G, k) int64 to the legal
+                options of the next one, (G, options) bool.
 
         Returns:
             The controls of their seats, in the form that `TensorGame.move` takes; the new memory.
@@ -111,6 +122,14 @@ class Opponents(ABC):
 class ScriptedPlayer(Protocol):
     """A player that follows fixed rules, for any number of games at once.
 
+    Its method `act` returns the controls of a step and the new memory. In games with masks it is
+    `act(obs, memory, uniforms, legal)`, else `act(obs, memory, uniforms)`, with
+
+    - obs: (G, state_dim), of its seat;
+    - memory: (G, memory), which only changes where it is its turn;
+    - uniforms: (G, uniforms) in [0, 1);
+    - legal: see `Opponents.act`. The mask of its next choice, given its earlier ones.
+
     Attributes:
         uniforms: Uniform random numbers that it needs per game and step, and at the start.
         memory: Columns of its memory per game.
@@ -125,15 +144,18 @@ class ScriptedPlayer(Protocol):
         """Return the memory at the start of an episode, (G, memory), from (G, uniforms)."""
         ...
 
-    def act(self, obs: Tensor, memory: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the controls of a step and the new memory.
+    @property
+    def act(self) -> Callable[..., tuple[Tensor, Tensor]]: ...
 
-        Args:
-            obs: (G, state_dim) float32, of its seat.
-            memory: (G, memory).
-            uniforms: (G, uniforms) in [0, 1).
-        """
-        ...
+
+def scripted_act(
+    player: ScriptedPlayer, obs: Tensor, memory: Tensor, uniforms: Tensor, legal: Legal | None
+) -> tuple[Tensor, Tensor]:
+    """Return `player.act(...)`, with `legal` in games with masks only."""
+    own = uniforms[:, : player.uniforms]
+    if legal is None:
+        return player.act(obs, memory, own)
+    return player.act(obs, memory, own, legal)
 
 
 class Scripted(Opponents):
@@ -161,12 +183,17 @@ class Scripted(Opponents):
         return torch.cat(begun, 1)
 
     def act(
-        self, obs: Tensor, chosen: Tensor, memory: Tensor, uniforms: Tensor
+        self,
+        obs: Tensor,
+        chosen: Tensor,
+        memory: Tensor,
+        uniforms: Tensor,
+        legal: Legal | None = None,
     ) -> tuple[Tensor, Tensor]:
         """See `Opponents.act`."""
         parts = memory.split_with_sizes([player.memory for player in self.players], 1)
         made = [
-            player.act(obs, own, uniforms[:, : player.uniforms])
+            scripted_act(player, obs, own, uniforms, legal)
             for player, own in zip(self.players, parts, strict=True)
         ]
         controls = made[0][0]

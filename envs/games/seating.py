@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from envs.core.game_env import GameEnv
 from envs.core.policies import Policies
 from envs.core.rows import where_rows
+from envs.core.vec_env import Legal
 from envs.games.opponents import Opponents
 
 
@@ -27,6 +29,21 @@ class Results(NamedTuple):
     games: Tensor
     points: Tensor
     wins: Tensor
+
+
+class View(NamedTuple):
+    """What the seats of all games know when they choose.
+
+    Attributes:
+        seen: Observations of all seats; in games in turns (G, state_dim), of the seat to move.
+        mover: (G,) int64, the seat to move; None where all seats act at once.
+        legal: Maps the first k choices of all seats (in games in turns, of the seat to move) to the
+            legal options of their next choice; None where all options are legal.
+    """
+
+    seen: Tensor
+    mover: Tensor | None = None
+    legal: Legal | None = None
 
 
 class VersusEnv(GameEnv):
@@ -67,16 +84,33 @@ class Seats:
         """Return every row's copy of a tensor of games (G,)."""
         return tensor if self.rows_per_game == 1 else tensor.repeat_interleave(self.rows_per_game)
 
-    def controls(self, own: Tensor, seen: Tensor, uniforms: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the controls of all seats.
+    def controls(self, own: Tensor, view: View, uniforms: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the controls of all seats; in games in turns, of the seat to move, (G, ...).
 
         Args:
             own: Controls of the rows.
-            seen: Float32 observations of all seats.
+            view: What all seats know before the step.
             uniforms: (G, uniforms) of this step.
         """
         seats = self.rows_per_game
         return own if seats == 1 else own.view(-1, seats, *own.shape[1:])
+
+    def mask(self, of_seats: Legal, chosen: Tensor) -> Tensor:
+        """Return the rows' masks, (rows, options), from those of all seats (`View.legal`).
+
+        Args:
+            of_seats: The masks of all seats.
+            chosen: (rows, k) int64, the rows' first k choices.
+        """
+        seats = self.rows_per_game
+        if seats == 1:
+            return of_seats(chosen)
+        games = len(chosen) // seats
+        return of_seats(chosen.view(games, seats, chosen.shape[1])).flatten(0, 1)
+
+    def names(self, game: int) -> tuple[str, ...]:  # noqa: ARG002
+        """Return what the players at both seats are called in messages about a game."""
+        return tuple(f"seat {seat}" for seat in range(max(2, self.rows_per_game)))
 
     def begin(self, begun: Tensor, uniforms: Tensor) -> None:
         """Begin episodes.
@@ -149,17 +183,25 @@ class OpponentSeats(Seats):
         self._opponent = torch.where(begun, opponent, self._opponent)
         self._memory = torch.where(begun.unsqueeze(1), memory, self._memory)
 
-    def controls(self, own: Tensor, seen: Tensor, uniforms: Tensor) -> Tensor:
+    def controls(self, own: Tensor, view: View, uniforms: Tensor) -> Tensor:
         """See `Seats.controls`. Lets the opponents act."""
-        second = self._seat == 1
-        theirs, self._memory = self.opponents.act(
-            self._of(seen, other=True),
-            self._opponent,
-            self._memory,
-            uniforms[:, 2 + self.opponents.uniforms :],
-        )
-        theirs = theirs.to(own.dtype)
+        legal = None
+        if view.legal is not None:
+            legal = partial(self._mask, view.legal, other=True)
+        theirs, self._memory = self._ask(self._of(view.seen, other=True), legal, uniforms)
+        second, theirs = self._seat == 1, theirs.to(own.dtype)
         return torch.stack((where_rows(second, theirs, own), where_rows(second, own, theirs)), 1)
+
+    def mask(self, of_seats: Legal, chosen: Tensor) -> Tensor:
+        """See `Seats.mask`."""
+        return self._mask(of_seats, chosen, other=False)
+
+    def names(self, game: int) -> tuple[str, ...]:
+        """See `Seats.names`."""
+        own, opponent = int(self._seat[game]), self.opponents.names[int(self._opponent[game])]
+        both = [f"opponent {opponent} (seat {1 - own})"]
+        both.insert(own, f"the member (seat {own})")
+        return tuple(both)
 
     def count(self, done: Tensor, outcome: Tensor) -> None:
         """See `Seats.count`."""
@@ -208,8 +250,45 @@ class OpponentSeats(Seats):
     def _games(self, member: int) -> slice:
         return slice(member * self._each, (member + 1) * self._each)
 
+    def _ask(self, seen: Tensor, legal: Legal | None, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the opponents' controls and next memory; seen: observations of their seats."""
+        own = uniforms[:, 2 + self.opponents.uniforms :]
+        if legal is None:
+            return self.opponents.act(seen, self._opponent, self._memory, own)
+        return self.opponents.act(seen, self._opponent, self._memory, own, legal)
+
+    def _mask(self, of_seats: Legal, chosen: Tensor, *, other: bool) -> Tensor:
+        """Return the masks of the members' seats, or of the other ones."""
+        # A seat's mask depends on its own choices only, so both seats get the same ones.
+        return self._of(of_seats(chosen.unsqueeze(1).expand(-1, 2, -1)), other=other)
+
     def _of(self, tensor: Tensor, *, other: bool) -> Tensor:
         first, second = tensor.unbind(1)
         if other:
             first, second = second, first
         return where_rows(self._seat == 1, second, first)
+
+
+class OpponentTurns(OpponentSeats):
+    """Games in turns, in which the opponent moves where it is its turn.
+
+    The rows of those games are without an agent.
+    """
+
+    def present(self, mover: Tensor) -> Tensor:
+        """Return (G,) bool, games in which the member is to move."""
+        return mover == self._seat
+
+    def controls(self, own: Tensor, view: View, uniforms: Tensor) -> Tensor:
+        """See `Seats.controls`. Lets the opponents act where it is their turn."""
+        assert view.mover is not None
+        # Opponents compute all games, also those in which it is not their turn: their action is
+        # dropped there, and their memory waits.
+        theirs, memory = self._ask(view.seen, view.legal, uniforms)
+        present = self.present(view.mover)
+        self._memory = torch.where(present.unsqueeze(1), self._memory, memory)
+        return where_rows(present, own, theirs.to(own.dtype))
+
+    def mask(self, of_seats: Legal, chosen: Tensor) -> Tensor:
+        """See `Seats.mask`. Where the opponent is to move, it is the opponent's."""
+        return of_seats(chosen)

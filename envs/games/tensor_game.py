@@ -6,9 +6,8 @@ observations, faults, and slots for changing members. docs/games.md has a game i
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,13 +17,17 @@ from envs.core.faults import ChoiceLatch, FaultLatch
 from envs.core.policies import Policies
 from envs.core.rows import where_rows
 from envs.core.streams import Streams
-from envs.core.vec_env import Step, on_cpu
+from envs.core.vec_env import Legal, Step, on_cpu
 from envs.games.game import Game
+from envs.games.legality import ActionLatch, Fault, fault_message, legal_action
 from envs.games.opponents import Opponents, ScriptedPlayer
-from envs.games.seating import OpponentSeats, Results, Seats, VersusEnv
+from envs.games.rule_checks import check_declaration, check_rules
+from envs.games.rules import GameRules, State
+from envs.games.seating import OpponentSeats, OpponentTurns, Results, Seats, View
 from envs.support.errors import InputError
 
-State = dict[str, Tensor]
+__all__ = ["NoParams", "State", "TensorGame"]
+
 # Attributes under the names of earlier versions, which would otherwise have no effect.
 _RENAMED = {"start_luck": "uniforms_per_start", "move_luck": "uniforms_per_move"}
 
@@ -34,102 +37,21 @@ class NoParams:
     """Parameters of a game that has none."""
 
 
-class TensorGame(VersusEnv):
+class TensorGame(GameRules):
     """Games that are played one after the other, with rows of observations and actions.
 
     In a game of one player, a row is a game. In a game of several (`seats`), a row is a seat: row
     `game * seats + seat`; all its seats begin and end together. In a game of two with `opponents`,
     a row is a game again: that of the member's seat, which is drawn for every episode, as is the
-    opponent that plays the other seat. Below, G is the number of games, and tensors of seats are
-    (G, ...) with one player, else (G, seats, ...).
+    opponent that plays the other seat. In a game of two in turns, a row is a game in any case.
 
-    A subclass sets `state_dim`, `action_dim` and `if_discrete`, overrides the class attributes
-    below if needed, and implements `start`, `move` and `see`. All three compute with a state: a
-    dict of tensors of any types, games first. They must not change their arguments, must compute
-    every game from that game alone, and must not read a tensor's value (`if`, `float`, `item`):
-    they are called for thousands of games, each at a different time of a different episode.
+    `GameRules` says what a subclass sets and implements.
 
     Attributes:
-        seats: Number of players.
-        max_step: Steps after which an episode is truncated; `step_limit` may return less.
-        uniforms_per_start: Uniform random numbers that `start` gets per game.
-        uniforms_per_move: Uniform random numbers that `move` gets per game.
-        numbers: The members' numeric parameters by name, each (G,) float64.
         opponents: The opponents that the environment was made with.
     """
 
-    seats = 1
-    max_step = 1000
-    uniforms_per_start = 1
-    uniforms_per_move = 0
-    _faults: ChoiceLatch | FaultLatch
-
-    @abstractmethod
-    def start(self, uniforms: Tensor) -> State:
-        """Return the state in which episodes begin.
-
-        Args:
-            uniforms: (G, uniforms_per_start) float64 uniform in [0, 1).
-        """
-
-    @abstractmethod
-    def move(self, state: State, action: Tensor, uniforms: Tensor) -> tuple[State, Tensor, Tensor]:
-        """Play one step.
-
-        Args:
-            state: The state before it.
-            action: Of the seats, as `decode` returns them: (..., action_dim) float64 in [-1, 1];
-                in a discrete game (...) int64 from 0 to action_dim - 1.
-            uniforms: (G, uniforms_per_move) float64 uniform in [0, 1).
-
-        Returns:
-            The state after it; the seats' rewards, (...); and (G,) bool, episodes that it
-            terminated.
-        """
-
-    @abstractmethod
-    def see(self, state: State) -> Tensor:
-        """Return the seats' observations, (..., state_dim)."""
-
-    def decode(self, action: Tensor) -> Tensor:
-        """Return what `move` gets for legal actions (...): the same, unless actions are coded.
-
-        Scripted players give the result of this, while policies give actions.
-        """
-        return action
-
-    def outcome(self, state: State, returns: Tensor) -> Tensor:  # noqa: ARG002
-        """Return who won: (G, 2) float64, 1 won, 0.5 drawn, 0 lost. By default the larger return.
-
-        Called after every step, and used where an episode has ended.
-
-        Args:
-            state: The last state of the episode.
-            returns: (G, 2) float64, sums of the episode's rewards.
-        """
-        ahead = 0.5 * torch.sign(returns[:, 0] - returns[:, 1])
-        return 0.5 + torch.stack((ahead, -ahead), 1)
-
-    def numeric(self, params: Any) -> dict[str, float]:
-        """Return a member's parameters for `numbers`: only these reach the rules."""
-        return {
-            name: float(value)
-            for name, value in asdict(params).items()
-            if isinstance(value, int | float)
-        }
-
-    def prepare(self, params: Sequence[Any]) -> None:
-        """Set what depends on the members' parameters, such as `state_dim`; called once.
-
-        The default sets nothing. `device` and the numbers of rows are set already.
-
-        Raises:
-            InputError: The members' parameters cannot be combined.
-        """
-
-    def step_limit(self, params: Any) -> int:  # noqa: ARG002
-        """Return the number of steps after which a member's episodes are truncated."""
-        return self.max_step
+    _faults: ChoiceLatch | FaultLatch | ActionLatch
 
     @classmethod
     def game(
@@ -158,7 +80,7 @@ class TensorGame(VersusEnv):
             opponents: Opponents | None = None,
             outcome_rewards: bool = False,
         ) -> TensorGame:
-            rows = num_envs if opponents else num_envs * cls.seats
+            rows = num_envs if opponents or cls.in_turns else num_envs * cls.seats
             if not opponents and not outcome_rewards:
                 return cls(params, rows, device=device)
             return cls(
@@ -207,14 +129,15 @@ class TensorGame(VersusEnv):
                 "outcomes"
             )
         self._set_rows(self.env_name, len(params), envs_per_member)
-        self.opponents, self._seats = opponents, Seats(self.seats)
+        self.opponents, self._seats = opponents, Seats(1 if self.in_turns else self.seats)
         if opponents:
             if len(opponents.shares) != len(params):
                 raise InputError(
                     f"the opponents are for {len(opponents.shares)} members, not {len(params)}"
                 )
             opponents.decode = self.decode
-            self._seats = OpponentSeats(opponents, self.num_envs, self.num_members)
+            kind = OpponentTurns if self.in_turns else OpponentSeats
+            self._seats = kind(opponents, self.num_envs, self.num_members)
         if envs_per_member % self._seats.rows_per_game:
             raise InputError(
                 f"{self.env_name} has {self.seats} seats, and {envs_per_member} envs are not a "
@@ -223,6 +146,9 @@ class TensorGame(VersusEnv):
         self._games_per_member = envs_per_member // self._seats.rows_per_game
         games = self.num_members * self._games_per_member
         self.prepare(params)
+        self._set_players(opponents)
+        decodes = type(self).decode is not GameRules.decode
+        check_declaration(self, decodes=decodes)
         # As tensors, the parameters can differ between members.
         self.numbers = {
             name: torch.zeros(games, dtype=torch.float64, device=self.device)
@@ -238,6 +164,16 @@ class TensorGame(VersusEnv):
             self._returns = torch.zeros(games, self.seats, dtype=torch.float64, device=self.device)
         self._make_state(games)
 
+    def _set_players(self, opponents: Opponents | None) -> None:
+        """Set the attributes that tell learners who acts in a row."""
+        if self.action_dims:
+            self.action_dim = sum(self.action_dims)
+        if self.in_turns:
+            self.has_absent_agents = opponents is not None
+            self.players = 1 if opponents else 2
+            # There are no truncations.
+            self.bootstrap_interval = 2**31
+
     def _make_state(self, games: int) -> None:
         """Make streams and state, as yet without episodes."""
         rows, device = self.num_envs, self.device
@@ -248,14 +184,22 @@ class TensorGame(VersusEnv):
             0, games, sum(self._columns), dtype=torch.float64, device=device
         )
         self._at = 0  # index of the next step in `_uniforms`
-        self._state = self._checked(
-            self.start(self._uniforms.new_zeros(games, self.uniforms_per_start))
-        )
-        self._seen: Tensor | None = None  # what all seats see of `_state`, once it was asked for
+        begun = self.start(self._uniforms.new_zeros(games, self.uniforms_per_start))
+        check_rules(self, begun, games)
+        self._state = {name: tensor.clone() for name, tensor in begun.items()}
+        # What all seats know of `_state`, once it was asked for.
+        self._known: View | None = None
         self._age = torch.zeros(games, dtype=torch.int64, device=device)
-        self._final = torch.zeros(rows, self.state_dim, device=device)
+        self._final = torch.zeros(rows, self.state_dim, dtype=self.obs_dtype, device=device)
         self._scratch = torch.zeros(self.action_dim, rows, dtype=torch.float64, device=device)
-        if self.if_discrete:
+        # The sizes of the choices that are checked strictly.
+        self._choices = self.action_dims or (self.action_dim,)
+        if self.masked or self.action_dims or self.in_turns:
+            acting = 1 if self.in_turns else self.seats
+            self._faults = ActionLatch(
+                games, acting * len(self._choices), self._fault_message, device
+            )
+        elif self.if_discrete:
             self._faults = ChoiceLatch(rows, self.envs_per_member, self.action_dim, device)
         else:
             components = [str(component) for component in range(self.action_dim)]
@@ -267,7 +211,7 @@ class TensorGame(VersusEnv):
         for name, number in self.numeric(params).items():
             self.numbers[name][games] = number
         self._limit[games] = self.step_limit(params)
-        self._seen = None  # observations may depend on the parameters
+        self._known = None  # observations may depend on the parameters
 
     def seeded(self, member: int) -> bool:
         """See `VecEnv.seeded`."""
@@ -284,7 +228,7 @@ class TensorGame(VersusEnv):
         for_start, _, for_seats = uniforms.split_with_sizes(self._columns, 1)
         for name, begun in self.start(for_start).items():
             self._state[name][games] = begun[games]
-        self._seen = None
+        self._known = None
         self._age[games] = 0
         if self._returns is not None:
             self._returns[games] = 0.0
@@ -295,7 +239,7 @@ class TensorGame(VersusEnv):
         self._seats.begin(own, for_seats)
         # Replace what was drawn ahead: it came from the stream before the reset.
         self._uniforms[self._at :, games] = self._drawn(member, len(self._uniforms) - self._at)
-        self._faults.clear(self._rows(member))
+        self._faults.clear(self._checked_part(member))
 
     def begin_rollout(self, policies: Policies) -> None:
         """See `VecEnv.begin_rollout`."""
@@ -321,26 +265,55 @@ class TensorGame(VersusEnv):
         for_start, for_move, for_seats = self._uniforms[self._at].split_with_sizes(self._columns, 1)
         self._at += 1
         own = self.decode(self._legal(action))
-        controls = self._seats.controls(own, self._look(), for_seats)
-        state, reward, terminated = self.move(self._state, controls, for_move)
-        self._age += 1
-        truncated = (self._age >= self._limit) & ~terminated
+        view = self._look()
+        controls = self._seats.controls(own, view, for_seats)
+        state, reward, terminated, truncated = self._play(controls, view, for_move)
         done = terminated | truncated
         if self._returns is not None:
             reward = self._score(state, reward, done)
         reward = self._seats.by_row(reward.float())
         # `see` and `start` are computed for all games and used where an episode ended: a step must
-        # not branch on the values of tensors.
-        seen = self._seats.by_row(self.see(state).float())
-        self._final = torch.where(self._seats.of_game(done).unsqueeze(1), seen, self._final)
+        # not branch on the values of tensors. No one reads the final observations of games in
+        # turns, which are never truncated.
+        if not self.in_turns:
+            seen = self._seats.by_row(self.see(state).to(self.obs_dtype))
+            self._final = torch.where(self._seats.of_game(done).unsqueeze(1), seen, self._final)
         begun = self.start(for_start)
         self._state = {name: where_rows(done, begun[name], moved) for name, moved in state.items()}
-        self._seen = None
+        self._known = None
         self._age.masked_fill_(done, 0)
         # After what belongs to the ended episodes: it may give their rows other seats.
         self._seats.begin(done, for_seats)
         of_game = self._seats.of_game
         return Step(self.observe(out), reward, of_game(terminated), of_game(truncated))
+
+    def _play(
+        self, controls: Tensor, view: View, uniforms: Tensor
+    ) -> tuple[State, Tensor, Tensor, Tensor]:
+        """Return the next state, the rewards, and which games terminated and were truncated."""
+        stopped = None
+        if isinstance(self._faults, ActionLatch):
+            controls, stopped = self._strict(self._faults, controls, view)
+        state, reward, terminated = self.move(self._state, controls, uniforms)
+        self._age += 1
+        late = self._age >= self._limit
+        if stopped is not None:
+            # These games stay as they are, until `check` has printed their position.
+            state = {name: where_rows(stopped, self._state[name], to) for name, to in state.items()}
+            reward = where_rows(stopped, torch.zeros_like(reward), reward)
+            terminated, late = terminated & ~stopped, late & ~stopped
+        if self.in_turns:
+            # The limit is one of the rules: nothing is bootstrapped.
+            return state, reward, terminated | late, torch.zeros_like(late)
+        return state, reward, terminated, late & ~terminated
+
+    def _strict(self, latch: ActionLatch, controls: Tensor, view: View) -> tuple[Tensor, Tensor]:
+        """Return legal controls in place of these, and which games are stopped, (G,) bool."""
+        given = controls if self.action_dims else controls.unsqueeze(-1)
+        made, legal = legal_action(given, self._choices, view.legal)
+        everybody = legal if legal.dim() == 1 else legal.all(1)
+        stopped = latch.record(everybody, given.flatten(1))
+        return made if self.action_dims else made.squeeze(-1), stopped
 
     def _score(self, state: State, reward: Tensor, done: Tensor) -> Tensor:
         """Count the outcomes of games that are done; return the rewards, or outcomes instead."""
@@ -353,15 +326,94 @@ class TensorGame(VersusEnv):
         return outcome.masked_fill(~ended, 0.0) if self._outcome_rewards else reward
 
     def observe(self, out: Tensor | None = None) -> Tensor:
-        """See `VecEnv.observe`."""
-        seen = self._seats.by_row(self._look())
+        """See `VecEnv.observe`. Zeros in rows that are without an agent."""
+        view = self._look()
+        if isinstance(self._seats, OpponentTurns):
+            # Not what the opponent sees.
+            seen = view.seen.masked_fill(~self.present().unsqueeze(1), 0)
+        else:
+            seen = self._seats.by_row(view.seen)
         return seen.clone() if out is None else out.copy_(seen)
 
-    def _look(self) -> Tensor:
-        """Return the observations of all seats; kept, as opponents act on them in the next step."""
-        if self._seen is None:
-            self._seen = self.see(self._state).float()
-        return self._seen
+    def present(self) -> Tensor:
+        """See `VecEnv.present`."""
+        if not isinstance(self._seats, OpponentTurns):
+            return super().present()
+        mover = self._look().mover
+        assert mover is not None
+        return self._seats.present(mover)
+
+    def to_move(self) -> Tensor:
+        """See `VecEnv.to_move`."""
+        mover = self._look().mover
+        if mover is None or self.players == 1:
+            return super().to_move()
+        return mover
+
+    def action_mask(self, chosen: Tensor) -> Tensor:
+        """See `VecEnv.action_mask`."""
+        legal = self._look().legal
+        if legal is None:
+            return super().action_mask(chosen)
+        return self._seats.mask(legal, chosen)
+
+    def _look(self) -> View:
+        """Return what all seats know of the state; kept, as the next step needs it, too."""
+        if self._known is None:
+            state = self._state
+            mover = self.mover(state) if self.in_turns else None
+            seen = self.see(state) if mover is None else self.see(state, mover)
+            legal = self._legal_options(state) if self.masked else None
+            self._known = View(seen.to(self.obs_dtype), mover, legal)
+        return self._known
+
+    def _legal_options(self, state: State) -> Legal:
+        """Return `mask` of a state; its first mask, which several ask for, is computed once."""
+        first: list[Tensor] = []
+
+        def legal(chosen: Tensor) -> Tensor:
+            if chosen.shape[-1]:
+                return self.mask(state, chosen)
+            if not first:
+                first.append(self.mask(state, chosen))
+            return first[0]
+
+        return legal
+
+    def faults(self) -> Tensor:
+        """See `VecEnv.faults`. All rows of a game with an illegal action count."""
+        if isinstance(self._faults, ActionLatch):
+            return self._seats.of_game(self._faults.latched())
+        return super().faults()
+
+    def _fault_message(self, fault: Fault) -> str:
+        """Describe an illegal action and the position before it."""
+        game, view, count = fault.game, self._look(), len(self._choices)
+        names = self._seats.names(game)
+        if view.mover is not None:
+            names = (names[int(view.mover[game])],)
+        options = [
+            min(max(0, option), self._choices[index % count] - 1)
+            for index, option in enumerate(fault.action)
+        ]
+        chosen = torch.tensor(options, device=self.device).view(-1, count)
+        masks: list[Tensor] = []
+        for choice, size in enumerate(self._choices):
+            if view.legal is None:
+                masks.append(torch.ones(len(names), size, dtype=torch.bool))
+                continue
+            # Masks are computed for all games, of which one is needed.
+            made = chosen[:, :choice].expand(len(self._limit), -1, -1)
+            several = self.seats > 1 and not self.in_turns
+            masks.append(view.legal(made if several else made[:, 0])[game].view(-1, size))
+        seats = [
+            (name, [mask[index].tolist() for mask in masks])
+            for index, name in enumerate(names[: len(chosen)])
+        ]
+        rows = self._seats.rows_per_game
+        own = self._games_per_member
+        place = f"row {game * rows} (member {game // own}, env {game % own})"
+        return fault_message(place, fault, self._choices, seats, self.describe(self._state, game))
 
     def final_obs(self) -> Tensor:
         """See `VecEnv.final_obs`."""
@@ -385,7 +437,7 @@ class TensorGame(VersusEnv):
         }
         if self._returns is not None:
             own["returns"] = self._returns[games]
-        own |= self._seats.get_member(member) | self._faults.state(rows)
+        own |= self._seats.get_member(member) | self._faults.state(self._checked_part(member))
         return on_cpu(own)
 
     def set_member(self, member: int, state: dict[str, Tensor]) -> None:
@@ -393,7 +445,7 @@ class TensorGame(VersusEnv):
         games, rows = self._games(member), self._rows(member)
         for name, tensor in self._state.items():
             tensor[games] = state[f"state_{name}"].to(self.device)
-        self._seen = None
+        self._known = None
         self._age[games] = state["age"].to(self.device)
         if self._returns is not None:
             self._returns[games] = state["returns"].to(self.device)
@@ -401,12 +453,17 @@ class TensorGame(VersusEnv):
         self._final[rows] = state["final"].to(self.device)
         self._streams.set_state(member, state["stream"])
         self._uniforms[self._at :, games] = self._drawn(member, len(self._uniforms) - self._at)
-        self._faults.set_state(rows, state)
+        self._faults.set_state(self._checked_part(member), state)
 
     def _games(self, member: int) -> slice:
         """Return the games of a member."""
         own = self._games_per_member
         return slice(member * own, (member + 1) * own)
+
+    def _checked_part(self, member: int) -> slice:
+        """Return the member's part of `_faults`: its games or its rows."""
+        strict = isinstance(self._faults, ActionLatch)
+        return self._games(member) if strict else self._rows(member)
 
     def _drawn(self, member: int, steps: int) -> Tensor:
         """Draw from the member's stream what its games need in these steps."""
@@ -414,7 +471,13 @@ class TensorGame(VersusEnv):
         return self._streams.member_uniform(member, *size).to(self.device)
 
     def _legal(self, action: Tensor) -> Tensor:
-        """Return legal actions of rows; illegal ones are latched and replaced."""
+        """Return legal actions of rows; illegal ones are latched and replaced.
+
+        Strict ones are checked later, together with those of the opponents.
+        """
+        if isinstance(self._faults, ActionLatch):
+            self._check_shape(action, *([len(self._choices)] if self.action_dims else []))
+            return action
         if isinstance(self._faults, ChoiceLatch):
             self._check_shape(action)
             self._faults.record(action)
@@ -423,21 +486,3 @@ class TensorGame(VersusEnv):
         self._faults.record(action.t().double(), self._scratch)
         # NaN becomes 0: the row is faulty, and its numbers must stay finite until `check`.
         return action.double().nan_to_num(0.0).clamp(-1.0, 1.0)
-
-    def _checked(self, state: State) -> State:
-        """Return a copy of the state; raise InputError if `start` or `see` return wrong shapes."""
-        games = len(self._limit)
-        for name, tensor in state.items():
-            if not tensor.shape or tensor.shape[0] != games:
-                raise InputError(
-                    f"{self.env_name}.start: {name!r} has the shape {tuple(tensor.shape)}; its "
-                    f"first dimension must be the games, {games} here"
-                )
-        seen, seat_axis = self.see(state), () if self.seats == 1 else (self.seats,)
-        wanted = (games, *seat_axis, self.state_dim)
-        if seen.shape != wanted:
-            raise InputError(
-                f"{self.env_name}.see returns the shape {tuple(seen.shape)}; it must be {wanted} "
-                f"here: (games, {'seats, ' if seat_axis else ''}state_dim)"
-            )
-        return {name: tensor.clone() for name, tensor in state.items()}

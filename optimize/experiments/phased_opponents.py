@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from envs.core.policies import Policies
+from envs.core.vec_env import Legal
 from envs.games.curriculum import Curriculum
 from envs.games.opponents import Opponents
 from envs.games.seating import VersusEnv
@@ -86,10 +87,15 @@ class PhasedOpponents(Opponents):
         return self.inner.begin(uniforms)
 
     def act(
-        self, obs: Tensor, chosen: Tensor, memory: Tensor, uniforms: Tensor
+        self,
+        obs: Tensor,
+        chosen: Tensor,
+        memory: Tensor,
+        uniforms: Tensor,
+        legal: Legal | None = None,
     ) -> tuple[Tensor, Tensor]:
         """See `Opponents.act`."""
-        return self.inner.act(obs, chosen, memory, uniforms)
+        return self.inner.act(obs, chosen, memory, uniforms, legal)
 
     def begin_rollout(self, policies: Policies) -> None:
         """Change the phases that end here. See `VecEnv.begin_rollout`."""

@@ -1,0 +1,80 @@
+"""Checks of what a game declares, and of the shapes that its rules return."""
+
+from __future__ import annotations
+
+import torch
+
+from envs.games.rules import GameRules, State
+from envs.support.errors import InputError
+
+
+def check_declaration(rules: GameRules, *, decodes: bool) -> None:
+    """Check the attributes of a game.
+
+    Args:
+        rules: The game.
+        decodes: Whether it overrides `GameRules.decode`.
+
+    Raises:
+        InputError: They do not fit together.
+    """
+    name = rules.env_name
+    if rules.in_turns and rules.seats != 2:
+        raise InputError(f"{name} is in turns with {rules.seats} seats; games in turns have two")
+    strict = rules.in_turns or rules.masked or bool(rules.action_dims)
+    if strict and not rules.if_discrete:
+        raise InputError(
+            f"{name} has masks, several choices or turns, and its actions are numbers; set "
+            "if_discrete = True"
+        )
+    if strict and decodes:
+        raise InputError(
+            f"{name} overrides decode, which games with masks, several choices or turns cannot: "
+            "their rules get actions as they are"
+        )
+    if rules.obs_dtype not in {torch.float32, torch.uint8}:
+        raise InputError(f"{name}.obs_dtype is {rules.obs_dtype}; it must be float32 or uint8")
+
+
+def check_rules(rules: GameRules, begun: State, games: int) -> None:
+    """Check shapes in a state in which episodes begin.
+
+    Raises:
+        InputError: `start`, `mover`, `see` or `mask` returns another shape or type.
+    """
+    name = rules.env_name
+    for part, tensor in begun.items():
+        if not tensor.shape or tensor.shape[0] != games:
+            raise InputError(
+                f"{name}.start: {part!r} has the shape {tuple(tensor.shape)}; its "
+                f"first dimension must be the games, {games} here"
+            )
+    axes = (games,) if rules.seats == 1 or rules.in_turns else (games, rules.seats)
+    if rules.in_turns:
+        mover = rules.mover(begun)
+        if mover.shape != (games,) or mover.dtype != torch.int64:
+            raise InputError(
+                f"{name}.mover returns the shape {tuple(mover.shape)} of {mover.dtype}; it must be "
+                f"({games},) of torch.int64 here: the seat to move in each game"
+            )
+        seen = rules.see(begun, mover)
+    else:
+        seen = rules.see(begun)
+    wanted = (*axes, rules.state_dim)
+    if seen.shape != wanted:
+        raise InputError(
+            f"{name}.see returns the shape {tuple(seen.shape)}; it must be {wanted} "
+            f"here: (games, {'seats, ' if len(axes) > 1 else ''}state_dim)"
+        )
+    if rules.obs_dtype == torch.uint8 and seen.dtype != torch.uint8:
+        raise InputError(f"{name}.see returns {seen.dtype}, and its obs_dtype is torch.uint8")
+    if rules.masked:
+        for choice, size in enumerate(rules.action_dims or (rules.action_dim,)):
+            mask = rules.mask(
+                begun, torch.zeros(*axes, choice, dtype=torch.int64, device=seen.device)
+            )
+            if mask.shape != (*axes, size) or mask.dtype != torch.bool:
+                raise InputError(
+                    f"{name}.mask returns the shape {tuple(mask.shape)} of {mask.dtype} for choice "
+                    f"{choice} (from 0); it must be {(*axes, size)} of torch.bool here"
+                )
