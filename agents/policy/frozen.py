@@ -164,9 +164,14 @@ class FrozenPolicy:
         """Uniform random numbers per row that `sample_batch` needs."""
         return len(self.sizes) if self.discrete else self.action_dim
 
+    @property
+    def has_distribution(self) -> bool:
+        """Whether actions can be sampled: values only rank them."""
+        return all(member.gives != "values" for member in self._batched)
+
     def check_sampled(self) -> None:
-        """Raise InputError if the policy has no distribution: values only rank the actions."""
-        if any(member.gives == "values" for member in self._batched):
+        """Raise InputError if the policy has no distribution."""
+        if not self.has_distribution:
             raise InputError(
                 "a network of values has no distribution of actions: it plays deterministically"
             )
@@ -199,6 +204,28 @@ class FrozenPolicy:
             for member, output in zip(self._batched, outputs, strict=True)
         ]
         return torch.round(torch.stack(every).sum(0) / self.size, decimals=DECIMALS) + 0.0
+
+    @torch.no_grad()
+    def probabilities(self, states: Tensor, legal: Tensor) -> Tensor:
+        """Return the probabilities with which `sample_batch` draws the options of one choice.
+
+        Args:
+            states: (rows, state_dim).
+            legal: (rows, options) bool.
+
+        Returns:
+            (rows, options) float64.
+
+        Raises:
+            InputError: the policy is not one of a single choice, is recurrent, or gives values.
+        """
+        self.check_sampled()
+        if len(self.sizes) != 1 or self.recurrent:
+            raise InputError("only policies of one choice without memory have such probabilities")
+        outputs = self._outputs(states)
+        chosen = torch.zeros(len(states), 0, dtype=torch.int64, device=states.device)
+        weights = _of_legal(self._weights(outputs, 0, chosen, legal), legal)
+        return weights / weights.sum(-1, keepdim=True)
 
     def reset(self) -> None:
         """Start an episode in every row: clear the recurrent states."""
@@ -237,20 +264,27 @@ class FrozenPolicy:
         chosen = torch.zeros(outputs[0].shape[0], 0, dtype=torch.int64, device=outputs[0].device)
         for choice in range(len(self.sizes)):
             mask = None if legal is None else legal(chosen)
-            weights = [
-                member.weights(output, choice, chosen, mask)
-                for member, output in zip(self._batched, outputs, strict=True)
-            ]
-            # Rounded, so that options that differ by rounding errors count as equal; argmax then
-            # takes the first of them. A legal option whose weight rounds to 0 beats illegal ones.
-            mean = torch.round(torch.stack(weights).mean(0), decimals=DECIMALS)
+            mean = self._weights(outputs, choice, chosen, mask)
             if uniforms is None:
+                # A legal option whose weight rounds to 0 beats illegal ones.
                 mean = mean if mask is None else torch.where(mask, mean, -1.0)
                 option = mean.argmax(-1, keepdim=True)
             else:
                 option = _drawn(mean, uniforms[:, choice : choice + 1], mask)
             chosen = torch.cat((chosen, option), -1)
         return chosen[:, 0] if len(self.sizes) == 1 and not self._batched[0].several else chosen
+
+    def _weights(
+        self, outputs: Sequence[Tensor], choice: int, chosen: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """Return (rows, options), the members' mean weights of a choice given the earlier ones."""
+        weights = [
+            member.weights(output, choice, chosen, mask)
+            for member, output in zip(self._batched, outputs, strict=True)
+        ]
+        # Rounded, so that options that differ by rounding errors count as equal; argmax then takes
+        # the first of them.
+        return torch.round(torch.stack(weights).mean(0), decimals=DECIMALS)
 
 
 class _Batched:
@@ -336,14 +370,19 @@ class _Batched:
 def _drawn(weights: Tensor, uniform: Tensor, mask: Tensor | None) -> Tensor:
     """Draw an option per row, (rows, 1), from weights (rows, options) and uniforms (rows, 1)."""
     if mask is not None:
-        # All legal weights may have been rounded to 0.
-        weights = weights.masked_fill(~mask, 0.0)
-        weights = torch.where(weights.sum(-1, keepdim=True) > 0.0, weights, mask.double())
+        weights = _of_legal(weights, mask)
     bounds = weights.cumsum(-1)
     # The first option whose bound exceeds the number. Below the last bound, as rounding of the
     # product must not select an option without weight.
     at = uniform.clamp(max=1.0 - _LEAST_UNIFORM) * bounds[:, -1:]
     return (at >= bounds).sum(-1, keepdim=True)
+
+
+def _of_legal(weights: Tensor, mask: Tensor) -> Tensor:
+    """Return weights that are 0 for illegal options and not for all legal ones."""
+    # All legal weights may have been rounded to 0.
+    weights = weights.masked_fill(~mask, 0.0)
+    return torch.where(weights.sum(-1, keepdim=True) > 0.0, weights, mask.double())
 
 
 def _float64(tensor: Tensor) -> NDArray[np.float64]:

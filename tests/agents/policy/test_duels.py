@@ -118,6 +118,21 @@ def test_samples_have_the_probabilities_of_the_policy() -> None:
     assert never.sample_batch(torch.zeros(1, 1), top).item() == 0
 
 
+def test_probabilities_are_those_of_samples() -> None:
+    policy = FrozenPolicy([chooser((0.5, 0.3, 0.2)), chooser((0.3, 0.3, 0.4))])
+    legal = torch.tensor([[True, True, True], [True, False, True], [False, True, False]])
+    found = policy.probabilities(torch.zeros(3, 1), legal)
+    assert found.sum(1).tolist() == pytest.approx([1.0] * 3)
+    assert found[0].tolist() == pytest.approx([0.4, 0.3, 0.3], abs=1e-6)
+    # The mean of 5/7 and 3/7: each member's probabilities among the legal options.
+    assert found[1].tolist() == pytest.approx([4 / 7, 0.0, 3 / 7], abs=1e-6)
+    assert found[2].tolist() == [0.0, 1.0, 0.0]
+    uniforms = (torch.arange(10_000, dtype=torch.float64).unsqueeze(1) + 0.5) / 10_000
+    rows = legal[1].expand(10_000, 3)
+    drawn = policy.sample_batch(torch.zeros(10_000, 1), uniforms, lambda _: rows)
+    assert (torch.bincount(drawn) / 1e4).tolist() == pytest.approx(found[1].tolist(), abs=2e-4)
+
+
 def test_numbers_are_sampled_with_the_actors_deviation() -> None:
     actor = {
         "net.0.weight": torch.zeros(1, 1),
