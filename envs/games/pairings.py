@@ -11,7 +11,7 @@ played with it, except that policies round differently in batches of different s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +23,14 @@ from torch import Tensor
 from envs.core.rows import where_rows
 from envs.core.streams import derive_seed
 from envs.games.game import Game
+from envs.games.game_tree import Behaviour
 from envs.games.opponents import ScriptedPlayer
 from envs.games.tensor_game import TensorGame
 from envs.support.errors import InputError
 
 Floats = NDArray[np.float64]
 Act = Callable[[Tensor], Tensor]
+SAMPLED, DETERMINISTIC = KINDS_OF_PLAY = ("sampled", "deterministic")
 _CHECK_INTERVAL = 16  # steps between two checks whether all games have ended, which synchronize
 
 
@@ -55,6 +57,13 @@ class Entrant(ABC):
                 does not depend on the number of pairs.
             seed: of the players' own random numbers.
         """
+
+    def behaviours(self) -> Mapping[str, Behaviour]:
+        """Return a single player's probabilities of options by kind of play, if they are known.
+
+        The first kind (`KINDS_OF_PLAY`) is how it plays here; others are how it could play.
+        """
+        return {}
 
 
 class ScriptedEntrant(Entrant):
@@ -92,6 +101,16 @@ class RandomEntrant(Entrant):
             return env.decode(2.0 * draw(obs, env.action_dim) - 1.0)
 
         return act
+
+    def behaviours(self) -> Mapping[str, Behaviour]:
+        """See `Entrant.behaviours`."""
+        return {SAMPLED: uniform_behaviour}
+
+
+def uniform_behaviour(obs: Tensor, legal: Tensor) -> Tensor:
+    """Choose every legal option with the same probability: a `Behaviour`."""
+    del obs
+    return legal.double() / legal.sum(1, keepdim=True)
 
 
 def block_uniforms(block: int, seed: int) -> Callable[[Tensor, int], Tensor]:

@@ -1,7 +1,7 @@
 """Games by name, as `--env` takes them.
 
-`cartpole`, `bucket-brigade` and `hockey` are built in; `MODULE:NAME` is a user's `Game`, or an external
-environment like the other names that `envs.external.sources` describes.
+`cartpole`, `bucket-brigade`, `hockey`, `kuhn` and `leduc` are built in; `MODULE:NAME` is a user's
+`Game`, or an external environment like the other names that `envs.external.sources` describes.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from envs.games.cartpole import CartPole, CartPoleParams
 from envs.games.game import Game
 from envs.games.hockey.game import Hockey, HockeyParams
 from envs.games.hockey.players import PLAYERS as HOCKEY_PLAYERS
+from envs.games.poker.kuhn import Kuhn
+from envs.games.poker.leduc import Leduc
 from envs.support.errors import InputError
 from envs.support.plugins import find
 
@@ -76,6 +78,8 @@ GAMES = {
         scenarios=tuple(SCENARIOS),
         players=_bucket_brigade_players,
     ),
+    "kuhn": replace(Kuhn.game(), name="kuhn"),
+    "leduc": replace(Leduc.game(), name="leduc"),
     "hockey": replace(Hockey.game(HockeyParams, scripted=lambda _: HOCKEY_PLAYERS), name="hockey"),
 }
 

@@ -108,6 +108,18 @@ class GameRules(VersusEnv):
         """Return the position of one game for error messages, by default all of its tensors."""
         return ", ".join(f"{name} {tensor[game].tolist()}" for name, tensor in state.items())
 
+    def deals(self) -> Tensor | None:
+        """Return what `start` may get in a game in turns that is small enough to enumerate.
+
+        Then leagues report exact values (`envs.games.game_tree`). All chance must be in `start`:
+        `uniforms_per_move` is 0.
+
+        Returns:
+            (deals, uniforms_per_start) float64, one row per deal, all equally likely; None: too
+                many.
+        """
+        return None
+
     def decode(self, action: Tensor) -> Tensor:
         """Return what `move` gets for legal actions (...): the same, unless actions are coded.
 
