@@ -148,7 +148,13 @@ class PPO(Program):
     params_type = PPOParams
     stats_type = RolloutStats
     supports = Supported(
-        masks=True, absent_agents=True, multi_discrete=True, images=True, recurrent=True
+        masks=True,
+        absent_agents=True,
+        multi_discrete=True,
+        turns=True,
+        images=True,
+        byte_obs=True,
+        recurrent=True,
     )
     _layout = 2
 

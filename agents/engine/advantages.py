@@ -26,8 +26,7 @@ class Experience(NamedTuple):
         values: (G, T + 1, num_envs), V(s_t), the last of the observation after the rollout.
         final_values: (G, T, num_envs), values of the ends of truncated episodes, else 0.
         done: (G, T, num_envs) bool, where an episode ends with the step.
-        present: (G, T + 1, num_envs) bool, rows with an agent; only read by
-            `estimate_with_absent_agents`.
+        present: (G, T + 1, num_envs) bool, rows with an agent; not read by `estimate`.
     """
 
     rewards: Tensor
@@ -99,6 +98,42 @@ def estimate_with_absent_agents(
         value = torch.where(here, exp.values[:, step], value)
         ahead = torch.where(here, advantage, ahead)
         reward, known = torch.where(here, 0.0, reward), here | known
+
+
+def estimate_in_turns(
+    exp: Experience, gamma: Tensor, gae_lambda: Tensor, advantages: Tensor, valid: Tensor
+) -> None:
+    """Compute A_t where several players act in turns in every row.
+
+    Time counts a player's own decisions, and rewards are those that the player got since its last
+    one, as in `estimate_with_absent_agents`: a player is absent where another one is to move.
+
+    Args:
+        exp: the rollout, with rewards (G, T, num_envs, players), and `present` (G, T + 1,
+            num_envs, players), which player is to move.
+        gamma: (G, 1, 1), γ.
+        gae_lambda: (G, 1, 1), λ.
+        advantages: (G, T + 1, num_envs), written.
+        valid: (G, T + 1, num_envs) bool, written: transitions to learn from.
+    """
+    players = exp.present.shape[-1]
+
+    def lanes(tensor: Tensor) -> Tensor:
+        # Every player of a row is a row of its own, of which it sees its own decisions only.
+        return tensor.unsqueeze(-1).expand(*tensor.shape, players).flatten(2)
+
+    own = Experience(
+        exp.rewards.flatten(2),
+        lanes(exp.values),
+        lanes(exp.final_values),
+        lanes(exp.done),
+        exp.present.flatten(2),
+    )
+    every, learned = torch.zeros_like(own.values), torch.zeros_like(own.present)
+    estimate_with_absent_agents(own, gamma, gae_lambda, every, learned)
+    # Of a row's players, one has a decision in each step; the others' advantages there are 0.
+    advantages.copy_(every.view(exp.present.shape).sum(-1))
+    valid.copy_(learned.view(exp.present.shape).any(-1))
 
 
 def masked_mean(numbers: Tensor, valid: Tensor) -> Tensor:

@@ -91,11 +91,13 @@ class Population:
     def inputs(self, obs: Tensor) -> Tensor:
         """Return the networks' inputs for stored observations (G, rows, obs_dim).
 
-        Those are normalised already, except for images.
+        Those are normalised already, except for uint8 ones.
         """
-        if self.shape.image_shape is None:
+        if self.shape.image_shape is not None:
+            return pixels(obs, self.state_avg, self.state_std)
+        if obs.dtype != torch.uint8:
             return obs
-        return pixels(obs, self.state_avg, self.state_std)
+        return torch.sub(obs, self.state_avg).div_(self.state_std)
 
     def clear(self, slot: int) -> None:
         """Reset a slot."""

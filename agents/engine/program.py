@@ -55,6 +55,8 @@ class EnvTraits(Protocol):
     masked: bool
     has_absent_agents: bool
     action_dims: tuple[int, ...]
+    players: int
+    obs_dtype: torch.dtype
     image_shape: tuple[int, int, int] | None
 
 
@@ -66,14 +68,18 @@ class Supported:
         masks: environments with illegal actions (`VecEnv.masked`).
         absent_agents: environments with rows that may be without an agent.
         multi_discrete: actions of several choices.
+        turns: environments whose rows have several players that act in turns.
         images: observations that are uint8 images.
+        byte_obs: observations of other bytes.
         recurrent: recurrent networks (`Shape.recurrent`).
     """
 
     masks: bool = False
     absent_agents: bool = False
     multi_discrete: bool = False
+    turns: bool = False
     images: bool = False
+    byte_obs: bool = False
     recurrent: bool = False
 
     def check_env(self, algorithm: str, env: EnvTraits) -> None:
@@ -87,6 +93,11 @@ class Supported:
             "actions that may be illegal (an action_mask)": (env.masked, self.masks),
             "agents that come and go": (env.has_absent_agents, self.absent_agents),
             "several choices per action": (bool(env.action_dims), self.multi_discrete),
+            "players that act in turns": (env.players > 1, self.turns),
+            "observations of bytes": (
+                env.obs_dtype == torch.uint8 and env.image_shape is None,
+                self.byte_obs,
+            ),
             "images": (env.image_shape is not None, self.images),
         }
         found = [name for name, (present, supported) in traits.items() if present and not supported]

@@ -13,6 +13,7 @@ from torch import Tensor
 from agents.engine.advantages import (
     Experience,
     estimate,
+    estimate_in_turns,
     estimate_with_absent_agents,
     masked_mean,
     masked_variance,
@@ -37,7 +38,7 @@ class Rollout:
         transitions: (G, horizon + 1, num_envs) of them.
         index: which transitions each minibatch holds.
         memory: (2G, num_envs, state size), the recurrent state before `obs`; G actors, G critics.
-        rewards: (G, horizon, num_envs).
+        rewards: (G, horizon, num_envs); of several players in turns (…, players).
     """
 
     def __init__(self, shape: Shape, population: Population, obs: Tensor) -> None:
@@ -51,11 +52,15 @@ class Rollout:
             return torch.zeros(*size, dtype=dtype, device=device)
 
         self.obs = obs
-        self.rewards = new(slots, steps, envs)
+        # With players in turns, the last dimension is theirs.
+        players = [shape.players] if shape.players > 1 else []
+        self.rewards = new(slots, steps, envs, *players)
         self.index = MinibatchIndex(shape, device)
         sequences = self.index.items if shape.recurrent else 0
         self.transitions = Transitions.empty(shape, (slots, steps + 1, envs), sequences, device)
-        self._present = new(slots, steps + 1, envs, dtype=torch.bool)
+        # Rows with an agent; with players in turns, which of them is to move.
+        self._present = new(slots, steps + 1, envs, *players, dtype=torch.bool)
+        self._player = torch.arange(shape.players, device=device)
         self._outputs = new(slots, steps, envs, shape.action_dim)
         self._values = new(slots, steps + 1, envs)
         self._advantages = new(slots, steps + 1, envs)
@@ -95,7 +100,7 @@ class Rollout:
             action = distribution.to_env(shape, actions[:, step])
             _, reward, terminated, truncated = env.step(action, out=self.obs)
             self._record_obs(env, step + 1)
-            self.rewards[:, step] = reward.view(slots, envs)
+            self.rewards[:, step] = reward.view(self.rewards[:, step].shape)
             self._terminated[:, step] = terminated.view(slots, envs)
             self._truncated[:, step] = truncated.view(slots, envs)
             self._reset_memory(step)
@@ -122,7 +127,10 @@ class Rollout:
         if self.shape.has_absent_agents:
             present = env.present().view(self.shape.slots, -1)
             self._present[:, step] = present
-            obs.masked_fill_(~present.unsqueeze(-1), 0.0)
+            obs.masked_fill_(~present.unsqueeze(-1), 0)
+        elif self.shape.players > 1:
+            mover = env.to_move().view(self.shape.slots, -1, 1)
+            self._present[:, step] = mover == self._player
 
     def _act(self, step: int) -> None:
         """Run the actors on the observations before a step; recurrent critics as well."""
@@ -197,6 +205,8 @@ class Rollout:
         valid_steps, valid = self.transitions.valid, self.samples().valid
         if valid_steps is None:
             estimate(exp, gamma, gae_lambda, self._advantages)
+        elif self.shape.players > 1:
+            estimate_in_turns(exp, gamma, gae_lambda, self._advantages, valid_steps)
         else:
             estimate_with_absent_agents(exp, gamma, gae_lambda, self._advantages, valid_steps)
 
@@ -243,7 +253,12 @@ class Rollout:
         return torch.where(enough, mean, torch.nan), torch.where(enough, variance, torch.nan)
 
     def mean_reward(self) -> Tensor:
-        """Return (G,), the mean reward per step; per action where agents may be absent."""
+        """Return (G,), the mean reward per step; per action where agents may be absent.
+
+        Of several players in turns, the mean over both decisions and players.
+        """
+        if self.shape.players > 1:
+            return self.rewards.mean((1, 2, 3))
         if not self.shape.has_absent_agents:
             return self.rewards.mean((1, 2))
         actions = self._present[:, :-1].sum((1, 2))
@@ -273,9 +288,9 @@ class Rollout:
     def _normalise(self, obs: Tensor, out: Tensor) -> None:
         """Write (obs - mean) / std of (G * num_envs, obs_dim) into (G, num_envs, obs_dim) `out`.
 
-        Images are copied as they are; networks normalise them when they read them.
+        uint8 observations are copied as they are (`Population.inputs` normalises them).
         """
-        if self.shape.image_shape is not None:
+        if out.dtype == torch.uint8:
             out.copy_(obs.view(out.shape))
             return
         torch.sub(obs.view(out.shape), self.population.state_avg, out=out)

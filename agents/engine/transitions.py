@@ -21,11 +21,11 @@ class Transitions:
 
     Attributes:
         shape: the program's shape.
-        obs: (G, …, obs_dim), normalised; uint8 and not normalised where they are images.
+        obs: (G, …, obs_dim), normalised; uint8 and not normalised where they are bytes.
         side: (G, …, columns + 3), the stored action, its log-probability, its normalised
             advantage, and its return.
         flags: (G, …, k) bool, first the action masks (`masked` shapes), then whether the
-            transition is valid (`has_absent_agents`), then whether an episode starts with it
+            transition is valid (`loses_transitions`), then whether an episode starts with it
             (`recurrent`).
         memory: (2G, sequences, state size), the recurrent state before each sequence.
     """
@@ -42,7 +42,7 @@ class Transitions:
     ) -> Transitions:
         """Allocate zeros for transitions of `size` (G, …) in `sequences` sequences."""
         columns = distribution_of(shape).columns(shape) + 3
-        flags = shape.action_dim * shape.masked + shape.has_absent_agents + bool(shape.recurrent)
+        flags = shape.action_dim * shape.masked + shape.loses_transitions + bool(shape.recurrent)
         state_size = STATE_SIZE[shape.recurrent] * shape.net_width if shape.recurrent else 0
         return cls(
             shape,
@@ -80,7 +80,7 @@ class Transitions:
     @property
     def valid(self) -> Tensor | None:
         """(G, …), the transitions to learn from; None where all are."""
-        if not self.shape.has_absent_agents:
+        if not self.shape.loses_transitions:
             return None
         return self.flags[..., self.shape.action_dim * self.shape.masked]
 

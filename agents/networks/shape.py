@@ -45,6 +45,8 @@ class Shape:
         masked: whether choices may be illegal.
         autoregressive: whether a choice depends on the earlier choices of the same action.
         has_absent_agents: whether rows may be without an agent.
+        players: players that act in turns in every row; 1 if every row is one player's.
+        byte_obs: whether observations are bytes, uint8, without being images.
         image_shape: (channels, height, width) of images; None: observations are numbers.
         recurrent: "gru" or "lstm" for recurrent networks, else "".
         bptt: steps of truncated backpropagation through time, of recurrent networks.
@@ -68,6 +70,8 @@ class Shape:
     masked: bool = False
     autoregressive: bool = False
     has_absent_agents: bool = False
+    players: int = 1
+    byte_obs: bool = False
     image_shape: tuple[int, int, int] | None = None
     recurrent: str = ""
     bptt: int = 16
@@ -105,6 +109,8 @@ class Shape:
             raise InputError(
                 "masked must be false where actions are numbers: only choices can be illegal."
             )
+        if self.players > 1 and self.has_absent_agents:
+            raise InputError("has_absent_agents must be false where several players act in turns.")
         dims = self.state_dim, self.privileged_dim
         if self.image_shape is not None and (math.prod(self.image_shape), 0) != dims:
             raise InputError(
@@ -121,6 +127,11 @@ class Shape:
         if self.recurrent not in {"", *GATES}:
             raise InputError(
                 f"recurrent must be one of {', '.join(GATES)} or '', not {self.recurrent!r}."
+            )
+        if self.recurrent and self.players > 1:
+            raise InputError(
+                f"recurrent must be '' where {self.players} players act in turns in every row, not "
+                f"{self.recurrent!r}: they would share one state."
             )
         if self.recurrent and (self.horizon % self.bptt or self.minibatch % self.bptt):
             raise InputError(
@@ -155,8 +166,17 @@ class Shape:
 
     @property
     def obs_dtype(self) -> torch.dtype:
-        """Type of observations in rollouts: uint8 of images, else torch's default."""
-        return torch.get_default_dtype() if self.image_shape is None else torch.uint8
+        """Type of observations in rollouts: uint8 of images and bytes, else torch's default.
+
+        uint8 observations are normalised only when networks read them.
+        """
+        as_bytes = self.byte_obs or self.image_shape is not None
+        return torch.uint8 if as_bytes else torch.get_default_dtype()
+
+    @property
+    def loses_transitions(self) -> bool:
+        """Whether some transitions are invalid: their outcome is not in the rollout."""
+        return self.has_absent_agents or self.players > 1
 
     @property
     def inputs(self) -> tuple[int, int]:
@@ -189,5 +209,7 @@ def env_fields(env: VecEnv) -> dict[str, Any]:
         "action_dims": tuple(env.action_dims),
         "masked": env.masked,
         "has_absent_agents": env.has_absent_agents,
+        "players": env.players,
+        "byte_obs": env.obs_dtype == torch.uint8 and env.image_shape is None,
         "image_shape": env.image_shape,
     }
