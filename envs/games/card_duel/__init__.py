@@ -1,0 +1,1 @@
+"""A card duel: two players with hidden hands, in turns."""
