@@ -285,10 +285,7 @@ class Choices(Distribution):
                 none = torch.empty(slots, rows, 0, device=logits.device)  # before the first choice
                 chosen = torch.cat((none, *made), -1).to(torch.int64).view(slots * rows, index)
                 mask = legal(chosen).view(logits.shape)
-                # Clamped, so that every legal option keeps a weight above that of illegal ones.
-                logits = torch.where(
-                    mask, logits.nan_to_num(nan=0.0).clamp_(-_BOUND, _BOUND), _ILLEGAL
-                )
+                logits = masked_logits(logits.nan_to_num(nan=0.0), mask)
             made.append(choose(logits, index))
         return made
 
@@ -316,6 +313,12 @@ class Choices(Distribution):
             return logits
         chain = self.weights.chain[index - 1]
         return torch.baddbmm(logits, earlier[..., : chain.shape[1]], chain)
+
+
+def masked_logits(logits: Tensor, mask: Tensor) -> Tensor:
+    """Return logits whose illegal options have probability 0; `logits` (no NaN) is overwritten."""
+    # Clamped, so that every legal option keeps a weight above that of illegal ones.
+    return torch.where(mask, logits.clamp_(-_BOUND, _BOUND), _ILLEGAL)
 
 
 def log_softmax(logits: Tensor) -> Tensor:

@@ -40,12 +40,16 @@ class Architecture(NamedTuple):
         sizes: (in, out) of the linear layers, in order.
         relus: whether ReLU follows each of them.
         memory: size of the recurrent state; 0 without one.
+        choices: sizes of the choices of an action of several; () for a single one, or numbers.
+        autoregressive: whether a choice depends on the earlier ones.
     """
 
     gives: str
     sizes: tuple[tuple[int, int], ...]
     relus: tuple[bool, ...]
     memory: int
+    choices: tuple[int, ...] = ()
+    autoregressive: bool = False
 
     @property
     def state_dim(self) -> int:
@@ -53,7 +57,7 @@ class Architecture(NamedTuple):
 
     @property
     def action_dim(self) -> int:
-        """Numbers of an action, or its options."""
+        """Numbers of an action, or the options of all its choices."""
         outputs = self.sizes[-1][1]
         return outputs // 2 if self.gives == "means and deviations" else outputs
 
@@ -80,11 +84,7 @@ def architecture_of(member: Member, name: str) -> Architecture:
         InputError: such actors cannot be opponents.
     """
     layers = layers_of(member)
-    faults = {
-        "is not a network": not layers,
-        "reads images": IMAGE_SHAPE in member,
-        "makes several choices per action": ACTION_DIMS in member,
-    }
+    faults = {"is not a network": not layers, "reads images": IMAGE_SHAPE in member}
     for what, found in faults.items():
         if found:
             raise InputError(f"{name} cannot be an opponent: it {what}")
@@ -94,6 +94,8 @@ def architecture_of(member: Member, name: str) -> Architecture:
         tuple((weight.shape[1], weight.shape[0]) for weight in weights),
         tuple(relu for _, relu in layers),
         recurrent_size(member),
+        tuple(member[ACTION_DIMS].tolist()) if ACTION_DIMS in member else (),
+        _CHAIN.format(1) in member,
     )
 
 
@@ -130,7 +132,7 @@ class Bank:
         """
         for own, name in _names(self.architecture, weights).items():
             given, leaf = weights[name], self._leaves[own][:, place]
-            if own.startswith("weight"):
+            if own.startswith(("weight", "chain")):
                 leaf.copy_(given.mT)
             elif own.startswith("state"):
                 # Privileged columns, which only critics read, come last.
@@ -161,10 +163,48 @@ class Bank:
             hidden = hidden.relu_() if relu else hidden
         return hidden.view(members, places, *hidden.shape[1:]), after
 
+    def output(
+        self, obs: Tensor, place: Tensor, memory: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return (G, games, outputs) of one actor per game, and its next recurrent states.
+
+        Args:
+            obs: (G, games, state_dim).
+            place: (G, games) int64, whose outputs.
+            memory: as in `outputs`.
+        """
+        outputs, after = self.outputs(obs, memory)
+        return _at(outputs, place), None if after is None else _at(after, place)
+
+    def logits(self, output: Tensor, place: Tensor, choice: int, chosen: Tensor) -> Tensor:
+        """Return (G, games, options), the logits (or values) of a choice.
+
+        Args:
+            output: as `output` returns it.
+            place: likewise.
+            choice: index of the choice.
+            chosen: (G, games, choice) int64, the earlier choices.
+        """
+        sizes = self.architecture.choices
+        if not sizes:
+            return output
+        logits = torch.split(output, list(sizes), -1)[choice]
+        if not self.architecture.autoregressive or not choice:
+            return logits
+        chain = self._leaves[_CHAIN.format(choice)]
+        members, places, earlier, options = chain.shape
+        # The chain's row of an option of choice k is that option's, after those of earlier choices.
+        actor = torch.arange(members, device=place.device).unsqueeze(1) * places + place
+        rows, first = chain.reshape(-1, options), 0
+        for index in range(choice):
+            logits = logits + rows[actor * earlier + first + chosen[..., index]]
+            first += sizes[index]
+        return logits
+
     def act(
         self, obs: Tensor, place: Tensor, noise: Tensor, samples: Tensor, memory: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the actions of one actor per game.
+        """Return the actions of one actor per game, of numbers or one choice without masks.
 
         Args:
             obs: (G, games, state_dim).
@@ -178,23 +218,12 @@ class Bank:
             (G, games, action_dim) in [-1, 1], or (G, games) int64; and the actors' next
             recurrent states (G, games, size).
         """
-        outputs, after = self.outputs(obs, memory)
-        output = _at(outputs, place)
-        if self.architecture.discrete:
-            action = self._choice(output, noise, samples)
-        else:
-            action = self._numbers(output, place, noise, samples)
-        return action, None if after is None else _at(after, place)
-
-    def _choice(self, logits: Tensor, noise: Tensor, samples: Tensor) -> Tensor:
-        logits = logits.nan_to_num(nan=0.0)
-        best = logits.argmax(-1)
+        output, after = self.output(obs, place, memory)
+        if not self.architecture.discrete:
+            return self._numbers(output, place, noise, samples), after
         if self.architecture.gives == "values":
-            return best
-        # Inverse transform sampling, as in `agents.networks.distributions.Categorical`.
-        below = torch.exp(logits - logits.amax(-1, keepdim=True)).cumsum(-1)
-        uniform = noise[..., :1].clamp(max=GREATEST).to(below.dtype)
-        return torch.where(samples, (below <= uniform * below[..., -1:]).sum(-1), best)
+            return output.nan_to_num(nan=0.0).argmax(-1), after
+        return draw_option(output.nan_to_num(nan=0.0), noise[..., :1], samples), after
 
     def _numbers(self, output: Tensor, place: Tensor, noise: Tensor, samples: Tensor) -> Tensor:
         if self.architecture.gives == "means":
@@ -225,6 +254,21 @@ class Bank:
         return self._cells.output[every], state
 
 
+def draw_option(logits: Tensor, uniform: Tensor, samples: Tensor) -> Tensor:
+    """Return options, (...) int64, drawn from logits or the best ones.
+
+    Args:
+        logits: (..., options), finite.
+        uniform: (..., 1) float64 uniform in [0, 1).
+        samples: (...) bool, where they are drawn.
+    """
+    # Inverse transform sampling, as in `agents.networks.distributions.Categorical`.
+    below = torch.exp(logits - logits.amax(-1, keepdim=True)).cumsum(-1)
+    uniform = uniform.clamp(max=GREATEST).to(below.dtype)
+    return torch.where(samples, (below <= uniform * below[..., -1:]).sum(-1), logits.argmax(-1))
+
+
+_CHAIN = "chain.{}.weight"  # of choice k, as in `agents.policy.members`
 _CELL_LEAVES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
@@ -235,6 +279,11 @@ def _leaf_sizes(architecture: Architecture) -> dict[str, tuple[int, int]]:
         sizes |= {f"weight{layer}": (inputs, outputs), f"bias{layer}": (1, outputs)}
     if architecture.gives == "means":
         sizes["log_std"] = (1, architecture.action_dim)
+    if architecture.autoregressive:
+        # As in `Leaves.chain`, (options of the earlier choices, options).
+        for choice, size in enumerate(architecture.choices):
+            if choice:
+                sizes[_CHAIN.format(choice)] = (sum(architecture.choices[:choice]), size)
     if architecture.memory:
         width = architecture.sizes[-1][0]
         gates = {"gru": 3, "lstm": 4}[architecture.cell] * width
@@ -250,6 +299,9 @@ def _names(architecture: Architecture, weights: Member) -> dict[str, str]:
         names |= {f"weight{layer}": f"{name}.weight", f"bias{layer}": f"{name}.bias"}
     if architecture.gives == "means":
         names["log_std"] = "action_std_log"
+    if architecture.autoregressive:
+        chains = [_CHAIN.format(choice) for choice in range(1, len(architecture.choices))]
+        names |= dict(zip(chains, chains, strict=True))
     if architecture.memory:
         names |= dict(zip(_CELL_LEAVES, CELL, strict=True))
     return names

@@ -20,6 +20,7 @@ from agents.policy.frozen import FrozenPolicy
 from agents.policy.league import CONFIDENCE, Floats, exploitation, interval
 from agents.policy.ratings import Ratings, rate
 from envs.core.streams import derive_seed
+from envs.core.vec_env import Legal
 from envs.games.game import Game
 from envs.games.pairings import Act, Entrant, block_uniforms, play_pairs, scripted_entrants, tally
 from envs.games.tensor_game import TensorGame
@@ -44,19 +45,30 @@ class FrozenEntrant(Entrant):
         policy = self._policy
         own = policy.state_dim, policy.action_dim, policy.discrete
         fits = env.state_dim, env.action_dim, env.if_discrete
-        if own != fits:
+        sizes = tuple(env.action_dims) or ((env.action_dim,) if env.if_discrete else ())
+        if own != fits or tuple(policy.sizes) != sizes:
+            several = [
+                f" in choices of {list(one)}" if len(one) > 1 else ""
+                for one in (policy.sizes, sizes)
+            ]
             raise InputError(
-                f"{self.names[0]} maps {own[0]} numbers to {own[1]} actions, and {env.env_name} "
-                f"has {fits[0]} observations and {fits[1]} actions"
+                f"{self.names[0]} maps {own[0]} numbers to {own[1]} actions{several[0]}, and "
+                f"{env.env_name} has {fits[0]} observations and {fits[1]} actions{several[1]}"
+            )
+        if env.in_turns and policy.recurrent:
+            raise InputError(
+                f"{self.names[0]} is recurrent, and recurrent policies cannot play {env.env_name}, "
+                "a game in turns"
             )
         draw = block_uniforms(block, seed)
         policy.reset()
 
-        def act(obs: Tensor) -> Tensor:
+        def act(obs: Tensor, live: Tensor | None = None, legal: Legal | None = None) -> Tensor:
+            del live  # without memory, what it does in other rows does not matter
             if self._sampled:
-                actions = policy.sample_batch(obs, draw(obs, policy.uniforms))
+                actions = policy.sample_batch(obs, draw(obs, policy.uniforms), legal)
             else:
-                actions = policy.act_batch(obs)
+                actions = policy.act_batch(obs, legal)
             return env.decode(actions)
 
         return act

@@ -375,7 +375,8 @@ def _drawn(weights: Tensor, uniform: Tensor, mask: Tensor | None) -> Tensor:
     # The first option whose bound exceeds the number. Below the last bound, as rounding of the
     # product must not select an option without weight.
     at = uniform.clamp(max=1.0 - _LEAST_UNIFORM) * bounds[:, -1:]
-    return (at >= bounds).sum(-1, keepdim=True)
+    # Clamped for rows without a legal option, such as those of games that have ended.
+    return (at >= bounds).sum(-1, keepdim=True).clamp_max(bounds.shape[1] - 1)
 
 
 def _of_legal(weights: Tensor, mask: Tensor) -> Tensor:

@@ -21,7 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from agents.policy.bank import Architecture, Bank, architecture_of
+from agents.networks.distributions import masked_logits
+from agents.policy.bank import Architecture, Bank, architecture_of, draw_option
 from agents.policy.frozen import FrozenPolicy
 from agents.policy.members import Member, check_members
 from envs.core.policies import Policies
@@ -37,15 +38,19 @@ class Spaces(NamedTuple):
 
     Attributes:
         state_dim: columns of an observation.
-        action_dim: numbers of an action, or its options.
+        action_dim: numbers of an action, or its options, of all choices together.
         discrete: whether an action is one of several options.
+        choices: sizes of the choices of an action of several; () for a single one.
     """
 
     state_dim: int
     action_dim: int
     discrete: bool
+    choices: tuple[int, ...] = ()
 
     def __str__(self) -> str:
+        if self.choices:
+            return f"{self.state_dim} observations to choices of {list(self.choices)}"
         actions = f"one of {self.action_dim} actions" if self.discrete else f"{self.action_dim}"
         return f"{self.state_dim} observations to {actions}{'' if self.discrete else ' numbers'}"
 
@@ -94,12 +99,14 @@ class _Lane:
 
     def deal(self, tensor: Tensor) -> Tensor:
         """Return (members * blocks, games per block, …) of (members * games, …)."""
-        games = tensor.view(self.members, -1, *tensor.shape[1:])
+        # No -1 in `view`: a tensor may have no columns.
+        games = tensor.view(self.members, len(tensor) // self.members, *tensor.shape[1:])
         if self.blocks == 1:
             return games
         # Every block has equally many rows: the first games fill up the last blocks.
         games = torch.cat((games, games[:, : -games.shape[1] % self.blocks]), 1)
-        rows = games.view(self.members, -1, self.blocks, *tensor.shape[1:])
+        each = games.shape[1] // self.blocks
+        rows = games.view(self.members, each, self.blocks, *tensor.shape[1:])
         return rows.transpose(1, 2).flatten(0, 1)
 
     def collect(self, dealt: Tensor, games: int) -> Tensor:
@@ -194,6 +201,8 @@ class Roster(Opponents):
         # By opponent: its lane (-1: a scripted player) and its place there.
         self._lane_of = torch.full((len(self.names),), -1, device=self._device)
         self._place_of = torch.zeros_like(self._lane_of)
+        # Networks of values rank options, and have no distribution to sample from.
+        self._ranks = torch.zeros_like(self._samples)
         self._others = _others(members, together).to(self._device)
         # The members' architecture is known from their first weights.
         self._present: Bank | None = None
@@ -209,7 +218,8 @@ class Roster(Opponents):
         # Players and actors share the random numbers of a game, as only one of them plays it.
         neural = 0
         if self._learners or self._actors:
-            neural = 1 if self._spaces.discrete else self._spaces.action_dim
+            spaces = self._spaces
+            neural = (len(spaces.choices) or 1) if spaces.discrete else spaces.action_dim
         self.uniforms = max(neural, scripted.uniforms if scripted else 0)
 
     # Playing.
@@ -241,27 +251,80 @@ class Roster(Opponents):
         if self._scripted:
             own = uniforms[:, : self._scripted.uniforms]
             controls, kept = self._scripted.act(obs, chosen, kept, own, legal)
-        place = self._place_of[chosen]
+        if not self._lanes:
+            assert controls is not None  # a roster has names
+            return controls, torch.cat((kept, state), 1)
+        if legal is not None or self._spaces.choices:
+            made, state = self._choose(obs, chosen, state, uniforms, legal)
+            scripted = self._lane_of[chosen] < 0
+            controls = made if controls is None else where_rows(scripted, controls, made)
+            return controls, torch.cat((kept, state), 1)
         samples = self._samples[chosen]
         for index, lane in enumerate(self._lanes):
-            here = self._lane_of[chosen] == index
-            size = lane.bank.architecture.memory
+            here, place, rows, held = self._dealt_to(index, obs, chosen, state)
             action, stepped = lane.bank.act(
-                lane.deal(obs.to(lane.bank.flat.dtype)),
-                # Games of other lanes' actors take place 0, and drop its action.
-                lane.deal(torch.where(here, place, 0)),
-                lane.deal(uniforms),
-                lane.deal(samples),
-                lane.deal(state[:, :size].to(lane.bank.flat.dtype)) if size else None,
+                rows, place, lane.deal(uniforms), lane.deal(samples), held
             )
             given = self.decode(lane.collect(action, self._games))
             controls = given if controls is None else where_rows(here, given, controls)
-            if stepped is not None:
-                new = lane.collect(stepped, self._games).to(state.dtype)
-                rest = state[:, size:]
-                state = torch.cat((where_rows(here, new, state[:, :size]), rest), 1)
-        assert controls is not None  # a roster has names
+            state = self._stepped(lane, stepped, here, state)
+        assert controls is not None
         return controls, torch.cat((kept, state), 1)
+
+    def _choose(
+        self, obs: Tensor, chosen: Tensor, state: Tensor, uniforms: Tensor, legal: Legal | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return all actors' choices, (games,) or (games, choices), and the recurrent states."""
+        outputs: list[Tensor] = []
+        places: list[Tensor] = []
+        for index, lane in enumerate(self._lanes):
+            here, place, rows, memory = self._dealt_to(index, obs, chosen, state)
+            output, stepped = lane.bank.output(rows, place, memory)
+            outputs.append(output)
+            places.append(place)
+            state = self._stepped(lane, stepped, here, state)
+        samples = self._samples[chosen] & ~self._ranks[chosen]
+        sizes = self._spaces.choices or (self._spaces.action_dim,)
+        made = torch.zeros(len(obs), 0, dtype=torch.int64, device=obs.device)
+        for choice in range(len(sizes)):
+            # All lanes together, so that a choice needs one mask.
+            logits: Tensor | None = None
+            for index, lane in enumerate(self._lanes):
+                found = lane.bank.logits(outputs[index], places[index], choice, lane.deal(made))
+                theirs = lane.collect(found, self._games)
+                here = self._lane_of[chosen] == index
+                logits = theirs if logits is None else where_rows(here, theirs, logits)
+            assert logits is not None
+            logits = logits.nan_to_num(nan=0.0)
+            if legal is not None:
+                logits = masked_logits(logits, legal(made))
+            option = draw_option(logits, uniforms[:, choice : choice + 1], samples)
+            made = torch.cat((made, option.unsqueeze(1)), 1)
+        return (made if self._spaces.choices else made[:, 0]), state
+
+    def _dealt_to(
+        self, index: int, obs: Tensor, chosen: Tensor, state: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Return what a lane computes with.
+
+        Returns:
+            (games,) bool, the games of its actors; and as the lane deals them, places,
+            observations and recurrent states, None without them.
+        """
+        lane = self._lanes[index]
+        here, size = self._lane_of[chosen] == index, lane.bank.architecture.memory
+        # Games of other lanes' actors take place 0, and drop its action.
+        place = lane.deal(torch.where(here, self._place_of[chosen], 0))
+        dtype = lane.bank.flat.dtype
+        own = lane.deal(state[:, :size].to(dtype)) if size else None
+        return here, place, lane.deal(obs.to(dtype)), own
+
+    def _stepped(self, lane: _Lane, stepped: Tensor | None, here: Tensor, state: Tensor) -> Tensor:
+        """Return the recurrent states with those of a lane's actors replaced."""
+        if stepped is None:
+            return state
+        new, size = lane.collect(stepped, self._games).to(state.dtype), stepped.shape[-1]
+        return torch.cat((where_rows(here, new, state[:, :size]), state[:, size:]), 1)
 
     # The members' weights and snapshots.
 
@@ -378,6 +441,7 @@ class Roster(Opponents):
             if name in self.names:
                 index = self.names.index(name)
                 self._place_of[index], self._lane_of[index] = place, len(self._lanes)
+                self._ranks[index] = lane.bank.architecture.gives == "values"
         self._lanes.append(lane)
 
 
@@ -395,7 +459,9 @@ def _fitting(
 
 def _fit(name: str, architecture: Architecture, spaces: Spaces) -> Architecture:
     """Return the architecture; InputError if it does not fit the game."""
-    own = Spaces(architecture.state_dim, architecture.action_dim, architecture.discrete)
+    own = Spaces(
+        architecture.state_dim, architecture.action_dim, architecture.discrete, architecture.choices
+    )
     if own != spaces:
         raise InputError(f"{name} maps {own}, and this game maps {spaces}")
     return architecture

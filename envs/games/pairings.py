@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,14 +23,15 @@ from torch import Tensor
 
 from envs.core.rows import where_rows
 from envs.core.streams import derive_seed
+from envs.core.vec_env import Legal
 from envs.games.game import Game
 from envs.games.game_tree import Behaviour
-from envs.games.opponents import ScriptedPlayer
-from envs.games.tensor_game import TensorGame
-from envs.support.errors import InputError
+from envs.games.opponents import ScriptedPlayer, scripted_act
+from envs.games.tensor_game import State, TensorGame
+from envs.support.errors import InputError, RunError
 
 Floats = NDArray[np.float64]
-Act = Callable[[Tensor], Tensor]
+Act = Callable[..., Tensor]  # as `Entrant.sit` returns it
 SAMPLED, DETERMINISTIC = KINDS_OF_PLAY = ("sampled", "deterministic")
 _CHECK_INTERVAL = 16  # steps between two checks whether all games have ended, which synchronize
 
@@ -50,6 +52,11 @@ class Entrant(ABC):
         It maps observations (rows, state_dim) float32 to controls (what `TensorGame.decode`
         returns). Rows are grouped by player in the order of `names`, equally many each; a player's
         are blocks, one per pair in which it plays.
+
+        In games in turns and games with masks it is called as `act(obs, live, legal)`. live:
+        (rows,) bool, the rows whose action counts, or None: all. What a player remembers must not
+        change in other rows, where `obs` is what the player to move sees. legal: the masks of the
+        rows (`envs.core.vec_env.Legal`), or None.
 
         Args:
             env: the environment; the function is not called with its rows.
@@ -77,10 +84,12 @@ class ScriptedEntrant(Entrant):
         player, draw = self._player, block_uniforms(block, seed)
         memory: list[Tensor] = []
 
-        def act(obs: Tensor) -> Tensor:
+        def act(obs: Tensor, live: Tensor | None = None, legal: Legal | None = None) -> Tensor:
             if not memory:
                 memory.append(player.start(draw(obs, player.uniforms)))
-            controls, memory[0] = player.act(obs, memory[0], draw(obs, player.uniforms))
+            uniforms = draw(obs, player.uniforms)
+            controls, after = scripted_act(player, obs, memory[0], uniforms, legal)
+            memory[0] = after if live is None else where_rows(live, after, memory[0])
             return controls
 
         return act
@@ -95,7 +104,12 @@ class RandomEntrant(Entrant):
         """See `Entrant.sit`."""
         draw = block_uniforms(block, seed)
 
-        def act(obs: Tensor) -> Tensor:
+        sizes = env.action_dims or (env.action_dim,)
+
+        def act(obs: Tensor, live: Tensor | None = None, legal: Legal | None = None) -> Tensor:
+            del live
+            if legal is not None or env.action_dims:
+                return random_legal(draw(obs, len(sizes)), sizes, legal)
             if env.if_discrete:
                 return env.decode((draw(obs, 1)[:, 0] * env.action_dim).long())
             return env.decode(2.0 * draw(obs, env.action_dim) - 1.0)
@@ -111,6 +125,27 @@ def uniform_behaviour(obs: Tensor, legal: Tensor) -> Tensor:
     """Choose every legal option with the same probability: a `Behaviour`."""
     del obs
     return legal.double() / legal.sum(1, keepdim=True)
+
+
+def random_legal(uniforms: Tensor, sizes: Sequence[int], legal: Legal | None) -> Tensor:
+    """Return uniformly random legal options: (rows,) int64, or (rows, choices) for several.
+
+    Args:
+        uniforms: (rows, choices) float64 in [0, 1).
+        sizes: the number of options of each choice.
+        legal: the rows' masks; None: all options are legal.
+    """
+    chosen = torch.zeros(len(uniforms), 0, dtype=torch.int64, device=uniforms.device)
+    for choice, size in enumerate(sizes):
+        if legal is None:
+            option = (uniforms[:, choice : choice + 1] * size).long()
+        else:
+            mask = legal(chosen)
+            # The k-th legal option, where the running count is k + 1.
+            wanted = (uniforms[:, choice] * mask.sum(1)).long().unsqueeze(1)
+            option = ((mask.cumsum(1) - 1 == wanted) & mask).byte().argmax(1, keepdim=True)
+        chosen = torch.cat((chosen, option), 1)
+    return chosen if len(sizes) > 1 else chosen[:, 0]
 
 
 def block_uniforms(block: int, seed: int) -> Callable[[Tensor, int], Tensor]:
@@ -225,17 +260,9 @@ def play_pairs(
         for entrant in entrants
     ]
 
-    def controls(seen: Tensor) -> Tensor:
-        parts = torch.split(seen.flatten(0, 1)[order], rows)
-        # An entrant of no pair has no rows.
-        made = [act(part) for act, part in zip(acts, parts, strict=True) if len(part)]
-        joined = torch.cat([part.to(made[0].dtype) for part in made])
-        ordered = torch.empty_like(joined)
-        ordered[order] = joined
-        return ordered.view(games, 2, *joined.shape[1:])
-
+    table = _Table(env, acts, order, rows)
     limit = env.step_limit(params)
-    outcomes, lengths = _play(env, controls, limit, deals, derive_seed(seed, "deals"), ask)
+    outcomes, lengths = _play(env, table, limit, deals, derive_seed(seed, "deals"), ask)
     if not torch.allclose(outcomes.sum(1), outcomes.new_ones(games)):
         raise InputError(f"{game.name}: the outcomes of both seats must sum to 1")
     first = outcomes.view(len(pairs), 2, deals, 2)
@@ -244,6 +271,77 @@ def play_pairs(
     return PairResults(
         points.cpu().numpy(), lengths.view(len(pairs), 2, deals).transpose(1, 2).cpu().numpy()
     )
+
+
+class _Table:
+    """All seats of all games, and who acts for them.
+
+    Row `game * 2 + seat` is a seat. Every entrant's act gets all of its rows in one call.
+
+    Args:
+        env: the environment.
+        acts: of the entrants, in order.
+        order: (games * 2,) the rows in the order of players.
+        rows: number of rows of each entrant.
+    """
+
+    def __init__(
+        self, env: TensorGame, acts: Sequence[Act], order: Tensor, rows: Sequence[int]
+    ) -> None:
+        self._env, self._acts, self.order, self._rows = env, acts, order, list(rows)
+
+    def controls(self, state: State, legal: Legal | None) -> Tensor:
+        """Return the controls of all seats, (games, 2, …); in turns of the seat to move.
+
+        Args:
+            state: of the games.
+            legal: the masks of that state, if the game has masks.
+        """
+        env, order = self._env, self.order
+        if not env.in_turns:
+            seen = env.see(state).to(env.obs_dtype).flatten(0, 1)[order]
+            joined = self._act(seen, None, legal, None)
+            controls = joined.view(-1, 2, *joined.shape[1:])
+            return controls
+        mover = env.mover(state)
+        # All rows show what the player to move sees, and only its action counts.
+        seen = env.see(state, mover).to(env.obs_dtype)[order // 2]
+        live = order % 2 == mover[order // 2]
+        joined = self._act(seen, live, legal, mover)
+        both = joined.view(-1, 2, *joined.shape[1:])
+        return where_rows(mover == 1, both[:, 1], both[:, 0])
+
+    def _act(
+        self, seen: Tensor, live: Tensor | None, legal: Legal | None, mover: Tensor | None
+    ) -> Tensor:
+        """Return the controls of all rows, by row, from what they see in the order of players."""
+        made, first = [], 0
+        for act, rows in zip(self._acts, self._rows, strict=True):
+            part = slice(first, first + rows)
+            first += rows
+            if not rows:  # an entrant of no pair
+                continue
+            if live is None and legal is None:
+                made.append(act(seen[part]))
+                continue
+            own = None
+            if legal is not None:
+                own = partial(self._mask, legal, mover, self.order[part])
+            made.append(act(seen[part], None if live is None else live[part], own))
+        joined = torch.cat([part.to(made[0].dtype) for part in made])
+        ordered = torch.empty_like(joined)
+        ordered[self.order] = joined
+        return ordered
+
+    def _mask(self, legal: Legal, mover: Tensor | None, rows: Tensor, chosen: Tensor) -> Tensor:
+        """Return the masks of these rows, given their first k choices."""
+        every = chosen.new_zeros(len(self.order), chosen.shape[1])
+        every[rows] = chosen
+        both = every.view(len(every) // 2, 2, chosen.shape[1])
+        if mover is None:
+            return legal(both).flatten(0, 1)[rows]
+        # Of both rows of a game, the one to move counts.
+        return legal(where_rows(mover == 1, both[:, 1], both[:, 0]))[rows // 2]
 
 
 def _sizes(entrants: Sequence[Entrant]) -> list[int]:
@@ -259,14 +357,14 @@ def _order(pairs: Sequence[tuple[int, int]], deals: int) -> Tensor:
 
 @torch.no_grad()
 def _play(
-    env: TensorGame, controls: Act, limit: int, deals: int, seed: int, ask: Callable[[], None]
+    env: TensorGame, table: _Table, limit: int, deals: int, seed: int, ask: Callable[[], None]
 ) -> tuple[Tensor, Tensor]:
     """Play one episode of every game by the game's rules alone.
 
     Returns:
         (games, 2) outcomes of both seats, and (games,) lengths.
     """
-    games = env.num_envs // env.seats
+    games = len(table.order) // 2
     generator = torch.Generator().manual_seed(seed)
 
     def draw(columns: int) -> Tensor:
@@ -278,12 +376,20 @@ def _play(
     outcomes = torch.full_like(returns, 0.5)
     alive = torch.ones(games, dtype=torch.bool, device=env.device)
     lengths = torch.zeros(games, dtype=torch.int64, device=env.device)
+    strict = env.masked or bool(env.action_dims) or env.in_turns
+    illegal = torch.zeros_like(alive)
     for step in range(1, limit + 1):
         if step % _CHECK_INTERVAL == 0 and not bool(alive.any()):
             break
         ask()
-        seen = env.see(state).float()
-        moved, reward, over = env.move(state, controls(seen), draw(env.uniforms_per_move))
+        legal = env.legal_options(state) if env.masked else None
+        controls = table.controls(state, legal)
+        if strict:
+            controls, right = env.strictly(controls, legal)
+            # Such games stay as they are, so that their position can be printed.
+            illegal |= alive & ~right
+            alive &= right
+        moved, reward, over = env.move(state, controls, draw(env.uniforms_per_move))
         returns += torch.where(alive.unsqueeze(1), reward.double(), 0.0)
         lengths += alive
         ended = alive & (over if step < limit else torch.ones_like(over))
@@ -292,4 +398,11 @@ def _play(
         # Games that have ended keep their last state: rules may not define what follows it.
         state = {name: where_rows(alive, moved[name], old) for name, old in state.items()}
         alive = alive & ~ended
+    if strict and bool(illegal.any()):
+        game = int(illegal.byte().argmax())
+        raise RunError(
+            f"{env.env_name}: a player gave an illegal action in {int(illegal.sum())} of {games} "
+            f"games, in game {game} in step {int(lengths[game]) + 1} in this position: "
+            f"{env.describe(state, game)}"
+        )
     return outcomes, lengths

@@ -309,11 +309,22 @@ class TensorGame(GameRules):
 
     def _strict(self, latch: ActionLatch, controls: Tensor, view: View) -> tuple[Tensor, Tensor]:
         """Return legal controls in place of these, and which games are stopped, (G,) bool."""
+        made, legal = self.strictly(controls, view.legal)
+        return made, latch.record(legal, controls.reshape(len(legal), -1))
+
+    def strictly(self, controls: Tensor, legal: Legal | None) -> tuple[Tensor, Tensor]:
+        """Return legal controls in place of these, and in which games all were legal, (G,) bool.
+
+        Args:
+            controls: Of the seats, as `move` takes them, in a discrete game.
+            legal: The seats' masks; None: all options are legal.
+        """
         given = controls if self.action_dims else controls.unsqueeze(-1)
-        made, legal = legal_action(given, self._choices, view.legal)
-        everybody = legal if legal.dim() == 1 else legal.all(1)
-        stopped = latch.record(everybody, given.flatten(1))
-        return made if self.action_dims else made.squeeze(-1), stopped
+        made, right = legal_action(given, self._choices, legal)
+        return (
+            made if self.action_dims else made.squeeze(-1),
+            right if right.dim() == 1 else right.all(1),
+        )
 
     def _score(self, state: State, reward: Tensor, done: Tensor) -> Tensor:
         """Count the outcomes of games that are done; return the rewards, or outcomes instead."""
@@ -363,11 +374,11 @@ class TensorGame(GameRules):
             state = self._state
             mover = self.mover(state) if self.in_turns else None
             seen = self.see(state) if mover is None else self.see(state, mover)
-            legal = self._legal_options(state) if self.masked else None
+            legal = self.legal_options(state) if self.masked else None
             self._known = View(seen.to(self.obs_dtype), mover, legal)
         return self._known
 
-    def _legal_options(self, state: State) -> Legal:
+    def legal_options(self, state: State) -> Legal:
         """Return `mask` of a state; its first mask, which several ask for, is computed once."""
         first: list[Tensor] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from agents.engine.program import Act
 from agents.policy.duels import FrozenEntrant, duel_report, play_duels
 from agents.policy.frozen import FrozenPolicy, Member
 from agents.policy.ratings import draw_ratings
+from envs.core.vec_env import Legal
 from envs.games.game import Game
 from envs.games.pairings import Entrant, play_pairs, scripted_entrants
 from envs.games.play import EpisodeResults
@@ -41,14 +42,15 @@ class ActEntrant(Entrant):
         """See `Entrant.sit`."""
         members, begun = len(self.names), False
 
-        def act(obs: Tensor) -> Tensor:
+        def act(obs: Tensor, live: Tensor | None = None, legal: Legal | None = None) -> Tensor:
             nonlocal begun
+            del live  # networks that play in turns have no memory
             if not begun:
                 # Recurrent states may be left of an earlier evaluation.
                 everybody = torch.ones(len(obs), dtype=torch.bool, device=obs.device)
                 getattr(self._act, "done", lambda _: None)(everybody)
                 begun = True
-            actions = self._act(obs)
+            actions = self._act(obs) if legal is None else cast(Any, self._act)(obs, legal=legal)
             if not env.if_discrete:
                 self.finite &= actions.isfinite().view(members, -1).all(1)
                 actions = actions.double().nan_to_num(0.0).clamp(-1.0, 1.0)

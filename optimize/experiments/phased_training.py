@@ -46,8 +46,11 @@ class PhasedTraining:
         """
         self.spec, self.curriculum, self.device = spec, curriculum, device
         self.game, self.algorithm = get_game(spec.environment), get_algorithm(spec.algorithm)
+        self._in_turns = env.players > 1
         self._together = spec.seeds if curriculum.together else 1
-        self._spaces = Spaces(env.state_dim, env.action_dim, env.if_discrete)
+        self._spaces = Spaces(
+            env.state_dim, env.action_dim, env.if_discrete, tuple(env.action_dims)
+        )
         found = find_bundles(curriculum, spec.environment, load_bundle)
         self._champions = {name: Champion(b.actor, b.sampled) for name, b in found.items()}
         self._check_params(env)
@@ -77,6 +80,11 @@ class PhasedTraining:
             shape: the program's shape parameters.
         """
         params = self.game.params(**self.spec.env)
+        if shape.get("recurrent") and self._in_turns:
+            raise InputError(
+                f"recurrent networks cannot learn {self.spec.environment}, a game in turns; set "
+                "recurrent = '' in the search space"
+            )
         opponents = PhasedOpponents(self._roster(slots, num_envs, shape), self.curriculum)
         assert self.game.versus is not None  # `check_curriculum`
         env = self.game.versus(
