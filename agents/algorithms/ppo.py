@@ -154,6 +154,7 @@ class PPO(Program):
         turns=True,
         images=True,
         byte_obs=True,
+        items=True,
         recurrent=True,
     )
     _layout = 2

@@ -10,6 +10,7 @@ from elegantrl.agents.net import ActorDiscretePPO, ActorPPO, CriticPPO
 from torch import Tensor, nn
 
 from agents.networks.convolution import layers, pixels
+from agents.networks.items import item_facts, new_item_weights
 from agents.networks.normaliser import checked_normaliser
 from agents.networks.shape import Shape
 from agents.networks.weights import Leaves, StateDict, flat_size, leaf_views
@@ -66,8 +67,7 @@ class Population:
             )
             critic = CriticPPO(shape.net_dims, critic_in, shape.action_dim)
             networks = [
-                {**network.state_dict(), **_own_modules(shape).state_dict()}
-                for network in (actor, critic)
+                {**network.state_dict(), **_own_weights(shape)} for network in (actor, critic)
             ]
         if not shape.discrete:
             actor.action_std_log.data.fill_(min(initial_log_std, 0.0))
@@ -116,6 +116,12 @@ class Population:
         which times the one-hot earlier choices is added to choice k's logits;
         - images: `conv.0.weight`, `conv.0.bias`, … as in torch's Conv2d, with ReLU after each,
         before `net.0`; in the actor also `image_shape` (3,) and `conv_strides`, int64;
+        - items: `items.embedding` (vocabulary, width), whose row 0 is 0, `items.weight` (width,
+        facts + features; if there are any) and `items.bias` (width,); the vector of an item is the
+        ReLU of their sum (`agents.networks.items`). `net.0` reads the vectors of all places, their
+        sums per group, and the plain columns. In the actor also `items.groups` (groups, 1 +
+        features) int64, the number of places and which features the items have, and
+        `items.facts` (vocabulary, facts; if there are any);
         - recurrent networks: `rnn.weight_ih`, … as in torch's GRUCell (3 gates) or LSTMCell (4
         gates), between the last ReLU and the last layer.
         """
@@ -215,6 +221,10 @@ def _named(weights: Leaves, slot: int, shape: Shape) -> tuple[StateDict, StateDi
             ("weight_ih", "weight_hh", "bias_ih", "bias_hh"), weights.cell, strict=False
         ):
             role[f"rnn.{name}"] = leaf[row] if "weight" in name else leaf[row, 0]
+        if weights.items:
+            embedding, weight, bias = (leaf[row] for leaf in weights.items)
+            role |= {"items.embedding": embedding, "items.bias": bias[0]}
+            role |= {"items.weight": weight} if len(weight) else {}
     top = f"net.{2 * shape.net_depth}"
     actor |= {
         f"{top}.weight": weights.actor_out[slot],
@@ -238,11 +248,11 @@ def _facts(shape: Shape) -> StateDict:
     if shape.image_shape is not None:
         facts["image_shape"] = torch.tensor(shape.image_shape)
         facts["conv_strides"] = torch.tensor([layer.stride for layer in layers(shape.image_shape)])
-    return facts
+    return facts if shape.items is None else facts | item_facts(shape.items)
 
 
-def _own_modules(shape: Shape) -> nn.Module:
-    """Return newly initialised modules of the layers that ElegantRL's networks do not have."""
+def _own_weights(shape: Shape) -> StateDict:
+    """Return new weights of the layers that ElegantRL's networks do not have."""
     filters = [
         nn.Conv2d(layer.channels_in, layer.channels, layer.kernel)
         for layer in layers(shape.image_shape)
@@ -252,7 +262,10 @@ def _own_modules(shape: Shape) -> nn.Module:
         own["rnn"] = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}[shape.recurrent](
             shape.net_width, shape.net_width
         )
-    return nn.ModuleDict(own)
+    weights: StateDict = nn.ModuleDict(own).state_dict()
+    if shape.items is not None:
+        weights |= new_item_weights(shape.items, shape.item_width)
+    return weights
 
 
 def _turned(name: str, part: Tensor) -> Tensor:

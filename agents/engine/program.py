@@ -24,6 +24,7 @@ from agents.engine.hyperparameters import Hyperparameters
 from agents.networks.normaliser import checked_normaliser
 from agents.networks.shape import Shape, env_fields
 from agents.networks.weights import StateDict
+from envs.core.items import Items
 from envs.core.streams import Streams, derive_seed
 from envs.core.vec_env import VecEnv
 from envs.support.errors import InputError
@@ -58,6 +59,7 @@ class EnvTraits(Protocol):
     players: int
     obs_dtype: torch.dtype
     image_shape: tuple[int, int, int] | None
+    items: Items | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +73,7 @@ class Supported:
         turns: environments whose rows have several players that act in turns.
         images: observations that are uint8 images.
         byte_obs: observations of other bytes.
+        items: observations with items that are looked up by id (`VecEnv.items`).
         recurrent: recurrent networks (`Shape.recurrent`).
     """
 
@@ -80,6 +83,7 @@ class Supported:
     turns: bool = False
     images: bool = False
     byte_obs: bool = False
+    items: bool = False
     recurrent: bool = False
 
     def check_env(self, algorithm: str, env: EnvTraits) -> None:
@@ -99,6 +103,7 @@ class Supported:
                 self.byte_obs,
             ),
             "images": (env.image_shape is not None, self.images),
+            "items that are looked up by id": (env.items is not None, self.items),
         }
         found = [name for name, (present, supported) in traits.items() if present and not supported]
         if found:

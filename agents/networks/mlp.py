@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from agents.networks.convolution import Convolutions
+from agents.networks.item_layers import ItemLayers
 from agents.networks.recurrence import Cells
 from agents.networks.shape import Shape
 from agents.networks.weights import Leaves
@@ -38,6 +39,7 @@ class Activations:
         value: (G, rows, 1), of the critics, in normalised units.
         cells: the recurrent layer over `steps` steps; None without one.
         images: the convolutions; None without them.
+        items: the layers over items and the first layers; None without them.
     """
 
     def __init__(self, shape: Shape, rows: int, device: torch.device, steps: int = 1) -> None:
@@ -51,6 +53,11 @@ class Activations:
             Cells(shape.recurrent, slots, width, rows, steps, device) if shape.recurrent else None
         )
         self.images = None if shape.image_shape is None else Images(shape, rows, device)
+        self.items = (
+            None
+            if shape.items is None
+            else ItemLayers(shape.items, shape.item_width, slots, rows, device)
+        )
 
 
 class Images:
@@ -85,13 +92,16 @@ def forward(
             for leaves in (weights.filters, weights.filter_bias)
         ]
         into.images.features[first:last] = into.images.layers.forward(own[0], own[1], obs)
-    state, everything = _read(weights, obs, into)
     # First layers: they differ in their number of inputs, so actors and critics run apart.
     below = into.hidden[0]
-    if actor:
-        torch.baddbmm(weights.bias[0][:slots], state, weights.actor_in, out=below[:slots])
-    if critic:
-        torch.baddbmm(weights.bias[0][slots:], everything, weights.critic_in, out=below[slots:])
+    if into.items is not None:
+        into.items.forward(weights, obs, below, actor=actor, critic=critic)
+    else:
+        state, everything = _read(weights, obs, into)
+        if actor:
+            torch.baddbmm(weights.bias[0][:slots], state, weights.actor_in, out=below[:slots])
+        if critic:
+            torch.baddbmm(weights.bias[0][slots:], everything, weights.critic_in, out=below[slots:])
     below[first:last].relu_()
     # Hidden layers: one batched product for actors and critics.
     for weight, bias, hidden in zip(weights.hidden, weights.bias[1:], into.hidden[1:], strict=True):
@@ -171,6 +181,9 @@ class Backward:
                 torch.bmm(acts.hidden[layer - 1].mT, delta, out=into.hidden[layer - 1])
                 torch.bmm(delta, weights.hidden[layer - 1].mT, out=other)
                 delta, other = other, delta
+        if acts.items is not None:
+            acts.items.backward(delta, into)
+            return
         # First layers: dL/dW_0 = obsᵀ Δ_0.
         state, everything = _read(weights, obs, acts)
         torch.bmm(state.mT, delta[:slots], out=into.actor_in)

@@ -40,4 +40,11 @@ def checked_normaliser(shape: Shape, avg: Tensor, std: Tensor) -> tuple[Tensor, 
             "state_avg and state_std must be finite, and the deviation above zero; "
             f"column {column} has {float(avg[column])} and {float(std[column])}."
         )
+    if shape.items is not None:
+        ids = shape.items.id_columns()
+        if bool((avg[ids] != 0).any() or (std[ids] != 1).any()):
+            raise InputError(
+                "state_avg and state_std must be 0 and 1 in the columns of items' ids, which are "
+                "looked up as they are."
+            )
     return avg, std

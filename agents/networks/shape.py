@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from agents.networks.convolution import features
+from agents.networks.items import item_inputs
 from agents.networks.recurrence import GATES
+from envs.core.items import Items
 from envs.core.vec_env import VecEnv
 from envs.support.errors import InputError
 
@@ -48,6 +50,8 @@ class Shape:
         players: players that act in turns in every row; 1 if every row is one player's.
         byte_obs: whether observations are bytes, uint8, without being images.
         image_shape: (channels, height, width) of images; None: observations are numbers.
+        items: layout of observations with items that are looked up by id; None: there are none.
+        item_width: numbers that encode an item.
         recurrent: "gru" or "lstm" for recurrent networks, else "".
         bptt: steps of truncated backpropagation through time, of recurrent networks.
     """
@@ -73,6 +77,8 @@ class Shape:
     players: int = 1
     byte_obs: bool = False
     image_shape: tuple[int, int, int] | None = None
+    items: Items | None = None
+    item_width: int = 16
     recurrent: str = ""
     bptt: int = 16
 
@@ -116,6 +122,12 @@ class Shape:
             raise InputError(
                 f"image_shape {self.image_shape} needs a state_dim of the same size and a "
                 f"privileged_dim of 0; they are {self.state_dim} and {self.privileged_dim}."
+            )
+        if self.items is not None and (not self.byte_obs or (self.items.columns, 0) != dims):
+            raise InputError(
+                f"items of {self.items.columns} columns need observations of as many bytes "
+                "(byte_obs, state_dim) and a privileged_dim of 0; they are "
+                f"{self.byte_obs}, {self.state_dim} and {self.privileged_dim}."
             )
 
     def _check_network(self) -> None:
@@ -180,7 +192,9 @@ class Shape:
 
     @property
     def inputs(self) -> tuple[int, int]:
-        """Inputs of the first layers of actor and critic: columns, or features of images."""
+        """Inputs of the first layers of actor and critic: columns, or features of images or items."""
+        if self.items is not None:
+            return (item_inputs(self.items, self.item_width),) * 2
         if self.image_shape is None:
             return self.state_dim, self.obs_dim
         return features(self.image_shape), features(self.image_shape)
@@ -212,4 +226,5 @@ def env_fields(env: VecEnv) -> dict[str, Any]:
         "players": env.players,
         "byte_obs": env.obs_dtype == torch.uint8 and env.image_shape is None,
         "image_shape": env.image_shape,
+        "items": env.items,
     }

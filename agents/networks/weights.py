@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from agents.networks.convolution import layers
+from agents.networks.items import item_sizes
 from agents.networks.recurrence import GATES
 from agents.networks.shape import Shape
 
@@ -24,7 +25,8 @@ class Leaves:
     Attributes:
         actor_in: (G, state_dim, width), first layers.
         critic_in: (G, obs_dim, width), first layers. Of images, both read the convolutions'
-            features instead of observations.
+            features instead of observations; of items, the vectors of all places, their sums per
+            group, and the plain columns.
         hidden: (2G, width, width) each, the layers after the first.
         bias: (2G, 1, width) each, of the first and all hidden layers.
         actor_out: (G, width, action_dim).
@@ -39,6 +41,9 @@ class Leaves:
         cell: of recurrent networks (`agents.networks.recurrence`), weights on the last hidden
             layer and on the recurrent state, (2G, width, gates * width) each, and their biases
             (2G, 1, gates * width).
+        items: of items that are looked up by id (`agents.networks.items`), the embedding
+            (2G, vocabulary, item width), whose row 0 is always 0, the weights on facts and
+            features (2G, facts + features, item width), and the bias (2G, 1, item width).
     """
 
     actor_in: Tensor
@@ -54,10 +59,11 @@ class Leaves:
     filters: list[Tensor]
     filter_bias: list[Tensor]
     cell: list[Tensor]
+    items: list[Tensor]
 
     def shared(self) -> list[Tensor]:
         """Return those of actors and critics, (2G, …)."""
-        return [*self.hidden, *self.bias, *self.filters, *self.filter_bias, *self.cell]
+        return [*self.hidden, *self.bias, *self.filters, *self.filter_bias, *self.cell, *self.items]
 
     def actor(self) -> list[Tensor]:
         """Return those of actors only."""
@@ -85,6 +91,8 @@ def _sizes(
     if shape.recurrent:
         gates = GATES[shape.recurrent] * width
         shared += [(width, gates), (width, gates), (1, gates), (1, gates)]
+    if shape.items is not None:
+        shared += item_sizes(shape.items, shape.item_width)
     actor_in, critic_in = shape.inputs
     actor = [(actor_in, width), (width, shape.action_dim), (1, shape.action_dim), (1, deviations)]
     if shape.autoregressive:
@@ -143,6 +151,7 @@ def _leaves(
     """Name tensors given in the order of `_sizes`."""
     between, convolutions = shape.net_depth - 1, len(layers(shape.image_shape))
     after = between + shape.net_depth
+    last = after + 2 * convolutions + 4 * bool(shape.recurrent)
     return Leaves(
         actor_in=actor[0],
         critic_in=critic[0],
@@ -150,7 +159,8 @@ def _leaves(
         bias=shared[between:after],
         filters=shared[after : after + convolutions],
         filter_bias=shared[after + convolutions : after + 2 * convolutions],
-        cell=shared[after + 2 * convolutions :],
+        cell=shared[after + 2 * convolutions : last],
+        items=shared[last:],
         actor_out=actor[1],
         actor_out_bias=actor[2],
         critic_out=critic[1],

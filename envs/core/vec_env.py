@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from envs.core.items import Items
 from envs.core.policies import Policies
 from envs.core.streams import member_seeds
 
@@ -66,6 +67,8 @@ class VecEnv(ABC):
         obs_dtype: type of observations: float32, or uint8 of images and of numbers from 0 to 255.
         players: number of players that act in turns in every row; `to_move` tells whose turn it is.
             1 if every row is one player's.
+        items: how the columns are laid out, if observations are bytes with items that networks look
+            up by id, without privileged columns. None otherwise.
         reward_unit: score of the game per unit of reward, a number or (num_envs,) float64, if
             rewards are scaled for learning.
         num_members: number of members.
@@ -89,6 +92,7 @@ class VecEnv(ABC):
     image_shape: tuple[int, int, int] | None = None
     obs_dtype: torch.dtype = torch.float32
     players: int = 1
+    items: Items | None = None
     reward_unit: float | Tensor = 1.0
     num_members: int
     envs_per_member: int

@@ -58,7 +58,9 @@ def random_play(
     steps: int | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> ObservationScale:
-    """Measure the scale of observations; fixed for images (0, 255) and `prescaled` ones (0, 1).
+    """Measure the scale of observations.
+
+    It is fixed for images (0, 255), `prescaled` ones (0, 1) and items (0, `Items.scales`).
 
     Every column is centred and divided by the larger of its standard deviation and a fifth of the
     largest distance from its mean: a column that is nearly constant must not become huge when it
@@ -78,6 +80,9 @@ def random_play(
         InputError: An observation is not finite.
     """
     env.reset(seed)
+    if env.items is not None:
+        std = torch.tensor(env.items.scales())
+        return ObservationScale(torch.zeros(env.state_dim), std, steps or STEPS)
     # Bytes become numbers from 0 to 1; prescaled observations stay as they are.
     fixed = 255.0 if env.image_shape is not None else 1.0 if env.prescaled else None
     if fixed is not None:

@@ -29,7 +29,7 @@ from agents.algorithms.ppo import PPO, Shape
 from envs.core.vec_env import VecEnv
 from envs.games.cartpole import CartPole, CartPoleParams
 from tests.agents import helpers, off_policy_helpers
-from tests.agents.toy_env import AbsentChoicesEnv, ChoiceEnv, ImageEnv, MaskedEnv, ToyEnv
+from tests.agents.toy_env import AbsentChoicesEnv, ChoiceEnv, ImageEnv, ItemsEnv, MaskedEnv, ToyEnv
 
 DIGESTS = Path(__file__).with_name("digests.json")
 SLOTS = 5
@@ -137,6 +137,11 @@ PROGRAMS: dict[str, Program] = {
     "ppo, masked choices": Program(toy(MaskedEnv), {"net_width": 17}),
     "ppo, absent agents": Program(toy(AbsentChoicesEnv), {"net_width": 64}),
     "ppo, images": Program(toy(ImageEnv), {"net_width": 33}, 2),
+    "ppo, items": Program(toy(ItemsEnv), {"net_width": 33}),
+    # So many items that torch splits its operations between threads.
+    "ppo, many items": Program(
+        toy(ItemsEnv, 64), {"net_width": 64, "horizon": 64, "minibatch": 4096}, 1
+    ),
 }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from envs.core.items import ItemGroup, Items
 from envs.core.mask_faults import MaskLatch
 from envs.core.streams import Streams, derive_seed
 from envs.core.vec_env import Step, VecEnv
@@ -325,6 +326,36 @@ class ImageEnv(ChoiceEnv):
         image[rows, 0, :, column] = 255
         image[rows, 1, self._age.long().clamp(max=8)] = 100
         return image.flatten(1)
+
+
+class ItemsEnv(ChoiceEnv):
+    """The target and the age as ids and features of items in two groups of places, as bytes."""
+
+    obs_dtype = torch.uint8
+    items = Items(
+        vocabulary=6,
+        groups=(ItemGroup("hand", 3, ("power",)), ItemGroup("row", 2, ("power", "age"))),
+        features=(("power", 10.0), ("age", 7.0)),
+        plain=(7.0, 2.0),
+        facts=((0.0, 0.0), (0.5, 1.0), (0.25, 0.0), (1.0, 0.5), (0.0, 0.75), (0.1, 0.2)),
+    )
+
+    def __init__(self, members: int, envs_per_member: int, **settings: Any) -> None:
+        super().__init__(members, envs_per_member, **settings)
+        self.state_dim = self.items.columns
+        self._final = torch.zeros(self.num_envs, self.state_dim, dtype=torch.uint8)
+        self.state_avg = torch.zeros(self.state_dim)
+        self.state_std = torch.tensor(self.items.scales())
+
+    def _observe(self) -> Tensor:
+        level = ((self._s + 1.5) * 8.0).clamp(0, 24).long()
+        age = self._age.unsqueeze(1).long()
+        hand_ids = (level + torch.arange(3)) % 6
+        row_ids = (level // 3 + age + torch.arange(2)) % 6
+        hand = torch.stack((hand_ids, level.expand(-1, 3)), 2)
+        row = torch.stack((row_ids, level % 5 + row_ids, age.expand(-1, 2)), 2)
+        plain = torch.cat((age, level % 3), 1)
+        return torch.cat((hand.flatten(1), row.flatten(1), plain), 1).to(torch.uint8)
 
 
 class RecallEnv(ChoiceEnv):

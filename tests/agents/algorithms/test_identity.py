@@ -16,7 +16,15 @@ from agents.networks.shape import Shape
 from envs.core.streams import derive_seed
 from envs.support.errors import InputError, RunError
 from tests.agents.helpers import assert_same, rollouts, shape_for, start
-from tests.agents.toy_env import AbsentEnv, ChoiceEnv, ImageEnv, MaskedEnv, Rematching, ToyEnv
+from tests.agents.toy_env import (
+    AbsentEnv,
+    ChoiceEnv,
+    ImageEnv,
+    ItemsEnv,
+    MaskedEnv,
+    Rematching,
+    ToyEnv,
+)
 
 SLOTS = 5
 ROLLOUTS = 4
@@ -30,7 +38,9 @@ def made(kind: type[ToyEnv], actions: int = 0) -> ToyEnv:
     size = (
         {} if not actions else {"choices": actions} if kind.if_discrete else {"action_dim": actions}
     )
-    return kind(SLOTS, 4) if kind is ImageEnv else kind(SLOTS, 4, privileged=True, **size)
+    if kind in {ImageEnv, ItemsEnv}:
+        return kind(SLOTS, 4)
+    return kind(SLOTS, 4, privileged=True, **size)
 
 
 def trained(
@@ -52,6 +62,15 @@ def some_legal(chosen: Tensor) -> Tensor:
     return torch.arange(size) != chosen.sum(1, keepdim=True) % size
 
 
+def some_obs(ppo: PPO, rows: int, generator: torch.Generator) -> Tensor:
+    """Random observations, (SLOTS, rows, obs_dim)."""
+    size = SLOTS, rows, ppo.shape.obs_dim
+    if ppo.shape.items is not None:
+        ids = ppo.shape.items.vocabulary
+        return torch.randint(0, ids, size, generator=generator, dtype=torch.uint8)
+    return torch.randn(size, generator=generator).to(ppo.rollout.obs.dtype)
+
+
 CASES = [
     (0, 16, 16, 1),
     (1, 16, 16, 1),
@@ -67,9 +86,10 @@ CASES = [
     [
         *((kind, *case, "") for kind in (ToyEnv, ChoiceEnv) for case in CASES),
         *((kind, *CASES[1], "") for kind in (Rematching, MaskedEnv, AbsentEnv, ImageEnv)),
+        *((ItemsEnv, *case, "") for case in CASES[1:5]),
         *(
             (kind, *CASES[1], recurrent)
-            for kind, recurrent in ((AbsentEnv, "gru"), (ToyEnv, "lstm"))
+            for kind, recurrent in ((AbsentEnv, "gru"), (ToyEnv, "lstm"), (ItemsEnv, "gru"))
         ),
     ],
 )
@@ -109,9 +129,7 @@ def same_in_any_company(
             assert torch.equal(value[slot], getattr(alone_stats, name)[1]), name
         acts, others, generator = alone.act_fn(), ppo.act_fn(), torch.Generator().manual_seed(slot)
         for count in (1, 2, 3) * 4:  # a last bit that depends on the slot shows now and then only
-            rows = torch.randn(SLOTS, count, alone.shape.obs_dim, generator=generator).to(
-                alone.rollout.obs.dtype
-            )
+            rows = some_obs(alone, count, generator)
             swapped = rows.clone()
             swapped[slot] = rows[1]
             ours = acts(rows.view(-1, alone.shape.obs_dim), some_legal).view(SLOTS, count, -1)[1]
@@ -124,7 +142,7 @@ def same_in_any_company(
 @pytest.mark.parametrize(
     ("kind", "recurrent"),
     [
-        *((kind, "") for kind in (ToyEnv, ChoiceEnv, Rematching, MaskedEnv)),
+        *((kind, "") for kind in (ToyEnv, ChoiceEnv, Rematching, MaskedEnv, ItemsEnv)),
         (AbsentEnv, "gru"),
         (ToyEnv, "lstm"),
     ],

@@ -6,7 +6,7 @@ import pytest
 
 from agents.networks.shape import FEWEST_SLOTS
 from tests.agents.digests import ALONE, CROWD, MEMBER, PROGRAMS, Program, digest, kind, known, toy
-from tests.agents.toy_env import AbsentChoicesEnv, ImageEnv, ToyEnv
+from tests.agents.toy_env import AbsentChoicesEnv, ImageEnv, ItemsEnv, ToyEnv
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -37,10 +37,11 @@ MANY_DRAWS = {"buffer": 40_000, "minibatch": 40_000, "net_width": 8, "updates": 
         Program(toy(ToyEnv, 64, action_dim=5), MANY_ROWS, 2),
         Program(toy(AbsentChoicesEnv, 64), MANY_ROWS, 2),
         Program(toy(ImageEnv), {"net_width": 192, "horizon": 64}, 1),
+        Program(toy(ItemsEnv, 64), MANY_ROWS, 2),
         Program(toy(ToyEnv), MANY_DRAWS, 2, off_policy=True),
         Program(toy(ToyEnv), {"net_width": 192}, 2, off_policy=True),
     ],
-    ids=["ppo", "absent agents", "images", "sac", "sac, wide"],
+    ids=["ppo", "absent agents", "images", "items", "sac", "sac, wide"],
 )
 def test_the_smallest_program_is_bit_identical_at_any_thread_count(
     program: Program, monkeypatch: pytest.MonkeyPatch

@@ -1,6 +1,6 @@
 """A gradient step equals autograd's, for every combination of features.
 
-Features: recurrent networks, images, several choices, illegal ones, absent agents. Autograd runs
+Features: recurrent networks, images, items, several choices, illegal ones, absent agents. Autograd runs
 through a plain network with each member's exported weights.
 """
 
@@ -20,7 +20,8 @@ from agents.engine.population import _named, _turned
 from agents.networks.convolution import layers
 from agents.networks.shape import Shape
 from tests.agents.helpers import member_params, start
-from tests.agents.toy_env import AbsentChoicesEnv, AbsentEnv, ImageEnv, MaskedEnv, ToyEnv
+from tests.agents.networks.plain_items import item_columns
+from tests.agents.toy_env import AbsentChoicesEnv, AbsentEnv, ImageEnv, ItemsEnv, MaskedEnv, ToyEnv
 
 MEMBERS, ROWS, STEPS = (0, 3), 24, 6
 
@@ -41,6 +42,14 @@ class AbsentImageEnv(AbsentEnv, ImageEnv):
         return torch.where(here.unsqueeze(1), ImageEnv._observe(self), 0)
 
 
+class AbsentItemsEnv(AbsentEnv, ItemsEnv):
+    """Absent agents see no items."""
+
+    def _observe(self) -> Tensor:
+        here = self.present() if self._acting is None else self._acting
+        return torch.where(here.unsqueeze(1), ItemsEnv._observe(self), 0)
+
+
 @pytest.fixture(autouse=True)
 def float64() -> Iterator[None]:
     """Run in float64, where both agree to the last digits."""
@@ -57,6 +66,10 @@ def outputs(shape: Shape, weights: dict[str, Tensor], obs: Tensor, side: dict[st
             own = weights[f"conv.{index}.weight"], weights[f"conv.{index}.bias"]
             hidden = torch.conv2d(hidden, *own, layer.stride).relu()
         hidden = hidden.flatten(1)
+    elif shape.items is not None:
+        hidden = item_columns(
+            shape.items, weights, (obs - weights["state_avg"]) / weights["state_std"]
+        )
     else:
         hidden = obs[:, : weights["net.0.weight"].shape[1]]
     *below, top = sorted({name.rsplit(".", 1)[0] for name in weights if name.startswith("net.")})
@@ -134,7 +147,17 @@ def losses(
 
 @pytest.mark.parametrize("recurrent", ["", "gru", "lstm"])
 @pytest.mark.parametrize(
-    "kind", [ToyEnv, MaskedEnv, AbsentChoicesEnv, AbsentMaskedEnv, ImageEnv, AbsentImageEnv]
+    "kind",
+    [
+        ToyEnv,
+        MaskedEnv,
+        AbsentChoicesEnv,
+        AbsentMaskedEnv,
+        ImageEnv,
+        AbsentImageEnv,
+        ItemsEnv,
+        AbsentItemsEnv,
+    ],
 )
 def test_gradient_step_equals_autograd(kind: type[ToyEnv], recurrent: str) -> None:
     env = kind(len(MEMBERS), 4, cliff=1.2)
