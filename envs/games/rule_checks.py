@@ -34,6 +34,12 @@ def check_declaration(rules: GameRules, *, decodes: bool) -> None:
         )
     if rules.obs_dtype not in {torch.float32, torch.uint8}:
         raise InputError(f"{name}.obs_dtype is {rules.obs_dtype}; it must be float32 or uint8")
+    items = rules.items
+    if items is not None and (rules.obs_dtype, rules.state_dim) != (torch.uint8, items.columns):
+        raise InputError(
+            f"{name}.items has {items.columns} columns, which needs obs_dtype torch.uint8 and a "
+            f"state_dim of {items.columns}; they are {rules.obs_dtype} and {rules.state_dim}"
+        )
 
 
 def check_rules(rules: GameRules, begun: State, games: int) -> None:

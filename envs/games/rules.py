@@ -41,6 +41,8 @@ class GameRules(VersusEnv):
         action_dims: Sizes of the choices of an action of several; their sum is `action_dim`.
         masked: Whether options may be illegal.
         obs_dtype: What `see` returns: torch.float32 (or converts to it), or torch.uint8.
+        items: How the columns are laid out, if they are items that networks look up by id
+            (`Items`; obs_dtype torch.uint8); None: they are numbers.
         seats: Number of players.
         in_turns: Whether exactly one of two seats is to move in every state.
         max_step: Steps after which an episode is truncated; `step_limit` may return less.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from agents.algorithms.ppo import PPO, PPOParams
 from agents.networks.shape import Shape
 from envs.games.scaling import random_play
 from envs.games.tensor_game import NoParams
+from envs.support.errors import InputError
 from tests.agents.card_game import BestCard
 
 SEEDS = (0, 1)
@@ -25,3 +27,11 @@ def test_ppo_learns_the_worth_of_cards() -> None:
     history = torch.stack([stats.reward for stats in ppo.train(env, 30)])
     assert history[0].max() < 0.5
     assert history[-3:].mean(0).min() > 0.9
+
+
+def test_a_game_whose_items_do_not_fit_its_observations_is_refused() -> None:
+    class Wide(BestCard):
+        state_dim = BestCard.items.columns + 1
+
+    with pytest.raises(InputError, match=r"Wide\.items has 7 columns, which needs obs_dtype"):
+        Wide([NoParams()], 4)

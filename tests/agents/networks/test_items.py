@@ -301,5 +301,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(InputError, match="0 and 1 in the columns of items' ids"):
         population.new_member(0, 0, 0.0, torch.zeros(len(scales)), 2.0 * scales)
     for program in (D3QN, SAC):
-        with pytest.raises(InputError, match="has observations of bytes, items that are looked up by id: use ppo"):
+        with pytest.raises(
+            InputError, match="has observations of bytes, items that are looked up by id: use ppo"
+        ):
             program.supports.check_env(program.algorithm, ItemsEnv(2, 4))
