@@ -13,6 +13,7 @@ from torch import Tensor
 
 from agents.algorithms.ppo import PPO, PPOParams
 from agents.networks.shape import Shape
+from envs.core.items import ItemGroup, Items
 from envs.core.streams import derive_seed
 from envs.support.errors import InputError, RunError
 from tests.agents.helpers import assert_same, rollouts, shape_for, start
@@ -266,6 +267,8 @@ def test_every_field_of_a_shape_tells_states_apart() -> None:
         "autoregressive": {"action_dims": (2, 2), "autoregressive": True},
         "has_absent_agents": {"has_absent_agents": True},
         "recurrent": {"recurrent": "gru"},
+        "byte_obs": {"byte_obs": True},
+        "items": {"byte_obs": True, "items": Items(2, (ItemGroup("row", 4),))},
         "image_shape": {"state_dim": 25, "image_shape": (1, 5, 5)},
     }
     codes = [PPO(replace(shape, slots=1))._shape_code().tolist()]
