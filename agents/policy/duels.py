@@ -8,21 +8,34 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from agents.policy.equilibrium import equilibrium
+from agents.policy.exact_league import ExactLeague
 from agents.policy.frozen import FrozenPolicy
-from agents.policy.league import CONFIDENCE, Floats, exploitation, interval
+from agents.policy.league import CONFIDENCE, Exploitation, Floats, exploitation, interval
 from agents.policy.ratings import Ratings, rate
 from envs.core.streams import derive_seed
 from envs.core.vec_env import Legal
 from envs.games.game import Game
-from envs.games.pairings import Act, Entrant, block_uniforms, play_pairs, scripted_entrants, tally
+from envs.games.game_tree import Behaviour
+from envs.games.pairings import (
+    DETERMINISTIC,
+    SAMPLED,
+    Act,
+    Entrant,
+    block_uniforms,
+    play_pairs,
+    scripted_entrants,
+    tally,
+)
 from envs.games.tensor_game import TensorGame
 from envs.support.errors import InputError, RunError
 
@@ -72,6 +85,22 @@ class FrozenEntrant(Entrant):
             return env.decode(actions)
 
         return act
+
+    def behaviours(self) -> Mapping[str, Behaviour]:
+        """See `Entrant.behaviours`. Of policies of one choice without memory."""
+        policy = self._policy
+        if len(policy.sizes) != 1 or policy.recurrent:
+            return {}
+        known: dict[str, Behaviour] = {DETERMINISTIC: partial(_most_probable, policy)}
+        if policy.has_distribution:
+            sampled = {SAMPLED: policy.probabilities}
+            known = sampled | known if self._sampled else known | sampled
+        return known
+
+
+def _most_probable(policy: FrozenPolicy, obs: Tensor, legal: Tensor) -> Tensor:
+    options = policy.act_batch(obs, lambda _: legal)
+    return torch.nn.functional.one_hot(options.view(-1), legal.shape[1]).double()
 
 
 @dataclass(frozen=True)
@@ -127,12 +156,13 @@ def play_duels(
     return Duels(names, results)
 
 
-def duel_report(duels: Duels, members: int) -> dict[str, Any]:
+def duel_report(duels: Duels, members: int, exact: ExactLeague | None = None) -> dict[str, Any]:
     """Return all results as JSON.
 
     Args:
         duels: the results.
         members: how many of the first players belong to the population.
+        exact: the exact values, if they are known.
     """
     count = len(duels.names)
     tallies = [[tally(duels.results[i, j]) for j in range(count)] for i in range(count)]
@@ -158,11 +188,15 @@ def duel_report(duels: Duels, members: int) -> dict[str, Any]:
     among = {"all": count}
     if 0 < members < count:
         among = {"members": members, **among}
-    described["equilibrium"] = {who: _equilibrium(duels, size) for who, size in among.items()}
+    described["equilibrium"] = {
+        who: _equilibrium(duels, size, exact) for who, size in among.items()
+    }
+    if exact is not None:
+        described["exact"] = exact.report()
     return described
 
 
-def _equilibrium(duels: Duels, among: int) -> dict[str, Any]:
+def _equilibrium(duels: Duels, among: int, exact: ExactLeague | None) -> dict[str, Any]:
     """Describe the equilibrium among the first players; as `agents.policy.league.report` does."""
     try:
         found = equilibrium(duels.payoffs[:among, :among])
@@ -172,6 +206,7 @@ def _equilibrium(duels: Duels, among: int) -> dict[str, Any]:
     weights[:among] = found.weights
     # Payoffs per deal: share of won games minus that of lost ones.
     best = exploitation(2.0 * duels.points - 1.0, weights)
+    found_exactly = None if exact is None else exact.nash_conv(duels.names, weights)
     return {
         "weights": {
             name: round(float(w), 6) for name, w in zip(duels.names, weights, strict=True) if w
@@ -179,4 +214,18 @@ def _equilibrium(duels: Duels, among: int) -> dict[str, Any]:
         "payoff": found.payoff,
         "payoff_bound": found.bound,
         "exploitability": dataclasses.asdict(best) | {"by": duels.names[best.by]},
+        "nash_conv": found_exactly,
+        "verdict": _verdict(duels.names[best.by], best, found_exactly, exact),
     }
+
+
+def _verdict(
+    by: str, best: Exploitation, found_exactly: float | None, exact: ExactLeague | None
+) -> str:
+    """Say whether a mixture is exploitable; that it is not, only where it was computed exactly."""
+    if exact is not None and found_exactly is not None:
+        is_exploitable = exact.is_exploitable(found_exactly)
+        return f"{'' if is_exploitable else 'not '}exploitable: its NashConv is {found_exactly:.3g}"
+    if best.low > 0.0:
+        return f"exploitable: {by} gains {best.gain:.3g}"
+    return "no player of the league gains against it for certain; others may"

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from agents.engine.program import Act
 from agents.policy.duels import FrozenEntrant, duel_report, play_duels
+from agents.policy.exact_league import exact_league
 from agents.policy.frozen import FrozenPolicy, Member
 from agents.policy.ratings import draw_ratings
 from envs.core.vec_env import Legal
@@ -123,7 +124,8 @@ def write_duels(
         FrozenEntrant(f"seed {index}", FrozenPolicy([own])) for index, own in enumerate(members)
     ]
     duels = play_duels(game, params, players, LEAGUE_DEALS, seed)
-    league = duel_report(duels, len(members))
+    exact = exact_league(game, params, [*players, *scripted_entrants(game, params)])
+    league = duel_report(duels, len(members), exact)
     write_atomic(folder / "league.json", json.dumps(league, indent=1))
     draw_duels(folder / "league.png", league, title)
     figure = draw_ratings(duels.ratings(), title)

@@ -73,8 +73,6 @@ def equilibrium_words(found: Mapping[str, Any], digits: int = 0) -> str:
     weights = ", ".join(f"{name} {weight:.0%}" for name, weight in found["weights"].items())
     words = f"{weights}; it pays {found['payoff']:.{digits}f}"
     bound = found["payoff_bound"]
-    return (
-        words
-        if bound <= found["payoff"]
-        else f"{words} (stopped by its time limit; none pays more than {bound:.{digits}f})"
-    )
+    if bound > found["payoff"]:
+        words = f"{words} (stopped by its time limit; none pays more than {bound:.{digits}f})"
+    return f"{words}; {found['verdict']}" if "verdict" in found else words

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from optimize.experiments.game_kind import GameKind
 from optimize.experiments.games import GameEvaluation
+from optimize.experiments.league_artifacts import equilibrium_words
 from optimize.study.space.search_space import Settings
+from tests.agents.policy.test_exact_league import BETS_ALWAYS, BETS_WITH_KINGS, actor
 from tests.envs.games.toys import chooser
 from tests.optimize.experiments.test_game_study import make_experiment
 
@@ -92,3 +94,27 @@ def test_a_trial_keeps_its_league_with_ratings(tmp_path: Path) -> None:
     )
     frame = pd.read_parquet(tmp_path / "episodes.parquet")
     assert set(frame["return"]) <= {0.0, 0.5, 1.0}
+
+
+def test_the_league_of_a_small_game_in_turns_has_exact_values(tmp_path: Path) -> None:
+    experiment = make_experiment("kuhn", objective="points", seeds=2, slots=2, episodes=6)
+    members = [actor(BETS_ALWAYS), actor(BETS_WITH_KINGS)]
+
+    def act(obs: torch.Tensor, **_: object) -> torch.Tensor:
+        return torch.zeros(len(obs), dtype=torch.int64)
+
+    found = experiment.evaluate([SETTINGS], [act], 2, lambda: None)[0]
+    assert found is not None
+    experiment.write(tmp_path, members, found)
+    experiment.draw(tmp_path, "trial 0")
+    league = json.loads((tmp_path / "league.json").read_text())
+    known = league["exact"]["nash_conv"]
+    assert set(known) == {"seed 0", "seed 1", "random"}
+    # Nearly deterministic policies are the same in both kinds of play. A best response to bets on
+    # every card bets or calls with the king, folds the jack, and does either with the queen.
+    assert known["seed 0"]["sampled"] == pytest.approx(known["seed 0"]["deterministic"], abs=1e-4)
+    assert known["seed 0"]["deterministic"] == pytest.approx(2 * 1 / 3)
+    for own in league["equilibrium"].values():
+        assert own["nash_conv"] > 0.1
+        assert own["verdict"].startswith("exploitable")
+        assert "exploitable" in equilibrium_words(own)
