@@ -18,6 +18,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from envs.core.vec_env import VecEnv
+from envs.support.errors import InputError
 
 if TYPE_CHECKING:
     from envs.crypto.market import Market
@@ -29,6 +30,11 @@ BUCKET_BRIGADE_ID = "sweepd/BucketBrigade-v0"
 
 def _spaces(env: VecEnv) -> tuple[Space[Any], Space[Any]]:
     """Return the spaces of one row's observation (without privileged columns) and action."""
+    if env.players > 1:
+        raise InputError(
+            f"{env.env_name} has {env.players} players in turns in every row, which Gymnasium's "
+            "interfaces do not have; give it opponents"
+        )
     action: Space[Any]
     if env.action_dims:
         action = MultiDiscrete(np.array(env.action_dims))

@@ -122,7 +122,9 @@ class Show:
             for step in itertools.count(1):
                 made = env.step(act(obs))
                 obs = made.obs
-                total += float((made.reward.double() * env.reward_unit)[:seats][playing].sum())
+                # Against itself in turns, a row has the rewards of both; the player is the first.
+                reward = made.reward if env.players == 1 else made.reward[:, 0]
+                total += float((reward.double() * env.reward_unit)[:seats][playing].sum())
                 over = made.terminated | made.truncated
                 ended(over)
                 playing &= ~over[:seats]

@@ -26,6 +26,7 @@ from envs.games.hockey.physics import DT
 from envs.games.hockey.render import TRAIL, HockeyScene, as_image, scene_of
 from envs.games.hockey.render import as_text as hockey_text
 from envs.games.opponents import Opponents
+from envs.games.tensor_game import TensorGame
 from envs.support.errors import InputError
 
 WIDTH, HEIGHT = 480, 320  # pixels; multiples of 16, as video codecs need
@@ -80,6 +81,8 @@ def showing(
         raise InputError(
             f"{game.name} has no pictures; these have some: {', '.join(_RENDERERS)} and gym:ID"
         )
+    if isinstance(env, TensorGame) and env.in_turns:
+        return env, PositionRenderer(env)
     return env, ObservationRenderer(env)
 
 
@@ -203,6 +206,19 @@ class ObservationRenderer:
     def picture(self, caption: str, *, final: bool) -> Image.Image:
         """Not available: `showing` raises if images are needed."""
         raise NotImplementedError
+
+
+class PositionRenderer(ObservationRenderer):
+    """Shows the whole position as the game describes it, also what is hidden from the players."""
+
+    fps = 1.0
+
+    def __init__(self, env: TensorGame) -> None:
+        super().__init__(env)
+        self._game = env
+
+    def text(self, caption: str, *, final: bool) -> str:
+        return f"{caption}\n{self._game.position(final=final)}"
 
 
 class GymnasiumRenderer(ObservationRenderer):

@@ -49,8 +49,11 @@ class TensorGame(GameRules):
 
     Attributes:
         opponents: The opponents that the environment was made with.
+        reached: The state that the latest step reached, before games that ended began again, to
+            show how they ended.
     """
 
+    reached: State
     _faults: ChoiceLatch | FaultLatch | ActionLatch
 
     @classmethod
@@ -187,6 +190,7 @@ class TensorGame(GameRules):
         begun = self.start(self._uniforms.new_zeros(games, self.uniforms_per_start))
         check_rules(self, begun, games)
         self._state = {name: tensor.clone() for name, tensor in begun.items()}
+        self.reached = self._state
         # What all seats know of `_state`, once it was asked for.
         self._known: View | None = None
         self._age = torch.zeros(games, dtype=torch.int64, device=device)
@@ -268,6 +272,7 @@ class TensorGame(GameRules):
         view = self._look()
         controls = self._seats.controls(own, view, for_seats)
         state, reward, terminated, truncated = self._play(controls, view, for_move)
+        self.reached = state
         done = terminated | truncated
         if self._returns is not None:
             reward = self._score(state, reward, done)
@@ -425,6 +430,10 @@ class TensorGame(GameRules):
         own = self._games_per_member
         place = f"row {game * rows} (member {game // own}, env {game % own})"
         return fault_message(place, fault, self._choices, seats, self.describe(self._state, game))
+
+    def position(self, *, final: bool) -> str:
+        """Describe the first game (`describe`); with `final`, as the latest step left it."""
+        return self.describe(self.reached if final else self._state, 0)
 
     def final_obs(self) -> Tensor:
         """See `VecEnv.final_obs`."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from typer.testing import CliRunner
 
+import sweepd
 from envs.core.streams import Streams
 from envs.games.opponents import Scripted
 from envs.games.play import random_actions
@@ -403,3 +407,34 @@ def test_what_does_not_fit_together_is_refused() -> None:
     ):
         with pytest.raises(InputError, match=sentence):
             kind([NoParams()], 4)
+
+
+def test_it_is_searched_promoted_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With opponents that are policies in a second phase, and against itself in the terminal."""
+    app = sweepd.build_app()
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: object) -> str:
+        done = CliRunner().invoke(
+            app, [str(word) for word in words], env={"COLUMNS": "160"}, catch_exceptions=False
+        )
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    phases = [
+        {"opponents": {"giver": 1.0}, "share": 0.3},
+        {"opponents": {"self": 0.5, "past": 0.5}, "share": 0.7},
+    ]
+    name = "tests.envs.games.toys:EASY_NIM"
+    sizes = ("--budget", 16_384, "--episodes", 8, "--n-envs", 32, "--horizon", 32, "--slots", 2)
+    rest = ("--seeds", 1, "--n-trials", 2, "--threads", 1, "--rungs", 1, "--no-auto-deploy")
+    said = run(
+        "train", "--env", name, "--study-name", "nim", "--phases", json.dumps(phases), *sizes, *rest
+    )
+    assert "phase 2 of 2 began" in said
+    assert "against giver: won, drawn, lost" in said
+    said = run("promote", "--study-name", "nim")
+    assert "PROMOTED" in said
+    said = run("play", "--opponent", "self", "--episodes", 2)
+    assert re.search(r"piles \[\d, \d, \d\], seat [01] to move", said)
+    assert "against self" in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -211,8 +212,22 @@ class Drifter:
         return chosen, memory
 
 
+class Giver:
+    """Takes one stone of the first pile that has some."""
+
+    uniforms = memory = 0
+
+    def start(self, uniforms: Tensor) -> Tensor:
+        return uniforms[:, :0]
+
+    def act(self, obs: Tensor, memory: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+        pile = (obs[:, :3] > 0).byte().argmax(1)
+        return torch.stack((pile, torch.zeros_like(pile)), 1), memory
+
+
 NIM_PLAYERS: dict[str, ScriptedPlayer] = {"grabber": Grabber(), "drifter": Drifter()}
 NIM = Nim.game(scripted=lambda _: NIM_PLAYERS)
+EASY_NIM = Nim.game(scripted=lambda _: {"giver": Giver()})
 RPS = RockPaperScissors.game()
 RPS_SCRIPTED = RockPaperScissors.game(
     scripted=lambda _: {"rock": Always(0), "paper": Always(1), "scissors": Always(2)}
