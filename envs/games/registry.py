@@ -25,6 +25,8 @@ from envs.games.bucket_brigade.observation import ObservationEncoder
 from envs.games.bucket_brigade.players import PLAYERS, ScriptedPolicy
 from envs.games.bucket_brigade.scenarios import SCENARIOS, BucketParams
 from envs.games.bucket_brigade.scenarios import scenario as scenario_params
+from envs.games.card_duel.game import CardDuel, CardDuelParams
+from envs.games.card_duel.players import PLAYERS as DUEL_PLAYERS
 from envs.games.cartpole import CartPole, CartPoleParams
 from envs.games.game import Game
 from envs.games.hockey.game import Hockey, HockeyParams
@@ -80,6 +82,9 @@ GAMES = {
     ),
     "kuhn": replace(Kuhn.game(), name="kuhn"),
     "leduc": replace(Leduc.game(), name="leduc"),
+    "card-duel": replace(
+        CardDuel.game(CardDuelParams, scripted=lambda _: DUEL_PLAYERS), name="card-duel"
+    ),
     "hockey": replace(Hockey.game(HockeyParams, scripted=lambda _: HOCKEY_PLAYERS), name="hockey"),
 }
 

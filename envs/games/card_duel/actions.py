@@ -11,7 +11,9 @@ from envs.games.card_duel.cards import Effect
 from envs.games.card_duel.constants import (
     ADVANCE_STRENGTH,
     FRONT,
+    HIGHEST_MANA,
     OWN_CHAMPION,
+    SPARK_MANA,
     TYPES,
     Action,
     Phase,
@@ -78,7 +80,8 @@ def play_cards(board: Board, choice: Choice) -> tuple[Tensor, Tensor]:
     _place_units(board, choice, card)
     place = choice.place.long()
     add_at(board.gear[0], place, card * kinds[Action.GEAR])
-    board.mana[0] += kinds[Action.SPARK]
+    mana = board.mana[0]
+    mana.copy_((mana + SPARK_MANA * kinds[Action.SPARK]).clamp_max(HIGHEST_MANA))
     board.spark[0] -= kinds[Action.SPARK]
 
     effect = look_up(table.effect, card)

@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from envs.games.card_duel.cards import CHAMPION, Effect, Keyword, Kind, card
-from envs.games.card_duel.constants import CHOICES, DECISIONS, HEALTH, TYPES, Action, Phase
+from envs.games.card_duel.constants import (
+    CHOICES,
+    DECISIONS,
+    HEALTH,
+    SPARK_MANA,
+    TYPES,
+    Action,
+    Phase,
+)
 
 ACTIONS = list(Action)
 Target = tuple[int, int]  # seat and place: front slots 0-3, champion 4
@@ -287,7 +295,7 @@ class Duel:
             own.advanced = True
         elif action == Action.SPARK:
             own.spark = False
-            own.mana += 1
+            own.mana = min(8, own.mana + SPARK_MANA)
         elif self.phase == Phase.RESPONSE:  # a guard or a pass
             if action == Action.GUARD:
                 self.target = first

@@ -1,0 +1,220 @@
+"""The duel as an environment, and its scripted players."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from torch import Tensor
+
+from envs.games.card_duel.cards import CARDS, CHAMPION, PRESETS, Effect, check_deck
+from envs.games.card_duel.constants import DECISIONS, Action
+from envs.games.card_duel.describe import describe_action
+from envs.games.card_duel.game import CardDuel, CardDuelParams, _all_decks
+from envs.games.card_duel.layout import Board
+from envs.games.card_duel.observation import COLUMNS, SIZE, seen
+from envs.games.card_duel.players import PLAYERS, random_option
+from envs.games.registry import get_game
+from envs.support.errors import InputError, RunError
+
+
+def act(env: CardDuel, name: str, generator: torch.Generator) -> Tensor:
+    """Return the actions of a scripted player for the players to move."""
+    player, games = PLAYERS[name], env.num_envs
+    uniforms = torch.rand(games, player.uniforms, dtype=torch.float64, generator=generator)
+    memory = torch.zeros(games, player.memory, dtype=torch.float64)
+    return player.act(env.observe(), memory, uniforms, env.action_mask)[0]
+
+
+class Played:
+    """Games that were played once each by two scripted players; see `play`."""
+
+    def __init__(self, games: int) -> None:
+        self.first = torch.zeros(games, dtype=torch.int64)
+        self.won = torch.zeros(games, 2)
+        self.lengths = torch.zeros(games, dtype=torch.int64)
+        self.kinds: Counter[int] = Counter()
+        self.cards: Counter[int] = Counter()
+        self.effects: Counter[int] = Counter()
+
+    def points_of_first(self) -> float:
+        """Return the first player's points: wins, and half of the draws."""
+        own = self.won.gather(1, self.first.unsqueeze(1))
+        return float(((own + 1) / 2).mean())
+
+
+def play(names: tuple[str, str], games: int, seed: int, **params: object) -> Played:
+    """Play games of seat 0 against seat 1."""
+    env = CardDuel([CardDuelParams(**params)], games)  # type: ignore[arg-type]
+    env.reset(seed)
+    generator = torch.Generator().manual_seed(seed)
+    played, going = Played(games), torch.ones(games, dtype=torch.bool)
+    played.first = env.to_move().clone()
+    for step in range(DECISIONS):
+        obs, acted = env.observe(), [act(env, name, generator) for name in dict.fromkeys(names)]
+        action = torch.where((env.to_move() == 0).unsqueeze(1), acted[0], acted[-1])
+        kind = action[:, 0]
+        played.kinds.update(kind[going].tolist())
+        from_hand = going & (kind >= Action.PLAY_FRONT) & (kind <= Action.SPELL)
+        hand = seen(obs, "own hand")[..., 0]
+        played.cards.update(hand[from_hand, action[from_hand, 1]].tolist())
+        targeted = seen(obs, "effect")[going & (kind == Action.TARGET)]
+        played.effects.update((targeted.argmax(1) + 1).tolist())
+        result = env.step(action)
+        ended = result.terminated & going
+        played.won[ended] = result.reward[ended]
+        played.lengths[ended] = step + 1
+        going &= ~result.terminated
+        assert bool((result.reward.sum(1) == 0).all())
+        assert not bool(result.truncated.any())
+        if not bool(going.any()):
+            break
+    env.check()
+    assert not bool(going.any())
+    return played
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("decks", ["shoal", "reef", "tides", "random"])
+@pytest.mark.parametrize("name", ["random", "greedy"])
+def test_the_first_player_has_no_large_advantage(name: str, decks: str) -> None:
+    played = play((name, name), 1000, 5, decks=decks, mirrored=True)
+    # The bounds are .45 and .58; 1,000 games have a standard error of .016.
+    assert 0.42 <= played.points_of_first() <= 0.61
+
+
+def test_greedy_wins_against_random_play() -> None:
+    played = play(("greedy", "random"), 200, 1)
+    assert float((played.won[:, 0] > 0).double().mean()) > 0.95
+
+
+def test_random_play_uses_every_card_action_and_effect() -> None:
+    played = play(("random", "random"), 300, 2)
+    assert set(played.kinds) == set(Action)
+    assert set(played.cards) == set(range(1, len(CARDS) + 1))
+    with_target = {own.effect for own in CARDS if own.health and own.effect}
+    assert set(played.effects) == with_target - {Effect.DRAW}
+    assert int(played.lengths.max()) <= DECISIONS
+
+
+def test_greedy_play_uses_every_card_and_keeps_its_hand() -> None:
+    played = play(("greedy", "greedy"), 200, 3)
+    assert set(played.cards) == set(range(1, len(CARDS) + 1))
+    assert set(played.kinds) == set(Action) - {Action.MULLIGAN}
+
+
+def run(env: CardDuel, steps: int, seed: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    found = []
+    for _ in range(steps):
+        result = env.step(act(env, "random", generator))
+        found += [result.obs, result.reward, result.terminated, env.to_move()]
+    env.check()
+    return found
+
+
+def test_games_are_deterministic_by_seed() -> None:
+    runs = []
+    for seed in (7, 7, 8):
+        env = CardDuel([CardDuelParams()], 32)
+        env.reset(seed)
+        runs.append(run(env, 250, 0))
+    assert all(torch.equal(own, other) for own, other in zip(runs[0], runs[1], strict=True))
+    assert not all(torch.equal(own, other) for own, other in zip(runs[0], runs[2], strict=True))
+    assert any(bool(terminated.any()) for terminated in runs[0][2::4])
+
+
+def test_a_member_goes_on_in_another_slot() -> None:
+    env = CardDuel([CardDuelParams()], 16)
+    env.reset(3)
+    run(env, 40, 0)
+    kept = env.get_member(0)
+    expected = run(env, 120, 1)
+    other = CardDuel([CardDuelParams(decks="reef"), CardDuelParams()], 16)
+    other.reset([1, 2])
+    # Its masks must be those of the new state.
+    other.action_mask(torch.zeros(32, 0, dtype=torch.int64))
+    other.set_member(1, kept)
+    generator, found = torch.Generator().manual_seed(1), []
+    for _ in range(120):
+        uniforms = torch.rand(16, 3, dtype=torch.float64, generator=generator).repeat(2, 1)
+        memory = torch.zeros(32, 0, dtype=torch.float64)
+        action, _ = PLAYERS["random"].act(other.observe(), memory, uniforms, other.action_mask)
+        result = other.step(action)
+        found += [result.obs, result.reward, result.terminated, other.to_move()]
+    assert all(torch.equal(own, both[16:]) for own, both in zip(expected, found, strict=True))
+
+
+def test_an_illegal_action_stops_with_the_whole_position() -> None:
+    env = CardDuel([CardDuelParams(decks="shoal")], 4)
+    env.reset(0)
+    action = torch.zeros(4, 3, dtype=torch.int64)
+    action[2] = torch.tensor([Action.ATTACK, 0, 9])
+    env.step(action)
+    with pytest.raises(RunError, match="env 2") as raised:
+        env.check()
+    said = str(raised.value)
+    for part in ("phase MULLIGAN", "decision 1", "hand [", "deck of 25", "mana 0 of 0", "champion"):
+        assert part in said, part
+
+
+def test_positions_and_actions_in_words() -> None:
+    env = CardDuel([CardDuelParams()], 64)
+    env.reset(5)
+    generator, texts = torch.Generator().manual_seed(5), ""
+    for _ in range(60):
+        env.step(act(env, "random", generator))
+        texts += env.describe(env._state, 0) + "\n"
+    for part in ("attacks", "waits for its target", "tapped", "fresh", "discard [1 ", "to move"):
+        assert part in texts, part
+    assert describe_action(Action.ATTACK, 0, 9) == "ATTACK body 0, target enemy champion"
+    assert describe_action(Action.TARGET, 0, 5) == "TARGET target enemy front 1"
+    assert describe_action(Action.END, 0, 0) == "END"
+
+
+def test_decks_follow_the_parameters() -> None:
+    def decks(**params: object) -> list[list[tuple[int, ...]]]:
+        env = CardDuel([CardDuelParams(**params)], 400)  # type: ignore[arg-type]
+        env.reset(1)
+        board = Board(env._state["cells"].t().contiguous())
+        rows = torch.cat((board.deck, board.hand), 1)
+        # By seat: side 0 is the player to move.
+        return [
+            [
+                tuple(sorted(own for own in rows[seat ^ int(board.mover[g]), :, g].tolist() if own))
+                for seat in (0, 1)
+            ]
+            for g in range(400)
+        ]
+
+    known, presets = set(_all_decks()), set(PRESETS.values())
+    assert all(check_deck(own) for own in known)
+    assert {own for both in decks(decks="reef") for own in both} == {PRESETS["reef"]}
+    assert {own for both in decks(decks="preset") for own in both} == presets
+    drawn = {own for both in decks(decks="random") for own in both}
+    assert drawn <= known - presets
+    assert len(drawn) > 300
+    mixed = [own for both in decks() for own in both]
+    assert 0.4 < sum(own in presets for own in mixed) / len(mixed) < 0.6
+    assert all(own == other for own, other in decks(mirrored=True))
+    with pytest.raises(InputError, match="whale"):
+        CardDuelParams(decks="whale")
+
+
+def test_random_options_are_legal_and_equally_likely() -> None:
+    mask = torch.tensor([[False, True, False, True, True]]).expand(3000, -1)
+    chosen = random_option(mask, torch.linspace(0, 1, 3001, dtype=torch.float64)[:-1])
+    assert [int((chosen == option).sum()) for option in range(5)] == [0, 1000, 0, 1000, 1000]
+
+
+def test_the_game_is_registered() -> None:
+    game = get_game("card-duel")
+    env = game.make([CardDuelParams()], 8, together=1, device="cpu")
+    obs = env.reset(0)
+    assert obs.shape == (8, SIZE)
+    assert obs.dtype == torch.uint8
+    assert SIZE <= 400
+    assert bool((seen(obs, "own front")[:, -1, 0] == CHAMPION).all())
+    assert COLUMNS["enemy discard"][1] == SIZE
+    assert set(game.scripted(CardDuelParams())) == {"random", "greedy"}
