@@ -171,10 +171,10 @@ class Lookup:
         return torch.cat((vectors, *(_total(group) for group in groups), plain), -1)
 
     def _check(self, ids: Tensor) -> None:
-        # The next network's table would follow: a lookup of the largest id alone finds the fault
-        # without reading a tensor's value.
+        # The next network's table would be read: a lookup of the outermost ids alone finds the
+        # fault without reading a tensor's value.
         try:
-            self._ids.index_select(0, ids.amax().view(1))
+            self._ids.index_select(0, torch.stack(ids.aminmax()))
         except IndexError as error:
             raise RunError(
                 "an observation has an item whose id is not in the vocabulary of "

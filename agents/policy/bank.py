@@ -14,17 +14,21 @@ import torch
 from torch import Tensor
 
 from agents.algorithms.sac import LOG_STD
+from agents.networks.items import Lookup, item_sizes
 from agents.networks.recurrence import Cells
 from agents.networks.weights import aligned
 from agents.policy.members import (
     ACTION_DIMS,
     CELL,
+    EMBEDDING,
     IMAGE_SHAPE,
     Member,
+    items_of,
     kind_of,
     layers_of,
     recurrent_size,
 )
+from envs.core.items import Items
 from envs.support.errors import InputError
 
 # The least and greatest uniform numbers of samples, so that noise is finite and, in float32, a
@@ -42,6 +46,8 @@ class Architecture(NamedTuple):
         memory: size of the recurrent state; 0 without one.
         choices: sizes of the choices of an action of several; () for a single one, or numbers.
         autoregressive: whether a choice depends on the earlier ones.
+        items: layout of the items in observations; None: they have none.
+        item_width: numbers that encode an item.
     """
 
     gives: str
@@ -50,10 +56,12 @@ class Architecture(NamedTuple):
     memory: int
     choices: tuple[int, ...] = ()
     autoregressive: bool = False
+    items: Items | None = None
+    item_width: int = 0
 
     @property
     def state_dim(self) -> int:
-        return self.sizes[0][0]
+        return self.sizes[0][0] if self.items is None else self.items.columns
 
     @property
     def action_dim(self) -> int:
@@ -96,6 +104,8 @@ def architecture_of(member: Member, name: str) -> Architecture:
         recurrent_size(member),
         tuple(member[ACTION_DIMS].tolist()) if ACTION_DIMS in member else (),
         _CHAIN.format(1) in member,
+        items_of(member),
+        member[EMBEDDING].shape[1] if EMBEDDING in member else 0,
     )
 
 
@@ -122,6 +132,8 @@ class Bank:
         # An empty place divides by 1, so that its outputs are finite.
         self._leaves["state_std"].fill_(1.0)
         self._cells: Cells | None = None
+        items = architecture.items
+        self._lookup = None if items is None else Lookup(items, self.flat.dtype, device)
 
     def put(self, place: int, weights: Mapping[str, Tensor]) -> None:
         """Write an actor of every member into a place.
@@ -138,7 +150,7 @@ class Bank:
                 # Privileged columns, which only critics read, come last.
                 leaf.copy_(given.unsqueeze(-2)[..., : self.architecture.state_dim])
             else:
-                leaf.copy_(given if own == "log_std" else given.unsqueeze(-2))
+                leaf.copy_(given if own in {"log_std", "embedding"} else given.unsqueeze(-2))
 
     def outputs(self, obs: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Run all actors on all games.
@@ -153,6 +165,9 @@ class Bank:
         members, places = self.flat.shape[:2]
         leaves, plan = self._leaves, self.architecture
         hidden = (obs.unsqueeze(1) - leaves["state_avg"]).div_(leaves["state_std"]).flatten(0, 1)
+        if self._lookup is not None:
+            encoder = [leaves[name].flatten(0, 1) for name in _ITEM_LEAVES]
+            hidden = self._lookup.inputs(hidden, encoder)
         after = None
         last = len(plan.sizes) - 1
         for layer, relu in enumerate(plan.relus):
@@ -269,12 +284,16 @@ def draw_option(logits: Tensor, uniform: Tensor, samples: Tensor) -> Tensor:
 
 
 _CHAIN = "chain.{}.weight"  # of choice k, as in `agents.policy.members`
+_ITEM_LEAVES = ("embedding", "weight_items", "bias_items")
 _CELL_LEAVES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 def _leaf_sizes(architecture: Architecture) -> dict[str, tuple[int, int]]:
     """Return (rows, columns) of the parts of an actor's row in `Bank.flat`, in order."""
     sizes = {"state_avg": (1, architecture.state_dim), "state_std": (1, architecture.state_dim)}
+    if architecture.items is not None:
+        parts = item_sizes(architecture.items, architecture.item_width)
+        sizes |= dict(zip(_ITEM_LEAVES, parts, strict=True))
     for layer, (inputs, outputs) in enumerate(architecture.sizes):
         sizes |= {f"weight{layer}": (inputs, outputs), f"bias{layer}": (1, outputs)}
     if architecture.gives == "means":
@@ -295,6 +314,9 @@ def _leaf_sizes(architecture: Architecture) -> dict[str, tuple[int, int]]:
 def _names(architecture: Architecture, weights: Member) -> dict[str, str]:
     """Return the tensors' names in a member by those of `_leaf_sizes`."""
     names = {"state_avg": "state_avg", "state_std": "state_std"}
+    if architecture.items is not None:
+        own = zip(_ITEM_LEAVES, (EMBEDDING, "items.weight", "items.bias"), strict=True)
+        names |= {leaf: name for leaf, name in own if name in weights}
     for layer, (name, _) in enumerate(layers_of(weights)):
         names |= {f"weight{layer}": f"{name}.weight", f"bias{layer}": f"{name}.bias"}
     if architecture.gives == "means":

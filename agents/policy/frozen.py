@@ -29,18 +29,22 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from agents.algorithms.sac import LOG_STD
+from agents.networks.items import Lookup
 from agents.policy.members import (
     ACTION_DIMS,
     CELL,
+    EMBEDDING,
     IMAGE_SHAPE,
     Member,
     check_members,
     convolutions_of,
+    items_of,
     kind_of,
     layers_of,
     recurrent_size,
     sizes_of,
 )
+from envs.core.items import Items
 from envs.core.vec_env import Legal
 from envs.support.errors import InputError, RunError
 from envs.support.files import write_atomic
@@ -118,7 +122,7 @@ class FrozenPolicy:
             )
         # Below: the plain MLP of continuous actions in numpy, one row at a time. These are the
         # canonical numbers of markets.
-        if self.discrete or self.recurrent or self._batched[0].image:
+        if self.discrete or self.recurrent or self._batched[0].encodes:
             return self.act_batch(row[None], legal=legal).reshape(-1).astype(np.float64)
         state = row.astype(np.float64)
         total = np.zeros(self.action_dim)
@@ -295,6 +299,8 @@ class _Batched:
         self.several = ACTION_DIMS in member
         self.image = tuple(member[IMAGE_SHAPE].tolist()) if IMAGE_SHAPE in member else ()
         self._convolutions, self._plan = convolutions_of(member), layers_of(member)
+        self._items = items_of(member)
+        self.encodes = bool(self.image) or self._items is not None
         self._recurrent_size = recurrent_size(member)
         self.cell_states: dict[int, Tensor] = {}
         # float64: rounding errors stay far below the 1e-6 to which actions are rounded.
@@ -319,12 +325,23 @@ class _Batched:
                     hidden, own[f"{name}.weight"], own[f"{name}.bias"], stride
                 ).relu_()
             hidden = hidden.flatten(1)
+        if self._items is not None:
+            hidden = self._encoded(self._items, hidden, own)
         for name, relu in self._plan:
             if self._recurrent_size and name == self._plan[-1][0]:
                 hidden = self._step_cell(hidden, [own[part] for part in CELL])
             hidden = torch.addmm(own[f"{name}.bias"], hidden, own[f"{name}.weight"].mT)
             hidden = hidden.relu_() if relu else hidden
         return hidden
+
+    def _encoded(self, items: Items, states: Tensor, own: dict[str, Tensor]) -> Tensor:
+        """Return the inputs of the first layer for normalised states (rows, state_dim) of items."""
+        bias = own["items.bias"].view(1, -1)
+        # Without facts and features there is no weight.
+        weight = own["items.weight"].mT if "items.weight" in own else bias[:0]
+        leaves = [part.unsqueeze(0) for part in (own[EMBEDDING], weight, bias)]
+        lookup = Lookup(items, states.dtype, states.device)
+        return lookup.inputs(states.unsqueeze(0), leaves)[0]
 
     def sampled(self, output: Tensor, noise: Tensor) -> Tensor:
         """Return (rows, numbers) before tanh, with normal noise (rows, numbers)."""

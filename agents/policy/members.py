@@ -17,6 +17,10 @@ side. chain.k.weight (size of choice k, sizes of those before): what each chosen
 earlier choices adds to the logits of choice k.
 - Images: conv.0.*, conv.1.*, … before all other layers, with ReLU after each; image_shape
 (channels, height, width) and conv_strides, int64.
+- Items that are looked up by id: items.embedding (vocabulary, width), items.bias, items.weight
+(width, facts + features) and items.facts (vocabulary, facts) where there are any, and items.groups
+(groups, 1 + features) int64: the places of each group, and which features its items have
+(`envs.core.items`, `agents.networks.items`).
 - Recurrent: rnn.weight_ih, rnn.weight_hh, rnn.bias_ih, rnn.bias_hh as in torch's GRUCell or
 LSTMCell, before the last layer.
 
@@ -34,10 +38,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from agents.networks.items import item_inputs, item_sizes
+from envs.core.items import ItemGroup, Items
 from envs.support.errors import InputError
 
 Member = Mapping[str, Tensor]
 ACTION_DIMS, IMAGE_SHAPE, STRIDES = "action_dims", "image_shape", "conv_strides"
+GROUPS, FACTS, EMBEDDING = "items.groups", "items.facts", "items.embedding"
 CELL = ("rnn.weight_ih", "rnn.weight_hh", "rnn.bias_ih", "rnn.bias_hh")
 _STATE, _VALUE = frozenset({"state_avg", "state_std"}), frozenset({"value_avg", "value_std"})
 
@@ -105,6 +112,30 @@ def recurrent_size(member: Member) -> int:
     return width if gates == 3 * width else 2 * width
 
 
+def items_of(member: Member) -> Items | None:
+    """Return the layout of a member's observations of items, without names and scales.
+
+    `state_std` has the scales.
+    """
+    if GROUPS not in member:
+        return None
+    features = [str(feature) for feature in range(member[GROUPS].shape[1] - 1)]
+    groups = tuple(
+        ItemGroup(
+            str(group), count, tuple(name for name, has in zip(features, flags, strict=True) if has)
+        )
+        for group, (count, *flags) in enumerate(member[GROUPS].tolist())
+    )
+    used = sum(group.count * (1 + len(group.features)) for group in groups)
+    return Items(
+        len(member[EMBEDDING]),
+        groups,
+        tuple((name, 1.0) for name in features),
+        (1.0,) * (member["state_avg"].numel() - used),
+        tuple(map(tuple, member[FACTS].tolist())) if FACTS in member else (),
+    )
+
+
 def sizes_of(member: Member) -> tuple[int, ...]:
     """Return the sizes of the choices of an action, also of a single one; () for numbers."""
     if not kind_of(member).discrete:
@@ -164,7 +195,8 @@ def _outputs(member: Member) -> int:
 def _fault(member: Member) -> str | None:
     """Return why a dict of tensors is not a member, as the end of a sentence; None if it is one."""
     # Each check relies on those before it: sizes can only be compared once all tensors are there.
-    for check in (_names_fault, _values_fault, _images_fault, _shapes_fault, _choices_fault):
+    checks = _names_fault, _values_fault, _images_fault, _items_fault, _shapes_fault, _choices_fault
+    for check in checks:
         fault = check(member)
         if fault is not None:
             return fault
@@ -180,6 +212,10 @@ def _names_fault(member: Member) -> str | None:
         count = sum(name.startswith("conv.") and name.endswith(".weight") for name in member)
         wanted |= {IMAGE_SHAPE, STRIDES}
         wanted |= {f"conv.{index}.{part}" for index in range(count) for part in ("weight", "bias")}
+    if any(name.startswith("items.") for name in member):
+        wanted |= {GROUPS, EMBEDDING, "items.bias"} | {FACTS} & set(member)
+        if FACTS in member or (GROUPS in member and member[GROUPS].shape[1:] != (1,)):
+            wanted.add("items.weight")
     recurrent = any(name.startswith("rnn.") for name in member)
     if recurrent and kind.acts == ("net",) and len(layers) > 1:
         wanted |= set(CELL)
@@ -193,7 +229,9 @@ def _names_fault(member: Member) -> str | None:
 
 def _values_fault(member: Member) -> str | None:
     for name, tensor in member.items():
-        right = torch.int64 if name in {ACTION_DIMS, IMAGE_SHAPE, STRIDES} else torch.float32
+        right = (
+            torch.int64 if name in {ACTION_DIMS, IMAGE_SHAPE, STRIDES, GROUPS} else torch.float32
+        )
         if tensor.dtype != right:
             return f"has {name} as {tensor.dtype}, not {str(right).removeprefix('torch.')}"
         if not bool(torch.isfinite(tensor).all()):
@@ -247,6 +285,13 @@ def _shapes(member: Member) -> dict[str, tuple[int, ...]]:
     columns = member["state_avg"].numel()
     shapes: dict[str, tuple[int, ...]] = {"state_avg": (columns,), "state_std": (columns,)}
     rows = encoded = math.prod(_planes(member)[-1]) if IMAGE_SHAPE in member else columns
+    items = items_of(member)
+    if items is not None:
+        width = member["items.bias"].numel()
+        embedding, (known, _), _ = item_sizes(items, width)
+        shapes |= {EMBEDDING: embedding, "items.bias": (width,)}
+        shapes |= {"items.weight": (width, known)} if known else {}
+        rows = encoded = item_inputs(items, width)
     for layer in layers:
         weight = member[f"{layer}.weight"]
         columns = weight.shape[0] if weight.dim() == 2 else 0
@@ -302,6 +347,33 @@ def _images_fault(member: Member) -> str | None:
             f"has state_avg of {member['state_avg'].numel()} pixels, not those of images of "
             f"{sizes.tolist()}"
         )
+    return None
+
+
+def _items_fault(member: Member) -> str | None:
+    if GROUPS not in member:
+        return None
+    groups, embedding = member[GROUPS], member[EMBEDDING]
+    if groups.dim() != 2 or 0 in groups.shape or embedding.dim() != 2:
+        return "has items.groups or items.embedding of another form than a table"
+    flags = groups[:, 1:]
+    if int(groups[:, 0].min()) < 1 or bool(((flags != 0) & (flags != 1)).any()):
+        return f"has items.groups {groups.tolist()}, which are not numbers of places and flags"
+    widths = (1 + flags.sum(1)).repeat_interleave(groups[:, 0])
+    if int(widths.sum()) > member["state_avg"].numel():
+        return (
+            f"has state_avg of {member['state_avg'].numel()} columns, and its items have "
+            f"{int(widths.sum())}"
+        )
+    if FACTS in member and (member[FACTS].dim() != 2 or len(member[FACTS]) != len(embedding)):
+        return f"has items.facts of shape {tuple(member[FACTS].shape)}, not a row for each id"
+    try:
+        items_of(member)
+    except InputError as error:
+        return f"has items that are not valid: {error}"
+    ids = widths.cumsum(0) - widths
+    if bool((member["state_avg"][ids] != 0).any() or (member["state_std"][ids] != 1).any()):
+        return "has a normaliser that changes the ids of items"
     return None
 
 
