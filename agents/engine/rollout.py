@@ -18,6 +18,7 @@ from agents.engine.advantages import (
     masked_mean,
     masked_variance,
 )
+from agents.engine.bits import pack, packed_size
 from agents.engine.population import Population
 from agents.engine.transitions import MinibatchIndex, Transitions
 from agents.networks.distributions import distribution_of
@@ -61,6 +62,9 @@ class Rollout:
         # Rows with an agent; with players in turns, which of them is to move.
         self._present = new(slots, steps + 1, envs, *players, dtype=torch.bool)
         self._player = torch.arange(shape.players, device=device)
+        # The masks of one step, padded to whole bytes.
+        options = 8 * packed_size(shape.action_dim) if shape.masked else 0
+        self._masks = new(slots, envs, options, dtype=torch.bool)
         self._outputs = new(slots, steps, envs, shape.action_dim)
         self._values = new(slots, steps + 1, envs)
         self._advantages = new(slots, steps + 1, envs)
@@ -95,8 +99,10 @@ class Rollout:
         for step in range(steps):
             self._act(step)
             self._outputs[:, step] = acting.output
-            legal = partial(self._legal, env, step) if shape.masked else None
+            legal = partial(self._legal, env) if shape.masked else None
             distribution(shape, acting.output, weights).sample(noise[step], actions[:, step], legal)
+            if shape.masked:
+                self.transitions.packed_masks[:, step] = pack(self._masks)
             action = distribution.to_env(shape, actions[:, step])
             _, reward, terminated, truncated = env.step(action, out=self.obs)
             self._record_obs(env, step + 1)
@@ -147,12 +153,12 @@ class Rollout:
         forward(self.population.weights, obs, acting)
         self._values[:, step] = self.value(acting.value)
 
-    def _legal(self, env: VecEnv, step: int, chosen: Tensor) -> Tensor:
-        """Return the environment's mask for the next choice, and store it."""
+    def _legal(self, env: VecEnv, chosen: Tensor) -> Tensor:
+        """Return the environment's mask for the next choice, and keep it."""
         mask, choices = env.action_mask(chosen), self.shape.choices
         start = sum(choices[: chosen.shape[1]])
         options = slice(start, start + choices[chosen.shape[1]])
-        stored = self.transitions.flags[:, step, :, options]
+        stored = self._masks[..., options]
         stored.copy_(mask.view(stored.shape))
         return mask
 
@@ -269,11 +275,11 @@ class Rollout:
     def samples(self) -> Transitions:
         """Return views of the rollout's transitions, (G, samples), without the last observation."""
         every = self.transitions
-        obs, side, flags = (
+        obs, side, flags, masks = (
             part.flatten(1, 2)[:, : self.shape.samples]
-            for part in (every.obs, every.side, every.flags)
+            for part in (every.obs, every.side, every.flags, every.packed_masks)
         )
-        return Transitions(self.shape, obs, side, flags, every.memory)
+        return Transitions(self.shape, obs, side, flags, masks, every.memory)
 
     def value(self, output: Tensor) -> Tensor:
         """Return (G, rows), V = v * value_std + value_avg, of critic outputs v (G, rows, 1)."""

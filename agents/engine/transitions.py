@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from agents.engine.bits import packed_size, unpack
 from agents.networks.distributions import distribution_of
 from agents.networks.recurrence import STATE_SIZE, Cells
 from agents.networks.shape import Shape
@@ -24,9 +25,9 @@ class Transitions:
         obs: (G, …, obs_dim), normalised; uint8 and not normalised where they are bytes.
         side: (G, …, columns + 3), the stored action, its log-probability, its normalised
             advantage, and its return.
-        flags: (G, …, k) bool, first the action masks (`masked` shapes), then whether the
-            transition is valid (`loses_transitions`), then whether an episode starts with it
-            (`recurrent`).
+        flags: (G, …, k) bool, first whether the transition is valid (`loses_transitions`), then
+            whether an episode starts with it (`recurrent`).
+        packed_masks: (G, …, bytes) uint8, the action masks in bits (`masked` shapes).
         memory: (2G, sequences, state size), the recurrent state before each sequence.
     """
 
@@ -34,6 +35,7 @@ class Transitions:
     obs: Tensor
     side: Tensor
     flags: Tensor
+    packed_masks: Tensor
     memory: Tensor
 
     @classmethod
@@ -42,13 +44,15 @@ class Transitions:
     ) -> Transitions:
         """Allocate zeros for transitions of `size` (G, …) in `sequences` sequences."""
         columns = distribution_of(shape).columns(shape) + 3
-        flags = shape.action_dim * shape.masked + shape.loses_transitions + bool(shape.recurrent)
+        flags = shape.loses_transitions + bool(shape.recurrent)
+        mask_bytes = packed_size(shape.action_dim) if shape.masked else 0
         state_size = STATE_SIZE[shape.recurrent] * shape.net_width if shape.recurrent else 0
         return cls(
             shape,
             torch.zeros(*size, shape.obs_dim, dtype=shape.obs_dtype, device=device),
             torch.zeros(*size, columns, device=device),
             torch.zeros(*size, flags, dtype=torch.bool, device=device),
+            torch.zeros(*size, mask_bytes, dtype=torch.uint8, device=device),
             torch.zeros(2 * size[0], sequences, state_size, device=device),
         )
 
@@ -74,15 +78,20 @@ class Transitions:
 
     @property
     def masks(self) -> Tensor | None:
-        """(G, …, action_dim), the options that were legal; None where all always are."""
-        return self.flags[..., : self.shape.action_dim] if self.shape.masked else None
+        """(G, …, action_dim), the options that were legal; None where all always are.
+
+        They are unpacked by every read.
+        """
+        if not self.shape.masked:
+            return None
+        return unpack(self.packed_masks)[..., : self.shape.action_dim]
 
     @property
     def valid(self) -> Tensor | None:
         """(G, …), the transitions to learn from; None where all are."""
         if not self.shape.loses_transitions:
             return None
-        return self.flags[..., self.shape.action_dim * self.shape.masked]
+        return self.flags[..., 0]
 
     @property
     def starts(self) -> Tensor:
@@ -138,7 +147,12 @@ class MinibatchIndex:
 
     def gather(self, rollout: Transitions, rows: Tensor, batch: Transitions) -> None:
         """Copy the transitions `rows` (G * minibatch,) of a rollout into `batch` (G, minibatch)."""
-        pairs = ((rollout.obs, batch.obs), (rollout.side, batch.side), (rollout.flags, batch.flags))
+        pairs = (
+            (rollout.obs, batch.obs),
+            (rollout.side, batch.side),
+            (rollout.flags, batch.flags),
+            (rollout.packed_masks, batch.packed_masks),
+        )
         for source, into in pairs:
             if source.shape[-1]:
                 torch.index_select(

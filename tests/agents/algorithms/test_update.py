@@ -167,10 +167,9 @@ def test_whole_update_equals_elegantrl(
         side = ppo.rollout.transitions.side[slot, :-1].flatten(0, 1)
         actions, (old, advantages, returns) = side[:, :-3], side[:, -3:].unbind(1)
         if shape.masked:
-            actions = torch.cat(
-                (actions, ppo.rollout.transitions.flags[slot, :-1].flatten(0, 1).to(actions.dtype)),
-                1,
-            )
+            masks = ppo.rollout.transitions.masks
+            assert masks is not None
+            actions = torch.cat((actions, masks[slot, :-1].flatten(0, 1).to(actions.dtype)), 1)
         with torch.no_grad():
             log_prob, entropy = agent.act.get_logprob_entropy(states, actions)
         tight = (
