@@ -15,7 +15,7 @@ from envs.games.card_duel.constants import CHOICES, DECISIONS, TYPES
 from envs.games.card_duel.describe import describe_position
 from envs.games.card_duel.layout import Board
 from envs.games.card_duel.masks import Legal, first_mask, legal_actions, second_mask, type_mask
-from envs.games.card_duel.observation import SIZE, observe
+from envs.games.card_duel.observation import ITEMS, SIZE, observe
 from envs.games.card_duel.rules import decide
 from envs.games.card_duel.turns import MOVE_UNIFORMS, START_UNIFORMS, begin_games
 from envs.games.tensor_game import State, TensorGame
@@ -89,7 +89,7 @@ class CardDuel(TensorGame):
     seats, in_turns = 2, True
     if_discrete, masked = True, True
     action_dims = (TYPES, CHOICES, CHOICES)
-    state_dim, obs_dtype = SIZE, torch.uint8
+    state_dim, obs_dtype, items = SIZE, torch.uint8, ITEMS
     max_step = DECISIONS
     uniforms_per_start = 2 + START_UNIFORMS
     uniforms_per_move = MOVE_UNIFORMS

@@ -11,10 +11,11 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from envs.games.card_duel.cards import CARDS, DECK_SIZE, Effect
+from envs.core.items import ItemGroup, Items
+from envs.games.card_duel.cards import CARDS, CHAMPION, DECK_SIZE, Effect
 from envs.games.card_duel.constants import BACK, DECISIONS, HAND, HIGHEST_MANA, Phase
 from envs.games.card_duel.layout import BODIES, CHAMPION_PLACE, Board, is_equal, pick
-from envs.games.card_duel.tables import facts, look_up
+from envs.games.card_duel.tables import facts, look_up, numbers_of_cards
 
 # The features of a body, each with its scale: health that is left, attack with everything that
 # adds to it, and flags: it attacks or is attacked in the pending attack, or it is the unit whose
@@ -69,6 +70,14 @@ _SIZES = {name: count * (1 + len(features)) for name, count, features in GROUPS}
 # First and last column of each group and of each plain entry.
 COLUMNS = dict(zip(_SIZES, pairwise(accumulate(_SIZES.values(), initial=0)), strict=True))
 SIZE = sum(_SIZES.values())
+# The same for networks, with what they may know of each card.
+ITEMS = Items(
+    vocabulary=CHAMPION + 1,
+    groups=tuple(ItemGroup(name, count, features) for name, count, features in GROUPS),
+    features=tuple(FEATURES.items()),
+    plain=tuple(scale for _, columns, scale in PLAIN for _ in range(columns)),
+    facts=numbers_of_cards(),
+)
 
 
 def observe(cells: Tensor, decisions: Tensor, seat: Tensor) -> Tensor:

@@ -7,6 +7,9 @@ import torch
 
 from agents.algorithms.ppo import PPO, PPOParams
 from agents.networks.shape import Shape
+from envs.games.card_duel.cards import CARDS, CHAMPION
+from envs.games.card_duel.game import CardDuel, CardDuelParams
+from envs.games.card_duel.observation import GROUPS, ITEMS, seen
 from envs.games.scaling import random_play
 from envs.games.tensor_game import NoParams
 from envs.support.errors import InputError
@@ -35,3 +38,27 @@ def test_a_game_whose_items_do_not_fit_its_observations_is_refused() -> None:
 
     with pytest.raises(InputError, match=r"Wide\.items has 7 columns, which needs obs_dtype"):
         Wide([NoParams()], 4)
+
+
+def test_ppo_trains_on_the_card_duel() -> None:
+    env = CardDuel([CardDuelParams()] * 2, 16)
+    shape = Shape.for_env(
+        env, net_width=16, horizon=16, minibatch=64, epochs=2, autoregressive=True
+    )
+    ppo, scale = PPO(shape), random_play(env, 0)
+    for slot in range(2):
+        ppo.add_member(slot, PPOParams(), slot, 3, scale.avg, scale.std)
+    ppo.begin(env.reset(1))
+    before = ppo.export_member(0)[0]["items.embedding"]
+    ppo.train(env, 2)
+    assert ppo.diverged == [False, False]
+    after = ppo.export_member(0)[0]["items.embedding"]
+    assert not after[0].any()
+    # Cards that were seen have moved; so has the champion, which is always there.
+    assert (after != before).any(1).sum() > len(CARDS) / 2
+    assert (after[CHAMPION] != before[CHAMPION]).any()
+    # The layout is that of the observation.
+    obs = env.observe()
+    groups = torch.cat([seen(obs, name)[..., 0] for name, _, _ in GROUPS], 1)
+    assert torch.equal(obs[:, ITEMS.id_columns()], groups)
+    assert int(groups.max()) == CHAMPION == ITEMS.vocabulary - 1
