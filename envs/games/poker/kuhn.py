@@ -29,6 +29,8 @@ class Kuhn(TensorGame):
 
     seats, in_turns = 2, True
     state_dim, action_dim, if_discrete, masked = 11, 2, True, True
+    # Zeros and ones; columns that are rarely 1 would be scaled to large numbers.
+    prescaled = True
     max_step = 3
     uniforms_per_start = 2
 

@@ -34,6 +34,8 @@ class Leduc(TensorGame):
 
     seats, in_turns = 2, True
     state_dim, action_dim, if_discrete, masked = 30, 3, True, True
+    # Zeros and ones; columns that are rarely 1 would be scaled to large numbers.
+    prescaled = True
     max_step = 2 * _DECISIONS
     uniforms_per_start = 3
 

@@ -19,6 +19,8 @@ PRESETS = {
     (CRYPTO, "ppo"): {"wide": "wide.toml", "large": "large.toml", "demo": "demo.toml"},
     ("bucket-brigade", "ppo"): {"game": "bucket-brigade-ppo.toml"},
     ("hockey", "ppo"): {"game": "hockey-ppo.toml"},
+    ("kuhn", "ppo"): {"game": "kuhn-ppo.toml"},
+    ("leduc", "ppo"): {"game": "leduc-ppo.toml"},
 }
 # Parameters that flags of the study fix, so that no trial may vary them.
 STUDY_LEVEL = frozenset(

@@ -14,7 +14,9 @@ from torch import Tensor
 from optimize.experiments.game_kind import GameKind
 from optimize.experiments.games import GameEvaluation
 from optimize.experiments.league_artifacts import equilibrium_words
+from optimize.study.space.parsing import load_space
 from optimize.study.space.search_space import Settings
+from optimize.study.space.subject import Subject
 from tests.agents.policy.test_exact_league import BETS_ALWAYS, BETS_WITH_KINGS, actor
 from tests.envs.games.toys import chooser
 from tests.optimize.experiments.test_game_study import make_experiment
@@ -118,3 +120,14 @@ def test_the_league_of_a_small_game_in_turns_has_exact_values(tmp_path: Path) ->
         assert own["nash_conv"] > 0.1
         assert own["verdict"].startswith("exploitable")
         assert "exploitable" in equilibrium_words(own)
+
+
+@pytest.mark.parametrize("name", ["kuhn", "leduc"])
+def test_poker_has_its_own_space(name: str) -> None:
+    space = load_space("game", Subject(name))
+    settings = space.resolve(space.start)
+    rows = space.study["n_envs"] * space.study["horizon"]
+    assert rows % settings.shape["minibatch"] == 0
+    # A game is short and its only reward comes at the end: nothing is discounted.
+    assert settings.learner["gamma"] == 1.0
+    assert GameKind(name).objectives == ("points",)
