@@ -155,9 +155,9 @@ PRESETS = {
     ),
     # Guards and armour until the large ones arrive.
     "reef": _deck(
-        "Hermit Crab, Cleaner Shrimp, Brittle Star, Electric Ray, Sea Nettle, Iron Lobster, "
-        "Wise Octopus, Stone Turtle, Old Whale, Shell Plate, Brine Jet, High Tide single "
-        "Sand Hopper, Pistol Shrimp, Manta, Undertow Eel, Riptide, Stinging Net"
+        "Hermit Crab, Cleaner Shrimp, Brittle Star, Electric Ray, Pistol Shrimp, Sea Nettle, "
+        "Iron Lobster, Wise Octopus, Stone Turtle, Shell Plate, Brine Jet, High Tide single "
+        "Sand Hopper, Old Whale, Manta, Undertow Eel, Riptide, Stinging Net"
     ),
     # Effects: every unit does something when it comes, and comes again.
     "tides": _deck(

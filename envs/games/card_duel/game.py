@@ -57,7 +57,7 @@ class CardDuel(TensorGame):
     more mana, once.
 
     A turn begins: one's units and champion untap, those stunned stay tapped this once; the highest
-    mana grows by one up to 8, and is filled; one card is drawn. Then come any number of main
+    mana grows by one up to 8, and is filled; one card is drawn, except in the very first turn. Then come any number of main
     actions until END. At the end all damage of units heals, added attack ends, and gear goes to the
     discard. Main actions:
 

@@ -57,7 +57,7 @@ def decide(cells: Tensor, action: Tensor, uniforms: Tensor) -> Decided:
     turn = turn_ends | last_mulligan
     begin_turns(board, turn)
     cards[0] += OPENING_HAND * mulligan
-    cards[1] += turn
+    cards[1] += turn_ends  # the very first turn begins without a draw
     lost = draw_cards(board, cards, uniforms)
     lost |= (board.damage[:, CHAMPION_PLACE] >= HEALTH).view(torch.int8)
 

@@ -314,9 +314,9 @@ class Duel:
         if self.mover == self.first:
             self.mover = 1 - self.first
         else:
-            self._begin_turn(self.first, luck)
+            self._begin_turn(self.first, luck, draws=False)
 
-    def _begin_turn(self, seat: int, luck: dict[int, list[float]]) -> None:
+    def _begin_turn(self, seat: int, luck: dict[int, list[float]], *, draws: bool = True) -> None:
         own = self.sides[seat]
         self.mover = self.turn_of = seat
         self.phase = Phase.MAIN
@@ -327,7 +327,8 @@ class Duel:
         own.max_mana = min(8, own.max_mana + 1)
         own.mana = own.max_mana
         own.advanced = False
-        own.draw(luck[seat].pop(0))
+        if draws:
+            own.draw(luck[seat].pop(0))
 
     def _end_turn(self, luck: dict[int, list[float]]) -> None:
         for side in self.sides:
