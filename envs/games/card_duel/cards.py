@@ -150,8 +150,8 @@ PRESETS = {
     # Many cheap attackers, gear for them and for the champion.
     "shoal": _deck(
         "Sand Hopper, Hermit Crab, Flying Fish, Brittle Star, Reef Piper, Electric Ray, Barracuda, "
-        "Pistol Shrimp, Manta, Coral Spear, Swift Current, Brine Jet, Surge single "
-        "Wise Octopus, Sea Nettle, Stinging Net, High Tide"
+        "Pistol Shrimp, Sea Nettle, Manta, Swift Current, Brine Jet, Surge single "
+        "Wise Octopus, Coral Spear, Stinging Net, High Tide"
     ),
     # Guards and armour until the large ones arrive.
     "reef": _deck(

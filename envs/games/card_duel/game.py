@@ -57,9 +57,9 @@ class CardDuel(TensorGame):
     more mana, once.
 
     A turn begins: one's units and champion untap, those stunned stay tapped this once; the highest
-    mana grows by one up to 8, and is filled; one card is drawn, except in the very first turn. Then come any number of main
-    actions until END. At the end all damage of units heals, added attack ends, and gear goes to the
-    discard. Main actions:
+    mana grows by one up to 8, and is filled; one card is drawn, except in the very first turn. Then
+    come any number of main actions until END. At the end all damage of units heals, added attack
+    ends, and gear goes to the discard. Main actions:
 
     - play a unit into a free slot of the front row, where it may attack from the next turn on, or
       of the back row, where it can neither fight nor be attacked. Its effect then needs a target,
