@@ -97,7 +97,8 @@ class Population:
             return pixels(obs, self.state_avg, self.state_std)
         if obs.dtype != torch.uint8:
             return obs
-        return torch.sub(obs, self.state_avg).div_(self.state_std)
+        # Converted first: on CPUs, a subtraction of mixed types takes up to ten times as long.
+        return obs.to(self.state_avg.dtype).sub_(self.state_avg).div_(self.state_std)
 
     def clear(self, slot: int) -> None:
         """Reset a slot."""

@@ -101,7 +101,7 @@ class Lookup:
             width = 1 + len(present)
             block = obs[..., column : column + count * width].view(networks, rows, count, width)
             ids.append(block[..., 0].long())
-            there = (block[..., :1] > 0).to(obs.dtype)
+            there = block[..., :1].clamp(max=1.0)  # ids are whole numbers: 0 or 1
             for own, first, size in _runs(present):
                 into = features[:, :, place : place + count, first : first + size]
                 torch.mul(block[..., 1 + own : 1 + own + size], there, out=into)
