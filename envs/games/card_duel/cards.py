@@ -150,8 +150,8 @@ PRESETS = {
     # Many cheap attackers, gear for them and for the champion.
     "shoal": _deck(
         "Sand Hopper, Hermit Crab, Flying Fish, Brittle Star, Reef Piper, Electric Ray, Barracuda, "
-        "Pistol Shrimp, Sea Nettle, Manta, Swift Current, Brine Jet, Surge single "
-        "Wise Octopus, Coral Spear, Stinging Net, High Tide"
+        "Iron Lobster, Manta, Coral Spear, Swift Current, Brine Jet, Surge single "
+        "Pistol Shrimp, Wise Octopus, Stinging Net, High Tide"
     ),
     # Guards and armour until the large ones arrive.
     "reef": _deck(

@@ -51,6 +51,7 @@ class Bodies:
         present, cost, value, health, lost, attack, tapped, stunned, fresh, attacks, attacked: As
             named; `value` is what their death costs, 0 of champions, and `lost` is health.
         armor, stuns, ready: Keywords, those of gear too; ready to attack if untapped.
+        guards: Whether it may become an attack's target, unless the attacker is evasive.
         bare: Whether there is no gear.
     """
 
@@ -71,6 +72,7 @@ class Bodies:
         self.armor = ((keywords & Keyword.ARMOR) > 0).short()
         charges = (keywords & Keyword.CHARGE) > 0
         self.bare = (gear == 0).short()
+        self.guards = self.unit * (self.tapped == 0) * ((keywords & Keyword.GUARD) > 0)
         self.ready = self.present * (self.tapped == 0) * ((self.fresh == 0) | charges)
 
 
@@ -226,7 +228,8 @@ class Scores:
         kills = attacker.unit * (own.attack - attacker.armor >= attacker.health)
         saved = torch.where(own.unit > 0, 2 * own.value * dies, blow + 100 * dies)
         saved = (saved * own.attacked).sum(0, dtype=torch.int16)
-        return (2 * (kills * attacker.value - dies * own.value) + saved)[:FRONT]
+        won = 2 * (kills * attacker.value - dies * own.value) + saved
+        return torch.where(own.guards > 0, won, NEVER)[:FRONT].short()
 
     def _of_cards(self) -> Tensor:
         """Return (HAND, games): the more expensive the better; -1 of what is of no use."""
