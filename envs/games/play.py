@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from envs.core.game_env import GameEnv
+from envs.core.vec_env import VecEnv
 
 Floats = NDArray[np.float64]
 # Steps between two checks whether all episodes have ended, each of which synchronizes.
@@ -80,7 +81,7 @@ def play_episodes(
     return EpisodeResults(returns.cpu().numpy(), lengths.cpu().numpy())
 
 
-def random_actions(env: GameEnv, generator: torch.Generator) -> Tensor:
+def random_actions(env: VecEnv, generator: torch.Generator) -> Tensor:
     """Draw uniform actions for all rows, among the legal ones if the environment has masks."""
     if not env.if_discrete:
         return torch.rand(env.num_envs, env.action_dim, generator=generator) * 2.0 - 1.0
@@ -93,7 +94,7 @@ def random_actions(env: GameEnv, generator: torch.Generator) -> Tensor:
     )
 
 
-def _random_legal(env: GameEnv, generator: torch.Generator) -> Tensor:
+def _random_legal(env: VecEnv, generator: torch.Generator) -> Tensor:
     chosen = torch.zeros(env.num_envs, 0, dtype=torch.int64)
     for size in env.action_dims or (env.action_dim,):
         # The largest of independent uniform numbers is equally likely to be any of the legal ones.

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from envs.support.database_url import STORAGE_VARIABLE, warn_of_password
+from envs.support.errors import InputError
 from envs.support.flags import takes_flags
 from optimize.cli.hooks import Hooks
 from optimize.cli.service_commands import service_app
@@ -151,11 +152,32 @@ def resume(study: StudyName, storage: Storage = None, runs_dir: RunsDir = Path("
     resume(study, storage, runs_dir)
 
 
-def doctor(storage: Storage = None, runs_dir: RunsDir = Path("runs")) -> None:
-    """Check torch, GPUs, memory, disk, database and package versions, and say how to fix problems.
+@takes_flags
+def doctor(
+    context: typer.Context,
+    flags: TrainFlags,
+    config: ConfigFile = None,  # noqa: ARG001 (its callback uses it)
+) -> None:
+    """Check this machine, or with --env NAME an environment and the flags of a study on it.
 
-    The exit code is 1 if anything needs fixing.
+    Without --env: torch, GPUs, memory, disk, database and package versions. With --env: random
+    legal play with all strict checks on, shapes and types, masks, whether the algorithm and the
+    opponents fit, and whether n-envs, horizon, minibatch and budget do, with the nearest valid
+    values. Flags are those of `train`. Every line says `ok`, or what to fix.
+
+    The exit code is 1 if anything needs fixing, and 2 for wrong input.
     """
+    given = given_flags(context)
+    if "env" in given:
+        from optimize.cli.check_environment import check_environment
+
+        raise typer.Exit(1 if check_environment(flags, given, context.obj) else 0)
     from optimize.cli.doctor import diagnose
 
-    raise typer.Exit(1 if diagnose(storage, runs_dir) else 0)
+    misplaced = sorted(given - {"storage", "runs_dir", "config"})
+    if misplaced:
+        raise InputError(
+            f"sweepd doctor needs --env NAME to check --{misplaced[0].replace('_', '-')}; without "
+            "--env, it checks this machine"
+        )
+    raise typer.Exit(1 if diagnose(flags.storage, flags.runs_dir) else 0)

@@ -8,7 +8,6 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -20,7 +19,7 @@ from envs.support.errors import InputError, TryAgainLater
 from envs.support.formatting import counted
 from envs.support.invocation import install_extra
 from envs.support.mkl import MODE, VARIABLE
-from envs.support.terminal import Terminal
+from optimize.cli.findings import Finding, print_findings
 from optimize.study.database.opening import open_storage, storage_url
 
 GIB = 2**30
@@ -45,23 +44,6 @@ EXTRAS = (
     ("imageio-ffmpeg", "video", "MP4 of games"),
     ("pygame-ce", "classic-control", "pictures of Gymnasium's small environments"),
 )
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The result of one check.
-
-    Attributes:
-        ok: whether there is nothing to fix.
-        subject: what was checked.
-        found: the result.
-        advice: how to fix the problem.
-    """
-
-    ok: bool
-    subject: str
-    found: str
-    advice: str = ""
 
 
 def examine(storage: str, folder: Path) -> Iterator[Finding]:
@@ -192,13 +174,4 @@ def _installed(package: str) -> str | None:
 
 def diagnose(where: str | None, runs_dir: Path) -> int:
     """Print all checks; return the number of problems."""
-    console = Terminal()
-    problems = 0
-    for finding in examine(storage_url(where, runs_dir), runs_dir):
-        console.print(
-            "ok  " if finding.ok else "fix ", style="green" if finding.ok else "bold red", end=""
-        )
-        advice = "" if finding.ok else f" -> {finding.advice}"
-        console.print_line(f"{finding.subject}: {finding.found}{advice}")
-        problems += not finding.ok
-    return problems
+    return print_findings(examine(storage_url(where, runs_dir), runs_dir))

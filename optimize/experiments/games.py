@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from agents.algorithms.table import get_algorithm
 from agents.engine.program import Act
 from agents.networks.weights import StateDict
 from agents.policy.frozen import load_members, save_members
@@ -132,20 +133,9 @@ class GameExperiment(Experiment):
                 f"--slots {spec.slots} is not a multiple of the {self.together} members of a trial "
                 "(--seeds), which play with each other"
             )
-        if self.algorithm.games and spec.environment not in self.algorithm.games:
-            raise InputError(
-                f"--algo {spec.algorithm} plays {', '.join(self.algorithm.games)} alone, not "
-                f"--env {spec.environment}; choose another algorithm"
-            )
         # On the CPU on every machine, so that the scale of observations is the same.
         env = self._make(1, LOOK_ENVS, device=torch.device("cpu"))
-        kind = "discrete" if env.if_discrete else "continuous"
-        if not getattr(self.algorithm, kind):
-            raise InputError(
-                f"--algo {spec.algorithm} does not support the {kind} actions of "
-                f"--env {spec.environment}; choose another algorithm"
-            )
-        self.algorithm.supports.check_env(f"--algo {spec.algorithm}", env)
+        check_algorithm(spec.algorithm, spec.environment, env)
         self._phased: PhasedTraining | None = None
         if curriculum is not None:
             self._phased = PhasedTraining(spec, curriculum, env, device, load_bundle)
@@ -341,6 +331,29 @@ class GameExperiment(Experiment):
                 write_league(folder, self.game, params, members, seed)
                 draw_league(folder, title)
         draw_returns(folder, title)
+
+
+def check_algorithm(name: str, environment: str, env: VecEnv) -> None:
+    """Raise InputError if an algorithm cannot train in an environment.
+
+    Args:
+        name: of the algorithm.
+        environment: name of the environment.
+        env: the environment.
+    """
+    algorithm = get_algorithm(name)
+    if algorithm.games and environment not in algorithm.games:
+        raise InputError(
+            f"--algo {name} plays {', '.join(algorithm.games)} alone, not --env {environment}; "
+            "choose another algorithm"
+        )
+    kind = "discrete" if env.if_discrete else "continuous"
+    if not getattr(algorithm, kind):
+        raise InputError(
+            f"--algo {name} does not support the {kind} actions of --env {environment}; choose "
+            "another algorithm"
+        )
+    algorithm.supports.check_env(f"--algo {name}", env)
 
 
 def is_population(game: Game, seats: int) -> bool:

@@ -18,6 +18,7 @@ Scalar = bool | int | float | str
 PRESETS = {
     (CRYPTO, "ppo"): {"wide": "wide.toml", "large": "large.toml", "demo": "demo.toml"},
     ("bucket-brigade", "ppo"): {"game": "bucket-brigade-ppo.toml"},
+    ("card-duel", "ppo"): {"game": "card-duel-ppo.toml"},
     ("hockey", "ppo"): {"game": "hockey-ppo.toml"},
     ("kuhn", "ppo"): {"game": "kuhn-ppo.toml"},
     ("leduc", "ppo"): {"game": "leduc-ppo.toml"},

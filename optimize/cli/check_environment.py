@@ -1,0 +1,299 @@
+"""`sweepd doctor --env NAME`: checks of an environment and of a study's flags, before the study.
+
+Everything is tried as training would: the environment is played at random with its strict checks
+on, and the numbers of the study are fitted to each other. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from envs.core.vec_env import VecEnv
+from envs.games.game import Game
+from envs.games.pairings import RandomEntrant, is_versus, play_pairs, scripted_entrants
+from envs.games.random_check import PlayCheck, check_random_play
+from envs.support.errors import InputError, RunError
+from envs.support.formatting import counted
+from optimize.cli.demo import apply_preset
+from optimize.cli.findings import Finding, print_findings
+from optimize.cli.hooks import Hooks
+from optimize.cli.launch import choose_device
+from optimize.cli.study_request import make_request
+from optimize.cli.train_flags import TrainFlags
+from optimize.experiments.game_kind import GameKind
+from optimize.experiments.games import check_algorithm
+from optimize.experiments.kinds import check_request, kind_of
+from optimize.experiments.request import Request
+from optimize.study.fit import env_unit, fit_budget, fit_minibatch, fit_num_envs, refuse_misfit
+from optimize.study.space.parsing import NARROW, load_space
+from optimize.study.space.search_space import SearchSpace
+from optimize.worker.freeze import draft_spec, fit_request
+
+ROWS = 16  # games of the random play
+DEALS = 4  # of random play against every scripted player, each in both seatings
+LOOK_STEPS = 2  # of the experiment's own random play, whose result is not used here
+
+
+def check_environment(flags: TrainFlags, given: frozenset[str], hooks: Hooks) -> int:
+    """Print all checks of the environment of these flags; return the number of problems.
+
+    Raises:
+        InputError: a flag is not valid, whatever the environment does.
+    """
+    flags = apply_preset(flags, given)
+    request = dataclasses.replace(make_request(flags, given), load_bundle=hooks.load_bundle)
+    if request.search_space.startswith(NARROW):
+        raise InputError("sweepd doctor reads no study; give --search-space a preset or a file")
+    check_request(request)
+    return print_findings(examine_study(request, choose_device(flags.gpu), flags.data_dir))
+
+
+def examine_study(
+    request: Request, device: torch.device, data_dir: Path | None
+) -> Iterator[Finding]:
+    """Yield the results of all checks of a study that would be created.
+
+    Args:
+        request: checked.
+        device: where training would run.
+        data_dir: bars of a market; None: these are not checked.
+    """
+    kind = kind_of(request.environment)
+    space = load_space(request.search_space, request.subject, request.timeframe)
+    if isinstance(kind, GameKind):
+        own = []
+        for finding in _game(kind.game, request):
+            own.append(finding)
+            yield finding
+        # With the phases of the space.
+        opponents = _Attempt("opponents", lambda: kind.completed(request, space))
+        yield from opponents.failures
+        if opponents.failures or not all(finding.ok for finding in own):
+            yield from _numbers(request, space)
+            return
+        request = opponents.result
+        phases = request.curriculum
+        found = "none" if phases is None else "; ".join(phases.describe())
+        yield Finding(True, "opponents", found)
+    elif data_dir is None:
+        yield Finding(
+            True,
+            "environment",
+            f"{request.environment}: not played, for want of bars: give --data-dir (sweepd data "
+            "check examines the bars themselves)",
+        )
+    numbers = list(_numbers(request, space))
+    yield from numbers
+    playable = isinstance(kind, GameKind) or data_dir is not None
+    if playable and all(finding.ok for finding in numbers):
+        yield from _study(request, space, device)
+
+
+class _Attempt:
+    """The result of a function, or the finding that it failed.
+
+    Attributes:
+        failures: empty if it did not.
+        result: what it returned.
+    """
+
+    def __init__(self, subject: str, attempt: Callable[[], Any]) -> None:
+        self.failures: list[Finding] = []
+        self.result: Any = None
+        try:
+            self.result = attempt()
+        except (InputError, RunError) as error:
+            self.failures = [Finding(False, subject, str(error))]
+        # The code of a user's environment may raise anything, and the other checks still say more.
+        except Exception as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{last.filename}:{last.lineno}"
+            self.failures = [Finding(False, subject, f"{type(error).__name__}: {error} ({where})")]
+
+
+def _game(game: Game, request: Request) -> Iterator[Finding]:
+    """Check a game by itself, and whether the algorithm can train in it."""
+    params = game.params(**request.env)
+    made = _Attempt(
+        "environment",
+        lambda: game.make([params], max(ROWS, game.unit(params)), together=1, device="cpu"),
+    )
+    yield from made.failures
+    if made.failures:
+        return
+    env: VecEnv = made.result
+    yield Finding(True, "environment", _description(env, game.seats(params)))
+    supported = _Attempt(
+        "algorithm", lambda: check_algorithm(request.algorithm, request.environment, env)
+    )
+    yield from supported.failures or [
+        Finding(True, "algorithm", f"{request.algorithm} can train in it")
+    ]
+    yield from _random_play(env)
+    env.close()
+    if is_versus(game, params):
+        yield from _scripted(game, params)
+
+
+def _description(env: VecEnv, seats: int) -> str:
+    """Describe what a network gets and gives."""
+    if env.action_dims:
+        actions = f"{len(env.action_dims)} choices of {', '.join(map(str, env.action_dims))}"
+    elif env.if_discrete:
+        actions = f"one choice of {env.action_dim}"
+    else:
+        actions = f"{counted(env.action_dim, 'number')} in [-1, 1]"
+    masks = ", masked" if env.masked else ""
+    turns = " in turns" if env.players > 1 else ""
+    kind = str(env.obs_dtype).removeprefix("torch.")
+    return (
+        f"{env.env_name}: {counted(seats, 'seat')}{turns}; actions: {actions}{masks}; "
+        f"observations: {counted(env.state_dim, 'column')} of {kind}"
+    )
+
+
+def _random_play(env: VecEnv) -> Iterator[Finding]:
+    attempt = _Attempt("random play", lambda: check_random_play(env))
+    yield from attempt.failures
+    if attempt.failures:
+        return
+    played: PlayCheck = attempt.result
+    rate = played.steps * played.rows / max(played.seconds, 1e-9)
+    yield Finding(
+        True,
+        "random play",
+        f"{counted(played.steps, 'step')} of {played.rows} rows ({rate:,.0f} steps/s), "
+        f"{counted(played.episodes, 'episode')} ended, {played.truncated} of them truncated",
+    )
+    shape = f"({env.num_envs}, {env.state_dim + env.privileged_dim})"
+    right = {
+        "observations": f"{shape} {env.obs_dtype}, finite",
+        "rewards": "finite float32",
+        "ends": "terminated and truncated are bool",
+    }
+    if env.masked:
+        options = f"{played.fewest} to {played.most} legal options a choice"
+        right["masks"] = f"{played.masks:,} masks, none empty: {options}"
+    right["actions"] = f"{played.steps * played.rows:,}, all legal"
+    for subject, found in right.items():
+        problem = played.problems.get(subject)
+        # Play ends at the first problem, after which nothing is known of the other subjects.
+        if problem is not None or not played.problems:
+            yield Finding(problem is None, subject, problem or found, "correct the environment")
+
+
+def _scripted(game: Game, params: Any) -> Iterator[Finding]:
+    """Play games of random play against the scripted players, whose actions are strict, too."""
+    if not game.scripted(params):
+        return
+    others = scripted_entrants(game, params)
+    pairs = [(0, 1 + index) for index in range(len(others))]
+    names = ", ".join(name for entrant in others for name in entrant.names)
+    played = _Attempt(
+        "scripted players",
+        lambda: play_pairs(game, params, [RandomEntrant(), *others], pairs, DEALS, seed=0),
+    )
+    yield from played.failures or [
+        Finding(
+            True,
+            "scripted players",
+            f"{names}: {2 * DEALS} games each against random play, no illegal action",
+        )
+    ]
+
+
+def _numbers(request: Request, space: SearchSpace) -> Iterator[Finding]:
+    """Check whether n-envs, horizon, minibatches and budget fit each other."""
+    kind = kind_of(request.environment)
+    unit, horizon, sizes = kind.env_unit(request), request.horizon, space.minibatches
+    fitting = math.lcm(unit, env_unit(sizes, horizon)) if sizes else unit
+    listed = ", ".join(map(str, sizes))
+    fits = f"every multiple of {fitting} fits"
+    if sizes:
+        fits += f" minibatches of {listed} with --horizon {horizon}"
+    if request.n_envs is None:
+        yield Finding(
+            True, "n-envs", f"auto: measured when the study is created; {fits} without a remainder"
+        )
+    else:
+        own = _Attempt(
+            "n-envs",
+            lambda: fit_num_envs(request.n_envs or 1, unit, request.environment, fixed=True),
+        )
+        yield from own.failures or [Finding(True, "n-envs", f"{request.n_envs}; {fits}")]
+        if not own.failures and sizes:
+            yield _minibatches(request, sizes)
+    yield _budget(request)
+
+
+def _minibatches(request: Request, sizes: tuple[int, ...]) -> Finding:
+    num_envs = request.n_envs or 1
+    transitions = num_envs * request.horizon
+    rollout = f"{num_envs} envs x {request.horizon} steps = {transitions:,} transitions"
+    chosen_by_user = request.search_space.endswith(".toml")
+    source = f"--search-space {request.search_space}" if chosen_by_user else "the included space"
+    misfit = _Attempt("minibatch", lambda: refuse_misfit(sizes, num_envs, request.horizon, source))
+    if not misfit.failures:
+        listed = ", ".join(map(str, sizes))
+        return Finding(True, "minibatch", f"{listed} divide the {rollout} of a rollout")
+    [failure] = misfit.failures
+    if chosen_by_user:
+        return failure
+    # Defaults are fitted when the study is created.
+    fitted = ", ".join(str(fit_minibatch(size, transitions)) for size in sizes)
+    return Finding(True, "minibatch", f"{failure.found}; as it is a default, it becomes {fitted}")
+
+
+def _budget(request: Request) -> Finding:
+    num_envs = request.n_envs or 1
+    fixed = "budget" in request.given and bool({"n_envs", "horizon", "rungs"} & request.given)
+    budget = _Attempt(
+        "budget",
+        lambda: fit_budget(request.budget, request.rungs, num_envs, request.horizon, fixed=fixed),
+    )
+    if budget.failures:
+        return budget.failures[0]
+    steps, note = budget.result
+    if request.n_envs is None:
+        found = f"{steps:,} steps per member in {request.rungs} rungs"
+    else:
+        rollouts = math.ceil(steps / (num_envs * request.horizon))
+        found = f"{steps:,} steps per member are {rollouts:,} rollouts, {request.rungs} rungs"
+    return Finding(True, "budget", note or found)
+
+
+def _study(request: Request, space: SearchSpace, device: torch.device) -> Iterator[Finding]:
+    """Draft the study as `train` does, without measuring, and create its experiment."""
+    kind = kind_of(request.environment)
+    request = dataclasses.replace(request, look_steps=request.look_steps or LOOK_STEPS)
+
+    def create() -> tuple[Any, list[Finding]]:
+        asked = fit_request(request, space, "", lambda _: None)
+        bars = kind.load_bars(asked)
+        spec = draft_spec(asked, space, bars, device)
+        if asked.n_envs is not None:  # else the number of rollouts is not known yet
+            kind.check_spec(spec)
+        experiment = kind.make_experiment(spec, bars, device, lambda _: None, request.load_bundle)
+        if bars is None:
+            return spec, []
+        env = experiment.training_env(spec.slots, ROWS)
+        return spec, [Finding(True, "environment", _description(env, 1)), *_random_play(env)]
+
+    made = _Attempt("study", create)
+    yield from made.failures
+    if not made.failures:
+        spec, findings = made.result
+        yield from findings
+        yield Finding(
+            True,
+            "study",
+            f"{spec.trials_per_batch} trials of {counted(kind.members(request), spec.member)}, "
+            f"{spec.slots} members per program",
+        )

@@ -1,0 +1,39 @@
+"""Results of checks, as `sweepd doctor` prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from envs.support.terminal import Terminal
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check.
+
+    Attributes:
+        ok: whether there is nothing to fix.
+        subject: what was checked.
+        found: the result.
+        advice: how to fix the problem.
+    """
+
+    ok: bool
+    subject: str
+    found: str
+    advice: str = ""
+
+
+def print_findings(findings: Iterable[Finding]) -> int:
+    """Print each result as it arrives; return the number of problems."""
+    console = Terminal()
+    problems = 0
+    for finding in findings:
+        console.print(
+            "ok  " if finding.ok else "fix ", style="green" if finding.ok else "bold red", end=""
+        )
+        advice = f" -> {finding.advice}" if finding.advice and not finding.ok else ""
+        console.print_line(f"{finding.subject}: {finding.found}{advice}")
+        problems += not finding.ok
+    return problems
