@@ -92,8 +92,10 @@ class Show:
             player = self.game.scripted(self.params)[self.opponent]
             opponents = Scripted({self.opponent: player}, 1)
             opponents.configure_member(0, {self.opponent: 1.0}, "first")
+        versus_itself = self.opponent in (None, SELF)
+        names = ("first", "second") if versus_itself else (bundle.name, str(self.opponent))
         self.env, self.renderer = showing(
-            self.game, self.params, pictures=pictures, opponents=opponents
+            self.game, self.params, pictures=pictures, opponents=opponents, names=names
         )
         self._player, self._seed = bundle.player, seed
 
@@ -155,10 +157,11 @@ def show_in_terminal(show: Show, episodes: int, console: Console) -> list[float]
         ):
             for shot in show.shots(episodes):
                 text = show.renderer.text(shot.caption, final=shot.final)
+                text = Text(text) if isinstance(text, str) else text
                 if live is None:
-                    console.print(Text(text), highlight=False, soft_wrap=True)
+                    console.print(text, highlight=False, soft_wrap=True)
                 else:
-                    live.update(Text(text), refresh=True)
+                    live.update(text, refresh=True)
                     time.sleep(1.0 / show.renderer.fps)
                 if shot.final:
                     returns.append(shot.total)

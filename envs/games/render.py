@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 
 import gymnasium
 from PIL import Image, ImageDraw, ImageFont
+from rich.text import Text
 
 from envs.core.game_env import GameEnv
 from envs.external.sources import spec_of
@@ -27,6 +28,7 @@ from envs.games.hockey.render import TRAIL, HockeyScene, as_image, scene_of
 from envs.games.hockey.render import as_text as hockey_text
 from envs.games.opponents import Opponents
 from envs.games.tensor_game import TensorGame
+from envs.games.turns_view import TurnsRenderer
 from envs.support.errors import InputError
 
 WIDTH, HEIGHT = 480, 320  # pixels; multiples of 16, as video codecs need
@@ -45,12 +47,17 @@ class Renderer(Protocol):
 
     fps: float
 
-    def text(self, caption: str, *, final: bool) -> str: ...
+    def text(self, caption: str, *, final: bool) -> str | Text: ...
     def picture(self, caption: str, *, final: bool) -> Image.Image: ...
 
 
 def showing(
-    game: Game, params: Any, *, pictures: bool, opponents: Opponents | None = None
+    game: Game,
+    params: Any,
+    *,
+    pictures: bool,
+    opponents: Opponents | None = None,
+    names: tuple[str, str] = ("first", "second"),
 ) -> tuple[GameEnv, Renderer]:
     """Make an environment of one game, not yet reset, and its renderer.
 
@@ -62,6 +69,7 @@ def showing(
         pictures: Whether images will be needed.
         opponents: Who plays against a player at the first seat, in a game of two; None: every seat
             is a row.
+        names: What the players at both seats are called, in a game in turns.
 
     Raises:
         InputError: This game has no images, or a package that draws them is missing.
@@ -77,12 +85,12 @@ def showing(
         )
     if game.name in _RENDERERS:
         return env, _RENDERERS[game.name](env, params)
-    if pictures:
-        raise InputError(
-            f"{game.name} has no pictures; these have some: {', '.join(_RENDERERS)} and gym:ID"
-        )
-    if isinstance(env, TensorGame) and env.in_turns:
-        return env, PositionRenderer(env)
+    turns = env if isinstance(env, TensorGame) and env.in_turns else None
+    if pictures and not (turns and turns.words.draws):
+        known = ", ".join((*_RENDERERS, "card-duel"))
+        raise InputError(f"{game.name} has no pictures; these have some: {known} and gym:ID")
+    if turns:
+        return turns, TurnsRenderer(turns, names)
     return env, ObservationRenderer(env)
 
 
@@ -206,19 +214,6 @@ class ObservationRenderer:
     def picture(self, caption: str, *, final: bool) -> Image.Image:
         """Not available: `showing` raises if images are needed."""
         raise NotImplementedError
-
-
-class PositionRenderer(ObservationRenderer):
-    """Shows the whole position as the game describes it, also what is hidden from the players."""
-
-    fps = 1.0
-
-    def __init__(self, env: TensorGame) -> None:
-        super().__init__(env)
-        self._game = env
-
-    def text(self, caption: str, *, final: bool) -> str:
-        return f"{caption}\n{self._game.position(final=final)}"
 
 
 class GymnasiumRenderer(ObservationRenderer):

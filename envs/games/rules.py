@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from envs.games.seating import VersusEnv
+from envs.games.words import Words
 
 State = dict[str, Tensor]
 
@@ -48,6 +49,7 @@ class GameRules(VersusEnv):
         max_step: Steps after which an episode is truncated; `step_limit` may return less.
         uniforms_per_start: Uniform random numbers that `start` gets per game.
         uniforms_per_move: Uniform random numbers that `move` gets per game.
+        words: Says what players of a game in turns see and decide (`sweepd play`).
         numbers: The members' numeric parameters by name, each (G,) float64.
     """
 
@@ -56,6 +58,7 @@ class GameRules(VersusEnv):
     max_step = 1000
     uniforms_per_start = 1
     uniforms_per_move = 0
+    words = Words()
     numbers: dict[str, Tensor]
 
     @abstractmethod

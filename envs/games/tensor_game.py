@@ -51,9 +51,12 @@ class TensorGame(GameRules):
         opponents: The opponents that the environment was made with.
         reached: The state that the latest step reached, before games that ended began again, to
             show how they ended.
+        played: The latest step's actions of the seats, as `move` got them, and the state before it;
+            None before the first step.
     """
 
     reached: State
+    played: tuple[Tensor, State] | None = None
     _faults: ChoiceLatch | FaultLatch | ActionLatch
 
     @classmethod
@@ -299,6 +302,7 @@ class TensorGame(GameRules):
         stopped = None
         if isinstance(self._faults, ActionLatch):
             controls, stopped = self._strict(self._faults, controls, view)
+        self.played = controls, self._state
         state, reward, terminated = self.move(self._state, controls, uniforms)
         self._age += 1
         late = self._age >= self._limit
@@ -434,6 +438,11 @@ class TensorGame(GameRules):
     def position(self, *, final: bool) -> str:
         """Describe the first game (`describe`); with `final`, as the latest step left it."""
         return self.describe(self.reached if final else self._state, 0)
+
+    def seen_by(self, seat: int, *, final: bool) -> Tensor:
+        """Return what a seat of the first game in turns sees, (state_dim,); `final`: as above."""
+        state = self.reached if final else self._state
+        return self.see(state, torch.full_like(self._age, seat))[0]
 
     def final_obs(self) -> Tensor:
         """See `VecEnv.final_obs`."""

@@ -18,6 +18,7 @@ from envs.games.card_duel.masks import Legal, first_mask, legal_actions, second_
 from envs.games.card_duel.observation import ITEMS, SIZE, observe
 from envs.games.card_duel.rules import decide
 from envs.games.card_duel.turns import MOVE_UNIFORMS, START_UNIFORMS, begin_games
+from envs.games.card_duel.words import DuelWords
 from envs.games.tensor_game import State, TensorGame
 from envs.support.errors import InputError
 
@@ -93,6 +94,7 @@ class CardDuel(TensorGame):
     max_step = DECISIONS
     uniforms_per_start = 2 + START_UNIFORMS
     uniforms_per_move = MOVE_UNIFORMS
+    words = DuelWords()
     _kept: tuple[Tensor, int, Legal] | None = None
 
     def prepare(self, params: Sequence[CardDuelParams]) -> None:

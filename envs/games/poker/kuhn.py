@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from envs.games.poker.cards import deal, every_deal
+from envs.games.poker.words import KuhnWords
 from envs.games.tensor_game import State, TensorGame
 
 PASS, BET = 0, 1
@@ -33,6 +34,7 @@ class Kuhn(TensorGame):
     prescaled = True
     max_step = 3
     uniforms_per_start = 2
+    words = KuhnWords()
 
     def start(self, uniforms: Tensor) -> State:
         """See `GameRules.start`."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from envs.games.poker.cards import deal, every_deal
+from envs.games.poker.words import LeducWords
 from envs.games.tensor_game import State, TensorGame
 
 FOLD, CALL, RAISE = 0, 1, 2
@@ -38,6 +39,7 @@ class Leduc(TensorGame):
     prescaled = True
     max_step = 2 * _DECISIONS
     uniforms_per_start = 3
+    words = LeducWords()
 
     def start(self, uniforms: Tensor) -> State:
         """See `GameRules.start`. Cards: of the first player, of the second, public."""
