@@ -126,7 +126,7 @@ _STACKED = (
         discrete=True,
         continuous=True,
         markets=True,
-        extras={"recurrent": "", "bptt": 16},
+        extras={"recurrent": "", "bptt": 16, "item_width": 16},
     ),
     _algorithm(SAC, OFF_POLICY_SHAPE, discrete=False, continuous=True, horizon=16, num_envs=4),
     _algorithm(D3QN, OFF_POLICY_SHAPE, discrete=True, continuous=False, horizon=16, num_envs=8),

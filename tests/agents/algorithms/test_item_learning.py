@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from agents.algorithms.ppo import PPO, PPOParams
+from agents.algorithms.table import get_algorithm
 from agents.networks.shape import Shape
 from envs.games.card_duel.cards import CARDS, CHAMPION
 from envs.games.card_duel.game import CardDuel, CardDuelParams
@@ -13,7 +14,7 @@ from envs.games.card_duel.observation import GROUPS, ITEMS, seen
 from envs.games.scaling import random_play
 from envs.games.tensor_game import NoParams
 from envs.support.errors import InputError
-from tests.agents.card_game import BestCard
+from tests.agents.card_game import HAND, BestCard
 
 SEEDS = (0, 1)
 
@@ -62,3 +63,10 @@ def test_ppo_trains_on_the_card_duel() -> None:
     groups = torch.cat([seen(obs, name)[..., 0] for name, _, _ in GROUPS], 1)
     assert torch.equal(obs[:, ITEMS.id_columns()], groups)
     assert int(groups.max()) == CHAMPION == ITEMS.vocabulary - 1
+
+
+def test_a_search_space_may_name_the_width_of_items() -> None:
+    extras = get_algorithm("ppo").extras
+    assert extras["item_width"] == Shape(state_dim=1, action_dim=1).item_width
+    narrow = Shape.for_env(BestCard([NoParams()], 8), item_width=3)
+    assert narrow.inputs == (3 * (HAND + 1 + 2) + 1,) * 2
