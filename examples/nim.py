@@ -5,7 +5,7 @@ Search it with: PYTHONPATH=examples sweepd train --env nim:NIM --n-trials 8
 
 import torch
 
-from envs.games.tensor_game import TensorGame
+from envs.games.tensor_game import NoParams, TensorGame
 
 
 class Eager:
@@ -66,3 +66,19 @@ class Nim(TensorGame):
 
 
 NIM = Nim.game(scripted=lambda _: {"eager": Eager()})
+
+
+def main() -> None:
+    """Play 1,000 games at once, in which both seats are eager: how often the first one wins."""
+    env = Nim([NoParams()], envs_per_member=1000)
+    obs, won, played = env.reset(1), 0, 0
+    for _ in range(40):
+        made = env.step(Eager().act(obs, None, None, env.action_mask)[0])
+        obs, played = made.obs, played + int(made.terminated.sum())
+        won += int((made.reward[:, 0] > 0).sum())
+    env.check()
+    print(f"the first of two eager players wins {won / played:.0%} of {played} games")
+
+
+if __name__ == "__main__":
+    main()

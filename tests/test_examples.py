@@ -17,6 +17,7 @@ PROGRAMS = {
     "act_without_sweepd": "",
     "external_environment": "corridors finished",
     "load_bundle": "after fees",
+    "nim": "the first of two eager players wins",
     "own_agent": "values: [",
     "own_broker": "account value",
     "own_feed": "closes",
