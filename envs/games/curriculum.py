@@ -29,6 +29,7 @@ from envs.support.files import read_toml
 # its trial.
 SELF, PAST, OTHERS = "self", "past", "others"
 LEARNERS = (SELF, PAST, OTHERS)
+LEAGUE = "league"  # the best members of the study's complete trials, in equilibrium
 BUNDLE = "bundle:"  # a champion of the registry
 NO_OPPONENTS = "none"  # of `--opponents`: the member has both seats
 BUNDLE_DIGITS = 16  # of a hash that names a bundle
@@ -121,6 +122,28 @@ class Curriculum:
     def together(self) -> bool:
         """Whether the members of a trial play against each other, and so share a program."""
         return OTHERS in self.opponents
+
+    @property
+    def has_league(self) -> bool:
+        """Whether members play against the study's league."""
+        return LEAGUE in self.opponents
+
+    def with_league(self, shares: Mapping[str, float]) -> Curriculum:
+        """Return the curriculum with players in place of the opponent `league`.
+
+        Args:
+            shares: of the league's players by name, which add up to 1; empty while the league has
+                no player: the member then plays against itself.
+        """
+        shares = shares or {SELF: 1.0}
+        phases = []
+        for phase in self.phases:
+            mixture = {name: share for name, share in phase.opponents.items() if name != LEAGUE}
+            whole = phase.opponents.get(LEAGUE, 0.0)
+            for name, share in shares.items() if whole else ():
+                mixture[name] = mixture.get(name, 0.0) + whole * share
+            phases.append(replace(phase, opponents=mixture))
+        return replace(self, phases=tuple(phases))
 
     def describe(self) -> list[str]:
         """Return a line for each phase."""
@@ -230,13 +253,13 @@ def read_phases(text: str) -> Curriculum:
 
 
 def read_opponents(text: str) -> Curriculum:
-    """Return the curriculum of `--opponents NAME=SHARE,…`: one phase.
+    """Return the curriculum of `--opponents NAME=SHARE,…`, or `--opponents league`: one phase.
 
     Raises:
         InputError: an entry is invalid.
     """
     mixture: dict[str, Any] = {}
-    for part in text.split(","):
+    for part in (f"{LEAGUE}=1" if text.strip() == LEAGUE else text).split(","):
         name, equals, share = part.strip().rpartition("=")
         try:
             if not equals or name in mixture:
@@ -327,6 +350,11 @@ def _parse_until(entry: Any, opponents: Sequence[str], where: str) -> Until:
             f"{where}: opponent = {given.get('opponent')!r} is not one of the phase's: "
             f"{', '.join(opponents)}"
         )
+    if given["opponent"] == LEAGUE:
+        raise InputError(
+            f"{where}: games against {LEAGUE} cannot end a phase, since its players differ from "
+            "trial to trial; name another opponent or leave until out"
+        )
     rate, games = given.get("win_rate"), given.get("games", 200)
     if not _is_number(rate) or not 0 < rate <= 1:
         raise InputError(f"{where}: win_rate = {rate!r} must be a number above 0, at most 1")
@@ -362,7 +390,7 @@ def check_opponents(names: Sequence[str], scripted: Sequence[str], game: str) ->
         scripted: names of the game's scripted players.
         game: its name in messages.
     """
-    known = (*scripted, *LEARNERS)
+    known = (*scripted, *LEARNERS, LEAGUE)
     for name in names:
         if name in known or is_bundle(name):
             continue

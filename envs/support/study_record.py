@@ -32,6 +32,8 @@ PAUSE_KEY = "sweepd:paused"  # present while the study is paused
 # Trial attributes that are written on their own; all others are fields of `TrialRecord`.
 REASON_KEY = "sweepd:reason"
 CHECKPOINT_KEY = "sweepd:checkpoint"  # newest checkpoint: path, sha256, rung and rollouts
+# Opponents of a trial's training from the study's league: the players and their shares.
+LEAGUE_KEY = "sweepd:league"
 ATTEMPTS_KEY = "sweepd:attempts"  # attempts that ended with the death of a worker
 CMA_GENERATION_KEY = "sweepd:cma_generation"  # system attribute: generation of the CMA-ES sampler
 

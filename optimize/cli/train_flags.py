@@ -171,8 +171,9 @@ class TrainFlags:
             ENVIRONMENT,
             "Tensor games of two seats: whom a member plays against, with shares that add up "
             "to 1, e.g. weak=0.5,self=0.5: the game's scripted players, self (its present policy), "
-            "past (its earlier selves), others (the trial's other members), bundle:NAME (a "
-            "champion), or the path of a bundle; none: the present policy sits at all seats. Default: "
+            "past (its earlier selves), others (the trial's other members), league (the best members "
+            "of the study's complete trials, in equilibrium; also alone, without a share), "
+            "bundle:NAME (a champion), or the path of a bundle; none: the present policy sits at all seats. Default: "
             "those of the search space, else none.",
         ),
     ] = None

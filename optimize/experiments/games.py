@@ -37,7 +37,7 @@ from optimize.experiments.duels import judge_members, opponent_metrics, write_du
 from optimize.experiments.experiment import NO_SHAPE, Evaluation, Experiment
 from optimize.experiments.league_artifacts import draw_league, write_league
 from optimize.experiments.phased_opponents import begun_phases
-from optimize.experiments.phased_training import PhasedTraining, phased_opponents
+from optimize.experiments.phased_training import LeaguePlayer, PhasedTraining, phased_opponents
 from optimize.study.checkpoint import State
 from optimize.study.space.search_space import Settings
 
@@ -202,6 +202,19 @@ class GameExperiment(Experiment):
 
     def take_changes(self, env: Any) -> list[tuple[int, str]]:
         return [] if self._phased is None else phased_opponents(env).take_changes()
+
+    @property
+    def has_league(self) -> bool:
+        """Whether members play against the study's league."""
+        return self._phased is not None and self._phased.curriculum.has_league
+
+    def meet(self, league: Mapping[str, LeaguePlayer]) -> None:
+        """Set the league's players in training environments made from now on.
+
+        Only for studies with a league. See `PhasedTraining.meet`.
+        """
+        assert self._phased is not None
+        self._phased.meet(league)
 
     def phases_begun(self, states: Sequence[State | None]) -> list[list[int]] | None:
         return None if self._phased is None else [begun_phases(state) for state in states]

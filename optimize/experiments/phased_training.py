@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from agents.algorithms.table import get_algorithm
 from agents.policy.roster import Champion, Roster, Spaces
 from envs.core.game_env import GameEnv
-from envs.games.curriculum import LEARNERS, Curriculum
+from envs.games.curriculum import LEAGUE, LEARNERS, Curriculum
 from envs.games.registry import get_game
 from envs.games.seating import VersusEnv
 from envs.support.errors import InputError
@@ -18,6 +18,13 @@ from envs.support.study_record import GameSpec
 from optimize.experiments.curriculum import LoadBundle, find_bundles, phase_params
 from optimize.experiments.experiment import NO_SHAPE
 from optimize.experiments.phased_opponents import PhasedOpponents
+
+
+class LeaguePlayer(NamedTuple):
+    """A player of the study's league as an opponent. share: of the games against the league."""
+
+    champion: Champion
+    share: float
 
 
 class PhasedTraining:
@@ -54,7 +61,8 @@ class PhasedTraining:
         found = find_bundles(curriculum, spec.environment, load_bundle)
         self._champions = {name: Champion(b.actor, b.sampled) for name, b in found.items()}
         self._check_params(env)
-        learners = [name for name in LEARNERS if name in curriculum.opponents]
+        self._league: Mapping[str, LeaguePlayer] = {}
+        learners = [name for name in (*LEARNERS, LEAGUE) if name in curriculum.opponents]
         if learners and not self.algorithm.frozen:
             raise InputError(
                 f"members of --algo {spec.algorithm} cannot be opponents ({', '.join(learners)}); "
@@ -71,6 +79,19 @@ class PhasedTraining:
                 raise InputError(f"phase {number}: env: {error}") from None
         env.configure_member(0, self.game.params(**self.spec.env))
 
+    def meet(self, league: Mapping[str, LeaguePlayer]) -> None:
+        """Set the players of the opponent `league` in environments made from now on.
+
+        Args:
+            league: players by name, whose shares add up to 1; none: the member itself.
+        """
+        self._league = dict(league)
+
+    def _resolved(self) -> Curriculum:
+        """Return the curriculum with the league's present players."""
+        shares = {name: player.share for name, player in self._league.items()}
+        return self.curriculum.with_league(shares)
+
     def make(self, slots: int, num_envs: int, shape: Mapping[str, Any]) -> VersusEnv:
         """Return an environment whose rows are games against opponents.
 
@@ -85,7 +106,7 @@ class PhasedTraining:
                 f"recurrent networks cannot learn {self.spec.environment}, a game in turns; set "
                 "recurrent = '' in the search space"
             )
-        opponents = PhasedOpponents(self._roster(slots, num_envs, shape), self.curriculum)
+        opponents = PhasedOpponents(self._roster(slots, num_envs, shape), self._resolved())
         assert self.game.versus is not None  # `check_curriculum`
         env = self.game.versus(
             [params] * slots,
@@ -111,7 +132,8 @@ class PhasedTraining:
 
     def _roster(self, slots: int, games: int, shape: Mapping[str, Any]) -> Roster:
         """Return all opponents of all phases. games: per member."""
-        names = self.curriculum.opponents
+        names = self._resolved().opponents
+        league = {name: player.champion for name, player in self._league.items()}
         scripted = self.game.scripted(self.game.params(**self.spec.env))
         return Roster(
             slots,
@@ -119,7 +141,7 @@ class PhasedTraining:
             self._spaces,
             scripted={name: player for name, player in scripted.items() if name in names},
             learners=[name for name in LEARNERS if name in names],
-            champions=self._champions,
+            champions=self._champions | league,
             past_interval=self.curriculum.past_interval,
             past_size=self.curriculum.past_size,
             together=self._together,

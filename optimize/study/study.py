@@ -28,6 +28,7 @@ from envs.support.study_record import (
     CREATED_KEY,
     FLAGS_KEY,
     FOLDER_KEY,
+    LEAGUE_KEY,
     REASON_KEY,
     SPEC_KEY,
     UID_KEY,
@@ -59,6 +60,7 @@ class Plan:
         trial: None outside a study.
         reported: values that earlier attempts reported, by rung.
         checkpoint: its newest recorded checkpoint.
+        league: its opponents from the study's league; None until they are recorded.
     """
 
     trial_id: int
@@ -69,6 +71,7 @@ class Plan:
     trial: optuna.Trial | None = None
     reported: dict[int, float] = field(default_factory=dict)
     checkpoint: dict[str, Any] | None = None
+    league: dict[str, Any] | None = None
 
 
 def create_study(
@@ -198,7 +201,8 @@ class StudyHandle:
     def ask_batch(self, size: int, worker: str, total: int) -> list[Plan]:
         """Claim up to `size` trials of one shape.
 
-        Waiting trials come first, by id, and the oldest determines the shape; new trials follow. A
+        Waiting trials come first, by id, and the oldest determines the shape, and the opponents
+        from the study's league, where trials have such; new trials follow. A
         batch that was interrupted continues without new trials, so that a single worker asks for
         the same trials after the same history, however often it was interrupted.
 
@@ -232,6 +236,8 @@ class StudyHandle:
             alone = is_suspect(waiting.user_attrs)
             if alone and plans:
                 continue
+            if plans and waiting.user_attrs.get(LEAGUE_KEY) != plans[0].league:
+                continue
             known = self.shape_known(
                 {**waiting.system_attrs.get("fixed_params", {}), **waiting.params}
             )
@@ -245,8 +251,9 @@ class StudyHandle:
                     shape = self.shape_known(plan.params)
                     if alone:
                         return plans
-        # Trials that have reported were interrupted: their batch is complete.
-        if any(plan.reported for plan in plans):
+        # Trials that have reported, or have opponents from the league, were interrupted: their
+        # batch is complete.
+        if any(plan.reported or plan.league is not None for plan in plans):
             return plans
         while len(plans) < size:
             trial_id = self.storage.claim_new(self.study_id, worker, total)
@@ -296,6 +303,7 @@ class StudyHandle:
             trial,
             dict(frozen.intermediate_values),
             frozen.user_attrs.get(CHECKPOINT_KEY),
+            frozen.user_attrs.get(LEAGUE_KEY),
         )
 
     # -- telling

@@ -98,12 +98,17 @@ def _work(
             return False
         print_summary(handle, console, telemetry, worker.batches, worker.phases)
         worker.activity.supervisor.expect_silence(CLOSING_SECONDS)
-        if after_study is not None and claim_closing(handle.storage, handle.study_id, name):
+        closes = after_study is not None or worker.league is not None
+        if closes and claim_closing(handle.storage, handle.study_id, name):
             # Without heartbeats, a worker in another container would claim the closing as well.
             heartbeat = Heartbeat(handle.storage, name, options.beat_seconds)
             heartbeat.info = worker.heartbeat.info
             with heartbeat:
-                after_study(handle, console)
+                if worker.league is not None:
+                    line = worker.league.write_report()
+                    console.print(line, highlight=False, markup=False, soft_wrap=True)
+                if after_study is not None:
+                    after_study(handle, console)
         return True
     finally:
         leave(handle.storage, name)

@@ -15,8 +15,10 @@ from enum import Enum
 
 import torch
 
-from envs.support.errors import TryAgainLater
+from envs.support.errors import InputError, TryAgainLater
 from optimize.experiments.experiment import Evaluation, Experiment
+from optimize.experiments.study_league import study_league
+from optimize.study.database.storage import TrialLost
 from optimize.study.pause import PauseWatch
 from optimize.study.recovery.deaths import CrashFile
 from optimize.study.recovery.heartbeat import BEAT_SECONDS, Heartbeat
@@ -114,6 +116,7 @@ class Worker:
         alive = self.activity.alive
         self.pause = PauseWatch(handle.storage, handle.study_id)
         self.records = Records(handle, experiment, self.heartbeat.lost.add, say)
+        self.league = study_league(handle, experiment, say)
         self.reporter = TrialReporter(
             handle, experiment, self.records, telemetry, self.phases, alive
         )
@@ -205,6 +208,9 @@ class Worker:
         """Train trials of one shape until each is complete, pruned, failed or requeued."""
         self._show_training(plans, "preparing", rung=0)
         try:
+            plans = self._set_opponents(plans)
+            if not plans:
+                return
             trainer, trainings = self._begin(plans)
         except BaseException:
             # For example, the GPU is lost: another worker can train the trials.
@@ -235,6 +241,34 @@ class Worker:
                 with suppress(Exception):
                     self.reporter.requeue(training, with_checkpoint=False)
             raise
+
+    def _set_opponents(self, plans: list[Plan]) -> list[Plan]:
+        """Set the opponents from the study's league; return the trials that can be trained."""
+        if self.league is None:
+            return plans
+
+        def ask() -> None:
+            self.activity.alive()
+            if self._stop_or_pause():
+                raise Interrupted
+
+        try:
+            with self.phases("league"):
+                self.league.begin(plans, ask)
+        except Interrupted:
+            for plan in plans:
+                with suppress(TrialLost):
+                    self.handle.put_back(plan.trial_id)
+            return []
+        except InputError as error:
+            # No worker can train these trials against their recorded opponents.
+            for plan in plans:
+                with suppress(TrialLost):
+                    self.handle.fail(plan.trial_id, f"its opponents from the league: {error}")
+                self.telemetry.finished(1)
+                self.telemetry.say(f"trial {plan.number} failed: {error}")
+            return []
+        return plans
 
     def _begin(self, plans: list[Plan]) -> tuple[Trainer, list[Training]]:
         """Create the trainer, and load the trials' checkpoints."""

@@ -85,6 +85,21 @@ def test_opponents_alone_are_one_phase() -> None:
     assert read_opponents("bundle:hockey=1").opponents == ("bundle:hockey",)
     assert not read_opponents("self=1").together
     assert read_opponents("self=0.5,others=0.5").together
+    assert read_opponents("league").phases == (Phase(1.0, {"league": 1.0}),)
+
+
+def test_players_of_the_league_replace_it_in_every_phase() -> None:
+    curriculum = Curriculum(
+        (Phase(0.5, {"weak": 1.0}), Phase(0.5, {"league": 0.5, "self": 0.25, "weak": 0.25}))
+    )
+    assert curriculum.has_league
+    assert not read_opponents("weak=1").has_league
+    [first, second] = curriculum.with_league({"trial 0": 0.5, "trial 3": 0.5}).phases
+    assert first == curriculum.phases[0]
+    assert second.opponents == {"self": 0.25, "weak": 0.25, "trial 0": 0.25, "trial 3": 0.25}
+    # While there are none, the member plays against itself.
+    [_, alone] = curriculum.with_league({}).phases
+    assert alone.opponents == {"self": 0.75, "weak": 0.25}
 
 
 @pytest.mark.parametrize(
@@ -142,6 +157,10 @@ LAST = {"share": 0.5}
             [{"share": 0.5, "until": {"win_rate": 1.5}}, LAST],
             "win_rate = 1.5 must be a number above",
         ),
+        (
+            [{"share": 0.5, "opponents": {"league": 1}, "until": {"win_rate": 0.5}}, LAST],
+            "phase 1 of 2: until: games against league cannot end a phase",
+        ),
         ([{"share": 0.5, "until": {"rate": 0.5}}, LAST], "unknown key 'rate'"),
         (
             [{"share": 0.5, "until": {"win_rate": 0.5, "games": 0}}, LAST],
@@ -182,7 +201,7 @@ def test_unknown_opponents_are_refused_with_the_known_ones() -> None:
         check_opponents(("self", "week"), ("weak", "strong"), "hockey")
     assert str(refused.value).startswith(
         "opponent 'week' of hockey is not known (did you mean weak?); choose of weak, strong, "
-        "self, past, others, bundle:NAME"
+        "self, past, others, league, bundle:NAME"
     )
 
 

@@ -319,6 +319,10 @@ HALF = {"share": 0.5}
     ("words", "message"),
     [
         (("--opponents", "week=1"), "opponent 'week' of"),
+        (("--opponents", "leage=1"), "is not known (did you mean league?)"),
+        (("--opponents", "league=0.5"), "add up to 0.5, not 1"),
+        (("--opponents", "league", "--env", "cartpole"), "cartpole has one seat"),
+        (("--opponents", "league", "--env", "crypto"), "--opponents is for games, and --env is"),
         (("--opponents", "idle=0.5,self=0.4"), "add up to 0.9, not 1"),
         (("--opponents", "idle=1.5,self=-0.5"), "share of opponent 'self' is -0.5"),
         (("--opponents", "self=1", "--phases", "[]"), "--opponents and --phases exclude each"),

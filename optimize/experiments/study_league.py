@@ -1,0 +1,308 @@
+"""The league of a study: the best members of its complete trials, as opponents of later trials.
+
+This is PSRO (Lanctot et al., "A unified game-theoretic approach to multiagent reinforcement
+learning", NeurIPS 2017, arXiv:1711.00832). The trials of a batch, a generation, are trained against
+the equilibrium of all earlier players. The equilibrium is computed when the batch begins and is
+recorded with each of its trials, so a resumed trial meets the same opponents.
+
+The result of a pair of players is a function of their weights, the game and the study's seed. So
+the files with results are a cache: workers need not agree on who plays a pair, and a lost file is
+written again with the same numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from optuna.trial import TrialState
+
+from agents.policy.duels import Duels, FrozenEntrant, duel_report
+from agents.policy.equilibrium import equilibrium
+from agents.policy.exact_league import exact_league
+from agents.policy.frozen import FrozenPolicy, Member, load_members
+from agents.policy.league import Floats
+from agents.policy.ratings import draw_ratings
+from agents.policy.roster import Champion
+from envs.core.streams import derive_seed
+from envs.games.pairings import Entrant, play_pairs, scripted_entrants
+from envs.support.errors import InputError
+from envs.support.files import write_atomic
+from envs.support.formatting import counted
+from envs.support.study_record import LEAGUE_KEY, RecordedFile, TrialRecord
+from optimize.experiments.duels import draw_duels
+from optimize.experiments.games import GameExperiment
+from optimize.experiments.league_artifacts import equilibrium_words
+from optimize.experiments.phased_training import LeaguePlayer
+from optimize.study.database.storage import TrialLost
+from optimize.study.study import Plan, StudyHandle
+
+DEALS = 100  # of every pair, each played in both seatings
+MOST_PLAYERS = 64  # of the league: the newest ones
+MOST_OPPONENTS = 8  # of a trial: the ones with the largest shares
+LEAST_SHARE = 0.05  # of an opponent of a trial
+MOST_DRAWN = 20  # players in the pictures: the best ones
+FOLDER = "league"  # in the study's folder
+
+
+@dataclass(frozen=True)
+class Player:
+    """The best member of a complete trial.
+
+    Attributes:
+        trial: number of the trial.
+        member: index in the trial.
+        file: the file with the weights of the trial's members.
+        weights: of the player.
+        policy: plays with them.
+    """
+
+    trial: int
+    member: int
+    file: RecordedFile
+    weights: Member
+    policy: FrozenPolicy
+
+    @property
+    def name(self) -> str:
+        return f"trial {self.trial}"
+
+    @property
+    def key(self) -> str:
+        """What identifies it in the files with results."""
+        return f"{self.trial}-{self.member}-{self.file.sha256}"
+
+    def entrant(self) -> FrozenEntrant:
+        """Return it as a player of pairs. It samples its actions, unless it has only values."""
+        return FrozenEntrant(self.name, self.policy, sampled=self.policy.has_distribution)
+
+
+def largest_shares(weights: Sequence[float]) -> dict[int, float]:
+    """Return the shares of a mixture's opponents in training, which add up to 1.
+
+    Every opponent computes all games, so only the MOST_OPPONENTS with the largest weights are kept,
+    and of them those with at least LEAST_SHARE of the kept weight.
+
+    Args:
+        weights: of a mixture.
+
+    Returns:
+        Shares by index, in the order of the indices.
+    """
+    order = sorted(range(len(weights)), key=lambda index: (-weights[index], index))
+    kept = order[:MOST_OPPONENTS]
+    total = sum(weights[index] for index in kept)
+    kept = [index for index in kept if weights[index] >= LEAST_SHARE * total]
+    total = sum(weights[index] for index in kept)
+    return {index: weights[index] / total for index in sorted(kept)}
+
+
+class StudyLeague:
+    """The league of one study.
+
+    Args:
+        handle: the study.
+        experiment: its game, whose training environments get the opponents.
+        say: prints one line.
+    """
+
+    def __init__(
+        self, handle: StudyHandle, experiment: GameExperiment, say: Callable[[str], None]
+    ) -> None:
+        self._handle, self._experiment, self._say = handle, experiment, say
+        self._game = experiment.game
+        self._params = experiment.game.params(**handle.spec.env)
+        self._seed = derive_seed(handle.spec.seed, "study league")
+        self._known: dict[tuple[int, int, str], Player] = {}  # by trial, member and hash
+
+    # -- opponents of a generation
+
+    def begin(self, plans: Sequence[Plan], ask: Callable[[], None]) -> None:
+        """Set the opponents of a batch's trials: recorded ones, or the present equilibrium.
+
+        Args:
+            plans: trials with the same recorded opponents, or without any.
+            ask: called at every step of the games that are played; may raise to stop.
+
+        Raises:
+            InputError: the weights of a recorded opponent are missing or have changed.
+        """
+        recorded = plans[0].league
+        if recorded is None:
+            recorded = self._present(ask)
+            for plan in plans:
+                # A lost trial is noticed by its next report.
+                with suppress(TrialLost):
+                    self._handle.storage.set_trial_user_attr(plan.trial_id, LEAGUE_KEY, recorded)
+        league = {}
+        for entry in recorded["opponents"]:
+            player = self._load(entry["trial"], entry["member"], RecordedFile(**entry["file"]))
+            champion = Champion(player.weights, sampled=player.policy.has_distribution)
+            league[player.name] = LeaguePlayer(champion, entry["share"])
+        self._experiment.meet(league)
+        told = ", ".join(f"{name} {player.share:.0%}" for name, player in league.items())
+        found = counted(len(recorded["players"]), "player")
+        numbers = ", ".join(str(plan.number) for plan in plans)
+        self._say(f"trials {numbers} play against {told or 'themselves'} of a league of {found}")
+
+    def _present(self, ask: Callable[[], None]) -> dict[str, Any]:
+        """Return the present equilibrium as JSON.
+
+        Returns:
+            players: trials of the league; opponents: those with a share of a new trial's games,
+                each with trial, member, file and share.
+        """
+        players = self._players()
+        opponents = []
+        if players:
+            duels = Duels(tuple(p.name for p in players), self._results(players, ask))
+            shares = largest_shares(equilibrium(duels.payoffs).weights.tolist())
+            opponents = [
+                {
+                    "trial": players[index].trial,
+                    "member": players[index].member,
+                    "file": vars(players[index].file),
+                    "share": share,
+                }
+                for index, share in shares.items()
+            ]
+        return {"players": [player.trial for player in players], "opponents": opponents}
+
+    # -- players
+
+    def _players(self) -> list[Player]:
+        """Return the league's players, ordered by trial."""
+        players = []
+        for trial in self._handle.trials():
+            record = TrialRecord.from_attributes(trial.user_attrs)
+            if trial.state != TrialState.COMPLETE or not record.members or not record.scores:
+                continue
+            try:
+                member = int(np.argmax(record.scores))
+                players.append(self._load(trial.number, member, record.members))
+            except InputError as error:  # its files were deleted
+                self._say(f"trial {trial.number} is not in the league: {error}")
+        return players[-MOST_PLAYERS:]
+
+    def _load(self, trial: int, member: int, file: RecordedFile) -> Player:
+        """Return a player; InputError if its weights are missing or have changed."""
+        key = trial, member, file.sha256
+        if key not in self._known:
+            path = self._handle.run_dir / file.path
+            try:
+                found = hashlib.sha256(path.read_bytes()).hexdigest()
+            except OSError as error:
+                raise InputError(f"{path} can't be read: {error.strerror or error}") from None
+            if found != file.sha256:
+                raise InputError(f"{path} is not the file that the study recorded")
+            weights = load_members(path)[member]
+            self._known[key] = Player(trial, member, file, weights, FrozenPolicy([weights]))
+        return self._known[key]
+
+    # -- results
+
+    def _results(self, players: Sequence[Player], ask: Callable[[], None]) -> Floats:
+        """Return (P, P, deals, 2) points, as `Duels.results`; play what no file has."""
+        count = len(players)
+        results = np.full((count, count, DEALS, 2), 0.5)
+        for index, player in enumerate(players):
+            for other, points in enumerate(self._row(player, players[:index], ask)):
+                results[index, other] = points
+                # By the other player's own seat.
+                results[other, index] = 1.0 - points[:, ::-1]
+        return results
+
+    def _row(
+        self, player: Player, earlier: Sequence[Player], ask: Callable[[], None]
+    ) -> list[Floats]:
+        """Return a player's (deals, 2) points against each earlier one.
+
+        They are kept in a file of the player, which another worker may write at the same time: an
+        entry that is lost thereby is played again.
+        """
+        path = self._handle.run_dir / FOLDER / f"trial-{player.trial:05d}.json"
+        row = _read_row(path, player)
+        missing = [other for other in earlier if other.key not in row["points"]]
+        if missing:
+            entrants = [player.entrant(), *(other.entrant() for other in missing)]
+            pairs = [(0, index) for index in range(1, len(entrants))]
+            found = play_pairs(
+                self._game, self._params, entrants, pairs, DEALS, self._seed, ask=ask
+            )
+            for other, points in zip(missing, found.points, strict=True):
+                row["points"][other.key] = points.tolist()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, json.dumps(row))
+        return [np.array(row["points"][other.key]) for other in earlier]
+
+    # -- report
+
+    def write_report(self) -> str:
+        """Write `league.json`, `league.png` and `ratings.png` into the study's folder.
+
+        The game's scripted players, or uniform random play, take part as in a trial's league.
+
+        Returns:
+            A line about the equilibrium; "" without a complete trial.
+        """
+        players = self._players()
+        if not players:
+            return ""
+        duels = self._with_scripted(players)
+        entrants: list[Entrant] = [player.entrant() for player in players]
+        entrants += scripted_entrants(self._game, self._params)
+        league = duel_report(duels, len(players), exact_league(self._game, self._params, entrants))
+        league["member_of_trial"] = {player.name: player.member for player in players}
+        folder = self._handle.run_dir
+        write_atomic(folder / "league.json", json.dumps(league, indent=1))
+        order = np.argsort(-duels.ratings().ratings, kind="stable")[:MOST_DRAWN]
+        best = Duels(
+            tuple(duels.names[index] for index in order), duels.results[np.ix_(order, order)]
+        )
+        title = f"{self._handle.name}, the league of the study"
+        drawn = duel_report(best, 0) | {"equilibrium": league["equilibrium"]}
+        draw_duels(folder / "league.png", drawn, title)
+        figure = draw_ratings(best.ratings(), title)
+        write_atomic(folder / "ratings.png", lambda path: figure.savefig(path, format="png"))
+        found = league["equilibrium"].get("members", league["equilibrium"]["all"])
+        return f"league of {counted(len(players), 'player')}: {equilibrium_words(found, digits=2)}"
+
+    def _with_scripted(self, players: Sequence[Player]) -> Duels:
+        """Return the results of all pairs, the scripted players' included."""
+        scripted = scripted_entrants(self._game, self._params)
+        entrants: list[Entrant] = [player.entrant() for player in players]
+        entrants += scripted
+        count, total = len(players), len(entrants)
+        pairs = [(one, other) for other in range(count, total) for one in range(other)]
+        found = play_pairs(self._game, self._params, entrants, pairs, DEALS, self._seed)
+        results = np.full((total, total, DEALS, 2), 0.5)
+        results[:count, :count] = self._results(players, lambda: None)
+        for (one, other), points in zip(pairs, found.points, strict=True):
+            results[one, other] = points
+            results[other, one] = 1.0 - points[:, ::-1]
+        return Duels(tuple(entrant.names[0] for entrant in entrants), results)
+
+
+def _read_row(path: Path, player: Player) -> dict[str, Any]:
+    """Return a player's results from its file; without any if the file is not of this player."""
+    head = {"player": player.key, "deals": DEALS}
+    with suppress(OSError, ValueError):
+        row = json.loads(path.read_text(encoding="utf-8"))
+        if row.items() >= head.items() and isinstance(row["points"], dict):
+            return dict(row)
+    return {**head, "points": {}}
+
+
+def study_league(
+    handle: StudyHandle, experiment: object, say: Callable[[str], None]
+) -> StudyLeague | None:
+    """Return the league of a study; None if no phase has the opponent `league`."""
+    if isinstance(experiment, GameExperiment) and experiment.has_league:
+        return StudyLeague(handle, experiment, say)
+    return None

@@ -1,0 +1,288 @@
+"""Leagues of studies: opponents of a generation, their records, and the report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from typer.testing import CliRunner
+
+from agents.networks.weights import StateDict
+from agents.policy.frozen import FrozenPolicy, load_members, save_members
+from agents.policy.roster import Champion
+from envs.games.curriculum import read_opponents
+from envs.support.errors import InputError
+from envs.support.study_record import LEAGUE_KEY, REASON_KEY, GameSpec, TrialRecord
+from optimize.experiments.artifacts import scored_file
+from optimize.experiments.games import GameExperiment
+from optimize.experiments.phased_training import LeaguePlayer
+from optimize.experiments.study_league import StudyLeague, largest_shares, study_league
+from optimize.study.study import StudyHandle
+from optimize.worker.batch import Interrupted, Trainer
+from optimize.worker.lifecycle import work
+from optimize.worker.stopping import StopRequest
+from optimize.worker.worker import Worker, WorkerOptions
+from tests.envs.games.toys import chooser
+from tests.optimize.conftest import search_app
+from tests.optimize.experiments.test_game_study import make_spec, plan, to_the_end
+from tests.optimize.study_files import make_handle, open_handle
+from tests.optimize.worker.test_batch import advance_to
+
+RPS = "tests.envs.games.toys:RPS"
+ROCK, PAPER, SCISSORS = (chooser([float(k == option) for k in range(3)]) for option in range(3))
+
+
+def spec_with(opponents: str = "league") -> GameSpec:
+    curriculum = read_opponents(opponents).to_dict()
+    return make_spec(RPS, curriculum=curriculum, objective="points")
+
+
+def league_of(handle: StudyHandle, said: list[str] | None = None) -> StudyLeague:
+    experiment = GameExperiment(handle.spec, torch.device("cpu"))
+    found = study_league(handle, experiment, ([] if said is None else said).append)
+    assert found is not None
+    return found
+
+
+def complete(handle: StudyHandle, *members: StateDict, scores: tuple[float, ...]) -> int:
+    """Add a complete trial with these members; return its number."""
+    [new] = handle.ask_batch(1, "w", 99)
+    path = handle.trial_dir(new.number) / "members.safetensors"
+    path.parent.mkdir(parents=True)
+    save_members(path, members)
+    record = TrialRecord(scores=scores, members=scored_file(path))
+    handle.storage.set_trial_user_attrs(new.trial_id, record.to_attributes(handle.spec))
+    handle.complete(new.trial_id, 0.5)
+    return new.number
+
+
+def begin(handle: StudyHandle, league: StudyLeague) -> dict[str, float]:
+    """Begin a trial; return the shares of its opponents as they are recorded."""
+    [new] = handle.ask_batch(1, "w", 99)
+    league.begin([new], lambda: None)
+    recorded = handle.storage.get_trial(new.trial_id).user_attrs[LEAGUE_KEY]
+    return {f"{own['trial']}.{own['member']}": own["share"] for own in recorded["opponents"]}
+
+
+def test_small_shares_are_dropped() -> None:
+    assert largest_shares([0.0, 0.04, 0.48, 0.48]) == {2: 0.5, 3: 0.5}
+    assert largest_shares([0.06, 0.94]) == {0: 0.06, 1: 0.94}
+    # Of many equal ones, some are kept.
+    assert largest_shares([1 / 32] * 32) == dict.fromkeys(range(8), 0.125)
+
+
+def test_the_opponents_are_the_equilibrium_of_the_complete_trials(tmp_path: Path) -> None:
+    handle = make_handle(tmp_path, spec_with())
+    league = league_of(handle)
+    assert begin(handle, league) == {}  # self-play
+    complete(handle, ROCK, ROCK, scores=(0.5, 0.4))
+    assert begin(handle, league) == {"1.0": 1.0}
+    complete(handle, ROCK, PAPER, scores=(0.4, 0.5))  # the second member is the better one
+    assert begin(handle, league) == {"3.1": 1.0}
+    complete(handle, SCISSORS, SCISSORS, scores=(0.5, 0.5))
+    third = pytest.approx(1 / 3, abs=1e-9)
+    assert begin(handle, league) == {"1.0": third, "3.1": third, "5.0": third}
+    # A worker with other files finds the same.
+    for path in (handle.run_dir / "league").glob("*.json"):
+        path.unlink()
+    assert begin(handle, league_of(handle)) == {"1.0": third, "3.1": third, "5.0": third}
+
+
+def test_results_are_kept_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = make_handle(tmp_path, spec_with())
+    complete(handle, ROCK, scores=(0.5,))
+    complete(handle, PAPER, scores=(0.5,))
+    first = begin(handle, league_of(handle))
+    file = handle.run_dir / "league" / "trial-00001.json"
+    assert np.mean(list(json.loads(file.read_text())["points"].values())) == 1.0
+
+    def play(*_: object, **__: object) -> None:
+        raise AssertionError("played again")
+
+    monkeypatch.setattr("optimize.experiments.study_league.play_pairs", play)
+    assert begin(handle, league_of(handle)) == first
+    file.write_text("{}")  # damaged
+    with pytest.raises(AssertionError, match="played again"):
+        begin(handle, league_of(handle))
+
+
+def test_a_resumed_trial_meets_its_recorded_opponents(tmp_path: Path) -> None:
+    handle = make_handle(tmp_path, spec_with())
+    complete(handle, ROCK, scores=(0.5,))
+    [begun] = handle.ask_batch(1, "w", 99)
+    league_of(handle).begin([begun], lambda: None)
+    complete(handle, PAPER, scores=(0.5,))
+    handle.put_back(begun.trial_id)
+    [again] = handle.ask_batch(3, "w", 99)  # no new trial joins the older generation
+    assert again.number == begun.number
+    said: list[str] = []
+    league_of(handle, said).begin([again], lambda: None)
+    assert said == ["trials 1 play against trial 0 100% of a league of 1 player"]
+
+
+def test_generations_are_not_mixed_in_a_batch(tmp_path: Path) -> None:
+    handle = make_handle(tmp_path, spec_with())
+    batches = []
+    for member in (ROCK, PAPER):
+        complete(handle, member, scores=(0.5,))
+        batches.append(handle.ask_batch(2, "w", 99))
+        league_of(handle).begin(batches[-1], lambda: None)
+    for own in [*batches[1], *batches[0]]:
+        handle.put_back(own.trial_id)
+    assert [own.number for own in handle.ask_batch(4, "w", 99)] == [1, 2]
+    assert [own.number for own in handle.ask_batch(4, "w", 99)] == [4, 5]
+
+
+def test_lost_and_changed_weights(tmp_path: Path) -> None:
+    handle = make_handle(tmp_path, spec_with())
+    complete(handle, ROCK, scores=(0.5,))
+    [begun] = handle.ask_batch(1, "w", 99)
+    league_of(handle).begin([begun], lambda: None)
+    handle.put_back(begun.trial_id)
+    path = handle.trial_dir(0) / "members.safetensors"
+    save_members(path, [PAPER])
+    [again] = handle.ask_batch(1, "w", 99)
+    with pytest.raises(InputError, match="is not the file that the study recorded"):
+        league_of(handle).begin([again], lambda: None)
+    path.unlink()
+    with pytest.raises(InputError, match="can't be read"):
+        league_of(handle).begin([again], lambda: None)
+    # A new trial plays against those that are left.
+    complete(handle, SCISSORS, scores=(0.5,))
+    said: list[str] = []
+    assert begin(handle, league_of(handle, said)) == {"2.0": 1.0}
+    assert said[0].startswith("trial 0 is not in the league: ")
+
+
+def test_a_worker_fails_trials_whose_opponents_are_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = make_handle(tmp_path, spec_with())
+    complete(handle, ROCK, scores=(0.5,))
+    begun = handle.ask_batch(2, "w", 3)
+    league_of(handle).begin(begun, lambda: None)
+    for own in begun:
+        handle.put_back(own.trial_id)
+    (handle.trial_dir(0) / "members.safetensors").unlink()
+    monkeypatch.setattr(StudyLeague, "write_report", lambda _: "")
+    monkeypatch.setattr("optimize.worker.lifecycle.print_summary", lambda *_: None)
+    experiment = GameExperiment(handle.spec, torch.device("cpu"))
+    assert work(handle, experiment, WorkerOptions(3), Console(quiet=True))
+    assert [trial.state.name for trial in handle.trials()] == ["COMPLETE", "FAIL", "FAIL"]
+    reason = handle.trials()[1].user_attrs[REASON_KEY]
+    assert reason.startswith("its opponents from the league: ")
+
+
+def test_a_stop_during_the_leagues_games_puts_the_trials_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = make_handle(tmp_path, spec_with())
+    complete(handle, ROCK, scores=(0.5,))
+    complete(handle, PAPER, scores=(0.5,))
+    stops = []
+
+    def ask(worker: Worker) -> bool:
+        stops.append(worker)
+        return True
+
+    monkeypatch.setattr(Worker, "_stop_or_pause", ask)
+    monkeypatch.setattr(StopRequest, "__call__", lambda _: bool(stops))
+    experiment = GameExperiment(handle.spec, torch.device("cpu"))
+    assert not work(handle, experiment, WorkerOptions(4), Console(quiet=True))
+    assert {trial.state.name for trial in handle.trials()[2:]} == {"WAITING"}
+    assert all(LEAGUE_KEY not in trial.user_attrs for trial in handle.trials())
+
+
+def test_studies_without_the_opponent_have_no_league(tmp_path: Path) -> None:
+    handle = make_handle(tmp_path, spec_with("self=1"))
+    experiment = GameExperiment(handle.spec, torch.device("cpu"))
+    assert study_league(handle, experiment, lambda _: None) is None
+
+
+def test_members_are_the_same_in_company_and_after_a_stop() -> None:
+    experiment = GameExperiment(spec_with("league=0.8,past=0.2"), torch.device("cpu"))
+    experiment.meet(
+        {
+            "trial 0": LeaguePlayer(Champion(ROCK, sampled=True), 0.25),
+            "trial 3": LeaguePlayer(Champion(chooser((0.1, 0.3, 0.6)), sampled=True), 0.75),
+        }
+    )
+    together = Trainer(experiment)
+    in_company = to_the_end(together, [together.start(plan(n)) for n in range(3)])
+    alone = Trainer(experiment)
+    assert to_the_end(alone, [alone.start(plan(1))])[1] == in_company[1]
+    asked = iter([False, True])
+    stopping = Trainer(experiment, stop=lambda: next(asked, False))
+    torn = stopping.start(plan(2))
+    with pytest.raises(Interrupted):
+        advance_to(stopping, [torn], 1)
+    going_on = Trainer(experiment)
+    resumed = going_on.start(plan(2))
+    resumed.members = torn.members
+    assert to_the_end(going_on, [resumed])[2] == in_company[2]
+    # Other opponents are other numbers.
+    experiment.meet({"trial 0": LeaguePlayer(Champion(ROCK, sampled=True), 1.0)})
+    other = Trainer(experiment)
+    assert to_the_end(other, [other.start(plan(1))])[1] != in_company[1]
+
+
+SPACE = """
+name = "rps"
+version = 1
+[shape]
+net_width = { value = 8 }
+net_depth = { value = 1 }
+minibatch = { value = 128 }
+epochs = { value = 2 }
+[ppo]
+learning_rate = { value = 0.02 }
+[env]
+"""
+
+
+def train(folder: Path, trials: int, opponents: str) -> list[np.ndarray]:
+    """Run a study of rock, paper, scissors; return the trials' probabilities."""
+    (folder / "space.toml").write_text(SPACE)
+    words = f"train --env {RPS} --opponents {opponents} --study-name s --n-trials {trials}"
+    words += " --seeds 1 --slots 2 --trials-per-batch 1 --n-envs 64 --horizon 4 --budget 10240"
+    words += " --rungs 1 --episodes 4 --look-steps 2 --sampler random --pruner none --threads 1"
+    words += " --gpu cpu --search-space space.toml"
+    result = CliRunner().invoke(search_app(), words.split(), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    handle = open_handle(folder)
+    found = []
+    for trial in handle.trials():
+        actor = FrozenPolicy(load_members(handle.trial_dir(trial.number) / "members.safetensors"))
+        legal = torch.ones(1, 3, dtype=torch.bool)
+        found.append(actor.probabilities(torch.zeros(1, 1), legal)[0].numpy())
+    return found
+
+
+@pytest.mark.slow
+def test_the_leagues_mixture_approaches_the_equilibrium_of_rock_paper_scissors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = train(tmp_path, 2, "league")
+    found = train(tmp_path, 5, "league")  # the study goes on
+    # Self-play ends with one of the choices; so do the responses to it and to the next one.
+    assert all(own.max() > 0.9 for own in found[:3])
+    assert {int(own.argmax()) for own in found[:3]} == {0, 1, 2}
+    handle = open_handle(tmp_path)
+    for trial in handle.trials()[3:]:
+        mixture = sum(
+            own["share"] * found[own["trial"]] for own in trial.user_attrs[LEAGUE_KEY]["opponents"]
+        )
+        assert np.abs(mixture - 1 / 3).max() < 0.08
+    league = json.loads((handle.run_dir / "league.json").read_text())
+    assert league["players"] == [*(f"trial {n}" for n in range(5)), "random"]
+    members = league["equilibrium"]["members"]
+    mixture = sum(w * found[int(name.split()[1])] for name, w in members["weights"].items())
+    assert np.abs(mixture - 1 / 3).max() < 0.1
+    assert members["exploitability"]["low"] <= 0.0
+    for name in ("league.png", "ratings.png"):
+        assert (handle.run_dir / name).read_bytes().startswith(b"\x89PNG")
