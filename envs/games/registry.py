@@ -1,6 +1,6 @@
 """Games by name, as `--env` takes them.
 
-`cartpole`, `bucket-brigade`, `hockey`, `kuhn` and `leduc` are built in; `MODULE:NAME` is a user's
+`cartpole`, `bucket-brigade`, `card-duel`, `hockey`, `kuhn` and `leduc` are built in; `MODULE:NAME` is a user's
 `Game`, or an external environment like the other names that `envs.external.sources` describes.
 """
 
