@@ -11,7 +11,9 @@ import typer
 
 from deploy.cli.bundles import REFERENCE, game_bundle, load_bundle, load_reference
 from deploy.cli.options import RegistryFlags
+from deploy.games.bundle import GameBundle
 from envs.games.pairings import tally
+from envs.support.errors import InputError
 from envs.support.flags import takes_flags
 from envs.support.terminal import Terminal
 
@@ -32,14 +34,25 @@ def play_command(
         str | None,
         typer.Option(
             help="Games of two players: scripted player at the second seat, or self. Default: the "
-            "game's last scripted player."
+            "game's last scripted player; with --seat, self: the player itself."
+        ),
+    ] = None,
+    seat: Annotated[
+        str | None,
+        typer.Option(
+            metavar="me|first|second",
+            help="Games in turns: play yourself, in the terminal, against the player or --opponent. "
+            "me: the first seat, then the other in every second game.",
         ),
     ] = None,
     terminal: Annotated[
         bool, typer.Option("--terminal", help="Show the games in the terminal, also with --out.")
     ] = False,
 ) -> None:
-    """Show a player's games in the terminal, or write them as GIF or MP4. Ctrl-C ends it."""
+    """Show a player's games in the terminal, or write them as GIF or MP4. Ctrl-C ends it.
+
+    With --seat, a person plays against the player: legal moves are offered by number.
+    """
     from deploy.games.show import Show, show_in_terminal, write_animation
 
     console = Terminal()
@@ -47,6 +60,11 @@ def play_command(
         loaded = game_bundle(load_bundle(Path(bundle)))  # needs no registry
     else:
         loaded = game_bundle(load_reference(where.open(), bundle))
+    if seat is not None:
+        if out is not None:
+            raise InputError("--seat and --out exclude each other: a person plays in the terminal")
+        _play_person(loaded, seat, opponent, seed, episodes, console)
+        return
     played: list[float] = []
     against: str | None = None
     if terminal or out is None:
@@ -65,3 +83,19 @@ def play_command(
         result += f"; mean {sum(played) / len(played):.5g}"
     name = f"{loaded.name} on {loaded.manifest.game.name}"
     console.print_line(f"{name}: {result}")
+
+
+def _play_person(
+    loaded: GameBundle, seat: str, opponent: str | None, seed: int, games: int, console: Terminal
+) -> None:
+    """Let a person play, and print one line about the results."""
+    from deploy.games.person import Match
+
+    match = Match(loaded, seat=seat, opponent=opponent, seed=seed, console=console)
+    with closing(match.env):
+        played = match.play(games)
+    result = "no game has ended"
+    if played.outcomes:
+        result = f"you: {tally(np.array(played.outcomes))}"
+    stopped = "stopped; " if played.stopped else ""
+    console.print_line(f"{stopped}{loaded.manifest.game.name} against {played.opponent}: {result}")

@@ -1,0 +1,208 @@
+"""A person who plays games in turns against a player, with input from a pipe."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import typer
+from click.testing import Result
+from typer.testing import CliRunner
+
+from deploy.cli.commands import deploy_commands
+from deploy.games import person
+from deploy.games.candidates import build_bundle, read_candidate
+from deploy.games.person import Match, Played
+from deploy.registry.bundle_files import write_bundle
+from envs.games.card_duel.cards import CARDS
+from envs.games.card_duel.game import CardDuel, CardDuelParams
+from envs.games.card_duel.masks import full_masks
+from envs.games.play import random_actions
+from envs.games.registry import get_game
+from envs.support.errors import InputError
+from envs.support.terminal import Terminal
+from tests.deploy.games.players import study_of
+from tests.envs.games.toys import chooser
+
+NIM = "tests.envs.games.toys:NIM"
+PASS, BET = (1.0, 0.0), (0.0, 1.0)
+# Of the columns of Kuhn's observation: it bets with a king, and else passes.
+EITHER = (0.5, 0.5)
+KING_BETS = (EITHER, EITHER, PASS, PASS, BET, *[EITHER] * 6)
+
+
+def versus(
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    opponent: str,
+    answers: str | bytes,
+    games: int = 1,
+    seat: str = "me",
+) -> tuple[Played, str]:
+    """Play against a scripted player with this input; return the output, too."""
+    given = answers.encode() if isinstance(answers, str) else answers
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given), encoding="utf-8"))
+    game, out = get_game(name), io.StringIO()
+    bundle: Any = SimpleNamespace(game=game, params=game.params(), name="abc", player=None)
+    console = Terminal(file=out, width=80)
+    match = Match(bundle, seat=seat, opponent=opponent, seed=2, console=console)
+    return match.play(games), out.getvalue()
+
+
+@pytest.mark.parametrize("opponent", ["random", "greedy"])
+def test_whole_duels_through_a_pipe(monkeypatch: pytest.MonkeyPatch, opponent: str) -> None:
+    """Always the first option: the person ends its turns and loses, or draws."""
+    played, said = versus(monkeypatch, "card-duel", opponent, "1\n" * 900, games=2)
+    assert not played.stopped
+    assert len(played.outcomes) == 2
+    assert "game 1, the end: " in said
+    assert "game 2, the end: " in said
+    assert f"{opponent} plays " in said
+    assert "you end the turn" in said
+    assert max(map(len, said.splitlines())) <= 80
+    assert "\x1b" not in said
+    # The only hand in cards is the person's: every line with a cost is one of it, or an option.
+    names = "|".join(own.name for own in CARDS)
+    for block in said.split("game 1, against")[1:]:
+        held = re.search(r"^you .* hand (\d+) ", block, re.MULTILINE)
+        assert held is not None
+        view = block.partition("\n\n")[0].split("q: quit")[0]
+        listed = len(re.findall(rf"(?:{names}) \(\d\)", re.sub(r"(?m)^ +\d+  .*$", "", view)))
+        assert listed == int(held[1])
+
+
+def test_every_legal_move_is_offered_and_every_offered_one_is_legal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    env = CardDuel([CardDuelParams()], 1)
+    env.reset(3)
+    generator = torch.Generator().manual_seed(3)
+    most = 0
+    for step in range(90):
+        if step % 6 == 0:
+            found, answers = set(), [0]
+            while True:
+                sizes: list[int] = []
+
+                def answer(labels: Any, *_: Any, **__: Any) -> int:
+                    sizes.append(len(labels))  # noqa: B023
+                    assert len(labels) == len(set(labels)) or len(sizes) == 2  # noqa: B023
+                    return (answers + [0] * 3)[len(sizes) - 1]  # noqa: B023
+
+                monkeypatch.setattr(person, "_ask", answer)
+                found.add(tuple(person.choose(env, Terminal(file=io.StringIO()))))
+                # The next answers, as an odometer counts.
+                answers = (answers + [0] * 3)[: len(sizes)]
+                while answers and answers[-1] + 1 >= sizes[len(answers) - 1]:
+                    answers.pop()
+                if not answers:
+                    break
+                answers[-1] += 1
+            full = full_masks(env.legal(env._state))[2][0]
+            assert found == {tuple(action) for action in full.nonzero().tolist()}
+            most = max(most, len(found))
+        env.step(random_actions(env, generator))
+    assert most > 20
+
+
+def test_wrong_input_asks_again_and_back_begins_the_decision_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wrong = b"\n0\n99\n-1\nking\nb\n1.0\n\xff\xfe\n" + b"9" * 50 + b"\n"
+    played, said = versus(monkeypatch, NIM, "grabber", wrong + b"1\nb\n1\n" * 30 + b"q\n")
+    assert said.count("please enter a number from 1 to") >= 9
+    assert "choice 1: 0" in said
+    assert "observes " in said
+    assert played.stopped or played.outcomes
+
+
+def test_generic_games_tell_nothing_of_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    played, said = versus(monkeypatch, NIM, "drifter", "1\n" * 60, games=4, seat="second")
+    assert len(played.outcomes) == 4
+    assert "drifter makes a decision" in said
+    assert "you choose " in said
+    assert "piles" not in said  # the whole position
+    assert not re.search(r"drifter chooses", said)
+
+
+def test_the_end_of_the_input_ctrl_c_and_q_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    for answers in ("", "1\n1\n", "q\n", "Q\n"):
+        played, _ = versus(monkeypatch, "card-duel", "greedy", answers)
+        assert played == Played([], "greedy", stopped=True)
+
+    def interrupted(*_: Any) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(person, "_read", interrupted)
+    assert versus(monkeypatch, "card-duel", "greedy", "")[0].stopped
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kuhn")
+    found = study_of(
+        folder,
+        [KING_BETS],
+        make=lambda own: chooser(*own),
+        environment="kuhn",
+        env={},
+        objective="points",
+    )
+    made = build_bundle(read_candidate(found.trials[0], found), found, {})
+    return write_bundle(made, folder / "bundles")
+
+
+def sweepd(bundle: Path, *words: str, answers: str = "") -> Result:
+    app = typer.Typer(pretty_exceptions_enable=False)
+    deploy_commands(app)
+    return CliRunner().invoke(
+        app, ["play", str(bundle), *words], input=answers, env={"TERM": "dumb", "COLUMNS": "100"}
+    )
+
+
+def test_a_person_plays_against_a_champion(bundle: Path) -> None:
+    done = sweepd(bundle, "--seat", "me", "--episodes", "30", answers="2\n" * 60)
+    assert done.exit_code == 0, done.output
+    last = done.output.strip().splitlines()[-1]
+    match = re.fullmatch(
+        rf"kuhn against {bundle.name}: you: (\d+) won, (\d+) drawn, (\d+) lost", last
+    )
+    assert match is not None, last
+    assert sum(map(int, match.groups())) == 30
+    assert f"of {bundle.name}: face down" in done.output
+    for decision in ("passes", "folds", "calls"):
+        assert f"{bundle.name} {decision}" in done.output
+    assert "you bet" in done.output
+
+
+def test_it_ends_with_one_line(bundle: Path) -> None:
+    for answers in ("", "q\n"):
+        done = sweepd(bundle, "--seat", "first", answers=answers)
+        assert done.exit_code == 0
+        last = done.output.rstrip().splitlines()[-1]
+        assert last == f"stopped; kuhn against {bundle.name}: no game has ended"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--seat", "third"), "--seat 'third' is not known; choose one of me, first, second"),
+        (("--seat", "me", "--out", "game.gif"), "--seat and --out exclude each other"),
+        (("--seat", "me", "--opponent", "greedy"), "'greedy' is not known; choose one of self"),
+    ],
+)
+def test_wrong_flags_are_refused(bundle: Path, words: tuple[str, ...], said: str) -> None:
+    error = sweepd(bundle, *words).exception
+    assert isinstance(error, InputError)
+    assert said in str(error)
+
+
+def test_games_that_are_not_in_turns_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("hockey", "cartpole"):
+        with pytest.raises(InputError, match=f"{name} is not one"):
+            versus(monkeypatch, name, "self", "")
