@@ -149,7 +149,10 @@ class StudyLeague:
         told = ", ".join(f"{name} {player.share:.0%}" for name, player in league.items())
         found = counted(len(recorded["players"]), "player")
         numbers = ", ".join(str(plan.number) for plan in plans)
-        self._say(f"trials {numbers} play against {told or 'themselves'} of a league of {found}")
+        several = len(plans) > 1
+        who = f"trials {numbers} play" if several else f"trial {numbers} plays"
+        told = told or ("themselves" if several else "itself")
+        self._say(f"{who} against {told}; the league has {found}")
 
     def _present(self, ask: Callable[[], None]) -> dict[str, Any]:
         """Return the present equilibrium as JSON.

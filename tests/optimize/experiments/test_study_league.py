@@ -121,7 +121,7 @@ def test_a_resumed_trial_meets_its_recorded_opponents(tmp_path: Path) -> None:
     assert again.number == begun.number
     said: list[str] = []
     league_of(handle, said).begin([again], lambda: None)
-    assert said == ["trials 1 play against trial 0 100% of a league of 1 player"]
+    assert said == ["trial 1 plays against trial 0 100%; the league has 1 player"]
 
 
 def test_generations_are_not_mixed_in_a_batch(tmp_path: Path) -> None:
