@@ -177,6 +177,10 @@ class PPO(Program):
     def _collect(self, env: VecEnv) -> None:
         self.rollout.collect(env, self.streams)
 
+    def play_stats(self) -> Mapping[str, Tensor]:
+        """See `Program.play_stats`."""
+        return self.rollout.play
+
     def _learn(self) -> RolloutStats:
         explained_variance = self.rollout.estimate(
             self.numbers["gamma"], self.numbers["gae_lambda"], self._activations

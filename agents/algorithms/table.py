@@ -32,6 +32,7 @@ class Algorithm:
         shape: fields of `Shape` that a search may vary, with their defaults.
         params: dataclass of its hyperparameters, with their defaults.
         curves: statistics of a rollout to record, by name.
+        play: whether its programs measure play (`Program.play_stats`).
         supports: masks, images, recurrent networks and so on that it can train with.
         discrete: whether it takes discrete actions.
         continuous: whether it takes continuous actions.
@@ -61,6 +62,7 @@ class Algorithm:
     deployed: bool = True
     markets: bool = False
     games: tuple[str, ...] = ()
+    play: bool = False
     extras: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -126,6 +128,7 @@ _STACKED = (
         discrete=True,
         continuous=True,
         markets=True,
+        play=True,
         extras={"recurrent": "", "bptt": 16, "item_width": 16},
     ),
     _algorithm(SAC, OFF_POLICY_SHAPE, discrete=False, continuous=True, horizon=16, num_envs=4),

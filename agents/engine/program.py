@@ -201,6 +201,10 @@ class Program(ABC):
     def _learn(self) -> Any:
         """Make the rollout's gradient steps. Returns its statistics, a NamedTuple of (G,)."""
 
+    def play_stats(self) -> Mapping[str, Tensor]:
+        """Return figures of play in the last rollout, (G,) each, if the algorithm measures them."""
+        return {}
+
     @abstractmethod
     def act_fn(self) -> Act:
         """Return a function that acts deterministically with the members' current weights.

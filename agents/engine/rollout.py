@@ -5,6 +5,7 @@ Reading order: `Rollout.collect`, then `Rollout.estimate`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 import torch
@@ -19,6 +20,7 @@ from agents.engine.advantages import (
     masked_variance,
 )
 from agents.engine.bits import pack, packed_size
+from agents.engine.play_stats import choice_entropies, play_names, play_stats
 from agents.engine.population import Population
 from agents.engine.transitions import MinibatchIndex, Transitions
 from agents.networks.distributions import distribution_of
@@ -40,6 +42,7 @@ class Rollout:
         index: which transitions each minibatch holds.
         memory: (2G, num_envs, state size), the recurrent state before `obs`; G actors, G critics.
         rewards: (G, horizon, num_envs); of several players in turns (…, players).
+        play: figures of play in the last rollout (`agents.engine.play_stats`), (G,) each.
     """
 
     def __init__(self, shape: Shape, population: Population, obs: Tensor) -> None:
@@ -53,6 +56,7 @@ class Rollout:
             return torch.zeros(*size, dtype=dtype, device=device)
 
         self.obs = obs
+        self.play: Mapping[str, Tensor] = {}
         # With players in turns, the last dimension is theirs.
         players = [shape.players] if shape.players > 1 else []
         self.rewards = new(slots, steps, envs, *players)
@@ -122,9 +126,19 @@ class Rollout:
         # log π_old(a|s) of all actions at once, from the outputs that they were sampled from.
         samples = self.samples()
         outputs = self._outputs.view(slots, shape.samples, -1)
-        samples.log_probs.copy_(
-            distribution(shape, outputs, weights, samples.masks).log_prob(samples.actions)
-        )
+        policy = distribution(shape, outputs, weights, samples.masks)
+        samples.log_probs.copy_(policy.log_prob(samples.actions))
+        if play_names(env):
+            valid = self._present[:, :steps] if shape.has_absent_agents else None
+            self.play = play_stats(
+                env,
+                actions[:, :steps, :, 0],
+                valid,
+                self.rewards,
+                self._terminated,
+                self._truncated,
+                choice_entropies(policy, None if valid is None else valid.flatten(1)),
+            )
 
     def _record_obs(self, env: VecEnv, step: int) -> None:
         """Store the rows' observations before a step; those of absent agents are zeroed."""

@@ -257,7 +257,11 @@ class Choices(Distribution):
         return _total(choice.log_prob(index) for choice, index in parts)
 
     def entropy(self) -> Tensor:
-        return _total(choice.entropy() for choice in self._choices)
+        return _total(self.entropies())
+
+    def entropies(self) -> list[Tensor]:
+        """Return the terms of `entropy`, (G, rows) for each choice."""
+        return [choice.entropy() for choice in self._choices]
 
     def backward(self, d_log_prob: Tensor, d_entropy: Tensor, into: Leaves) -> Tensor:
         d_logits = [choice.backward(d_log_prob, d_entropy, into) for choice in self._choices]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -69,6 +70,8 @@ class VecEnv(ABC):
             1 if every row is one player's.
         items: how the columns are laid out, if observations are bytes with items that networks look
             up by id, without privileged columns. None otherwise.
+        counted: options of the first choice whose share among the decisions is recorded, by name,
+            such as {"pass": 0}.
         reward_unit: score of the game per unit of reward, a number or (num_envs,) float64, if
             rewards are scaled for learning.
         num_members: number of members.
@@ -93,6 +96,7 @@ class VecEnv(ABC):
     obs_dtype: torch.dtype = torch.float32
     players: int = 1
     items: Items | None = None
+    counted: Mapping[str, int] = MappingProxyType({})
     reward_unit: float | Tensor = 1.0
     num_members: int
     envs_per_member: int

@@ -44,6 +44,7 @@ class GameRules(VersusEnv):
         obs_dtype: What `see` returns: torch.float32 (or converts to it), or torch.uint8.
         items: How the columns are laid out, if they are items that networks look up by id
             (`Items`; obs_dtype torch.uint8); None: they are numbers.
+        counted: Options of the first choice whose share is recorded, by name: {"pass": 0}.
         seats: Number of players.
         in_turns: Whether exactly one of two seats is to move in every state.
         max_step: Steps after which an episode is truncated; `step_limit` may return less.

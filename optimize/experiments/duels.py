@@ -101,7 +101,10 @@ def judge_members(
 
 
 def opponent_metrics(names: Sequence[str], results: EpisodeResults) -> dict[str, float]:
-    """Return shares of points, won and drawn games against every opponent.
+    """Return shares of points, won and drawn games against every opponent, and won by seat.
+
+    `won_first_seat` and `won_second_seat` are shares of all games in which the member had that
+    seat. All actions were legal: play ends with an error otherwise.
 
     Args:
         names: of the opponents.
@@ -113,6 +116,10 @@ def opponent_metrics(names: Sequence[str], results: EpisodeResults) -> dict[str,
         metrics[f"points_{name}"] = float(points.mean())
         metrics[f"won_{name}"] = float((points > 0.5).mean())
         metrics[f"drawn_{name}"] = float((points == 0.5).mean())
+    if names:
+        # The seat of the member is the fastest index of the games (`PairResults`).
+        by_seat = (results.returns.reshape(-1, 2) > 0.5).mean(0)
+        metrics["won_first_seat"], metrics["won_second_seat"] = map(float, by_seat)
     return metrics
 
 

@@ -64,6 +64,7 @@ class Experiment(ABC):
     def __init__(self, spec: StudySpec, device: torch.device) -> None:
         self.spec, self.device = spec, device
         self.algorithm = get_algorithm(spec.algorithm)
+        self.curves = self.algorithm.curves
 
     @property
     @abstractmethod

@@ -16,6 +16,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from agents.algorithms.table import get_algorithm
+from agents.engine.play_stats import play_names
 from agents.engine.program import Act
 from agents.networks.weights import StateDict
 from agents.policy.frozen import load_members, save_members
@@ -58,10 +59,12 @@ class GameEvaluation(Evaluation):
         episodes: returns and lengths, (seeds, episodes).
         opponents: players of a game of two against whom the episodes were played, one after the
             other; returns are then outcomes. Empty in other games.
+        limit: most steps of an episode.
     """
 
     episodes: EpisodeResults
     opponents: tuple[str, ...] = ()
+    limit: int = LONGEST
 
     def record(self) -> TrialRecord:
         return TrialRecord(
@@ -72,7 +75,8 @@ class GameEvaluation(Evaluation):
         """Return the metrics of the trial.
 
         iqm with its 95% bootstrap interval over seeds; mean, deviation and minimum of the return
-        over all episodes; mean length of an episode.
+        over all episodes; mean length of an episode (in games in turns, in decisions), and share of
+        the episodes that lasted as long as the limit allows; results against opponents.
         """
         low, high = interval(np.array(self.scores))
         returns, lengths = self.episodes.returns, self.episodes.lengths
@@ -84,6 +88,7 @@ class GameEvaluation(Evaluation):
             "deviation": float(returns.std()),
             "worst": float(returns.min()),
             "length": float(lengths.mean()),
+            "at_limit": float((lengths >= self.limit).mean()),
             **opponent_metrics(self.opponents, self.episodes),
         }
 
@@ -136,9 +141,12 @@ class GameExperiment(Experiment):
         # On the CPU on every machine, so that the scale of observations is the same.
         env = self._make(1, LOOK_ENVS, device=torch.device("cpu"))
         check_algorithm(spec.algorithm, spec.environment, env)
+        self._limit = env.max_step
         self._phased: PhasedTraining | None = None
         if curriculum is not None:
             self._phased = PhasedTraining(spec, curriculum, env, device, load_bundle)
+        if self.algorithm.play:
+            self.curves += play_names(env, opponents=self._phased is not None)
         self._endless = env.max_step >= LONGEST
         self.look = self._look(env, say)
         env.close()
@@ -261,7 +269,8 @@ class GameExperiment(Experiment):
             for trial in range(len(settings))
         ]
         return [
-            _judge(EpisodeResults(returns[part], lengths[part]), self.opponents) for part in parts
+            _judge(EpisodeResults(returns[part], lengths[part]), self.opponents, self._limit)
+            for part in parts
         ]
 
     def _judge_versus(
@@ -377,13 +386,15 @@ def is_population(game: Game, seats: int) -> bool:
     return seats > 1 and not game.external and game.versus is None
 
 
-def _judge(episodes: EpisodeResults, opponents: tuple[str, ...]) -> GameEvaluation | None:
+def _judge(
+    episodes: EpisodeResults, opponents: tuple[str, ...], limit: int
+) -> GameEvaluation | None:
     # A diverged policy; its other numbers mean nothing either.
     if not np.isfinite(episodes.returns).all():
         return None
     scores = episodes.returns.mean(1)
     value = float(interquartile_mean(scores))
-    return GameEvaluation(value, value, tuple(scores.tolist()), (), episodes, opponents)
+    return GameEvaluation(value, value, tuple(scores.tolist()), (), episodes, opponents, limit)
 
 
 def episode_frame(episodes: EpisodeResults) -> pd.DataFrame:

@@ -268,9 +268,9 @@ class Trainer:
             steps = len(group) * self.spec.transitions
             self.steps += steps
             self.progress(steps)
-            rows = torch.stack(
-                [getattr(stats, name) for name in self.experiment.algorithm.curves], 1
-            ).tolist()  # the one read of the device per rollout
+            known = {**stats._asdict(), **learner.play_stats()}
+            # The one read of the device per rollout.
+            rows = torch.stack([known[name] for name in self.experiment.curves], 1).tolist()
             # Dummies have rows, too, after those of the group.
             for seat, first, row in zip(group, begun, rows, strict=False):
                 seat.training.curves[first + done].append(row)

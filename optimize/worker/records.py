@@ -100,7 +100,7 @@ class Records:
 
     def curves(self, training: Training, evaluation: Evaluation) -> None:
         """Write the training curves since the last rung and the rung's scores for TensorBoard."""
-        names = self.experiment.algorithm.curves
+        names = self.experiment.curves
         taken, transitions = training.take_curves(names), self.handle.spec.transitions
         folder = self.handle.run_dir / "tensorboard" / f"trial-{training.plan.number:05d}"
         scores = {

@@ -140,7 +140,12 @@ def _game_table(metrics: Mapping[str, Any]) -> Table:
         mean, deviation = metrics["mean"], metrics["deviation"]
         table.add_row("episode return, mean ± deviation", f"{mean:,.2f} ± {deviation:,.2f}")
         table.add_row("worst episode", f"{metrics['worst']:,.2f}")
+    if "won_first_seat" in metrics:  # not in studies of earlier versions
+        by_seat = f"{metrics['won_first_seat']:.0%}, {metrics['won_second_seat']:.0%}"
+        table.add_row("won at the first seat, at the second", by_seat)
     table.add_row("mean episode length", f"{metrics['length']:,.1f}")
+    if metrics.get("at_limit"):
+        table.add_row("episodes that ended by the limit of steps", f"{metrics['at_limit']:.0%}")
     return table
 
 

@@ -6,12 +6,13 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from envs.games.card_duel.cards import PRESETS, random_deck
-from envs.games.card_duel.constants import CHOICES, DECISIONS, TYPES
+from envs.games.card_duel.constants import CHOICES, DECISIONS, TYPES, Action
 from envs.games.card_duel.describe import describe_position
 from envs.games.card_duel.layout import Board
 from envs.games.card_duel.masks import Legal, first_mask, legal_actions, second_mask, type_mask
@@ -92,6 +93,7 @@ class CardDuel(TensorGame):
     action_dims = (TYPES, CHOICES, CHOICES)
     state_dim, obs_dtype, items = SIZE, torch.uint8, ITEMS
     max_step = DECISIONS
+    counted = MappingProxyType({kind.name.lower(): int(kind) for kind in Action})
     uniforms_per_start = 2 + START_UNIFORMS
     uniforms_per_move = MOVE_UNIFORMS
     words = DuelWords()

@@ -17,9 +17,11 @@ from optimize.experiments.league_artifacts import equilibrium_words
 from optimize.study.space.parsing import load_space
 from optimize.study.space.search_space import Settings
 from optimize.study.space.subject import Subject
+from optimize.worker.batch import Trainer
 from tests.agents.policy.test_exact_league import BETS_ALWAYS, BETS_WITH_KINGS, actor
 from tests.envs.games.toys import chooser
-from tests.optimize.experiments.test_game_study import make_experiment
+from tests.optimize.experiments.test_game_study import make_experiment, plan
+from tests.optimize.worker.test_batch import advance_to
 
 RPS, SCRIPTED = "tests.envs.games.toys:RPS", "tests.envs.games.toys:RPS_SCRIPTED"
 SETTINGS = Settings({}, {}, {})
@@ -131,3 +133,31 @@ def test_poker_has_its_own_space(name: str) -> None:
     # A game is short and its only reward comes at the end: nothing is discounted.
     assert settings.learner["gamma"] == 1.0
     assert GameKind(name).objectives == ("points",)
+
+
+def test_metrics_tell_the_wins_by_seat_and_the_limit() -> None:
+    # All players make the same choice at both seats; a game has one decision, which is its limit.
+    found = evaluation(SCRIPTED, [0, 2], episodes=6)
+    metrics = found.metrics()
+    points = found.episodes.returns.reshape(-1, 2)
+    assert metrics["won_first_seat"] == (points[:, 0] > 0.5).mean() == 1 / 3
+    assert metrics["won_second_seat"] == (points[:, 1] > 0.5).mean() == 1 / 3
+    assert metrics["at_limit"] == 1.0
+
+
+@pytest.mark.parametrize("curriculum", [{}, {"phases": [{"opponents": {"grabber": 1.0}}]}])
+def test_curves_of_games_in_turns_have_the_figures_of_play(curriculum: dict[str, object]) -> None:
+    experiment = make_experiment(
+        "tests.envs.games.toys:NIM", objective="points", curriculum=curriculum
+    )
+    trainer = Trainer(experiment)
+    trial = trainer.start(plan(0))
+    advance_to(trainer, [trial], 1)
+    taken = trial.take_curves(experiment.curves)
+    seats = {"truncated"} if curriculum else {"won_first", "won_second"}
+    play = {"illegal", "decisions_per_game", "entropy_0", "entropy_1"} | seats
+    for _, values in taken:
+        assert set(values) == {*experiment.algorithm.curves, *play}
+        assert np.isfinite(list(values.values())).all()
+        assert values["illegal"] == 0.0
+        assert values["decisions_per_game"] > 0
