@@ -1,7 +1,8 @@
 """Games by name, as `--env` takes them.
 
-`cartpole`, `bucket-brigade`, `card-duel`, `hockey`, `kuhn` and `leduc` are built in; `MODULE:NAME` is a user's
-`Game`, or an external environment like the other names that `envs.external.sources` describes.
+`cartpole`, `bucket-brigade`, `card-duel`, `hockey`, `kuhn` and `leduc` are built in; `MODULE:NAME`
+is a user's `Game`, or an external environment like the other names that `envs.external.sources`
+describes.
 """
 
 from __future__ import annotations

@@ -76,6 +76,7 @@ def play(names: tuple[str, str], games: int, seed: int, **params: object) -> Pla
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("decks", ["shoal", "reef", "tides", "random"])
 @pytest.mark.parametrize("name", ["random", "greedy"])
 def test_the_first_player_has_no_large_advantage(name: str, decks: str) -> None:

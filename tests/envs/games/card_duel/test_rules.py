@@ -123,6 +123,7 @@ def random_actions(legal: Legal, generator: torch.Generator) -> Tensor:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_million_random_moves_are_those_of_the_reference() -> None:
     """States and results of all, masks and observations of some, and cards in exactly one zone."""
     size, moves, seed = 250, 0, 11
