@@ -11,6 +11,7 @@ resampled tables are fitted at once.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -211,7 +212,8 @@ def draw_ratings(ratings: Ratings, title: str) -> Figure:
     axes.grid(alpha=0.3, axis="x")
     axes.set_title(title, fontsize=10)
     if len(ratings.groups) > 1:
-        figure.supxlabel(separation_words(ratings.groups), fontsize=7)
+        words = textwrap.wrap(separation_words(ratings.groups), 110)  # the width of the figure
+        figure.supxlabel("\n".join(words), fontsize=7)
     return figure
 
 

@@ -147,7 +147,7 @@ def draw_duels(path: Path, league: dict[str, Any], title: str) -> None:
     count = len(names)
     figure = Figure(figsize=(2.6 + 1.1 * count, 2.2 + 0.5 * count), dpi=100)
     axes = figure.add_axes((0.2, 0.3, 0.77, 0.58))
-    axes.imshow(mean, aspect="auto", cmap="RdYlGn", vmin=0.0, vmax=1.0)
+    axes.imshow(mean, aspect="auto", cmap="RdYlGn", vmin=0.0, vmax=1.0, alpha=0.6)
     for row, column in np.ndindex(count, count):
         if row == column:
             continue

@@ -352,7 +352,8 @@ class GameExperiment(Experiment):
             else:
                 write_league(folder, self.game, params, members, seed)
                 draw_league(folder, title)
-        draw_returns(folder, title)
+        of_game = "points of a game" if self.opponents else "return of an episode"
+        draw_returns(folder, title, of_game)
 
 
 def check_algorithm(name: str, environment: str, env: VecEnv) -> None:
@@ -410,11 +411,11 @@ def episode_frame(episodes: EpisodeResults) -> pd.DataFrame:
     )
 
 
-def draw_returns(folder: Path, title: str) -> None:
+def draw_returns(folder: Path, title: str, of_episode: str) -> None:
     """Draw `returns.png` from `episodes.parquet`.
 
     It shows the return of every episode by seed, the means, and the interquartile mean over seeds
-    with its interval.
+    with its interval. of_episode: what the returns are, for the axis.
     """
     from matplotlib.figure import Figure
 
@@ -444,7 +445,7 @@ def draw_returns(folder: Path, title: str) -> None:
     axes.axhspan(low, high, color="tab:orange", alpha=0.15)
     axes.set_xticks(range(len(means)))
     axes.set_xlabel("seed")
-    axes.set_ylabel("return of an episode")
+    axes.set_ylabel(of_episode)
     axes.set_title(title)
     axes.grid(alpha=0.3, axis="y")
     axes.legend(loc="best", fontsize=8)

@@ -5,7 +5,7 @@ are held; and, to compare, against the scripted weak player, and at both seats w
 policy (then two rows per game learn). Seat-steps are those that members learn from. All contenders
 run in turn, so ratios hold for one load of the machine; processor time is that of all threads.
 
-    python scripts/bench/opponents.py [--runs 5] [--members 4] [--games 128]
+    python scripts/bench/opponents.py [--runs 5] [--members 8] [--games 512]
         [--save scripts/bench/results/opponents.json]
 """
 
@@ -32,6 +32,7 @@ from envs.games.hockey.players import PLAYERS
 from envs.games.opponents import Opponents, Scripted
 
 HORIZON, EPOCHS, MINIBATCH = 16, 4, 1024
+GOAL = 60_000  # seat-steps per second
 PAST = (2, 4, 8)
 
 
@@ -71,8 +72,8 @@ def roster(past: int, members: int, games: int) -> Roster:
 def main() -> None:
     parser = benchmark_parser(__doc__, threads=2)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--members", type=int, default=4)
-    parser.add_argument("--games", type=int, default=128, help="per member")
+    parser.add_argument("--members", type=int, default=8)
+    parser.add_argument("--games", type=int, default=512, help="per member")
     parser.add_argument(
         "--processor-time", action="store_true", help="instead of time, on a machine that is shared"
     )
@@ -94,12 +95,14 @@ def main() -> None:
     runs = paired_runs(contenders, args.runs)
     ratios = {name: median_ratio(own, runs["self"]) for name, own in runs.items()}
     for name, speed in medians(runs).items():
-        print(f"{name:>16}: {speed:10,.0f} seat-steps/s, {ratios[name]:.2f} of self")
+        shares = f"{ratios[name]:.2f} of self, {speed / GOAL:.2f} of the goal"
+        print(f"{name:>16}: {speed:10,.0f} seat-steps/s, {shares}")
     save_results(
         args.save,
         {
             "machine": found,
             "sizes": sizes,
+            "goal": GOAL,
             "clock": clock.__name__,
             "seat_steps_per_second": medians(runs),
             "ratios": ratios,

@@ -415,6 +415,8 @@ def test_a_signal_of_the_terminal_reaches_each_gpus_worker_once(
 
     def parent() -> None:
         os.setsid()
+        # Under nohup the tests ignore it, and then it is not forwarded.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         launch.run_on_all(["train"], [["--gpu", "0"], ["--gpu", "1"]])
 
     process = multiprocessing.get_context("fork").Process(target=parent)
