@@ -9,44 +9,20 @@ are counted, with the bytes that they read and write; the time of each part is m
 
 from __future__ import annotations
 
-import statistics
 import sys
-import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from harness import benchmark_parser, print_machine, save_results
+from harness import print_machine, save_results
+from step_speed import GOAL_GAMES, measure_parts, measure_speeds, speed_parser
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from envs.core.sizing import cpu_count
 from envs.games.hockey import game as hockey
 from envs.games.hockey.game import Hockey, HockeyParams
 from envs.games.hockey.players import PLAYERS
 
-GOAL, GOAL_GAMES = 300_000, 4_096
-SIZES = (256, 1_024, 4_096, 16_384)
-
-
-class OperationCount(TorchDispatchMode):
-    """Counts operations that compute, and the bytes of their arguments and results."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: Counter[str] = Counter()
-        self.bytes = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        # A view moves nothing.
-        if not func.is_view:
-            self.names[func.overloadpacket.__name__] += 1
-            leaves = tree_leaves((args, kwargs or {}, made))
-            self.bytes += sum(leaf.nbytes for leaf in leaves if isinstance(leaf, Tensor))
-        return made
+GOAL = 300_000  # steps per second
 
 
 def make(games: int) -> tuple[Hockey, Tensor, Tensor]:
@@ -65,33 +41,20 @@ def steps(env: Hockey, actions: Tensor, obs: Tensor, count: int) -> None:
         env.step(actions[step % 16], out=obs)
 
 
-def speed(games: int, threads: int, repeats: int, seconds: float) -> dict[str, Any]:
-    """Measure steps per second: one step of one game counts once, though two seats act."""
-    torch.set_num_threads(threads)
+def player(games: int) -> Callable[[int], None]:
+    """Return a function that plays steps: one step of one game counts once, though two seats act."""
     env, actions, obs = make(games)
-    steps(env, actions, obs, 32)
-    began = time.perf_counter()
-    steps(env, actions, obs, 16)
-    count = 16 * max(1, round(seconds / (time.perf_counter() - began)))
-    clock, processor = [], []
-    for _ in range(repeats):
-        began, used = time.perf_counter(), time.process_time()
+
+    def run(count: int) -> None:
         steps(env, actions, obs, count)
-        clock.append(count * games / (time.perf_counter() - began))
-        processor.append(count * games / (time.process_time() - used))
-    env.check()
-    return {
-        "games": games,
-        "threads": threads,
-        "steps_per_second": statistics.median(clock),
-        "slowest": min(clock),
-        "fastest": max(clock),
-        "steps_per_processor_second": statistics.median(processor),
-    }
+        env.check()
+
+    return run
 
 
-def parts(games: int, seconds: float) -> list[dict[str, Any]]:
+def parts(seconds: float) -> list[dict[str, Any]]:
     """Measure the parts of a step one by one, with one thread."""
+    games = GOAL_GAMES
     torch.set_num_threads(1)
     env, actions, obs = make(games)
     steps(env, actions, obs, 48)
@@ -112,60 +75,14 @@ def parts(games: int, seconds: float) -> list[dict[str, Any]]:
         "  new games": lambda: env.start(uniforms[:, : env.uniforms_per_start]),
         "a scripted player": lambda: player.act(obs[::2], memory, uniforms[:, :1]),
     }
-    found = []
-    for name, call in calls.items():
-        with OperationCount() as count:
-            call()
-        # Processor time, on which the load of the machine has less influence.
-        made, began = 0, time.process_time()
-        while time.process_time() - began < seconds:
-            call()
-            made += 1
-        found.append(
-            {
-                "part": name,
-                "microseconds": 1e6 * (time.process_time() - began) / made,
-                "operations": sum(count.names.values()),
-                "bytes_per_game": count.bytes / games,
-                "most": count.names.most_common(6),
-            }
-        )
-    return found
+    return measure_parts(calls, seconds, {})
 
 
 def main(arguments: list[str]) -> None:
-    parser = benchmark_parser(__doc__)
-    both = sorted({1, min(2, cpu_count())})
-    parser.add_argument("--threads", type=int, nargs="+", default=both, help="torch threads")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0, help="approximate time per run")
-    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="games")
-    args = parser.parse_args(arguments)
-
+    args = speed_parser(__doc__).parse_args(arguments)
     found = print_machine()
-    print(f"{'games':>7} {'threads':>8} {'steps/s':>10} {'slowest':>10} {'fastest':>10}", end=" ")
-    print(f"{'per cpu s':>10}")
-    speeds = []
-    for games in args.sizes:
-        for threads in args.threads:
-            row = speed(games, threads, args.repeats, args.seconds)
-            speeds.append(row)
-            names = ("steps_per_second", "slowest", "fastest", "steps_per_processor_second")
-            rates = " ".join(f"{row[name]:>10,.0f}" for name in names)
-            print(f"{games:>7,} {threads:>8} {rates}", flush=True)
-    reached = [row["steps_per_second"] for row in speeds if row["games"] == GOAL_GAMES]
-    if reached:
-        share = max(reached) / GOAL
-        print(f"{share:.2f} of the goal of {GOAL:,} steps/s at {GOAL_GAMES:,} games")
-    print(f"where the time goes at {GOAL_GAMES:,} games, 1 thread")
-    shares = parts(GOAL_GAMES, args.seconds)
-    for row in shares:
-        most = ", ".join(f"{count} {name}" for name, count in row["most"])
-        print(
-            f"{row['part']:>30} {row['microseconds']:>8,.0f} us {row['operations']:>5} operations "
-            f"{row['bytes_per_game']:>8,.0f} bytes per game; {most}",
-            flush=True,
-        )
+    speeds = measure_speeds(player, "steps", GOAL, args)
+    shares = parts(args.seconds)
     save_results(args.save, {"machine": found, "goal": GOAL, "speed": speeds, "parts": shares})
 
 

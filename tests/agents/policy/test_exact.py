@@ -35,7 +35,7 @@ def tree_of(name: str) -> GameTree:
 
 
 def random_behaviour(seed: int, sharp: float = 1.0) -> Behaviour:
-    """Dirichlet probabilities, drawn anew for every observation; sharp: higher, nearer 0 and 1."""
+    """Draw Dirichlet probabilities for every observation; with a larger `sharp`, near 0 and 1."""
     known: dict[bytes, Floats] = {}
     rng = np.random.default_rng(seed)
 
