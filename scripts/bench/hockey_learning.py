@@ -28,19 +28,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from first_trial import first_trial
 from harness import benchmark_parser, load_results, print_machine, save_results
 
 from agents.policy.duels import FrozenEntrant
 from agents.policy.frozen import FrozenPolicy, load_members
-from envs.games.curriculum import parse_curriculum
 from envs.games.pairings import play_pairs, scripted_entrants, tally
 from envs.games.registry import get_game
-from envs.support.study_record import GameSpec
-from optimize.experiments.games import GameEvaluation, GameExperiment
-from optimize.study.space.parsing import load_space
-from optimize.study.space.subject import Subject
-from optimize.study.study import Plan
-from optimize.worker.batch import Trainer
+from optimize.experiments.games import GameEvaluation
 
 GAME = "hockey"
 SEEDS, PARTS, GAMES = 3, 10, 200
@@ -79,32 +74,9 @@ VARIANTS: dict[str, tuple[str, list[dict[str, Any]] | None]] = {
 def learn(name: str, steps: int) -> dict[str, Any]:
     """Train one variant; return its curves."""
     title, phases = VARIANTS[name]
-    space = load_space("game", Subject(GAME))
-    settings = space.resolve(space.start)
-    curriculum = {} if phases is None else parse_curriculum({"phases": phases}, name).to_dict()
-    spec = GameSpec(
-        environment=GAME,
-        algorithm="ppo",
-        env={},
-        budget=steps,
-        rungs=PARTS,
-        num_envs=256,
-        horizon=space.study["horizon"],
-        slots=SEEDS,
-        trials_per_batch=1,
-        objective="points",
-        sampler="random",
-        pruner="none",
-        seed=0,
-        space=space.to_dict(),
-        threads=torch.get_num_threads(),
-        seeds=SEEDS,
-        episodes=GAMES,
-        curriculum=curriculum,
+    trainer, training = first_trial(
+        GAME, phases, steps, seeds=SEEDS, parts=PARTS, episodes=GAMES, num_envs=256
     )
-    experiment = GameExperiment(spec, torch.device("cpu"))
-    trainer = Trainer(experiment)
-    training = trainer.start(Plan(0, 0, {}, settings, spec.seed))
     curves: list[dict[str, Any]] = []
     seconds = 0.0
     for part in range(1, PARTS + 1):

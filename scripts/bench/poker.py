@@ -29,21 +29,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from first_trial import first_trial
 from harness import benchmark_parser, load_results, print_machine, save_results
 
 from agents.networks.weights import StateDict
 from agents.policy.duels import FrozenEntrant
 from agents.policy.exact import Plans, mixed, nash_conv, plans
 from agents.policy.frozen import FrozenPolicy
-from envs.games.curriculum import parse_curriculum
 from envs.games.game_tree import GameTree, game_tree
 from envs.games.registry import get_game
-from envs.support.study_record import GameSpec
-from optimize.experiments.games import GameExperiment
 from optimize.study.space.parsing import load_space
 from optimize.study.space.subject import Subject
-from optimize.study.study import Plan
-from optimize.worker.batch import Trainer
 
 GOALS = {"kuhn": 0.02, "leduc": 0.3}  # NashConv of a sampled policy
 SEEDS, PARTS = 3, 20
@@ -55,44 +51,14 @@ VARIANTS: dict[str, tuple[str, dict[str, float] | None]] = {
 }
 
 
-def spec_of(name: str, variant: str, steps: int) -> tuple[GameSpec, Plan]:
-    """Return a study of three seeds, and its first trial."""
-    space = load_space("game", Subject(name))
-    _, opponents = VARIANTS[variant]
-    curriculum = {}
-    if opponents is not None:
-        curriculum = parse_curriculum({"phases": [{"opponents": opponents}]}, variant).to_dict()
-    spec = GameSpec(
-        environment=name,
-        algorithm="ppo",
-        env={},
-        budget=steps,
-        rungs=PARTS,
-        num_envs=space.study["n_envs"],
-        horizon=space.study["horizon"],
-        slots=SEEDS,
-        trials_per_batch=1,
-        objective="points",
-        sampler="random",
-        pruner="none",
-        seed=0,
-        space=space.to_dict(),
-        threads=torch.get_num_threads(),
-        seeds=SEEDS,
-        episodes=100,
-        curriculum=curriculum,
-    )
-    return spec, Plan(0, 0, {}, space.resolve(space.start), spec.seed)
-
-
 def learn(name: str, variant: str, asked: int | None) -> dict[str, Any]:
     """Train one variant of one game; return its curves."""
     steps = asked or int(load_space("game", Subject(name)).study["budget"])
-    spec, plan = spec_of(name, variant, steps)
+    title, opponents = VARIANTS[variant]
+    phases = None if opponents is None else [{"opponents": opponents}]
     game = get_game(name)
     tree = game_tree(game, game.params())
-    trainer = Trainer(GameExperiment(spec, torch.device("cpu")))
-    training = trainer.start(plan)
+    trainer, training = first_trial(name, phases, steps, seeds=SEEDS, parts=PARTS, episodes=100)
     snapshots: list[list[Plans]] = [[] for _ in range(SEEDS)]
     curves: list[dict[str, Any]] = []
     seconds = 0.0
@@ -112,7 +78,7 @@ def learn(name: str, variant: str, asked: int | None) -> dict[str, Any]:
     reached = statistics.median(curves[-1]["sampled"])
     verdict = "reached" if reached <= GOALS[name] else "not reached"
     print(f"{name} {variant}: median {reached:.4f}; the goal of {GOALS[name]} is {verdict}")
-    return {"title": VARIANTS[variant][0], "goal": GOALS[name], "curves": curves}
+    return {"title": title, "goal": GOALS[name], "curves": curves}
 
 
 def exact_values(
