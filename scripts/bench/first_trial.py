@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,13 +11,25 @@ import torch
 from envs.games.curriculum import parse_curriculum
 from envs.support.study_record import GameSpec
 from optimize.experiments.games import GameExperiment
+from optimize.study.space.dimension import Dimension
 from optimize.study.space.parsing import load_space
+from optimize.study.space.search_space import SearchSpace
 from optimize.study.space.subject import Subject
 from optimize.study.study import Plan
 from optimize.worker.batch import Trainer, Training
 
 
 def first_trial(
+    game: str, phases: Sequence[Mapping[str, Any]] | None, steps: int, **settings: Any
+) -> tuple[Trainer, Training]:
+    """Return a study's first trial and its trainer; arguments as of `first_trial_spec`."""
+    spec = first_trial_spec(game, phases, steps, **settings)
+    space = load_space("game", Subject(game))
+    trainer = Trainer(GameExperiment(spec, torch.device("cpu")))
+    return trainer, trainer.start(Plan(0, 0, {}, space.resolve(space.start), spec.seed))
+
+
+def first_trial_spec(
     game: str,
     phases: Sequence[Mapping[str, Any]] | None,
     steps: int,
@@ -25,8 +38,9 @@ def first_trial(
     parts: int,
     episodes: int,
     num_envs: int | None = None,
-) -> tuple[Trainer, Training]:
-    """Return a PPO trial with the settings of the game's included space, and its trainer.
+    seed: int = 0,
+) -> GameSpec:
+    """Return the spec of a PPO study whose trials all have the settings of the first one.
 
     Args:
         game: name of a game of two players.
@@ -36,12 +50,13 @@ def first_trial(
         parts: number of rungs.
         episodes: games per member and scripted player in an evaluation.
         num_envs: games per member; None: as in the space.
+        seed: of the study.
     """
     space = load_space("game", Subject(game))
     curriculum = (
         {} if phases is None else parse_curriculum({"phases": list(phases)}, game).to_dict()
     )
-    spec = GameSpec(
+    return GameSpec(
         environment=game,
         algorithm="ppo",
         env={},
@@ -54,12 +69,22 @@ def first_trial(
         objective="points",
         sampler="random",
         pruner="none",
-        seed=0,
-        space=space.to_dict(),
+        seed=seed,
+        space=_fixed(space).to_dict(),
         threads=torch.get_num_threads(),
         seeds=seeds,
         episodes=episodes,
         curriculum=curriculum,
     )
-    trainer = Trainer(GameExperiment(spec, torch.device("cpu")))
-    return trainer, trainer.start(Plan(0, 0, {}, space.resolve(space.start), spec.seed))
+
+
+def _fixed(space: SearchSpace) -> SearchSpace:
+    """Return a space in which every trial has the settings of the first one."""
+    tables = {
+        table: {
+            name: own if own.start is None else Dimension(name, value=own.start)
+            for name, own in entries.items()
+        }
+        for table, entries in space.tables.items()
+    }
+    return dataclasses.replace(space, tables=tables)
