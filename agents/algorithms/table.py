@@ -33,6 +33,7 @@ class Algorithm:
         params: dataclass of its hyperparameters, with their defaults.
         curves: statistics of a rollout to record, by name.
         play: whether its programs measure play (`Program.play_stats`).
+        samples: whether evaluations can draw its members' actions (`Program.act_fn`).
         supports: masks, images, recurrent networks and so on that it can train with.
         discrete: whether it takes discrete actions.
         continuous: whether it takes continuous actions.
@@ -63,6 +64,7 @@ class Algorithm:
     markets: bool = False
     games: tuple[str, ...] = ()
     play: bool = False
+    samples: bool = False
     extras: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -129,6 +131,7 @@ _STACKED = (
         continuous=True,
         markets=True,
         play=True,
+        samples=True,
         extras={"recurrent": "", "bptt": 16, "item_width": 16},
     ),
     _algorithm(SAC, OFF_POLICY_SHAPE, discrete=False, continuous=True, horizon=16, num_envs=4),

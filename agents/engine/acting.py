@@ -1,4 +1,4 @@
-"""Actors of several members that act together, deterministically, with fixed weights."""
+"""Actors of several members that act together with fixed weights."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ class Actors:
     """A function from (G * k, obs_dim or state_dim) observations to actions, for any k.
 
     Rows are grouped by member. Actions have the environment's form: (G * k, action_dim), or int64
-    where they are discrete: (G * k,), or (G * k, choices). Recurrent actors take each call as the
-    rows' next step.
+    where they are discrete: (G * k,), or (G * k, choices). They are deterministic, or drawn with
+    given random numbers. Recurrent actors take each call as the rows' next step.
 
     Args:
         shape: its `slots` is the number of members.
         flat: (2, G, P) weights as `agents.networks.weights.leaf_views` reads them.
         state_avg: (G, 1, state_dim or obs_dim).
         state_std: likewise. Nothing is copied, so these tensors must not change later.
+
+    Attributes:
+        uniforms: uniform random numbers per row of actions that are drawn.
     """
 
     def __init__(self, shape: Shape, flat: Tensor, state_avg: Tensor, state_std: Tensor) -> None:
@@ -37,6 +40,7 @@ class Actors:
         )
         self._weights = leaf_views(flat, shape)
         self._distribution = distribution_of(shape)
+        self.uniforms = self._distribution.columns(shape)
         self._buffers: dict[int, Activations] = {}
 
     @staticmethod
@@ -61,8 +65,17 @@ class Actors:
         if into is not None and into.cells is not None:
             into.cells.state[:slots].masked_fill_(ended.view(slots, -1, 1), 0.0)
 
-    def __call__(self, obs: Tensor, legal: Legal | None = None) -> Tensor:
-        """Return the actions; `legal` is the `action_mask` of an environment with `masked`."""
+    def __call__(
+        self, obs: Tensor, legal: Legal | None = None, uniforms: Tensor | None = None
+    ) -> Tensor:
+        """Return the actions.
+
+        Args:
+            obs: see above.
+            legal: the `action_mask` of an environment with `masked`.
+            uniforms: (G * k, `uniforms`) float64 in [0, 1), with which actions are drawn; None:
+                they are deterministic.
+        """
         shape = self.shape
         rows = obs.shape[0] // shape.slots
         if rows not in self._buffers:
@@ -75,4 +88,10 @@ class Actors:
         else:
             normalised = pixels(state, self.state_avg, self.state_std)
         forward(self._weights, normalised, into, critic=False)
-        return self._distribution(shape, into.output, self._weights).mode(legal)
+        distribution = self._distribution(shape, into.output, self._weights)
+        if uniforms is None:
+            return distribution.mode(legal)
+        noise = distribution.noise_of(uniforms).view(shape.slots, rows, -1)
+        stored = torch.empty_like(noise)
+        distribution.sample(noise, stored, legal)
+        return distribution.to_env(shape, stored)

@@ -210,7 +210,8 @@ class Program(ABC):
         """Return a function that acts deterministically with the members' current weights.
 
         It takes (G * k, obs_dim) observations for any k, grouped by member, and does not change
-        with further training.
+        with further training. Programs that can draw actions in evaluations
+        (`Algorithm.samples`) return `agents.engine.acting.Actors`.
         """
 
     @abstractmethod

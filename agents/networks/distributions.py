@@ -30,6 +30,9 @@ HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 # Logit of an illegal option: its probability is exactly 0, and so are products of it with finite
 # numbers. (With infinity they would be NaN.) Other logits are clamped to ± _BOUND for sampling.
 _ILLEGAL, _BOUND = -1e30, 1e29
+# The least and greatest uniform numbers of samples, so that noise is finite and, in float32, a
+# uniform number stays below 1.
+LEAST, GREATEST = 2.0**-32, 1.0 - 2.0**-24
 
 
 class Distribution(ABC):
@@ -57,6 +60,11 @@ class Distribution(ABC):
     @abstractmethod
     def noise(shape: Shape, streams: Streams, steps: int, rows: int) -> Tensor:
         """Draw what `sample` needs, (steps, G, rows, k), from each member's own stream."""
+
+    @staticmethod
+    def noise_of(uniforms: Tensor) -> Tensor:
+        """Convert uniform numbers (…, columns) float64 in [0, 1) to what `sample` needs."""
+        return uniforms.clamp(max=GREATEST).float()
 
     @abstractmethod
     def sample(self, noise: Tensor, out: Tensor, legal: Legal | None = None) -> None:
@@ -111,6 +119,12 @@ class Gaussian(Distribution):
     @staticmethod
     def noise(shape: Shape, streams: Streams, steps: int, rows: int) -> Tensor:
         return streams.normal(steps, rows, shape.action_dim).view(steps, streams.members, rows, -1)
+
+    @staticmethod
+    def noise_of(uniforms: Tensor) -> Tensor:
+        # Inverse of the normal distribution function, in float64 for its tails.
+        normal: Tensor = torch.special.ndtri(uniforms.clamp(LEAST, GREATEST))
+        return normal.float()
 
     def sample(self, noise: Tensor, out: Tensor, legal: Legal | None = None) -> None:  # noqa: ARG002
         torch.addcmul(self.outputs, self.weights.log_std.exp(), noise, out=out)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from agents.algorithms.sac import LOG_STD
+from agents.networks.distributions import GREATEST, LEAST
 from agents.networks.items import Lookup, item_sizes
 from agents.networks.recurrence import Cells
 from agents.networks.weights import aligned
@@ -30,10 +31,6 @@ from agents.policy.members import (
 )
 from envs.core.items import Items
 from envs.support.errors import InputError
-
-# The least and greatest uniform numbers of samples, so that noise is finite and, in float32, a
-# uniform number stays below 1.
-LEAST, GREATEST = 2.0**-32, 1.0 - 2.0**-24
 
 
 class Architecture(NamedTuple):

@@ -46,16 +46,30 @@ class Players:
     act: Callable[[Tensor], Tensor]
 
 
-def frozen_players(names: Sequence[str], members: Sequence[Member]) -> Players:
-    """Return trained members as separate players that act deterministically.
+def frozen_players(
+    names: Sequence[str], members: Sequence[Member], seed: int | None = None
+) -> Players:
+    """Return trained members as separate players.
+
+    Args:
+        names: of the players.
+        members: likewise.
+        seed: of the random numbers with which they draw their actions, the same for all of them;
+            None: they act deterministically.
 
     Raises:
-        InputError: a member is not an actor.
+        InputError: a member is not an actor, or cannot be sampled.
     """
     policies = [FrozenPolicy([member]) for member in members]
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
 
     def act(obs: Tensor) -> Tensor:
         parts = obs.chunk(len(policies))
+        if generator is not None:
+            shape = len(parts[0]), policies[0].uniforms
+            drawn = torch.rand(shape, generator=generator, dtype=torch.float64)
+            pairs = zip(policies, parts, strict=True)
+            return torch.cat([policy.sample_batch(part, drawn) for policy, part in pairs])
         return torch.cat(
             [policy.act_batch(part) for policy, part in zip(policies, parts, strict=True)]
         )

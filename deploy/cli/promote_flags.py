@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from deploy.cli.options import AsJson
-from deploy.games.manifest import Play
 from deploy.market.manifest import Weights
 from envs.support.database_url import STORAGE_VARIABLE, warn_of_password
+from envs.support.study_record import Play
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,12 @@ class PromoteFlags:
         ),
     ] = None
     play: Annotated[
-        Play,
+        Play | None,
         typer.Option(
             help="Games: whether the player takes its most probable actions, or draws them as a "
-            "mixed strategy does. Recorded in its bundle."
+            "mixed strategy does. Recorded in its bundle. Default: as the study judged it."
         ),
-    ] = "deterministic"
+    ] = None
     dry_run: Annotated[
         bool,
         typer.Option(

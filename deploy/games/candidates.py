@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial
 from agents.algorithms.table import get_algorithm
 from deploy.games.bundle import GameBundle
 from deploy.games.gate import GameEvidence, shown
-from deploy.games.manifest import GameManifest, GameOriginPart, GamePart, Play, PlayerPart
+from deploy.games.manifest import GameManifest, GameOriginPart, GamePart, PlayerPart
 from deploy.games.panel import Panel
 from deploy.games.player import read_player, single_file, split_members
 from deploy.promotion.studies import FoundStudy, objective_of, scored_weights, unrecorded
@@ -21,7 +21,7 @@ from envs.games.game import Game
 from envs.games.pairings import is_versus
 from envs.games.registry import get_game
 from envs.support.errors import InputError
-from envs.support.study_record import GameSpec, TrialRecord
+from envs.support.study_record import GameSpec, Play, TrialRecord
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class GameCandidate:
         trial: the trial.
         member: index of the member in the trial.
         score: the member's mean return when the trial was judged.
+        play: how it acts.
         record: what the trial's worker recorded about it.
         weights: bytes of a file with this member alone, None if there are faults.
         faults: what keeps it from being deployed, in sentences.
@@ -70,6 +71,7 @@ class GameCandidate:
     trial: FrozenTrial
     member: int
     score: float
+    play: Play
     record: TrialRecord
     weights: bytes | None
     faults: tuple[str, ...]
@@ -99,13 +101,20 @@ class GameCandidate:
         return {
             "member": self.member,
             "score": self.score,
+            "play": self.play,
             "shown": "" if score is None else shown(score, self.solved),
             "panel": None if score is None else score.to_dict(),
         }
 
 
-def read_candidate(trial: FrozenTrial, study: GameStudy) -> GameCandidate:
-    """Read the member with the best score when the trial was judged; ties: the first."""
+def read_candidate(trial: FrozenTrial, study: GameStudy, play: Play | None = None) -> GameCandidate:
+    """Read the member with the best score when the trial was judged; ties: the first.
+
+    Args:
+        trial: a finished trial.
+        study: its study.
+        play: how the member acts; None: as in the study's evaluations.
+    """
     faults: list[str] = []
     record = TrialRecord.from_attributes(trial.user_attrs)
     if not get_algorithm(study.spec.algorithm).deployed:
@@ -127,17 +136,19 @@ def read_candidate(trial: FrozenTrial, study: GameStudy) -> GameCandidate:
     except InputError as error:
         faults.append(str(error))
     return GameCandidate(
-        trial, member, scores[member], record, weights, tuple(faults), study.game.solved
+        trial,
+        member,
+        scores[member],
+        play or study.spec.play,
+        record,
+        weights,
+        tuple(faults),
+        study.game.solved,
     )
 
 
-def build_bundle(
-    candidate: GameCandidate, study: GameStudy, gate: dict[str, Any], play: Play = "deterministic"
-) -> GameBundle:
-    """The bundle of a candidate with this gate report; ValueError if the candidate has faults.
-
-    play: see `PlayerPart`.
-    """
+def build_bundle(candidate: GameCandidate, study: GameStudy, gate: dict[str, Any]) -> GameBundle:
+    """The bundle of a candidate with this gate report; ValueError if the candidate has faults."""
     if candidate.weights is None:
         raise ValueError(f"{candidate.name} cannot be deployed: {candidate.faults[0]}")
     files = {MEMBERS_FILE: candidate.weights}
@@ -158,7 +169,7 @@ def build_bundle(
             action_dim=player.action_dim,
             choices=player.choices,
             shape=dict(record.shape or {}),
-            play=play,
+            play=candidate.play,
         ),
         origin=GameOriginPart(
             study=study.name,

@@ -7,9 +7,9 @@ from typing import Any, Final, Literal
 from pydantic import Field, model_validator
 
 from deploy.registry.bundle_files import MEMBERS_FILE, BaseManifest, ManifestPart
+from envs.support.study_record import Play
 
 FORMAT: Final = "sweepd-game"
-Play = Literal["deterministic", "sampled"]
 Scalars = dict[str, bool | int | float | str | None]
 
 

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from agents.policy.duels import FrozenEntrant
 from agents.policy.frozen import FrozenPolicy
-from deploy.games.manifest import Play
 from deploy.registry.bundle_files import MEMBERS_FILE, read_members
 from envs.core.game_env import GameEnv
 from envs.games.bucket_brigade.game import BucketBrigade
 from envs.games.bucket_brigade.players import ScriptedPolicy, Theta, heuristic
 from envs.games.pairings import Entrant
 from envs.support.errors import InputError
+from envs.support.study_record import Play
 
 Act = Callable[[Tensor], Tensor]
 

@@ -18,7 +18,6 @@ from deploy.games.candidates import (
 )
 from deploy.games.duel_panel import DuelGames, DuelPanel, judge_duels, with_champion
 from deploy.games.gate import DEFAULT_RULES, DUEL_RULES, PANEL, SEARCH, GameEvidence
-from deploy.games.manifest import Play
 from deploy.games.panel import Panel, PanelGames, judge_panel, panel_seed
 from deploy.games.panel import compare as compare_players
 from deploy.games.player import read_player
@@ -29,6 +28,7 @@ from deploy.registry.records import CountedEvaluation
 from deploy.registry.registry import Registry
 from envs.games.pairings import Entrant
 from envs.support.errors import InputError
+from envs.support.study_record import Play
 
 GAMES = 100  # default size of a panel
 DUELS = 200  # of one in a game of two players, against each opponent
@@ -63,7 +63,8 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
         games: number of games in a panel, in a game of two players against each opponent; None: the
             default of the game.
         rules: the gate's rules; None: the game's default ones.
-        play: whether the player takes its most probable actions or draws them.
+        play: whether the player takes its most probable actions or draws them; None: as the
+            study's evaluations judged it.
     """
 
     first_stage, second_stage = SEARCH, PANEL
@@ -79,9 +80,9 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
         games: int | None = None,
         rules: Sequence[GateRule[GameEvidence]] | None = None,
         progress: Callable[[str], None] = lambda _text: None,
-        play: Play = "deterministic",
+        play: Play | None = None,
     ) -> None:
-        self.study, self.play = study, play
+        self.study, self.play = study, play or study.spec.play
         self.games = games or (DUELS if study.versus else GAMES)
         self.game = game_key(study.spec.environment, study.spec.env)
         super().__init__(
@@ -119,10 +120,10 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
         return f"{closest.candidate.name}{others} does not meet {said}{helps}"
 
     def _read(self, trials: Sequence[FrozenTrial]) -> GameCandidate:
-        return read_candidate(trials[0], self.study)
+        return read_candidate(trials[0], self.study, self.play)
 
     def _build(self, candidate: GameCandidate, gate: dict[str, Any]) -> GameBundle:
-        return build_bundle(candidate, self.study, gate=gate, play=self.play)
+        return build_bundle(candidate, self.study, gate=gate)
 
     def _is_champion(self, draft: GameBundle, champion: str | None) -> bool:
         present = self._load(champion)
@@ -142,6 +143,7 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
         each = " against each opponent" if self.study.versus else ""
         self.progress(
             f"{candidate.name}: evaluation {look.number} on the panel, {self.games:,} games{each}"
+            + (", sampled play" if candidate.play == "sampled" else "")
         )
         if self.study.versus:
             past, others = self._past_champions(draft), self._other_candidates(candidate)
@@ -171,9 +173,9 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
         for trial in self.study.trials:
             if trial.number in own.trials or len(found) == MOST_OTHERS:
                 continue
-            other = read_candidate(trial, self.study)
+            other = read_candidate(trial, self.study, self.play)
             if other.weights is not None:
-                found.append(read_player(other.weights, self.play).entrant(other.name))
+                found.append(read_player(other.weights, other.play).entrant(other.name))
         return found
 
     def _duel_games(self, draft: GameBundle, look: CountedEvaluation) -> DuelGames:

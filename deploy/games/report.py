@@ -101,11 +101,12 @@ def summary(
     """The summary, one sentence or paragraph each."""
     settings = plain(study.spec.env)
     each = " against each opponent" if isinstance(panel, DuelPanel) else ""
+    drawn = ", and draws its actions from its policy" if chosen.play == "sampled" else ""
     return [
         f"Study {promotion.study} on {study.spec.environment}"
         f"{f' ({settings})' if settings else ''}, algorithm {study.spec.algorithm}: "
         f"{promotion.complete} complete trials. This page is about {chosen.name}, the "
-        f"best seed of its trial, judged by evaluation {panel.look} on a panel of "
+        f"best seed of its trial{drawn}, judged by evaluation {panel.look} on a panel of "
         f"{panel.games:,} games{each} for the deployment slot {promotion.slot}. Panel evaluations "
         f"of this game used, in this registry: {promotion.looks}.",
         promotion.reason[:1].upper() + promotion.reason[1:] + ".",

@@ -13,7 +13,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 
@@ -40,6 +40,8 @@ CMA_GENERATION_KEY = "sweepd:cma_generation"  # system attribute: generation of 
 CRYPTO = "crypto"  # the environment that is a market; every other name is a game
 FORMER_OBJECTIVES = {"excess-sharpe": "sharpe-difference"}  # in earlier studies and commands
 _PREFIX = "sweepd:"
+# How a policy acts: it takes its most probable action, or draws from its probabilities.
+Play = Literal["deterministic", "sampled"]
 
 
 def code_version() -> str:
@@ -235,6 +237,7 @@ class GameSpec(StudySpec):
         episodes: episodes per member in every evaluation; the same ones for all trials.
         centred: how observations are scaled, see `random_play`; False in earlier studies.
         look_steps: steps per environment of the random play that determines the scaling.
+        play: how members act in evaluations.
         curriculum: phases and opponents of the training, as `Curriculum.to_dict` returns them;
             empty where every seat is played by the present policy.
     """
@@ -245,6 +248,7 @@ class GameSpec(StudySpec):
     episodes: int
     centred: bool = False
     look_steps: int = 256
+    play: Play = "deterministic"
     curriculum: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -253,7 +257,11 @@ class GameSpec(StudySpec):
 
     @property
     def about(self) -> str:
-        return f"{self.game}, {self.algorithm}, {self.seeds} seeds, {self.budget:,} steps per seed"
+        sampled = ", sampled play" if self.play == "sampled" else ""
+        return (
+            f"{self.game}, {self.algorithm}, {self.seeds} seeds, {self.budget:,} steps per seed"
+            f"{sampled}"
+        )
 
     @property
     def game(self) -> str:
@@ -284,6 +292,8 @@ class TrialRecord:
         scores: one score per member; key `fold_scores` or `seed_scores`.
         path_scores: one score per back-test path, on a market.
         metrics: metrics of the last evaluation, by name.
+        nash_conv: mean NashConv of the members, in games that are small enough to enumerate. Also
+            one of the metrics; here so that tables of trials can be sorted by it.
         members: the file with the weights that were scored; recorded when the trial is complete.
         reason: why the trial failed, was pruned, or has another value than its scores suggest.
         num_envs: environments per member.
@@ -300,6 +310,7 @@ class TrialRecord:
     scores: tuple[float, ...] | None = None
     path_scores: tuple[float, ...] | None = None
     metrics: Mapping[str, float] | None = None
+    nash_conv: float | None = None
     members: RecordedFile | None = None
     reason: str | None = None
     num_envs: int | None = None

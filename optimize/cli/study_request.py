@@ -51,6 +51,7 @@ def make_request(flags: TrainFlags, given: frozenset[str]) -> Request:
         seeds=flags.seeds,
         episodes=flags.episodes,
         look_steps=flags.look_steps,
+        play=flags.play or Request.play,
         curriculum=_read_curriculum(flags),
         past_interval=flags.past_interval,
         past_size=flags.past_size,

@@ -13,6 +13,7 @@ import typer
 from envs.support.database_url import STORAGE_VARIABLE, warn_of_password
 from envs.support.errors import InputError
 from envs.support.files import read_toml
+from envs.support.study_record import Play
 
 STUDY = "Study"
 ENVIRONMENT = "Environment and algorithm"
@@ -153,6 +154,15 @@ class TrainFlags:
             min=0,
         ),
     ] = 0
+    play: Annotated[
+        Play | None,
+        _option(
+            ENVIRONMENT,
+            "Games with --algo ppo: whether members are judged by their most probable actions, or "
+            "by actions drawn from their policies, as mixed strategies need. Promotion follows. "
+            "Default: that of the search space, else deterministic.",
+        ),
+    ] = None
     scenario: Annotated[
         str | None,
         _option(

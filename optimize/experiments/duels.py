@@ -18,7 +18,7 @@ from agents.policy.frozen import FrozenPolicy, Member
 from agents.policy.ratings import draw_ratings
 from envs.core.vec_env import Legal
 from envs.games.game import Game
-from envs.games.pairings import Entrant, play_pairs, scripted_entrants
+from envs.games.pairings import Entrant, block_uniforms, play_pairs, scripted_entrants
 from envs.games.play import EpisodeResults
 from envs.games.tensor_game import TensorGame
 from envs.support.files import write_atomic
@@ -28,20 +28,30 @@ LEAGUE_DEALS = 24  # of every pair in a trial's league, each played in both seat
 
 
 class ActEntrant(Entrant):
-    """The members of a training program, which act deterministically in one call.
+    """The members of a training program, which act in one call.
+
+    Args:
+        act: acts for all of them.
+        members: number of members.
+        device: of the program.
+        sampled: whether actions are drawn; then `act` is `agents.engine.acting.Actors`.
 
     Attributes:
         finite: (members,) bool, whether all actions so far were finite numbers.
     """
 
-    def __init__(self, act: Act, members: int, device: torch.device) -> None:
+    def __init__(
+        self, act: Act, members: int, device: torch.device, *, sampled: bool = False
+    ) -> None:
         self.names = tuple(f"member {index}" for index in range(members))
-        self._act = act
+        self._act, self._sampled = act, sampled
         self.finite = torch.ones(members, dtype=torch.bool, device=device)
 
-    def sit(self, env: TensorGame, block: int, seed: int) -> Act:  # noqa: ARG002
+    def sit(self, env: TensorGame, block: int, seed: int) -> Act:
         """See `Entrant.sit`."""
         members, begun = len(self.names), False
+        # Blocks have the same numbers, so that a member's do not depend on its company.
+        draw = block_uniforms(block, seed)
 
         def act(obs: Tensor, live: Tensor | None = None, legal: Legal | None = None) -> Tensor:
             nonlocal begun
@@ -51,7 +61,10 @@ class ActEntrant(Entrant):
                 everybody = torch.ones(len(obs), dtype=torch.bool, device=obs.device)
                 getattr(self._act, "done", lambda _: None)(everybody)
                 begun = True
-            actions = self._act(obs) if legal is None else cast(Any, self._act)(obs, legal=legal)
+            given: dict[str, Any] = {} if legal is None else {"legal": legal}
+            if self._sampled:
+                given["uniforms"] = draw(obs, cast(Any, self._act).uniforms)
+            actions = cast(Any, self._act)(obs, **given)
             if not env.if_discrete:
                 self.finite &= actions.isfinite().view(members, -1).all(1)
                 actions = actions.double().nan_to_num(0.0).clamp(-1.0, 1.0)
@@ -70,6 +83,7 @@ def judge_members(
     *,
     device: torch.device,
     ask: Callable[[], None],
+    sampled: bool = False,
 ) -> EpisodeResults:
     """Play the members of a program against every scripted player, or uniform random play.
 
@@ -83,12 +97,13 @@ def judge_members(
         seed: of the games.
         device: of the program.
         ask: called before every step; it may raise to stop.
+        sampled: whether the members draw their actions, see `ActEntrant`.
 
     Returns:
         (members, all games) outcomes as returns, opponents one after the other; NaN for members
             whose actions were not finite.
     """
-    own = ActEntrant(act, members, device)
+    own = ActEntrant(act, members, device, sampled=sampled)
     others = scripted_entrants(game, params)
     pairs = [(member, members + index) for member in range(members) for index in range(len(others))]
     deals = -(-games // 2)
@@ -124,11 +139,29 @@ def opponent_metrics(names: Sequence[str], results: EpisodeResults) -> dict[str,
 
 
 def write_duels(
-    folder: Path, game: Game, params: Any, members: Sequence[Member], seed: int, title: str
+    folder: Path,
+    game: Game,
+    params: Any,
+    members: Sequence[Member],
+    seed: int,
+    title: str,
+    *,
+    sampled: bool = False,
 ) -> None:
-    """Play the league of a trial, and write `league.json`, `league.png` and `ratings.png`."""
+    """Play the league of a trial, and write `league.json`, `league.png` and `ratings.png`.
+
+    Args:
+        folder: of the trial.
+        game: a game of two players.
+        params: its parameters.
+        members: of the trial.
+        seed: of all random numbers.
+        title: of the pictures.
+        sampled: whether the members draw their actions.
+    """
     players = [
-        FrozenEntrant(f"seed {index}", FrozenPolicy([own])) for index, own in enumerate(members)
+        FrozenEntrant(f"seed {index}", FrozenPolicy([own]), sampled=sampled)
+        for index, own in enumerate(members)
     ]
     duels = play_duels(game, params, players, LEAGUE_DEALS, seed)
     exact = exact_league(game, params, [*players, *scripted_entrants(game, params)])

@@ -158,6 +158,19 @@ class Experiment(ABC):
             One evaluation per trial, None if its numbers are not finite.
         """
 
+    def with_exact(
+        self,
+        evaluation: Any,
+        members: Callable[[], Sequence[StateDict]],  # noqa: ARG002
+    ) -> Any:
+        """Return an evaluation with what can be computed exactly from the members' weights.
+
+        Args:
+            evaluation: of a trial.
+            members: returns the weights of its members, which takes a moment.
+        """
+        return evaluation
+
     @abstractmethod
     def describe(self) -> list[str]:
         """Return the lines to print when the study starts."""

@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 
+from agents.algorithms.table import get_algorithm
 from envs.crypto.data.bars import Bars
 from envs.games.curriculum import NO_OPPONENTS, PAST, Curriculum, Phase
 from envs.games.game import Game
+from envs.games.pairings import SAMPLED
 from envs.games.registry import get_game
 from envs.support.errors import InputError
 from envs.support.study_record import GameSpec
@@ -40,6 +42,7 @@ class GameKind(StudyKind[GameSpec]):
             "seeds",
             "episodes",
             "look_steps",
+            "play",
             "scenario",
             "env_param",
             "opponents",
@@ -66,6 +69,11 @@ class GameKind(StudyKind[GameSpec]):
     def check(self, request: Request) -> None:
         if request.look_steps:
             check_count("--look-steps", request.look_steps, 10**6)
+        if request.play == SAMPLED and not get_algorithm(request.algorithm).samples:
+            raise InputError(
+                f"--play sampled is for --algo ppo; --algo {request.algorithm} is judged as it acts "
+                "after training: leave --play out"
+            )
         scenario = request.env.get("scenario")
         if scenario is not None and scenario not in self.game.scenarios:
             known = ", ".join(self.game.scenarios) or "none for this game"
@@ -139,6 +147,7 @@ class GameKind(StudyKind[GameSpec]):
             episodes=request.episodes,
             centred=True,
             look_steps=request.look_steps,
+            play=request.play,
             curriculum={} if request.curriculum is None else request.curriculum.to_dict(),
         )
 
@@ -157,7 +166,7 @@ class GameKind(StudyKind[GameSpec]):
         return dataclasses.replace(spec, look_steps=experiment.look.steps)
 
     def requested_fields(self, spec: GameSpec, request: Request) -> dict[str, Any]:
-        names = {"seeds", "episodes"} | ({"look_steps"} if request.look_steps else set())
+        names = {"seeds", "episodes", "play"} | ({"look_steps"} if request.look_steps else set())
         asked = {name: getattr(request, name) for name in names & request.given}
         if request.curriculum is not None:
             # Bundles as they were found: a champion may have changed since then.
@@ -177,6 +186,7 @@ class GameKind(StudyKind[GameSpec]):
             ("seeds", spec.seeds),
             ("episodes", spec.episodes),
             ("look-steps", spec.look_steps),
+            *([("play", spec.play)] if get_algorithm(spec.algorithm).samples else []),
             *(
                 ("env-param", f"{name}={value if isinstance(value, str) else json.dumps(value)}")
                 for name, value in spec.env.items()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,13 +19,16 @@ from agents.algorithms.table import get_algorithm
 from agents.engine.play_stats import play_names
 from agents.engine.program import Act
 from agents.networks.weights import StateDict
-from agents.policy.frozen import load_members, save_members
+from agents.policy.duels import FrozenEntrant
+from agents.policy.exact import nash_conv, plans
+from agents.policy.frozen import FrozenPolicy, load_members, save_members
 from envs.core.game_env import GameEnv
 from envs.core.streams import derive_seed
 from envs.core.vec_env import VecEnv
 from envs.external.vec_env import ExternalVecEnv
 from envs.games.game import Game
-from envs.games.pairings import is_versus, scripted_entrants
+from envs.games.game_tree import GameTree, game_tree, is_enumerable
+from envs.games.pairings import SAMPLED, block_uniforms, is_versus, scripted_entrants
 from envs.games.play import LONGEST, EpisodeResults, interquartile_mean, interval, play_episodes
 from envs.games.registry import get_game
 from envs.games.scaling import ObservationScale, random_play
@@ -60,15 +63,22 @@ class GameEvaluation(Evaluation):
         opponents: players of a game of two against whom the episodes were played, one after the
             other; returns are then outcomes. Empty in other games.
         limit: most steps of an episode.
+        nash_conv: of every member, as it plays in the evaluation; empty in games that are not small
+            enough to enumerate.
     """
 
     episodes: EpisodeResults
     opponents: tuple[str, ...] = ()
     limit: int = LONGEST
+    nash_conv: tuple[float, ...] = ()
 
     def record(self) -> TrialRecord:
+        metrics = self.metrics()
         return TrialRecord(
-            scores=self.scores, metrics=self.metrics(), reason="; ".join(self.reasons)
+            scores=self.scores,
+            metrics=metrics,
+            nash_conv=metrics.get("nash_conv"),
+            reason="; ".join(self.reasons),
         )
 
     def metrics(self) -> dict[str, float]:
@@ -76,7 +86,8 @@ class GameEvaluation(Evaluation):
 
         iqm with its 95% bootstrap interval over seeds; mean, deviation and minimum of the return
         over all episodes; mean length of an episode (in games in turns, in decisions), and share of
-        the episodes that lasted as long as the limit allows; results against opponents.
+        the episodes that lasted as long as the limit allows; results against opponents; mean and
+        minimum over members of the NashConv.
         """
         low, high = interval(np.array(self.scores))
         returns, lengths = self.episodes.returns, self.episodes.lengths
@@ -90,7 +101,13 @@ class GameEvaluation(Evaluation):
             "length": float(lengths.mean()),
             "at_limit": float((lengths >= self.limit).mean()),
             **opponent_metrics(self.opponents, self.episodes),
+            **self._exact_metrics(),
         }
+
+    def _exact_metrics(self) -> dict[str, float]:
+        if not self.nash_conv:
+            return {}
+        return {"nash_conv": float(np.mean(self.nash_conv)), "nash_conv_least": min(self.nash_conv)}
 
 
 class GameExperiment(Experiment):
@@ -151,6 +168,13 @@ class GameExperiment(Experiment):
         self.look = self._look(env, say)
         env.close()
         self._judging: GameEnv | None = None
+        self._sampled = spec.play == SAMPLED
+
+    @cached_property
+    def _tree(self) -> GameTree | None:
+        """The enumerated game; None for games that do not list their deals."""
+        params = self.game.params(**self.spec.env)
+        return game_tree(self.game, params) if is_enumerable(self.game, params) else None
 
     def _look(self, env: GameEnv, say: Callable[[str], None]) -> ObservationScale:
         """Return the scale of observations, by random play; cached in the process."""
@@ -242,7 +266,8 @@ class GameExperiment(Experiment):
 
         Every member plays the same episodes with the study's own parameters. A trial's `[env]`
         parameters are for training only. In a game of two players, the opponents are the game's
-        scripted players, and returns are outcomes.
+        scripted players, and returns are outcomes. Random numbers of sampled play come from the
+        study's seed, and are the same for all members.
         """
         count = len(settings) * self.members
         played = []
@@ -258,9 +283,9 @@ class GameExperiment(Experiment):
                 env.reset_member(slot, derive_seed(self.spec.seed, "evaluation"))
             getattr(act, "begin", lambda _: None)(env)
             done = getattr(act, "done", lambda _: None)
-            legally = partial(cast(Any, act), legal=env.action_mask) if env.masked else act
+            acting = self._acting(act, env)
             played.append(
-                play_episodes(env, legally, self.seats, here, ask, done, self.spec.episodes)
+                play_episodes(env, acting, self.seats, here, ask, done, self.spec.episodes)
             )
         returns = np.concatenate([part.returns for part in played])
         lengths = np.concatenate([part.lengths for part in played])
@@ -273,6 +298,18 @@ class GameExperiment(Experiment):
             for part in parts
         ]
 
+    def _acting(self, act: Act, env: GameEnv) -> Act:
+        """Return how a program's members act in an evaluation, from observations alone."""
+        legally: Any = partial(cast(Any, act), legal=env.action_mask) if env.masked else act
+        if not self._sampled:
+            return cast(Act, legally)
+        # Members are blocks of rows with the same numbers (see `block_uniforms`).
+        draw = block_uniforms(
+            env.envs_per_member, derive_seed(self.spec.seed, "evaluation", "play")
+        )
+        columns = cast(Any, act).uniforms
+        return lambda obs: legally(obs, uniforms=draw(obs, columns))
+
     def _judge_versus(
         self, act: Act, slots: int, here: int, ask: Callable[[], None]
     ) -> EpisodeResults:
@@ -280,9 +317,30 @@ class GameExperiment(Experiment):
         params = self.game.params(**self.spec.env)
         seed, games = derive_seed(self.spec.seed, "evaluation"), self.spec.episodes
         played = judge_members(
-            self.game, params, act, slots, games, seed, device=self.device, ask=ask
+            self.game,
+            params,
+            act,
+            slots,
+            games,
+            seed,
+            device=self.device,
+            ask=ask,
+            sampled=self._sampled,
         )
         return EpisodeResults(played.returns[:here], played.lengths[:here])
+
+    def with_exact(
+        self, evaluation: GameEvaluation, members: Callable[[], Sequence[StateDict]]
+    ) -> GameEvaluation:
+        """See `Experiment.with_exact`: the NashConv of every member."""
+        if self._tree is None:
+            return evaluation
+        found = tuple(self._nash_conv(self._tree, own) for own in members())
+        return replace(evaluation, nash_conv=found)
+
+    def _nash_conv(self, tree: GameTree, actor: StateDict) -> float:
+        player = FrozenEntrant("member", FrozenPolicy([actor]))
+        return nash_conv(tree, plans(tree, player.behaviours()[self.spec.play]))
 
     def _judging_env(self, slots: int) -> GameEnv:
         """Return the environment for evaluations; cached, since some take long to create."""
@@ -299,6 +357,7 @@ class GameExperiment(Experiment):
             players += ", all of them one policy; a game's return is the sum over them"
         together = ", which learn by playing with each other" if self.together > 1 else ""
         against = f" against each of {', '.join(self.opponents)}" if self.opponents else ""
+        against += ", in sampled play" if self._sampled else ""
         return [
             f"game: {spec.game}{players}; algorithm {spec.algorithm}",
             f"seeds: {spec.seeds} members per trial{together}, each judged by {spec.episodes} "
@@ -348,9 +407,9 @@ class GameExperiment(Experiment):
             seed = derive_seed(self.spec.seed, "league")
             params = self.game.params(**self.spec.env)
             if self.opponents:
-                write_duels(folder, self.game, params, members, seed, title)
+                write_duels(folder, self.game, params, members, seed, title, sampled=self._sampled)
             else:
-                write_league(folder, self.game, params, members, seed)
+                write_league(folder, self.game, params, members, seed, sampled=self._sampled)
                 draw_league(folder, title)
         of_game = "points of a game" if self.opponents else "return of an episode"
         draw_returns(folder, title, of_game)

@@ -11,6 +11,7 @@ import numpy as np
 
 from agents.policy.frozen import Member
 from agents.policy.league import frozen_players, play_matches, report
+from envs.core.streams import derive_seed
 from envs.games.game import Game
 from envs.support.files import write_atomic
 
@@ -18,10 +19,26 @@ ROUNDS = 12  # games of every pair, times the game's seats
 
 
 def write_league(
-    folder: Path, game: Game, params: Any, members: Sequence[Member], seed: int
+    folder: Path,
+    game: Game,
+    params: Any,
+    members: Sequence[Member],
+    seed: int,
+    *,
+    sampled: bool = False,
 ) -> None:
-    """Play the league and write `league.json`, see `agents.policy.league.report`."""
-    players = frozen_players([f"seed {index}" for index in range(len(members))], members)
+    """Play the league and write `league.json`, see `agents.policy.league.report`.
+
+    Args:
+        folder: of the trial.
+        game: the game.
+        params: its parameters.
+        members: of the trial.
+        seed: of all random numbers.
+        sampled: whether the members draw their actions.
+    """
+    names = [f"seed {index}" for index in range(len(members))]
+    players = frozen_players(names, members, derive_seed(seed, "play") if sampled else None)
     matches = play_matches(game, params, [players], ROUNDS * game.seats(params), seed)
     write_atomic(folder / "league.json", json.dumps(report(matches, len(members)), indent=1))
 

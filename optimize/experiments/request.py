@@ -12,7 +12,7 @@ from envs.crypto.scoring.metrics import DEFAULT_OBJECTIVE
 from envs.crypto.splits import CrossValidation
 from envs.games.curriculum import MOST_PAST, Curriculum
 from envs.support.errors import InputError
-from envs.support.study_record import CRYPTO
+from envs.support.study_record import CRYPTO, Play
 from optimize.experiments.curriculum import LoadBundle
 from optimize.study.space.subject import Subject
 
@@ -38,13 +38,14 @@ class Request:
 
     None means: chosen automatically when the study is created, and taken from the study when it
     is joined. data_dir, timeframe, tickers, recipe, cv and holdout are for markets; seeds,
-    episodes, look_steps and curriculum are for games.
+    episodes, look_steps, play and curriculum are for games.
 
     Attributes:
         given: names of the flags that were given; only these are compared with an existing study.
         n_envs: environments per member; None is --n-envs auto.
         env: environment parameters that all trials share.
         look_steps: steps of random play per environment; 0 is automatic.
+        play: how members act in evaluations.
         curriculum: phases and opponents; None: those of the search space, if it has some.
         past_interval: replaces that of the curriculum.
         past_size: likewise.
@@ -62,6 +63,7 @@ class Request:
     seeds: int = 4
     episodes: int = 32
     look_steps: int = 0
+    play: Play = "deterministic"
     curriculum: Curriculum | None = None
     past_interval: int | None = None
     past_size: int | None = None

@@ -8,6 +8,7 @@ The numbers of a member do not depend on the other members of its program.
 
 from __future__ import annotations
 
+import functools
 import gc
 import time
 from collections import defaultdict
@@ -365,7 +366,12 @@ class Trainer:
             if self.stop():
                 raise Interrupted
 
-        return list(self.experiment.evaluate(settings, programs, self.slots, ask))
+        evaluations = self.experiment.evaluate(settings, programs, self.slots, ask)
+        return [
+            evaluation
+            and self.experiment.with_exact(evaluation, functools.partial(self.actors, training))
+            for training, evaluation in zip(trainings, evaluations, strict=True)
+        ]
 
     def _seats(self, trainings: Sequence[Training]) -> list[_Seat]:
         return [_Seat(t, member) for t in trainings for member in range(self.experiment.members)]

@@ -107,6 +107,9 @@ class Records:
             f"test/over_{self.handle.spec.member}s": evaluation.value,
             "test/objective": evaluation.final,
         }
+        nash_conv = evaluation.record().nash_conv
+        if nash_conv is not None:
+            scores["test/nash_conv"] = nash_conv
         points = [
             (f"train/{name}", value, rollout * transitions)
             for rollout, values in taken

@@ -10,7 +10,7 @@ from optuna.trial import TrialState
 from rich.console import Console
 from rich.table import Column, Table
 
-from envs.support.study_record import REASON_KEY, TrialRecord
+from envs.support.study_record import REASON_KEY, GameSpec, TrialRecord
 from optimize.experiments.outlook import sentence, study_outlook
 from optimize.study.study import FINISHED, StudyHandle, best_trial
 from optimize.worker.telemetry import Telemetry, duration
@@ -66,9 +66,9 @@ def print_summary(
     say("  " + "  ".join(f"{name}={_number(value)}" for name, value in parameters.items()))
     metrics = record.metrics or {}
     found = study_outlook(handle, sum(handle.counts()[state.name] for state in FINISHED))
-    if found is None:
-        console.print(_game_table(metrics))
-    else:
+    if isinstance(handle.spec, GameSpec):
+        console.print(_game_table(metrics, handle.spec))
+    if found is not None:
         console.print(_market_table(metrics))
         say(f"gate: {sentence(found)}")
 
@@ -119,11 +119,12 @@ def _market_table(metrics: Mapping[str, Any]) -> Table:
     return table
 
 
-def _game_table(metrics: Mapping[str, Any]) -> Table:
+def _game_table(metrics: Mapping[str, Any], spec: GameSpec) -> Table:
+    sampled = ", sampled play" if spec.play == "sampled" else ""
     table = Table(
         "",
         Column("policy", justify="right"),
-        title="evaluation episodes, the same for all trials",
+        title=f"evaluation episodes, the same for all trials{sampled}",
         title_justify="left",
         show_edge=False,
     )
@@ -136,6 +137,9 @@ def _game_table(metrics: Mapping[str, Any]) -> Table:
         table.add_row(
             f"against {name}: won, drawn, lost", f"{won:.0%}, {drawn:.0%}, {1 - won - drawn:.0%}"
         )
+    if "nash_conv" in metrics:
+        exact = f"{metrics['nash_conv']:.3g}, {metrics['nash_conv_least']:.3g}"
+        table.add_row("exact NashConv: mean over seeds, least", exact)
     if not opponents:
         mean, deviation = metrics["mean"], metrics["deviation"]
         table.add_row("episode return, mean ± deviation", f"{mean:,.2f} ± {deviation:,.2f}")

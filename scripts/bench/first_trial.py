@@ -74,6 +74,7 @@ def first_trial_spec(
         threads=torch.get_num_threads(),
         seeds=seeds,
         episodes=episodes,
+        play=space.study.get("play", "deterministic"),
         curriculum=curriculum,
     )
 

@@ -23,20 +23,20 @@ import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from envs.crypto.data.timeframe import SECONDS
 from envs.games.curriculum import CURRICULUM_KEYS, parse_curriculum
 from envs.support.errors import InputError
 from envs.support.files import read_toml
-from envs.support.study_record import CRYPTO, StudySpec
+from envs.support.study_record import CRYPTO, Play, StudySpec
 from optimize.study.space.dimension import Dimension
 from optimize.study.space.search_space import SearchSpace
 from optimize.study.space.subject import MARKET_PPO, Scalar, Subject
 
 NARROW = "narrow:"  # of `--search-space`: the space around a trial of another study
 # Flags whose defaults `[study]` may set.
-STUDY_DEFAULTS = frozenset({"budget", "rungs", "horizon", "n_envs", "seeds", "episodes"})
+STUDY_DEFAULTS = frozenset({"budget", "rungs", "horizon", "n_envs", "seeds", "episodes", "play"})
 
 
 def load_space(
@@ -140,10 +140,16 @@ def _parse_head(described: Mapping[str, Any], subject: Subject, source: str) -> 
     return name, version
 
 
-def _parse_study(described: Mapping[str, Any], source: str) -> dict[str, int]:
-    """Check `[study]` and return its numbers. Whether they fit a study is checked like flags."""
+def _parse_study(described: Mapping[str, Any], source: str) -> dict[str, int | str]:
+    """Check `[study]` and return it. Whether its values fit a study is checked like flags."""
     study = dict(_table(f"{source}: [study]", described.get("study", {})))
     for name, number in study.items():
+        if name == "play":
+            if number not in get_args(Play):
+                raise InputError(
+                    f"{source}: [study] play = {number!r} should be {' or '.join(get_args(Play))}"
+                )
+            continue
         if name not in STUDY_DEFAULTS:
             raise InputError(
                 f"{source}: [study] {name} is not known; choose one of "

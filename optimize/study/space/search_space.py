@@ -43,7 +43,7 @@ class SearchSpace:
     tables: dict[str, dict[str, Dimension]]
     subject: Subject = MARKET_PPO
     curriculum: Curriculum | None = None
-    study: Mapping[str, int] = field(default_factory=dict)
+    study: Mapping[str, int | str] = field(default_factory=dict)
 
     @property
     def dimensions(self) -> list[Dimension]:

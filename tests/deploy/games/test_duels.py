@@ -163,6 +163,23 @@ def test_sampled_play_is_recorded_verified_and_another_player(
     assert (sampled.looks, promote(found, registry, games=400).looks) == (1, 2)
 
 
+def test_promotion_plays_as_the_study_judged(tmp_path: Path, registry: Registry) -> None:
+    mixed = ((0.9, 0.1), (0.2, 0.8), (0.0, 1.0))
+    found = study(tmp_path, SHOWDOWN, mixed, play="sampled")
+    said: list[str] = []
+    promotion = promote(found, registry, games=400, progress=said.append)
+    assert promotion.chosen is not None
+    assert promotion.chosen.bundle is not None
+    assert promotion.chosen.bundle.manifest.player.play == "sampled"
+    assert any(line.endswith("400 games against each opponent, sampled play") for line in said)
+    (page,) = write_report(found, promotion)
+    assert "draws its actions from its policy" in page.read_text()
+    plain = promote(found, registry, games=400, play="deterministic")
+    assert plain.chosen is not None
+    assert plain.chosen.candidate.play == "deterministic"
+    assert plain.looks == 2  # another player
+
+
 def test_values_cannot_be_promoted_with_sampled_play(tmp_path: Path, registry: Registry) -> None:
     values = {"value_avg": torch.zeros(1), "value_std": torch.ones(1)}
     found = study_of(
@@ -218,7 +235,7 @@ def test_games_are_shown_against_an_opponent(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="choose one of self, rock, paper, scissors"):
         shot_captions(paper, "well")
     uniform = study(tmp_path / "uniform", SCRIPTED, UNIFORM)
-    sampled = build_bundle(read_candidate(uniform.trials[0], uniform), uniform, {}, play="sampled")
+    sampled = build_bundle(read_candidate(uniform.trials[0], uniform, "sampled"), uniform, {})
     shown_results = [caption.rpartition(", ")[2] for caption in shot_captions(sampled, "rock", 40)]
     assert set(shown_results) == {"won", "drawn", "lost"}
     assert shot_captions(sampled, "rock", 40) == shot_captions(sampled, "rock", 40)

@@ -280,6 +280,7 @@ def test_config_files_may_set_every_flag_and_the_command_line_wins(
         "phases": "p.toml",
         "past_interval": 5,
         "past_size": 6,
+        "play": "sampled",
     }
     wanted = {
         n: special[n] if n in special else other[type(v)](v) for n, v in vars(defaults).items()
@@ -368,6 +369,11 @@ def test_a_space_may_set_defaults_of_flags(
     assert make_request(*flags_of(*words, "--n-envs", "auto")).n_envs is None
     included = make_request(*flags_of("--env", "hockey"))
     assert (included.horizon, included.seeds) == (32, 2)
+    assert {make_request(*flags_of("--env", name)).play for name in ("kuhn", "leduc")} == {
+        "sampled"
+    }
+    assert make_request(*flags_of("--env", "kuhn", "--play", "deterministic")).play != "sampled"
+    assert make_request(*flags_of("--env", "hockey")).play == "deterministic"
     assert make_request(*flags_of("--env", "cartpole")).budget == TrainFlags.budget
 
 
@@ -378,6 +384,7 @@ def test_a_space_may_set_defaults_of_flags(
         ("[study]\nslots = 3", r"\[study\] slots is not known; choose one of budget, episodes,"),
         ("[study]\nbudget = 1.5", "budget = 1.5 should be a whole number of at least 1"),
         ("[study]\nbudget = true", "budget = True should be a whole number of at least 1"),
+        ("[study]\nplay = 'random'", "play = 'random' should be deterministic or sampled"),
     ],
 )
 def test_wrong_defaults_of_a_space_are_refused(
