@@ -10,7 +10,9 @@ from typing import Any
 from envs.crypto.data.bars import load_bars, write_bars
 from envs.crypto.data.demo_market import DEMO_BARS, make_demo_market
 from envs.support.errors import InputError
+from envs.support.study_record import CRYPTO
 from optimize.cli.train_flags import TrainFlags
+from optimize.experiments.kinds import kind_of
 
 # Values of flags that are not given. The demo is the smallest study known to learn the market's
 # structure in most trials and to pass the gate: it needs years of bars to rule out luck, and, since
@@ -38,6 +40,17 @@ SMOKE: dict[str, Any] = {
     "search_space": "demo",
     "data_dir": Path("data/smoke"),
 }
+SMOKE_GAME: dict[str, Any] = {
+    "n_trials": 2,
+    "budget": 4_096,
+    "rungs": 2,
+    "n_envs": "16",
+    "horizon": 64,
+    "seeds": 2,
+    "episodes": 8,
+    "slots": 4,
+    "threads": 1,  # not measured, which would take longer than the training
+}
 SMOKE_BARS = 6_000
 ASSETS = 5
 BANNER = (
@@ -50,12 +63,19 @@ def apply_preset(flags: TrainFlags, given: frozenset[str]) -> TrainFlags:
     """Fill in the values of `--demo` or `--smoke` for flags that are not given."""
     if flags.demo and flags.smoke:
         raise InputError("--demo and --smoke exclude each other; --smoke is the smaller of the two")
-    if not (flags.demo or flags.smoke):
-        return flags
-    preset = SMOKE if flags.smoke else DEMO
     return dataclasses.replace(
-        flags, **{name: value for name, value in preset.items() if name not in given}
+        flags, **{name: value for name, value in preset_of(flags).items() if name not in given}
     )
+
+
+def preset_of(flags: TrainFlags) -> dict[str, Any]:
+    """Return the values of `--demo` or `--smoke` by flag; empty without either."""
+    if not (flags.demo or flags.smoke):
+        return {}
+    if flags.demo or flags.env == CRYPTO:  # `check_request` refuses --demo for games
+        return SMOKE if flags.smoke else DEMO
+    # A name of its own: a smoke run must not become a part of the study of that game.
+    return SMOKE_GAME | {"study_name": f"smoke-{kind_of(flags.env).default_name(vars(flags))}"}
 
 
 def demo_bars(flags: TrainFlags) -> int:

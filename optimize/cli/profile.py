@@ -29,7 +29,7 @@ def profile(flags: TrainFlags, given: frozenset[str], hooks: Hooks) -> None:
     request = dataclasses.replace(request, load_bundle=hooks.load_bundle)
     check_request(request)
     kind = kind_of(request.environment)
-    if flags.demo or flags.smoke:
+    if kind.needs_data and (flags.demo or flags.smoke):
         make_demo_data(request.data_dir, request.timeframe, demo_bars(flags), say)
     elif kind.needs_data and flags.data_dir is None:
         raise InputError(DATA_DIR_MISSING)

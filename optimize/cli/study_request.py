@@ -10,6 +10,7 @@ from agents.algorithms.table import get_algorithm
 from envs.crypto.splits import CrossValidation
 from envs.games.curriculum import NO_OPPONENTS, Curriculum, read_opponents, read_phases
 from envs.support.errors import InputError
+from optimize.cli.demo import preset_of
 from optimize.cli.train_flags import TrainFlags
 from optimize.experiments.game_kind import GameKind
 from optimize.experiments.kinds import kind_of
@@ -74,7 +75,8 @@ def make_request(flags: TrainFlags, given: frozenset[str]) -> Request:
     if request.search_space.startswith(NARROW):
         return request
     defaults: dict[str, Any] = dict(load_space(request.search_space, request.subject).study)
-    return dataclasses.replace(request, **{n: v for n, v in defaults.items() if n not in given})
+    chosen = given | preset_of(flags).keys()
+    return dataclasses.replace(request, **{n: v for n, v in defaults.items() if n not in chosen})
 
 
 def study_name(flags: TrainFlags) -> str:

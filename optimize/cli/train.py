@@ -75,7 +75,7 @@ def _train_study(
     flags = _with_recorded(flags, given, name)
     request = dataclasses.replace(make_request(flags, given), load_bundle=hooks.load_bundle)
     check_request(request)
-    if flags.demo or flags.smoke:
+    if kind_of(flags.env).needs_data and (flags.demo or flags.smoke):
         console.print(BANNER, style="bold yellow")
         make_demo_data(request.data_dir, request.timeframe, demo_bars(flags), say)
     handle, experiment = _open_study(flags, name, request, device, hooks, say)

@@ -44,7 +44,8 @@ class TrainFlags:
         bool,
         _option(
             None,
-            "Like --demo, but as small as possible: runs every step once, in under a minute.",
+            "A study as small as possible, which runs every step once, in under a minute: of the "
+            "market of --demo, or of the game of --env.",
             "--smoke",
         ),
     ] = False

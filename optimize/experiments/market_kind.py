@@ -46,7 +46,6 @@ class MarketKind(StudyKind[CryptoSpec]):
             "initial_cash",
             "episode_bars",
             "demo",
-            "smoke",
         }
     )
     title = "--env crypto"

@@ -421,6 +421,22 @@ def test_demo_and_smoke_do_not_measure_the_number_of_envs(
     assert make_request(apply_preset(flags, given), given).n_envs == n_envs
 
 
+def test_smoke_of_a_game_is_small_whatever_its_space_says(
+    flags_of: Callable[..., tuple[TrainFlags, frozenset[str]]],
+) -> None:
+    flags, given = flags_of("--smoke", "--env", "kuhn", "--seeds", 3)
+    flags = apply_preset(flags, given)
+    request = make_request(flags, given)
+    small = (request.budget, request.n_envs, request.seeds, request.episodes, flags.study_name)
+    assert small == (4_096, 16, 3, 8, "smoke-kuhn")
+    flags, given = flags_of("--env", "kuhn")
+    assert make_request(flags, given).budget > 1_000_000
+
+
+def test_demo_of_a_game_is_refused(refuse: Refuse) -> None:
+    assert "--demo is for --env crypto" in refuse("train", "--demo", "--env", "kuhn")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
