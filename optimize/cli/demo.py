@@ -72,8 +72,10 @@ def preset_of(flags: TrainFlags) -> dict[str, Any]:
     """Return the values of `--demo` or `--smoke` by flag; empty without either."""
     if not (flags.demo or flags.smoke):
         return {}
-    if flags.demo or flags.env == CRYPTO:  # `check_request` refuses --demo for games
+    if flags.env == CRYPTO:
         return SMOKE if flags.smoke else DEMO
+    if flags.demo:
+        raise InputError(f"--demo is for --env crypto, and --env is {flags.env}; use --smoke")
     # A name of its own: a smoke run must not become a part of the study of that game.
     return SMOKE_GAME | {"study_name": f"smoke-{kind_of(flags.env).default_name(vars(flags))}"}
 

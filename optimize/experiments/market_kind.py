@@ -45,7 +45,6 @@ class MarketKind(StudyKind[CryptoSpec]):
             "minimum_order",
             "initial_cash",
             "episode_bars",
-            "demo",
         }
     )
     title = "--env crypto"
