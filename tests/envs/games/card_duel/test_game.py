@@ -147,16 +147,24 @@ def test_a_member_goes_on_in_another_slot() -> None:
     assert all(torch.equal(own, both[16:]) for own, both in zip(expected, found, strict=True))
 
 
-def test_an_illegal_action_stops_with_the_whole_position() -> None:
+def test_an_illegal_action_stops_with_the_whole_position(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     env = CardDuel([CardDuelParams(decks="shoal")], 4)
     env.reset(0)
-    action = torch.zeros(4, 3, dtype=torch.int64)
+    mover, action = int(env.to_move()[2]), torch.zeros(4, 3, dtype=torch.int64)
+    env.step(action)
     action[2] = torch.tensor([Action.ATTACK, 0, 9])
     env.step(action)
+    env.step(torch.zeros(4, 3, dtype=torch.int64))
     with pytest.raises(RunError, match="env 2") as raised:
         env.check()
     said = str(raised.value)
-    for part in ("phase MULLIGAN", "decision 1", "hand [", "deck of 25", "mana 0 of 0", "champion"):
+    assert said in capsys.readouterr().err
+    place = f"step 2: seat {1 - mover} gave [6, 0, 9]"
+    clock = f"decision 2, turn 0, phase MULLIGAN, seat {1 - mover} to move"
+    zones = ("hand [", "front [", "back [", "deck of 25 [", "discard [", "mana 0 of 0", "champion")
+    for part in (place, clock, "legal are 0, 1", *zones):
         assert part in said, part
 
 

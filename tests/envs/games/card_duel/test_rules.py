@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from envs.games.card_duel.cards import CARDS, PRESETS, Effect, Kind, random_deck
-from envs.games.card_duel.constants import Action
+from envs.games.card_duel.cards import CARDS, DECK_SIZE, PRESETS, Effect, Kind, random_deck
+from envs.games.card_duel.constants import DECISIONS, FRONT, Action
 from envs.games.card_duel.layout import Board
 from envs.games.card_duel.masks import (
     PACKED,
@@ -234,6 +234,40 @@ def test_nothing_hidden_is_seen() -> None:
                 ):
                     assert torch.equal(own, same)
     assert changed > 10_000
+
+
+def cards_by_seat(board: Board) -> Tensor:
+    """Return (2, ids, games) int64: how many of each card are in a seat's zones together."""
+    zones = (board.deck, board.hand, board.id[:, :FRONT], board.gear, board.back)
+    cards = torch.cat(zones, 1).long()
+    counts = board.discard.long().scatter_add(1, cards, torch.ones_like(cards))
+    counts[:, 0] = 0  # empty places
+    return torch.where(board.mover > 0, counts.flip(0), counts)
+
+
+def test_every_card_is_in_exactly_one_zone() -> None:
+    """At every step of 100 games; and decks and hands are filled from the beginning, as counted."""
+    pair, generator = Pair(some_decks(100, 7), 7), torch.Generator().manual_seed(7)
+    board = Board(pair.cells)
+    cards, zones, over = cards_by_seat(board), set[str](), torch.zeros(100, dtype=torch.bool)
+    assert (cards.sum(1) == DECK_SIZE).all()
+    for _ in range(DECISIONS):
+        for rows, counts in ((board.deck, board.left), (board.hand, board.held)):
+            places = torch.arange(rows.shape[1]).view(1, -1, 1)
+            assert torch.equal(rows > 0, places < counts.unsqueeze(1))
+        assert torch.equal(cards_by_seat(board), cards)
+        held = {"deck": board.deck, "hand": board.hand, "front": board.id[:, :FRONT]}
+        held |= {"gear": board.gear, "back": board.back, "discard": board.discard}
+        zones |= {name for name, rows in held.items() if rows.any()}
+        uniforms = pair.drawn()
+        decided = decide(board.cells, random_actions(legal_actions(board), generator), uniforms)
+        # Games that are over stay as they were.
+        over |= decided.lost.any(0)
+        board = Board(torch.where(over, board.cells, decided.cells))
+        if over.all():
+            break
+    assert over.all()
+    assert zones == {"deck", "hand", "front", "gear", "back", "discard"}
 
 
 def test_games_do_not_depend_on_their_company_or_change_their_arguments() -> None:
