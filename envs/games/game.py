@@ -83,3 +83,54 @@ class Game:
     external: bool = False
     versus: MakeVersus | None = None
     scripted: Callable[[Any], Mapping[str, ScriptedPlayer]] = lambda _: {}
+
+
+@dataclass(frozen=True)
+class NoParams:
+    """Parameters of a game that has none."""
+
+
+@dataclass(frozen=True)
+class MakeTensorGame:
+    """Makes games of a subclass of `TensorGame`; a `MakeGame`, and of two seats a `MakeVersus`."""
+
+    kind: Callable[..., VersusEnv]
+    seats: int
+    in_turns: bool
+
+    def __call__(
+        self,
+        params: Sequence[Any],
+        num_envs: int,
+        *,
+        together: int,  # noqa: ARG002
+        device: torch.device | str,
+        opponents: Opponents | None = None,
+        outcome_rewards: bool = False,
+    ) -> VersusEnv:
+        """See `MakeVersus`."""
+        rows = num_envs if opponents or self.in_turns else num_envs * self.seats
+        # A subclass without opponents may be made without them.
+        if not opponents and not outcome_rewards:
+            return self.kind(params, rows, device=device)
+        return self.kind(
+            params, rows, device=device, opponents=opponents, outcome_rewards=outcome_rewards
+        )
+
+    def game(
+        self,
+        name: str,
+        params: Callable[..., Any],
+        solved: float | None,
+        scripted: Callable[[Any], Mapping[str, ScriptedPlayer]],
+    ) -> Game:
+        """Return the game; see `Game`."""
+        return Game(
+            name,
+            params,
+            self,
+            seats=lambda _: self.seats,
+            solved=solved,
+            versus=self if self.seats == 2 else None,
+            scripted=scripted,
+        )

@@ -1,4 +1,4 @@
-"""Strict checks of actions in games with several choices, masks or turns."""
+"""Checks of actions; strict ones in games with several choices, masks or turns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from envs.core.faults import ChoiceLatch, FaultLatch
 from envs.core.vec_env import Legal
+from envs.games.rules import GameRules
 from envs.support.errors import RunError
 
 
@@ -44,6 +46,20 @@ def legal_action(action: Tensor, sizes: Sequence[int], mask: Legal | None) -> tu
     return made, legal
 
 
+def keep_first(mask: Legal) -> Legal:
+    """Return the same masks, where that of the first choice is computed once."""
+    first: list[Tensor] = []
+
+    def legal(chosen: Tensor) -> Tensor:
+        if chosen.shape[-1]:
+            return mask(chosen)
+        if not first:
+            first.append(mask(chosen))
+        return first[0]
+
+    return legal
+
+
 class Fault(NamedTuple):
     """The first illegal action of a game.
 
@@ -56,6 +72,25 @@ class Fault(NamedTuple):
     game: int
     step: int
     action: list[int]
+
+
+class ChoiceRows(ChoiceLatch):
+    """Checks the actions of rows that make one choice, all options of which are legal."""
+
+    def legal(self, action: Tensor) -> Tensor:
+        """Record actions, (rows,) int64, and return legal ones in their place."""
+        self.record(action)
+        return action.clamp(0, self._choices[0] - 1)
+
+
+class NumberRows(FaultLatch):
+    """Checks the actions of rows that are numbers from -1 to 1."""
+
+    def legal(self, action: Tensor) -> Tensor:
+        """Record actions, (rows, components), and return legal ones in their place, float64."""
+        self.record(action.t().double(), torch.empty_like(self._largest))
+        # NaN becomes 0: the row is faulty, and its numbers must stay finite until `check`.
+        return action.double().nan_to_num(0.0).clamp(-1.0, 1.0)
 
 
 class ActionLatch:
@@ -78,6 +113,10 @@ class ActionLatch:
         self._steps = 0  # counted on the host, which needs no synchronization
         self._first = torch.full((games,), torch.inf, dtype=torch.float64, device=device)
         self._action = torch.zeros(games, columns, dtype=torch.int64, device=device)
+
+    def legal(self, action: Tensor) -> Tensor:
+        """Return actions of rows as they are: they are checked with those of the opponents."""
+        return action
 
     def record(self, legal: Tensor, action: Tensor) -> Tensor:
         """Record one step, and return the games that are latched, (games,) bool.
@@ -125,11 +164,56 @@ class ActionLatch:
         self._action[games] = state["fault_action"].to(device)
 
 
+Latch = ChoiceRows | NumberRows | ActionLatch
+
+
+def make_latch(rules: GameRules, games: int, explain: Callable[[Fault], str]) -> Latch:
+    """Return the check of a game's actions; see `ActionLatch`."""
+    rows, own, device = rules.num_envs, rules.envs_per_member, rules.device
+    if rules.masked or rules.action_dims or rules.in_turns:
+        acting = 1 if rules.in_turns else rules.seats
+        return ActionLatch(games, acting * max(1, len(rules.action_dims)), explain, device)
+    if rules.if_discrete:
+        return ChoiceRows(rows, own, rules.action_dim, device)
+    components = [str(component) for component in range(rules.action_dim)]
+    return NumberRows(rows, own, components, device)
+
+
+def masks_at(
+    fault: Fault, sizes: Sequence[int], mask: Legal | None, games: Tensor, *, several: bool
+) -> list[list[list[bool]]]:
+    """Return, for every seat that acted, the masks of its choices, each given the earlier ones.
+
+    Args:
+        fault: The fault. Numbers that are no option count as the nearest one.
+        sizes: The number of options of each choice.
+        mask: See `legal_action`; None: all options are legal.
+        games: Any tensor with one row per game, for all of which `mask` is computed.
+        several: Whether `mask` takes the choices of several seats per game.
+    """
+    count = len(sizes)
+    options = [
+        min(max(0, option), sizes[index % count] - 1) for index, option in enumerate(fault.action)
+    ]
+    chosen = torch.tensor(options, device=games.device).view(-1, count)
+    found: list[list[list[bool]]] = [[] for _ in chosen]
+    for choice, size in enumerate(sizes):
+        of_seats = [[True] * size] * len(chosen)
+        if mask is not None:
+            made = chosen[:, :choice].expand(len(games), -1, -1)
+            rows = mask(made if several else made[:, 0])[fault.game].view(-1, size)
+            of_seats = rows.tolist()
+        for own, of_seat in zip(found, of_seats, strict=True):
+            own.append(of_seat)
+    return found
+
+
 def fault_message(
     place: str,
     fault: Fault,
     sizes: Sequence[int],
-    seats: Sequence[tuple[str, Sequence[list[bool]]]],
+    names: Sequence[str],
+    masks: Sequence[Sequence[list[bool]]],
     position: str,
 ) -> str:
     """Return what a fault's error says.
@@ -138,13 +222,13 @@ def fault_message(
         place: The row, its member and its env.
         fault: The fault.
         sizes: The number of options of each choice.
-        seats: For each seat whose action counted: its name, and the mask of each choice given the
-            seat's earlier choices.
+        names: Of the seats; those beyond the masks did not act.
+        masks: See `masks_at`.
         position: The game's position before the action.
     """
-    for index, (seat, masks) in enumerate(seats):
+    for index, (seat, of_seat) in enumerate(zip(names, masks, strict=False)):
         action = fault.action[index * len(sizes) : (index + 1) * len(sizes)]
-        for choice, (option, size, mask) in enumerate(zip(action, sizes, masks, strict=True)):
+        for choice, (option, size, mask) in enumerate(zip(action, sizes, of_seat, strict=True)):
             if 0 <= option < size and mask[option]:
                 continue
             legal = [str(own) for own, allowed in enumerate(mask) if allowed]

@@ -1,19 +1,45 @@
-"""Checks of what a game declares, and of the shapes that its rules return."""
+"""Checks of how a game is made, of what it declares, and of the shapes that its rules return."""
 
 from __future__ import annotations
 
 import torch
 
+from envs.games.opponents import Opponents
 from envs.games.rules import GameRules, State
 from envs.support.errors import InputError
 
+# Attributes under the names of earlier versions, which would otherwise have no effect.
+_RENAMED = {"start_luck": "uniforms_per_start", "move_luck": "uniforms_per_move"}
 
-def check_declaration(rules: GameRules, *, decodes: bool) -> None:
+
+def check_seats(rules: GameRules, opponents: Opponents | None, *, outcome_rewards: bool) -> None:
+    """Check that a game can be made with these opponents, and with its numbers of rows.
+
+    Raises:
+        InputError: It cannot, or it has an attribute with a former name.
+    """
+    name = rules.env_name
+    for former, present in _RENAMED.items():
+        if hasattr(rules, former):
+            raise InputError(f"{name}.{former} is now called {present}; rename it")
+    if rules.seats != 2 and (opponents or outcome_rewards):
+        raise InputError(
+            f"{name} has {rules.seats} seats; only games of two have opponents and outcomes"
+        )
+    if opponents and len(opponents.shares) != rules.num_members:
+        raise InputError(
+            f"the opponents are for {len(opponents.shares)} members, not {rules.num_members}"
+        )
+    several = not opponents and not rules.in_turns  # rows per game
+    if several and rules.envs_per_member % rules.seats:
+        raise InputError(
+            f"{name} has {rules.seats} seats, and {rules.envs_per_member} envs are not a multiple "
+            "of them"
+        )
+
+
+def check_declaration(rules: GameRules) -> None:
     """Check the attributes of a game.
-
-    Args:
-        rules: The game.
-        decodes: Whether it overrides `GameRules.decode`.
 
     Raises:
         InputError: They do not fit together.
@@ -27,7 +53,7 @@ def check_declaration(rules: GameRules, *, decodes: bool) -> None:
             f"{name} has masks, several choices or turns, and its actions are numbers; set "
             "if_discrete = True"
         )
-    if strict and decodes:
+    if strict and type(rules).decode is not GameRules.decode:
         raise InputError(
             f"{name} overrides decode, which games with masks, several choices or turns cannot: "
             "their rules get actions as they are"

@@ -7,34 +7,33 @@ observations, faults, and slots for changing members. docs/games.md has a game i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from envs.core.faults import ChoiceLatch, FaultLatch
 from envs.core.policies import Policies
 from envs.core.rows import where_rows
-from envs.core.streams import Streams
 from envs.core.vec_env import Legal, Step, on_cpu
-from envs.games.game import Game
-from envs.games.legality import ActionLatch, Fault, fault_message, legal_action
+from envs.games.drawn_ahead import DrawnAhead
+from envs.games.game import Game, MakeTensorGame, NoParams
+from envs.games.legality import (
+    ActionLatch,
+    Fault,
+    Latch,
+    fault_message,
+    keep_first,
+    legal_action,
+    make_latch,
+    masks_at,
+)
 from envs.games.opponents import Opponents, ScriptedPlayer
-from envs.games.rule_checks import check_declaration, check_rules
+from envs.games.rule_checks import check_declaration, check_rules, check_seats
 from envs.games.rules import GameRules, State
 from envs.games.seating import OpponentSeats, OpponentTurns, Results, Seats, View
-from envs.support.errors import InputError
 
 __all__ = ["NoParams", "State", "TensorGame"]
-
-# Attributes under the names of earlier versions, which would otherwise have no effect.
-_RENAMED = {"start_luck": "uniforms_per_start", "move_luck": "uniforms_per_move"}
-
-
-@dataclass(frozen=True)
-class NoParams:
-    """Parameters of a game that has none."""
 
 
 class TensorGame(GameRules):
@@ -57,7 +56,7 @@ class TensorGame(GameRules):
 
     reached: State
     played: tuple[Tensor, State] | None = None
-    _faults: ChoiceLatch | FaultLatch | ActionLatch
+    _faults: Latch
 
     @classmethod
     def game(
@@ -76,32 +75,8 @@ class TensorGame(GameRules):
             solved: See `Game`.
             scripted: See `Game`.
         """
-
-        def make(
-            params: Sequence[Any],
-            num_envs: int,
-            *,
-            together: int,  # noqa: ARG001
-            device: torch.device | str,
-            opponents: Opponents | None = None,
-            outcome_rewards: bool = False,
-        ) -> TensorGame:
-            rows = num_envs if opponents or cls.in_turns else num_envs * cls.seats
-            if not opponents and not outcome_rewards:
-                return cls(params, rows, device=device)
-            return cls(
-                params, rows, device=device, opponents=opponents, outcome_rewards=outcome_rewards
-            )
-
-        return Game(
-            cls.__name__,
-            params,
-            make,
-            seats=lambda _: cls.seats,
-            solved=solved,
-            versus=make if cls.seats == 2 else None,
-            scripted=scripted,
-        )
+        make = MakeTensorGame(cls, cls.seats, cls.in_turns)
+        return make.game(cls.__name__, params, solved, scripted)
 
     def __init__(
         self,
@@ -126,35 +101,18 @@ class TensorGame(GameRules):
             InputError: The rows do not fit, or a game without two seats has opponents or outcomes.
         """
         self.env_name, self.device = type(self).__name__, torch.device(device)
-        for former, present in _RENAMED.items():
-            if hasattr(self, former):
-                raise InputError(f"{self.env_name}.{former} is now called {present}; rename it")
-        if self.seats != 2 and (opponents or outcome_rewards):
-            raise InputError(
-                f"{self.env_name} has {self.seats} seats; only games of two have opponents and "
-                "outcomes"
-            )
         self._set_rows(self.env_name, len(params), envs_per_member)
+        check_seats(self, opponents, outcome_rewards=outcome_rewards)
         self.opponents, self._seats = opponents, Seats(1 if self.in_turns else self.seats)
         if opponents:
-            if len(opponents.shares) != len(params):
-                raise InputError(
-                    f"the opponents are for {len(opponents.shares)} members, not {len(params)}"
-                )
             opponents.decode = self.decode
             kind = OpponentTurns if self.in_turns else OpponentSeats
             self._seats = kind(opponents, self.num_envs, self.num_members)
-        if envs_per_member % self._seats.rows_per_game:
-            raise InputError(
-                f"{self.env_name} has {self.seats} seats, and {envs_per_member} envs are not a "
-                "multiple of them"
-            )
         self._games_per_member = envs_per_member // self._seats.rows_per_game
         games = self.num_members * self._games_per_member
         self.prepare(params)
         self._set_players(opponents)
-        decodes = type(self).decode is not GameRules.decode
-        check_declaration(self, decodes=decodes)
+        check_declaration(self)
         # As tensors, the parameters can differ between members.
         self.numbers = {
             name: torch.zeros(games, dtype=torch.float64, device=self.device)
@@ -183,14 +141,10 @@ class TensorGame(GameRules):
     def _make_state(self, games: int) -> None:
         """Make streams and state, as yet without episodes."""
         rows, device = self.num_envs, self.device
-        self._streams = Streams(self.num_members, self.device)
-        # Numbers drawn ahead: (steps, G, columns) for `start`, `move` and `_seats`.
-        self._columns = [self.uniforms_per_start, self.uniforms_per_move, self._seats.uniforms]
-        self._uniforms = torch.zeros(
-            0, games, sum(self._columns), dtype=torch.float64, device=device
-        )
-        self._at = 0  # index of the next step in `_uniforms`
-        begun = self.start(self._uniforms.new_zeros(games, self.uniforms_per_start))
+        # The parts of a step: for `start`, `move` and `_seats`.
+        parts = self.uniforms_per_start, self.uniforms_per_move, self._seats.uniforms
+        self._uniforms = DrawnAhead(self.num_members, self._games_per_member, parts, device)
+        begun = self.start(self._uniforms.numbers.new_zeros(games, self.uniforms_per_start))
         check_rules(self, begun, games)
         self._state = {name: tensor.clone() for name, tensor in begun.items()}
         self.reached = self._state
@@ -198,19 +152,11 @@ class TensorGame(GameRules):
         self._known: View | None = None
         self._age = torch.zeros(games, dtype=torch.int64, device=device)
         self._final = torch.zeros(rows, self.state_dim, dtype=self.obs_dtype, device=device)
-        self._scratch = torch.zeros(self.action_dim, rows, dtype=torch.float64, device=device)
+        numbers = len(self.action_dims) if self.if_discrete else self.action_dim
+        self._action_shape = (numbers,) if numbers else ()
         # The sizes of the choices that are checked strictly.
         self._choices = self.action_dims or (self.action_dim,)
-        if self.masked or self.action_dims or self.in_turns:
-            acting = 1 if self.in_turns else self.seats
-            self._faults = ActionLatch(
-                games, acting * len(self._choices), self._fault_message, device
-            )
-        elif self.if_discrete:
-            self._faults = ChoiceLatch(rows, self.envs_per_member, self.action_dim, device)
-        else:
-            components = [str(component) for component in range(self.action_dim)]
-            self._faults = FaultLatch(rows, self.envs_per_member, components, device)
+        self._faults = make_latch(self, games, self._fault_message)
 
     def configure_member(self, member: int, params: Any) -> None:
         """See `GameEnv.configure_member`."""
@@ -222,17 +168,15 @@ class TensorGame(GameRules):
 
     def seeded(self, member: int) -> bool:
         """See `VecEnv.seeded`."""
-        return self._streams.seeded(member)
+        return self._uniforms.seeded(member)
 
     def reset_member(self, member: int, seed: int | None = None) -> None:
         """See `VecEnv.reset_member`. With a seed, results begin at zero, too."""
         if seed is not None:
-            self._streams.seed(member, seed)
+            self._uniforms.seed(member, seed)
         games = self._games(member)
         # `start` computes all games, of which only the member's are used.
-        uniforms = self._uniforms.new_zeros(len(self._age), sum(self._columns))
-        uniforms[games] = self._drawn(member, 1)[0]
-        for_start, _, for_seats = uniforms.split_with_sizes(self._columns, 1)
+        for_start, _, for_seats = self._uniforms.once(member)
         for name, begun in self.start(for_start).items():
             self._state[name][games] = begun[games]
         self._known = None
@@ -245,7 +189,7 @@ class TensorGame(GameRules):
         own[games] = True
         self._seats.begin(own, for_seats)
         # Replace what was drawn ahead: it came from the stream before the reset.
-        self._uniforms[self._at :, games] = self._drawn(member, len(self._uniforms) - self._at)
+        self._uniforms.replace(member)
         self._faults.clear(self._checked_part(member))
 
     def begin_rollout(self, policies: Policies) -> None:
@@ -260,18 +204,13 @@ class TensorGame(GameRules):
 
     def draw(self, horizon: int) -> None:
         """See `VecEnv.draw`."""
-        self._uniforms = torch.cat(
-            [self._drawn(member, horizon) for member in range(self.num_members)], 1
-        )
-        self._at = 0
+        self._uniforms.draw(horizon)
 
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
         """See `VecEnv.step`."""
-        if self._at == len(self._uniforms):
-            self.draw(1)
-        for_start, for_move, for_seats = self._uniforms[self._at].split_with_sizes(self._columns, 1)
-        self._at += 1
-        own = self.decode(self._legal(action))
+        for_start, for_move, for_seats = self._uniforms.next()
+        self._check_shape(action, *self._action_shape)
+        own = self.decode(self._faults.legal(action))
         view = self._look()
         controls = self._seats.controls(own, view, for_seats)
         state, reward, terminated, truncated = self._play(controls, view, for_move)
@@ -301,7 +240,9 @@ class TensorGame(GameRules):
         """Return the next state, the rewards, and which games terminated and were truncated."""
         stopped = None
         if isinstance(self._faults, ActionLatch):
-            controls, stopped = self._strict(self._faults, controls, view)
+            made, legal = self.strictly(controls, view.legal)
+            stopped = self._faults.record(legal, controls.reshape(len(legal), -1))
+            controls = made
         self.played = controls, self._state
         state, reward, terminated = self.move(self._state, controls, uniforms)
         self._age += 1
@@ -316,11 +257,6 @@ class TensorGame(GameRules):
             return state, reward, terminated | late, torch.zeros_like(late)
         return state, reward, terminated, late & ~terminated
 
-    def _strict(self, latch: ActionLatch, controls: Tensor, view: View) -> tuple[Tensor, Tensor]:
-        """Return legal controls in place of these, and which games are stopped, (G,) bool."""
-        made, legal = self.strictly(controls, view.legal)
-        return made, latch.record(legal, controls.reshape(len(legal), -1))
-
     def strictly(self, controls: Tensor, legal: Legal | None) -> tuple[Tensor, Tensor]:
         """Return legal controls in place of these, and in which games all were legal, (G,) bool.
 
@@ -328,12 +264,11 @@ class TensorGame(GameRules):
             controls: Of the seats, as `move` takes them, in a discrete game.
             legal: The seats' masks; None: all options are legal.
         """
-        given = controls if self.action_dims else controls.unsqueeze(-1)
-        made, right = legal_action(given, self._choices, legal)
-        return (
-            made if self.action_dims else made.squeeze(-1),
-            right if right.dim() == 1 else right.all(1),
+        made, right = legal_action(
+            controls if self.action_dims else controls.unsqueeze(-1), self._choices, legal
         )
+        right = right if right.dim() == 1 else right.all(1)
+        return (made if self.action_dims else made.squeeze(-1)), right
 
     def _score(self, state: State, reward: Tensor, done: Tensor) -> Tensor:
         """Count the outcomes of games that are done; return the rewards, or outcomes instead."""
@@ -389,16 +324,7 @@ class TensorGame(GameRules):
 
     def legal_options(self, state: State) -> Legal:
         """Return `mask` of a state; its first mask, which several ask for, is computed once."""
-        first: list[Tensor] = []
-
-        def legal(chosen: Tensor) -> Tensor:
-            if chosen.shape[-1]:
-                return self.mask(state, chosen)
-            if not first:
-                first.append(self.mask(state, chosen))
-            return first[0]
-
-        return legal
+        return keep_first(partial(self.mask, state))
 
     def faults(self) -> Tensor:
         """See `VecEnv.faults`. All rows of a game with an illegal action count."""
@@ -408,32 +334,16 @@ class TensorGame(GameRules):
 
     def _fault_message(self, fault: Fault) -> str:
         """Describe an illegal action and the position before it."""
-        game, view, count = fault.game, self._look(), len(self._choices)
+        game, view = fault.game, self._look()
         names = self._seats.names(game)
         if view.mover is not None:
             names = (names[int(view.mover[game])],)
-        options = [
-            min(max(0, option), self._choices[index % count] - 1)
-            for index, option in enumerate(fault.action)
-        ]
-        chosen = torch.tensor(options, device=self.device).view(-1, count)
-        masks: list[Tensor] = []
-        for choice, size in enumerate(self._choices):
-            if view.legal is None:
-                masks.append(torch.ones(len(names), size, dtype=torch.bool))
-                continue
-            # Masks are computed for all games, of which one is needed.
-            made = chosen[:, :choice].expand(len(self._limit), -1, -1)
-            several = self.seats > 1 and not self.in_turns
-            masks.append(view.legal(made if several else made[:, 0])[game].view(-1, size))
-        seats = [
-            (name, [mask[index].tolist() for mask in masks])
-            for index, name in enumerate(names[: len(chosen)])
-        ]
-        rows = self._seats.rows_per_game
-        own = self._games_per_member
-        place = f"row {game * rows} (member {game // own}, env {game % own})"
-        return fault_message(place, fault, self._choices, seats, self.describe(self._state, game))
+        several = self.seats > 1 and not self.in_turns
+        masks = masks_at(fault, self._choices, view.legal, self._age, several=several)
+        member, own = divmod(game, self._games_per_member)
+        place = f"row {game * self._seats.rows_per_game} (member {member}, env {own})"
+        position = self.describe(self._state, game)
+        return fault_message(place, fault, self._choices, names, masks, position)
 
     def position(self, *, final: bool) -> str:
         """Describe the first game (`describe`); with `final`, as the latest step left it."""
@@ -454,64 +364,36 @@ class TensorGame(GameRules):
         Raises:
             RuntimeError: Random numbers drawn ahead are left; between rollouts there are none.
         """
-        left = len(self._uniforms) - self._at
-        if left:
+        if left := self._uniforms.left:
             raise RuntimeError(f"{left} steps of the last draw are left: take a member after them")
         games, rows = self._games(member), self._rows(member)
-        own = {f"state_{name}": tensor[games] for name, tensor in self._state.items()}
-        own |= {
-            "age": self._age[games],
-            "final": self._final[rows],
-            "stream": self._streams.state(member),
-        }
-        if self._returns is not None:
-            own["returns"] = self._returns[games]
+        own = {name: tensor[games] for name, tensor in self._of_games().items()}
+        own |= {"final": self._final[rows], "stream": self._uniforms.state(member)}
         own |= self._seats.get_member(member) | self._faults.state(self._checked_part(member))
         return on_cpu(own)
 
     def set_member(self, member: int, state: dict[str, Tensor]) -> None:
         """See `VecEnv.set_member`. The slot must be configured with the member's parameters."""
         games, rows = self._games(member), self._rows(member)
-        for name, tensor in self._state.items():
-            tensor[games] = state[f"state_{name}"].to(self.device)
+        for name, tensor in self._of_games().items():
+            tensor[games] = state[name].to(self.device)
         self._known = None
-        self._age[games] = state["age"].to(self.device)
-        if self._returns is not None:
-            self._returns[games] = state["returns"].to(self.device)
         self._seats.set_member(member, state)
         self._final[rows] = state["final"].to(self.device)
-        self._streams.set_state(member, state["stream"])
-        self._uniforms[self._at :, games] = self._drawn(member, len(self._uniforms) - self._at)
+        self._uniforms.set_state(member, state["stream"])
         self._faults.set_state(self._checked_part(member), state)
+
+    def _of_games(self) -> dict[str, Tensor]:
+        """Return the tensors of games, (G, ...), that move with a member."""
+        own = {f"state_{name}": tensor for name, tensor in self._state.items()}
+        own["age"] = self._age
+        return own if self._returns is None else own | {"returns": self._returns}
 
     def _games(self, member: int) -> slice:
         """Return the games of a member."""
-        own = self._games_per_member
-        return slice(member * own, (member + 1) * own)
+        return slice(member * self._games_per_member, (member + 1) * self._games_per_member)
 
     def _checked_part(self, member: int) -> slice:
         """Return the member's part of `_faults`: its games or its rows."""
         strict = isinstance(self._faults, ActionLatch)
         return self._games(member) if strict else self._rows(member)
-
-    def _drawn(self, member: int, steps: int) -> Tensor:
-        """Draw from the member's stream what its games need in these steps."""
-        size = steps, self._games_per_member, sum(self._columns)
-        return self._streams.member_uniform(member, *size).to(self.device)
-
-    def _legal(self, action: Tensor) -> Tensor:
-        """Return legal actions of rows; illegal ones are latched and replaced.
-
-        Strict ones are checked later, together with those of the opponents.
-        """
-        if isinstance(self._faults, ActionLatch):
-            self._check_shape(action, *([len(self._choices)] if self.action_dims else []))
-            return action
-        if isinstance(self._faults, ChoiceLatch):
-            self._check_shape(action)
-            self._faults.record(action)
-            return action.clamp(0, self.action_dim - 1)
-        self._check_shape(action, self.action_dim)
-        self._faults.record(action.t().double(), self._scratch)
-        # NaN becomes 0: the row is faulty, and its numbers must stay finite until `check`.
-        return action.double().nan_to_num(0.0).clamp(-1.0, 1.0)

@@ -59,7 +59,7 @@ def parts(seconds: float) -> list[dict[str, Any]]:
     env, actions, obs = make(games)
     steps(env, actions, obs, 48)
     env.draw(16)
-    state, uniforms = env._state, env._uniforms[0]
+    state, uniforms = env._state, env._uniforms.numbers[0]
     legal = env._legal(actions[0]).view(games, env.seats, -1)
     controls = legal.float().permute(2, 1, 0).contiguous()
     unpacked = hockey._unpacked(state)
