@@ -185,7 +185,9 @@ class PPO(Program):
         explained_variance = self.rollout.estimate(
             self.numbers["gamma"], self.numbers["gae_lambda"], self._activations
         )
-        return self._update(explained_variance)
+        stats = self._update(explained_variance)
+        self._average_weights()
+        return stats
 
     def _update(self, explained_variance: Tensor) -> RolloutStats:
         """Make `epochs` passes of minibatches over the rollout."""
@@ -308,14 +310,23 @@ class PPO(Program):
 
     def _scale_values(self) -> None:
         """Update the value normalisers of members with return scaling."""
-        rollouts = torch.tensor(
-            [[member.rollouts if member else 0] for member in self.members], device=self.device
-        )
         # Weight 1/k gives the plain mean over rollouts; a fixed weight would favour the first one.
-        rate = torch.maximum(self.numbers["popart_beta"], 1.0 / (rollouts + 1))
+        rate = torch.maximum(self.numbers["popart_beta"], 1.0 / self._rollout_number())
         learns = (self._live & ~self._diverged).unsqueeze(-1)
         enabled = self.population.popart[..., 0] & learns
         scale_values(self.population, *self.rollout.return_moments(), rate, enabled)
+
+    def _average_weights(self) -> None:
+        """Update the running means of the actors' weights, if a member has one."""
+        if not any(member.params.weight_average > 0 for member in self.members if member):
+            return
+        length = self.numbers["weight_average"] * self._rollout_number()
+        self.population.average(1.0 / length.clamp_min(1.0))
+
+    def _rollout_number(self) -> Tensor:
+        """Return (G, 1), the number of the members' present rollout, from 1."""
+        rollouts = [[member.rollouts + 1 if member else 1] for member in self.members]
+        return torch.tensor(rollouts, device=self.device)
 
     # Acting, import and export.
 
@@ -324,7 +335,7 @@ class PPO(Program):
         population = self.population
         return Actors(
             self.shape,
-            population.flat.clone(),
+            population.acting(),
             population.state_avg.clone(),
             population.state_std.clone(),
         )
@@ -336,7 +347,7 @@ class PPO(Program):
 
     def acting_weights(self) -> StateDict:
         """See `Program.acting_weights`."""
-        actors = [self.population.views(slot)[0] for slot in range(self.shape.slots)]
+        actors = [self.population.present_actor(slot) for slot in range(self.shape.slots)]
         return {name: torch.stack([actor[name] for actor in actors]) for name in actors[0]}
 
     def import_actor(self, slot: int, actor: Mapping[str, Tensor]) -> None:
@@ -372,6 +383,7 @@ class PPO(Program):
     def _clear(self, slot: int) -> None:
         self.population.clear(slot)
         self.population.popart[slot] = False
+        self.population.averaged[slot] = False
         self.optimizer.reset(slot)
         self._memory(slot).zero_()
 
@@ -381,6 +393,7 @@ class PPO(Program):
         return {
             **memory,
             "weights": population.flat[:, slot],
+            "average": population.averages[slot],
             "adam_m": optimizer.m[:, slot],
             "adam_v": optimizer.v[:, slot],
             "adam_step": optimizer.step[slot],
@@ -393,6 +406,7 @@ class PPO(Program):
     def _occupy(self, slot: int, member: Member) -> None:
         super()._occupy(slot, member)
         self.population.popart[slot] = member.params.popart_beta > 0
+        self.population.averaged[slot] = member.params.weight_average > 0
         self.optimizer.eps[slot] = member.params.adam_eps
         self.optimizer.weight_decay[slot] = member.params.weight_decay
 
@@ -457,18 +471,23 @@ _NAME_IN_CODE = {"has_absent_agents": "crewed"}
 
 
 def _in_current_layout(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Convert a state saved before version 0.1.0, when counters held the learning-rate schedule.
+    """Convert a state of an earlier version.
 
-    Its params may lack those that were added later, which then have their defaults.
+    Its params may lack those that were added later, which then have their defaults. Before version
+    0.1.0, counters held the learning-rate schedule.
     """
-    if "counters" not in state or "params" not in state or state["counters"].numel() != 4:
+    if not {"counters", "params", "weights"} <= set(state):
         return state
-    rollouts, total, schedule, has_obs = state["counters"].tolist()
-    params = PPOParams().to_numbers()
-    params[-1] = schedule
-    params[: state["params"].numel()] = state["params"].tolist()
+    own = PPOParams().to_numbers()
+    params = [*state["params"].tolist(), *own[state["params"].numel() :]]
+    counters = state["counters"].tolist()
+    if len(counters) == 4:
+        rollouts, total, schedule, has_obs = counters
+        params[[field.name for field in fields(PPOParams)].index("lr_schedule")] = schedule
+        counters = [rollouts, total, has_obs]
     return {
+        "average": state["weights"][0],
         **state,
-        "counters": torch.tensor([rollouts, total, has_obs]),
+        "counters": torch.tensor(counters),
         "params": torch.tensor(params, dtype=torch.float64),
     }

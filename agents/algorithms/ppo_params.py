@@ -32,6 +32,10 @@ class PPOParams(Hyperparameters):
             by which value targets are normalised (`agents.algorithms.popart`): rollout k (from 1)
             has the weight max(popart_beta, 1/k). 0 turns this off.
         lr_schedule: "constant", "linear" or "cosine" decay over the member's rollouts.
+        weight_average: length of the running mean of the actor's weights, as a share of the
+            rollouts so far: after rollout k (from 1), the weights of that rollout count
+            1 / max(1, weight_average k). The mean acts in evaluations and is exported; rollouts use
+            the present weights. 0 turns this off.
     """
 
     learning_rate: float = 1e-3
@@ -47,6 +51,7 @@ class PPOParams(Hyperparameters):
     weight_decay: float = 0.0
     popart_beta: float = 0.0
     lr_schedule: str = "constant"
+    weight_average: float = 0.0
 
     _above_zero: ClassVar[tuple[str, ...]] = (
         "learning_rate",
@@ -55,7 +60,12 @@ class PPOParams(Hyperparameters):
         "max_grad_norm",
         "adam_eps",
     )
-    _zero_to_one: ClassVar[tuple[str, ...]] = ("gamma", "gae_lambda", "popart_beta")
+    _zero_to_one: ClassVar[tuple[str, ...]] = (
+        "gamma",
+        "gae_lambda",
+        "popart_beta",
+        "weight_average",
+    )
     _finite: ClassVar[tuple[str, ...]] = ("initial_log_std",)
     _options: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "lr_schedule": ("constant", "linear", "cosine")

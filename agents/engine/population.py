@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import accumulate
 
 import torch
@@ -28,6 +29,8 @@ class Population:
         value_avg: (G, 1, 1); values are the critic's output * std + avg.
         value_std: (G, 1, 1).
         popart: (G, 1, 1) bool, members whose value normaliser follows the returns.
+        averages: (G, P), running means of the actors' weights.
+        averaged: (G, 1) bool, members whose running mean acts in evaluations and is exported.
     """
 
     def __init__(self, shape: Shape, device: torch.device) -> None:
@@ -40,6 +43,8 @@ class Population:
         self.value_avg = torch.zeros(shape.slots, 1, 1, device=device)
         self.value_std = torch.ones(shape.slots, 1, 1, device=device)
         self.popart = torch.zeros(shape.slots, 1, 1, dtype=torch.bool, device=device)
+        self.averages = torch.zeros_like(self.flat[0])
+        self.averaged = torch.zeros(shape.slots, 1, dtype=torch.bool, device=device)
 
     def new_member(
         self, slot: int, seed: int, initial_log_std: float, state_avg: Tensor, state_std: Tensor
@@ -100,17 +105,29 @@ class Population:
         # Converted first: on CPUs, a subtraction of mixed types takes up to ten times as long.
         return obs.to(self.state_avg.dtype).sub_(self.state_avg).div_(self.state_std)
 
+    def average(self, rate: Tensor) -> None:
+        """Move the running means towards the present weights, which count `rate`, (G, 1)."""
+        moved = torch.lerp(self.averages, self.flat[0], rate)
+        # Others keep every bit, so that a member's state does not depend on its company.
+        self.averages.copy_(torch.where(self.averaged, moved, self.averages))
+
+    def acting(self) -> Tensor:
+        """Return (2, G, P), a copy of the weights, with the running means of averaged actors."""
+        actors = torch.where(self.averaged, self.averages, self.flat[0])
+        return torch.stack((actors, self.flat[1]))
+
     def clear(self, slot: int) -> None:
         """Reset a slot."""
         self.flat[:, slot] = 0
+        self.averages[slot] = 0
         self.state_avg[slot], self.state_std[slot] = 0, 1
         self.value_avg[slot], self.value_std[slot] = 0, 1
 
     def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
         """Return (actor, critic), CPU copies in the form of ElegantRL's `state_dict`s.
 
-        They load into `ActorPPO` (or `ActorDiscretePPO`) and `CriticPPO`. Tensors that those do not
-        have:
+        The weights of an averaged actor are its running mean. The networks load into `ActorPPO` (or
+        `ActorDiscretePPO`) and `CriticPPO`. Tensors that those do not have:
 
         - several choices per action: `action_dims` (choices,) int64, their sizes, in the actor; and
         of autoregressive policies `chain.k.weight` (size of choice k, sizes of those before it),
@@ -126,28 +143,30 @@ class Population:
         - recurrent networks: `rnn.weight_ih`, … as in torch's GRUCell (3 gates) or LSTMCell (4
         gates), between the last ReLU and the last layer.
         """
-        actor, critic = self.views(slot)
-        return _copies(actor), _copies(critic)
-
-    def views(self, slot: int) -> tuple[StateDict, StateDict]:
-        """Return what `export_member` returns, as views."""
-        actor, critic = (
-            {name: _turned(name, part) for name, part in parts.items()}
-            for parts in _named(self.weights, slot, self.shape)
-        )
-        actor = {
-            **actor,
-            **_facts(self.shape),
-            "state_avg": self.state_avg[slot, 0, : self.shape.state_dim],
-            "state_std": self.state_std[slot, 0, : self.shape.state_dim],
-        }
-        critic = {
-            **critic,
+        alone = replace(self.shape, slots=1)
+        own_actor, own_critic = _named(leaf_views(self.acting()[:, [slot]], alone), 0, alone)
+        actor = self._complete(slot, own_actor)
+        critic = _turned_parts(own_critic) | {
             "state_avg": self.state_avg[slot, 0],
             "state_std": self.state_std[slot, 0],
+            "value_avg": self.value_avg[slot, 0],
+            "value_std": self.value_std[slot, 0],
         }
-        critic |= {"value_avg": self.value_avg[slot, 0], "value_std": self.value_std[slot, 0]}
-        return actor, critic
+        return _copies(actor), _copies(critic)
+
+    def present_actor(self, slot: int) -> StateDict:
+        """Return an actor in the form of `export_member`, with its present weights, as views."""
+        return self._complete(slot, _named(self.weights, slot, self.shape)[0])
+
+    def _complete(self, slot: int, parts: StateDict) -> StateDict:
+        """Add what an exported actor has besides its weights."""
+        columns = self.shape.state_dim
+        return {
+            **_turned_parts(parts),
+            **_facts(self.shape),
+            "state_avg": self.state_avg[slot, 0, :columns],
+            "state_std": self.state_std[slot, 0, :columns],
+        }
 
     def import_member(
         self, slot: int, actor: Mapping[str, Tensor], critic: Mapping[str, Tensor]
@@ -180,6 +199,7 @@ class Population:
         for given, parts in zip((actor, critic), stacked, strict=True):
             for name, part in parts.items():
                 _turned(name, part).copy_(given[name])
+        self.averages[slot] = self.flat[0, slot]
         self.state_avg[slot, 0], self.state_std[slot, 0] = avg.to(self.device), std.to(self.device)
         self.value_avg[slot, 0], self.value_std[slot, 0] = critic["value_avg"], critic["value_std"]
 
@@ -272,6 +292,10 @@ def _own_weights(shape: Shape) -> StateDict:
 def _turned(name: str, part: Tensor) -> Tensor:
     """Return a leaf in the layout of ElegantRL's and torch's modules: matrices as (out, in)."""
     return part.mT if part.dim() == 2 and "weight" in name else part
+
+
+def _turned_parts(parts: StateDict) -> StateDict:
+    return {name: _turned(name, part) for name, part in parts.items()}
 
 
 def _copies(tensors: StateDict) -> StateDict:

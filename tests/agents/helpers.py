@@ -41,6 +41,7 @@ def member_params(index: int, **changes: Any) -> PPOParams:
         "adam_eps": 10.0 ** (-8 + index % 4),
         "weight_decay": 0.01 * (index % 2),
         "lr_schedule": ("constant", "linear", "cosine")[index % 3],
+        "weight_average": (0.5, 1.0, 0.0)[index % 3],
     }
     return PPOParams(**{**base, **changes})
 

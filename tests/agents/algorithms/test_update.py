@@ -282,7 +282,11 @@ def train_with(params: PPOParams, kind: type[ToyEnv] = ToyEnv) -> dict[str, Tens
     return ppo.get_member(0)
 
 
-@pytest.mark.parametrize("name", [*PPOParams.numeric(), "lr_schedule"])
+# The running mean of the weights does not take part in training.
+LEARNED = {*PPOParams.numeric(), "lr_schedule"} - {"weight_average"}
+
+
+@pytest.mark.parametrize("name", sorted(LEARNED))
 def test_every_hyperparameter_changes_the_update(name: str) -> None:
     base = train_with(PPOParams())
     moved = train_with(PPOParams(**{name: CHANGES[name]}))
@@ -290,14 +294,41 @@ def test_every_hyperparameter_changes_the_update(name: str) -> None:
     assert_same(base, train_with(PPOParams()))
 
 
-@pytest.mark.parametrize(
-    "name", sorted({*PPOParams.numeric(), "lr_schedule"} - {"initial_log_std"})
-)
+@pytest.mark.parametrize("name", sorted(LEARNED - {"initial_log_std"}))
 def test_every_hyperparameter_changes_a_discrete_update(name: str) -> None:
     base = train_with(PPOParams(), ChoiceEnv)
     moved = train_with(PPOParams(**{name: CHANGES[name]}), ChoiceEnv)
     assert not torch.equal(base["weights"], moved["weights"])
     assert_same(base, train_with(PPOParams(), ChoiceEnv))
+
+
+def test_the_running_mean_of_the_weights_acts_and_is_exported() -> None:
+    share, env = 0.5, ToyEnv(2, 4)
+    ppo = PPO(shape_for(env))
+    for slot, weight_average in enumerate((share, 0.0)):
+        params = PPOParams(weight_average=weight_average)
+        ppo.add_member(slot, params, 1, 8, env.state_avg, env.state_std)
+        env.streams.seed(slot, 2)
+    ppo.begin(env.reset())
+    obs = torch.randn(2 * 4, env.state_dim)
+    obs[4:] = obs[:4]
+    mean = torch.zeros_like(ppo.population.flat[0, 0])
+    for number in range(1, 7):
+        ppo.train(env, 1)
+        # Both members train alike, with their present weights.
+        assert torch.equal(ppo.population.flat[:, 0], ppo.population.flat[:, 1])
+        mean += (ppo.population.flat[0, 0] - mean) / max(1.0, share * number)
+        torch.testing.assert_close(ppo.population.acting()[0, 0], mean, rtol=1e-5, atol=1e-7)
+        assert torch.equal(ppo.population.acting()[:, 1], ppo.population.flat[:, 1])
+    averaged, present = ppo.export_member(0)[0], ppo.export_member(1)[0]
+    other = PPO(shape_for(env))
+    for slot, actor in enumerate((averaged, present)):
+        other.add_member(slot, PPOParams(), 1, 8, env.state_avg, env.state_std)
+        other.import_actor(slot, actor)
+    actions = ppo.act_fn()(obs)
+    assert torch.equal(actions, other.act_fn()(obs))
+    assert not torch.equal(actions[:4], actions[4:])
+    assert_same({"a": ppo.acting_weights()["net.0.weight"][0]}, {"a": present["net.0.weight"]})
 
 
 class NoHostReads(TorchDispatchMode):

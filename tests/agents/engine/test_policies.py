@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from agents.algorithms.ppo import PPO
 from agents.engine.program import Program
 from envs.core.policies import Policies
 from tests.agents.helpers import start
@@ -27,6 +28,13 @@ def program(kind: str, env: ToyEnv) -> Program:
         made.acting_weights = lambda: Program.acting_weights(made)  # type: ignore[method-assign]
         return made
     return started(env, MEMBERS)[0]
+
+
+def acting_actor(own: Any, slot: int) -> dict[str, Tensor]:
+    """Return a member's actor for rollouts: of PPO the present weights, else the exported ones."""
+    if type(own) is PPO and "acting_weights" not in vars(own):
+        return {name: part.clone() for name, part in own.population.present_actor(slot).items()}
+    return dict(own.export_member(slot)[0])
 
 
 @pytest.mark.parametrize(
@@ -53,7 +61,7 @@ def test_the_environment_is_told_before_every_rollout(
         assert steps == len(seen) * own.shape.horizon
         weights = {name: part.clone() for name, part in policies.acting_weights().items()}
         progress = [policies.progress(slot) for slot in range(3)]
-        seen.append((progress, weights, {slot: own.export_member(slot)[0] for slot in MEMBERS}))
+        seen.append((progress, weights, {slot: acting_actor(own, slot) for slot in MEMBERS}))
 
     def step(*args: Any, **kwargs: Any) -> Any:
         nonlocal steps

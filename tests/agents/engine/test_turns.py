@@ -236,7 +236,9 @@ def test_it_learns_to_win() -> None:
     env = Nim([NoParams()] * 2, 64)
     ppo = PPO(shape_for(env, num_envs=64, horizon=32, minibatch=256, net_width=32, epochs=3))  # type: ignore[arg-type]
     for slot in range(2):
-        params = member_params(0, learning_rate=2e-3, gamma=1.0, entropy_coef=0.01)
+        params = member_params(
+            0, learning_rate=2e-3, gamma=1.0, entropy_coef=0.01, weight_average=0.0
+        )
         ppo.add_member(slot, params, slot, 40, SCALE, SCALE)
     env.reset([1, 2])
     ppo.begin(env.observe())
