@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,16 @@ def random_behaviour(seed: int, sharp: float = 1.0) -> Behaviour:
     return behaviour
 
 
+def most_probable(behaviour: Behaviour) -> Behaviour:
+    """Return the deterministic policy that takes the most probable options."""
+
+    def chosen(observations: Tensor, legal: Tensor) -> Tensor:
+        best = behaviour(observations, legal).argmax(1)
+        return torch.nn.functional.one_hot(best, legal.shape[1])
+
+    return chosen
+
+
 def open_spiel_policy(name: str, pair: tuple[Behaviour, Behaviour]) -> tuple[Any, Any]:
     """Return OpenSpiel's game, and its tabular policy with these behaviours at the two seats."""
     pyspiel = pytest.importorskip("pyspiel", reason="OpenSpiel is not installed")
@@ -70,11 +81,19 @@ def open_spiel_policy(name: str, pair: tuple[Behaviour, Behaviour]) -> tuple[Any
 
 @pytest.mark.parametrize("name", GAMES)
 @settings(max_examples=8, deadline=None)
-@given(seeds=st.tuples(st.integers(0, 2**32), st.integers(0, 2**32)), sharp=st.floats(0.5, 20.0))
+@given(
+    seeds=st.tuples(st.integers(0, 2**32), st.integers(0, 2**32)),
+    sharp=st.floats(0.5, 20.0),
+    sampled=st.tuples(st.booleans(), st.booleans()),
+)
 def test_pairs_of_random_policies_have_the_values_of_open_spiel(
-    name: str, seeds: tuple[int, int], sharp: float
+    name: str, seeds: tuple[int, int], sharp: float, sampled: tuple[bool, bool]
 ) -> None:
-    from_seed = [random_behaviour(seed, sharp) for seed in seeds]
+    drawn = [random_behaviour(seed, sharp) for seed in seeds]
+    from_seed = [
+        own if is_sampled else most_probable(own)
+        for own, is_sampled in zip(drawn, sampled, strict=True)
+    ]
     both = from_seed[0], from_seed[1]
     game, table = open_spiel_policy(name, both)
     from open_spiel.python.algorithms.expected_game_score import policy_value
@@ -92,19 +111,31 @@ def test_pairs_of_random_policies_have_the_values_of_open_spiel(
 
 @pytest.mark.parametrize("name", GAMES)
 @settings(max_examples=4, deadline=None)
-@given(seed=st.integers(0, 2**32), shares=st.lists(st.floats(0.05, 1.0), min_size=2, max_size=3))
-def test_mixtures_have_the_values_of_open_spiel(name: str, seed: int, shares: list[float]) -> None:
+@given(
+    seed=st.integers(0, 2**32),
+    shares=st.lists(st.floats(0.05, 1.0), min_size=2, max_size=3),
+    sampled=st.booleans(),
+)
+def test_mixtures_have_the_values_of_open_spiel(
+    name: str, seed: int, shares: list[float], sampled: bool
+) -> None:
     weights = np.array(shares) / sum(shares)
-    members = [random_behaviour(seed + index, sharp=4.0) for index in range(len(shares))]
+    drawn = [random_behaviour(seed + index, sharp=4.0) for index in range(len(shares))]
+    members = drawn if sampled else [most_probable(own) for own in drawn]
+    tree = tree_of(name)
+    found = nash_conv(tree, mixed([plans(tree, member) for member in members], weights))
+    assert found == pytest.approx(open_spiel_mixture(name, members, weights), abs=1e-9)
+
+
+def open_spiel_mixture(name: str, members: Sequence[Behaviour], weights: Floats) -> float:
+    """Return OpenSpiel's NashConv of a mixture of policies."""
     tables = [open_spiel_policy(name, (member, member)) for member in members]
     from open_spiel.python.algorithms.exploitability import nash_conv as theirs
     from open_spiel.python.algorithms.policy_aggregator import PolicyAggregator
 
     game, both = tables[0][0], [[table for _, table in tables]] * 2
     together = PolicyAggregator(game).aggregate([0, 1], both, [weights, weights])
-    tree = tree_of(name)
-    found = nash_conv(tree, mixed([plans(tree, member) for member in members], weights))
-    assert found == pytest.approx(theirs(game, together, use_cpp_br=False), abs=1e-9)
+    return float(theirs(game, together, use_cpp_br=False))
 
 
 def test_best_responses_in_kuhn_poker_are_those_of_all_deterministic_policies() -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -15,10 +16,15 @@ from agents.policy.exact import mixed, nash_conv, plans
 from agents.policy.exact_league import exact_league
 from agents.policy.frozen import FrozenPolicy
 from agents.policy.members import Member
-from envs.games.game_tree import game_tree
-from envs.games.pairings import Entrant, RandomEntrant
+from envs.games.game_tree import Behaviour, game_tree
+from envs.games.pairings import Entrant, RandomEntrant, uniform_behaviour
 from envs.games.registry import get_game
-from tests.agents.policy.test_exact import open_spiel_policy
+from tests.agents.policy.test_exact import (
+    most_probable,
+    open_spiel_mixture,
+    open_spiel_policy,
+    random_behaviour,
+)
 from tests.envs.games.toys import RPS_SCRIPTED
 
 KUHN = get_game("kuhn")
@@ -87,31 +93,32 @@ def test_a_pool_that_finds_nothing_does_not_make_a_policy_unexploitable(sampled:
     assert alone["verdict"].startswith("exploitable: its NashConv is")
 
 
+def equilibrium(observations: Tensor, legal: Tensor) -> Tensor:
+    """Kuhn's equilibrium in which the first player never bluffs."""
+    del legal
+    third = 1 / 3
+    first = {0: (0.0, 0.0), 1: (0.0, third), 2: (0.0, 1.0)}
+    second = {0: (third, 0.0), 1: (0.0, third), 2: (1.0, 1.0)}
+    bets = []
+    for seen in observations.tolist():
+        card = seen[2:5].index(1.0)
+        bets.append(first[card][any(seen[7:])] if seen[0] else second[card][seen[6] == 1.0])
+    bet = torch.tensor(bets, dtype=torch.float64)
+    return torch.stack((1.0 - bet, bet), 1)
+
+
 def test_only_an_equilibrium_is_called_not_exploitable() -> None:
     tree = game_tree(KUHN, KUHN.params())
-
-    def behaviour(observations: Tensor, legal: Tensor) -> Tensor:
-        """Kuhn's equilibrium with alpha 0."""
-        del legal
-        third = 1 / 3
-        first = {0: (0.0, 0.0), 1: (0.0, third), 2: (0.0, 1.0)}
-        second = {0: (third, 0.0), 1: (0.0, third), 2: (1.0, 1.0)}
-        bets = []
-        for seen in observations.tolist():
-            card = seen[2:5].index(1.0)
-            bets.append(first[card][any(seen[7:])] if seen[0] else second[card][seen[6] == 1.0])
-        bet = torch.tensor(bets, dtype=torch.float64)
-        return torch.stack((1.0 - bet, bet), 1)
 
     class Equilibrium(RandomEntrant):
         names = ("equilibrium",)
 
         def behaviours(self) -> dict[str, Any]:
-            return {"sampled": behaviour}
+            return {"sampled": equilibrium}
 
     exact = exact_league(KUHN, KUHN.params(), [Equilibrium(), RandomEntrant()])
     assert exact is not None
-    assert nash_conv(tree, plans(tree, behaviour)) == pytest.approx(0.0, abs=1e-12)
+    assert nash_conv(tree, plans(tree, equilibrium)) == pytest.approx(0.0, abs=1e-12)
     described = exact.report()["equilibrium"]["sampled"]
     assert described["weights"] == {"equilibrium": 1.0}
     assert not exact.is_exploitable(described["nash_conv"])
@@ -132,6 +139,79 @@ def test_a_mixture_is_what_the_league_would_draw_for_a_game() -> None:
     assert mixture["nash_conv"] == pytest.approx(nash_conv(tree, mixed(members, weights)), abs=1e-5)
     payoffs = torch.tensor(told["exact"]["equilibrium"]["sampled"]["payoffs"])
     assert torch.allclose(payoffs, -payoffs.T)
+
+
+class Drawn(RandomEntrant):
+    """A player with random probabilities, which the league knows."""
+
+    def __init__(self, name: str, seed: int, *, sampled: bool) -> None:
+        self.names = (name,)
+        behaviour = random_behaviour(seed, sharp=3.0)
+        kinds = {"sampled": behaviour, "deterministic": most_probable(behaviour)}
+        # The first kind is as in the league.
+        self._kinds = kinds if sampled else dict(reversed(kinds.items()))
+
+    def behaviours(self) -> dict[str, Behaviour]:
+        return self._kinds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampled", [False, True])
+# With seed 4, three policies of Leduc poker are in the exact equilibrium.
+@pytest.mark.parametrize(("name", "seed"), [("kuhn", 0), ("leduc", 4)])
+def test_a_league_calls_exploitable_what_open_spiel_exploits(
+    name: str, seed: int, sampled: bool
+) -> None:
+    game = get_game(name)
+    entrants = [Drawn(f"{index}", seed + index, sampled=sampled) for index in range(4)]
+    exact = exact_league(game, game.params(), [*entrants, RandomEntrant()])
+    assert exact is not None
+    described = duel_report(play_duels(game, game.params(), entrants, 5, seed=0), 4, exact)
+    own = {entrant.names[0]: entrant.behaviours() for entrant in entrants}
+    own["random"] = {"sampled": uniform_behaviour}
+
+    def theirs(weights: Mapping[str, float], kind: str | None) -> float:
+        """OpenSpiel's NashConv of a mixture; without a kind, of players as in the league."""
+        members = []
+        for player in weights:
+            as_in_league = next(iter(own[player].values()))
+            members.append(own[player].get(kind, as_in_league) if kind else as_in_league)
+        shares = np.array(list(weights.values()))
+        return open_spiel_mixture(name, members, shares / shares.sum())
+
+    # The report rounds weights to 1e-6.
+    for found in described["equilibrium"].values():
+        wanted = theirs(found["weights"], None)
+        assert found["nash_conv"] == pytest.approx(wanted, abs=1e-4)
+        assert wanted > 0.01
+        assert found["verdict"].startswith("exploitable: its NashConv is")
+    supports = [len(own["weights"]) for own in described["exact"]["equilibrium"].values()]
+    assert max(supports) == (3 if name == "leduc" else 1)
+    for kind, found in described["exact"]["equilibrium"].items():
+        wanted = theirs(found["weights"], kind)
+        assert found["nash_conv"] == pytest.approx(wanted, abs=1e-4)
+
+
+@pytest.mark.parametrize("share", [1e-3, 1e-4])
+def test_an_equilibrium_with_a_small_share_of_mistakes_is_exploitable(share: float) -> None:
+    def behaviour(observations: Tensor, legal: Tensor) -> Tensor:
+        return (1 - share) * equilibrium(observations, legal) + share * uniform_behaviour(
+            observations, legal
+        )
+
+    class Mistaken(RandomEntrant):
+        names = ("mistaken",)
+
+        def behaviours(self) -> dict[str, Behaviour]:
+            return {"sampled": behaviour}
+
+    exact = exact_league(KUHN, KUHN.params(), [Mistaken()])
+    duels = play_duels(KUHN, KUHN.params(), [Mistaken()], 10, seed=0)
+    told = duel_report(duels, 1, exact)["equilibrium"]["members"]
+    wanted = open_spiel_mixture("kuhn", [behaviour], np.ones(1))
+    assert 0 < wanted < share
+    assert told["nash_conv"] == pytest.approx(wanted, abs=1e-9)
+    assert told["verdict"].startswith("exploitable: its NashConv is")
 
 
 def test_other_games_have_no_exact_values() -> None:
