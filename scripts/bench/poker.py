@@ -11,11 +11,12 @@ seats of what a best response gains, in chips per game; 0 only in an equilibrium
 
 Seconds are processor time of all seeds together, without the exact values.
 
-draw: draws a file of curves.
+draw: draws a file of curves, and those of OpenSpiel's algorithms (`poker_peers.py`) if there are
+any.
 
     python scripts/bench/poker.py curves [--games kuhn leduc] [--only both-seats] [--steps 4000000]
         [--save scripts/bench/results/poker_curves.json]
-    python scripts/bench/poker.py draw FILE.json PICTURE.png
+    python scripts/bench/poker.py draw FILE.json PICTURE.png [--peers FILE.json]
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from typing import Any
 import torch
 from first_trial import first_trial
 from harness import benchmark_parser, load_results, print_machine, save_results
+from poker_peers import PEERS
 
 from agents.networks.weights import StateDict
 from agents.policy.duels import FrozenEntrant
@@ -107,8 +109,14 @@ def words(found: float | Sequence[float]) -> str:
     return " ".join(f"{own:.4f}" for own in (found if isinstance(found, list) else [found]))
 
 
-def draw(results: Mapping[str, Any], picture: Path) -> None:
-    """Draw the median of the seeds and their range, by variant, one panel per game."""
+def draw(results: Mapping[str, Any], peers: Mapping[str, Any], picture: Path) -> None:
+    """Draw the median of the seeds and their range, by variant, one panel per game.
+
+    Args:
+        results: what `curves` saved.
+        peers: what `poker_peers.py` saved; may be empty.
+        picture: the file to write.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4.4), dpi=110)
@@ -122,6 +130,12 @@ def draw(results: Mapping[str, Any], picture: Path) -> None:
                 (line,) = axes.plot(steps, middle, style, label=f"{variant['title']}, {kind}")
                 low, high = [min(own) for own in seeds], [max(own) for own in seeds]
                 axes.fill_between(steps, low, high, alpha=0.12, color=line.get_color())
+        for peer in peers.get("games", {}).get(name, {}).values():
+            found = [(own["decisions"] / 1e6, own["nash_conv"]) for own in peer["curves"]]
+            axes.plot(*zip(*found, strict=True), "--", linewidth=1.2, label=peer["title"])
+        if peers:
+            # The peers' curves have points at 1,000, 2,000, 5,000, … decisions.
+            axes.set_xscale("log")
         axes.axhline(GOALS[name], color="black", linewidth=0.8)
         axes.set_yscale("log")
         axes.set_title(f"{name}: NashConv, goal {GOALS[name]}")
@@ -145,9 +159,10 @@ def main(arguments: list[str]) -> None:
     drawing = commands.add_parser("draw")
     drawing.add_argument("results", type=Path)
     drawing.add_argument("picture", type=Path)
+    drawing.add_argument("--peers", type=Path, default=PEERS, help="curves of OpenSpiel's")
     args = parser.parse_args(arguments)
     if args.command == "draw":
-        draw(load_results(args.results), args.picture)
+        draw(load_results(args.results), load_results(args.peers), args.picture)
         return
     torch.set_num_threads(args.threads)
     found = print_machine()
