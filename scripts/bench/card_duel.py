@@ -28,6 +28,8 @@ from envs.games.card_duel.players import PLAYERS
 
 GOAL, MASK_GOAL = 150_000, 128  # moves per second, bytes
 HORIZON = 16  # moves for which random numbers are drawn at once
+OPENING = 160  # moves after which games are at all stages
+KINDS = 256, 200  # games, and moves of each, in which the kinds of actions are counted
 
 
 class Play:
@@ -38,7 +40,7 @@ class Play:
         self.obs = self.env.reset(0)
         self.memory = torch.zeros(games, 0)
         self.generator = torch.Generator().manual_seed(0)
-        self.moves(160)
+        self.moves(OPENING)
 
     def draw(self) -> Tensor:
         """Draw random numbers of moves, for the game and for the player."""
@@ -110,7 +112,7 @@ def main(arguments: list[str]) -> None:
     found = print_machine()
     print(f"an observation has {SIZE} bytes, all masks {PACKED} of at most {MASK_GOAL}")
     speeds = measure_speeds(player, "moves", GOAL, args)
-    shares = kinds_of_moves(256, 200)
+    shares = kinds_of_moves(*KINDS)
     print(", ".join(f"{name} {share:.1%}" for name, share in shares.items()))
     timed = parts(args.seconds)
     results = {"machine": found, "goal": GOAL, "speed": speeds, "kinds": shares, "parts": timed}

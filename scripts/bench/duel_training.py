@@ -10,6 +10,7 @@ that is learned from. About 200,000 weights per member (actor and critic, with t
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 
 import torch
@@ -42,13 +43,13 @@ def training(members: int, games: int, epochs: int) -> tuple[PPO, CardDuel]:
     return ppo, env
 
 
-def main() -> None:
+def main(argv: list[str]) -> None:
     parser = benchmark_parser(__doc__, threads=2)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--members", type=int, nargs="+", default=[4, 8])
     parser.add_argument("--games", type=int, default=512, help="per member")
     parser.add_argument("--epochs", type=int, default=2)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     found, rows = print_machine(), []
     for members in args.members:
@@ -73,4 +74,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -219,7 +219,7 @@ def selection_tests(options: argparse.Namespace) -> tuple[list[dict[str, Any]], 
     return results, good
 
 
-def main() -> int:
+def main(argv: list[str]) -> int:
     parser = benchmark_parser(__doc__)
     parser.add_argument("--studies", type=int, default=200, help="studies per setting")
     parser.add_argument("--bars", type=int, default=2000)
@@ -229,7 +229,7 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", choices=["selection", "holdout"])
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     print_machine()
     kept: dict[str, Any] = load_results(options.save)
     good = []
@@ -246,4 +246,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

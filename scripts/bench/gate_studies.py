@@ -122,7 +122,7 @@ def report(results: dict[str, dict[str, Any]]) -> bool:
     return good and complete
 
 
-def main() -> int:
+def main(argv: list[str]) -> int:
     parser = benchmark_parser(__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="folder of the studies")
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
@@ -141,7 +141,7 @@ def main() -> int:
     parser.add_argument(
         "--add", type=Path, nargs="+", default=[], help="results files of other runs to include"
     )
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     print_machine()
     results: dict[str, dict[str, Any]] = load_results(options.save).get("results", {})
     for path in options.add:
@@ -181,4 +181,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ import torch
 
 from envs.core.sizing import cpu_count, processor_name
 from envs.support.files import write_atomic
+from envs.support.mkl import current_mode
 
 
 def benchmark_parser(description: str, *, threads: int | None = None) -> argparse.ArgumentParser:
@@ -35,9 +37,11 @@ def benchmark_parser(description: str, *, threads: int | None = None) -> argpars
 
 
 def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Return processor, cores, threads, versions, the current load and, on CUDA, the GPU."""
+    """Return processor, MKL's mode, cores, threads, versions, load and, on CUDA, the GPU."""
     described: dict[str, Any] = {
         "processor": processor_name(),
+        "family": processor_family(),
+        "mkl": current_mode(),
         "cores": cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
@@ -47,6 +51,16 @@ def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
     if torch.device(device).type == "cuda":
         described["gpu"] = torch.cuda.get_device_name(device)
     return described
+
+
+def processor_family() -> str:
+    """Return family and model in numbers, as names such as "AMD EPYC" tell no generation."""
+    path = Path("/proc/cpuinfo")
+    if not path.exists():
+        return platform.processor()
+    first = path.read_text(encoding="utf-8").partition("\n\n")[0]
+    entries = {name.strip(): value.strip() for name, value in re.findall(r"(.+?):(.*)", first)}
+    return f"{entries.get('cpu family', '?')}/{entries.get('model', '?')}"
 
 
 def print_machine(device: torch.device | str = "cpu", **changes: Any) -> dict[str, Any]:

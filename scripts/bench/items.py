@@ -12,6 +12,7 @@ Times are the thread's own, the best of several repetitions.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -105,10 +106,10 @@ def parts(population: Population, obs: Tensor, repetitions: int) -> dict[str, fl
     return {name: times * best(run, repetitions) for name, (times, run) in runs.items()}
 
 
-def main() -> None:
+def main(argv: list[str]) -> None:
     parser = benchmark_parser(__doc__ or "")
     parser.add_argument("--repetitions", type=int, default=30)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     torch.set_num_threads(1)
     machine = print_machine()
     obs = observations()
@@ -137,4 +138,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -289,7 +290,7 @@ def print_curve(game: str, variant: str, curve: Sequence[Mapping[str, Any]]) -> 
         print(f"{game} {variant} {entry['steps']:>10,} steps: NashConv {numbers}", flush=True)
 
 
-def main() -> None:
+def main(argv: list[str]) -> None:
     parser = benchmark_parser(__doc__, threads=1)
     parser.add_argument("game", help="a game in turns: kuhn, leduc, card-duel")
     parser.add_argument("--steps", type=int, help="per member; default: the space's budget")
@@ -298,7 +299,7 @@ def main() -> None:
     parser.add_argument("--studies", type=int, default=1, help="with the seeds 0, 1, …")
     parser.add_argument("--only", choices=list(VARIANTS), nargs="+", default=list(VARIANTS))
     parser.add_argument("--deals", type=int, default=500, help="of every pair, in both seatings")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     machine = print_machine()
     steps = args.steps or int(load_space("game", Subject(args.game)).study["budget"])
@@ -315,4 +316,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import benchmark_parser, save_results
+from harness import benchmark_parser, print_machine, save_results
 from leak import leaking_recipe
 
 from agents.algorithms.ppo import PPO, PPOParams, Shape
@@ -179,6 +179,7 @@ def main(argv: list[str]) -> int:
     params = PPOParams(**{field.name: getattr(args, field.name) for field in fields(PPOParams)})
     sizes = {name: getattr(args, name) for name in SIZES}
     env_params = EnvParams(action_scale=args.action_scale)
+    found = print_machine()
     outcomes = []
     columns = {
         "market": -10,
@@ -207,11 +208,11 @@ def main(argv: list[str]) -> int:
                 flush=True,
             )
     saved = {
+        "machine": found,
         "ppo": asdict(params),
         "sizes": sizes,
         "action_scale": args.action_scale,
         "steps": args.steps or STEPS,
-        "torch": torch.__version__,
         "outcomes": [{**asdict(one), "passed": one.passed()} for one in outcomes],
     }
     save_results(args.save, saved)

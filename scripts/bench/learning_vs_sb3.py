@@ -333,7 +333,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
     plt.close(figure)
 
 
-def main() -> None:
+def main(argv: list[str]) -> None:
     parser = benchmark_parser(__doc__, threads=1)
     parser.add_argument(
         "tasks", nargs="*", default=list(TASKS), metavar="TASK", help=f"{', '.join(TASKS)}; all"
@@ -345,7 +345,7 @@ def main() -> None:
     parser.add_argument("--without-sb3", action="store_true")
     parser.add_argument("--without-ours", action="store_true")
     parser.add_argument("--picture", type=Path, help="PNG file")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     unknown = sorted(set(args.tasks) - set(TASKS))
     if unknown:
         sys.exit(f"{unknown[0]!r} is no task; choose of {', '.join(TASKS)}.")
@@ -417,4 +417,4 @@ def report(name: str, results: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -12,6 +12,7 @@ run in turn, so ratios hold for one load of the machine; processor time is that 
 from __future__ import annotations
 
 import functools
+import sys
 import time
 from collections.abc import Callable
 
@@ -69,7 +70,7 @@ def roster(past: int, members: int, games: int) -> Roster:
     )
 
 
-def main() -> None:
+def main(argv: list[str]) -> None:
     parser = benchmark_parser(__doc__, threads=2)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--members", type=int, default=8)
@@ -77,7 +78,7 @@ def main() -> None:
     parser.add_argument(
         "--processor-time", action="store_true", help="instead of time, on a machine that is shared"
     )
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     found = print_machine()
     sizes = (
@@ -111,4 +112,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

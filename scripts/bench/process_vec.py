@@ -269,8 +269,13 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--most-processes", type=int, default=8)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     args = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["SWEEPD_CACHE_DIR"] = cache  # no cached layouts
+        measure(args)
 
-    os.environ["SWEEPD_CACHE_DIR"] = tempfile.mkdtemp()  # no cached layouts
+
+def measure(args: argparse.Namespace) -> None:
+    """Measure all parts, print and save."""
     puffer = importlib.util.find_spec("pufferlib") is not None
     about = print_machine(**versions(puffer))
     print(f"medians of {args.rounds} paired runs of {args.seconds:g} s")

@@ -59,7 +59,7 @@ trailing_stop = { low = 0.02, high = 0.3, off = 0.0 }
 """
 ALLOWED_GROWTH = 5.0  # MiB per 100 trials; the sampler keeps about 20 kB per finished trial
 ALLOWED_MILLISECONDS = 1000.0  # of the calling thread, per trial
-ASKING, TELLING = ("ask_batch",), ("set_attributes", "report", "judge", "complete", "prune", "fail")
+ASKING, TELLING = ("ask_batch",), ("report", "judge", "complete", "prune", "fail")
 FIELDS = ("trials", "resident_mib", "ask_ms", "ask_cpu_ms", "tell_ms", "tell_cpu_ms", "seconds")
 
 
@@ -75,11 +75,13 @@ RECIPE = register_recipe(Recipe("soak", 1, 8, ("last_return",), (), _last_return
 
 
 class Clock:
-    """Sums up the wall time and thread time of calls to a study's methods."""
+    """Sums up the wall time and thread time of calls to a study's methods and of its records."""
 
     def __init__(self, handle: StudyHandle) -> None:
         self.asked = 0
         self.spent = dict.fromkeys(("ask_ms", "ask_cpu_ms", "tell_ms", "tell_cpu_ms"), 0.0)
+        storage = handle.storage
+        storage.set_trial_user_attrs = self._timed(storage.set_trial_user_attrs, "tell")
         for kind, names in (("ask", ASKING), ("tell", TELLING)):
             for name in names:
                 setattr(handle, name, self._timed(getattr(handle, name), kind))

@@ -11,14 +11,15 @@ database.
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import sqlalchemy as sa
 from harness import benchmark_parser, machine, save_results
 from optuna.trial import FrozenTrial, TrialState
 
+from deploy.registry.reader import RegistryReader
 from envs.support.study_record import TrialRecord
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.study import StudyHandle
@@ -77,26 +78,21 @@ def describe(handle: StudyHandle) -> dict[str, Any]:
 
 def verdicts(deployments: Path, study: str) -> list[dict[str, Any]]:
     """Return the registry's events about the study's candidates, with gate reports."""
-    engine = sa.create_engine(f"sqlite:///{deployments / 'registry.db'}")
-    with engine.connect() as connection:
-        rows = (
-            connection.execute(sa.text("SELECT kind, at, reason, report FROM events ORDER BY id"))
-            .mappings()
-            .all()
-        )
-    noted = [
-        {**row, "report": json.loads(row["report"]) if row["report"] else None} for row in rows
+    events = RegistryReader(deployments, create=False).events()
+    return [
+        {"kind": event.kind, "at": event.at, "reason": event.reason, "report": event.report}
+        for event in events
+        if event.report is not None and event.report.get("study") == study
     ]
-    return [event for event in noted if study in event["reason"]]
 
 
-def main() -> None:
+def main(argv: list[str]) -> None:
     parser = benchmark_parser(__doc__)
     parser.add_argument("study")
     parser.add_argument("--storage", default=None)
     parser.add_argument("--deployments", type=Path, default=Path("deployments"))
     parser.add_argument("--note", default="", help="a remark to store, for example on other load")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     storage = open_storage(storage_url(args.storage, Path("runs")), read_only=True)
     table = describe(StudyHandle(storage, args.study))
     table["promotion"] = verdicts(args.deployments, args.study)
@@ -107,4 +103,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

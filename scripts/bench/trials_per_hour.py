@@ -16,7 +16,7 @@ some seconds of full rollouts.
 
 `--history N` first adds N finished trials to the study, since the sampler's cost grows with them.
 The worker's time by phase is printed. Paired runs, medians. `--save` adds to the file's runs of the
-same setup.
+same setup on the same processor.
 
 `--pruning none` and `--pruning hyperband` are a separate measurement: two searches of the same
 random trials (same parameters, same seeds) on the demo market, without and with the default pruner,
@@ -57,7 +57,7 @@ from optimize.study.space.search_space import Settings
 
 HOUR = 3600.0
 GOALS = {"elegant 1 env": 50.0, "elegant": 4.0}
-PRUNING = {"groups": 4, "test_groups": 2, "trials": 16}
+PRUNING = {"groups": 4, "test_groups": 2, "bars": 12_000}
 
 
 def elegant(experiment: CryptoExperiment, settings: Settings, num_envs: int) -> Callable[[], int]:
@@ -144,6 +144,13 @@ def pairs(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return {"setup": setup, "runs": runs}
 
 
+def same_setup(kept: dict[str, Any] | None, result: dict[str, Any]) -> bool:
+    """Return whether the runs in the file may be added: the same setup on the same processor."""
+    if kept is None or kept["machine"]["processor"] != result["machine"]["processor"]:
+        return False
+    return kept["setup"] == json.loads(json.dumps(result["setup"]))
+
+
 def report(result: dict[str, Any]) -> None:
     """Print medians over the runs: trials per hour, ratios and the worker's phases."""
     runs = result["runs"]
@@ -180,7 +187,7 @@ def report(result: dict[str, Any]) -> None:
 
 def pruning(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Search random trials on the demo market with this pruner."""
-    bars = make_demo_market(args.seed, assets=5, bars=12_000)
+    bars = make_demo_market(args.seed, assets=5, bars=PRUNING["bars"])
     request = {
         "budget": args.budget,
         "n_envs": 16,
@@ -262,17 +269,17 @@ def main(argv: list[str]) -> None:
         folder = args.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         if args.pruning:
-            found = pruning(args, folder)
+            found = pruning(args, folder) | {"machine": described}
             kept.setdefault("pruning", {}).setdefault(str(args.seed), {})[args.pruning] = found
             compare(kept["pruning"])
         else:
             key = f"history {args.history}"
-            result = pairs(args, folder)
-            if kept.get(key, {}).get("setup") == json.loads(json.dumps(result["setup"])):
+            result = pairs(args, folder) | {"machine": described}
+            if same_setup(kept.get(key), result):
                 result["runs"] = kept[key]["runs"] + result["runs"]
             report(result)
             kept[key] = result
-    save_results(args.save, {**kept, "machine": described})
+    save_results(args.save, kept)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,482 @@
+"""Every benchmark in `scripts/bench/` runs to its end at a tiny size and writes its results.
+
+The figures mean nothing. The scripts run in this process, because importing torch takes longer than
+most of these runs. Where a size is part of a benchmark's definition and has no option, a constant
+of the script is replaced.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import io
+import json
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import optuna
+import pytest
+import torch
+
+from agents.policy.frozen import save_members
+from deploy.registry.registry import Registry
+from envs.crypto import features
+from envs.crypto.data.bars import Bars
+from envs.crypto.data.demo_market import make_demo_market
+
+BENCH = Path(__file__).resolve().parents[1] / "scripts" / "bench"
+Importer = Callable[[str], ModuleType]
+
+
+def tiny_bars() -> tuple[Bars, str]:
+    return make_demo_market(0, assets=2, bars=5_000), "the demo market"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run of a script, or two.
+
+    Attributes:
+        name: of the script, and after a colon what this run is called.
+        arguments: of the command line, without `--save`.
+        keys: paths in the results file that documents and pictures are made from: names and
+            indices, separated by dots. *: the first name.
+        constants: constants to replace, as module.name.
+        then: arguments of a second run, to which the results file is appended.
+        pictures: whether the script has an option `--picture`.
+        needs: packages without which the test is skipped.
+        slow: whether the test is marked as slow.
+    """
+
+    name: str
+    arguments: str
+    keys: Sequence[str]
+    constants: dict[str, Any] = field(default_factory=dict)
+    then: str = ""
+    pictures: bool = False
+    needs: Sequence[str] = ()
+    slow: bool = False
+
+    @property
+    def script(self) -> str:
+        return self.name.partition(":")[0]
+
+
+THREAD = "--threads 1 "
+QUICK = "--threads 1 --repeats 1 --seconds 0.001 "
+LEAGUE = "--threads 1 --steps 8192 --generations 2 --members 2 "
+SHORT = {"budget": 20_480, "n_envs": 8, "horizon": 64}
+TINY_STUDY = SHORT | {"rungs": 2, "trials_per_batch": 1, "pruner": "none"}
+PRUNING = "--threads 1 --trials 2 --budget 4096 --pruning "
+SPEED = ("machine.processor", "goal", "speed.0.games", "parts.0.microseconds")
+SB3_TASKS = {
+    "cartpole": (0.001, ()),
+    "pendulum": (0.01, ()),
+    "pendulum-ppo": (0.001, ()),
+    "hopper-ppo": (0.001, ("mujoco",)),
+    "acrobot": (0.001, ()),
+}
+CASES = [
+    Case("batch_fill", "--trials 8", ("mean", "sizes.4", "shapes", "machine.processor")),
+    Case(
+        "bucket_brigade",
+        QUICK + "--sizes 16 --games 8 --reference none",
+        ("machine.processor", "speed.0.games_per_second", "scores.0.per_night"),
+        {"bucket_brigade.PUBLISHED": {("random", "easy"): 355.1}},
+    ),
+    Case(
+        "bucket_training:speed",
+        "speed --threads 1 --members 2 --games-per-member 4 --horizon 8 --minibatch 64 "
+        "--rollouts 1 --runs 1",
+        ("machine_speed.processor", "episodes_per_second", "episodes_per_core_second"),
+    ),
+    Case(
+        "bucket_training:goals",
+        "goals --threads 1 --scenarios easy --members 2 --games-per-member 8 --rollouts 1 "
+        "--games 32 --generations 1",
+        ("machine_goals.processor", "scenarios.easy, 2 members.teams.population.lead"),
+        {"bucket_training.CHOOSING": 8},
+    ),
+    Case(
+        "card_duel",
+        QUICK + "--sizes 8",
+        (*SPEED, "speed.0.moves_per_second", "kinds.MULLIGAN"),
+        {
+            "card_duel.GOAL_GAMES": 8,
+            "step_speed.GOAL_GAMES": 8,
+            "card_duel.OPENING": 1,
+            "card_duel.KINDS": (8, 1),
+        },
+    ),
+    Case(
+        "duel_training",
+        THREAD + "--runs 1 --members 2 --games 8 --epochs 1",
+        ("machine.processor", "goal", "sizes.games", "rows.0.decisions_per_second.0"),
+        {"duel_training.MINIBATCH": 128},
+    ),
+    Case(
+        "env_steps",
+        QUICK + "--sizes 1 4 --bars 1000",
+        ("machine.processor", "results.1.steps_per_second", "results.1.share_of_moving_limit"),
+    ),
+    Case(
+        "gate_statistics:selection",
+        "--only selection --studies 2 --bars 200 --trials 10",
+        ("machine.processor", "results.0.share_dsr_95", "results.0.together_median_pbo"),
+        {"gate_statistics.HOURS": 200},
+    ),
+    Case(
+        "gate_statistics:holdout",
+        "--only holdout --series 5",
+        ("holdout_machine.processor", "holdout.0.size", "holdout.0.power_bootstrap"),
+        {"gate_statistics.HOLDOUTS": (("ar1", 0.5), ("ar2", 0.9))},
+    ),
+    Case(
+        "gpu",
+        "--device cpu --width 64 --members 2 --seconds 0.01 --bars 2000 --horizon 8 --num-envs 8 "
+        "--curves 1",
+        ("0.machine.processor", "0.steps_per_second", "0.hours_for_500_trials", "0.curves.fp32.0"),
+    ),
+    Case(
+        "hockey",
+        QUICK + "--sizes 8",
+        (*SPEED, "speed.0.steps_per_second"),
+        {"hockey.GOAL_GAMES": 8, "step_speed.GOAL_GAMES": 8},
+    ),
+    Case(
+        "hockey_learning:curves",
+        "curves --threads 1 --only past --steps 8192",
+        ("variants.past.curves.0.strong.0", "variants.past.machine.processor"),
+        {"hockey_learning.SEEDS": 2, "hockey_learning.PARTS": 1, "hockey_learning.GAMES": 2},
+        then="draw",
+    ),
+    Case(
+        "items",
+        "--repetitions 1",
+        ("machine.processor", "rows", "milliseconds.with items", "milliseconds.MLP alone"),
+        {"items.ROWS": 32},
+    ),
+    Case(
+        "league:exact",
+        "kuhn --only league " + LEAGUE,
+        (
+            "kuhn.machine.processor",
+            "kuhn.studies.0.plain.curve.0.snapshots",
+            "kuhn.studies.0.league.curve.1.mixture",
+        ),
+        {"league.EPISODES": 2},
+    ),
+    Case(
+        "league:games",
+        "kuhn --only half --deals 2 " + LEAGUE,
+        ("kuhn.studies.0.half.sampled.champion.plain.1",),
+        {"league.EPISODES": 2, "league.is_enumerable": lambda *_: False},
+    ),
+    *(
+        Case(
+            f"learning:{kind}",
+            f"--only {kind} --threads 1 --seeds 1 --steps 64 --num-envs 2 --horizon 32 "
+            "--minibatch 64",
+            ("machine.processor", "outcomes.0.excess", "outcomes.0.by_group", "outcomes.0.passed"),
+            {"learning.BARS": 5_000},
+        )
+        for kind in ("oracle", "planted", "shuffled")
+    ),
+    *(
+        Case(
+            f"learning_vs_sb3:{task}",
+            f"{task} --threads 1 --seeds 2 --peer-seeds 1 --share {share}",
+            ("machine.processor", f"tasks.{task}.ours.curves.0.0.1", f"tasks.{task}.sb3.curves.0"),
+            {"learning_vs_sb3.LOOKS": 1, "learning_vs_sb3.EPISODES": 1},
+            pictures=True,
+            needs=("stable_baselines3", *packages),
+        )
+        for task, (share, packages) in SB3_TASKS.items()
+    ),
+    # A rollout of SB3's settings takes seconds.
+    Case(
+        "learning_vs_sb3:lunarlander-ppo",
+        "lunarlander-ppo --threads 1 --seeds 2 --share 0.001 --without-sb3",
+        ("tasks.lunarlander-ppo.ours.curves.0.0.1",),
+        {"learning_vs_sb3.LOOKS": 1, "learning_vs_sb3.EPISODES": 1},
+        pictures=True,
+        needs=("Box2D",),
+    ),
+    Case(
+        "opponents",
+        THREAD + "--runs 1 --members 2 --games 64",
+        ("machine.processor", "seat_steps_per_second.both seats", "ratios.self and 2 past"),
+        {"opponents.EPOCHS": 1},
+    ),
+    Case(
+        "poker:curves",
+        "curves --threads 1 --games kuhn --only both-seats past --steps 8192",
+        ("games.kuhn.past.curves.0.sampled.1", "games.kuhn.both-seats.machine.processor"),
+        {"poker.SEEDS": 2, "poker.PARTS": 1},
+        then="draw",
+    ),
+    Case(
+        "process_vec",
+        "--sizes 2 --rounds 1 --seconds 0.01",
+        (
+            "cartpole run.machine.processor",
+            "cartpole.0.ratio.best peer",
+            "one_process.0.ratio.best peer",
+            "uneven.1.ratio.best peer",
+        ),
+        {"process_vec.UNEVEN_ENVS": 4, "process_vec.UNEVEN_WORKERS": 2},
+    ),
+    Case(
+        "reproducible_mode",
+        "--pairs 1",
+        ("machine.processor", "modes.1", "results.0.ratio"),
+        slow=True,
+    ),
+    Case(
+        "roofline",
+        QUICK + "--members 2 --num-envs 8 --horizon 8 --epochs 1 --widths 64 --minibatches 64",
+        ("machine.processor", "setup.lookback", "results.0.share_of_peak", "results.0.split.env"),
+    ),
+    Case(
+        "scaling",
+        THREAD + "--runs 1 --seconds 0.001 --largest 1 --widths 16",
+        (
+            "num_envs.machine.processor",
+            "num_envs.rows.0.bytes",
+            "slots.rows.0.over_fastest_before",
+            "choice.rows.0.share",
+        ),
+        {"scaling.CHOICE_BUDGET": 8 * 64 * 100},
+    ),
+    Case(
+        "soak",
+        "--trials 6 --every 2",
+        ("machine.processor", "mib_per_100_trials", "ask_and_tell_cpu_ms.last"),
+        pictures=True,
+    ),
+    Case(
+        "train_vs_elegantrl",
+        THREAD + "--members 2 --num-envs 4 --horizon 16 --minibatch 64 --epochs 1 --width 16 "
+        "--runs 1 --seconds 0.001",
+        ("machine.processor", "steps_per_second.elegant 1env", "ours_over.elegant"),
+    ),
+    Case(
+        "train_vs_peers:speed",
+        "speed --threads 1 --members 2 --runs 1 --seconds 0.001 --num-envs 12 --minibatch 64 "
+        "--width 16",
+        ("speed.*.ours_over_best", "speed.*.machine.processor", "speed.*.runs.cleanrl.0"),
+        {"train_vs_peers.TRANSITIONS": 64},
+        needs=("stable_baselines3",),
+    ),
+    Case(
+        "train_vs_peers:scores",
+        "scores --threads 1 --members 2 --seeds 1",
+        ("scores.*.score.0", "scores.*.trainer", "scores.*.machine.processor"),
+        {
+            "train_vs_peers.SCORED_STEPS": {"crypto": 64, "cartpole": 64},
+            "trainers.TRAIN_SHARE": 0.99,
+            "trainers.CARTPOLE_EPISODES": 2,
+        },
+        needs=("stable_baselines3",),
+    ),
+    Case(
+        "train_vs_peers:pufferlib",
+        "pufferlib --threads 1 --runs 1 --seconds 0.001",
+        ("pufferlib.large, 10 members.steps_per_second", "pufferlib.to 475.mean_length"),
+        {
+            "train_vs_peers.PUFFER": dict.fromkeys(("small", "large"), (1, 1, 8, 1, 1.0)),
+            "train_vs_peers.balanced_steps": lambda *_: [500.0],
+        },
+    ),
+    Case(
+        "trials_per_hour",
+        THREAD + "--runs 1 --part 0.05 --seconds 0.001 --history 2",
+        (
+            "history 2.machine.processor",
+            "history 2.ours_over.elegant 1 env",
+            "history 2.shares_of_worker.training",
+            "history 2.host_share",
+        ),
+        {"trials_per_hour.standard_bars": tiny_bars, "trials_per_hour.STANDARD": TINY_STUDY},
+    ),
+    Case(
+        "trials_per_hour:pruning",
+        PRUNING + "none",
+        ("pruning.0.none.trials_per_hour", "pruning.0.hyperband.machine.processor"),
+        {"trials_per_hour.PRUNING": {"groups": 3, "test_groups": 1, "bars": 4_000}},
+        then=PRUNING + "hyperband --save",
+        slow=True,
+    ),
+]
+OWN_TESTS = {"gate_studies", "study_table"}
+
+
+def is_script(path: Path) -> bool:
+    return 'if __name__ == "__main__":' in path.read_text()
+
+
+def test_every_script_has_a_test() -> None:
+    scripts = {path.stem for path in BENCH.glob("*.py") if is_script(path)}
+    assert scripts == {case.script for case in CASES} | OWN_TESTS
+
+
+def test_every_other_module_is_used_by_a_script() -> None:
+    modules = {path.stem: ast.parse(path.read_text()) for path in BENCH.glob("*.py")}
+    used = {
+        node.module
+        for tree in modules.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+    }
+    assert {name for name in modules if not is_script(BENCH / f"{name}.py")} <= used
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Importer]:
+    """Import scripts by name. What they change in this process is put back afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(BENCH))
+    monkeypatch.setattr(features, "_RECIPES", features._RECIPES.copy())
+    monkeypatch.setenv("SWEEPD_CACHE_DIR", str(tmp_path))
+    verbosity = optuna.logging.get_verbosity()
+    with torch.random.fork_rng():
+        yield importlib.import_module
+    optuna.logging.set_verbosity(verbosity)
+
+
+def run(script: ModuleType, *arguments: str | Path) -> None:
+    """Run a script as from the command line. Missed goals are no error; a message is one."""
+    try:
+        code = script.main([str(argument) for argument in arguments])
+    except SystemExit as end:
+        code = end.code
+    # 2: the arguments are wrong.
+    assert code is None or (isinstance(code, int) and code != 2), code
+
+
+def entry(content: Any, path: str) -> Any:
+    """Return the entry of a results file at a path, see `Case.keys`."""
+    for name in path.split("."):
+        if isinstance(content, list):
+            content = content[int(name)]
+        else:
+            content = content[next(iter(content)) if name == "*" else name]
+    return content
+
+
+def is_picture(path: Path) -> bool:
+    return path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=[pytest.mark.slow] if case.slow else [])
+        for case in CASES
+    ],
+)
+def test_script(
+    case: Case, bench: Importer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for package in case.needs:
+        pytest.importorskip(package)
+    script = bench(case.script)
+    for name, value in case.constants.items():
+        module, _, constant = name.partition(".")
+        monkeypatch.setattr(bench(module), constant, value)
+    saved, picture = tmp_path / "results.json", tmp_path / "picture.png"
+    drawing = ["--picture", picture] if case.pictures else []
+    run(script, *shlex.split(case.arguments), *drawing, "--save", saved)
+    if case.then:
+        drawing = [picture] if case.then == "draw" else []
+        run(script, *shlex.split(case.then), saved, *drawing)
+    content = json.loads(saved.read_text())
+    for path in case.keys:
+        entry(content, path)
+    if drawing:
+        assert is_picture(picture)
+
+
+@pytest.mark.parametrize(
+    ("name", "results"), [("hockey_learning", "hockey_curves"), ("poker", "poker_curves")]
+)
+def test_recorded_curves_can_be_drawn(
+    name: str, results: str, bench: Importer, tmp_path: Path
+) -> None:
+    run(bench(name), "draw", BENCH / "results" / f"{results}.json", tmp_path / "picture.png")
+    assert is_picture(tmp_path / "picture.png")
+
+
+def test_skill_of_hockey_players(bench: Importer, tmp_path: Path) -> None:
+    trainer, training = bench("first_trial").first_trial(
+        "hockey", None, 16_384, seeds=1, parts=1, episodes=2
+    )
+    saved, members = tmp_path / "results.json", tmp_path / "members.safetensors"
+    save_members(members, trainer.actors(training))
+    run(bench("hockey_learning"), "skill", members, "--games", "4", "--save", saved)
+    content = json.loads(saved.read_text())
+    assert entry(content, "machine.processor")
+    assert sum(entry(content, "results.seed 0.strong")) == 4
+
+
+@pytest.mark.slow
+def test_studies_of_the_gate_and_their_table(
+    bench: Importer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gate, markets = bench("gate_studies"), bench("gate_markets")
+    tiny = markets.Kind(6_000, 2, 512, 7e-4, (0.3, 0.5), markets.FREE)
+    monkeypatch.setitem(markets.KINDS, "oracle", tiny)
+    monkeypatch.setattr(gate, "COUNTS", {"oracle": 1})
+    folder, saved, again = tmp_path / "studies", tmp_path / "judged.json", tmp_path / "again.json"
+    run(gate, "--kinds", "oracle", "--folder", folder, "--save", saved)
+    run(gate, "--kinds", "oracle", "--folder", folder, "--judge-only", "--save", again)
+    first, second = (json.loads(path.read_text()) for path in (saved, again))
+    assert entry(first, "machine.processor")
+    values = "results.oracle-000.values"
+    assert entry(first, values) == entry(second, values)
+
+    table, deployments = tmp_path / "table.json", tmp_path / "deployments"
+    storage = f"sqlite:///{folder / 'oracle-000' / 'sweepd.db'}"
+    registry = Registry(deployments)
+    registry.refuse("demo-1h", "no candidate passed", {"study": "bench", "looks": 1})
+    registry.refuse("demo-1h", "nor did these", {"study": "another"})
+    run(
+        bench("study_table"),
+        *("bench", "--storage", storage, "--deployments", deployments, "--save", table),
+    )
+    content = json.loads(table.read_text())
+    assert content["trials"]["COMPLETE"] == 2
+    assert [event["report"]["looks"] for event in content["promotion"]] == [1]
+    for path in ("machine.processor", "trials_per_hour", "best.metrics"):
+        entry(content, path)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("train_vs_peers", "as-pair --threads 1"),
+        (
+            "train_vs_elegantrl",
+            "--as-peer --threads 1 --num-envs 4 --horizon 16 --minibatch 64 --epochs 1 --width 16 "
+            "--seconds 0.001",
+        ),
+    ],
+)
+def test_processes_that_train_in_pairs(
+    name: str,
+    arguments: str,
+    bench: Importer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cell = dataclasses.asdict(bench("trainers").Cell("cartpole", 4, 16, 16, 4, 1, members=2))
+    requests = [{"prepare": "cleanrl", "cell": cell}, {"measure": "cleanrl", "seconds": 0.001}]
+    lines = "".join(json.dumps(request) + "\n" for request in requests)
+    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+    run(bench(name), *shlex.split(arguments))
+    assert float(capsys.readouterr().out.split()[-1]) > 0.0
