@@ -38,9 +38,10 @@ SIDE_ROWS = {
     "advanced": 1,
 }
 SIDE = sum(SIDE_ROWS.values())
-# Rows that belong to no side. `mover` is the seat to move and `own_turn` whether it is its turn.
+# Rows that belong to no side. `mover` is the seat to move and `own_turn` whether it is its turn;
+# `starter` is the seat that had the first turn.
 # `attacker` and `target` are places of bodies and `source` is a front slot, each plus 1: 0 is none.
-SHARED_ROWS = ("phase", "mover", "own_turn", "attacker", "target", "effect", "source")
+SHARED_ROWS = ("phase", "mover", "own_turn", "attacker", "target", "effect", "source", "starter")
 ROWS = 2 * SIDE + len(SHARED_ROWS)
 _STARTS = dict(zip(SIDE_ROWS, pairwise(accumulate(SIDE_ROWS.values(), initial=0)), strict=True))
 
@@ -54,7 +55,7 @@ class Board:
         left, held, mana, max_mana, spark, advanced: (2, games).
         bodies: (2, attributes, places, games); by attribute also `id`, `damage`, `strength`,
             `tapped`, `stunned`, `fresh` and `gear`, (2, places, games).
-        phase, mover, own_turn, attacker, target, effect, source: (games,).
+        phase, mover, own_turn, attacker, target, effect, source, starter: (games,).
     """
 
     def __init__(self, cells: Tensor) -> None:
@@ -69,10 +70,9 @@ class Board:
         self.id, self.damage, self.strength, self.tapped, self.stunned, self.fresh, self.gear = (
             self.bodies.unbind(1)
         )
-        self.phase, self.mover, self.own_turn, self.attacker, self.target, self.effect = cells[
-            2 * SIDE : -1
-        ].unbind(0)
-        self.source = cells[-1]
+        shared = cells[2 * SIDE :]
+        self.phase, self.mover, self.own_turn, self.attacker = shared[:4].unbind(0)
+        self.target, self.effect, self.source, self.starter = shared[4:].unbind(0)
 
     def _many(self, name: str) -> Tensor:
         first, last = _STARTS[name]

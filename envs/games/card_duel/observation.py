@@ -48,6 +48,7 @@ PLAIN: tuple[tuple[str, int, float], ...] = (
     ("effect", len(Effect) - 1, 1.0),  # flags: which one waits for its target
     ("own turn", 1, 1.0),
     ("to move", 1, 1.0),
+    ("second player", 1, 1.0),  # whether the other had the first turn
     ("decision pairs left", 1, DECISIONS / 2),
     *(
         entry
@@ -122,6 +123,7 @@ def observe(cells: Tensor, decisions: Tensor, seat: Tensor) -> Tensor:
         is_equal(effects, board.effect),
         (board.own_turn ^ waits).unsqueeze(0),
         (waits ^ 1).unsqueeze(0),
+        (board.starter ^ seat.to(torch.int8)).unsqueeze(0),
         pairs.unsqueeze(0),
         counts,
         enemy_counts,

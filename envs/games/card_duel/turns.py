@@ -26,6 +26,7 @@ def begin_games(decks: Tensor, uniforms: Tensor) -> Tensor:
     board = Board(torch.zeros(ROWS, games, dtype=torch.int8, device=uniforms.device))
     first = (uniforms[0] >= 0.5).view(torch.int8)
     board.mover.copy_(first)
+    board.starter.copy_(first)
     board.own_turn.fill_(1)
     board.deck.copy_(pick(first, decks.flip(0), decks))
     board.left.fill_(decks.shape[1])

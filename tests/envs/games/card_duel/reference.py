@@ -454,7 +454,8 @@ def observation(game: Duel, seat: int) -> list[int]:
         bytes_ += [0 if body is None else body.gear for body in side.bodies()]
     bytes_ += [int(game.phase == phase) for phase in Phase]
     bytes_ += [int(game.effect == effect) for effect in Effect if effect != Effect.NONE]
-    bytes_ += [int(game.turn_of == seat), int(game.mover == seat), (300 - game.decisions) // 2]
+    bytes_ += [int(game.turn_of == seat), int(game.mover == seat), int(game.first != seat)]
+    bytes_ += [(300 - game.decisions) // 2]
     for side in sides:
         bytes_ += [side.mana, side.max_mana, int(side.spark), int(side.advanced)]
         bytes_ += [len(side.hand), len(side.deck)]

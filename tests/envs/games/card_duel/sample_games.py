@@ -58,6 +58,7 @@ def cells_of(game: Duel) -> list[int]:
         number(game.target),
         game.effect,
         number(game.source),
+        game.first,
     ]
     assert len(cells) == ROWS
     return cells
