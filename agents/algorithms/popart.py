@@ -51,15 +51,16 @@ def scale_values(
     # long as no others are known.
     changed = enabled & new_avg.isfinite() & new_std.isfinite() & (new_std > 0)
     # w' = ratio · w,  b' = ratio · b + move
-    ratio, move = std / new_std, (avg - new_avg) / new_std
-    for leaf, scaled in (
-        (weights.critic_out, weights.critic_out * ratio.unsqueeze(-1)),
-        (
-            weights.critic_out_bias,
-            torch.addcmul(move.unsqueeze(-1), weights.critic_out_bias, ratio.unsqueeze(-1)),
-        ),
-    ):
+    # A member's critics have one normaliser, also where it has one for each seat.
+    ratio, move, moved = (
+        part.repeat_interleave(population.shape.sets_per_member, 0).unsqueeze(-1)
         # The first moments only define the unit: there is no earlier scale to convert from.
-        leaf.copy_(torch.where((changed & known).unsqueeze(-1), scaled, leaf))
+        for part in (std / new_std, (avg - new_avg) / new_std, changed & known)
+    )
+    for leaf, scaled in (
+        (weights.critic_out, weights.critic_out * ratio),
+        (weights.critic_out_bias, torch.addcmul(move, weights.critic_out_bias, ratio)),
+    ):
+        leaf.copy_(torch.where(moved, scaled, leaf))
     avg.copy_(torch.where(changed, new_avg, avg))
     std.copy_(torch.where(changed, new_std, std))

@@ -156,6 +156,7 @@ class PPO(Program):
         byte_obs=True,
         items=True,
         recurrent=True,
+        per_seat=True,
     )
     _layout = 2
 
@@ -212,7 +213,8 @@ class PPO(Program):
             step = self._minibatch(rows, running, terms, stop_early=stop_early)
             running = step.running
             updates += step.stepped
-        log_std = self.population.weights.log_std
+        # Without columns where there are several sets of weights per member: actions are discrete.
+        log_std = self.population.weights.log_std[: shape.slots]
         return RolloutStats(
             reward=self.rollout.mean_reward(),
             **self._step_stats(step),
@@ -465,6 +467,7 @@ _NOT_IN_HASH = {
     "epochs",
     "slots",
     "algorithm",
+    "seat_column",
 }
 # Fields that had another name in states saved before version 0.1.0.
 _NAME_IN_CODE = {"has_absent_agents": "crewed"}

@@ -18,7 +18,7 @@ from agents.algorithms.heuristic import Heuristics
 from agents.algorithms.ppo import PPO
 from agents.algorithms.sac import SAC
 from agents.engine.program import Program, Supported
-from agents.networks.shape import Shape
+from agents.networks.shape import SHARED, Shape
 from envs.support.errors import InputError
 
 
@@ -132,7 +132,7 @@ _STACKED = (
         markets=True,
         play=True,
         samples=True,
-        extras={"recurrent": "", "bptt": 16, "item_width": 16},
+        extras={"recurrent": "", "bptt": 16, "item_width": 16, "policies": SHARED},
     ),
     _algorithm(SAC, OFF_POLICY_SHAPE, discrete=False, continuous=True, horizon=16, num_envs=4),
     _algorithm(D3QN, OFF_POLICY_SHAPE, discrete=True, continuous=False, horizon=16, num_envs=8),

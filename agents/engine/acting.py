@@ -25,7 +25,7 @@ class Actors:
 
     Args:
         shape: its `slots` is the number of members.
-        flat: (2, G, P) weights as `agents.networks.weights.leaf_views` reads them.
+        flat: (2, G, …) weights as `agents.networks.weights.leaf_views` reads them.
         state_avg: (G, 1, state_dim or obs_dim).
         state_std: likewise. Nothing is copied, so these tensors must not change later.
 

@@ -13,16 +13,21 @@ from torch import Tensor, nn
 from agents.networks.convolution import layers, pixels
 from agents.networks.items import item_facts, new_item_weights
 from agents.networks.normaliser import checked_normaliser
-from agents.networks.shape import Shape
+from agents.networks.seats import SEAT_COLUMN, prefix_of
+from agents.networks.shape import PER_SEAT, Shape
 from agents.networks.weights import Leaves, StateDict, flat_size, leaf_views
+from envs.core.streams import derive_seed
 from envs.support.errors import InputError
+
+# Tensors of ElegantRL's modules of which a member has one, also with policies per seat.
+_NORMALISERS = {"state_avg", "state_std", "value_avg", "value_std"}
 
 
 class Population:
     """Stacked weights and fixed normalisers of G slots; empty slots hold zeros.
 
     Attributes:
-        flat: (2, G, P) weights.
+        flat: (2, G, P) weights, of all sets of a member (`Shape.sets_per_member`).
         weights: views of `flat`.
         state_avg: (G, 1, obs_dim); observations are normalised as (obs - avg) / std.
         state_std: (G, 1, obs_dim).
@@ -36,7 +41,8 @@ class Population:
     def __init__(self, shape: Shape, device: torch.device) -> None:
         self.shape = shape
         self.device = device
-        self.flat = torch.zeros(2, shape.slots, flat_size(shape), device=device)
+        size = shape.sets_per_member * flat_size(shape)
+        self.flat = torch.zeros(2, shape.slots, size, device=device)
         self.weights = leaf_views(self.flat, shape)
         self.state_avg = torch.zeros(shape.slots, 1, shape.obs_dim, device=device)
         self.state_std = torch.ones(shape.slots, 1, shape.obs_dim, device=device)
@@ -51,6 +57,8 @@ class Population:
     ) -> None:
         """Initialise a member exactly as ElegantRL's own constructors do with this seed.
 
+        Of policies per seat, this is the first one; the other has a seed derived from it.
+
         Args:
             slot: where.
             seed: of the weights.
@@ -61,32 +69,18 @@ class Population:
         Raises:
             InputError: the normaliser is not valid.
         """
-        shape = self.shape
-        actor_in, critic_in = shape.inputs
-        # ElegantRL's modules initialise themselves from torch's global generator: seed a fork of it.
-        # The order (actor, critic, own layers) decides the numbers and must not change.
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            actor = (ActorDiscretePPO if shape.discrete else ActorPPO)(
-                shape.net_dims, actor_in, shape.action_dim
-            )
-            critic = CriticPPO(shape.net_dims, critic_in, shape.action_dim)
-            networks = [
-                {**network.state_dict(), **_own_weights(shape)} for network in (actor, critic)
-            ]
-        if not shape.discrete:
-            actor.action_std_log.data.fill_(min(initial_log_std, 0.0))
+        shape, networks = self.shape, _new_networks(self.shape, seed, initial_log_std)
+        if shape.policies == PER_SEAT:
+            others = _new_networks(shape, derive_seed(seed, "second seat"), initial_log_std)
+            for network, other in zip(networks, others, strict=True):
+                network |= {
+                    prefix_of(1) + name: part
+                    for name, part in other.items()
+                    if name not in _NORMALISERS
+                }
         avg, std = checked_normaliser(shape, state_avg, state_std)
         for network, columns in zip(networks, (shape.state_dim, shape.obs_dim), strict=True):
             network |= {"state_avg": avg[:columns], "state_std": std[:columns]}
-        chain = (
-            zip(accumulate(shape.choices), shape.choices[1:], strict=False)
-            if shape.autoregressive
-            else ()
-        )
-        for choice, (earlier, size) in enumerate(chain, start=1):
-            # Zeros: choices are independent at first.
-            networks[0][f"chain.{choice}.weight"] = torch.zeros(size, earlier)
         self.import_member(slot, networks[0] | _facts(shape), networks[1])
 
     def value_unit(self) -> Tensor:
@@ -141,7 +135,9 @@ class Population:
         features) int64, the number of places and which features the items have, and
         `items.facts` (vocabulary, facts; if there are any);
         - recurrent networks: `rnn.weight_ih`, … as in torch's GRUCell (3 gates) or LSTMCell (4
-        gates), between the last ReLU and the last layer.
+        gates), between the last ReLU and the last layer;
+        - policies per seat: all weights again, of the second set, as `seat1.net.0.weight`, …; in
+        the actor also `seat_column` (1,) int64, the column that says where they apply.
         """
         alone = replace(self.shape, slots=1)
         own_actor, own_critic = _named(leaf_views(self.acting()[:, [slot]], alone), 0, alone)
@@ -220,12 +216,49 @@ class Population:
                 )
 
 
+def _new_networks(shape: Shape, seed: int, initial_log_std: float) -> list[StateDict]:
+    """Return the weights of a new actor and critic. See `Population.new_member`."""
+    actor_in, critic_in = shape.inputs
+    # ElegantRL's modules initialise themselves from torch's global generator: seed a fork of it.
+    # The order (actor, critic, own layers) decides the numbers and must not change.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        actor = (ActorDiscretePPO if shape.discrete else ActorPPO)(
+            shape.net_dims, actor_in, shape.action_dim
+        )
+        critic = CriticPPO(shape.net_dims, critic_in, shape.action_dim)
+        networks: list[StateDict] = [
+            {**network.state_dict(), **_own_weights(shape)} for network in (actor, critic)
+        ]
+    if not shape.discrete:
+        actor.action_std_log.data.fill_(min(initial_log_std, 0.0))
+    chain = (
+        zip(accumulate(shape.choices), shape.choices[1:], strict=False)
+        if shape.autoregressive
+        else ()
+    )
+    for choice, (earlier, size) in enumerate(chain, start=1):
+        # Zeros: choices are independent at first.
+        networks[0][f"chain.{choice}.weight"] = torch.zeros(size, earlier)
+    return networks
+
+
 def _named(weights: Leaves, slot: int, shape: Shape) -> tuple[StateDict, StateDict]:
-    """Return one slot's leaves by ElegantRL's names; matrices are (in, out)."""
-    actor: StateDict = {} if shape.discrete else {"action_std_log": weights.log_std[slot]}
+    """Return the leaves of a slot's actors and critics by name; matrices are (in, out)."""
+    actor, critic = _named_set(weights, slot * shape.sets_per_member, shape)
+    for seat in range(1, shape.sets_per_member):
+        others = _named_set(weights, slot * shape.sets_per_member + seat, shape)
+        for role, other in zip((actor, critic), others, strict=True):
+            role |= {prefix_of(seat) + name: part for name, part in other.items()}
+    return actor, critic
+
+
+def _named_set(weights: Leaves, at: int, shape: Shape) -> tuple[StateDict, StateDict]:
+    """Return the leaves of one set of weights by ElegantRL's names."""
+    actor: StateDict = {} if shape.discrete else {"action_std_log": weights.log_std[at]}
     critic: StateDict = {}
-    for role, row in ((actor, slot), (critic, slot + shape.slots)):
-        role["net.0.weight"] = weights.actor_in[slot] if role is actor else weights.critic_in[slot]
+    for role, row in ((actor, at), (critic, at + shape.sets)):
+        role["net.0.weight"] = weights.actor_in[at] if role is actor else weights.critic_in[at]
         for layer, matrix in enumerate(weights.hidden, start=1):
             role[f"net.{2 * layer}.weight"] = matrix[row]
         for layer, bias in enumerate(weights.bias):
@@ -247,16 +280,13 @@ def _named(weights: Leaves, slot: int, shape: Shape) -> tuple[StateDict, StateDi
             role |= {"items.embedding": embedding, "items.bias": bias[0]}
             role |= {"items.weight": weight} if len(weight) else {}
     top = f"net.{2 * shape.net_depth}"
+    actor |= {f"{top}.weight": weights.actor_out[at], f"{top}.bias": weights.actor_out_bias[at, 0]}
     actor |= {
-        f"{top}.weight": weights.actor_out[slot],
-        f"{top}.bias": weights.actor_out_bias[slot, 0],
-    }
-    actor |= {
-        f"chain.{choice}.weight": leaf[slot] for choice, leaf in enumerate(weights.chain, start=1)
+        f"chain.{choice}.weight": leaf[at] for choice, leaf in enumerate(weights.chain, start=1)
     }
     critic |= {
-        f"{top}.weight": weights.critic_out[slot],
-        f"{top}.bias": weights.critic_out_bias[slot, 0],
+        f"{top}.weight": weights.critic_out[at],
+        f"{top}.bias": weights.critic_out_bias[at, 0],
     }
     return actor, critic
 
@@ -269,6 +299,8 @@ def _facts(shape: Shape) -> StateDict:
     if shape.image_shape is not None:
         facts["image_shape"] = torch.tensor(shape.image_shape)
         facts["conv_strides"] = torch.tensor([layer.stride for layer in layers(shape.image_shape)])
+    if shape.policies == PER_SEAT:
+        facts[SEAT_COLUMN] = torch.tensor([shape.seat_column])
     return facts if shape.items is None else facts | item_facts(shape.items)
 
 

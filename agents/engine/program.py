@@ -22,7 +22,7 @@ from torch import Tensor
 
 from agents.engine.hyperparameters import Hyperparameters
 from agents.networks.normaliser import checked_normaliser
-from agents.networks.shape import Shape, env_fields
+from agents.networks.shape import SHARED, Shape, env_fields
 from agents.networks.weights import StateDict
 from envs.core.items import Items
 from envs.core.streams import Streams, derive_seed
@@ -75,6 +75,7 @@ class Supported:
         byte_obs: observations of other bytes.
         items: observations with items that are looked up by id (`VecEnv.items`).
         recurrent: recurrent networks (`Shape.recurrent`).
+        per_seat: policies per seat (`Shape.policies`).
     """
 
     masks: bool = False
@@ -85,6 +86,7 @@ class Supported:
     byte_obs: bool = False
     items: bool = False
     recurrent: bool = False
+    per_seat: bool = False
 
     def check_env(self, algorithm: str, env: EnvTraits) -> None:
         """Raise InputError for an environment that is not supported.
@@ -142,6 +144,10 @@ class Program(ABC):
             raise InputError(
                 f"{shape.algorithm} has no recurrent networks, and recurrent is "
                 f"{shape.recurrent!r}."
+            )
+        if shape.policies != SHARED and not self.supports.per_seat:
+            raise InputError(
+                f"{shape.algorithm} has no policies per seat, and policies is {shape.policies!r}."
             )
         self.shape, self.device = shape, torch.device(device)
         self.streams = Streams(shape.slots, self.device)

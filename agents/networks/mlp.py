@@ -16,6 +16,9 @@ products through the code.
 
 No operation mixes slots, and no tensor shape depends on how many of them are occupied. So a
 member's numbers are the same bits alone, with other members and in any slot.
+
+With policies per seat, a member has two sets of weights, and both compute all of its observations
+(`agents.networks.seats`). Here they are like two slots: G is then twice the number of members.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ from torch import Tensor
 from agents.networks.convolution import Convolutions
 from agents.networks.item_layers import ItemLayers
 from agents.networks.recurrence import Cells
-from agents.networks.shape import Shape
+from agents.networks.seats import Seats
+from agents.networks.shape import PER_SEAT, Shape
 from agents.networks.weights import Leaves
 
 
@@ -35,17 +39,18 @@ class Activations:
 
     Attributes:
         hidden: x_l of the hidden layers, (2G, rows, width) each.
-        output: (G, rows, action_dim), of the actors.
-        value: (G, rows, 1), of the critics, in normalised units.
+        output: (members, rows, action_dim), of the actors.
+        value: (members, rows, 1), of the critics, in normalised units.
         cells: the recurrent layer over `steps` steps; None without one.
         images: the convolutions; None without them.
         items: the layers over items and the first layers; None without them.
+        seats: the outputs of both sets of weights per member; None with a shared policy.
     """
 
     def __init__(self, shape: Shape, rows: int, device: torch.device, steps: int = 1) -> None:
         slots, width = shape.slots, shape.net_width
         self.hidden = [
-            torch.empty(2 * slots, rows, width, device=device) for _ in range(shape.net_depth)
+            torch.empty(2 * shape.sets, rows, width, device=device) for _ in range(shape.net_depth)
         ]
         self.output = torch.empty(slots, rows, shape.action_dim, device=device)
         self.value = torch.empty(slots, rows, 1, device=device)
@@ -56,8 +61,9 @@ class Activations:
         self.items = (
             None
             if shape.items is None
-            else ItemLayers(shape.items, shape.item_width, slots, rows, device)
+            else ItemLayers(shape.items, shape.item_width, shape.sets, rows, device)
         )
+        self.seats = Seats(shape, rows, device) if shape.policies == PER_SEAT else None
 
 
 class Images:
@@ -83,6 +89,9 @@ def forward(
         actor: whether to run the actors.
         critic: whether to run the critics.
     """
+    output, value = into.output, into.value
+    if into.seats is not None:
+        obs, output, value = into.seats.read(obs), into.seats.output, into.seats.value
     # Networks first … last of the 2G: actors come before critics.
     slots = weights.actor_in.shape[0]
     first, last = 0 if actor else slots, 2 * slots if critic else slots
@@ -115,11 +124,13 @@ def forward(
         into.cells.forward(weights.cell, below, slice(first, last))
         below = into.cells.output
     if actor:
-        torch.baddbmm(weights.actor_out_bias, below[:slots], weights.actor_out, out=into.output)
+        torch.baddbmm(weights.actor_out_bias, below[:slots], weights.actor_out, out=output)
     if critic:
         # vᵀ = w_outᵀ xᵀ + b: a product with one row is faster than one with one column.
-        row = into.value.view(slots, 1, -1)
+        row = value.view(slots, 1, -1)
         torch.baddbmm(weights.critic_out_bias, weights.critic_out.mT, below[slots:].mT, out=row)
+    if into.seats is not None:
+        into.seats.choose(into, actor=actor, critic=critic)
 
 
 class Backward:
@@ -129,11 +140,11 @@ class Backward:
     """
 
     def __init__(self, shape: Shape, rows: int, device: torch.device) -> None:
-        slots, width = shape.slots, shape.net_width
-        self._delta = [torch.empty(2 * slots, rows, width, device=device) for _ in range(2)]
+        sets, width = shape.sets, shape.net_width
+        self._delta = [torch.empty(2 * sets, rows, width, device=device) for _ in range(2)]
         # A bias gradient is a sum over rows. A product with ones is several times faster than a
         # reduction, and gives the same bits in every slot.
-        self._ones = torch.ones(2 * slots, 1, rows, device=device)
+        self._ones = torch.ones(2 * sets, 1, rows, device=device)
 
     def __call__(
         self,
@@ -150,10 +161,13 @@ class Backward:
             weights: as in `forward`.
             obs: as in `forward`.
             acts: what `forward` computed.
-            d_output: (G, rows, action_dim), dL/d(actor output).
-            d_value: (G, rows, 1), dL/d(critic output).
+            d_output: (members, rows, action_dim), dL/d(actor output).
+            d_value: (members, rows, 1), dL/d(critic output).
             into: written, gradients of all weights but `log_std` and `chain`.
         """
+        if acts.seats is not None:
+            obs = acts.seats.obs
+            d_output, d_value = acts.seats.divide(d_output), acts.seats.divide(d_value)
         slots, ones = d_output.shape[0], self._ones
         top = acts.hidden[-1] if acts.cells is None else acts.cells.output
         # Output layers: dL/dW = xᵀ Δ, dL/db = 1ᵀ Δ, with Δ = d_output or d_value.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from agents.networks.shape import Shape
+from agents.networks.shape import PER_SEAT, Shape
 from envs.support.errors import InputError
 
 
@@ -39,6 +39,11 @@ def checked_normaliser(shape: Shape, avg: Tensor, std: Tensor) -> tuple[Tensor, 
         raise InputError(
             "state_avg and state_std must be finite, and the deviation above zero; "
             f"column {column} has {float(avg[column])} and {float(std[column])}."
+        )
+    seat = shape.seat_column
+    if shape.policies == PER_SEAT and (avg[seat] != 0 or std[seat] != 1):
+        raise InputError(
+            f"state_avg and state_std must be 0 and 1 in column {seat}, which tells the seat."
         )
     if shape.items is not None:
         ids = shape.items.id_columns()

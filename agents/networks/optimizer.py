@@ -1,4 +1,8 @@
-"""Adam for all members: gradient clipping per network; step, rate, epsilon and decay per member."""
+"""Adam for all members: gradient clipping per network; step, rate, epsilon and decay per member.
+
+With policies per seat, both actors of a member count as one network here, and both critics: they
+minimise one loss, and a common factor keeps the direction of its gradient.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +103,7 @@ class FlatAdam:
 
 
 class Adam(FlatAdam):
-    """The optimizer of a program's actors and critics, whose flat weights are (2, G, P)."""
+    """The optimizer of a program's actors and critics, whose flat weights are (2, G, …)."""
 
     def __init__(self, flat: Tensor, shape: Shape) -> None:
         super().__init__(flat)

@@ -21,6 +21,9 @@ from envs.support.errors import InputError
 FEWEST_SLOTS = 2
 # The algorithms that learn from the latest rollout only.
 ON_POLICY = ("ppo", "elegantrl:ppo", "elegantrl:a2c")
+# One policy for both seats of a game, or one for each.
+SHARED, PER_SEAT = "shared", "per-seat"
+POLICIES = (SHARED, PER_SEAT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +51,15 @@ class Shape:
         autoregressive: whether a choice depends on the earlier choices of the same action.
         has_absent_agents: whether rows may be without an agent.
         players: players that act in turns in every row; 1 if every row is one player's.
+        seat_column: column of observations that tells the seat (`VecEnv.seat_column`), if one does.
         byte_obs: whether observations are bytes, uint8, without being images.
         image_shape: (channels, height, width) of images; None: observations are numbers.
         items: layout of observations with items that are looked up by id; None: there are none.
         item_width: numbers that encode an item.
         recurrent: "gru" or "lstm" for recurrent networks, else "".
         bptt: steps of truncated backpropagation through time, of recurrent networks.
+        policies: "shared" if a member has one actor and critic, "per-seat" if it has one of each
+            for each of two seats (`agents.networks.seats`).
     """
 
     state_dim: int
@@ -75,12 +81,14 @@ class Shape:
     autoregressive: bool = False
     has_absent_agents: bool = False
     players: int = 1
+    seat_column: int | None = None
     byte_obs: bool = False
     image_shape: tuple[int, int, int] | None = None
     items: Items | None = None
     item_width: int = 16
     recurrent: str = ""
     bptt: int = 16
+    policies: str = SHARED
 
     @classmethod
     def for_env(cls, env: VecEnv, **others: Any) -> Shape:
@@ -91,6 +99,7 @@ class Shape:
         self._check_types()
         self._check_env()
         self._check_network()
+        self._check_policies()
         self._check_sizes()
 
     def _check_types(self) -> None:
@@ -151,6 +160,21 @@ class Shape:
                 f"{self.minibatch}: minibatches are made of whole sequences of that many steps."
             )
 
+    def _check_policies(self) -> None:
+        check_policies(self.policies)
+        if self.policies == SHARED:
+            return
+        if self.seat_column is None or not 0 <= self.seat_column < self.state_dim:
+            raise InputError(
+                f"policies {PER_SEAT!r} need a game in turns whose observations have a column that "
+                f"tells the seat (seat_column), not {self.seat_column!r}."
+            )
+        if not self.discrete or self.autoregressive or self.recurrent or self.image_shape:
+            raise InputError(
+                f"policies must be {SHARED!r} where actions are numbers, choices are "
+                "autoregressive, networks are recurrent, or observations are images."
+            )
+
     def _check_sizes(self) -> None:
         """Check the sizes of minibatches and buffers."""
         # `startswith` also covers users' subclasses, "elegantrl:ppo:MODULE:CLASS".
@@ -165,6 +189,16 @@ class Shape:
                 f"minibatch {self.minibatch} is larger than the {self.samples} transitions of a "
                 f"rollout (num_envs {self.num_envs} x horizon {self.horizon}); at most that."
             )
+
+    @property
+    def sets_per_member(self) -> int:
+        """Sets of weights of a member: an actor and a critic each."""
+        return 1 if self.policies == SHARED else 2
+
+    @property
+    def sets(self) -> int:
+        """Sets of weights of all members; a member's sets follow each other."""
+        return self.slots * self.sets_per_member
 
     @property
     def samples(self) -> int:
@@ -211,6 +245,12 @@ class Shape:
         return [self.net_width] * self.net_depth
 
 
+def check_policies(policies: object) -> None:
+    """Raise InputError unless `policies` is one of `POLICIES`."""
+    if policies not in POLICIES:
+        raise InputError(f"policies must be one of {', '.join(POLICIES)}, not {policies!r}.")
+
+
 def env_fields(env: VecEnv) -> dict[str, Any]:
     """Return the fields of a shape that the environment determines."""
     return {
@@ -224,6 +264,7 @@ def env_fields(env: VecEnv) -> dict[str, Any]:
         "masked": env.masked,
         "has_absent_agents": env.has_absent_agents,
         "players": env.players,
+        "seat_column": env.seat_column,
         "byte_obs": env.obs_dtype == torch.uint8 and env.image_shape is None,
         "image_shape": env.image_shape,
         "items": env.items,

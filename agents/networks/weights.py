@@ -22,6 +22,9 @@ _ALIGN = 16  # floats: every view starts on a cache line
 class Leaves:
     """The parameters of 2G networks by name, or gradients of them; matrices are (in, out).
 
+    G is the number of sets of weights (`Shape.sets`): that of members, or twice as many with
+    policies per seat.
+
     Attributes:
         actor_in: (G, state_dim, width), first layers.
         critic_in: (G, obs_dim, width), first layers. Of images, both read the convolutions'
@@ -116,8 +119,11 @@ def flat_size(shape: Shape) -> int:
 
 
 def leaf_views(flat: Tensor, shape: Shape) -> Leaves:
-    """Return views of a flat (2, G, P) tensor: (0, g) is slot g's actor, (1, g) its critic."""
-    both, slots = flat.view(-1, flat.shape[-1]), shape.slots
+    """Return views of a flat (2, slots, sets per member * P) tensor.
+
+    flat[0, slot] holds the actors of all sets of a slot's member, flat[1, slot] the critics.
+    """
+    both, slots = flat.view(2 * shape.sets, -1), shape.sets
     shared_sizes, actor_sizes, critic_sizes = _sizes(shape)
 
     def cut(rows_of: Tensor, sizes: list[tuple[int, int]], start: int) -> tuple[list[Tensor], int]:
@@ -141,7 +147,7 @@ def new_gradients(shape: Shape, device: torch.device) -> Leaves:
 
     shared, actor, critic = _sizes(shape)
     return _leaves(
-        shape, make(shared, 2 * shape.slots), make(actor, shape.slots), make(critic, shape.slots)
+        shape, make(shared, 2 * shape.sets), make(actor, shape.sets), make(critic, shape.sets)
     )
 
 

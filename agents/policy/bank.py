@@ -17,6 +17,7 @@ from agents.algorithms.sac import LOG_STD
 from agents.networks.distributions import GREATEST, LEAST
 from agents.networks.items import Lookup, item_sizes
 from agents.networks.recurrence import Cells
+from agents.networks.seats import is_second, own_output
 from agents.networks.weights import aligned
 from agents.policy.members import (
     ACTION_DIMS,
@@ -28,6 +29,8 @@ from agents.policy.members import (
     kind_of,
     layers_of,
     recurrent_size,
+    seat_column_of,
+    seats_of,
 )
 from envs.core.items import Items
 from envs.support.errors import InputError
@@ -45,6 +48,7 @@ class Architecture(NamedTuple):
         autoregressive: whether a choice depends on the earlier ones.
         items: layout of the items in observations; None: they have none.
         item_width: numbers that encode an item.
+        seat_column: column that says which of two policies per seat acts; None: there is one.
     """
 
     gives: str
@@ -55,6 +59,7 @@ class Architecture(NamedTuple):
     autoregressive: bool = False
     items: Items | None = None
     item_width: int = 0
+    seat_column: int | None = None
 
     @property
     def state_dim(self) -> int:
@@ -103,6 +108,7 @@ def architecture_of(member: Member, name: str) -> Architecture:
         _CHAIN.format(1) in member,
         items_of(member),
         member[EMBEDDING].shape[1] if EMBEDDING in member else 0,
+        seat_column_of(member),
     )
 
 
@@ -111,7 +117,7 @@ class Bank:
 
     Attributes:
         architecture: of all actors.
-        flat: (G, K, P), the weights. A row is an actor.
+        flat: (G, K, P), the weights. A row is an actor, with all of its policies.
     """
 
     def __init__(
@@ -120,11 +126,14 @@ class Bank:
         self.architecture = architecture
         sizes = _leaf_sizes(architecture)
         total = sum(aligned(rows * columns) for rows, columns in sizes.values())
-        self.flat = torch.zeros(members, places, total, device=device)
+        # Policies per seat follow each other, as if they were actors of their own.
+        self._policies = 1 if architecture.seat_column is None else 2
+        self.flat = torch.zeros(members, places, self._policies * total, device=device)
+        self._networks = self.flat.view(members, places * self._policies, total)
         self._leaves, start = {}, 0
         for name, (rows, columns) in sizes.items():
-            part = self.flat[..., start : start + rows * columns]
-            self._leaves[name] = part.view(members, places, rows, columns)
+            part = self._networks[..., start : start + rows * columns]
+            self._leaves[name] = part.view(*self._networks.shape[:2], rows, columns)
             start += aligned(rows * columns)
         # An empty place divides by 1, so that its outputs are finite.
         self._leaves["state_std"].fill_(1.0)
@@ -139,8 +148,13 @@ class Bank:
             place: from 0.
             weights: a member's tensors, each with (G,) or nothing before its own dimensions.
         """
+        for at, policy in enumerate(seats_of(weights), place * self._policies):
+            self._put(at, policy)
+
+    def _put(self, at: int, weights: Mapping[str, Tensor]) -> None:
+        """Write a policy of every member into network `at`."""
         for own, name in _names(self.architecture, weights).items():
-            given, leaf = weights[name], self._leaves[own][:, place]
+            given, leaf = weights[name], self._leaves[own][:, at]
             if own.startswith(("weight", "chain")):
                 leaf.copy_(given.mT)
             elif own.startswith("state"):
@@ -159,7 +173,6 @@ class Bank:
         Returns:
             (G, K, games, outputs) and the next recurrent states (G, K, games, size).
         """
-        members, places = self.flat.shape[:2]
         leaves, plan = self._leaves, self.architecture
         hidden = (obs.unsqueeze(1) - leaves["state_avg"]).div_(leaves["state_std"]).flatten(0, 1)
         if self._lookup is not None:
@@ -173,7 +186,13 @@ class Bank:
             weight, bias = (leaves[f"{part}{layer}"].flatten(0, 1) for part in ("weight", "bias"))
             hidden = torch.baddbmm(bias, hidden, weight)
             hidden = hidden.relu_() if relu else hidden
-        return hidden.view(members, places, *hidden.shape[1:]), after
+        outputs = hidden.view(*self._networks.shape[:2], *hidden.shape[1:])
+        if plan.seat_column is not None:
+            # (G, policies, K, games, outputs), of which each game takes those of its seat.
+            members, _, *rest = outputs.shape
+            by_policy = outputs.view(members, -1, self._policies, *rest).transpose(1, 2)
+            outputs = own_output(by_policy, is_second(obs, plan.seat_column).unsqueeze(1))
+        return outputs, after
 
     def output(
         self, obs: Tensor, place: Tensor, memory: Tensor | None

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from agents.algorithms.sac import LOG_STD
 from agents.networks.items import Lookup
+from agents.networks.seats import is_second
 from agents.policy.members import (
     ACTION_DIMS,
     CELL,
@@ -42,6 +43,8 @@ from agents.policy.members import (
     kind_of,
     layers_of,
     recurrent_size,
+    seat_column_of,
+    seats_of,
     sizes_of,
 )
 from envs.core.items import Items
@@ -92,7 +95,7 @@ class FrozenPolicy:
             ]
             for member in members
         ]
-        self._batched = [_Batched(member) for member in members]
+        self._batched = [_batched(member) for member in members]
         self.recurrent = any(recurrent_size(member) for member in members)
 
     def act(self, obs: NDArray[np.float32], legal: Legal | None = None) -> NDArray[np.float64]:
@@ -382,6 +385,25 @@ class _Batched:
                 deviation > 0, deviation, 1.0
             )
         return torch.softmax(logits if mask is None else logits.masked_fill(~mask, -torch.inf), -1)
+
+
+class _PerSeat(_Batched):
+    """A member with a policy for each seat, of which a column of the states says who acts."""
+
+    def __init__(self, member: Member, column: int) -> None:
+        first, second = seats_of(member)
+        super().__init__(first)
+        self._column, self._second = column, _Batched(second)
+
+    def outputs(self, states: Tensor) -> Tensor:
+        """See `_Batched.outputs`."""
+        second = is_second(states, self._column)
+        return torch.where(second, self._second.outputs(states), super().outputs(states))
+
+
+def _batched(member: Member) -> _Batched:
+    column = seat_column_of(member)
+    return _Batched(member) if column is None else _PerSeat(member, column)
 
 
 def _drawn(weights: Tensor, uniform: Tensor, mask: Tensor | None) -> Tensor:

@@ -23,6 +23,9 @@ earlier choices adds to the logits of choice k.
 (`envs.core.items`, `agents.networks.items`).
 - Recurrent: rnn.weight_ih, rnn.weight_hh, rnn.bias_ih, rnn.bias_hh as in torch's GRUCell or
 LSTMCell, before the last layer.
+- Policies per seat: seat_column (1,) int64, a column of the observations, and all weights again as
+seat1.net.0.weight, …: those of the second policy, which acts where that column is above 0.5
+(`seats_of`). Only of ActorDiscretePPO, without images, recurrent layers and chain.
 
 To act, each is a chain of linear layers with ReLU between them, except that no ReLU follows the
 last layer of the value networks' encoder. (A dueling network's state value and the second of two
@@ -39,6 +42,7 @@ import torch
 from torch import Tensor
 
 from agents.networks.items import item_inputs, item_sizes
+from agents.networks.seats import SEAT_COLUMN, prefix_of
 from envs.core.items import ItemGroup, Items
 from envs.support.errors import InputError
 
@@ -46,6 +50,9 @@ Member = Mapping[str, Tensor]
 ACTION_DIMS, IMAGE_SHAPE, STRIDES = "action_dims", "image_shape", "conv_strides"
 GROUPS, FACTS, EMBEDDING = "items.groups", "items.facts", "items.embedding"
 CELL = ("rnn.weight_ih", "rnn.weight_hh", "rnn.bias_ih", "rnn.bias_hh")
+SECOND = prefix_of(1)
+# Tensors that both policies per seat have in common.
+_COMMON = frozenset({"state_avg", "state_std", ACTION_DIMS, GROUPS, FACTS})
 _STATE, _VALUE = frozenset({"state_avg", "state_std"}), frozenset({"value_avg", "value_std"})
 
 
@@ -89,6 +96,29 @@ def kind_of(member: Member) -> NetworkKind:
         if any(name.startswith(beginning) for name in member):
             return kind
     return NetworkKind(("net",))
+
+
+def seats_of(member: Member) -> tuple[Member, ...]:
+    """Return the policies of a member as members: one, or that of each seat.
+
+    Which one acts depends on the column of the observations that `seat_column_of` returns.
+    """
+    if SEAT_COLUMN not in member:
+        return (member,)
+    first = {
+        name: part
+        for name, part in member.items()
+        if name != SEAT_COLUMN and not name.startswith(SECOND)
+    }
+    second = {name: part for name, part in first.items() if name in _COMMON}
+    return first, second | {
+        name.removeprefix(SECOND): part for name, part in member.items() if name.startswith(SECOND)
+    }
+
+
+def seat_column_of(member: Member) -> int | None:
+    """Return the column that tells the seat; None for members with one policy."""
+    return int(member[SEAT_COLUMN][0]) if SEAT_COLUMN in member else None
 
 
 def layers_of(member: Member) -> list[tuple[str, bool]]:
@@ -194,12 +224,38 @@ def _outputs(member: Member) -> int:
 
 def _fault(member: Member) -> str | None:
     """Return why a dict of tensors is not a member, as the end of a sentence; None if it is one."""
+    if SEAT_COLUMN in member:
+        return _seats_fault(member)
     # Each check relies on those before it: sizes can only be compared once all tensors are there.
     checks = _names_fault, _values_fault, _images_fault, _items_fault, _shapes_fault, _choices_fault
     for check in checks:
         fault = check(member)
         if fault is not None:
             return fault
+    return None
+
+
+def _seats_fault(member: Member) -> str | None:
+    extra = sorted(_COMMON & {name.removeprefix(SECOND) for name in member if SECOND in name})
+    if extra:
+        return f"has {extra} of its own in the second seat's policy"
+    first, second = seats_of(member)
+    for whose, policy in (("", first), (" in the second seat's policy", second)):
+        fault = _fault(policy)
+        if fault is not None:
+            return f"{fault}{whose}"
+    sizes = [{name: part.shape for name, part in policy.items()} for policy in (first, second)]
+    if sizes[0] != sizes[1]:
+        return "has policies of different sizes for its seats"
+    if kind_of(first).gives != "logits" or {IMAGE_SHAPE, CELL[0]} & set(first):
+        return "has a policy for each seat, which must be plain networks of logits"
+    if _autoregressive(first):
+        return "has a policy for each seat, whose choices must not depend on each other"
+    column = member[SEAT_COLUMN]
+    if column.dtype != torch.int64 or column.shape != (1,):
+        return f"has {SEAT_COLUMN} of shape {tuple(column.shape)} as {column.dtype}, not (1,) int64"
+    if not 0 <= int(column[0]) < member["state_avg"].numel():
+        return f"has {SEAT_COLUMN} {int(column[0])}, which no observation has"
     return None
 
 

@@ -68,6 +68,8 @@ class VecEnv(ABC):
         obs_dtype: type of observations: float32, or uint8 of images and of numbers from 0 to 255.
         players: number of players that act in turns in every row; `to_move` tells whose turn it is.
             1 if every row is one player's.
+        seat_column: column of observations that tells which seat's they are, for learners with a
+            policy for each seat: 0 for one, 1 for the other. None if there is none.
         items: how the columns are laid out, if observations are bytes with items that networks look
             up by id, without privileged columns. None otherwise.
         counted: options of the first choice whose share among the decisions is recorded, by name,
@@ -95,6 +97,7 @@ class VecEnv(ABC):
     image_shape: tuple[int, int, int] | None = None
     obs_dtype: torch.dtype = torch.float32
     players: int = 1
+    seat_column: int | None = None
     items: Items | None = None
     counted: Mapping[str, int] = MappingProxyType({})
     reward_unit: float | Tensor = 1.0

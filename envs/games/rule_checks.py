@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from envs.games.opponents import Opponents
 from envs.games.rules import GameRules, State
@@ -66,6 +67,17 @@ def check_declaration(rules: GameRules) -> None:
             f"{name}.items has {items.columns} columns, which needs obs_dtype torch.uint8 and a "
             f"state_dim of {items.columns}; they are {rules.obs_dtype} and {rules.state_dim}"
         )
+    column = rules.seat_column
+    if column is not None and not (rules.in_turns and 0 <= column < rules.state_dim):
+        raise InputError(
+            f"{name}.seat_column is {column!r}; it must be a column of the observations of a game "
+            "in turns"
+        )
+    if column is not None and items is not None and items.scales()[column] != 1.0:
+        raise InputError(
+            f"{name}.seat_column is {column}, which items scale by {items.scales()[column]:g}; it "
+            "must be a plain column of scale 1"
+        )
 
 
 def check_rules(rules: GameRules, begun: State, games: int) -> None:
@@ -90,6 +102,7 @@ def check_rules(rules: GameRules, begun: State, games: int) -> None:
                 f"({games},) of torch.int64 here: the seat to move in each game"
             )
         seen = rules.see(begun, mover)
+        _check_seat_column(rules, begun, mover)
     else:
         seen = rules.see(begun)
     wanted = (*axes, rules.state_dim)
@@ -110,3 +123,17 @@ def check_rules(rules: GameRules, begun: State, games: int) -> None:
                     f"{name}.mask returns the shape {tuple(mask.shape)} of {mask.dtype} for choice "
                     f"{choice} (from 0); it must be {(*axes, size)} of torch.bool here"
                 )
+
+
+def _check_seat_column(rules: GameRules, begun: State, mover: Tensor) -> None:
+    column = rules.seat_column
+    if column is None:
+        return
+    first, second = (
+        rules.see(begun, torch.full_like(mover, seat))[:, column].double() for seat in (0, 1)
+    )
+    if not bool((((first == 0) | (first == 1)) & (first + second == 1)).all()):
+        raise InputError(
+            f"{rules.env_name}.see: in every game, column {column} (seat_column) must be 0 for one "
+            "seat and 1 for the other"
+        )

@@ -44,6 +44,9 @@ class GameRules(VersusEnv):
         obs_dtype: What `see` returns: torch.float32 (or converts to it), or torch.uint8.
         items: How the columns are laid out, if they are items that networks look up by id
             (`Items`; obs_dtype torch.uint8); None: they are numbers.
+        seat_column: In games in turns, a column of observations that is 0 for one player and 1 for
+            the other throughout an episode, such as the seat: by it, networks with a policy for
+            each seat are chosen. None: there is none.
         counted: Options of the first choice whose share is recorded, by name: {"pass": 0}.
         seats: Number of players.
         in_turns: Whether exactly one of two seats is to move in every state.

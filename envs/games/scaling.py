@@ -64,7 +64,8 @@ def random_play(
 
     Every column is centred and divided by the larger of its standard deviation and a fifth of the
     largest distance from its mean: a column that is nearly constant must not become huge when it
-    changes. Constant columns are centred and not scaled.
+    changes. Constant columns are centred and not scaled. The column that tells the seat
+    (`VecEnv.seat_column`) stays as it is.
 
     Args:
         env: The environment; it is reset.
@@ -97,7 +98,10 @@ def random_play(
             f"--env: {env.env_name} returns observations that are not finite (column {column}, in "
             "random play), which cannot be learned from; clip or replace them"
         )
-    scale = ObservationScale(*_scale(rows, centred=centred), len(seen), len(rows), episodes)
+    avg, std = _scale(rows, centred=centred)
+    if env.seat_column is not None:
+        avg[env.seat_column], std[env.seat_column] = 0.0, 1.0
+    scale = ObservationScale(avg, std, len(seen), len(rows), episodes)
     if time.monotonic() - began > _ANNOUNCE:
         say(str(scale))
     return scale

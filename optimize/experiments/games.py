@@ -18,6 +18,7 @@ from torch import Tensor
 from agents.algorithms.table import get_algorithm
 from agents.engine.play_stats import play_names
 from agents.engine.program import Act
+from agents.networks.shape import PER_SEAT, SHARED
 from agents.networks.weights import StateDict
 from agents.policy.duels import FrozenEntrant
 from agents.policy.exact import nash_conv, plans
@@ -43,6 +44,7 @@ from optimize.experiments.league_artifacts import draw_league, write_league
 from optimize.experiments.phased_opponents import begun_phases
 from optimize.experiments.phased_training import LeaguePlayer, PhasedTraining, phased_opponents
 from optimize.study.checkpoint import State
+from optimize.study.space.parsing import study_space
 from optimize.study.space.search_space import Settings
 
 LOOK_ENVS = 16  # environments of the random play that measures the scale of observations
@@ -158,6 +160,7 @@ class GameExperiment(Experiment):
         # On the CPU on every machine, so that the scale of observations is the same.
         env = self._make(1, LOOK_ENVS, device=torch.device("cpu"))
         check_algorithm(spec.algorithm, spec.environment, env)
+        _check_policies(spec, env)
         self._limit = env.max_step
         self._phased: PhasedTraining | None = None
         if curriculum is not None:
@@ -436,6 +439,16 @@ def check_algorithm(name: str, environment: str, env: VecEnv) -> None:
             "another algorithm"
         )
     algorithm.supports.check_env(f"--algo {name}", env)
+
+
+def _check_policies(spec: GameSpec, env: GameEnv) -> None:
+    """Raise InputError if the search space has policies per seat and the game tells no seat."""
+    policies = study_space(spec).tables["shape"].get("policies")
+    if policies is not None and PER_SEAT in policies.values and env.seat_column is None:
+        raise InputError(
+            f"[shape] policies = {PER_SEAT!r} needs a game in turns whose observations tell the "
+            f"seat (seat_column), and --env {spec.environment} has none; use {SHARED!r}"
+        )
 
 
 def is_population(game: Game, seats: int) -> bool:

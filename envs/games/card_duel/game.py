@@ -16,7 +16,7 @@ from envs.games.card_duel.constants import CHOICES, DECISIONS, TYPES, Action
 from envs.games.card_duel.describe import describe_position
 from envs.games.card_duel.layout import Board
 from envs.games.card_duel.masks import Legal, first_mask, legal_actions, second_mask, type_mask
-from envs.games.card_duel.observation import ITEMS, SIZE, observe
+from envs.games.card_duel.observation import COLUMNS, ITEMS, SIZE, observe
 from envs.games.card_duel.rules import decide
 from envs.games.card_duel.turns import MOVE_UNIFORMS, START_UNIFORMS, begin_games
 from envs.games.card_duel.words import DuelWords
@@ -92,6 +92,8 @@ class CardDuel(TensorGame):
     if_discrete, masked = True, True
     action_dims = (TYPES, CHOICES, CHOICES)
     state_dim, obs_dtype, items = SIZE, torch.uint8, ITEMS
+    # Seats are drawn; it is the first turn that makes a difference.
+    seat_column = COLUMNS["second player"][0]
     max_step = DECISIONS
     counted = MappingProxyType({kind.name.lower(): int(kind) for kind in Action})
     uniforms_per_start = 2 + START_UNIFORMS

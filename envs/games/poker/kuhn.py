@@ -32,6 +32,7 @@ class Kuhn(TensorGame):
     state_dim, action_dim, if_discrete, masked = 11, 2, True, True
     # Zeros and ones; columns that are rarely 1 would be scaled to large numbers.
     prescaled = True
+    seat_column = 1
     max_step = 3
     uniforms_per_start = 2
     words = KuhnWords()

@@ -37,6 +37,7 @@ class Leduc(TensorGame):
     state_dim, action_dim, if_discrete, masked = 30, 3, True, True
     # Zeros and ones; columns that are rarely 1 would be scaled to large numbers.
     prescaled = True
+    seat_column = 1
     max_step = 2 * _DECISIONS
     uniforms_per_start = 3
     words = LeducWords()

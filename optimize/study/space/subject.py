@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agents.algorithms.table import Algorithm, get_algorithm
+from agents.networks.shape import check_policies
 from envs.crypto.params import EnvParams
 from envs.games.registry import get_game
 from envs.support.study_record import CRYPTO
@@ -74,8 +75,10 @@ class Subject:
 
     def check(self, table: str, name: str, value: Scalar) -> None:
         """Raise InputError, TypeError or ValueError if the value of a parameter is invalid."""
-        # The sizes of a shape are checked together, when the program is built.
         if table == "shape":
+            # The sizes of a shape are checked together, when the program is built.
+            if name == "policies":
+                check_policies(value)
             return
         if name == "one_minus_gamma":
             name, value = "gamma", 1.0 - float(value)

@@ -21,6 +21,9 @@ from tests.agents.helpers import assert_same, member_params, shape_for
 from tests.envs.games.toys import NIM_PLAYERS, Nim
 
 SCALE = torch.tensor([2.0, 2.0, 2.0, 1.5, 0.5, 1.0])
+# The same without the column that tells the seat, which policies per seat read as it is.
+AVG, STD = SCALE.clone(), SCALE.clone()
+AVG[4], STD[4] = 0.0, 1.0
 
 
 def nim(members: int, *, opponents: bool = False) -> Nim:
@@ -32,7 +35,7 @@ def start(env: Nim, members: dict[int, int], **changes: Any) -> PPO:
     """Return a program with member `members[slot]` in each slot; it decides params and seeds."""
     ppo = PPO(shape_for(env, **changes))  # type: ignore[arg-type]
     for slot, member in members.items():
-        ppo.add_member(slot, member_params(member), 100 + member, 20, SCALE, SCALE)
+        ppo.add_member(slot, member_params(member), 100 + member, 20, AVG, STD)
     env.reset([200 + members[slot] if slot in members else None for slot in range(env.num_members)])
     ppo.begin(env.observe())
     return ppo
@@ -204,25 +207,30 @@ def test_a_rollout_records_who_moves_and_what_both_get() -> None:
     assert 0 < int((~counts).sum()) <= 4
 
 
+@pytest.mark.parametrize("policies", ["shared", "per-seat"])
 @pytest.mark.parametrize("opponents", [False, True])
-def test_a_member_is_the_same_alone_in_company_in_another_slot_and_resumed(opponents: bool) -> None:
+def test_a_member_is_the_same_alone_in_company_in_another_slot_and_resumed(
+    opponents: bool, policies: str
+) -> None:
+    shape = {"policies": policies, "autoregressive": policies == "shared"}
+
     def states(env: Nim, ppo: PPO, slot: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         return ppo.get_member(slot), env.get_member(slot)
 
     # With another, as one slot alone rounds differently (`FEWEST_SLOTS`).
     env = nim(2, opponents=opponents)
-    ppo = start(env, {0: 1})
+    ppo = start(env, {0: 1}, **shape)
     ppo.train(env, 2)
     between = states(env, ppo, 0)
     ppo.train(env, 2)
     alone = states(env, ppo, 0)
     env = nim(3, opponents=opponents)
-    ppo = start(env, {0: 3, 1: 2, 2: 1})
+    ppo = start(env, {0: 3, 1: 2, 2: 1}, **shape)
     ppo.train(env, 4)
     for one, other in zip(alone, states(env, ppo, 2), strict=True):
         assert_same(one, other)
     env = nim(3, opponents=opponents)
-    ppo = start(env, {0: 2, 2: 3})
+    ppo = start(env, {0: 2, 2: 3}, **shape)
     ppo.train(env, 1)
     ppo.set_member(1, between[0])
     env.set_member(1, between[1])

@@ -397,6 +397,12 @@ def test_what_does_not_fit_together_is_refused() -> None:
         def mover(self, state: State) -> Tensor:
             return super().mover(state).double()
 
+    class Beyond(Nim):
+        seat_column = 6
+
+    class Hides(Nim):
+        seat_column = 3  # the secret
+
     for kind, sentence in (
         (Three, "games in turns have two"),
         (Numbers, "set if_discrete = True"),
@@ -404,6 +410,8 @@ def test_what_does_not_fit_together_is_refused() -> None:
         (Flat, r"Flat\.mask returns the shape \(4,\) of torch\.bool for choice 0"),
         (Floats, "returns torch.float32, and its obs_dtype is torch.uint8"),
         (Nobody, r"Nobody\.mover returns the shape \(4,\) of torch.float64"),
+        (Beyond, "seat_column is 6; it must be a column of the observations of a game in turns"),
+        (Hides, r"column 3 \(seat_column\) must be 0 for one seat and 1 for the other"),
     ):
         with pytest.raises(InputError, match=sentence):
             kind([NoParams()], 4)
