@@ -155,6 +155,7 @@ class PPO(Program):
         images=True,
         byte_obs=True,
         items=True,
+        privileged=True,
         recurrent=True,
         per_seat=True,
     )

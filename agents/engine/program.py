@@ -60,6 +60,7 @@ class EnvTraits(Protocol):
     obs_dtype: torch.dtype
     image_shape: tuple[int, int, int] | None
     items: Items | None
+    privileged_dim: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +75,7 @@ class Supported:
         images: observations that are uint8 images.
         byte_obs: observations of other bytes.
         items: observations with items that are looked up by id (`VecEnv.items`).
+        privileged: observation columns that only critics read (`VecEnv.privileged_dim`).
         recurrent: recurrent networks (`Shape.recurrent`).
         per_seat: policies per seat (`Shape.policies`).
     """
@@ -85,6 +87,7 @@ class Supported:
     images: bool = False
     byte_obs: bool = False
     items: bool = False
+    privileged: bool = False
     recurrent: bool = False
     per_seat: bool = False
 
@@ -106,6 +109,7 @@ class Supported:
             ),
             "images": (env.image_shape is not None, self.images),
             "items that are looked up by id": (env.items is not None, self.items),
+            "columns for critics": (env.privileged_dim > 0, self.privileged),
         }
         found = [name for name, (present, supported) in traits.items() if present and not supported]
         if found:

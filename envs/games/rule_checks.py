@@ -61,6 +61,8 @@ def check_declaration(rules: GameRules) -> None:
         )
     if rules.obs_dtype not in {torch.float32, torch.uint8}:
         raise InputError(f"{name}.obs_dtype is {rules.obs_dtype}; it must be float32 or uint8")
+    if rules.privileged_dim and rules.obs_dtype != torch.float32:
+        raise InputError(f"{name} has privileged_dim, which needs obs_dtype torch.float32")
     items = rules.items
     if items is not None and (rules.obs_dtype, rules.state_dim) != (torch.uint8, items.columns):
         raise InputError(
@@ -94,6 +96,7 @@ def check_rules(rules: GameRules, begun: State, games: int) -> None:
                 f"first dimension must be the games, {games} here"
             )
     axes = (games,) if rules.seats == 1 or rules.in_turns else (games, rules.seats)
+    of_seat: tuple[Tensor, ...] = ()
     if rules.in_turns:
         mover = rules.mover(begun)
         if mover.shape != (games,) or mover.dtype != torch.int64:
@@ -101,16 +104,13 @@ def check_rules(rules: GameRules, begun: State, games: int) -> None:
                 f"{name}.mover returns the shape {tuple(mover.shape)} of {mover.dtype}; it must be "
                 f"({games},) of torch.int64 here: the seat to move in each game"
             )
-        seen = rules.see(begun, mover)
+        of_seat = (mover,)
         _check_seat_column(rules, begun, mover)
-    else:
-        seen = rules.see(begun)
-    wanted = (*axes, rules.state_dim)
-    if seen.shape != wanted:
-        raise InputError(
-            f"{name}.see returns the shape {tuple(seen.shape)}; it must be {wanted} "
-            f"here: (games, {'seats, ' if len(axes) > 1 else ''}state_dim)"
-        )
+    seen = rules.see(begun, *of_seat)
+    _check_columns(rules, axes, "see", seen, "state_dim")
+    if rules.privileged_dim:
+        known = rules.privileged(begun, *of_seat)
+        _check_columns(rules, axes, "privileged", known, "privileged_dim")
     if rules.obs_dtype == torch.uint8 and seen.dtype != torch.uint8:
         raise InputError(f"{name}.see returns {seen.dtype}, and its obs_dtype is torch.uint8")
     if rules.masked:
@@ -136,4 +136,15 @@ def _check_seat_column(rules: GameRules, begun: State, mover: Tensor) -> None:
         raise InputError(
             f"{rules.env_name}.see: in every game, column {column} (seat_column) must be 0 for one "
             "seat and 1 for the other"
+        )
+
+
+def _check_columns(
+    rules: GameRules, axes: tuple[int, ...], function: str, found: Tensor, size: str
+) -> None:
+    wanted = (*axes, getattr(rules, size))
+    if found.shape != wanted:
+        raise InputError(
+            f"{rules.env_name}.{function} returns the shape {tuple(found.shape)}; it must be "
+            f"{wanted} here: (games, {'seats, ' if len(axes) > 1 else ''}{size})"
         )

@@ -50,6 +50,7 @@ class GameRules(VersusEnv):
         counted: Options of the first choice whose share is recorded, by name: {"pass": 0}.
         seats: Number of players.
         in_turns: Whether exactly one of two seats is to move in every state.
+        privileged_dim: Number of columns that `privileged` returns; observations are float32 then.
         max_step: Steps after which an episode is truncated; `step_limit` may return less.
         uniforms_per_start: Uniform random numbers that `start` gets per game.
         uniforms_per_move: Uniform random numbers that `move` gets per game.
@@ -96,6 +97,13 @@ class GameRules(VersusEnv):
 
         In turns, `see(state, seat)` returns (G, state_dim), what `seat` (G,) int64 sees.
         """
+
+    def privileged(self, state: State, *args: Any, **kwargs: Any) -> Tensor:
+        """Return what critics know besides in training, (..., privileged_dim), such as hidden cards.
+
+        The arguments are those of `see`. No policy sees it, so it need not be known to the seat.
+        """
+        raise NotImplementedError(f"{self.env_name} has privileged_dim, and no privileged")
 
     def mover(self, state: State) -> Tensor:
         """Return the seat to move, (G,) int64, in games in turns."""

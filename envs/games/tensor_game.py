@@ -151,7 +151,8 @@ class TensorGame(GameRules):
         # What all seats know of `_state`, once it was asked for.
         self._known: View | None = None
         self._age = torch.zeros(games, dtype=torch.int64, device=device)
-        self._final = torch.zeros(rows, self.state_dim, dtype=self.obs_dtype, device=device)
+        columns = self.state_dim + self.privileged_dim
+        self._final = torch.zeros(rows, columns, dtype=self.obs_dtype, device=device)
         numbers = len(self.action_dims) if self.if_discrete else self.action_dim
         self._action_shape = (numbers,) if numbers else ()
         # The sizes of the choices that are checked strictly.
@@ -223,7 +224,7 @@ class TensorGame(GameRules):
         # not branch on the values of tensors. No one reads the final observations of games in
         # turns, which are never truncated.
         if not self.in_turns:
-            seen = self._seats.by_row(self.see(state).to(self.obs_dtype))
+            seen = self._seats.by_row(self._with_privileged(state, self._see(state)))
             self._final = torch.where(self._seats.of_game(done).unsqueeze(1), seen, self._final)
         begun = self.start(for_start)
         self._state = {name: where_rows(done, begun[name], moved) for name, moved in state.items()}
@@ -283,11 +284,12 @@ class TensorGame(GameRules):
     def observe(self, out: Tensor | None = None) -> Tensor:
         """See `VecEnv.observe`. Zeros in rows that are without an agent."""
         view = self._look()
+        of_seats = self._with_privileged(self._state, view.seen, view.mover)
         if isinstance(self._seats, OpponentTurns):
             # Not what the opponent sees.
-            seen = view.seen.masked_fill(~self.present().unsqueeze(1), 0)
+            seen = of_seats.masked_fill(~self.present().unsqueeze(1), 0)
         else:
-            seen = self._seats.by_row(view.seen)
+            seen = self._seats.by_row(of_seats)
         return seen.clone() if out is None else out.copy_(seen)
 
     def present(self) -> Tensor:
@@ -317,10 +319,21 @@ class TensorGame(GameRules):
         if self._known is None:
             state = self._state
             mover = self.mover(state) if self.in_turns else None
-            seen = self.see(state) if mover is None else self.see(state, mover)
             legal = self.legal_options(state) if self.masked else None
-            self._known = View(seen.to(self.obs_dtype), mover, legal)
+            self._known = View(self._see(state, mover), mover, legal)
         return self._known
+
+    def _see(self, state: State, mover: Tensor | None = None) -> Tensor:
+        """Return the observations of all seats; in games in turns, of the seat to move."""
+        seen = self.see(state) if mover is None else self.see(state, mover)
+        return seen.to(self.obs_dtype)
+
+    def _with_privileged(self, state: State, seen: Tensor, mover: Tensor | None = None) -> Tensor:
+        """Append the privileged columns of the same seats to observations."""
+        if not self.privileged_dim:
+            return seen
+        own = self.privileged(state) if mover is None else self.privileged(state, mover)
+        return torch.cat((seen, own.to(self.obs_dtype)), -1)
 
     def legal_options(self, state: State) -> Legal:
         """Return `mask` of a state; its first mask, which several ask for, is computed once."""

@@ -22,7 +22,8 @@ class Kuhn(TensorGame):
     or lost, in the last step.
 
     Observations: whose view it is (2 columns), one's own card (3), and for each of the first three
-    decisions whether it was a pass or a bet (6). Actions: 0 pass, 1 bet. Both are always legal.
+    decisions whether it was a pass or a bet (6). Critics also know the opponent's card. Actions: 0
+    pass, 1 bet. Both are always legal.
 
     The outcome is linear in the chips, so that points measure what the game is about: 0.5 plus a
     quarter of the chips won, at most 2.
@@ -30,6 +31,7 @@ class Kuhn(TensorGame):
 
     seats, in_turns = 2, True
     state_dim, action_dim, if_discrete, masked = 11, 2, True, True
+    privileged_dim = 3
     # Zeros and ones; columns that are rarely 1 would be scaled to large numbers.
     prescaled = True
     seat_column = 1
@@ -82,6 +84,11 @@ class Kuhn(TensorGame):
             torch.stack((state["history"] == PASS, state["history"] == BET), 2).flatten(1),
         ]
         return torch.cat(columns, 1).float()
+
+    def privileged(self, state: State, seat: Tensor) -> Tensor:
+        """See `GameRules.privileged`: the opponent's card."""
+        other = state["cards"].gather(1, 1 - seat.unsqueeze(1)).squeeze(1)
+        return torch.nn.functional.one_hot(other, len(CARDS)).float()
 
     def outcome(self, state: State, returns: Tensor) -> Tensor:
         """See `GameRules.outcome`."""

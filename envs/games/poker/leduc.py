@@ -27,7 +27,8 @@ class Leduc(TensorGame):
 
     Observations: whose view it is (2 columns), one's own card (6), the public card (6, zeros in the
     first round), and for each of the four possible decisions of both rounds whether it was a call
-    or a raise (16). Actions: 0 fold, 1 call, 2 raise.
+    or a raise (16). Critics also know the opponent's card and the public card to come. Actions: 0
+    fold, 1 call, 2 raise.
 
     The outcome is linear in the chips, so that points measure what the game is about: 0.5 plus the
     chips won divided by 26; at most 13 can be won.
@@ -35,6 +36,7 @@ class Leduc(TensorGame):
 
     seats, in_turns = 2, True
     state_dim, action_dim, if_discrete, masked = 30, 3, True, True
+    privileged_dim = 12
     # Zeros and ones; columns that are rarely 1 would be scaled to large numbers.
     prescaled = True
     seat_column = 1
@@ -109,6 +111,12 @@ class Leduc(TensorGame):
             torch.stack((history == CALL, history == RAISE), 2).flatten(1),
         ]
         return torch.cat(columns, 1).float()
+
+    def privileged(self, state: State, seat: Tensor) -> Tensor:
+        """See `GameRules.privileged`: the opponent's card, and the public card in all rounds."""
+        other = state["cards"].gather(1, 1 - seat.unsqueeze(1)).squeeze(1)
+        cards = torch.stack((other, state["cards"][:, 2]), 1)
+        return torch.nn.functional.one_hot(cards, len(CARDS)).flatten(1).float()
 
     def outcome(self, state: State, returns: Tensor) -> Tensor:
         """See `GameRules.outcome`."""
