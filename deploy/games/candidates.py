@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from optuna.trial import FrozenTrial
 
@@ -21,14 +22,27 @@ from envs.games.game import Game
 from envs.games.pairings import is_versus
 from envs.games.registry import get_game
 from envs.support.errors import InputError
-from envs.support.study_record import GameSpec, Play, TrialRecord
+from envs.support.study_record import LEAGUE_REPORT, GameSpec, Play, TrialRecord
+
+
+class LeagueMember(NamedTuple):
+    """A trial in the league of its study. share: of the equilibrium among the trials."""
+
+    member: int
+    share: float
 
 
 @dataclass(frozen=True)
 class GameStudy(FoundStudy):
-    """A study on a game."""
+    """A study on a game.
+
+    Attributes:
+        league: the members that play in the study's league, by trial; empty without a league.
+            Trials with larger shares of its equilibrium then come first, before larger objectives.
+    """
 
     spec: GameSpec
+    league: Mapping[int, LeagueMember] = field(default_factory=dict)
 
     @property
     def game(self) -> Game:
@@ -50,7 +64,27 @@ def game_study(found: FoundStudy) -> GameStudy:
     """
     if not isinstance(found.spec, GameSpec):
         raise InputError(f"study {found.name!r} is on {found.environment!r}, which is not a game")
-    return GameStudy(**vars(found))
+    league = _read_league(found)
+    trials = sorted(found.trials, key=lambda trial: -_share(league, trial.number))
+    return GameStudy(**{**vars(found), "trials": tuple(trials), "league": league})
+
+
+def _read_league(found: FoundStudy) -> dict[int, LeagueMember]:
+    """Return the league as the study's last report has it; empty without one."""
+    try:
+        report = json.loads((found.run_dir / LEAGUE_REPORT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    # Without weights if the equilibrium was not found.
+    shares = report["equilibrium"]["members"].get("weights", {})
+    return {
+        int(name.removeprefix("trial ")): LeagueMember(member, shares.get(name, 0.0))
+        for name, member in report["member_of_trial"].items()
+    }
+
+
+def _share(league: Mapping[int, LeagueMember], trial: int) -> float:
+    return league[trial].share if trial in league else 0.0
 
 
 @dataclass(frozen=True)
@@ -108,7 +142,7 @@ class GameCandidate:
 
 
 def read_candidate(trial: FrozenTrial, study: GameStudy, play: Play | None = None) -> GameCandidate:
-    """Read the member with the best score when the trial was judged; ties: the first.
+    """Read a trial's member in the study's league, else that with the best score; ties: the first.
 
     Args:
         trial: a finished trial.
@@ -128,6 +162,8 @@ def read_candidate(trial: FrozenTrial, study: GameStudy, play: Play | None = Non
         scores = [math.nan]
     # The best seed's score is biased upwards by this choice; the panel's games are new.
     member = max(range(len(scores)), key=lambda index: scores[index])
+    if trial.number in study.league and study.league[trial.number].member < len(scores):
+        member = study.league[trial.number].member
     weights = None
     try:
         content = scored_weights(record, study.run_dir)

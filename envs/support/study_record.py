@@ -27,6 +27,7 @@ FOLDER_KEY = "sweepd:folder"  # folder of the study's files, see `envs.support.s
 FORMER_FOLDER_KEY = "sweepd:run_dir"  # the same in studies of earlier versions: an absolute path
 FLAGS_KEY = "sweepd:flags"  # flags of the `sweepd train` command that created the study
 CREATED_KEY = "sweepd:created"  # time of creation, ISO 8601, UTC
+LEAGUE_REPORT = "league.json"  # in a study's folder: the league's players, points, equilibrium
 TOTAL_KEY = "sweepd:total"  # number of finished trials that the last worker was asked for
 PAUSE_KEY = "sweepd:paused"  # present while the study is paused
 # Trial attributes that are written on their own; all others are fields of `TrialRecord`.

@@ -132,13 +132,33 @@ def announce(trial_id: int, storage: BaseStorage, names: Sequence[str]) -> None:
     Raises TrialLost.
     """
     for name in names:
-        kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
-        meta = ArtifactMeta(
-            artifact_id=str(uuid.uuid4()), filename=name, mimetype=kind, encoding=None
-        )
-        storage.set_trial_system_attr(
-            trial_id, PREFIX + meta.artifact_id, json.dumps(dataclasses.asdict(meta))
-        )
+        own, described = _described(name)
+        storage.set_trial_system_attr(trial_id, PREFIX + own, described)
+
+
+def attach_files(storage: BaseStorage, study_id: int, folder: Path, names: Sequence[str]) -> None:
+    """Make files of a study's folder its artifacts, in place of earlier ones of the same names."""
+    kept = {
+        json.loads(text)["filename"]: key.removeprefix(PREFIX)
+        for key, text in storage.get_study_system_attrs(study_id).items()
+        if key.startswith(PREFIX)
+    }
+    store = folder / ARTIFACTS
+    store.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        own, described = _described(name)
+        own = kept.get(name, own)
+        # The file first: the dashboard shows what is recorded.
+        write_atomic(store / own, (folder / name).read_bytes())
+        if name not in kept:
+            storage.set_study_system_attr(study_id, PREFIX + own, described)
+
+
+def _described(name: str) -> tuple[str, str]:
+    """Return a new artifact's id, and its description as optuna-dashboard reads it."""
+    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    meta = ArtifactMeta(artifact_id=str(uuid.uuid4()), filename=name, mimetype=kind, encoding=None)
+    return meta.artifact_id, json.dumps(dataclasses.asdict(meta))
 
 
 def announced(run_dir: Path, trial: FrozenTrial, *, missing: bool = False) -> dict[str, Path]:

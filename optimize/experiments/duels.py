@@ -173,10 +173,11 @@ def write_duels(
 
 
 def draw_duels(path: Path, league: dict[str, Any], title: str) -> None:
-    """Draw every pair's points and won, drawn and lost games, and the equilibrium."""
+    """Draw every pair's points with intervals and counts of games, and the equilibrium."""
     from matplotlib.figure import Figure
 
-    names, mean = league["players"], np.array(league["points"]["mean"])
+    names = league["players"]
+    mean, low, high = (np.array(league["points"][key]) for key in ("mean", "low", "high"))
     count = len(names)
     figure = Figure(figsize=(2.6 + 1.1 * count, 2.2 + 0.5 * count), dpi=100)
     axes = figure.add_axes((0.2, 0.3, 0.77, 0.58))
@@ -185,12 +186,15 @@ def draw_duels(path: Path, league: dict[str, Any], title: str) -> None:
         if row == column:
             continue
         counts = "-".join(str(league[key][row][column]) for key in ("wins", "draws", "losses"))
-        text = f"{100 * mean[row, column]:.0f}%\n{counts}"
+        ends = f"{100 * low[row, column]:.0f} to {100 * high[row, column]:.0f}"
+        text = f"{100 * mean[row, column]:.0f}% ({ends})\n{counts}"
         axes.text(column, row, text, ha="center", va="center", fontsize=7)
     axes.set_xticks(range(count), names, rotation=60, ha="right", fontsize=8)
     axes.set_yticks(range(count), names, fontsize=8)
     axes.set_title(
-        f"points of the row's player; won, drawn, lost of {league['games']} games", fontsize=9
+        "points of the row's player with 95% interval; won, drawn, lost of "
+        f"{league['games']} games",
+        fontsize=9,
     )
     found = league["equilibrium"]["all"]
     figure.text(0.02, 0.03, f"equilibrium: {equilibrium_words(found, digits=2)}", fontsize=8)

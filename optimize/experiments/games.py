@@ -160,7 +160,7 @@ class GameExperiment(Experiment):
         # On the CPU on every machine, so that the scale of observations is the same.
         env = self._make(1, LOOK_ENVS, device=torch.device("cpu"))
         check_algorithm(spec.algorithm, spec.environment, env)
-        _check_policies(spec, env)
+        _check_networks(spec, env)
         self._limit = env.max_step
         self._phased: PhasedTraining | None = None
         if curriculum is not None:
@@ -441,13 +441,24 @@ def check_algorithm(name: str, environment: str, env: VecEnv) -> None:
     algorithm.supports.check_env(f"--algo {name}", env)
 
 
-def _check_policies(spec: GameSpec, env: GameEnv) -> None:
-    """Raise InputError if the search space has policies per seat and the game tells no seat."""
-    policies = study_space(spec).tables["shape"].get("policies")
+def _check_networks(spec: GameSpec, env: GameEnv) -> None:
+    """Raise InputError if the search space has networks that cannot learn the game.
+
+    Args:
+        spec: of the study.
+        env: an environment without opponents.
+    """
+    shape = study_space(spec).tables["shape"]
+    policies, recurrent = shape.get("policies"), shape.get("recurrent")
     if policies is not None and PER_SEAT in policies.values and env.seat_column is None:
         raise InputError(
             f"[shape] policies = {PER_SEAT!r} needs a game in turns whose observations tell the "
             f"seat (seat_column), and --env {spec.environment} has none; use {SHARED!r}"
+        )
+    if env.players > 1 and recurrent is not None and any(recurrent.values):
+        raise InputError(
+            f"recurrent networks cannot learn {spec.environment}, a game in turns; set recurrent = "
+            "'' in the search space"
         )
 
 

@@ -53,7 +53,6 @@ class PhasedTraining:
         """
         self.spec, self.curriculum, self.device = spec, curriculum, device
         self.game, self.algorithm = get_game(spec.environment), get_algorithm(spec.algorithm)
-        self._in_turns = env.players > 1
         self._together = spec.seeds if curriculum.together else 1
         self._spaces = Spaces(
             env.state_dim, env.action_dim, env.if_discrete, tuple(env.action_dims)
@@ -63,10 +62,16 @@ class PhasedTraining:
         self._check_params(env)
         self._league: Mapping[str, LeaguePlayer] = {}
         learners = [name for name in (*LEARNERS, LEAGUE) if name in curriculum.opponents]
+        named = ", ".join(learners)
         if learners and not self.algorithm.frozen:
             raise InputError(
-                f"members of --algo {spec.algorithm} cannot be opponents ({', '.join(learners)}); "
+                f"members of --algo {spec.algorithm} cannot be opponents ({named}); "
                 "choose another algorithm or other opponents"
+            )
+        if learners and env.image_shape is not None:
+            raise InputError(
+                f"policies that read images, as in {spec.environment}, cannot be opponents "
+                f"({named}); choose scripted players or --opponents none"
             )
         self._roster(self._together, 1, NO_SHAPE)  # checks that champions fit
 
@@ -101,11 +106,6 @@ class PhasedTraining:
             shape: the program's shape parameters.
         """
         params = self.game.params(**self.spec.env)
-        if shape.get("recurrent") and self._in_turns:
-            raise InputError(
-                f"recurrent networks cannot learn {self.spec.environment}, a game in turns; set "
-                "recurrent = '' in the search space"
-            )
         opponents = PhasedOpponents(self._roster(slots, num_envs, shape), self._resolved())
         assert self.game.versus is not None  # `check_curriculum`
         env = self.game.versus(

@@ -5,6 +5,10 @@ learning", NeurIPS 2017, arXiv:1711.00832). The trials of a batch, a generation,
 the equilibrium of all earlier players. The equilibrium is computed when the batch begins and is
 recorded with each of its trials, so a resumed trial meets the same opponents.
 
+A trial's player is the member that plays best against the opponents that it was trained against:
+the best response, of those that were found. Scores do not say which one that is: they are points
+against scripted players, often all of them, or against random play.
+
 The result of a pair of players is a function of their weights, the game and the study's seed. So
 the files with results are a cache: workers need not agree on who plays a pair, and a lost file is
 written again with the same numbers.
@@ -14,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +39,8 @@ from envs.games.pairings import Entrant, play_pairs, scripted_entrants
 from envs.support.errors import InputError
 from envs.support.files import write_atomic
 from envs.support.formatting import counted
-from envs.support.study_record import LEAGUE_KEY, RecordedFile, TrialRecord
+from envs.support.study_record import LEAGUE_KEY, LEAGUE_REPORT, RecordedFile, TrialRecord
+from optimize.experiments.artifacts import attach_files
 from optimize.experiments.duels import draw_duels
 from optimize.experiments.games import GameExperiment
 from optimize.experiments.league_artifacts import equilibrium_words
@@ -49,11 +54,12 @@ MOST_OPPONENTS = 8  # of a trial: the ones with the largest shares
 LEAST_SHARE = 0.05  # of an opponent of a trial
 MOST_DRAWN = 20  # players in the pictures: the best ones
 FOLDER = "league"  # in the study's folder
+REPORT = ("league.png", "ratings.png", LEAGUE_REPORT)
 
 
 @dataclass(frozen=True)
 class Player:
-    """The best member of a complete trial.
+    """The member of a complete trial that plays for it in the league.
 
     Attributes:
         trial: number of the trial.
@@ -142,7 +148,7 @@ class StudyLeague:
                     self._handle.storage.set_trial_user_attr(plan.trial_id, LEAGUE_KEY, recorded)
         league = {}
         for entry in recorded["opponents"]:
-            player = self._load(entry["trial"], entry["member"], RecordedFile(**entry["file"]))
+            player = self._recorded(entry)
             champion = Champion(player.weights, sampled=player.policy.has_distribution)
             league[player.name] = LeaguePlayer(champion, entry["share"])
         self._experiment.meet(league)
@@ -161,7 +167,7 @@ class StudyLeague:
             players: trials of the league; opponents: those with a share of a new trial's games,
                 each with trial, member, file and share.
         """
-        players = self._players()
+        players = self._players(ask)
         opponents = []
         if players:
             duels = Duels(tuple(p.name for p in players), self._results(players, ask))
@@ -179,7 +185,7 @@ class StudyLeague:
 
     # -- players
 
-    def _players(self) -> list[Player]:
+    def _players(self, ask: Callable[[], None]) -> list[Player]:
         """Return the league's players, ordered by trial."""
         players = []
         for trial in self._handle.trials():
@@ -187,11 +193,63 @@ class StudyLeague:
             if trial.state != TrialState.COMPLETE or not record.members or not record.scores:
                 continue
             try:
-                member = int(np.argmax(record.scores))
+                recorded = trial.user_attrs.get(LEAGUE_KEY) or {"opponents": []}
+                member = self._best_member(trial.number, record, recorded["opponents"], ask)
                 players.append(self._load(trial.number, member, record.members))
             except InputError as error:  # its files were deleted
                 self._say(f"trial {trial.number} is not in the league: {error}")
         return players[-MOST_PLAYERS:]
+
+    def _best_member(
+        self,
+        trial: int,
+        record: TrialRecord,
+        opponents: Sequence[Mapping[str, Any]],
+        ask: Callable[[], None],
+    ) -> int:
+        """Return the member of a trial that is its player.
+
+        It has the most points against the trial's opponents from the league, weighted by their
+        shares; ties, and trials without such opponents, are decided by the score.
+        """
+        scores = record.scores or ()
+        points = np.zeros(len(scores))
+        if opponents and len(scores) > 1:
+            points = self._responses(trial, record, opponents, ask)
+        return max(range(len(scores)), key=lambda member: (points[member], scores[member], -member))
+
+    def _responses(
+        self,
+        trial: int,
+        record: TrialRecord,
+        opponents: Sequence[Mapping[str, Any]],
+        ask: Callable[[], None],
+    ) -> Floats:
+        """Return (members,) mean points against the trial's opponents; play what no file has."""
+        assert record.scores
+        assert record.members
+        path = self._handle.run_dir / FOLDER / f"members-{trial:05d}.json"
+        head = {"file": record.members.sha256, "opponents": list(opponents), "deals": DEALS}
+        with suppress(OSError, ValueError):
+            known = json.loads(path.read_text(encoding="utf-8"))
+            if known.items() >= head.items() and len(known["points"]) == len(record.scores):
+                return np.array(known["points"])
+        count = len(record.scores)
+        players = [self._load(trial, member, record.members) for member in range(count)]
+        players += [self._recorded(entry) for entry in opponents]
+        pairs = [(one, other) for one in range(count) for other in range(count, len(players))]
+        # Other deals than the league's: the best of several members was partly lucky in these.
+        seed = derive_seed(self._seed, "members")
+        entrants = [player.entrant() for player in players]
+        found = play_pairs(self._game, self._params, entrants, pairs, DEALS, seed, ask=ask)
+        means = found.points.mean((1, 2)).reshape(count, len(opponents))
+        points = means @ np.array([entry["share"] for entry in opponents])
+        _write_json(path, {**head, "points": points.tolist()})
+        return np.asarray(points)
+
+    def _recorded(self, entry: Mapping[str, Any]) -> Player:
+        """Return a recorded opponent; InputError if its weights are missing or have changed."""
+        return self._load(entry["trial"], entry["member"], RecordedFile(**entry["file"]))
 
     def _load(self, trial: int, member: int, file: RecordedFile) -> Player:
         """Return a player; InputError if its weights are missing or have changed."""
@@ -240,8 +298,7 @@ class StudyLeague:
             )
             for other, points in zip(missing, found.points, strict=True):
                 row["points"][other.key] = points.tolist()
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, json.dumps(row))
+            _write_json(path, row)
         return [np.array(row["points"][other.key]) for other in earlier]
 
     # -- report
@@ -249,12 +306,13 @@ class StudyLeague:
     def write_report(self) -> str:
         """Write `league.json`, `league.png` and `ratings.png` into the study's folder.
 
-        The game's scripted players, or uniform random play, take part as in a trial's league.
+        The game's scripted players, or uniform random play, take part as in a trial's league. The
+        files become artifacts of the study, which optuna-dashboard shows.
 
         Returns:
             A line about the equilibrium; "" without a complete trial.
         """
-        players = self._players()
+        players = self._players(lambda: None)
         if not players:
             return ""
         duels = self._with_scripted(players)
@@ -263,7 +321,7 @@ class StudyLeague:
         league = duel_report(duels, len(players), exact_league(self._game, self._params, entrants))
         league["member_of_trial"] = {player.name: player.member for player in players}
         folder = self._handle.run_dir
-        write_atomic(folder / "league.json", json.dumps(league, indent=1))
+        write_atomic(folder / LEAGUE_REPORT, json.dumps(league, indent=1))
         order = np.argsort(-duels.ratings().ratings, kind="stable")[:MOST_DRAWN]
         best = Duels(
             tuple(duels.names[index] for index in order), duels.results[np.ix_(order, order)]
@@ -273,6 +331,7 @@ class StudyLeague:
         draw_duels(folder / "league.png", drawn, title)
         figure = draw_ratings(best.ratings(), title)
         write_atomic(folder / "ratings.png", lambda path: figure.savefig(path, format="png"))
+        attach_files(self._handle.storage, self._handle.study_id, folder, REPORT)
         found = league["equilibrium"].get("members", league["equilibrium"]["all"])
         return f"league of {counted(len(players), 'player')}: {equilibrium_words(found, digits=2)}"
 
@@ -290,6 +349,11 @@ class StudyLeague:
             results[one, other] = points
             results[other, one] = 1.0 - points[:, ::-1]
         return Duels(tuple(entrant.names[0] for entrant in entrants), results)
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, json.dumps(content))
 
 
 def _read_row(path: Path, player: Player) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from deploy.cli.bundles import load_bundle
 from deploy.cli.commands import deploy_commands
-from deploy.games.candidates import GameStudy, build_bundle, read_candidate
+from deploy.games.candidates import GameStudy, build_bundle, game_study, read_candidate
 from deploy.games.duel_panel import CANDIDATE, DuelPanel, compare_duel
 from deploy.games.gate import shown
 from deploy.games.promote import DUELS, GamePromoter, GamePromotion
@@ -117,6 +117,37 @@ def test_a_better_player_is_promoted_and_past_champions_and_candidates_are_playe
     assert third.outcome == "none passes"
     assert [weak.champion.startswith(other.name) for other in panel_of(third).past] == [True]
     assert promote(good, registry).outcome == "champion already"
+
+
+def test_in_a_study_with_a_league_its_heaviest_player_is_the_first_candidate(
+    tmp_path: Path, registry: Registry
+) -> None:
+    trials = [[GOOD], [WEAK, GOOD], [ALWAYS]]
+    settings = {"env": {}, "objective": "points"}
+    found = study_of(
+        tmp_path, *trials, make=lambda own: chooser(*own), environment=SHOWDOWN, **settings
+    )
+    names = [read_candidate(trial, found).name for trial in game_study(found).trials]
+    assert names == ["trial 0 (seed 0)", "trial 1 (seed 0)", "trial 2 (seed 0)"]
+    league: dict[str, Any] = {
+        "member_of_trial": {"trial 0": 0, "trial 1": 1},  # trial 2 is newer than the report
+        "equilibrium": {"members": {"weights": {"trial 1": 0.9, "trial 0": 0.1}}},
+    }
+    report = tmp_path / "league.json"
+    report.write_text(json.dumps(league))
+    own = game_study(found)
+    assert [trial.number for trial in own.trials] == [1, 0, 2]
+    promotion = promote(own, registry, games=400)
+    assert promotion.outcome == "promoted", promotion.reason
+    assert promotion.chosen is not None
+    assert promotion.chosen.candidate.name == "trial 1 (seed 1)"
+    assert len(panel_of(promotion).candidates) == 2
+    # The report of an unsolved equilibrium still says which members they are.
+    league["equilibrium"]["members"] = {"unsolved": "no time"}
+    report.write_text(json.dumps(league))
+    unsolved = game_study(found)
+    assert [trial.number for trial in unsolved.trials] == [0, 1, 2]
+    assert read_candidate(unsolved.trials[1], unsolved).member == 1
 
 
 def test_candidates_play_the_same_deals_in_both_seatings(

@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from torch import Tensor
 from typer.testing import CliRunner
 
 from agents.networks.weights import StateDict
+from agents.policy.equilibrium import equilibrium
 from agents.policy.frozen import FrozenPolicy, load_members, save_members
 from agents.policy.roster import Champion
 from envs.games.curriculum import read_opponents
+from envs.games.tensor_game import State
 from envs.support.errors import InputError
 from envs.support.study_record import LEAGUE_KEY, REASON_KEY, GameSpec, TrialRecord
-from optimize.experiments.artifacts import scored_file
+from optimize.experiments.artifacts import PREFIX, scored_file
 from optimize.experiments.games import GameExperiment
 from optimize.experiments.phased_training import LeaguePlayer
 from optimize.experiments.study_league import StudyLeague, largest_shares, study_league
-from optimize.study.study import StudyHandle
+from optimize.study.study import Plan, StudyHandle
+from optimize.worker import pace
 from optimize.worker.batch import Interrupted, Trainer
 from optimize.worker.lifecycle import work
 from optimize.worker.stopping import StopRequest
 from optimize.worker.worker import Worker, WorkerOptions
-from tests.envs.games.toys import chooser
-from tests.optimize.conftest import search_app
+from tests.envs.games.toys import RockPaperScissors, chooser
+from tests.optimize.conftest import Running, search_app
 from tests.optimize.experiments.test_game_study import make_spec, plan, to_the_end
-from tests.optimize.study_files import make_handle, open_handle
+from tests.optimize.study_files import make_handle, numbers, open_handle, wait_for
 from tests.optimize.worker.test_batch import advance_to
 
 RPS = "tests.envs.games.toys:RPS"
@@ -48,9 +56,19 @@ def league_of(handle: StudyHandle, said: list[str] | None = None) -> StudyLeague
     return found
 
 
-def complete(handle: StudyHandle, *members: StateDict, scores: tuple[float, ...]) -> int:
-    """Add a complete trial with these members; return its number."""
+def complete(
+    handle: StudyHandle,
+    *members: StateDict,
+    scores: tuple[float, ...],
+    league: StudyLeague | None = None,
+) -> int:
+    """Add a complete trial with these members; return its number.
+
+    league: sets its opponents; None: it has none.
+    """
     [new] = handle.ask_batch(1, "w", 99)
+    if league is not None:
+        league.begin([new], lambda: None)
     path = handle.trial_dir(new.number) / "members.safetensors"
     path.parent.mkdir(parents=True)
     save_members(path, members)
@@ -90,6 +108,33 @@ def test_the_opponents_are_the_equilibrium_of_the_complete_trials(tmp_path: Path
     for path in (handle.run_dir / "league").glob("*.json"):
         path.unlink()
     assert begin(handle, league_of(handle)) == {"1.0": third, "3.1": third, "5.0": third}
+
+
+def test_a_trials_player_is_the_best_response_to_its_opponents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = make_handle(tmp_path, spec_with("league=0.5,self=0.5"))
+    league = league_of(handle)
+    complete(handle, ROCK, scores=(0.5,))
+    # Scores, against random play, say nothing.
+    complete(handle, SCISSORS, ROCK, PAPER, PAPER, scores=(0.7, 0.6, 0.4, 0.5), league=league)
+    assert begin(handle, league) == {"1.3": 1.0}  # of equal ones, that with the better score
+    number = complete(handle, ROCK, SCISSORS, scores=(0.6, 0.5), league=league)
+    assert number == 3
+    third = pytest.approx(1 / 3, abs=1e-9)
+    assert begin(handle, league) == {"0.0": third, "1.3": third, "3.1": third}
+
+    def play(*_: object, **__: object) -> None:
+        raise AssertionError("played again")
+
+    # What was played is kept.
+    monkeypatch.setattr("optimize.experiments.study_league.play_pairs", play)
+    file = handle.run_dir / "league" / "members-00001.json"
+    assert json.loads(file.read_text())["points"] == [0.0, 0.5, 1.0, 1.0]
+    assert begin(handle, league_of(handle)) == {"0.0": third, "1.3": third, "3.1": third}
+    file.write_text(file.read_text().replace("1.0]", "1.0"))  # damaged
+    with pytest.raises(AssertionError, match="played again"):
+        begin(handle, league_of(handle))
 
 
 def test_results_are_kept_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,6 +275,45 @@ def test_members_are_the_same_in_company_and_after_a_stop() -> None:
     assert to_the_end(other, [other.start(plan(1))])[1] != in_company[1]
 
 
+class Pictures(RockPaperScissors):
+    """Observations are images."""
+
+    image_shape, obs_dtype, state_dim = (1, 4, 4), torch.uint8, 16
+
+    def see(self, state: State) -> Tensor:
+        return super().see(state).expand(-1, 2, 16).byte()
+
+
+PICTURES = Pictures.game()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--env cartpole", "opponents and phases are for games of two seats"),
+        ("--env bucket-brigade", "opponents and phases are for games of two seats"),
+        ("--env gym:CartPole-v1", "opponents and phases are for games of two seats"),
+        (f"--env {__name__}:PICTURES", "policies that read images, as in "),
+        ("--env kuhn --search-space gru.toml", "recurrent networks cannot learn kuhn"),
+    ],
+)
+def test_studies_that_cannot_have_a_league_are_refused_before_they_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recurrent = 'recurrent = { choices = ["", "gru"] }\nbptt = { value = 4 }\n[ppo]'
+    (tmp_path / "gru.toml").write_text(SPACE.replace("[ppo]", recurrent))
+    words = f"train --opponents league=0.5,self=0.5 --study-name s --threads 1 --gpu cpu {flags}"
+    words += " --n-envs 64 --horizon 4 --budget 1024 --rungs 1 --look-steps 2"
+    with pytest.raises(InputError) as refused:
+        CliRunner().invoke(search_app(), words.split(), catch_exceptions=False)
+    assert refused.value.exit_code == 2
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+    with pytest.raises(InputError):
+        open_handle(tmp_path)
+
+
 SPACE = """
 name = "rps"
 version = 1
@@ -244,14 +328,21 @@ learning_rate = { value = 0.02 }
 """
 
 
-def train(folder: Path, trials: int, opponents: str) -> list[np.ndarray]:
-    """Run a study of rock, paper, scissors; return the trials' probabilities."""
+def train_words(folder: Path, trials: int, opponents: str, *, seeds: int, budget: int) -> list[str]:
+    """Return the words of a study of rock, paper, scissors in the folder."""
+    folder.mkdir(exist_ok=True)
     (folder / "space.toml").write_text(SPACE)
     words = f"train --env {RPS} --opponents {opponents} --study-name s --n-trials {trials}"
-    words += " --seeds 1 --slots 2 --trials-per-batch 1 --n-envs 64 --horizon 4 --budget 10240"
-    words += " --rungs 1 --episodes 4 --look-steps 2 --sampler random --pruner none --threads 1"
-    words += " --gpu cpu --search-space space.toml"
-    result = CliRunner().invoke(search_app(), words.split(), catch_exceptions=False)
+    words += f" --seeds {seeds} --slots 2 --trials-per-batch 1 --n-envs 64 --horizon 4"
+    words += f" --budget {budget} --rungs 1 --episodes 4 --look-steps 2 --sampler random"
+    words += " --pruner none --threads 1 --gpu cpu --search-space space.toml"
+    return words.split()
+
+
+def train(folder: Path, trials: int, opponents: str) -> list[np.ndarray]:
+    """Run a study of rock, paper, scissors; return the trials' probabilities."""
+    words = train_words(folder, trials, opponents, seeds=1, budget=10240)
+    result = CliRunner().invoke(search_app(), words, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     handle = open_handle(folder)
     found = []
@@ -286,3 +377,120 @@ def test_the_leagues_mixture_approaches_the_equilibrium_of_rock_paper_scissors(
     assert members["exploitability"]["low"] <= 0.0
     for name in ("league.png", "ratings.png"):
         assert (handle.run_dir / name).read_bytes().startswith(b"\x89PNG")
+    attached = handle.storage.get_study_system_attrs(handle.study_id)
+    metas = [json.loads(text) for key, text in attached.items() if key.startswith(PREFIX)]
+    # Once each, though the study ended twice.
+    assert sorted(meta["filename"] for meta in metas) == [
+        "league.json",
+        "league.png",
+        "ratings.png",
+    ]
+    for meta in metas:
+        shown = handle.run_dir / "artifacts" / meta["artifact_id"]
+        assert shown.read_bytes() == (handle.run_dir / meta["filename"]).read_bytes()
+
+
+BUSY = 600.0  # seconds that a study may take on a busy machine
+Start = Callable[[Path, list[str]], Running]
+
+
+@pytest.fixture
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """Start a command in a folder, in a process of its own."""
+    started: list[Running] = []
+    outputs = tmp_path_factory.mktemp("output")
+
+    def run(folder: Path, words: list[str]) -> Running:
+        started.append(Running(words, folder, outputs / f"{len(started)}.txt"))
+        return started[-1]
+
+    yield run
+    for running in started:
+        running.process.kill()
+        running.process.join()
+
+
+def recorded(folder: Path) -> dict[int, Any]:
+    """Return the opponents of all trials."""
+    return {trial.number: trial.user_attrs[LEAGUE_KEY] for trial in open_handle(folder).trials()}
+
+
+@pytest.mark.slow
+def test_a_worker_killed_in_a_league_batch_changes_no_number(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone, killed = tmp_path / "alone", tmp_path / "killed"
+    opponents = "league=0.8,past=0.2"
+    start(alone, train_words(alone, 2, opponents, seeds=2, budget=12800)).finish(seconds=BUSY)
+    words = train_words(killed, 2, opponents, seeds=2, budget=12800)
+    monkeypatch.setattr(pace, "FIRST", 0.05)
+    monkeypatch.setattr(pace, "EVERY", 0.05)
+    monkeypatch.setattr(pace, "SHARE", 1.0)
+    worker = start(killed, words)
+    # Its first checkpoint within the rung, between two rollouts against the first trial's player.
+    wait_for(lambda: worker.ended or list(killed.glob("runs/*/trial-00001/checkpoint-*")), BUSY)
+    worker.signal(signal.SIGKILL)
+    worker.finish(-signal.SIGKILL)
+    begun = recorded(killed)
+    assert [entry["trial"] for entry in begun[1]["opponents"]] == [0]
+    assert open_handle(killed).trials()[1].state.name == "RUNNING"
+    said = start(killed, words).finish(seconds=BUSY)
+    assert "trial 1 resumes from rung 0" in said
+    assert "trial 1 plays against trial 0 100%" in said
+    assert recorded(killed)[1] == begun[1]
+    assert recorded(killed) == recorded(alone)
+    assert numbers(killed) == numbers(alone)
+
+
+@pytest.mark.slow
+def test_two_workers_meet_each_others_players_and_record_whom_they_met(
+    tmp_path: Path, start: Start
+) -> None:
+    words = train_words(tmp_path, 6, "league=0.8,past=0.2", seeds=2, budget=2560)
+    workers = [start(tmp_path, [*words, "--alongside"]) for _ in range(2)]
+    trained = [
+        set(map(int, re.findall(r"trial (\d+) complete", worker.finish(seconds=BUSY))))
+        for worker in workers
+    ]
+    assert not trained[0] & trained[1]
+    assert trained[0] | trained[1] == set(range(6))
+    met = recorded(tmp_path)
+    for own, other in (trained, trained[::-1]):
+        assert any(set(met[number]["players"]) & other for number in own)
+    handle = open_handle(tmp_path)
+    report = json.loads((handle.run_dir / "league.json").read_text())
+    points = np.array(report["points"]["mean"])
+    for number, league in met.items():
+        # The recorded shares are those of the equilibrium of the players that were there.
+        rows = [report["players"].index(f"trial {trial}") for trial in league["players"]]
+        payoffs = (points - points.T)[np.ix_(rows, rows)]
+        shares = largest_shares(equilibrium(payoffs).weights.tolist()) if rows else {}
+        found = {entry["trial"]: entry["share"] for entry in league["opponents"]}
+        expected = {league["players"][index]: share for index, share in shares.items()}
+        assert found == pytest.approx(expected), number
+        # With them alone, the trial is trained again to the same weights.
+        assert trained_again(handle, number) == members_of(handle, number)
+
+
+def members_of(handle: StudyHandle, number: int) -> bytes:
+    return (handle.trial_dir(number) / "members.safetensors").read_bytes()
+
+
+def trained_again(handle: StudyHandle, number: int) -> bytes:
+    """Train a complete trial again, against its recorded opponents; return the file of members."""
+    trial = handle.trials()[number]
+    settings = handle.space.resolve(trial.params)
+    seed = TrialRecord.from_attributes(trial.user_attrs).seed
+    assert seed is not None
+    met = trial.user_attrs[LEAGUE_KEY]
+    again = Plan(trial._trial_id, number, trial.params, settings, seed, league=met)
+    experiment = GameExperiment(handle.spec, torch.device("cpu"))
+    league = study_league(handle, experiment, lambda _: None)
+    assert league is not None
+    league.begin([again], lambda: None)
+    trainer = Trainer(experiment)
+    training = trainer.start(again)
+    advance_to(trainer, [training], handle.spec.rungs)
+    path = handle.run_dir / "again.safetensors"
+    save_members(path, trainer.actors(training))
+    return path.read_bytes()
