@@ -12,12 +12,14 @@ steps of self-play, all players sampled:
   plain      of the trial's best member, by its score
   snapshots  of the mixture of that member's policies after all parts so far, equally weighted
   mixture    of the equilibrium of the league's players so far
+  exact      of the equilibrium by exact mean returns in place of the games that the league played
   uniform    of all of the league's players so far, equally weighted
   last       of the newest player
   best       the least of the players so far
 
-Other games: points against the best member of plain self-play and against the scripted players,
-over the same deals in both seatings, with 95 % intervals over deals.
+Other games: points against the best member of plain self-play, against the league's first player
+(plain self-play with the steps of one generation) and against the scripted players, over the same
+deals in both seatings, with 95 % intervals over deals.
 
     python scripts/bench/league.py GAME [--steps 4000000] [--generations 6] [--members 2]
         [--studies 1] [--only league half] [--deals 500] [--save scripts/bench/results/league.json]
@@ -42,7 +44,7 @@ from rich.console import Console
 
 from agents.policy.duels import FrozenEntrant
 from agents.policy.equilibrium import equilibrium
-from agents.policy.exact import Plans, mixed, nash_conv, plans
+from agents.policy.exact import Plans, expected_returns, mixed, nash_conv, plans
 from agents.policy.frozen import FrozenPolicy, Member, load_members
 from agents.policy.league import Floats, interval
 from envs.core.streams import derive_seed
@@ -87,10 +89,6 @@ class League:
     payoffs: Floats
     steps: list[int]
     seconds: float
-
-    def mixture(self, count: int) -> Floats:
-        """Return (count,), the equilibrium after `count` generations."""
-        return equilibrium(self.payoffs[:count, :count]).weights
 
 
 def train_plain(game: str, steps: int, parts: int, **settings: Any) -> Plain:
@@ -146,6 +144,11 @@ def new_study(folder: Path, spec: GameSpec) -> StudyHandle:
     return StudyHandle(storage, "league")
 
 
+def among(payoffs: Floats, count: int) -> Floats:
+    """Return (count,), the equilibrium among the first players."""
+    return equilibrium(payoffs[:count, :count]).weights
+
+
 # -- exact values
 
 
@@ -166,14 +169,16 @@ def league_curve(tree: GameTree, league: League) -> list[dict[str, Any]]:
     """Return the NashConvs after every generation."""
     known = [sampled(tree, actor) for actor in league.players]
     alone = [nash_conv(tree, own) for own in known]
+    payoffs = exact_payoffs(tree, known)
     return [
         {
             "steps": steps,
-            "mixture": nash_conv(tree, mixed(known[:count], league.mixture(count))),
+            "mixture": nash_conv(tree, mixed(known[:count], among(league.payoffs, count))),
+            "exact": nash_conv(tree, mixed(known[:count], among(payoffs, count))),
             "uniform": nash_conv(tree, equally(known[:count])),
             "last": alone[count - 1],
             "best": min(alone[:count]),
-            "weights": league.mixture(count).round(4).tolist(),
+            "weights": among(league.payoffs, count).round(4).tolist(),
         }
         for count, steps in enumerate(league.steps, 1)
     ]
@@ -184,6 +189,14 @@ def sampled(tree: GameTree, actor: Member) -> Plans:
     return plans(tree, behaviours[SAMPLED])
 
 
+def exact_payoffs(tree: GameTree, known: Sequence[Plans]) -> Floats:
+    """Return (players, players), the row's mean return over both seats."""
+    first = np.array(
+        [[expected_returns(tree, (own[0], other[1])) for other in known] for own in known]
+    )
+    return np.asarray(0.5 * (first[:, :, 0] + first[:, :, 1].T))
+
+
 def equally(members: Sequence[Plans]) -> Plans:
     return mixed(members, [1.0 / len(members)] * len(members))
 
@@ -192,7 +205,7 @@ def equally(members: Sequence[Plans]) -> Plans:
 
 
 def duels(game: str, plain: Plain, league: League, deals: int, kind: str) -> dict[str, Any]:
-    """Play all of the league's players, and plain self-play, against plain and scripted players.
+    """Play all players against plain self-play, the league's first and the scripted players.
 
     Args:
         game: its name.
@@ -215,7 +228,7 @@ def duels(game: str, plain: Plain, league: League, deals: int, kind: str) -> dic
     ]
     entrants += scripted_entrants(target, params)
     names = [entrant.names[0] for entrant in entrants]
-    opponents = [0, *range(len(named), len(entrants))]
+    opponents = [0, 1, *range(len(named), len(entrants))]
     pairs = [(one, other) for one in range(len(named)) for other in opponents if one != other]
     seed = derive_seed(0, "league against plain self-play", kind)
     found = play_pairs(target, params, entrants, pairs, deals, seed)
@@ -224,11 +237,12 @@ def duels(game: str, plain: Plain, league: League, deals: int, kind: str) -> dic
         (names[one], names[other]): own.mean(-1)
         for (one, other), own in zip(pairs, found.points, strict=True)
     }
-    weights = league.mixture(len(league.players))
+    weights = among(league.payoffs, len(league.players))
     generations = names[1 : len(named)]
     for other in opponents:
         versus = names[other]
-        every = [points[name, versus] for name in generations]
+        # Against itself, a player has half of the points.
+        every = [points.get((name, versus), np.full(deals, 0.5)) for name in generations]
         points["mixture", versus] = np.einsum("g,gd->d", weights, np.stack(every))
         points["champion", versus] = every[int(weights.argmax())]
     described: dict[str, Any] = {"weights": weights.round(4).tolist()}
