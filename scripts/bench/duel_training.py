@@ -4,7 +4,7 @@ A rollout, its advantages and the gradient steps of all epochs count; a decision
 that is learned from. About 200,000 weights per member (actor and critic, with the item encoder).
 
     python scripts/bench/duel_training.py [--runs 5] [--members 4 8] [--games 512] [--epochs 2]
-        [--save scripts/bench/results/duel_training.json]
+        [--policies per-seat] [--save scripts/bench/results/duel_training.json]
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import torch
 from harness import benchmark_parser, print_machine, save_results
 
 from agents.algorithms.ppo import PPO, PPOParams, Shape
+from agents.networks.shape import POLICIES, SHARED
 from envs.games.card_duel.game import CardDuel, CardDuelParams
 
 GOAL = 25_000  # decisions per second
 WIDTH, ITEM_WIDTH, HORIZON, MINIBATCH = 128, 12, 32, 2048
 
 
-def training(members: int, games: int, epochs: int) -> tuple[PPO, CardDuel]:
+def training(members: int, games: int, epochs: int, policies: str) -> tuple[PPO, CardDuel]:
     """Return a program that has trained one rollout, and its environment."""
     env = CardDuel([CardDuelParams()] * members, games)
     shape = Shape.for_env(
@@ -33,6 +34,7 @@ def training(members: int, games: int, epochs: int) -> tuple[PPO, CardDuel]:
         horizon=HORIZON,
         epochs=epochs,
         minibatch=MINIBATCH,
+        policies=policies,
     )
     ppo, columns = PPO(shape), env.state_dim
     for slot in range(members):
@@ -49,11 +51,12 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--members", type=int, nargs="+", default=[4, 8])
     parser.add_argument("--games", type=int, default=512, help="per member")
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--policies", choices=POLICIES, default=SHARED)
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     found, rows = print_machine(), []
     for members in args.members:
-        ppo, env = training(members, args.games, args.epochs)
+        ppo, env = training(members, args.games, args.epochs, args.policies)
         decisions = members * ppo.shape.samples
         speeds = []
         for _ in range(args.runs):
