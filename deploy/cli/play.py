@@ -12,7 +12,9 @@ import typer
 from deploy.cli.bundles import REFERENCE, game_bundle, load_bundle, load_reference
 from deploy.cli.options import RegistryFlags
 from deploy.games.bundle import GameBundle
+from envs.games.game import Game
 from envs.games.pairings import tally
+from envs.games.registry import get_game
 from envs.support.errors import InputError
 from envs.support.flags import takes_flags
 from envs.support.terminal import Terminal
@@ -45,25 +47,40 @@ def play_command(
             "me: the first seat, then the other in every second game.",
         ),
     ] = None,
+    env: Annotated[
+        str | None,
+        typer.Option(
+            help="With --seat: play this game in turns, e.g. card-duel, against a scripted player; "
+            "needs no champion."
+        ),
+    ] = None,
     terminal: Annotated[
         bool, typer.Option("--terminal", help="Show the games in the terminal, also with --out.")
     ] = False,
 ) -> None:
     """Show a player's games in the terminal, or write them as GIF or MP4. Ctrl-C ends it.
 
-    With --seat, a person plays against the player: legal moves are offered by number.
+    With --seat, a person plays against the player: legal moves are offered by number. No champion
+    is needed to play a scripted player: --env card-duel --seat me.
     """
     from deploy.games.show import Show, show_in_terminal, write_animation
 
     console = Terminal()
+    if seat is not None and out is not None:
+        raise InputError("--seat and --out exclude each other: a person plays in the terminal")
+    if env is not None:
+        if seat is None or bundle is not None:
+            raise InputError(
+                "--env is for a person against a scripted player: give --seat me, and no champion"
+            )
+        _play_person(None, get_game(env), seat, opponent, seed, episodes, console)
+        return
     if bundle is not None and Path(bundle).is_dir():
         loaded = game_bundle(load_bundle(Path(bundle)))  # needs no registry
     else:
         loaded = game_bundle(load_reference(where.open(), bundle))
     if seat is not None:
-        if out is not None:
-            raise InputError("--seat and --out exclude each other: a person plays in the terminal")
-        _play_person(loaded, seat, opponent, seed, episodes, console)
+        _play_person(loaded, loaded.game, seat, opponent, seed, episodes, console)
         return
     played: list[float] = []
     against: str | None = None
@@ -86,16 +103,25 @@ def play_command(
 
 
 def _play_person(
-    loaded: GameBundle, seat: str, opponent: str | None, seed: int, games: int, console: Terminal
+    champion: GameBundle | None,
+    game: Game,
+    seat: str,
+    opponent: str | None,
+    seed: int,
+    games: int,
+    console: Terminal,
 ) -> None:
     """Let a person play, and print one line about the results."""
     from deploy.games.person import Match
 
-    match = Match(loaded, seat=seat, opponent=opponent, seed=seed, console=console)
+    params = game.params() if champion is None else champion.params
+    match = Match(
+        game, params, champion=champion, seat=seat, opponent=opponent, seed=seed, console=console
+    )
     with closing(match.env):
         played = match.play(games)
     result = "no game has ended"
     if played.outcomes:
         result = f"you: {tally(np.array(played.outcomes))}"
     stopped = "stopped; " if played.stopped else ""
-    console.print_line(f"{stopped}{loaded.manifest.game.name} against {played.opponent}: {result}")
+    console.print_line(f"{stopped}{game.name} against {played.opponent}: {result}")

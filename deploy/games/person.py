@@ -16,6 +16,7 @@ from torch import Tensor
 from deploy.games.bundle import GameBundle
 from deploy.games.show import SELF
 from envs.core.streams import derive_seed
+from envs.games.game import Game
 from envs.games.opponents import ScriptedPlayer, scripted_act
 from envs.games.tensor_game import TensorGame
 from envs.games.turns_view import LOG, TurnsRenderer
@@ -49,10 +50,13 @@ class Match:
     """Games of a person against one player.
 
     Args:
-        bundle: The player; its game is played.
+        game: The game.
+        params: Its parameters.
+        champion: The player, unless `opponent` is another one; None: there is none.
         seat: One of `SEATS`; "me" takes the first seat in the first game, and changes seats after
             every game.
-        opponent: The name of a scripted player that plays instead; None or "self": the bundle's.
+        opponent: The name of a scripted player; None or "self": the champion. Without one, None is
+            the game's last scripted player.
         seed: Of the games.
         console: Where everything is printed.
 
@@ -61,28 +65,43 @@ class Match:
     """
 
     def __init__(
-        self, bundle: GameBundle, *, seat: str, opponent: str | None, seed: int, console: Console
+        self,
+        game: Game,
+        params: Any,
+        *,
+        champion: GameBundle | None,
+        seat: str,
+        opponent: str | None,
+        seed: int,
+        console: Console,
     ) -> None:
         if seat not in SEATS:
             raise InputError(f"--seat {seat!r} is not known; choose one of {', '.join(SEATS)}")
-        game, params = bundle.game, bundle.params
         env: Any = None
         if game.versus is not None:
             env = game.versus([params], 1, together=1, device="cpu", outcome_rewards=True)
         if not isinstance(env, TensorGame) or not env.in_turns:
             raise InputError(f"--seat is for games of two players in turns; {game.name} is not one")
         scripted = game.scripted(params)
-        if opponent not in (None, SELF, *scripted):
-            known = ", ".join((SELF, *scripted))
-            raise InputError(f"--opponent {opponent!r} is not known; choose one of {known}")
+        known = [*([] if champion is None else [SELF]), *scripted]
+        if not known:
+            raise InputError(
+                f"{game.name} has no scripted players: name a champion to play against"
+            )
+        if opponent is None:
+            opponent = known[0 if champion else -1]
+        if opponent not in known:
+            one_of = ", ".join(known)
+            raise InputError(f"--opponent {opponent!r} is not known; choose one of {one_of}")
         self.env, self._console, self._seat = env, console, seat
-        self.opponent = bundle.name if opponent in (None, SELF) else str(opponent)
         env.reset_member(0, seed)
         own = derive_seed(seed, "player")
-        if self.opponent in scripted:
-            self._act: Callable[[Tensor], Tensor] = _ScriptedSeat(scripted[self.opponent], env, own)
+        if champion is not None and opponent == SELF:
+            self.opponent = champion.name
+            self._act: Callable[[Tensor], Tensor] = champion.player.seated(env, own)
         else:
-            self._act = bundle.player.seated(env, own)
+            self.opponent = opponent
+            self._act = _ScriptedSeat(scripted[opponent], env, own)
 
     def play(self, games: int) -> Played:
         """Play that many games; Ctrl-C, "q" and the end of the input end them."""

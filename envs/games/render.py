@@ -28,6 +28,7 @@ from envs.games.hockey.render import TRAIL, HockeyScene, as_image, scene_of
 from envs.games.hockey.render import as_text as hockey_text
 from envs.games.opponents import Opponents
 from envs.games.tensor_game import TensorGame
+from envs.games.text_card import text_card
 from envs.games.turns_view import TurnsRenderer
 from envs.support.errors import InputError
 
@@ -72,7 +73,7 @@ def showing(
         names: What the players at both seats are called, in a game in turns.
 
     Raises:
-        InputError: This game has no images, or a package that draws them is missing.
+        InputError: A Gymnasium environment has no images, or a package that draws them is missing.
     """
     if game.name.startswith("gym:"):
         return _gymnasium(game.name, dict(params), pictures=pictures)
@@ -85,12 +86,8 @@ def showing(
         )
     if game.name in _RENDERERS:
         return env, _RENDERERS[game.name](env, params)
-    turns = env if isinstance(env, TensorGame) and env.in_turns else None
-    if pictures and not (turns and turns.words.draws):
-        known = ", ".join((*_RENDERERS, "card-duel"))
-        raise InputError(f"{game.name} has no pictures; these have some: {known} and gym:ID")
-    if turns:
-        return turns, TurnsRenderer(turns, names)
+    if isinstance(env, TensorGame) and env.in_turns:
+        return env, TurnsRenderer(env, names)
     return env, ObservationRenderer(env)
 
 
@@ -212,8 +209,8 @@ class ObservationRenderer:
         return f"{caption}\nobserves {numbers}{' …' if len(seen) > 16 else ''}"
 
     def picture(self, caption: str, *, final: bool) -> Image.Image:
-        """Not available: `showing` raises if images are needed."""
-        raise NotImplementedError
+        """Return the text as a picture."""
+        return text_card(self.text(caption, final=final))
 
 
 class GymnasiumRenderer(ObservationRenderer):

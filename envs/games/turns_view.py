@@ -7,6 +7,7 @@ from rich.text import Text
 from torch import Tensor
 
 from envs.games.tensor_game import TensorGame
+from envs.games.text_card import text_card
 from envs.games.words import Words, sentence
 
 LOG = 5  # decisions that are shown
@@ -59,7 +60,9 @@ class TurnsRenderer:
         return Text("\n").join([Text(caption), shown, *decisions])
 
     def picture(self, caption: str, *, final: bool) -> Image.Image:
-        """See `Renderer.picture`. Only for games whose words draw."""
+        """See `Renderer.picture`. The text, unless the game's words draw."""
+        if not self._env.words.draws:
+            return text_card(self.text(caption, final=final).plain)
         self.note()
         seen, log = self._seen(final), self._latest(LOG, final)
         return self._env.words.picture(seen, self._views(), caption, log)

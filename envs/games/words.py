@@ -20,7 +20,7 @@ class Words:
     overrides these methods and sets `GameRules.words`.
 
     Attributes:
-        draws: Whether there are pictures.
+        draws: Whether there are pictures (`picture`); else pictures show the words.
     """
 
     draws = False

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
+import pty
 import re
+import subprocess
+import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,9 +25,11 @@ from deploy.games.person import Match, Played
 from deploy.registry.bundle_files import write_bundle
 from envs.games.card_duel.cards import CARDS
 from envs.games.card_duel.game import CardDuel, CardDuelParams
+from envs.games.card_duel.layout import Board
 from envs.games.card_duel.masks import full_masks
 from envs.games.play import random_actions
 from envs.games.registry import get_game
+from envs.games.turns_view import TurnsRenderer
 from envs.support.errors import InputError
 from envs.support.terminal import Terminal
 from tests.deploy.games.players import study_of
@@ -48,9 +54,10 @@ def versus(
     given = answers.encode() if isinstance(answers, str) else answers
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given), encoding="utf-8"))
     game, out = get_game(name), io.StringIO()
-    bundle: Any = SimpleNamespace(game=game, params=game.params(), name="abc", player=None)
     console = Terminal(file=out, width=80)
-    match = Match(bundle, seat=seat, opponent=opponent, seed=2, console=console)
+    match = Match(
+        game, game.params(), champion=None, seat=seat, opponent=opponent, seed=2, console=console
+    )
     return match.play(games), out.getvalue()
 
 
@@ -206,3 +213,125 @@ def test_games_that_are_not_in_turns_are_refused(monkeypatch: pytest.MonkeyPatch
     for name in ("hockey", "cartpole"):
         with pytest.raises(InputError, match=f"{name} is not one"):
             versus(monkeypatch, name, "self", "")
+
+
+def alone(*words: str, answers: str = "") -> Result:
+    """Run `sweepd play` without a champion or a registry."""
+    app = typer.Typer(pretty_exceptions_enable=False)
+    deploy_commands(app)
+    return CliRunner().invoke(app, ["play", *words], input=answers)
+
+
+def test_a_person_needs_no_champion_against_a_scripted_player(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = alone("--env", "card-duel", "--seat", "me", "--opponent", "random", answers="1\n" * 900)
+    assert done.exit_code == 0, done.output
+    assert re.search(r"card-duel against random: you: \d won", done.output)
+    assert not list(tmp_path.iterdir())
+    done = alone("--env", "card-duel", "--seat", "first")  # against the last scripted player
+    assert "stopped; card-duel against greedy" in done.output
+    for words, said in (
+        (("--env", "kuhn", "--seat", "me"), "kuhn has no scripted players: name a champion"),
+        (("--env", "card-duel"), "--env is for a person against a scripted player: give --seat me"),
+        (("duel", "--env", "card-duel", "--seat", "me"), "give --seat me, and no champion"),
+        (
+            ("--env", "card-duel", "--seat", "me", "--opponent", "self"),
+            "'self' is not known; choose one of random, greedy",
+        ),
+        (("--env", "crypto", "--seat", "me"), "--env 'crypto' is not known"),
+    ):
+        error = alone(*words).exception
+        assert isinstance(error, InputError), words
+        assert said in str(error)
+
+
+DUEL = ("--env", "card-duel", "--seat", "me", "--opponent", "greedy")
+SWEEPD = (sys.executable, "-m", "sweepd", "play")
+
+
+@pytest.mark.parametrize(("words", "ready"), [(DUEL, b"quit"), (("BUNDLE",), b"game 1, step")])
+def test_ctrl_c_in_a_terminal_ends_with_one_line(
+    bundle: Path, words: tuple[str, ...], ready: bytes
+) -> None:
+    """A person at the terminal, and one who watches an animation."""
+    given = [str(bundle) if word == "BUNDLE" else word for word in words]
+    if words != DUEL:
+        given += ["--episodes", "1000"]
+    child, terminal = pty.fork()
+    if child == 0:
+        os.environ["TERM"] = "xterm"
+        os.execv(SWEEPD[0], [*SWEEPD, *given])
+    said, pressed = b"", False
+    with contextlib.suppress(OSError):  # what reading raises when the process has ended
+        while part := os.read(terminal, 65536):
+            said += part
+            if ready in said and not pressed:
+                pressed = True
+                os.write(terminal, b"\x03")  # the terminal sends SIGINT
+    _, status = os.waitpid(child, 0)
+    os.close(terminal)
+    text = said.decode()
+    assert os.waitstatus_to_exitcode(status) == 0, text
+    assert "stopped" in text
+    assert text.rstrip().endswith(": no game has ended")
+    assert "Traceback" not in text
+
+
+def test_a_closed_pipe_ends_it_without_a_traceback(bundle: Path) -> None:
+    # More output than a pipe holds is not needed: its reader is gone.
+    for words in ((*DUEL, "--episodes", "9"), (str(bundle), "--episodes", "200")):
+        process = subprocess.Popen(
+            [*SWEEPD, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        process.stdin.write(b"1\n" * 5000)
+        process.stdin.close()
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 1
+
+
+def test_hidden_cards_change_no_line_for_the_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other cards in the opponent's hand and deck, in another order: the same view and options."""
+    generator, compared = torch.Generator().manual_seed(7), 0
+    for seat in (0, 1):
+        env = CardDuel([CardDuelParams()], 1)
+        env.reset(seat)
+        renderer = TurnsRenderer(env, ("you", "Odo"), seat, whole=False)
+
+        def output(renderer: TurnsRenderer = renderer, env: CardDuel = env) -> str:
+            """All that is printed for a decision, with every first option taken."""
+            out = io.StringIO()
+            console = Terminal(file=out, width=80)
+            console.print(renderer.text("game 1", final=False))
+            person.choose(env, console)
+            return out.getvalue()
+
+        monkeypatch.setattr(person, "_read", lambda _: "1")
+        for _ in range(150):
+            if int(env.to_move()[0]) == seat:
+                before = env._state
+                said = output()
+                env._state = {**before, "cells": exchanged(before["cells"], generator)}
+                assert output() == said
+                compared += not torch.equal(env._state["cells"], before["cells"])
+                env._state = before
+            env.step(random_actions(env, generator))
+            renderer.note()
+    assert compared > 80
+
+
+def exchanged(cells: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return a position with other hidden cards of the player that is not to move."""
+    board = Board(cells.t().contiguous().clone())  # side 0 is the mover
+    hand, deck = int(board.held[1, 0]), int(board.left[1, 0])
+    hidden = torch.cat((board.hand[1, :hand, 0], board.deck[1, :deck, 0]))
+    hidden = hidden[torch.randperm(len(hidden), generator=generator)]
+    board.hand[1, :hand, 0] = hidden[:hand]
+    board.deck[1, :deck, 0] = hidden[hand:]
+    return board.cells.t()

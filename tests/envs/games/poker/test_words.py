@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from PIL import Image
 
 from envs.games.registry import get_game
 from envs.games.render import showing
 from envs.games.tensor_game import TensorGame
+from envs.games.text_card import HEIGHT, WIDTH, text_card
 from envs.games.turns_view import TurnsRenderer
-from envs.support.errors import InputError
 
 
 def shown(name: str, seat: int, *actions: int) -> tuple[TensorGame, str]:
@@ -46,7 +47,29 @@ def test_leduc_in_words() -> None:
     assert text.endswith("Odo raises\n  you fold")
 
 
-def test_they_have_no_pictures() -> None:
-    game = get_game("kuhn")
-    with pytest.raises(InputError, match=r"kuhn has no pictures; these have some: .*card-duel"):
-        showing(game, game.params(), pictures=True)
+@pytest.mark.parametrize("name", ["kuhn", "leduc"])
+def test_pictures_show_the_words(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    game = get_game(name)
+    env, renderer = showing(game, game.params(), pictures=True)
+    env.reset_member(0, 1)
+    first = renderer.picture("game 1", final=False)
+    env.step(torch.tensor([1]))
+    drawn: list[str] = []
+
+    def card(text: str) -> Image.Image:
+        drawn.append(text)
+        return text_card(text)
+
+    monkeypatch.setattr("envs.games.turns_view.text_card", card)
+    second = renderer.picture("game 1", final=False)
+    assert first.size == second.size == (WIDTH, HEIGHT)
+    assert first.tobytes() != second.tobytes()
+    assert drawn == [renderer.text("game 1", final=False).plain]
+
+
+def test_a_text_of_any_length_is_a_picture_of_the_same_size() -> None:
+    for text in ("", "one", "a\n" + "word " * 500, "\n" * 90):
+        assert text_card(text).size == (WIDTH, HEIGHT)
+    # Nothing is written beyond the right edge.
+    wide = text_card("caption\n" + "n" * 80)
+    assert wide.getpixel((WIDTH - 2, 40)) == (255, 255, 255)
