@@ -221,6 +221,16 @@ CASES = [
         then="draw",
     ),
     Case(
+        "poker_peers",
+        "run --threads 1 --games kuhn --only cfr ppo nfsp psro --steps 200",
+        (
+            "games.kuhn.cfr.curves.0.nash_conv",
+            "games.kuhn.ppo.machine.processor",
+            "games.kuhn.psro.curves.0.decisions",
+        ),
+        needs=("pyspiel",),
+    ),
+    Case(
         "process_vec",
         "--sizes 2 --rounds 1 --seconds 0.01",
         (
@@ -410,6 +420,23 @@ def test_recorded_curves_can_be_drawn(
 ) -> None:
     run(bench(name), "draw", BENCH / "results" / f"{results}.json", tmp_path / "picture.png")
     assert is_picture(tmp_path / "picture.png")
+
+
+def test_table_of_poker_peers(
+    bench: Importer,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    point = {"decisions": 1_000_000, "seconds": 2.0, "nash_conv": 0.1}
+    peers = {"games": {"kuhn": {"cfr": {"title": "CFR", "curves": [point]}}}}
+    (tmp_path / "peers.json").write_text(json.dumps(peers))
+    script = bench("poker_peers")
+    monkeypatch.setattr(script, "PEERS", tmp_path / "peers.json")
+    run(script, "table")
+    ours, theirs = capsys.readouterr().out.splitlines()
+    assert ours.startswith("| Kuhn | sweepd")
+    assert theirs.startswith("| Kuhn | CFR | 1,000,000 | 0.1 |")
 
 
 def test_skill_of_hockey_players(bench: Importer, tmp_path: Path) -> None:

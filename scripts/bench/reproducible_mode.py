@@ -78,6 +78,12 @@ class Trainer:
         self._process.stdin.flush()
         return float(self._read())
 
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
 
 def main(argv: list[str]) -> None:
     parser = benchmark_parser(__doc__)
@@ -110,6 +116,8 @@ def main(argv: list[str]) -> None:
             f"{cell[0]:>4} x {cell[0]:<4} minibatch {cell[1]:>5}: {statistics.median(ratios):.3f}",
             flush=True,
         )
+    for trainer in (default, reproducible):
+        trainer.close()
     content = {"machine": found, "modes": [default.mode, reproducible.mode], "results": results}
     save_results(args.save, content)
 
