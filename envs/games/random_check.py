@@ -30,6 +30,7 @@ class PlayCheck:
         masks: masks that were looked at.
         fewest: fewest legal options of a choice; -1 if there was no mask.
         most: most legal options of a choice; -1 if there was no mask.
+        largest_sum: largest absolute sum of the rewards of both players in a step, in turns.
         problems: the first problem by subject: "observations", "rewards", "ends", "masks",
             "actions".
     """
@@ -42,6 +43,7 @@ class PlayCheck:
     masks: int = 0
     fewest: int = -1
     most: int = -1
+    largest_sum: float = 0.0
     problems: dict[str, str] = field(default_factory=dict)
 
     def note(self, subject: str, problem: str) -> None:
@@ -133,6 +135,8 @@ def _check_step(env: VecEnv, step: Step, found: PlayCheck) -> None:
         found.note("rewards", f"they are {_kind(step.reward)}, not {size} torch.float32")
     elif not bool(step.reward.isfinite().all()):
         found.note("rewards", "they are not all finite")
+    elif env.players > 1:
+        found.largest_sum = max(found.largest_sum, float(step.reward.sum(1).abs().max()))
     for name, ends in (("terminated", step.terminated), ("truncated", step.truncated)):
         if ends.shape != (env.num_envs,) or ends.dtype != torch.bool:
             found.note("ends", f"{name} is {_kind(ends)}, not {(env.num_envs,)} torch.bool")

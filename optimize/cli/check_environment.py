@@ -175,7 +175,7 @@ def _random_play(env: VecEnv) -> Iterator[Finding]:
     shape = f"({env.num_envs}, {env.state_dim + env.privileged_dim})"
     right = {
         "observations": f"{shape} {env.obs_dtype}, finite",
-        "rewards": "finite float32",
+        "rewards": "finite float32" + _zero_sum(env, played),
         "ends": "terminated and truncated are bool",
     }
     if env.masked:
@@ -187,6 +187,18 @@ def _random_play(env: VecEnv) -> Iterator[Finding]:
         # Play ends at the first problem, after which nothing is known of the other subjects.
         if problem is not None or not played.problems:
             yield Finding(problem is None, subject, problem or found, "correct the environment")
+
+
+def _zero_sum(env: VecEnv, played: PlayCheck) -> str:
+    """Say whether the rewards of two players in turns add up to 0; a game need not be so."""
+    if env.players == 1:
+        return ""
+    if not played.largest_sum:
+        return ", of both players together 0"
+    return (
+        f", of both players together up to {played.largest_sum:g}, not 0: one's gain is not the "
+        "other's loss"
+    )
 
 
 def _scripted(game: Game, params: Any) -> Iterator[Finding]:

@@ -157,7 +157,7 @@ PRESETS = {
     "reef": _deck(
         "Hermit Crab, Cleaner Shrimp, Brittle Star, Electric Ray, Pistol Shrimp, Sea Nettle, "
         "Iron Lobster, Wise Octopus, Stone Turtle, Shell Plate, Brine Jet, High Tide single "
-        "Sand Hopper, Old Whale, Manta, Undertow Eel, Riptide, Stinging Net"
+        "Barracuda, Old Whale, Manta, Undertow Eel, Riptide, Stinging Net"
     ),
     # Effects: every unit does something when it comes, and comes again.
     "tides": _deck(

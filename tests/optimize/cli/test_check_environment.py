@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from envs.core.vec_env import Legal
 from envs.games.random_check import check_random_play
+from envs.games.registry import get_game
 from envs.games.tensor_game import State
 from envs.support.errors import InputError
 from optimize.cli.findings import Finding
@@ -89,6 +90,7 @@ def test_a_game_in_turns_is_played_and_its_numbers_fit() -> None:
     assert "2 seats in turns; actions: 2 choices of 3, 3, masked" in found["environment"][1]
     assert "observations: 6 columns of uint8" in found["environment"][1]
     assert "1 to 3 legal options" in found["masks"][1]
+    assert "of both players together up to 0.25, not 0" in found["rewards"][1]
     assert "64 envs x 16 steps = 1,024 transitions" in found["minibatch"][1]
 
 
@@ -172,6 +174,10 @@ def test_findings_of_random_play_are_of_the_first_step_with_a_problem() -> None:
     played = check_random_play(Nim([Nim.game().params()], 4), seed=1, steps=50)
     assert (played.problems, played.steps, played.rows) == ({}, 50, 4)
     assert played.episodes > 4
+    assert played.largest_sum == pytest.approx(0.25)  # of those who leave one stone
+    poker = get_game("kuhn")
+    env = poker.make([poker.params()], 4, together=1, device="cpu")
+    assert check_random_play(env, seed=1, steps=50).largest_sum == 0
     assert Finding(True, "a", "b").advice == ""
 
 
