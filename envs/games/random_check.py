@@ -83,7 +83,7 @@ def check_random_play(
 
 
 def _legal_actions(env: VecEnv, generator: torch.Generator, found: PlayCheck) -> Tensor:
-    """Return random actions for all rows, and check their masks."""
+    """Return random actions for all rows, and check their masks; incomplete after a problem."""
     if not env.masked:
         return random_actions(env, generator).to(env.device)
     present = env.present() if env.has_absent_agents else None
@@ -96,7 +96,7 @@ def _legal_actions(env: VecEnv, generator: torch.Generator, found: PlayCheck) ->
                 f"the mask of choice {choice} (from 0) is {_kind(mask)}, not "
                 f"{(env.num_envs, size)} torch.bool",
             )
-            break
+            return chosen
         counts = mask.sum(1) if present is None else mask.sum(1)[present]
         if len(counts):
             low, high = int(counts.min()), int(counts.max())
@@ -106,12 +106,11 @@ def _legal_actions(env: VecEnv, generator: torch.Generator, found: PlayCheck) ->
             if not low:
                 empty = mask.sum(1) == 0 if present is None else (mask.sum(1) == 0) & present
                 row = int(empty.byte().argmax())
+                after = f" after the choices {chosen[row].tolist()}" if choice else ""
                 found.note(
-                    "masks",
-                    f"row {row} has no legal option for choice {choice} (from 0) after the choices "
-                    f"{chosen[row].tolist()}",
+                    "masks", f"row {row} has no legal option for choice {choice} (from 0){after}"
                 )
-                break
+                return chosen
         # The largest of independent uniform numbers is equally likely to be any of the legal ones.
         uniform = torch.rand(env.num_envs, size, generator=generator).to(env.device)
         option = uniform.masked_fill_(~mask, -1.0).argmax(1, keepdim=True)

@@ -11,6 +11,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from envs.core.vec_env import Legal
+from envs.games.poker.kuhn import Kuhn
 from envs.games.random_check import check_random_play
 from envs.games.registry import get_game
 from envs.games.tensor_game import State
@@ -28,6 +29,13 @@ class Stuck(Nim):
     def mask(self, state: State, chosen: Tensor) -> Tensor:
         legal = super().mask(state, chosen)
         return legal if not chosen.shape[1] else legal & (state["piles"].sum(1, True) > 2)
+
+
+class Empty(Kuhn):
+    """Kuhn poker without a legal option."""
+
+    def mask(self, state: State, chosen: Tensor) -> Tensor:
+        return torch.zeros_like(super().mask(state, chosen))
 
 
 class Unbounded(Nim):
@@ -64,6 +72,7 @@ class Greedy:
 
 
 NIM, STUCK, UNBOUNDED, BROKEN = Nim.game(), Stuck.game(), Unbounded.game(), Broken.game()
+EMPTY = Empty.game()
 CHEATED = Nim.game(scripted=lambda _: {"greedy": Greedy()})
 HERE = "tests.optimize.cli.test_check_environment"
 
@@ -98,6 +107,7 @@ def test_a_game_in_turns_is_played_and_its_numbers_fit() -> None:
     ("name", "subject", "said"),
     [
         ("STUCK", "masks", "has no legal option for choice 1 (from 0) after the choices ["),
+        ("EMPTY", "masks", "row 0 has no legal option for choice 0 (from 0)"),
         ("UNBOUNDED", "rewards", "not all finite"),
         ("BROKEN", "random play", "ValueError: no such pile"),
         ("CHEATED", "scripted players", "a player gave an illegal action"),
