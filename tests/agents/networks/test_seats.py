@@ -50,7 +50,9 @@ def start(env: TensorGame, **changes: Any) -> PPO:
     sizes = {"net_width": 9, "horizon": 12, "minibatch": ROWS, "epochs": 2}
     ppo = PPO(Shape(**{**env_fields(env), **sizes, "policies": "per-seat", **changes}))
     for slot, member in enumerate(MEMBERS):
-        ppo.add_member(slot, member_params(member), 100 + member, 8, *normaliser(env))
+        # The exported actors are to have the present weights, not their running mean.
+        params = member_params(member, weight_average=0.0)
+        ppo.add_member(slot, params, 100 + member, 8, *normaliser(env))
     env.reset([200 + slot for slot in range(len(MEMBERS))])
     ppo.begin(env.observe())
     return ppo
