@@ -222,7 +222,7 @@ CASES = [
     ),
     Case(
         "poker_peers",
-        "run --threads 1 --games kuhn --only cfr ppo nfsp psro --steps 200",
+        "run --threads 1 --games kuhn --only cfr ppo nfsp psro --steps 3000",
         (
             "games.kuhn.cfr.curves.0.nash_conv",
             "games.kuhn.ppo.machine.processor",
