@@ -196,7 +196,7 @@ def choose(env: TensorGame, console: Console) -> list[int]:
     Raises:
         Stopped: The person ends the game, or the input has ended.
     """
-    words, seen = env.words, env.observe()[0]
+    words, seen = env.words, env.observe()[0, : env.state_dim]
     choices = len(env.action_dims or (env.action_dim,))
     chosen: list[int] = []
     asked = False

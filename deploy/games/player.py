@@ -99,6 +99,7 @@ class _Seated:
 
     def __call__(self, obs: Tensor) -> Tensor:
         policy = self._policy
+        obs = obs[:, : policy.state_dim]  # without columns that only critics read
         if self._generator is None:
             actions = policy.act_batch(obs, legal=self._legal)
         else:

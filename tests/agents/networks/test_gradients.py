@@ -164,6 +164,7 @@ def test_gradient_step_equals_autograd(kind: type[ToyEnv], recurrent: str) -> No
     size = {"recurrent": recurrent, "bptt": STEPS, "net_width": 9, "minibatch": ROWS}
     ppo = start(env, dict(enumerate(MEMBERS)), **size, autoregressive=bool(env.action_dims))
     ppo.train(env, 2)
+    ppo.population.averaged[:] = False  # so that the exported weights are those of the step
     with torch.no_grad():
         ppo.rollout.collect(env, ppo.streams)
         ppo.rollout.estimate(ppo.numbers["gamma"], ppo.numbers["gae_lambda"], ppo._activations)
