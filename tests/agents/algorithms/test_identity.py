@@ -269,11 +269,13 @@ def test_every_field_of_a_shape_tells_states_apart() -> None:
         "recurrent": {"recurrent": "gru"},
         "byte_obs": {"byte_obs": True},
         "items": {"byte_obs": True, "items": Items(2, (ItemGroup("row", 4),))},
+        "policies": {"players": 2, "seat_column": 2, "policies": "per-seat"},
         "image_shape": {"state_dim": 25, "image_shape": (1, 5, 5)},
     }
     codes = [PPO(replace(shape, slots=1))._shape_code().tolist()]
     for field in fields(Shape):
-        if field.name not in {"slots", "algorithm"}:  # a member doesn't depend on those
+        # A member doesn't depend on the first two, and the seat's column follows from the game.
+        if field.name not in {"slots", "algorithm", "seat_column"}:
             change = changes.get(field.name) or {field.name: getattr(shape, field.name) * 2 or 1}
             codes.append(PPO(replace(shape, slots=1, **change))._shape_code().tolist())
     assert len(set(map(tuple, codes))) == len(codes)
