@@ -230,10 +230,9 @@ class StudyLeague:
         assert record.members
         path = self._handle.run_dir / FOLDER / f"members-{trial:05d}.json"
         head = {"file": record.members.sha256, "opponents": list(opponents), "deals": DEALS}
-        with suppress(OSError, ValueError):
-            known = json.loads(path.read_text(encoding="utf-8"))
-            if known.items() >= head.items() and len(known["points"]) == len(record.scores):
-                return np.array(known["points"])
+        known = _read_json(path, head).get("points")
+        if isinstance(known, list) and len(known) == len(record.scores):
+            return np.array(known)
         count = len(record.scores)
         players = [self._load(trial, member, record.members) for member in range(count)]
         players += [self._recorded(entry) for entry in opponents]
@@ -359,11 +358,17 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
 def _read_row(path: Path, player: Player) -> dict[str, Any]:
     """Return a player's results from its file; without any if the file is not of this player."""
     head = {"player": player.key, "deals": DEALS}
+    row = _read_json(path, head)
+    return row if isinstance(row.get("points"), dict) else {**head, "points": {}}
+
+
+def _read_json(path: Path, head: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON object in a file if it has the entries of `head`; else an empty one."""
     with suppress(OSError, ValueError):
-        row = json.loads(path.read_text(encoding="utf-8"))
-        if row.items() >= head.items() and isinstance(row["points"], dict):
-            return dict(row)
-    return {**head, "points": {}}
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(found, dict) and found.items() >= head.items():
+            return found
+    return {}
 
 
 def study_league(
