@@ -60,7 +60,7 @@ def parts(seconds: float) -> list[dict[str, Any]]:
     steps(env, actions, obs, 48)
     env.draw(16)
     state, uniforms = env._state, env._uniforms.numbers[0]
-    legal = env._legal(actions[0]).view(games, env.seats, -1)
+    legal = env._faults.legal(actions[0]).view(games, env.seats, -1)
     controls = legal.float().permute(2, 1, 0).contiguous()
     unpacked = hockey._unpacked(state)
     player = PLAYERS["strong"]
@@ -68,7 +68,7 @@ def parts(seconds: float) -> list[dict[str, Any]]:
     calls: dict[str, Callable[[], object]] = {
         "a step": lambda: env.step(actions[0], out=obs),
         "  random numbers": lambda: env.draw(1),
-        "  checking actions": lambda: env._legal(actions[0]),
+        "  checking actions": lambda: env._faults.legal(actions[0]),
         "  rules and physics": lambda: hockey.play(unpacked, controls, keep_mode=True),
         "  rules with rewards and layout": lambda: env.move(state, legal, uniforms[:, :0]),
         "  observing": lambda: env.see(state),
