@@ -10,7 +10,7 @@ from torch import Tensor
 
 from agents.networks.convolution import pixels
 from agents.networks.distributions import distribution_of
-from agents.networks.mlp import Activations, forward
+from agents.networks.mlp import Activations, evaluate
 from agents.networks.shape import Shape
 from agents.networks.weights import leaf_views
 from envs.core.vec_env import Legal
@@ -74,5 +74,5 @@ class Actors:
             normalised = (state - self.state_avg).div_(self.state_std)
         else:
             normalised = pixels(state, self.state_avg, self.state_std)
-        forward(self._weights, normalised, into, critic=False)
+        evaluate(self._weights, normalised, into, critic=False)
         return self._distribution(shape, into.output, self._weights).mode(legal)

@@ -24,7 +24,7 @@ from agents.engine.play_stats import choice_entropies, play_names, play_stats
 from agents.engine.population import Population
 from agents.engine.transitions import MinibatchIndex, Transitions
 from agents.networks.distributions import distribution_of
-from agents.networks.mlp import Activations, forward
+from agents.networks.mlp import Activations, evaluate
 from agents.networks.shape import Shape
 from envs.core.streams import Streams
 from envs.core.vec_env import VecEnv
@@ -157,14 +157,14 @@ class Rollout:
         acting, cells, shape = self._acting, self._acting.cells, self.shape
         obs = self.population.inputs(self.transitions.obs[:, step])
         if cells is None:
-            forward(self.population.weights, obs, acting, critic=False)
+            evaluate(self.population.weights, obs, acting, critic=False)
             return
         if step % shape.bptt == 0:  # a sequence starts: keep the state before it
             first = step // shape.bptt * shape.num_envs
             self.transitions.memory[:, first : first + shape.num_envs] = self.memory
         # An absent agent's recurrent state waits for its next action.
         cells.live = self._present[:, step : step + 1] if shape.has_absent_agents else None
-        forward(self.population.weights, obs, acting)
+        evaluate(self.population.weights, obs, acting)
         self._values[:, step] = self.value(acting.value)
 
     def _legal(self, env: VecEnv, chosen: Tensor) -> Tensor:
@@ -302,7 +302,7 @@ class Rollout:
 
     def _value_of(self, obs: Tensor, into: Activations) -> Tensor:
         """Return (G, rows), values of normalised observations."""
-        forward(self.population.weights, self.population.inputs(obs), into, actor=False)
+        evaluate(self.population.weights, self.population.inputs(obs), into, actor=False)
         return self.value(into.value)
 
     def _normalise(self, obs: Tensor, out: Tensor) -> None:
