@@ -172,16 +172,17 @@ class PPO(Program):
         self._backward = Backward(shape, rows, self.device)
         self._grads = new_gradients(shape, self.device)
         self._batch = Transitions.empty(shape, (slots, rows), rows // steps, self.device)
-        native = self._activations.kernels
-        self._native = native and UpdateKernel(
-            native,
-            shape,
-            self.population.flat,
-            self.optimizer,
-            self.rollout.transitions,
-            self.population.state_avg,
-            self.population.state_std,
-        )
+        self._native: UpdateKernel | None = None
+        if self._activations.kernels is not None:
+            self._native = UpdateKernel(
+                self._activations.kernels,
+                shape,
+                self.population.flat,
+                self.optimizer,
+                self.rollout.transitions,
+                self.population.state_avg,
+                self.population.state_std,
+            )
 
     # One rollout and its gradient steps.
 

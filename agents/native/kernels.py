@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from agents.native.build import BuildError, library
+from agents.native.self_test import DIGEST, digest
 from agents.networks.optimizer import FlatAdam
 from agents.networks.shape import Shape
 from agents.networks.weights import Leaves, leaf_views
@@ -109,13 +110,26 @@ def kernels(shape: Shape, device: torch.device) -> Kernels | None:
 def _loaded() -> Kernels | None:
     """Load the library, once per process; log what is missing if that fails."""
     try:
-        return Kernels(ctypes.CDLL(str(library())))
+        found = compiled()
+        if digest(found) != DIGEST:
+            raise BuildError("the compiled kernels fail their self-test")
     except (BuildError, OSError) as error:
         logging.getLogger("sweepd").warning(
             "no native kernels, torch trains instead (the same results to rounding, and slower): %s",
             error,
         )
         return None
+    return found
+
+
+def compiled() -> Kernels:
+    """Return the kernels, not tested yet.
+
+    Raises:
+        BuildError: they cannot be compiled.
+        OSError: they cannot be loaded.
+    """
+    return Kernels(ctypes.CDLL(str(library())))
 
 
 def _places(weights: Leaves, begin: int, *, critic: bool) -> Tensor:

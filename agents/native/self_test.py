@@ -1,0 +1,110 @@
+"""A test of the compiled kernels at their first use: they must give the bits that they should.
+
+A small program is trained from numbers that are the same on every machine. The digest of its
+weights and outputs is stored here, since it does not depend on the processor: a compiler that
+contracts, reorders or miscompiles anything gives another one. `tests/agents/native` compares the
+kernels with torch. The digest names the kernels' numerics in studies' records, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from agents.networks.optimizer import Adam
+from agents.networks.shape import Shape
+from agents.networks.weights import flat_size, leaf_views
+
+if TYPE_CHECKING:  # it imports this module
+    from agents.native.kernels import Kernels
+
+# After an intended change of the numerics: python -m agents.native.self_test
+DIGEST = "fce9b6a04a3a3f6b"
+
+_COMMON = {"state_dim": 21, "privileged_dim": 2, "slots": 2, "net_width": 33, "num_envs": 12}
+_SIZES = {"horizon": 10, "minibatch": 50, "epochs": 1}
+_SHAPES = (
+    Shape(**_COMMON, **_SIZES, action_dim=3),
+    Shape(
+        **_COMMON,
+        **_SIZES,
+        action_dim=9,
+        action_dims=(4, 5),
+        discrete=True,
+        masked=True,
+        autoregressive=True,
+        has_absent_agents=True,
+    ),
+)
+
+
+def digest(kernels: Kernels) -> str:
+    """Return 16 hexadecimal digits of a hash of everything that the kernels compute."""
+    found = hashlib.sha256()
+    for shape in _SHAPES:
+        for tensor in _results(kernels, shape):
+            found.update(tensor.contiguous().numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+def _numbers(*size: int, scale: float = 1.0) -> Tensor:
+    """Return numbers that look random, from whole-number arithmetic: equal on every machine."""
+    index = torch.arange(int(torch.tensor(size).prod()))
+    return (((index * index * 7919 + index * 104729) % 2053 - 1026) * (scale / 1024)).view(size)
+
+
+def _results(kernels: Kernels, shape: Shape) -> list[Tensor]:
+    from agents.engine.transitions import Transitions
+    from agents.native.kernels import TERMS, UpdateKernel
+
+    flat = torch.zeros(2, shape.slots, flat_size(shape))
+    weights = leaf_views(flat, shape)
+    for leaf in weights.every():
+        leaf.copy_(_numbers(*leaf.shape, scale=0.25))
+    optimizer = Adam(flat, shape)
+    optimizer.lr = [1e-3, 2e-3]
+    optimizer.weight_decay = [0.0, 1e-2]
+    cpu = torch.device("cpu")
+    rollout = Transitions.empty(shape, (shape.slots, shape.horizon + 1, shape.num_envs), 0, cpu)
+    rollout.obs.copy_(_numbers(*rollout.obs.shape, scale=2.0))
+    rollout.side.copy_(_numbers(*rollout.side.shape))
+    rollout.log_probs.sub_(2.0)
+    if shape.discrete:
+        rollout.actions.copy_((rollout.actions * 512).long() % 4)
+        rollout.flags.copy_(_numbers(*rollout.flags.shape) < 0.5)
+        # The first eight options are legal, among them all that were chosen; the last one may be.
+        rollout.packed_masks.copy_(_numbers(*rollout.packed_masks.shape) < 0.0)
+        rollout.packed_masks[..., 0] = 255
+    stored = (shape.horizon + 1) * shape.num_envs
+    order = (torch.arange(2 * shape.minibatch) * 37) % shape.samples
+    rows = torch.stack((order, order + stored)).view(2, 2, -1).transpose(0, 1).reshape(2, -1)
+    terms = dict.fromkeys(TERMS, torch.ones(shape.slots)) | {
+        "low": torch.full((2,), 0.75),
+        "high": torch.full((2,), 1.25),
+        "clip": torch.full((2,), 0.25),
+        "d_entropy": torch.full((2,), -0.001),
+        "d_value": torch.full((2,), 0.01),
+        "target_kl": torch.full((2,), torch.inf),
+    }
+    state = torch.zeros(shape.slots, 1, shape.obs_dim), torch.ones(shape.slots, 1, shape.obs_dim)
+    update = UpdateKernel(kernels, shape, flat, optimizer, rollout, *state)
+    stats, _ = update(rows, terms, torch.ones(shape.slots, dtype=torch.bool))
+    obs = rollout.obs.flatten(1, 2)
+    results = torch.empty(2, obs.shape[1], shape.action_dim), torch.empty(2, obs.shape[1], 1)
+    for critic, into in enumerate(results):
+        kernels.outputs(weights, obs, into, critic=bool(critic))
+    return [flat, optimizer.m, optimizer.v, *stats.values(), *results]
+
+
+def main() -> None:
+    """Print the digest of this machine's kernels."""
+    from agents.native.kernels import compiled
+
+    print(digest(compiled()))
+
+
+if __name__ == "__main__":
+    main()
