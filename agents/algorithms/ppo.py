@@ -40,6 +40,7 @@ from agents.engine.population import Population
 from agents.engine.program import Member, Program, Supported
 from agents.engine.rollout import Rollout
 from agents.engine.transitions import Transitions
+from agents.native.choice import kernels
 from agents.native.kernels import UpdateKernel
 from agents.networks.distributions import Distribution, distribution_of
 from agents.networks.mlp import Activations, Backward, forward
@@ -173,9 +174,10 @@ class PPO(Program):
         self._grads = new_gradients(shape, self.device)
         self._batch = Transitions.empty(shape, (slots, rows), rows // steps, self.device)
         self._native: UpdateKernel | None = None
-        if self._activations.kernels is not None:
+        native = kernels(shape, self.device)
+        if native is not None:
             self._native = UpdateKernel(
-                self._activations.kernels,
+                native,
                 shape,
                 self.population.flat,
                 self.optimizer,

@@ -1,4 +1,4 @@
-"""The native kernels, called through ctypes; and the decision where they are used.
+"""The native kernels, called through ctypes.
 
 ctypes rather than a binding library: a call takes one struct of sizes and pointers, so there is
 nothing to generate, no Python header to compile against, and a library serves every version of
@@ -12,27 +12,18 @@ and `agents.algorithms.ppo`, to rounding. In addition, their bits do not depend 
 from __future__ import annotations
 
 import ctypes
-import logging
-import os
 from collections.abc import Mapping
 from ctypes import POINTER, c_int64, c_void_p
-from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from agents.native.build import BuildError, library
-from agents.native.self_test import DIGEST, digest
 from agents.networks.optimizer import FlatAdam
 from agents.networks.shape import Shape
 from agents.networks.weights import Leaves, leaf_views
 
-if TYPE_CHECKING:  # it imports the networks, which import this module
-    from agents.engine.transitions import Transitions
-
-VARIABLE = "SWEEPD_KERNELS"  # "torch": never use native kernels
-_DEEPEST = 8  # hidden layers; as in network.h
 # Rows of `Update.terms` and `Update.stats`, as in ppo.h.
 TERMS = (
     "low",
@@ -89,49 +80,6 @@ class _Update(ctypes.Structure):
     )
 
 
-def kernels(shape: Shape, device: torch.device) -> Kernels | None:
-    """Return the kernels for programs of this shape; None where torch does the work.
-
-    They are for MLPs on CPUs in full float32 precision, on machines where they can be compiled.
-    """
-    supported = (
-        device.type == "cpu"
-        and torch.get_default_dtype() == torch.float32
-        and torch.get_float32_matmul_precision() == "highest"
-        and not shape.recurrent
-        and shape.image_shape is None
-        and shape.items is None
-        and shape.net_depth <= _DEEPEST
-    )
-    return _loaded() if supported and os.environ.get(VARIABLE) != "torch" else None
-
-
-@cache
-def _loaded() -> Kernels | None:
-    """Load the library, once per process; log what is missing if that fails."""
-    try:
-        found = compiled()
-        if digest(found) != DIGEST:
-            raise BuildError("the compiled kernels fail their self-test")
-    except (BuildError, OSError) as error:
-        logging.getLogger("sweepd").warning(
-            "no native kernels, torch trains instead (the same results to rounding, and slower): %s",
-            error,
-        )
-        return None
-    return found
-
-
-def compiled() -> Kernels:
-    """Return the kernels, not tested yet.
-
-    Raises:
-        BuildError: they cannot be compiled.
-        OSError: they cannot be loaded.
-    """
-    return Kernels(ctypes.CDLL(str(library())))
-
-
 def _places(weights: Leaves, begin: int, *, critic: bool) -> Tensor:
     """Return where the parts of a network are, in floats from its beginning at address `begin`.
 
@@ -154,8 +102,8 @@ def _places(weights: Leaves, begin: int, *, critic: bool) -> Tensor:
 class Kernels:
     """The functions of the compiled library."""
 
-    def __init__(self, lib: ctypes.CDLL) -> None:
-        self._lib = lib
+    def __init__(self, library: Path) -> None:
+        self._lib = lib = ctypes.CDLL(str(library))
         lib.sweepd_scratch.restype = c_int64
         lib.sweepd_scratch.argtypes = [POINTER(_Update)]
         lib.sweepd_update.restype = lib.sweepd_outputs.restype = None
@@ -206,6 +154,15 @@ class Kernels:
         return both
 
 
+class Rollout(Protocol):
+    """The transitions of a rollout, (G, horizon + 1, num_envs, …): `agents.engine.transitions`."""
+
+    obs: Tensor
+    side: Tensor
+    flags: Tensor
+    packed_masks: Tensor
+
+
 class UpdateKernel:
     """All gradient steps of a program's rollouts.
 
@@ -225,7 +182,7 @@ class UpdateKernel:
         shape: Shape,
         weights: Tensor,
         optimizer: FlatAdam,
-        rollout: Transitions,
+        rollout: Rollout,
         state_avg: Tensor,
         state_std: Tensor,
     ) -> None:

@@ -9,23 +9,30 @@ kernels with torch. The digest names the kernels' numerics in studies' records, 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from agents.native.build import library
+from agents.native.kernels import TERMS, Kernels, UpdateKernel
+from agents.networks.distributions import distribution_of
 from agents.networks.optimizer import Adam
 from agents.networks.shape import Shape
 from agents.networks.weights import flat_size, leaf_views
 
-if TYPE_CHECKING:  # it imports this module
-    from agents.native.kernels import Kernels
-
 # After an intended change of the numerics: python -m agents.native.self_test
 DIGEST = "fce9b6a04a3a3f6b"
 
-_COMMON = {"state_dim": 21, "privileged_dim": 2, "slots": 2, "net_width": 33, "num_envs": 12}
-_SIZES = {"horizon": 10, "minibatch": 50, "epochs": 1}
+_COMMON: dict[str, Any] = {
+    "state_dim": 21,
+    "privileged_dim": 2,
+    "slots": 2,
+    "net_width": 33,
+    "num_envs": 12,
+}
+_SIZES: dict[str, Any] = {"horizon": 10, "minibatch": 50, "epochs": 1}
 _SHAPES = (
     Shape(**_COMMON, **_SIZES, action_dim=3),
     Shape(
@@ -39,6 +46,14 @@ _SHAPES = (
         has_absent_agents=True,
     ),
 )
+
+
+@dataclass
+class _Rollout:
+    obs: Tensor
+    side: Tensor
+    flags: Tensor
+    packed_masks: Tensor
 
 
 def digest(kernels: Kernels) -> str:
@@ -57,9 +72,6 @@ def _numbers(*size: int, scale: float = 1.0) -> Tensor:
 
 
 def _results(kernels: Kernels, shape: Shape) -> list[Tensor]:
-    from agents.engine.transitions import Transitions
-    from agents.native.kernels import TERMS, UpdateKernel
-
     flat = torch.zeros(2, shape.slots, flat_size(shape))
     weights = leaf_views(flat, shape)
     for leaf in weights.every():
@@ -67,17 +79,7 @@ def _results(kernels: Kernels, shape: Shape) -> list[Tensor]:
     optimizer = Adam(flat, shape)
     optimizer.lr = [1e-3, 2e-3]
     optimizer.weight_decay = [0.0, 1e-2]
-    cpu = torch.device("cpu")
-    rollout = Transitions.empty(shape, (shape.slots, shape.horizon + 1, shape.num_envs), 0, cpu)
-    rollout.obs.copy_(_numbers(*rollout.obs.shape, scale=2.0))
-    rollout.side.copy_(_numbers(*rollout.side.shape))
-    rollout.log_probs.sub_(2.0)
-    if shape.discrete:
-        rollout.actions.copy_((rollout.actions * 512).long() % 4)
-        rollout.flags.copy_(_numbers(*rollout.flags.shape) < 0.5)
-        # The first eight options are legal, among them all that were chosen; the last one may be.
-        rollout.packed_masks.copy_(_numbers(*rollout.packed_masks.shape) < 0.0)
-        rollout.packed_masks[..., 0] = 255
+    rollout = _rollout(shape)
     stored = (shape.horizon + 1) * shape.num_envs
     order = (torch.arange(2 * shape.minibatch) * 37) % shape.samples
     rows = torch.stack((order, order + stored)).view(2, 2, -1).transpose(0, 1).reshape(2, -1)
@@ -99,11 +101,25 @@ def _results(kernels: Kernels, shape: Shape) -> list[Tensor]:
     return [flat, optimizer.m, optimizer.v, *stats.values(), *results]
 
 
+def _rollout(shape: Shape) -> _Rollout:
+    """Return transitions; their log-probabilities are near those of the actions."""
+    size = shape.slots, shape.horizon + 1, shape.num_envs
+    columns = distribution_of(shape).columns(shape)
+    obs, side = _numbers(*size, shape.obs_dim, scale=2.0), _numbers(*size, columns + 3)
+    side[..., -3] -= 2.0
+    if not shape.discrete:
+        return _Rollout(obs, side, torch.zeros(*size, 0), torch.zeros(*size, 0))
+    side[..., :columns] = (side[..., :columns] * 512).long() % 4
+    flags = _numbers(*size, 1) < 0.5
+    # The first eight options are legal, among them all that were chosen; the last one may be.
+    masks = (_numbers(*size, 2) < 0.0).to(torch.uint8)
+    masks[..., 0] = 255
+    return _Rollout(obs, side, flags, masks)
+
+
 def main() -> None:
     """Print the digest of this machine's kernels."""
-    from agents.native.kernels import compiled
-
-    print(digest(compiled()))
+    print(digest(Kernels(library())))
 
 
 if __name__ == "__main__":

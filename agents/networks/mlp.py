@@ -23,7 +23,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from agents.native.kernels import kernels
 from agents.networks.convolution import Convolutions
 from agents.networks.item_layers import ItemLayers
 from agents.networks.recurrence import Cells
@@ -41,7 +40,6 @@ class Activations:
         cells: the recurrent layer over `steps` steps; None without one.
         images: the convolutions; None without them.
         items: the layers over items and the first layers; None without them.
-        kernels: native kernels, with which `evaluate` computes; None: torch does.
     """
 
     def __init__(self, shape: Shape, rows: int, device: torch.device, steps: int = 1) -> None:
@@ -60,7 +58,6 @@ class Activations:
             if shape.items is None
             else ItemLayers(shape.items, shape.item_width, slots, rows, device)
         )
-        self.kernels = kernels(shape, device)
 
 
 class Images:
@@ -70,22 +67,6 @@ class Images:
         assert shape.image_shape is not None
         self.layers = Convolutions(shape.image_shape, shape.slots)
         self.features = torch.empty(2 * shape.slots, rows, shape.inputs[0], device=device)
-
-
-def evaluate(
-    weights: Leaves, obs: Tensor, into: Activations, *, actor: bool = True, critic: bool = True
-) -> None:
-    """Run the actors, the critics or both, for their outputs only: `hidden` may keep anything.
-
-    The arguments are those of `forward`.
-    """
-    if into.kernels is None:
-        forward(weights, obs, into, actor=actor, critic=critic)
-        return
-    if actor:
-        into.kernels.outputs(weights, obs, into.output, critic=False)
-    if critic:
-        into.kernels.outputs(weights, obs, into.value, critic=True)
 
 
 def forward(
