@@ -15,12 +15,13 @@ from torch import Tensor
 
 from agents.algorithms.ppo import PPO, RolloutStats
 from agents.native import build
-from agents.native.choice import VARIABLE, _loaded, compiled, evaluate
+from agents.native.choice import VARIABLE, _loaded, chosen, compiled, evaluate, require
 from agents.native.kernels import Kernels
 from agents.native.self_test import DIGEST, digest
 from agents.networks.mlp import Activations, forward
 from agents.networks.shape import Shape
 from agents.networks.weights import flat_size, leaf_views
+from envs.support.errors import InputError
 from tests.agents.helpers import start
 from tests.agents.toy_env import (
     AbsentChoicesEnv,
@@ -275,3 +276,35 @@ def test_a_library_with_other_bits_is_not_used(
         _loaded.cache_clear()
     assert "self-test" in caplog.text
     assert digest(compiled()) == DIGEST
+
+
+# Studies.
+
+CPU = torch.device("cpu")
+
+
+def test_a_new_study_records_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen("ppo", "fp32", CPU) == f"native {DIGEST}"
+    assert chosen("sac", "fp32", CPU) == chosen("ppo", "bf16", CPU) == "torch"
+    monkeypatch.setenv(VARIABLE, "torch")
+    assert chosen("ppo", "fp32", CPU) == "torch"
+
+
+def test_a_study_goes_on_with_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    require(f"native {DIGEST}")
+    assert trained(ToyEnv, 0)[0]._native is not None
+    monkeypatch.setenv(VARIABLE, "")  # so that it is restored
+    require("torch")
+    assert trained(ToyEnv, 0)[0]._native is None
+
+
+def test_a_study_with_other_kernels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match=f"'native of before', and this version .* {DIGEST}"):
+        require("native of before")
+    monkeypatch.setattr("agents.native.choice._loaded", lambda: None)
+    with pytest.raises(InputError, match="cannot be used on this machine"):
+        require(f"native {DIGEST}")
+    monkeypatch.setenv(VARIABLE, "torch")
+    with pytest.raises(InputError, match=f"{VARIABLE}=torch forbids them"):
+        require(f"native {DIGEST}")
