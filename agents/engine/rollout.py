@@ -26,6 +26,7 @@ from agents.engine.transitions import MinibatchIndex, Transitions
 from agents.native.choice import evaluate, kernels
 from agents.networks.distributions import distribution_of
 from agents.networks.mlp import Activations
+from agents.networks.portable import sqrt
 from agents.networks.shape import Shape
 from envs.core.streams import Streams
 from envs.core.vec_env import VecEnv
@@ -248,7 +249,7 @@ class Rollout:
         # the others, so that no tensor's shape depends on how many are valid.
         returns = torch.where(valid, returns, 0.0)
         variance = masked_variance(advantages, valid)
-        centred = (advantages - masked_mean(advantages, valid)) / (variance.sqrt() + least)
+        centred = (advantages - masked_mean(advantages, valid)) / (sqrt(variance) + least)
         into.advantages.copy_(torch.where(valid, centred, 0.0))
         into.returns.copy_(returns)
         return (1.0 - variance / (masked_variance(returns, valid) + 1e-12))[:, 0]

@@ -133,13 +133,14 @@ public:
     Outcome train(long limit) {
         Outcome o;
         bring(false);
-        bool running = true;
+        bool running = true, valid = true;  // valid: whether the last minibatch has valid rows
         for (long step = 0; step < u.steps; step++) {
             // Of minibatches that are not learned from, the last one is looked at for statistics.
             if (step == limit) running = false;
             if (!running && step + 1 < u.steps) continue;
             Stats stats;
             long count = differentiate(step, stats);
+            valid = count > 0;
             o.kl = mean(stats.kl), o.clipped = mean(stats.clipped);
             o.entropy = mean(stats.entropy), o.value_loss = mean(stats.value_loss);
             o.norm = norm(s.grad, n.size);
@@ -161,9 +162,8 @@ public:
                     if (w[n.log_std + j] > 0) w[n.log_std + j] = 0;
         }
         if (limit == 0) o.end = 0;
-        if (!critic && options.empty()) {
+        if (!critic && options.empty() && valid) {
             // The Gaussian's entropy is that after the update, the same in all rows.
-            o.entropy = 0;
             for (long j = 0; j < n.out; j++) o.entropy += w[n.log_std + j];
             o.entropy += n.out * (0.5f + 0.918938533204672742f);
         }

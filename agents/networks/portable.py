@@ -1,0 +1,51 @@
+"""Functions with the same bits on all x86-64 processors.
+
+torch takes exp, log and sqrt from MKL's vector library, and QR decompositions from its LAPACK,
+whose last bits depend on the processor (measured with torch 2.13 on AMD's Zen 4 and emulated
+Haswell and EPYC processors). The functions that these use instead are computed by torch itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+
+def exp(x: Tensor) -> Tensor:
+    """Return e^x; its relative error grows with |x|, by about |x| units in the last place."""
+    return torch.exp2(x * math.log2(math.e))
+
+
+def log_of_sum(x: Tensor) -> Tensor:
+    """Return log x of numbers of at least 1, of which x - 1 is exact or nearly so."""
+    return torch.log1p(x - 1.0)
+
+
+def sqrt(x: Tensor) -> Tensor:
+    """Return the square root, correctly rounded."""
+    return x.pow(0.5)
+
+
+class OrthogonalInDouble(TorchFunctionMode):
+    """A context in which QR decompositions, as of `torch.nn.init.orthogonal_`, are in float64.
+
+    Rounded to float32, they have the same bits on all processors, unless a number is within some
+    1e-16 of the middle between two float32 numbers.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func is not torch.linalg.qr:
+            return func(*args, **(kwargs or {}))
+        [matrix] = args
+        return tuple(part.to(matrix.dtype) for part in torch.linalg.qr(matrix.double()))
