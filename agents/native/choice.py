@@ -71,30 +71,39 @@ def require(recorded: str) -> None:
     raise InputError(f"The study trains with the kernels {recorded!r}, and {missing}.")
 
 
+def status() -> str:
+    """Return in a few words whether the kernels can be used on this machine, or why not."""
+    try:
+        checked()
+    except (BuildError, OSError) as error:
+        return f"not used: {error}; torch trains instead, more slowly"
+    return f"native {DIGEST}, for {torch.backends.cpu.get_cpu_capability()} processors, tested"
+
+
 @cache
 def _loaded() -> Kernels | None:
     """Load the library, once per process; log what is missing if that fails."""
     try:
-        found = compiled()
-        if digest(found) != DIGEST:
-            raise BuildError("the compiled kernels fail their self-test")
+        return checked()
     except (BuildError, OSError) as error:
         logging.getLogger("sweepd").warning(
             "no native kernels, torch trains instead (the same results to rounding, and slower): %s",
             error,
         )
         return None
-    return found
 
 
-def compiled() -> Kernels:
-    """Return the kernels, not tested yet.
+def checked() -> Kernels:
+    """Return the kernels after their self-test.
 
     Raises:
-        BuildError: they cannot be compiled.
+        BuildError: they cannot be compiled, or give other bits than they should.
         OSError: they cannot be loaded.
     """
-    return Kernels(library())
+    found = Kernels(library())
+    if digest(found) != DIGEST:
+        raise BuildError("the compiled kernels fail their self-test")
+    return found
 
 
 def evaluate(

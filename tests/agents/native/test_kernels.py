@@ -15,7 +15,7 @@ from torch import Tensor
 
 from agents.algorithms.ppo import PPO, RolloutStats
 from agents.native import build
-from agents.native.choice import VARIABLE, _loaded, chosen, compiled, evaluate, require
+from agents.native.choice import VARIABLE, _loaded, chosen, evaluate, require, status
 from agents.native.kernels import Kernels
 from agents.native.self_test import DIGEST, digest
 from agents.networks.mlp import Activations, forward
@@ -275,7 +275,7 @@ def test_a_library_with_other_bits_is_not_used(
     finally:
         _loaded.cache_clear()
     assert "self-test" in caplog.text
-    assert digest(compiled()) == DIGEST
+    assert "not used: the compiled kernels fail their self-test" in status()
 
 
 # Studies.
