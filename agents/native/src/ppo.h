@@ -66,7 +66,13 @@ class Network {
 
     // Copy the chunk's rows of the rollout to s.x, s.side, s.live and s.mask.
     void gather(const int64_t* rows, long count) {
+        constexpr long AHEAD = 6;  // rows lie anywhere in the rollout: ask for them in time
         for (long r = 0; r < count; r++) {
+            if (r + AHEAD < count) {
+                const char* soon = (const char*)u.obs + rows[r + AHEAD] * u.obs_columns * cell();
+                for (long i = 0; i < n.in * cell(); i += 64) __builtin_prefetch(soon + i);
+                __builtin_prefetch(u.side + rows[r + AHEAD] * u.side_columns);
+            }
             float* x = s.x + r * n.x_row;
             if (u.byte_obs) {
                 const uint8_t* from = (const uint8_t*)u.obs + rows[r] * u.obs_columns;
@@ -85,6 +91,9 @@ class Network {
         }
         for (long r = count; r < padded(count); r++) s.live[r] = 0;
     }
+
+    // Bytes of a number of an observation.
+    long cell() const { return u.byte_obs ? 1 : sizeof(float); }
 
     bool valid(int64_t row) const { return !u.flag_columns || u.flags[row * u.flag_columns]; }
 
