@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 import envs  # noqa: F401  # sets MKL's reproducible mode before a test computes with torch
+from envs.support.measurement_cache import cache_dir
 from tests.postgres_server import NoServer, PostgresServer
 
 # No deadline: a busy machine must not fail a property.
@@ -56,9 +57,16 @@ def migrations_read_once() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the cache of measurements in a temporary folder."""
+    """Keep the cache of measurements in a temporary folder.
+
+    Compiled kernels stay in the user's: they are found by the content of their sources, and each
+    test process would otherwise compile them again.
+    """
+    native, cache = cache_dir() / "native", tmp_path_factory.mktemp("cache")
+    native.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (cache / "native").symlink_to(native)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SWEEPD_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("SWEEPD_CACHE_DIR", str(cache))
         yield
 
 

@@ -23,7 +23,7 @@ MAY_IMPORT = {
 # before it.
 ROOMS = {
     "envs": ("support", "core", "crypto", "external", "games"),
-    "agents": ("networks", "engine", "algorithms", "policy"),
+    "agents": ("networks", "native", "engine", "algorithms", "policy"),
     "optimize": ("study", "experiments", "worker", "cli"),
     "deploy": ("registry", "promotion", "market", "games", "trading"),
 }

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from agents.engine.population import Population
+from agents.networks.portable import sqrt
 
 
 def scale_values(
@@ -46,7 +47,7 @@ def scale_values(
     # means and variances; (m - μ)² β (1 - β) is the variance between their means.
     shift = mean - avg
     new_avg = avg + rate * shift
-    new_std = ((1.0 - rate) * (std.square() + rate * shift.square()) + rate * variance).sqrt()
+    new_std = sqrt((1.0 - rate) * (std.square() + rate * shift.square()) + rate * variance)
     # NaN moments (fewer than two valid returns) change nothing, and neither do constant returns as
     # long as no others are known.
     changed = enabled & new_avg.isfinite() & new_std.isfinite() & (new_std > 0)

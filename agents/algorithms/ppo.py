@@ -40,6 +40,8 @@ from agents.engine.population import Population
 from agents.engine.program import Member, Program, Supported
 from agents.engine.rollout import Rollout
 from agents.engine.transitions import Transitions
+from agents.native.choice import kernels
+from agents.native.kernels import UpdateKernel
 from agents.networks.distributions import Distribution, distribution_of
 from agents.networks.mlp import Activations, Backward, forward
 from agents.networks.optimizer import Adam
@@ -173,6 +175,18 @@ class PPO(Program):
         self._backward = Backward(shape, rows, self.device)
         self._grads = new_gradients(shape, self.device)
         self._batch = Transitions.empty(shape, (slots, rows), rows // steps, self.device)
+        self._native: UpdateKernel | None = None
+        native = kernels(shape, self.device)
+        if native is not None:
+            self._native = UpdateKernel(
+                native,
+                shape,
+                self.population.flat,
+                self.optimizer,
+                self.rollout.transitions,
+                self.population.state_avg,
+                self.population.state_std,
+            )
 
     # One rollout and its gradient steps.
 
@@ -203,26 +217,53 @@ class PPO(Program):
         ]
         # Before the terms of the loss: they depend on the value normalisers.
         self._scale_values()
-        # Decided on the host: comparing the KL costs a reduction per minibatch, which most programs
-        # do not need.
-        stop_early = any(member.params.target_kl > 0 for member in self.members if member)
         terms = LossTerms.of(self.numbers, self.population, shape.minibatch)
         # Members that stop early or diverge stay in the batch, so no tensor changes its shape.
-        running = self._live & ~self._diverged
-        updates = torch.zeros(shape.slots, device=self.device)
-        for rows in batches.unbind(0):
-            step = self._minibatch(rows, running, terms, stop_early=stop_early)
-            running = step.running
-            updates += step.stepped
+        learns = self._live & ~self._diverged
+        train = self._train if self._native is None else self._train_native
         # Without columns where there are several sets of weights per member: actions are discrete.
         log_std = self.population.weights.log_std[: shape.slots]
         return RolloutStats(
             reward=self.rollout.mean_reward(),
-            **self._step_stats(step),
+            **train(batches, learns, terms),
             explained_variance=explained_variance,
             std=log_std.exp().sum((1, 2)) / shape.action_dim,
-            updates=updates,
         )
+
+    def _train_native(self, batches: Tensor, learns: Tensor, terms: LossTerms) -> dict[str, Tensor]:
+        """Do what `_train` does, with the native kernels."""
+        assert self._native is not None
+        population = self.population
+        numbers = {
+            **{name: number.view(-1) for name, number in vars(terms).items()},
+            "clip": self.numbers["clip"][:, 0],
+            "value_avg": population.value_avg[:, 0, 0],
+            "value_std": population.value_std[:, 0, 0],
+        }
+        stats, diverged = self._native(batches, numbers, learns)
+        self._diverged |= diverged
+        return stats
+
+    def _train(self, batches: Tensor, running: Tensor, terms: LossTerms) -> dict[str, Tensor]:
+        """Make the gradient steps of a rollout.
+
+        Args:
+            batches: (steps, G * minibatch), transitions of each step.
+            running: (G,) bool, members to update.
+            terms: of the loss.
+
+        Returns:
+            (G,) each, those of the rollout's statistics that the gradient steps decide.
+        """
+        # Decided on the host: comparing the KL costs a reduction per minibatch, which most programs
+        # do not need.
+        stop_early = any(member.params.target_kl > 0 for member in self.members if member)
+        updates = torch.zeros(self.shape.slots, device=self.device)
+        for rows in batches.unbind(0):
+            step = self._minibatch(rows, running, terms, stop_early=stop_early)
+            running = step.running
+            updates += step.stepped
+        return {**self._step_stats(step), "updates": updates}
 
     def _minibatch(
         self, rows: Tensor, running: Tensor, terms: LossTerms, *, stop_early: bool

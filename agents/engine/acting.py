@@ -8,9 +8,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from agents.native.choice import evaluate, kernels
 from agents.networks.convolution import pixels
 from agents.networks.distributions import distribution_of
-from agents.networks.mlp import Activations, forward
+from agents.networks.mlp import Activations
 from agents.networks.shape import Shape
 from agents.networks.weights import leaf_views
 from envs.core.vec_env import Legal
@@ -41,6 +42,7 @@ class Actors:
         self._weights = leaf_views(flat, shape)
         self._distribution = distribution_of(shape)
         self.uniforms = self._distribution.columns(shape)
+        self._kernels = kernels(shape, flat.device)
         self._buffers: dict[int, Activations] = {}
 
     @staticmethod
@@ -87,7 +89,7 @@ class Actors:
             normalised = (state - self.state_avg).div_(self.state_std)
         else:
             normalised = pixels(state, self.state_avg, self.state_std)
-        forward(self._weights, normalised, into, critic=False)
+        evaluate(self._kernels, self._weights, normalised, into, critic=False)
         distribution = self._distribution(shape, into.output, self._weights)
         if uniforms is None:
             return distribution.mode(legal)

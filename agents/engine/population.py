@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from agents.networks.convolution import layers, pixels
 from agents.networks.items import item_facts, new_item_weights
 from agents.networks.normaliser import checked_normaliser
+from agents.networks.portable import OrthogonalInDouble
 from agents.networks.seats import SEAT_COLUMN, prefix_of
 from agents.networks.shape import PER_SEAT, Shape
 from agents.networks.weights import Leaves, StateDict, flat_size, leaf_views
@@ -55,7 +56,9 @@ class Population:
     def new_member(
         self, slot: int, seed: int, initial_log_std: float, state_avg: Tensor, state_std: Tensor
     ) -> None:
-        """Initialise a member exactly as ElegantRL's own constructors do with this seed.
+        """Initialise a member as ElegantRL's own constructors do with this seed.
+
+        (The last bits of orthogonal matrices differ: `OrthogonalInDouble`.)
 
         Of policies per seat, this is the first one; the other has a seed derived from it.
 
@@ -221,7 +224,7 @@ def _new_networks(shape: Shape, seed: int, initial_log_std: float) -> list[State
     actor_in, critic_in = shape.inputs
     # ElegantRL's modules initialise themselves from torch's global generator: seed a fork of it.
     # The order (actor, critic, own layers) decides the numbers and must not change.
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), OrthogonalInDouble():
         torch.manual_seed(seed)
         actor = (ActorDiscretePPO if shape.discrete else ActorPPO)(
             shape.net_dims, actor_in, shape.action_dim

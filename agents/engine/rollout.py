@@ -23,8 +23,10 @@ from agents.engine.bits import pack, packed_size
 from agents.engine.play_stats import choice_entropies, play_names, play_stats
 from agents.engine.population import Population
 from agents.engine.transitions import MinibatchIndex, Transitions
+from agents.native.choice import evaluate, kernels
 from agents.networks.distributions import distribution_of
-from agents.networks.mlp import Activations, forward
+from agents.networks.mlp import Activations
+from agents.networks.portable import sqrt
 from agents.networks.shape import Shape
 from envs.core.streams import Streams
 from envs.core.vec_env import VecEnv
@@ -75,6 +77,7 @@ class Rollout:
         self._final_values = new(slots, steps, envs)
         self._terminated = new(slots, steps, envs, dtype=torch.bool)
         self._truncated = new(slots, steps, envs, dtype=torch.bool)
+        self._kernels = kernels(shape, device)
         self._acting = Activations(shape, envs, device)
         cells = self._acting.cells
         self.memory = new(2 * slots, envs, 0) if cells is None else cells.state
@@ -157,14 +160,14 @@ class Rollout:
         acting, cells, shape = self._acting, self._acting.cells, self.shape
         obs = self.population.inputs(self.transitions.obs[:, step])
         if cells is None:
-            forward(self.population.weights, obs, acting, critic=False)
+            evaluate(self._kernels, self.population.weights, obs, acting, critic=False)
             return
         if step % shape.bptt == 0:  # a sequence starts: keep the state before it
             first = step // shape.bptt * shape.num_envs
             self.transitions.memory[:, first : first + shape.num_envs] = self.memory
         # An absent agent's recurrent state waits for its next action.
         cells.live = self._present[:, step : step + 1] if shape.has_absent_agents else None
-        forward(self.population.weights, obs, acting)
+        evaluate(self._kernels, self.population.weights, obs, acting)
         self._values[:, step] = self.value(acting.value)
 
     def _legal(self, env: VecEnv, chosen: Tensor) -> Tensor:
@@ -246,7 +249,7 @@ class Rollout:
         # the others, so that no tensor's shape depends on how many are valid.
         returns = torch.where(valid, returns, 0.0)
         variance = masked_variance(advantages, valid)
-        centred = (advantages - masked_mean(advantages, valid)) / (variance.sqrt() + least)
+        centred = (advantages - masked_mean(advantages, valid)) / (sqrt(variance) + least)
         into.advantages.copy_(torch.where(valid, centred, 0.0))
         into.returns.copy_(returns)
         return (1.0 - variance / (masked_variance(returns, valid) + 1e-12))[:, 0]
@@ -302,7 +305,8 @@ class Rollout:
 
     def _value_of(self, obs: Tensor, into: Activations) -> Tensor:
         """Return (G, rows), values of normalised observations."""
-        forward(self.population.weights, self.population.inputs(obs), into, actor=False)
+        obs = self.population.inputs(obs)
+        evaluate(self._kernels, self.population.weights, obs, into, actor=False)
         return self.value(into.value)
 
     def _normalise(self, obs: Tensor, out: Tensor) -> None:

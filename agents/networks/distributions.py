@@ -21,6 +21,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from agents.networks.portable import exp, log_of_sum
 from agents.networks.shape import Shape
 from agents.networks.weights import Leaves
 from envs.core.streams import Streams
@@ -127,7 +128,7 @@ class Gaussian(Distribution):
         return normal.float()
 
     def sample(self, noise: Tensor, out: Tensor, legal: Legal | None = None) -> None:  # noqa: ARG002
-        torch.addcmul(self.outputs, self.weights.log_std.exp(), noise, out=out)
+        torch.addcmul(self.outputs, exp(self.weights.log_std), noise, out=out)
 
     @staticmethod
     def to_env(shape: Shape, stored: Tensor) -> Tensor:  # noqa: ARG004
@@ -140,7 +141,7 @@ class Gaussian(Distribution):
     def log_prob(self, stored: Tensor) -> Tensor:
         # log p(x) = Σ_j [ -u_j²/2 - log σ_j - log(2π)/2 ],  u = (x - μ) / σ
         log_std = self.weights.log_std
-        self._inverse_std = torch.exp(-log_std)
+        self._inverse_std = exp(-log_std)
         self._u = torch.sub(stored, self.outputs).mul_(self._inverse_std)
         self._u2 = self._u.square()
         scale = log_std.sum(-1) + log_std.shape[-1] * HALF_LOG_2PI
@@ -184,7 +185,7 @@ class Categorical(Distribution):
         # Inverse transform sampling: the first option at which the cumulative weight exceeds
         # `noise` (< 1) times the total. Never an option of weight 0, and never past the last one,
         # since the product stays below the total in float32.
-        below = torch.exp(self.outputs - self.outputs.amax(-1, keepdim=True)).cumsum(-1)
+        below = exp(self.outputs - self.outputs.amax(-1, keepdim=True)).cumsum(-1)
         torch.sum(below <= noise * below[..., -1:], dim=-1, keepdim=True, out=out)
 
     @staticmethod
@@ -346,7 +347,7 @@ def log_softmax(logits: Tensor) -> Tensor:
     (measured with torch 2.13, AVX2 against AVX-512).
     """
     shifted = logits - logits.amax(-1, keepdim=True)
-    return shifted.sub_(shifted.exp().sum(-1, keepdim=True).log_())
+    return shifted.sub_(log_of_sum(exp(shifted).sum(-1, keepdim=True)))
 
 
 def _total(parts: Iterable[Tensor]) -> Tensor:

@@ -108,6 +108,8 @@ class StudySpec(ABC):
         precision: precision of matrix products, see `agents.networks.precision`.
         processor: `agents.algorithms.identity.processor_kind` of the machine that created the
             study, "" in studies of earlier versions. Results on other kinds agree to rounding.
+        kernels: what computes PPO's networks and updates, "torch" or the native kernels
+            (`agents.native.choice.chosen`); the same for all workers.
     """
 
     member: ClassVar[str]
@@ -129,6 +131,7 @@ class StudySpec(ABC):
     threads: int
     precision: str = "fp32"
     processor: str = ""
+    kernels: str = "torch"
     code_version: str = dataclasses.field(default_factory=code_version)
     torch_version: str = dataclasses.field(default_factory=torch_version)
 

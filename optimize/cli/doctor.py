@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from agents.algorithms.identity import processor_kind, prove
+from agents.native.choice import status
 from envs.core.sizing import available_memory, cpu_count
 from envs.support.database_url import hide_password
 from envs.support.errors import InputError, TryAgainLater
@@ -144,6 +145,7 @@ def _identity() -> Iterator[Finding]:
     own = os.environ.get(VARIABLE, "")
     whose = "" if own == MODE else ", not sweepd's default"
     yield Finding(True, "numbers", f"{processor_kind()} ({VARIABLE}={own}{whose})")
+    yield Finding(True, "native kernels", status())
     advice = (
         f"results are not reproducible on this machine: unset {VARIABLE} or set {VARIABLE}={MODE}, "
         "and run this command again"

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from agents.algorithms.identity import processor_kind
+from agents.native.choice import chosen, require
 from agents.networks.precision import set_precision
 from agents.networks.shape import FEWEST_SLOTS
 from envs.core.sizing import cpu_count
@@ -108,6 +109,7 @@ def _join(
     refuse_other(name, spec, present)
     torch.set_num_threads(request.threads or min(spec.threads, cpu_count()))
     set_precision(spec.precision, device)
+    require(spec.kernels)
     here = processor_kind(device)
     if spec.processor != here:
         recorded = spec.processor or (
@@ -287,6 +289,7 @@ def draft_spec(
         "threads": request.threads or torch.get_num_threads(),
         "precision": request.precision,
         "processor": processor_kind(device),
+        "kernels": chosen(request.algorithm, request.precision, device),
     }
     return kind.make_spec(request, common, space.max_lookback, bars)
 

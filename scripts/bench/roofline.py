@@ -7,7 +7,8 @@ profiled by timing the engine's own calls:
 
     env                 stepping the environment
     policy forward      choosing actions, and values for the advantages
-    update products     forward and backward passes of the updates, with activation functions
+    update products     forward and backward passes of the updates, with activation functions;
+                        of native kernels, whole gradient steps
     optimizer           gradient norms, clipping and Adam
     other               gathers, losses, advantages, permutations, the rest
 
@@ -132,7 +133,8 @@ def split(ppo: PPO, env: CryptoEnv, iterations: int) -> dict[str, float]:
         (env, "step", "env"),
         (env, "draw", "env"),
         (env, "final_obs", "env"),
-        (agents.engine.rollout, "forward", "policy forward"),
+        (agents.engine.rollout, "evaluate", "policy forward"),
+        (PPO, "_train_native", "update products"),
         (agents.algorithms.ppo, "forward", "update products"),
         (Backward, "__call__", "update products"),
         (Adam, "norms", "optimizer"),

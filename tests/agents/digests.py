@@ -1,4 +1,7 @@
-"""Digests of the trained weights of small programs, per kind of processor (`digests.json`).
+"""Digests of the trained weights of small programs (`digests.json`).
+
+Programs that native kernels train have one digest for all processors, others one per kind of
+processor.
 
 A digest changes when the numerics of training change, intended or not, or with another version of
 torch. After an intended change, write the digests again from the repository's root:
@@ -26,6 +29,7 @@ from torch import Tensor
 
 from agents.algorithms.identity import processor_kind, products_by_slot
 from agents.algorithms.ppo import PPO, Shape
+from agents.native.choice import TORCH, chosen
 from envs.core.vec_env import VecEnv
 from envs.games.cartpole import CartPole, CartPoleParams
 from tests.agents import helpers, off_policy_helpers
@@ -37,9 +41,22 @@ MEMBER = 2  # whose weights are looked at; its parameters and seeds follow from 
 ALONE, CROWD = {1: MEMBER}, {0: 5, 1: 6, 2: 7, 3: MEMBER, 4: 8}
 
 
-def kind() -> str:
-    """The kind of processor, and torch's version, for which digests are kept."""
-    return f"{processor_kind()}, torch {torch.__version__.partition('+')[0]}"
+def kind(name: str = "") -> str:
+    """Return for what the digest of a program is kept, and torch's version.
+
+    That is the kind of processor; of programs that native kernels train, all processors.
+    """
+    native = name in NATIVE and chosen("ppo", "fp32", torch.device("cpu")) != TORCH
+    where = "native kernels" if native else processor_kind()
+    return f"{where}, torch {torch.__version__.partition('+')[0]}"
+
+
+def by_kind(digests: dict[str, str]) -> dict[str, dict[str, str]]:
+    """Return digests of programs, by kind and program."""
+    found: dict[str, dict[str, str]] = {}
+    for name, value in digests.items():
+        found.setdefault(kind(name), {})[name] = value
+    return found
 
 
 def crypto(assets: int) -> VecEnv:
@@ -145,6 +162,17 @@ PROGRAMS: dict[str, Program] = {
 }
 
 
+# Those that native kernels train, where there are any.
+NATIVE = (
+    "ppo, 5 assets",
+    "ppo, 7 assets",
+    "ppo, cartpole",
+    "ppo, wide",
+    "ppo, masked choices",
+    "ppo, absent agents",
+)
+
+
 def digest(weights: dict[str, Tensor]) -> str:
     """16 hexadecimal digits of a SHA-256 over names, sizes and bytes."""
     total = hashlib.sha256()
@@ -212,13 +240,14 @@ def main() -> None:
         products = {"products": [total, len(by_slot)]} if args.products else {}
         print(
             json.dumps(
-                {"kind": kind(), "digests": found, "wrong": wrong, "seconds": seconds} | products
+                {"kind": kind(), "digests": by_kind(found), "wrong": wrong, "seconds": seconds}
+                | products
             )
         )
     else:
         print(f"kind of processor: {kind()}", *wrong, sep="\n")
     if args.write:
-        write({kind(): found})
+        write(by_kind(found))
 
 
 if __name__ == "__main__":

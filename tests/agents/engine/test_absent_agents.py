@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from agents.algorithms.ppo import PPO, LossTerms, PPOParams
 from tests.agents.helpers import assert_same, shape_for, start
@@ -176,9 +177,9 @@ def test_only_empty_minibatches_are_skipped() -> None:
     env = AbsentEnv(2, 4)
     ppo = start(env, {0: 0, 1: 3}, horizon=10, minibatch=4)
     env.present = lambda: (env._row == 1) & (env._age % 5 < 2)  # type: ignore[method-assign]
-    orders = []
-    index, gather = ppo.rollout.index, ppo.rollout.index.gather
-    index.gather = lambda every, rows, batch: (orders.append(rows), gather(every, rows, batch))[1]  # type: ignore[method-assign, func-returns-value]
+    orders: list[Tensor] = []
+    index, batches = ppo.rollout.index, ppo.rollout.index.batches
+    index.batches = lambda order: (orders.extend(batches(order)), batches(order))[1]  # type: ignore[method-assign, func-returns-value]
     updates = ppo.train(env, 1)[0].updates
     flags = ppo.rollout.transitions.valid
     assert flags is not None

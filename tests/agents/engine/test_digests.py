@@ -15,10 +15,10 @@ def test_weights_are_the_same_in_any_slot_and_equal_the_stored_digests(name: str
     alone = digest(program.train(ALONE, 1))
     assert digest(program.train(CROWD, 1)) == alone, "depends on slot or company"
     assert digest(program.train(ALONE, 2)) == alone, "depends on threads"
-    kept = known().get(kind(), {})
+    kept = known().get(kind(name), {})
     if name not in kept:
         pytest.skip(
-            f"no digest is stored for {kind()}; slots, other members and threads agree "
+            f"no digest is stored for {kind(name)}; slots, other members and threads agree "
             "(python -m tests.agents.digests)"
         )
     assert alone == kept[name], (

@@ -9,6 +9,7 @@ from elegantrl.agents.net import ActorDiscretePPO, ActorPPO, CriticPPO
 from agents.algorithms.ppo import PPO
 from agents.engine.population import Population
 from agents.networks.mlp import Activations, Backward, forward
+from agents.networks.portable import OrthogonalInDouble
 from agents.networks.shape import Shape
 from agents.networks.weights import leaf_views, new_gradients
 from envs.support.errors import InputError
@@ -109,7 +110,8 @@ def test_new_members_equal_elegantrls_modules() -> None:
     population.new_member(1, 42, -1.5, torch.zeros(5), torch.ones(5))
     before = torch.random.get_rng_state()
     torch.manual_seed(42)
-    actor, critic = ActorPPO(shape.net_dims, 5, 3), CriticPPO(shape.net_dims, 5, 3)
+    with OrthogonalInDouble():
+        actor, critic = ActorPPO(shape.net_dims, 5, 3), CriticPPO(shape.net_dims, 5, 3)
     torch.random.set_rng_state(before)
     ours_actor, ours_critic = population.export_member(1)
     assert torch.equal(ours_actor["action_std_log"], torch.full((1, 3), -1.5))

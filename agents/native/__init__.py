@@ -1,0 +1,6 @@
+"""CPU kernels in C++ for the networks of PPO: outputs of policies, and whole updates.
+
+`choice` decides whether they are used; torch does the same computation wherever they are not.
+The C++ sources are in `src`, one file per subject: `vector.h`, `product.h`, `network.h`, `loss.h`,
+`ppo.h`, `policy.h`, `pool.h`.
+"""

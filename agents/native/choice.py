@@ -1,0 +1,136 @@
+"""The decision where native kernels are used: in new programs, and in studies.
+
+Everything else calls `kernels` and `evaluate`, and does not know why a program uses torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from agents.native.build import BuildError, library
+from agents.native.kernels import Kernels
+from agents.native.self_test import DIGEST, digest
+from agents.networks.mlp import Activations, forward
+from agents.networks.shape import SHARED, Shape
+from agents.networks.weights import Leaves
+from envs.support.errors import InputError
+
+VARIABLE, TORCH = "SWEEPD_KERNELS", "torch"  # SWEEPD_KERNELS=torch: no native kernels
+_DEEPEST = 8  # hidden layers; as in network.h
+
+
+def kernels(shape: Shape, device: torch.device) -> Kernels | None:
+    """Return the kernels for programs of this shape; None where torch does the work.
+
+    They are for MLPs, one actor and critic per member, on CPUs in full float32 precision, on
+    machines where they can be compiled.
+    """
+    supported = (
+        device.type == "cpu"
+        and torch.get_default_dtype() == torch.float32
+        and torch.get_float32_matmul_precision() == "highest"
+        and not shape.recurrent
+        and shape.image_shape is None
+        and shape.items is None
+        and shape.policies == SHARED
+        and shape.net_depth <= _DEEPEST
+    )
+    return _loaded() if supported and os.environ.get(VARIABLE) != TORCH else None
+
+
+def chosen(algorithm: str, precision: str, device: torch.device) -> str:
+    """Return which kernels train a new study here: "torch", or "native" with their digest."""
+    uses = algorithm == "ppo" and precision == "fp32" and device.type == "cpu"
+    native = uses and os.environ.get(VARIABLE) != TORCH and _loaded() is not None
+    return f"native {DIGEST}" if native else TORCH
+
+
+def require(recorded: str) -> None:
+    """Make this process train with the kernels that a study was created with.
+
+    Args:
+        recorded: as `chosen` returned it. "torch" is set for the whole process and its children.
+
+    Raises:
+        InputError: they are not here. (There is no fallback: other kernels round differently.)
+    """
+    if recorded == TORCH:
+        os.environ[VARIABLE] = TORCH
+        return
+    if os.environ.get(VARIABLE) == TORCH:
+        missing = f"{VARIABLE}={TORCH} forbids them: unset it"
+    elif _loaded() is None:
+        missing = "they cannot be used on this machine (the log says why; sweepd doctor, too)"
+    elif recorded == f"native {DIGEST}":
+        return
+    else:
+        missing = f"this version of sweepd has native {DIGEST}"
+    raise InputError(f"The study trains with the kernels {recorded!r}, and {missing}.")
+
+
+def status() -> str:
+    """Return in a few words whether the kernels can be used on this machine, or why not."""
+    try:
+        checked()
+    except (BuildError, OSError) as error:
+        return f"not used: {error}; torch trains instead, more slowly"
+    return f"native {DIGEST}, for {torch.backends.cpu.get_cpu_capability()} processors, tested"
+
+
+@cache
+def _loaded() -> Kernels | None:
+    """Load the library, once per process; log what is missing if that fails."""
+    try:
+        return checked()
+    except (BuildError, OSError) as error:
+        logging.getLogger("sweepd").warning(
+            "no native kernels, torch trains instead (the same results to rounding, and slower): %s",
+            error,
+        )
+        return None
+
+
+def checked() -> Kernels:
+    """Return the kernels after their self-test.
+
+    Raises:
+        BuildError: they cannot be compiled, or give other bits than they should.
+        OSError: they cannot be loaded.
+    """
+    found = Kernels(library())
+    if digest(found) != DIGEST:
+        raise BuildError("the compiled kernels fail their self-test")
+    return found
+
+
+def evaluate(
+    native: Kernels | None,
+    weights: Leaves,
+    obs: Tensor,
+    into: Activations,
+    *,
+    actor: bool = True,
+    critic: bool = True,
+) -> None:
+    """Run networks for their outputs only.
+
+    Args:
+        native: the program's kernels; None: torch.
+        weights: as in `agents.networks.mlp.forward`, like all that follow.
+        obs: likewise.
+        into: written: `output` and `value`.
+        actor: whether to run the actors.
+        critic: whether to run the critics.
+    """
+    if native is None:
+        forward(weights, obs, into, actor=actor, critic=critic)
+        return
+    if actor:
+        native.outputs(weights, obs, into.output, critic=False)
+    if critic:
+        native.outputs(weights, obs, into.value, critic=True)

@@ -1,0 +1,27 @@
+// The functions that agents/native/kernels.py calls through ctypes.
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "policy.h"
+#include "ppo.h"
+
+extern "C" {
+
+// Floats of `Update::scratch` for these sizes.
+int64_t sweepd_scratch(const Update* u) { return Memory(*u).size(u->threads); }
+
+void sweepd_update(const Update* u) { update(*u); }
+
+void sweepd_outputs(const Outputs* o) { outputs(*o); }
+
+// e^x and log x of n numbers, for tests.
+void sweepd_functions(const float* x, int64_t n, float* exponentials, float* logarithms) {
+    for (int64_t i = 0; i + WIDTH <= n; i += WIDTH) {
+        store(exponentials + i, exponential(load(x + i)));
+        store(logarithms + i, logarithm(load(x + i)));
+    }
+}
+
+}

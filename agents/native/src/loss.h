@@ -1,0 +1,168 @@
+// The gradient of the loss for a chunk's outputs, and statistics. Every lane of a vector is a row.
+// (The formulas: agents/algorithms/ppo.py and agents/networks/distributions.py.)
+
+#pragma once
+
+#include "network.h"
+
+// The numbers of a member that its loss needs; constant over a rollout.
+struct Terms {
+    float low, high, clip;        // 1 - ε, 1 + ε, ε
+    float d_entropy;              // derivative of the loss by a row's entropy
+    float unit, d_value;          // of value errors; derivative by an output per clipped error
+    float value_avg, value_std;
+    float per_row;                // 1 / B
+    float valid_scale;            // B / number of valid rows of this minibatch
+};
+
+// Sums over a minibatch's valid rows.
+struct Stats {
+    Sum kl, clipped, entropy, value_loss;
+};
+
+// A chunk of a minibatch: s.y, s.side (columns x CHUNK: action, log-probability, advantage,
+// return), s.live (1 for valid rows, else 0), s.mask (outputs x CHUNK).
+struct Chunk {
+    const Layout& n;
+    const Workspace& s;
+    long rows, columns;
+    const float* column(long c) const { return s.side + c * CHUNK; }
+};
+
+static inline ivec live(const Chunk& c, long r) { return load(c.s.live + r) > 0; }
+
+// The derivative of the loss by the log-probabilities of rows r … (`surrogate_gradient`).
+static inline vec d_log_prob(const Chunk& c, const Terms& t, Stats& stats, long r, vec log_prob) {
+    vec old = load(c.column(c.columns - 3) + r);
+    vec advantage = load(c.column(c.columns - 2) + r) * t.valid_scale;
+    vec log_ratio = log_prob - old, ratio = exponential(log_ratio);
+    vec plain = advantage * ratio;
+    vec clipped = at_most(at_least(ratio, all(t.low)), all(t.high)) * advantage;
+    ivec on = live(c, r);
+    stats.kl.add(r, choose(on, ratio - 1.0f - log_ratio, vec{}));
+    ivec outside = magnitude(ratio - 1.0f) > t.clip;
+    stats.clipped.add(r, choose(on & outside, all(1.0f), vec{}));
+    return choose(on & (plain <= clipped), plain * -t.per_row, vec{});
+}
+
+// Independent Gaussians with means y_j and deviations exp(log_std_j):
+//     log p = Σ_j (-u_j²/2 - log_std_j - log(2π)/2),   u = (x - y) / std
+//     d(log p)/dy = u / std,   d(log p)/d(log_std) = u² - 1,   dH/d(log_std) = 1
+static void gaussian_loss(const Chunk& c, const Terms& t, const float* w, Stats& stats) {
+    const Layout& n = c.n;
+    const float* log_std = w + n.log_std;
+    float constant = 0;
+    for (long j = 0; j < n.out; j++) constant += log_std[j];
+    constant += n.out * 0.918938533204672742f;  // log(2π) / 2
+    std::vector<Sum> d_log_std(n.out);
+    std::vector<float> inverse(n.out);  // 1 / std
+    for (long j = 0; j < n.out; j++) inverse[j] = exponential(all(-log_std[j]))[0];
+    Sum d_total, entropies;
+    for (long r = 0; r < c.rows; r += WIDTH) {
+        vec squares = vec{};
+        for (long j = 0; j < n.out; j++) {
+            vec u = (load(c.column(j) + r) - load(c.s.y + j * CHUNK + r)) * inverse[j];
+            squares = fma(u, u, squares);
+            store(c.s.d_output + j * CHUNK + r, u);
+        }
+        vec d = d_log_prob(c, t, stats, r, squares * -0.5f - constant);
+        ivec on = live(c, r);
+        d_total.add(r, d);
+        entropies.add(r, choose(on, all(t.d_entropy * t.valid_scale), vec{}));
+        for (long j = 0; j < n.out; j++) {
+            float* place = c.s.d_output + j * CHUNK + r;
+            vec u = choose(on, load(place), vec{});
+            d_log_std[j].add(r, d * u * u);
+            store(place, u * inverse[j] * d);
+        }
+    }
+    float rest = entropies.total() - d_total.total();
+    for (long j = 0; j < n.out; j++) c.s.grad[n.log_std + j] += d_log_std[j].total() + rest;
+}
+
+// One or several choices; the logits z of choice k are its outputs, plus a row of chain k for each
+// earlier choice, and -1e30 where the mask is 0. With p = softmax(z), action a and entropy H:
+//     d(log p_a)/dz_i = [i = a] - p_i,   dH/dz_i = -p_i (log p_i + H)
+static void choices_loss(const Chunk& c, const Terms& t, const float* w,
+                         const std::vector<long>& options, bool masked, Stats& stats) {
+    const Layout& n = c.n;
+    float *y = c.s.y, *d_output = c.s.d_output;
+    long count = options.size();
+    auto option = [&](long k, long r) {  // taken by row r, as a whole number within range
+        long taken = (long)c.column(k)[r];
+        return taken < 0 ? 0 : taken >= options[k] ? options[k] - 1 : taken;
+    };
+    // Logits that earlier choices change.
+    for (long k = 1, start = options[0]; k < count && n.chain.size(); start += options[k++])
+        for (long r = 0; r < c.rows; r++)
+            for (long i = 0, first = 0; i < k; first += options[i++]) {
+                const float* added = w + n.chain[k - 1] + (first + option(i, r)) * options[k];
+                for (long o = 0; o < options[k]; o++) y[(start + o) * CHUNK + r] += added[o];
+            }
+    for (long r = 0; r < c.rows; r += WIDTH) {
+        // y becomes p, d_output becomes log p.
+        vec log_prob = vec{}, total_entropy = vec{};
+        std::vector<vec> entropy(count);
+        for (long k = 0, start = 0; k < count; start += options[k++]) {
+            float *z = y + start * CHUNK + r, *log_p = d_output + start * CHUNK + r;
+            const float* legal = c.s.mask + start * CHUNK + r;
+            vec taken = load(c.column(k) + r), largest = all(-__builtin_inff()), sum = vec{};
+            for (long o = 0; o < options[k]; o++) {
+                vec one = load(z + o * CHUNK);
+                if (masked) one = choose(load(legal + o * CHUNK) > 0, one, all(-1e30f));
+                store(z + o * CHUNK, one);
+                largest = at_least(largest, one);
+            }
+            for (long o = 0; o < options[k]; o++) {
+                vec one = load(z + o * CHUNK) - largest;
+                store(log_p + o * CHUNK, one);
+                sum += exponential(one);
+            }
+            sum = logarithm(sum);
+            entropy[k] = vec{};
+            for (long o = 0; o < options[k]; o++) {
+                vec one = load(log_p + o * CHUNK) - sum, p = exponential(one);
+                store(log_p + o * CHUNK, one);
+                store(z + o * CHUNK, p);
+                entropy[k] -= p * one;
+                log_prob += choose(taken == (float)o, one, vec{});
+            }
+            total_entropy += entropy[k];
+        }
+        vec d = d_log_prob(c, t, stats, r, log_prob);
+        ivec on = live(c, r);
+        stats.entropy.add(r, choose(on, total_entropy, vec{}));
+        vec d_entropy = all(t.d_entropy * t.valid_scale);
+        for (long k = 0, start = 0; k < count; start += options[k++]) {
+            vec taken = load(c.column(k) + r);
+            for (long o = 0; o < options[k]; o++) {
+                float* place = d_output + (start + o) * CHUNK + r;
+                vec log_p = load(place), p = load(y + (start + o) * CHUNK + r);
+                vec dz = -(p * fma(log_p + entropy[k], d_entropy, d));
+                dz += choose(taken == (float)o, d, vec{});
+                store(place, choose(on, dz, vec{}));
+            }
+        }
+    }
+    // Row by row, so the order of each sum is that of the rows.
+    for (long k = 1, start = options[0]; k < count && n.chain.size(); start += options[k++])
+        for (long r = 0; r < c.rows; r++)
+            for (long i = 0, first = 0; i < k; first += options[i++]) {
+                float* into = c.s.grad + n.chain[k - 1] + (first + option(i, r)) * options[k];
+                for (long o = 0; o < options[k]; o++)
+                    into[o] += d_output[(start + o) * CHUNK + r];
+            }
+}
+
+// c_v / B Σ smooth_l1(e),  e = (V - R) / unit,  V = value_std y + value_avg.
+static void value_loss(const Chunk& c, const Terms& t, Stats& stats) {
+    const float scale = t.d_value * t.valid_scale;
+    for (long r = 0; r < c.rows; r += WIDTH) {
+        vec value = fma(load(c.s.y + r), all(t.value_std), all(t.value_avg));
+        vec error = (value - load(c.column(c.columns - 1) + r)) / t.unit;
+        error = choose(live(c, r), error, vec{});
+        vec size = magnitude(error);
+        stats.value_loss.add(r, choose(size < 1.0f, size * size * 0.5f, size - 0.5f));
+        store(c.s.d_output + r, at_most(at_least(error, all(-1.0f)), all(1.0f)) * scale);
+    }
+}

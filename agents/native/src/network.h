@@ -1,0 +1,218 @@
+// An actor or a critic during an update: its private copy of the weights, forward and backward pass
+// of a chunk of rows, and Adam. (The formulas: agents/networks/mlp.py and optimizer.py.)
+//
+// The private copy holds matrices in panels of 16 columns, filled up with zeros, which the products
+// read in order. The last layer is kept transposed, since its few columns would not fill panels.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "product.h"
+
+constexpr long CHUNK = 96;  // rows at a time: they stay in the cache between passes; 16 and 12 fit
+constexpr int DEEPEST = 8;  // hidden layers
+
+static inline long padded(long n, long to = PANEL) { return (n + to - 1) / to * to; }
+
+// The sizes of a network and where its parts are, in floats from its beginning.
+struct Layout {
+    long in, width, depth, out;
+    long height;          // width in whole panels
+    long out_height;      // out in whole panels
+    long row;             // floats between rows of hidden activations
+    long x_row;           // the same of inputs
+    long weight[DEEPEST], bias[DEEPEST], last, last_bias;
+    long log_std;         // of a Gaussian
+    std::vector<long> chain, chain_size;
+    long size;            // of the private copy
+
+    Layout(long in, long width, long depth, long out, bool gaussian, std::vector<long> chains)
+        : in(in), width(width), depth(depth), out(out) {
+        height = padded(width), out_height = padded(out);
+        // 16 more: rows at a distance of a power of two would share few lines of the cache.
+        row = height + PANEL, x_row = padded(in) + PANEL;
+        long end = 0;
+        auto part = [&end](long size) { long at = end; end += padded(size); return at; };
+        for (long l = 0; l < depth; l++) weight[l] = part((l ? width : in) * height);
+        for (long l = 0; l < depth; l++) bias[l] = part(height);
+        last = part(out * height);
+        last_bias = part(out_height);
+        log_std = part(gaussian ? out_height : 0);
+        for (long size : chains) chain.push_back(part(size)), chain_size.push_back(size);
+        size = padded(end, 64);
+    }
+
+    long inputs(long l) const { return l ? width : in; }
+};
+
+// Copy a network between the flat tensor (`places`: where its parts are; agents/networks/weights.py)
+// and its private copy.
+template <bool TO_PRIVATE>
+static void exchange(const Layout& n, const int64_t* places, float* flat, float* own) {
+    auto move = [](float* there, float* here) {
+        if (TO_PRIVATE) *here = *there; else *there = *here;
+    };
+    if (TO_PRIVATE) memset(own, 0, n.size * sizeof(float));
+    for (long l = 0; l < n.depth; l++) {
+        float* from = flat + *places++;
+        for (long i = 0; i < n.inputs(l); i++)
+            for (long j = 0; j < n.width; j++)
+                move(from + i * n.width + j,
+                     own + n.weight[l] + (j / PANEL * n.inputs(l) + i) * PANEL + j % PANEL);
+    }
+    for (long l = 0; l < n.depth; l++) {
+        float* from = flat + *places++;
+        for (long j = 0; j < n.width; j++) move(from + j, own + n.bias[l] + j);
+    }
+    float* from = flat + *places++;
+    for (long i = 0; i < n.width; i++)
+        for (long j = 0; j < n.out; j++)
+            move(from + i * n.out + j, own + n.last + (i / PANEL * n.out + j) * PANEL + i % PANEL);
+    from = flat + *places++;
+    for (long j = 0; j < n.out; j++) move(from + j, own + n.last_bias + j);
+    if (*places >= 0)
+        for (long j = 0; j < n.out; j++) move(flat + *places + j, own + n.log_std + j);
+    places++;
+    for (size_t k = 0; k < n.chain.size(); k++, places++)
+        for (long j = 0; j < n.chain_size[k]; j++) move(flat + *places + j, own + n.chain[k] + j);
+}
+
+// What a thread needs for one network at a time; all of it is written before it is read.
+struct Workspace {
+    float *x, *hidden[DEEPEST], *delta[2], *y, *d_output, *grad, *turned[DEEPEST], *last, *side, *live,
+        *mask;
+
+    // Returns the floats that it takes; from null, only counts.
+    long cut(const Layout& n, long side_columns, float* at) {
+        float* begin = at;
+        auto part = [&at](long size) { float* here = at; at += padded(size, 64); return here; };
+        x = part(CHUNK * n.x_row);
+        for (long l = 0; l < n.depth; l++) hidden[l] = part(CHUNK * n.row);
+        for (auto& one : delta) one = part(CHUNK * std::max(n.row, n.out_height));
+        y = part(CHUNK * n.out_height);
+        d_output = part(CHUNK * n.out_height);
+        grad = part(n.size);
+        for (long l = 1; l < n.depth; l++) turned[l] = part(n.height * n.height);
+        last = part(n.out_height * n.height);
+        side = part(CHUNK * side_columns);
+        live = part(CHUNK);
+        mask = part(CHUNK * n.out);
+        return at - begin;
+    }
+};
+
+// Bring the matrices that products read transposed up to date with the weights.
+static void turn(const Layout& n, const float* w, const Workspace& s) {
+    for (long l = 1; l < n.depth; l++)
+        transpose(w + n.weight[l], n.width, n.height / PANEL, s.turned[l]);
+    transpose(w + n.last, n.out, n.height / PANEL, s.last);
+}
+
+// s.hidden and s.y (outputs x CHUNK: a column of outputs is contiguous) from s.x.
+static void forward(const Layout& n, const float* w, const Workspace& s, long rows) {
+    Left below{s.x, n.x_row, 1};
+    for (long l = 0; l < n.depth; l++) {
+        long in = n.inputs(l);
+        multiply({rows, n.height / PANEL, in, below, {w + n.weight[l], in * PANEL, PANEL},
+                  {s.hidden[l], PANEL, n.row}, w + n.bias[l], false, After::relu, {}});
+        below = {s.hidden[l], n.row, 1};
+    }
+    // The outputs in rows, then turned; s.delta is free here.
+    float* out = s.delta[0];
+    multiply({rows, n.out_height / PANEL, n.width, below, {s.last, n.height * PANEL, PANEL},
+              {out, PANEL * CHUNK, PANEL}, w + n.last_bias, false, After::nothing, {}});
+    for (long j = 0; j < n.out; j++) {
+        const float* column = out + j / PANEL * PANEL * CHUNK + j % PANEL;
+        for (long r = 0; r < rows; r++) s.y[j * CHUNK + r] = column[r * PANEL];
+    }
+}
+
+// Add the sum over rows of each column of `delta` to `sums`, row by row.
+static void add_columns(const float* delta, long row, long rows, long panels, float* sums) {
+    for (long j = 0; j < panels * PANEL; j += PANEL) {
+        vec sum[PANEL / WIDTH];
+        for (int v = 0; v < PANEL / WIDTH; v++) sum[v] = load(sums + j + v * WIDTH);
+        for (long r = 0; r < rows; r++)
+            for (int v = 0; v < PANEL / WIDTH; v++)
+                sum[v] += load(delta + r * row + j + v * WIDTH);
+        for (int v = 0; v < PANEL / WIDTH; v++) store(sums + j + v * WIDTH, sum[v]);
+    }
+}
+
+// Add the chunk's gradients to s.grad, given s.d_output (outputs x CHUNK), which is 0 for the rows
+// that fill up the last 16.
+static void backward(const Layout& n, const float* w, const Workspace& s, long rows) {
+    const float *top = s.hidden[n.depth - 1], *d = s.d_output;
+    for (long j = 0; j < n.out; j++) {
+        Sum sum;
+        for (long r = 0; r < rows; r += WIDTH) sum.add(r, load(d + j * CHUNK + r));
+        s.grad[n.last_bias + j] += sum.total();
+    }
+    long panels = n.height / PANEL;
+    multiply({n.out, panels, rows, {d, CHUNK, 1}, {top, PANEL, n.row},
+              {s.grad + n.last, n.out * PANEL, PANEL}, nullptr, true, After::nothing, {}});
+    multiply({rows, panels, n.out, {d, 1, CHUNK}, {w + n.last, n.out * PANEL, PANEL},
+              {s.delta[0], PANEL, n.row}, nullptr, false, After::mask, {top, PANEL, n.row}});
+    float *delta = s.delta[0], *other = s.delta[1];
+    for (long l = n.depth - 1; l >= 0; l--) {
+        add_columns(delta, n.row, rows, panels, s.grad + n.bias[l]);
+        Left below = l ? Left{s.hidden[l - 1], 1, n.row} : Left{s.x, 1, n.x_row};
+        long in = n.inputs(l);
+        multiply({in, panels, rows, below, {delta, PANEL, n.row},
+                  {s.grad + n.weight[l], in * PANEL, PANEL}, nullptr, true, After::nothing, {}});
+        if (!l) break;
+        multiply({rows, panels, n.width, {delta, n.row, 1}, {s.turned[l], n.height * PANEL, PANEL},
+                  {other, PANEL, n.row}, nullptr, false, After::mask,
+                  {s.hidden[l - 1], PANEL, n.row}});
+        std::swap(delta, other);
+    }
+}
+
+// The Euclidean norm, from sums of squares in 64 lanes, whatever the width of a vector.
+static float norm(const float* grad, long size) {
+    constexpr int PARTS = 64 / WIDTH;
+    vec sum[PARTS] = {};
+    for (long i = 0; i < size; i += 64)
+        for (int v = 0; v < PARTS; v++) {
+            vec g = load(grad + i + v * WIDTH);
+            sum[v] = fma(g, g, sum[v]);
+        }
+    float part[64];
+    for (int v = 0; v < PARTS; v++) store(part + v * WIDTH, sum[v]);
+    for (int half = 32; half; half /= 2)
+        for (int i = 0; i < half; i++) part[i] += part[i + half];
+    return std::sqrt(part[0]);
+}
+
+struct AdamStep {
+    double rate, eps, decay;
+    long count;  // of steps, this one included
+    float clip;  // factor on the gradient
+};
+
+// base^n by squaring: the C library's pow may differ between its versions and processors.
+static double power(double base, long n) {
+    double result = 1;
+    for (; n; n >>= 1, base *= base)
+        if (n & 1) result *= base;
+    return result;
+}
+
+static void adam(const AdamStep& a, long size, const float* grad, float* w, float* m, float* v) {
+    constexpr double BETA1 = 0.9, BETA2 = 0.999;
+    const vec rate = all((float)(a.rate / (1 - power(BETA1, a.count))));
+    const vec unbias = all((float)(1 / std::sqrt(1 - power(BETA2, a.count))));
+    const vec kept = all((float)(1 - a.rate * a.decay)), eps = all((float)a.eps), clip = all(a.clip);
+    const vec b1 = all((float)(1 - BETA1)), b2 = all((float)(1 - BETA2)), beta2 = all((float)BETA2);
+    for (long i = 0; i < size; i += WIDTH) {
+        vec g = load(grad + i) * clip, first = load(m + i);
+        first = fma(b1, g - first, first);  // beta1 m + (1 - beta1) g
+        vec second = fma(b2 * g, g, beta2 * load(v + i));
+        store(m + i, first);
+        store(v + i, second);
+        store(w + i, fma(load(w + i), kept, -(rate * first / fma(root(second), unbias, eps))));
+    }
+}

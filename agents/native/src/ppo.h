@@ -1,0 +1,236 @@
+// All gradient steps of PPO that follow a rollout. (agents/algorithms/ppo.py is the reference.)
+//
+// One task trains one network of one member, from the first minibatch to the last. Actor and critic
+// meet in one point: both stop at the step at which the KL divergence exceeds its target, or at
+// which either gradient is not finite. So each of them trains a copy by itself, and the one that
+// went further is trained again, up to the step at which the other one stopped.
+
+#pragma once
+
+#include "loss.h"
+#include "pool.h"
+
+// The arguments of an update, as agents/native/kernels.py fills them. (G slots, B minibatch.)
+struct Update {
+    int64_t slots, width, depth, inputs[2], actions;  // inputs: of actors, of critics
+    int64_t choices;                    // 0: actions are numbers
+    int64_t chained, masked;
+    int64_t minibatch, steps;
+    int64_t obs_columns, side_columns, flag_columns, mask_bytes, byte_obs;
+    int64_t stride;                     // floats between networks
+    const int64_t* options;             // (choices,) sizes
+    const int64_t* places[2];           // of the parts of actors and critics in a network
+    float *flat, *m, *v;                // (2, G, stride)
+    const void* obs;                    // (rows of the rollout, obs_columns), floats or bytes
+    const float* side;                  // (rows of the rollout, side_columns)
+    const uint8_t *flags, *masks;       // likewise
+    const int64_t* rows;                // (steps, G, B)
+    const float *state_avg, *state_std; // (G, obs_columns), for bytes
+    const float* terms;                 // (10, G): TERMS in kernels.py
+    const double* adam;                 // (3, G): rate, epsilon, decay
+    const float* adam_steps;            // (G,)
+    const uint8_t* learns;              // (G,)
+    float* stats;                       // (7, G), written: STATS in kernels.py
+    uint8_t* diverged;                  // (G,), written
+    float* scratch;
+    int64_t threads;
+};
+
+static Layout layout(const Update& u, bool critic) {
+    std::vector<long> chains;
+    if (u.chained && !critic)
+        for (long k = 1, before = u.options[0]; k < u.choices; before += u.options[k++])
+            chains.push_back(before * u.options[k]);
+    return Layout(u.inputs[critic], u.width, u.depth, critic ? 1 : u.actions,
+                  !u.choices && !critic, chains);
+}
+
+// Why and where a network stopped, and its statistics of the last minibatch.
+struct Outcome {
+    long end = -1;  // steps made or skipped before the one that was not made; -1: not trained yet
+    bool finite = true, exceeds = false;
+    long updates = 0;
+    float norm = 0, value_loss = 0, kl = 0, clipped = 0, entropy = 0;
+};
+
+class Network {
+    const Update& u;
+    const Layout& n;
+    const Workspace& s;
+    const long g;
+    const bool critic;
+    float *w, *m, *v;
+    Terms terms;
+    float max_norm, target_kl;
+    std::vector<long> options;
+
+    // Copy the chunk's rows of the rollout to s.x, s.side, s.live and s.mask.
+    void gather(const int64_t* rows, long count) {
+        constexpr long AHEAD = 6;  // rows lie anywhere in the rollout: ask for them in time
+        for (long r = 0; r < count; r++) {
+            if (r + AHEAD < count) {
+                const char* soon = (const char*)u.obs + rows[r + AHEAD] * u.obs_columns * cell();
+                for (long i = 0; i < n.in * cell(); i += 64) __builtin_prefetch(soon + i);
+                __builtin_prefetch(u.side + rows[r + AHEAD] * u.side_columns);
+            }
+            float* x = s.x + r * n.x_row;
+            if (u.byte_obs) {
+                const uint8_t* from = (const uint8_t*)u.obs + rows[r] * u.obs_columns;
+                const float *avg = u.state_avg + g * u.obs_columns;
+                const float *std = u.state_std + g * u.obs_columns;
+                for (long i = 0; i < n.in; i++) x[i] = ((float)from[i] - avg[i]) / std[i];
+            } else {
+                memcpy(x, (const float*)u.obs + rows[r] * u.obs_columns, n.in * sizeof(float));
+            }
+            const float* side = u.side + rows[r] * u.side_columns;
+            for (long c = 0; c < u.side_columns; c++) s.side[c * CHUNK + r] = side[c];
+            s.live[r] = valid(rows[r]);
+            if (u.masked && !critic)
+                for (long j = 0; j < u.actions; j++)
+                    s.mask[j * CHUNK + r] = u.masks[rows[r] * u.mask_bytes + j / 8] >> j % 8 & 1;
+        }
+        for (long r = count; r < padded(count); r++) s.live[r] = 0;
+    }
+
+    // Bytes of a number of an observation.
+    long cell() const { return u.byte_obs ? 1 : sizeof(float); }
+
+    bool valid(int64_t row) const { return !u.flag_columns || u.flags[row * u.flag_columns]; }
+
+    // Forward and backward pass of a minibatch; returns its number of valid rows.
+    long differentiate(long step, Stats& stats) {
+        const int64_t* rows = u.rows + (step * u.slots + g) * u.minibatch;
+        long count = 0;
+        for (long r = 0; r < u.minibatch; r++) count += valid(rows[r]);
+        terms.valid_scale = u.flag_columns ? (float)u.minibatch / (count ? count : 1) : 1.0f;
+        memset(s.grad, 0, n.size * sizeof(float));
+        turn(n, w, s);
+        for (long first = 0; first < u.minibatch; first += CHUNK) {
+            long here = std::min(CHUNK, u.minibatch - first);
+            gather(rows + first, here);
+            forward(n, w, s, here);
+            Chunk chunk{n, s, here, u.side_columns};
+            if (critic) value_loss(chunk, terms, stats);
+            else if (options.empty()) gaussian_loss(chunk, terms, w, stats);
+            else choices_loss(chunk, terms, w, options, u.masked, stats);
+            backward(n, w, s, here);
+        }
+        return count;
+    }
+
+    float mean(const Sum& sum) const { return sum.total() * terms.per_row * terms.valid_scale; }
+
+public:
+    Network(const Update& u, const Layout& n, const Workspace& s, long g, bool critic, float* own)
+        : u(u), n(n), s(s), g(g), critic(critic), w(own), m(own + n.size), v(own + 2 * n.size) {
+        auto term = [&](int i) { return u.terms[i * u.slots + g]; };
+        terms = {term(0), term(1), term(2), term(3), term(4), term(5), term(6), term(7),
+                 1.0f / u.minibatch, 1.0f};
+        max_norm = term(8), target_kl = term(9);
+        for (long k = 0; k < u.choices; k++) options.push_back(u.options[k]);
+    }
+
+    void bring(bool back) {
+        long at = (critic * u.slots + g) * u.stride;
+        float *there[] = {u.flat + at, u.m + at, u.v + at}, *here[] = {w, m, v};
+        for (int i = 0; i < 3; i++)
+            if (back) exchange<false>(n, u.places[critic], there[i], here[i]);
+            else exchange<true>(n, u.places[critic], there[i], here[i]);
+    }
+
+    // Train from the network's state before the rollout, for `limit` minibatches at most.
+    Outcome train(long limit) {
+        Outcome o;
+        bring(false);
+        bool running = true, valid = true;  // valid: whether the last minibatch has valid rows
+        for (long step = 0; step < u.steps; step++) {
+            // Of minibatches that are not learned from, the last one is looked at for statistics.
+            if (step == limit) running = false;
+            if (!running && step + 1 < u.steps) continue;
+            Stats stats;
+            long count = differentiate(step, stats);
+            valid = count > 0;
+            o.kl = mean(stats.kl), o.clipped = mean(stats.clipped);
+            o.entropy = mean(stats.entropy), o.value_loss = mean(stats.value_loss);
+            o.norm = norm(s.grad, n.size);
+            if (!running) break;
+            o.end = step;
+            o.exceeds = !critic && o.kl > target_kl;
+            o.finite = std::isfinite(o.norm);
+            running = !o.exceeds && o.finite;
+            if (!running) continue;
+            o.end = step + 1;
+            if (!count) continue;
+            o.updates++;
+            float clip = max_norm / (o.norm + 1e-6f);
+            AdamStep a{u.adam[g], u.adam[u.slots + g], u.adam[2 * u.slots + g],
+                       (long)u.adam_steps[g] + o.updates, clip < 1 ? clip : 1};
+            adam(a, n.size, s.grad, w, m, v);
+            if (n.chain.empty() && options.empty() && !critic)
+                for (long j = 0; j < n.out; j++)  // deviations above 1 would saturate tanh
+                    if (w[n.log_std + j] > 0) w[n.log_std + j] = 0;
+        }
+        if (limit == 0) o.end = 0;
+        if (!critic && options.empty() && valid) {
+            // The Gaussian's entropy is that after the update, the same in all rows.
+            for (long j = 0; j < n.out; j++) o.entropy += w[n.log_std + j];
+            o.entropy += n.out * (0.5f + 0.918938533204672742f);
+        }
+        return o;
+    }
+};
+
+// A call's memory: the networks' private copies, then a workspace for each thread.
+struct Memory {
+    Layout kinds[2];
+    long copy, copies, workspace;
+    explicit Memory(const Update& u) : kinds{layout(u, false), layout(u, true)} {
+        copy = 3 * std::max(kinds[0].size, kinds[1].size);
+        copies = 2 * u.slots * copy;
+        Workspace s;
+        workspace = std::max(s.cut(kinds[0], u.side_columns, nullptr),
+                             s.cut(kinds[1], u.side_columns, nullptr));
+    }
+    long size(long threads) const { return copies + threads * workspace; }
+};
+
+static void update(const Update& u) {
+    Memory memory(u);
+    std::vector<Outcome> outcomes(2 * u.slots);
+    auto with_network = [&](long g, bool critic, int worker, auto&& use) {
+        Workspace s;
+        s.cut(memory.kinds[critic], u.side_columns,
+              u.scratch + memory.copies + worker * memory.workspace);
+        float* own = u.scratch + (critic * u.slots + g) * memory.copy;
+        Network network(u, memory.kinds[critic], s, g, critic, own);
+        use(network, outcomes[critic * u.slots + g]);
+    };
+    Pool& pool = Pool::get();
+    pool.run(2 * u.slots, u.threads, [&](long task, int worker) {
+        long g = task % u.slots;
+        bool critic = task >= u.slots;
+        // With a target KL, the critic waits: the actor is likely to stop early.
+        if (!u.learns[g] || (critic && std::isfinite(u.terms[9 * u.slots + g]))) return;
+        with_network(g, critic, worker, [&](Network& network, Outcome& o) {
+            o = network.train(u.steps);
+        });
+    });
+    pool.run(u.slots, u.threads, [&](long g, int worker) {
+        if (!u.learns[g]) return;
+        Outcome &actor = outcomes[g], &critic = outcomes[u.slots + g];
+        auto up_to = [&](bool which, long limit) {
+            with_network(g, which, worker, [&](Network& network, Outcome& o) {
+                o = network.train(limit);
+            });
+        };
+        if (critic.end < 0 || critic.end > actor.end) up_to(true, actor.end);
+        bool critic_first = critic.end < actor.end;
+        u.diverged[g] = critic_first || (!actor.finite && !actor.exceeds);
+        if (critic_first) up_to(false, critic.end);
+        const float found[] = {critic.value_loss, actor.kl, actor.clipped, actor.norm, critic.norm,
+                               actor.entropy, (float)actor.updates};
+        for (int i = 0; i < 7; i++) u.stats[i * u.slots + g] = found[i];
+        for (bool which : {false, true})
+            with_network(g, which, worker, [](Network& network, Outcome&) { network.bring(true); });
+    });
+}

@@ -1,0 +1,138 @@
+// Matrix products.
+//
+// Every element is one chain of fused multiply-adds in the order of the inner index,
+//     c = fma(a_ip, b_pj, c),   p = 0, 1, …
+// from a bias, zero, or what is there. So the sizes of tiles and vectors change no bit.
+
+#pragma once
+
+#include "vector.h"
+
+#if defined(__clang__)
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+typedef int32_t four_places __attribute__((vector_size(16)));
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, four_places{__VA_ARGS__})
+#endif
+
+constexpr int PANEL = 16;  // columns that lie next to each other
+
+// A[i][p] = at[i row + p step]
+struct Left {
+    const float* at;
+    long row, step;
+};
+
+// Rows in panels of 16 columns: element (r, 16 q + lane) = at[q panel + r row + lane]. Weights have
+// row = 16, so a panel is contiguous; of activations, panel = 16.
+template <typename T>
+struct Panels {
+    T* at;
+    long panel, row;
+};
+
+enum class After { nothing, relu, mask };
+
+struct Product {
+    long rows, panels, inner;
+    Left a;
+    Panels<const float> b;
+    Panels<float> c;
+    const float* bias;  // 16 numbers per panel, what every row starts with; null: zero
+    bool add;           // whether to start with what c holds, instead of the bias
+    After after;
+    Panels<const float> mask;  // of `After::mask`: the result is 0 where this is not above 0
+};
+
+template <int ROWS, int N>
+static inline void tile(const Product& x, long i, long q) {
+    constexpr int PARTS = PANEL / WIDTH, V = N * PARTS;
+    auto column = [](const auto& m, long panel, int v) {
+        return m.at + (panel + v / PARTS) * m.panel + v % PARTS * WIDTH;
+    };
+    vec c[ROWS][V];
+    for (int v = 0; v < V; v++) {
+        const float* into = column(x.c, q, v) + i * x.c.row;
+        vec first = x.bias ? load(x.bias + q * PANEL + v * WIDTH) : vec{};
+        for (int r = 0; r < ROWS; r++) c[r][v] = x.add ? load(into + r * x.c.row) : first;
+    }
+    const float* b[N];
+    for (int n = 0; n < N; n++) b[n] = x.b.at + (q + n) * x.b.panel;
+    const float* a = x.a.at + i * x.a.row;
+    for (long p = 0; p < x.inner; p++) {
+        vec row[V];
+        for (int v = 0; v < V; v++) row[v] = load(b[v / PARTS] + v % PARTS * WIDTH);
+        for (int r = 0; r < ROWS; r++) {
+            vec left = all(a[r * x.a.row]);
+            for (int v = 0; v < V; v++) c[r][v] = fma(left, row[v], c[r][v]);
+        }
+        for (int n = 0; n < N; n++) b[n] += x.b.row;
+        a += x.a.step;
+    }
+    for (int v = 0; v < V; v++) {
+        float* into = column(x.c, q, v) + i * x.c.row;
+        const float* mask = x.after == After::mask ? column(x.mask, q, v) + i * x.mask.row : 0;
+        for (int r = 0; r < ROWS; r++) {
+            vec y = c[r][v];
+            // NaN stays: it must reach the gradient's norm.
+            if (x.after == After::relu) y = at_least(y, vec{});
+            if (mask) y = choose(load(mask + r * x.mask.row) > 0, y, vec{});
+            store(into + r * x.c.row, y);
+        }
+    }
+}
+
+// The largest tile fills the registers: ROWS x N panels of sums, a row of b, a number of a.
+template <int N, int ROWS>
+static inline void rows(const Product& x, long i, long q) {
+    for (; i + ROWS <= x.rows; i += ROWS) tile<ROWS, N>(x, i, q);
+    if constexpr (ROWS > 1) {
+        constexpr int FEWER = ROWS > 8 ? 8 : ROWS > 4 ? 4 : ROWS / 2;
+        if (i < x.rows) rows<N, FEWER>(x, i, q);
+    }
+}
+
+static void multiply(const Product& x) {
+    long q = 0;
+    if constexpr (WIDTH == 16) {  // 32 registers
+        for (; q + 2 <= x.panels; q += 2) rows<2, 12>(x, 0, q);
+        for (; q < x.panels; q++) rows<1, 12>(x, 0, q);
+    } else {
+        for (; q < x.panels; q++) rows<1, 6>(x, 0, q);
+    }
+}
+
+// Turn panels of `rows` rows into those of the transposed matrix: from (rows, 16 panels) to
+// (16 panels, rows), whose last panel is filled up with zeros.
+static void transpose(const float* from, long rows, long panels, float* to) {
+    typedef float quad __attribute__((vector_size(16)));
+    typedef float quad_at __attribute__((vector_size(16), aligned(4), may_alias));
+    long height = panels * PANEL;  // rows of the result
+    for (long q = 0; q < panels; q++)
+        for (long r = 0; r < rows; r += PANEL) {
+            const float* block = from + (q * rows + r) * PANEL;
+            float* into = to + (r / PANEL * height + q * PANEL) * PANEL;
+            if (r + PANEL <= rows) {
+                for (int i = 0; i < PANEL; i += 4)
+                    for (int j = 0; j < PANEL; j += 4) {
+                        quad a[4], b[4];
+                        for (int k = 0; k < 4; k++)
+                            a[k] = *(const quad_at*)(block + (i + k) * PANEL + j);
+                        for (int k = 0; k < 2; k++) {
+                            b[2 * k] = SHUFFLE(a[k], a[k + 2], 0, 4, 1, 5);
+                            b[2 * k + 1] = SHUFFLE(a[k], a[k + 2], 2, 6, 3, 7);
+                        }
+                        for (int k = 0; k < 2; k++) {
+                            quad low = SHUFFLE(b[k], b[k + 2], 0, 4, 1, 5);
+                            quad high = SHUFFLE(b[k], b[k + 2], 2, 6, 3, 7);
+                            *(quad_at*)(into + (j + 2 * k) * PANEL + i) = low;
+                            *(quad_at*)(into + (j + 2 * k + 1) * PANEL + i) = high;
+                        }
+                    }
+            } else {
+                for (int lane = 0; lane < PANEL; lane++)
+                    for (int i = 0; i < PANEL; i++)
+                        into[lane * PANEL + i] = r + i < rows ? block[i * PANEL + lane] : 0.0f;
+            }
+        }
+}

@@ -1,0 +1,407 @@
+"""The native kernels against torch: outputs of networks, whole updates, and their bits."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from agents.algorithms.ppo import PPO, RolloutStats
+from agents.native import build
+from agents.native.choice import VARIABLE, _loaded, chosen, evaluate, require, status
+from agents.native.kernels import Kernels
+from agents.native.self_test import DIGEST, digest
+from agents.networks.mlp import Activations, forward
+from agents.networks.shape import Shape
+from agents.networks.weights import flat_size, leaf_views
+from envs.games.poker.kuhn import Kuhn
+from envs.games.tensor_game import NoParams
+from envs.support.errors import InputError
+from tests.agents.helpers import assert_same, member_params, shape_for, start
+from tests.agents.toy_env import (
+    AbsentChoicesEnv,
+    AbsentEnv,
+    ChoiceEnv,
+    ChoicesEnv,
+    ImageEnv,
+    ItemsEnv,
+    MaskedEnv,
+    ToyEnv,
+)
+
+try:
+    build.vector_flags(), build.compiler()
+except build.BuildError as error:
+    pytest.skip(f"no native kernels: {error}", allow_module_level=True)
+
+SLOTS, ENVS = 5, 8
+MEMBERS = {slot: slot for slot in range(SLOTS)}
+
+
+def kernels() -> Kernels:
+    found = _loaded()
+    assert found is not None
+    return found
+
+
+def test_kernels_compile_without_warnings(tmp_path: Path) -> None:
+    flags = [flag for flag in (*build.FLAGS, *build.vector_flags()) if flag != "-w"]
+    # GCC's own AVX-512 header has a false positive of -Wmaybe-uninitialized.
+    warnings = ["-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-Wno-maybe-uninitialized", "-O1"]
+    command = [build.compiler(), *flags, *warnings, str(build.SOURCES / "kernels.cpp")]
+    done = subprocess.run(
+        [*command, "-o", str(tmp_path / "kernels.so")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# Functions.
+
+
+def test_exponential_and_logarithm_are_within_two_units_in_the_last_place() -> None:
+    x = torch.cat((torch.linspace(-87.3, 88.7, 2**18), torch.linspace(-1, 1, 2**16)))
+    exponential, _ = kernels().functions(x)
+    assert units_off(exponential, x.double().exp()) < 1.5
+    x = torch.cat((torch.logspace(-37, 38, 2**18), torch.linspace(0.5, 2, 2**16)))
+    _, logarithm = kernels().functions(x)
+    assert units_off(logarithm, x.double().log()) < 1.5
+
+
+def test_functions_of_numbers_that_are_not_finite() -> None:
+    x = torch.tensor([torch.nan, torch.inf, -torch.inf, 89.0, -104.0, -1e30, 0.0, 1.0] * 2)
+    exponential, logarithm = (found[:8].tolist() for found in kernels().functions(x))
+    assert exponential[0] != exponential[0]
+    assert exponential[1:7] == [torch.inf, 0.0, torch.inf, 0.0, 0.0, 1.0]
+    assert logarithm[0] != logarithm[0]
+    assert (logarithm[1], logarithm[7]) == (torch.inf, 0.0)
+
+
+def units_off(found: Tensor, right: Tensor) -> float:
+    """Return the largest error, in units in the last place of float32."""
+    rounded = right.float()
+    unit = (torch.nextafter(rounded, torch.tensor(torch.inf)) - rounded).double()
+    return float(((found.double() - right).abs() / unit).max())
+
+
+# Outputs.
+
+
+@pytest.mark.parametrize(("width", "depth", "actions", "rows"), [(64, 2, 7, 97), (33, 1, 40, 5)])
+def test_outputs_are_those_of_torch(width: int, depth: int, actions: int, rows: int) -> None:
+    shape = Shape(
+        state_dim=11,
+        privileged_dim=3,
+        action_dim=actions,
+        slots=3,
+        net_width=width,
+        net_depth=depth,
+    )
+    generator = torch.Generator().manual_seed(0)
+    flat = torch.randn(2, 3, flat_size(shape), generator=generator) * 0.2
+    # As in a rollout: the rows of one step of many.
+    obs = torch.randn(3, 4, rows, 14, generator=generator)[:, 1]
+    weights = leaf_views(flat, shape)
+    ours, theirs = (Activations(shape, rows, torch.device("cpu")) for _ in range(2))
+    evaluate(kernels(), weights, obs, ours)
+    forward(weights, obs, theirs)
+    torch.testing.assert_close(ours.output, theirs.output)
+    torch.testing.assert_close(ours.value, theirs.value)
+
+
+# Updates.
+
+
+def trained(
+    kind: type[ToyEnv], rollouts: int, settings: dict[str, Any] | None = None, **changes: Any
+) -> tuple[PPO, list[RolloutStats]]:
+    env = kind(SLOTS, ENVS, **settings or {})
+    ppo = start(env, MEMBERS, num_envs=ENVS, **changes)
+    return ppo, ppo.train(env, rollouts)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "changes"),
+    [
+        (ToyEnv, {"privileged": True}, {}),
+        (ToyEnv, {}, {"net_width": 33, "minibatch": 70, "net_depth": 3}),
+        (ToyEnv, {"action_dim": 20}, {"net_depth": 1}),
+        (ChoiceEnv, {}, {}),
+        (ChoicesEnv, {}, {}),
+        (ChoicesEnv, {}, {"autoregressive": True}),
+        (MaskedEnv, {}, {"net_width": 17}),
+        (AbsentEnv, {}, {}),
+        (AbsentChoicesEnv, {}, {"net_width": 64}),
+    ],
+)
+def test_an_update_is_that_of_torch(
+    kind: type[ToyEnv],
+    settings: dict[str, Any],
+    changes: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Weights, moments, steps and statistics after a rollout; some members stop at a target KL."""
+    ours, stats = trained(kind, 1, settings, **changes)
+    monkeypatch.setenv(VARIABLE, "torch")
+    before, _ = trained(kind, 0, settings, **changes)
+    theirs, right = trained(kind, 1, settings, **changes)
+    assert_close_updates(before, ours, theirs)
+    assert_close_stats(stats[0], right[0])
+
+
+def assert_close_updates(before: PPO, ours: PPO, theirs: PPO) -> None:
+    """Check weights, moments and steps of a native program against those of a torch program."""
+    assert ours._native is not None
+    assert theirs._native is None
+    assert torch.equal(ours.optimizer.step, theirs.optimizer.step)
+    start_flat = before.population.flat
+    for found, wanted in (
+        (ours.population.flat - start_flat, theirs.population.flat - start_flat),
+        (ours.optimizer.m, theirs.optimizer.m),
+        (ours.optimizer.v, theirs.optimizer.v),
+    ):
+        assert float((found - wanted).norm() / wanted.norm()) < 1e-5
+
+
+def assert_close_stats(stats: RolloutStats, right: RolloutStats) -> None:
+    for name in RolloutStats._fields:
+        found, wanted = getattr(stats, name), getattr(right, name)
+        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-6, msg=name)
+
+
+def kuhn(rollouts: int, **changes: Any) -> tuple[PPO, list[RolloutStats]]:
+    """Train on Kuhn poker: players in turns, masks, and columns that only critics read."""
+    env = Kuhn([NoParams()] * SLOTS, ENVS)
+    ppo = PPO(shape_for(env, **{"autoregressive": False, **changes}))  # type: ignore[arg-type]
+    avg, std = torch.zeros(env.state_dim), torch.ones(env.state_dim)
+    for slot in range(SLOTS):
+        ppo.add_member(slot, member_params(slot), 100 + slot, 8, avg, std)
+    env.reset([200 + slot for slot in range(SLOTS)])
+    ppo.begin(env.observe())
+    return ppo, ppo.train(env, rollouts)
+
+
+def test_an_update_on_a_game_whose_critics_know_more_is_that_of_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, stats = kuhn(1)
+    assert ours.shape.privileged_dim == 3
+    monkeypatch.setenv(VARIABLE, "torch")
+    before, _ = kuhn(0)
+    theirs, right = kuhn(1)
+    assert_close_updates(before, ours, theirs)
+    assert_close_stats(stats[0], right[0])
+    # The critics' weights on the privileged columns, the last ones, were trained.
+    known = slice(ours.shape.state_dim, None)
+    moved = ours.population.weights.critic_in - before.population.weights.critic_in
+    assert (moved[:, known].abs().amax((1, 2)) > 1e-4).all()
+
+
+def test_the_running_mean_of_the_weights_follows_native_updates() -> None:
+    env = ToyEnv(SLOTS, ENVS)
+    ppo = start(env, MEMBERS, num_envs=ENVS)
+    assert ppo._native is not None
+    lengths = torch.tensor([member_params(slot).weight_average for slot in range(SLOTS)])
+    assert len(set(lengths.tolist())) == 3  # 0, 0.5 and 1
+    mean = torch.zeros_like(ppo.population.flat[0])
+    for number in range(1, 5):
+        ppo.train(env, 1)
+        present = ppo.population.flat[0]
+        mean += (present - mean) / (lengths * number).clamp_min(1.0).unsqueeze(1)
+        wanted = torch.where(lengths.unsqueeze(1) > 0, mean, present)
+        torch.testing.assert_close(ppo.population.acting()[0], wanted, rtol=1e-5, atol=1e-7)
+    for slot in range(SLOTS):
+        assert torch.equal(ppo.population.acting()[0, slot], ppo.population.flat[0, slot]) == (
+            lengths[slot] == 0
+        )
+    # What acts in evaluations is what is exported: the mean.
+    other = start(ToyEnv(SLOTS, ENVS), MEMBERS, num_envs=ENVS)
+    for slot in range(SLOTS):
+        other.import_actor(slot, ppo.export_member(slot)[0])
+    assert_same(other.acting_weights(), stacked(ppo))
+    obs = torch.randn(SLOTS * 7, env.state_dim)
+    assert torch.equal(ppo.act_fn()(obs), other.act_fn()(obs))
+
+
+def stacked(ppo: PPO) -> dict[str, Tensor]:
+    """The exported actors as one dictionary."""
+    actors = [ppo.export_member(slot)[0] for slot in range(SLOTS)]
+    return {name: torch.stack([actor[name] for actor in actors]) for name in actors[0]}
+
+
+@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv, ChoicesEnv, MaskedEnv])
+def test_drawn_and_deterministic_actions_are_those_of_torch(
+    kind: type[ToyEnv], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = kind(SLOTS, 50, privileged=True)
+    ppo = start(env, MEMBERS)
+    native = ppo.act_fn()
+    monkeypatch.setenv(VARIABLE, "torch")
+    in_torch = ppo.act_fn()
+    assert native._kernels is not None
+    assert in_torch._kernels is None
+    obs = ppo.obs[:, : env.state_dim].clone()
+    legal = env.action_mask if env.masked else None
+    uniforms = torch.rand(len(obs), native.uniforms, dtype=torch.float64)
+    for drawn in (None, uniforms):
+        found, wanted = (act(obs, legal, drawn).double() for act in (native, in_torch))
+        torch.testing.assert_close(found, wanted, rtol=0.0, atol=1e-5)
+
+
+def test_some_members_of_these_tests_stop_early() -> None:
+    ppo, _ = trained(ToyEnv, 1)
+    assert len(set(ppo.optimizer.step.tolist())) > 1
+
+
+@pytest.mark.parametrize("part", ["actor", "critic"])
+@pytest.mark.parametrize("target_kl", [0.0, 1e9])
+def test_both_networks_stop_where_one_is_not_finite(
+    part: str, target_kl: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that diverges keeps the weights of the step before, as in torch."""
+
+    def diverged() -> PPO:
+        env = ToyEnv(SLOTS, ENVS)
+        ppo = start(env, MEMBERS, num_envs=ENVS)
+        ppo.numbers["target_kl"].fill_(target_kl)
+        ppo._collect(env)
+        explained = ppo.rollout.estimate(
+            ppo.numbers["gamma"], ppo.numbers["gae_lambda"], ppo._activations
+        )
+        # One transition is bad, which is in one minibatch of every epoch.
+        samples = ppo.rollout.samples()
+        column = samples.advantages if part == "actor" else samples.returns
+        column[2, 5] = torch.inf if part == "actor" else torch.nan
+        ppo._update(explained)
+        return ppo
+
+    with torch.no_grad():
+        ours = diverged()
+        monkeypatch.setenv(VARIABLE, "torch")
+        theirs = diverged()
+    assert ours.diverged == theirs.diverged == [slot == 2 for slot in range(SLOTS)]
+    assert torch.equal(ours.optimizer.step, theirs.optimizer.step)
+    torch.testing.assert_close(ours.population.flat, theirs.population.flat, rtol=1e-4, atol=1e-5)
+
+
+# Bits.
+
+
+def test_bits_do_not_depend_on_the_number_of_threads() -> None:
+    for threads in (1, 2, 5):
+        torch.set_num_threads(threads)
+        assert digest(kernels()) == DIGEST
+
+
+@pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() != "AVX512", reason="the processor has no AVX-512"
+)
+def test_bits_do_not_depend_on_the_width_of_vectors() -> None:
+    """The library for AVX2 gives the same bits. torch reads the variable when it is loaded."""
+    done = subprocess.run(
+        [sys.executable, "-m", "agents.native.self_test"],
+        env=os.environ | {"ATEN_CPU_CAPABILITY": "avx2"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == DIGEST
+
+
+def test_a_forked_process_has_threads_of_its_own() -> None:
+    torch.set_num_threads(2)
+    assert digest(kernels()) == DIGEST
+    child = os.fork()
+    if not child:
+        os._exit(int(digest(kernels()) != DIGEST))
+    assert os.waitpid(child, 0)[1] == 0
+
+
+# Where they are not used.
+
+
+@pytest.mark.parametrize("kind", [ImageEnv, ItemsEnv])
+def test_other_networks_stay_in_torch(kind: type[ToyEnv]) -> None:
+    ppo, _ = trained(kind, 0)
+    assert ppo._native is None
+
+
+def test_recurrent_networks_stay_in_torch() -> None:
+    ppo, _ = trained(ToyEnv, 0, recurrent="gru", bptt=4)
+    assert ppo._native is None
+
+
+def test_policies_per_seat_stay_in_torch() -> None:
+    ppo, stats = kuhn(1, policies="per-seat")
+    assert ppo._native is None
+    assert ppo.act_fn()._kernels is None
+    assert stats[0].value_loss.isfinite().all()
+
+
+def test_without_a_compiler_torch_trains_and_one_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SWEEPD_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    _loaded.cache_clear()
+    try:
+        with caplog.at_level(logging.WARNING):
+            ppo, _ = trained(ToyEnv, 1)
+            trained(ToyEnv, 1)
+    finally:
+        _loaded.cache_clear()
+    assert ppo._native is None
+    [record] = caplog.records
+    assert "no C++ compiler (install g++ or clang++)" in record.getMessage()
+
+
+def test_a_library_with_other_bits_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("agents.native.choice.DIGEST", "of other kernels")
+    _loaded.cache_clear()
+    try:
+        assert _loaded() is None
+    finally:
+        _loaded.cache_clear()
+    assert "self-test" in caplog.text
+    assert "not used: the compiled kernels fail their self-test" in status()
+
+
+# Studies.
+
+CPU = torch.device("cpu")
+
+
+def test_a_new_study_records_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen("ppo", "fp32", CPU) == f"native {DIGEST}"
+    assert chosen("sac", "fp32", CPU) == chosen("ppo", "bf16", CPU) == "torch"
+    monkeypatch.setenv(VARIABLE, "torch")
+    assert chosen("ppo", "fp32", CPU) == "torch"
+
+
+def test_a_study_goes_on_with_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    require(f"native {DIGEST}")
+    assert trained(ToyEnv, 0)[0]._native is not None
+    monkeypatch.setenv(VARIABLE, "")  # so that it is restored
+    require("torch")
+    assert trained(ToyEnv, 0)[0]._native is None
+
+
+def test_a_study_with_other_kernels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match=f"'native of before', and this version .* {DIGEST}"):
+        require("native of before")
+    monkeypatch.setattr("agents.native.choice._loaded", lambda: None)
+    with pytest.raises(InputError, match="cannot be used on this machine"):
+        require(f"native {DIGEST}")
+    monkeypatch.setenv(VARIABLE, "torch")
+    with pytest.raises(InputError, match=f"{VARIABLE}=torch forbids them"):
+        require(f"native {DIGEST}")
