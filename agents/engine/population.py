@@ -108,10 +108,11 @@ class Population:
         # Others keep every bit, so that a member's state does not depend on its company.
         self.averages.copy_(torch.where(self.averaged, moved, self.averages))
 
-    def acting(self) -> Tensor:
-        """Return (2, G, P), a copy of the weights, with the running means of averaged actors."""
-        actors = torch.where(self.averaged, self.averages, self.flat[0])
-        return torch.stack((actors, self.flat[1]))
+    def acting(self, slots: slice = slice(None)) -> Tensor:
+        """Return a copy of the slots' weights, (2, …), with the running means of averaged actors."""
+        actors, critics = self.flat[:, slots]
+        actors = torch.where(self.averaged[slots], self.averages[slots], actors)
+        return torch.stack((actors, critics))
 
     def clear(self, slot: int) -> None:
         """Reset a slot."""
@@ -142,8 +143,8 @@ class Population:
         - policies per seat: all weights again, of the second set, as `seat1.net.0.weight`, …; in
         the actor also `seat_column` (1,) int64, the column that says where they apply.
         """
-        alone = replace(self.shape, slots=1)
-        own_actor, own_critic = _named(leaf_views(self.acting()[:, [slot]], alone), 0, alone)
+        alone, flat = replace(self.shape, slots=1), self.acting(slice(slot, slot + 1))
+        own_actor, own_critic = _named(leaf_views(flat, alone), 0, alone)
         actor = self._complete(slot, own_actor)
         critic = _turned_parts(own_critic) | {
             "state_avg": self.state_avg[slot, 0],

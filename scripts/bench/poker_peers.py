@@ -140,7 +140,7 @@ class SelfPlayPPO:
         self.decisions += len(rows)
 
     def _end(self, row: SimpleNamespace) -> None:
-        """Keep both seats' transitions, with the game's result as the last reward; deal anew."""
+        """Keep both seats' transitions, with the game's result as the last reward; begin a new game."""
         for seat, result in enumerate(row.state.returns()):
             last = len(row.own[seat]) - 1
             self._waiting[seat] += [

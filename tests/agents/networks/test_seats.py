@@ -13,15 +13,15 @@ from torch.nn.functional import smooth_l1_loss
 from agents.algorithms.d3qn import D3QN
 from agents.algorithms.popart import scale_values
 from agents.algorithms.ppo import PPO, LossTerms, PPOParams
-from agents.engine.population import Population, _named, _turned
-from agents.networks.mlp import Activations, Backward, forward
+from agents.engine.population import _named, _turned
+from agents.networks.mlp import Activations, forward
 from agents.networks.shape import Shape, env_fields
-from agents.networks.weights import Leaves, new_gradients
 from envs.games.card_duel.game import CardDuel, CardDuelParams
 from envs.games.tensor_game import NoParams, TensorGame
 from envs.support.errors import InputError
 from tests.agents.helpers import member_params
 from tests.agents.networks.test_gradients import log_prob_and_entropy, outputs
+from tests.agents.networks.test_items import run
 from tests.envs.games.toys import Nim
 
 MEMBERS, ROWS, CPU = (0, 3), 24, torch.device("cpu")
@@ -138,17 +138,6 @@ def test_each_seat_learns_as_a_network_of_its_own(kind: str) -> None:
                     )
 
 
-def passed(
-    population: Population, obs: Tensor, d_output: Tensor, d_value: Tensor
-) -> tuple[Activations, Leaves]:
-    shape = population.shape
-    acts, grads = Activations(shape, obs.shape[1], CPU), new_gradients(shape, CPU)
-    inputs = population.inputs(obs)
-    forward(population.weights, inputs, acts)
-    Backward(shape, obs.shape[1], CPU)(population.weights, inputs, acts, d_output, d_value, grads)
-    return acts, grads
-
-
 @pytest.mark.parametrize("kind", ["nim", "card duel"])
 def test_the_other_seats_weights_change_nothing(kind: str) -> None:
     env = games(kind)
@@ -159,11 +148,11 @@ def test_the_other_seats_weights_change_nothing(kind: str) -> None:
     assert env.seat_column is not None
     obs[:, :half, env.seat_column], obs[:, half:, env.seat_column] = 0, 1
     given = torch.randn(slots, 2 * half, env.action_dim), torch.randn(slots, 2 * half, 1)
-    before, grads_before = passed(population, obs, *given)
+    before, grads_before = run(population, obs, *given)
     # Both sets are the second one's of the first member: networks 1 (actor) and 1 + sets (critic).
     size = population.flat.shape[-1] // 2
     population.flat[:, 0, size:] += 0.1 * torch.randn(2, size)
-    after, grads_after = passed(population, obs, *given)
+    after, grads_after = run(population, obs, *given)
     for one, other in ((before.output, after.output), (before.value, after.value)):
         assert torch.equal(one[:, :half], other[:, :half])
         assert torch.equal(one[1], other[1])

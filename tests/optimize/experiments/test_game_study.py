@@ -100,12 +100,8 @@ def to_the_end(trainer: Trainer, trainings: list[Training]) -> dict[int, Any]:
     return numbers
 
 
-GAMES = {"cartpole": {}, "bucket-brigade": {"env": {"scenario": "v2_minimal", "max_nights": 12}}}
-
-
-@pytest.mark.parametrize("game", GAMES)
-def test_a_trial_is_the_same_alone_in_a_batch_and_after_a_stop(game: str) -> None:
-    experiment = make_experiment(game, **GAMES[game])
+def same_alone_in_a_batch_and_after_a_stop(experiment: GameExperiment) -> dict[int, Any]:
+    """Check that a trial's numbers do not depend on its company and on stops; return three's."""
     together = Trainer(experiment)
     in_company = to_the_end(together, [together.start(plan(n)) for n in range(3)])
     alone = Trainer(experiment)
@@ -121,6 +117,15 @@ def test_a_trial_is_the_same_alone_in_a_batch_and_after_a_stop(game: str) -> Non
     resumed = going_on.start(plan(2))
     resumed.members = torn.members
     assert to_the_end(going_on, [resumed])[2] == in_company[2]
+    return in_company
+
+
+GAMES = {"cartpole": {}, "bucket-brigade": {"env": {"scenario": "v2_minimal", "max_nights": 12}}}
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_a_trial_is_the_same_alone_in_a_batch_and_after_a_stop(game: str) -> None:
+    same_alone_in_a_batch_and_after_a_stop(make_experiment(game, **GAMES[game]))
 
 
 def test_recurrent_members_are_evaluated_on_whole_episodes(tmp_path: Path) -> None:

@@ -17,11 +17,17 @@ from envs.support.study_record import GameSpec, StudySpec, TrialRecord
 from optimize.experiments.games import GameEvaluation
 from optimize.experiments.kinds import check_request
 from optimize.experiments.request import Request
-from optimize.worker.batch import Interrupted, Trainer
+from optimize.worker.batch import Trainer
 from tests.agents.policy.test_exact_league import BETS_ALWAYS, BETS_WITH_KINGS, actor
 from tests.envs.games.toys import chooser
 from tests.optimize.conftest import Running
-from tests.optimize.experiments.test_game_study import make_experiment, make_spec, plan, to_the_end
+from tests.optimize.experiments.test_game_study import (
+    make_experiment,
+    make_spec,
+    plan,
+    same_alone_in_a_batch_and_after_a_stop,
+    to_the_end,
+)
 from tests.optimize.study_files import open_handle
 from tests.optimize.worker.test_batch import advance_to
 
@@ -41,19 +47,7 @@ GAMES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("game", GAMES)
 def test_sampled_results_are_the_same_alone_in_a_batch_and_after_a_stop(game: str) -> None:
     experiment = make_experiment(game, play="sampled", episodes=6, **GAMES[game])
-    together = Trainer(experiment)
-    in_company = to_the_end(together, [together.start(plan(n)) for n in range(3)])
-    alone = Trainer(experiment)
-    # Its members have other slots than in company.
-    assert to_the_end(alone, [alone.start(plan(1))])[1] == in_company[1]
-    asked = iter([False, True])
-    stopping = Trainer(experiment, stop=lambda: next(asked, False))
-    torn = stopping.start(plan(2))
-    with pytest.raises(Interrupted):
-        advance_to(stopping, [torn], 1)
-    resumed = Trainer(experiment).start(plan(2))
-    resumed.members = torn.members
-    assert to_the_end(Trainer(experiment), [resumed])[2] == in_company[2]
+    in_company = same_alone_in_a_batch_and_after_a_stop(experiment)
     plain = Trainer(make_experiment(game, episodes=6, **GAMES[game]))
     deterministic = to_the_end(plain, [plain.start(plan(1))])[1]
     assert deterministic[2] == in_company[1][2]  # training is the same

@@ -30,13 +30,18 @@ from optimize.experiments.phased_training import LeaguePlayer
 from optimize.experiments.study_league import StudyLeague, largest_shares, study_league
 from optimize.study.study import Plan, StudyHandle
 from optimize.worker import pace
-from optimize.worker.batch import Interrupted, Trainer
+from optimize.worker.batch import Trainer
 from optimize.worker.lifecycle import work
 from optimize.worker.stopping import StopRequest
 from optimize.worker.worker import Worker, WorkerOptions
 from tests.envs.games.toys import RockPaperScissors, chooser
 from tests.optimize.conftest import Running, search_app
-from tests.optimize.experiments.test_game_study import make_spec, plan, to_the_end
+from tests.optimize.experiments.test_game_study import (
+    make_spec,
+    plan,
+    same_alone_in_a_batch_and_after_a_stop,
+    to_the_end,
+)
 from tests.optimize.study_files import make_handle, numbers, open_handle, wait_for
 from tests.optimize.worker.test_batch import advance_to
 
@@ -256,19 +261,7 @@ def test_members_are_the_same_in_company_and_after_a_stop() -> None:
             "trial 3": LeaguePlayer(Champion(chooser((0.1, 0.3, 0.6)), sampled=True), 0.75),
         }
     )
-    together = Trainer(experiment)
-    in_company = to_the_end(together, [together.start(plan(n)) for n in range(3)])
-    alone = Trainer(experiment)
-    assert to_the_end(alone, [alone.start(plan(1))])[1] == in_company[1]
-    asked = iter([False, True])
-    stopping = Trainer(experiment, stop=lambda: next(asked, False))
-    torn = stopping.start(plan(2))
-    with pytest.raises(Interrupted):
-        advance_to(stopping, [torn], 1)
-    going_on = Trainer(experiment)
-    resumed = going_on.start(plan(2))
-    resumed.members = torn.members
-    assert to_the_end(going_on, [resumed])[2] == in_company[2]
+    in_company = same_alone_in_a_batch_and_after_a_stop(experiment)
     # Other opponents are other numbers.
     experiment.meet({"trial 0": LeaguePlayer(Champion(ROCK, sampled=True), 1.0)})
     other = Trainer(experiment)
