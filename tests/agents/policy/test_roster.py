@@ -100,7 +100,8 @@ def test_the_stacked_forward_is_each_policy_alone(kind: str) -> None:
     nobody = torch.zeros(4 * GAMES, dtype=torch.int64)
     uniforms = torch.rand(4 * GAMES, roster.uniforms, dtype=torch.float64, generator=numbers)
     made, _ = roster.act(obs, nobody, roster.begin(uniforms), uniforms)
-    assert torch.equal(made, program.act_fn()(obs))  # the program's own forward pass
+    # The program's own forward pass, to rounding: native kernels may compute it.
+    torch.testing.assert_close(made, program.act_fn()(obs))
     # Five places per member, each with another member's actor, against one place in a bank.
     plan = architecture_of({name: part[0] for name, part in weights.items()}, "it")
     many = Bank(plan, 4, 5, torch.device("cpu"))
