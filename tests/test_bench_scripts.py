@@ -68,6 +68,7 @@ class Case:
 
 
 THREAD = "--threads 1 "
+TINY_PEAK: dict[str, Any] = {"peak.SIZES": ((1, 8, 8, 8), (2, 8, 8, 8)), "peak.ROUNDS": 100}
 QUICK = "--threads 1 --repeats 1 --seconds 0.001 "
 LEAGUE = "--threads 1 --steps 8192 --generations 2 --members 2 "
 SHORT = {"budget": 20_480, "n_envs": 8, "horizon": 64}
@@ -247,10 +248,12 @@ CASES = [
         ("machine.processor", "modes.1", "results.0.ratio"),
         slow=True,
     ),
+    Case("peak", THREAD + "--seconds 0.01", ("machine.processor", "gflops.torch"), TINY_PEAK),
     Case(
         "roofline",
         QUICK + "--members 2 --num-envs 8 --horizon 8 --epochs 1 --widths 64 --minibatches 64",
         ("machine.processor", "setup.lookback", "results.0.share_of_peak", "results.0.split.env"),
+        TINY_PEAK,
     ),
     Case(
         "scaling",

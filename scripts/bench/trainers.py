@@ -1,6 +1,7 @@
 """The trainers that benchmarks compare, on the same tasks with the same sizes and parameters.
 
     ours      G members x num_envs envs in one program
+    torch     the same without native kernels (SWEEPD_KERNELS=torch)
     elegant   ElegantRL's AgentPPO (its discrete one on CartPole)
     sb3       Stable-Baselines3's PPO behind a thin wrapper
     cleanrl   `plain_ppo.py`, a PPO in CleanRL's style
@@ -13,6 +14,7 @@ equally many minibatches per transition.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +24,7 @@ from elegantrl_run import ElegantEnv, make_agent, train_rollout
 from torch import Tensor
 
 from agents.algorithms.ppo import PPO, PPOParams, Shape
+from agents.native.choice import TORCH, VARIABLE
 from envs.core.vec_env import VecEnv
 from envs.crypto.data.demo_market import make_planted_market
 from envs.crypto.data.timeframe import bars_per_year
@@ -137,6 +140,18 @@ def ours(cell: Cell, seed: int) -> Trainer:
     return Trainer(cell.members, rollout, lambda obs: ppo.act_fn()(obs))
 
 
+def ours_torch(cell: Cell, seed: int) -> Trainer:
+    """Train all members together with torch's kernels."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = TORCH
+    try:
+        return ours(cell, seed)
+    finally:
+        os.environ.pop(VARIABLE)
+        if before is not None:
+            os.environ[VARIABLE] = before
+
+
 def elegant(cell: Cell, seed: int) -> Trainer:
     """Train one member with ElegantRL."""
     env = make_env(cell, 1)
@@ -208,6 +223,7 @@ def sb3(cell: Cell, seed: int) -> Trainer:
 
 TRAINERS: dict[str, Callable[[Cell, int], Trainer]] = {
     "ours": ours,
+    "torch": ours_torch,
     "elegant": elegant,
     "sb3": sb3,
     "cleanrl": cleanrl,

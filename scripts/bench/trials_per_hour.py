@@ -56,7 +56,7 @@ from optimize.experiments.crypto import CryptoExperiment
 from optimize.study.space.search_space import Settings
 
 HOUR = 3600.0
-GOALS = {"elegant 1 env": 50.0, "elegant": 4.0}
+GOALS = {"elegant 1 env": 50.0, "elegant": 5.0}
 PRUNING = {"groups": 4, "test_groups": 2, "bars": 12_000}
 
 
