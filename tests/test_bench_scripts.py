@@ -144,6 +144,13 @@ CASES = [
         ("0.machine.processor", "0.steps_per_second", "0.hours_for_500_trials", "0.curves.fp32.0"),
     ),
     Case(
+        "gradient_steps",
+        "--threads 1 --members 2 --widths 16 --minibatches 8 --updates 2 --buffer 64 --runs 1 "
+        "--seconds 0.001",
+        ("machine.processor", "results.1.runs.sb3.0", "results.0.ours_over_best"),
+        needs=("stable_baselines3",),
+    ),
+    Case(
         "hockey",
         QUICK + "--sizes 8",
         (*SPEED, "speed.0.steps_per_second"),
@@ -487,25 +494,32 @@ def test_studies_of_the_gate_and_their_table(
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments"),
+    ("name", "arguments", "peer"),
     [
-        ("train_vs_peers", "as-pair --threads 1"),
+        ("train_vs_peers", "as-pair --threads 1", "cleanrl"),
+        ("gradient_steps", "as-pair --threads 1", "elegant"),
         (
             "train_vs_elegantrl",
             "--as-peer --threads 1 --num-envs 4 --horizon 16 --minibatch 64 --epochs 1 --width 16 "
             "--seconds 0.001",
+            "",
         ),
     ],
 )
 def test_processes_that_train_in_pairs(
     name: str,
     arguments: str,
+    peer: str,
     bench: Importer,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    cell = dataclasses.asdict(bench("trainers").Cell("cartpole", 4, 16, 16, 4, 1, members=2))
-    requests = [{"prepare": "cleanrl", "cell": cell}, {"measure": "cleanrl", "seconds": 0.001}]
+    sizes = {
+        "cleanrl": bench("trainers").Cell("cartpole", 4, 16, 16, 4, 1, members=2),
+        "elegant": bench("gradient_steps").Cell("sac", 16, 8, 1, updates=2, buffer=64),
+    }
+    cell = dataclasses.asdict(sizes[peer]) if peer else {}
+    requests = [{"prepare": peer, "cell": cell}, {"measure": peer, "seconds": 0.001}]
     lines = "".join(json.dumps(request) + "\n" for request in requests)
     monkeypatch.setattr("sys.stdin", io.StringIO(lines))
     run(bench(name), *shlex.split(arguments))

@@ -74,6 +74,7 @@ class OffPolicy(Program):
             columns,
             self.device,
         )
+        self._reward = torch.zeros(shape.slots, device=self.device)  # mean of the latest rollout
 
     # What an algorithm implements, besides `params_type` and `stats_type`.
 

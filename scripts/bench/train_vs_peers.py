@@ -28,10 +28,8 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
-import json
 import math
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -50,6 +48,7 @@ from harness import (
     save_results,
     steps_per_second,
 )
+from pairs import Pair, serve
 from trainers import PARAMS, PEERS, TRAINERS, Cell, balanced_steps, scores
 
 from agents.algorithms.ppo import PPO, PPOParams, Shape
@@ -112,57 +111,9 @@ class Results:
         save_results(self.path, self.content)
 
 
-class Pair:
-    """Two concurrent processes with half of the threads each, which train the same peer."""
-
-    def __init__(self, threads: int) -> None:
-        command = [sys.executable, __file__, "as-pair", "--threads", str(max(1, threads // 2))]
-        self._two = [
-            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            for _ in "ab"
-        ]
-
-    def _ask(self, request: dict[str, Any]) -> list[Any]:
-        for one in self._two:
-            assert one.stdin is not None
-            one.stdin.write(json.dumps(request) + "\n")
-            one.stdin.flush()
-        answers = []
-        for one in self._two:
-            assert one.stdout is not None
-            answers.append(json.loads(one.stdout.readline()))
-        return answers
-
-    def prepare(self, name: str, cell: Cell) -> None:
-        """Create and warm up the trainer in both processes."""
-        self._ask({"prepare": name, "cell": asdict(cell)})
-
-    def measure(self, name: str, seconds: float) -> float:
-        """Return the steps/s of both processes, summed."""
-        return float(sum(self._ask({"measure": name, "seconds": seconds})))
-
-    def close(self) -> None:
-        """End both processes."""
-        for one in self._two:
-            assert one.stdin is not None
-            one.stdin.close()
-            one.wait()
-
-
-def serve_pair() -> None:
-    """Serve requests from stdin as one of the two processes."""
-    made = {}
-    for line in sys.stdin:
-        request = json.loads(line)
-        if "prepare" in request:
-            trainer = TRAINERS[request["prepare"]](Cell(**request["cell"]), 0)
-            trainer.rollout()
-            made[request["prepare"]] = trainer
-            print("0", flush=True)
-        else:
-            print(
-                steps_per_second(made[request["measure"]].rollout, request["seconds"]), flush=True
-            )
+def prepare(name: str, cell: dict[str, Any]) -> Callable[[], int]:
+    """Return the rollouts of a trainer, for `pairs.serve`."""
+    return TRAINERS[name](Cell(**cell), 0).rollout
 
 
 def measure_cell(
@@ -183,7 +134,7 @@ def measure_cell(
     }
     if pair:
         for name in peers:
-            pair.prepare(name, cell)
+            pair.prepare(name, asdict(cell))
             contenders[f"{name} pair"] = functools.partial(pair.measure, name, seconds)
     speeds = paired_runs(contenders, runs)
 
@@ -215,7 +166,7 @@ def speed(args: argparse.Namespace) -> int:
             cells += default_cells(task, args.members)
     results = Results(args.save, "speed", args.stop_after)
     clock = time.process_time if args.cpu_time else time.perf_counter
-    pair = Pair(args.threads) if args.threads >= 2 and not args.no_pair else None
+    pair = Pair(__file__, args.threads) if args.threads >= 2 and not args.no_pair else None
     for cell in results.missing(cells):
         made = measure_cell(cell, args.peers, pair, args.runs, args.seconds, clock)
         results.add(str(cell), made)
@@ -400,7 +351,7 @@ def main(argv: list[str]) -> int:
         args.threads = 1  # idle threads spin, which counts as processor time
     torch.set_num_threads(args.threads)
     if args.part == "as-pair":
-        serve_pair()
+        serve(prepare)
         return 0
     print_machine()
     return {"speed": speed, "scores": score, "pufferlib": pufferlib}[args.part](args)
