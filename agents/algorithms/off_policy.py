@@ -181,6 +181,8 @@ class OffPolicy(Program):
             member is not None and self._collected(slot) + shape.samples >= member.params.warmup
             for slot, member in enumerate(self.members)
         ]
+        for adam, _ in self._optimizers():
+            adam.prepare()
         running = self._live & ~self._diverged & torch.tensor(ready, device=self.device)
         updates = torch.zeros(shape.slots, device=self.device)
         totals: Figures = {}
@@ -201,8 +203,8 @@ class OffPolicy(Program):
 
     def _diverge(self, running: Tensor, norms: Tensor) -> Tensor:
         """Return the running members whose gradients are finite; mark the others as diverged."""
-        finite = torch.isfinite(norms)
-        self._diverged |= running & ~finite
+        finite = norms < torch.inf  # of norms, which are not negative; false for NaN
+        self._diverged |= running > finite
         return running & finite
 
     def _occupy(self, slot: int, member: Member) -> None:

@@ -127,8 +127,6 @@ class GradientStep(NamedTuple):
 
     Attributes:
         running: (G,) bool, members that continue with the next minibatch.
-        stepped: (G,) bool, members that made this step. A minibatch without a valid transition is
-            skipped; the next one is not.
         distribution: of the minibatch's actions.
         log_ratio: (G, minibatch), log of the probability ratios.
         error: (G, minibatch), value errors in their unit.
@@ -136,7 +134,6 @@ class GradientStep(NamedTuple):
     """
 
     running: Tensor
-    stepped: Tensor
     distribution: Distribution
     log_ratio: Tensor
     error: Tensor
@@ -215,6 +212,7 @@ class PPO(Program):
             else 0.0
             for member in self.members
         ]
+        self.optimizer.prepare()
         # Before the terms of the loss: they depend on the value normalisers.
         self._scale_values()
         terms = LossTerms.of(self.numbers, self.population, shape.minibatch)
@@ -258,12 +256,11 @@ class PPO(Program):
         # Decided on the host: comparing the KL costs a reduction per minibatch, which most programs
         # do not need.
         stop_early = any(member.params.target_kl > 0 for member in self.members if member)
-        updates = torch.zeros(self.shape.slots, device=self.device)
+        steps_before = self.optimizer.step.clone()
         for rows in batches.unbind(0):
             step = self._minibatch(rows, running, terms, stop_early=stop_early)
             running = step.running
-            updates += step.stepped
-        return {**self._step_stats(step), "updates": updates}
+        return {**self._step_stats(step), "updates": self.optimizer.step - steps_before}
 
     def _minibatch(
         self, rows: Tensor, running: Tensor, terms: LossTerms, *, stop_early: bool
@@ -301,7 +298,8 @@ class PPO(Program):
         if stop_early:
             # The step that exceeds the target is not made either. A comparison with `>`, negated,
             # lets NaN pass: the check of the gradients below marks such a member as diverged.
-            running = running & ~(self._mean(ratio - 1.0 - log_ratio) > terms.target_kl)
+            # (`a > b` of booleans is `a and not b` in one launch.)
+            running = running > (self._mean(ratio - 1.0 - log_ratio) > terms.target_kl)
         # The loss is minus the mean objective, hence -1/B.
         d_log_prob = surrogate_gradient(ratio, advantages, terms).mul_(-1.0 / self.shape.minibatch)
         d_output = distribution.backward(d_log_prob, d_entropy, grads)
@@ -317,14 +315,15 @@ class PPO(Program):
         self._backward(weights, obs, acts, d_output, d_critic.unsqueeze(-1), grads)
         norms = self.optimizer.norms(grads)
         # A norm is finite only if every element of the gradient is.
-        finite = torch.isfinite(norms).all(0)
-        self._diverged |= running & ~finite
+        finite = norms.amax(0) < torch.inf  # false for NaN; `isfinite` is four launches
+        self._diverged |= running > finite
         running = running & finite
+        # A minibatch without a valid transition is skipped; the next one is not.
         stepped = running if batch.valid is None else running & batch.valid.any(-1)
         self.optimizer.apply(norms, terms.max_norm, stepped)
         # A larger deviation would push the samples into the saturated ends of tanh.
         weights.log_std.clamp_(max=0.0)
-        return GradientStep(running, stepped, distribution, log_ratio, error, norms)
+        return GradientStep(running, distribution, log_ratio, error, norms)
 
     def _step_stats(self, step: GradientStep) -> dict[str, Tensor]:
         """Return statistics of a minibatch, (G,) each."""

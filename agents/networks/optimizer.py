@@ -6,6 +6,8 @@ minimise one loss, and a common factor keeps the direction of its gradient.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -24,22 +26,33 @@ class FlatAdam:
         m ← β1 m + (1 - β1) g,    v ← β2 v + (1 - β2) g²
         θ ← θ - η (m / (1 - β1^t)) / (√(v / (1 - β2^t)) + eps)
 
-    (Adam, Kingma & Ba, 2015, where w = 0.) It calls torch's fused kernel once per network, which
-    then is still in the cache: less than half the time of the same operations over all networks at
-    once. A call is one launch, and nothing is read back from the device.
+    (Adam, Kingma & Ba, 2015, where w = 0.) Nothing is read back from the device. There are two
+    paths with the same formula and different rounding:
+
+    - on CPUs, torch's fused kernel, once per network, which then is still in the cache: less than
+      half the time of the same operations over all networks at once;
+    - on other devices, a launch costs more than the arithmetic, and the fused kernel has one rate,
+      epsilon and decay for all its tensors. There, operations over all networks at once: their
+      number does not depend on G, and rates are tensors, so that a CUDA graph can replay them.
 
     Attributes:
         m: (K, G, P), first moments.
         v: (K, G, P), second moments.
         grad: (K, G, P), to be filled before `apply`.
         step: (G,), updates that each member has made.
-        lr: learning rate per slot.
+        lr: learning rate per slot. After a change of these three, call `prepare`.
         eps: epsilon per slot.
         weight_decay: per slot.
+
+    Args:
+        flat: (K, G, P), the weights.
+        fused: whether to call the fused kernel per network; None: on CPUs.
     """
 
-    def __init__(self, flat: Tensor) -> None:
+    def __init__(self, flat: Tensor, *, fused: bool | None = None) -> None:
         kinds, slots, _ = flat.shape
+        self._fused = flat.device.type == "cpu" if fused is None else fused
+        self._flat = flat
         self.m, self.v, self.grad = (torch.zeros_like(flat) for _ in range(3))
         self.step = torch.zeros(slots, device=flat.device)
         self.lr, self.eps, self.weight_decay = [0.0] * slots, [1e-8] * slots, [0.0] * slots
@@ -59,6 +72,29 @@ class FlatAdam:
             for kind in range(kinds)
             for slot in range(slots)
         ]
+        if not self._fused:
+            new = {"dtype": flat.dtype, "device": flat.device}
+            self._scratch = torch.zeros_like(flat)
+            self._log_betas = torch.tensor([[math.log(BETA1)], [math.log(BETA2)]], **new)
+            # 1 - β1, β2, 1 - η w, η and eps of active members, and what leaves the others alone.
+            self._rates = torch.zeros(5, slots, **new)
+            self._idle_rates = torch.tensor([[0.0], [1.0], [1.0], [0.0], [1.0]], **new)
+            self.prepare()
+
+    def prepare(self) -> None:
+        """Copy learning rates, epsilons and decays to the device, once per rollout."""
+        if self._fused:
+            return  # the kernel takes them from the host
+        pairs = list(zip(self.lr, self.weight_decay, strict=True))
+        rows = [
+            [1.0 - BETA1] * len(pairs),
+            [BETA2] * len(pairs),
+            [1.0 - lr * decay for lr, decay in pairs],
+            self.lr,
+            self.eps,
+        ]
+        # Into the same memory, which a CUDA graph keeps reading.
+        self._rates.copy_(torch.tensor(rows, dtype=self._rates.dtype))
 
     def apply(self, norms: Tensor, max_norm: Tensor, active: Tensor) -> None:
         """Update the active members with the gradients in `grad`, clipped to `max_norm`.
@@ -73,6 +109,9 @@ class FlatAdam:
             active: (G,) bool, members to update.
         """
         clip = (max_norm / (norms + 1e-6)).clamp_(max=1.0)
+        if not self._fused:
+            self._apply_to_all(clip.unsqueeze(-1), active)
+            return
         # 0 for inactive members: a NaN would stay in the padding.
         self.grad.mul_(torch.where(active, clip, 0.0).unsqueeze(-1))
         # The kernel takes the step count as given; its own skip flag (meant for mixed precision)
@@ -97,6 +136,27 @@ class FlatAdam:
                 found_inf=skip,
             )
 
+    def _apply_to_all(self, clip: Tensor, active: Tensor) -> None:
+        """Update all networks at once, for any number of members by as many launches.
+
+        Args:
+            clip: (K, G, 1), factors on the gradients.
+            active: (G,) bool.
+        """
+        rates = torch.where(active, self._rates, self._idle_rates).unsqueeze(-1)
+        one_minus_beta1, beta2, decay, lr, eps = rates.unbind(0)
+        # Filled instead of multiplied by 0: an inactive member's gradient may be NaN.
+        self.grad.mul_(clip).masked_fill_(~active.unsqueeze(-1), 0.0)
+        self.m.lerp_(self.grad, one_minus_beta1)
+        self.v.mul_(beta2).addcmul_(self.grad, self.grad, value=1.0 - BETA2)
+        # 1 - β^t = -expm1(t log β), which keeps its digits in float32 where β^t is close to 1. At
+        # least one step, since 0 / 0 in an empty slot would be NaN.
+        self.step += active
+        corrections = torch.expm1(self._log_betas * self.step.clamp_min(1.0)).neg_().unsqueeze(-1)
+        denominator = torch.div(self.v, corrections[1], out=self._scratch).sqrt_().add_(eps)
+        direction = torch.div(self.m, denominator, out=denominator)
+        self._flat.mul_(decay).addcmul_(direction, lr / corrections[0], value=-1.0)
+
     def reset(self, slot: int) -> None:
         """Zero a slot's moments and step."""
         self.m[:, slot], self.v[:, slot], self.step[slot] = 0, 0, 0
@@ -105,8 +165,8 @@ class FlatAdam:
 class Adam(FlatAdam):
     """The optimizer of a program's actors and critics, whose flat weights are (2, G, …)."""
 
-    def __init__(self, flat: Tensor, shape: Shape) -> None:
-        super().__init__(flat)
+    def __init__(self, flat: Tensor, shape: Shape, *, fused: bool | None = None) -> None:
+        super().__init__(flat, fused=fused)
         self._grad_leaves = [leaf for leaf in leaf_views(self.grad, shape).every() if leaf.numel()]
 
     def norms(self, grads: Leaves) -> Tensor:

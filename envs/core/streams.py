@@ -97,11 +97,31 @@ class Streams:
         Zeros for an empty slot.
         """
         out = torch.zeros((self.members, k, size), dtype=torch.int64, device=self.device)
+        if self.device.type != "cpu":
+            return self._sorted_permutations(out)
         for member, generator in enumerate(self._generators):
             if generator is not None:
                 for row in out[member]:
                     torch.randperm(size, generator=generator, out=row)
         return out
+
+    def _sorted_permutations(self, keys: Tensor) -> Tensor:
+        """Return permutations as the order of random 63-bit keys: one sort for all members.
+
+        On a GPU, each call of `randperm` sorts too, in several launches. Two equal keys are
+        practically impossible, and keep their order.
+
+        Args:
+            keys: (members, k, size) zeros, overwritten.
+        """
+        for member, generator in enumerate(self._generators):
+            if generator is not None:
+                keys[member].random_(generator=generator)
+        order = keys.argsort(dim=-1, stable=True)
+        for member, generator in enumerate(self._generators):
+            if generator is None:
+                order[member] = 0
+        return order
 
     def state(self, member: int) -> Tensor:
         """Return the member's generator state (uint8, CPU); empty for an empty slot."""
