@@ -38,7 +38,9 @@ class ItemLayers:
         groups = torch.eye(len(items.groups), device=device)
         self._groups = (
             groups.repeat_interleave(
-                torch.tensor([group.count for group in items.groups], device=device), 1
+                torch.tensor([group.count for group in items.groups], device=device),
+                1,
+                output_size=sum(group.count for group in items.groups),
             )
             .expand(slots, -1, -1)
             .contiguous()

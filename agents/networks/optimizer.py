@@ -73,12 +73,11 @@ class FlatAdam:
             for slot in range(slots)
         ]
         if not self._fused:
-            new = {"dtype": flat.dtype, "device": flat.device}
             self._scratch = torch.zeros_like(flat)
-            self._log_betas = torch.tensor([[math.log(BETA1)], [math.log(BETA2)]], **new)
+            self._log_betas = torch.tensor([[math.log(BETA1)], [math.log(BETA2)]]).to(flat)
             # 1 - β1, β2, 1 - η w, η and eps of active members, and what leaves the others alone.
-            self._rates = torch.zeros(5, slots, **new)
-            self._idle_rates = torch.tensor([[0.0], [1.0], [1.0], [0.0], [1.0]], **new)
+            self._rates = torch.zeros(5, slots).to(flat)
+            self._idle_rates = torch.tensor([[0.0], [1.0], [1.0], [0.0], [1.0]]).to(flat)
             self.prepare()
 
     def prepare(self) -> None:

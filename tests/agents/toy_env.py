@@ -45,7 +45,7 @@ class ToyEnv(VecEnv):
         self.state_dim = action_dim + (not privileged)
         # A termination by the cliff may directly follow a truncation and overwrite its final_obs.
         self.bootstrap_interval = 1 if cliff < 10.0 else max_step
-        self.device = torch.device("cpu")
+        self.device = torch.get_default_device()
         self.streams = Streams(members, self.device)
         self.poison: int | None = None
         self._noise = torch.zeros(0)

@@ -1,0 +1,182 @@
+"""A stand-in for a GPU: tensors on the meta device, under a mode that checks every operation.
+
+Fake CUDA tensors (`torch._subclasses.FakeTensorMode`) do not work in builds of torch without CUDA:
+operations with `out=`, in-place operations and autograd ask for CUDA's device guard, which such a
+build lacks. Meta tensors have shapes and no data, and work in every build. What they accept too
+easily, `Card` refuses.
+
+    env = made_there(lambda: ToyEnv(3, 4))
+    with card(env):
+        program = PPO(shape, DEVICE)
+        ...
+        with Card() as seen:
+            program.train(env, 1)
+    seen.launches                   # operations that a GPU would run as kernels, by name
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any, Self
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from envs.core.streams import Streams
+from envs.core.vec_env import VecEnv
+
+DEVICE = torch.device("meta")
+_in_env = ContextVar("_in_env", default=False)  # whether a method of an environment runs
+
+aten = torch.ops.aten
+# Copies may have a source on another device.
+_COPIES = {aten.copy_, aten._to_copy, aten._foreach_copy_}
+# Operations whose result's shape, or host, depends on values.
+_READS = {
+    aten._local_scalar_dense,
+    aten.item,
+    aten.nonzero,
+    aten.masked_select,
+    aten.equal,
+    aten.unique_dim,
+    aten._unique2,
+}
+# Operations without a kernel that are not views by their schema.
+_FREE = {
+    aten.empty,
+    aten.empty_like,
+    aten.empty_strided,
+    aten.new_empty,
+    aten.new_empty_strided,
+    aten.lift_fresh,
+    aten._unsafe_view,
+    aten._reshape_alias,
+    aten.resize_,
+    aten.set_,
+}
+
+
+class Card(TorchDispatchMode):
+    """Refuses what a GPU would refuse or wait for, and counts launches.
+
+    Attributes:
+        launches: operations with a kernel, by name, without those of the environment.
+        env_launches: number of those of the environment (of one under `card`).
+        uploads: copies from the host, which wait for the GPU unless memory is pinned. A CUDA graph
+            cannot capture them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launches: Counter[str] = Counter()
+        self.env_launches = 0
+        self.uploads = 0
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._patch = pytest.MonkeyPatch()
+        # `torch.tensor` makes a meta tensor without a copy that could be seen.
+        self._patch.setattr(torch, "tensor", self._tensor(torch.tensor))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._patch.undo()
+        super().__exit__(*error)
+
+    def _tensor(self, tensor: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def make(*args: Any, **kwargs: Any) -> Tensor:
+            made = tensor(*args, **kwargs)
+            # Those of environments are constants of the tests' environments, made in every step.
+            self.uploads += made.device == DEVICE and not _in_env.get()
+            return made
+
+        return make
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        packet = func.overloadpacket
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        places = {tensor.device for tensor in given if tensor.dim()}
+        if packet in _READS and any(tensor.device == DEVICE for tensor in given):
+            raise AssertionError(f"{func} reads a value on the host")
+        if len(places) > 1 and packet not in _COPIES:
+            raise AssertionError(f"{func} mixes devices: {sorted(map(str, places))}")
+        result = func(*args, **kwargs)
+        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        if packet in _COPIES and places | {tensor.device for tensor in made} > {DEVICE}:
+            if any(tensor.device != DEVICE for tensor in made):
+                raise AssertionError(f"{func} reads a value on the host")
+            self.uploads += 1
+        if not _is_free(func) and any(tensor.device == DEVICE for tensor in [*given, *made]):
+            if _in_env.get():
+                self.env_launches += 1
+            else:
+                self.launches[packet.__name__] += 1
+        return result
+
+    @property
+    def total(self) -> int:
+        """Number of launches."""
+        return sum(self.launches.values())
+
+
+def _is_free(func: Any) -> bool:
+    """Whether an operation returns a view or memory without running a kernel."""
+    aliases = [part.alias_info for part in func._schema.returns]
+    views = bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
+    return views or func.overloadpacket in _FREE
+
+
+@contextmanager
+def card(env: Any) -> Iterator[None]:
+    """Let an environment of `made_there` work on the device, and streams draw there.
+
+    The tests' environments name no device; a default device during their own methods does it for
+    them, while the programs under test have to name theirs. Reading the faults, once per rollout,
+    is what training may wait for: here there are none, on the host.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Streams, "seed", _seed)
+        for name in _METHODS:
+            if hasattr(env, name):
+                patch.setattr(env, name, _there(getattr(env, name)))
+        patch.setattr(env, "faults", lambda: torch.zeros(env.num_envs, dtype=torch.bool))
+        yield
+
+
+_METHODS = ("reset", "draw", "step", "observe", "action_mask", "present", "to_move", "final_obs")
+
+
+def made_there(make: Callable[[], VecEnv]) -> Any:
+    """Construct an environment on the device; its normaliser is on the host."""
+    with pytest.MonkeyPatch.context() as patch, torch.device(DEVICE):
+        patch.setattr(Streams, "seed", _seed)
+        env: Any = make()
+    columns = env.state_dim
+    env.state_avg, env.state_std = torch.zeros(columns), torch.ones(columns)
+    return env
+
+
+def _there(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        before = _in_env.set(True)
+        try:
+            with torch.device(DEVICE):
+                return method(*args, **kwargs)
+        finally:
+            _in_env.reset(before)
+
+    return call
+
+
+def _seed(streams: Streams, member: int, seed: int | None) -> None:
+    """Seed a generator of the CPU; there is none of the meta device, which accepts it."""
+    streams._generators[member] = None if seed is None else torch.Generator().manual_seed(seed)

@@ -1,0 +1,220 @@
+"""Programs on a stand-in for a GPU: no mixed devices, no host reads, and counts of launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from agents.algorithms.ppo import PPO
+from agents.engine.program import Program
+from agents.networks.optimizer import FlatAdam
+from envs.core.streams import Streams
+from envs.games.cartpole import CartPole, CartPoleParams
+from envs.games.tensor_game import NoParams
+from tests.agents import helpers, off_policy_helpers
+from tests.agents.card import DEVICE, Card, card, made_there
+from tests.agents.toy_env import (
+    AbsentChoicesEnv,
+    AbsentEnv,
+    ChoiceEnv,
+    ChoicesEnv,
+    ImageEnv,
+    ItemsEnv,
+    MaskedEnv,
+    Rematching,
+    ToyEnv,
+)
+from tests.envs.games.toys import Nim
+
+
+def toy(kind: type[ToyEnv], members: int = 3) -> Callable[[], Any]:
+    return lambda: kind(members, 4)
+
+
+def ppo_in(env: Any, **changes: Any) -> PPO:
+    ppo = PPO(helpers.shape_for(env, **changes), DEVICE)
+    for slot in range(env.num_members):
+        params = helpers.member_params(slot)
+        ppo.add_member(slot, params, slot, 8, env.state_avg, env.state_std)
+    ppo.begin(env.reset(list(range(env.num_members))))
+    return ppo
+
+
+def off_policy_in(env: Any) -> Program:
+    kind = off_policy_helpers.D3QN if env.if_discrete else off_policy_helpers.SAC
+    sizes = {"minibatch": 16, "updates": 6, "buffer": 160, "horizon": 12}
+    program = kind(helpers.shape_for(env, algorithm=kind.algorithm, **sizes), DEVICE)
+    for slot in range(env.num_members):
+        params = off_policy_helpers.member_params(env, slot)
+        program.add_member(slot, params, slot, 8, env.state_avg, env.state_std)
+    program.begin(env.reset(list(range(env.num_members))))
+    return program
+
+
+GAMES: dict[str, Callable[[], Any]] = {
+    "cartpole": lambda: CartPole([CartPoleParams()] * 3, 4, device=DEVICE),
+    "turns": lambda: Nim([NoParams()] * 3, 4, device=DEVICE),
+}
+PPO_CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+    "continuous": (toy(ToyEnv), {}),
+    "discrete": (toy(ChoiceEnv), {}),
+    "choices": (toy(ChoicesEnv), {}),
+    "rematching": (toy(Rematching), {}),
+    "masked": (toy(MaskedEnv), {}),
+    "absent agents": (toy(AbsentEnv), {}),
+    "absent agents, choices": (toy(AbsentChoicesEnv), {}),
+    "images": (toy(ImageEnv), {}),
+    "items": (toy(ItemsEnv), {}),
+    "gru": (toy(ToyEnv), {"recurrent": "gru", "bptt": 4}),
+    "lstm": (toy(ChoiceEnv), {"recurrent": "lstm", "bptt": 4}),
+    "cartpole": (GAMES["cartpole"], {}),
+    "turns": (GAMES["turns"], {}),
+    "per seat": (GAMES["turns"], {"policies": "per-seat", "autoregressive": False}),
+}
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], Any]:
+    # Checks of a game's rules read values, once, when the environment is made.
+    monkeypatch.setattr("envs.games.tensor_game.check_rules", lambda *_: None)
+    return made_there
+
+
+@pytest.mark.parametrize("name", PPO_CASES)
+def test_ppo_trains_and_acts_on_a_card(name: str, made: Any) -> None:
+    make, changes = PPO_CASES[name]
+    env = made(make)
+    with card(env):
+        ppo = ppo_in(env, **changes)
+        ppo.train(env, 1)
+        with Card() as seen:
+            ppo.train(env, 1)
+        assert seen.total
+        # Constants of a rollout may be copied to the device, but nothing in a step.
+        assert seen.uploads <= 8
+        act, obs = ppo.act_fn(), env.reset()
+        legal = env.action_mask if env.masked else None
+        with torch.device(DEVICE):
+            uniforms = torch.rand(env.num_envs, act.uniforms, dtype=torch.float64)
+            ended = torch.zeros(env.num_envs, dtype=torch.bool)
+        with torch.no_grad():
+            act(obs, legal)  # allocates buffers
+        with Card() as acting, torch.no_grad():
+            assert act(obs, legal).device == act(obs, legal, uniforms).device == DEVICE
+            act.done(ended)
+        assert not acting.uploads
+
+
+@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv], ids=["sac", "d3qn"])
+def test_off_policy_programs_train_and_act_on_a_card(kind: type[ToyEnv]) -> None:
+    env = made_there(toy(kind))
+    with card(env):
+        program = off_policy_in(env)
+        program.train(env, 3)
+        with Card() as seen:
+            program.train(env, 1)
+        assert seen.uploads <= 8
+        act, obs = program.act_fn(), env.reset()
+        with Card() as acting:
+            assert act(obs).device == DEVICE
+        assert not acting.uploads
+
+
+def test_the_card_refuses_what_a_gpu_would_refuse_or_wait_for() -> None:
+    there, here = torch.zeros(2, 3, device=DEVICE), torch.zeros(3, 2)
+    with Card() as seen:
+        for wrong in (
+            lambda: there @ here,
+            lambda: there[0].sum().item(),
+            lambda: there.nonzero(),
+            lambda: there.cpu(),
+            lambda: torch.equal(there, there),
+        ):
+            with pytest.raises((AssertionError, RuntimeError, NotImplementedError)):
+                wrong()
+        before = seen.total
+        there.copy_(here.mT)
+        torch.tensor([1.0], device=DEVICE)
+        there.view(3, 2).unsqueeze(0).mT[0].add_(1.0)
+    assert seen.uploads == 2
+    assert seen.total == before + 2  # the copy and the addition; views are free
+
+
+# Launches of a program without its environment. Goals: 40 per step of a rollout, 45 per gradient
+# step. Of the 89 launches of a gradient step, products, activations, gathering, gradient norms and
+# copies are 25. Elementwise operations are the rest: Adam with clipping (23, of which 11 over all
+# weights), the loss and its gradient (31), divergence and target KL (10). To reach the goal, kernels
+# must fuse them.
+MOST = {"continuous": (24, 89), "discrete": (26, 89)}
+
+
+@pytest.mark.parametrize("name", MOST)
+def test_launches_do_not_depend_on_the_number_of_members(name: str) -> None:
+    found = set()
+    for members in (2, 10):
+        counts = []
+        for horizon in (12, 24):
+            env = made_there(toy(ToyEnv if name == "continuous" else ChoiceEnv, members))
+            with card(env), torch.no_grad():
+                ppo = ppo_in(env, horizon=horizon)
+                numbers = ppo.numbers
+                with Card() as collecting:
+                    ppo.rollout.collect(env, ppo.streams)
+                variance = ppo.rollout.estimate(
+                    numbers["gamma"], numbers["gae_lambda"], ppo._activations
+                )
+                with Card() as updating:
+                    ppo._update(variance)
+            counts.append((collecting.total, updating.total))
+        # The longer rollout has 12 more steps, and 6 more gradient steps.
+        (step, gradient), (steps, gradients) = counts
+        found.add(((steps - step) / 12, (gradients - gradient) / 6))
+    assert len(found) == 1, found
+    (per_step, per_gradient_step) = found.pop()
+    assert per_step <= MOST[name][0]
+    assert per_gradient_step <= MOST[name][1]
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e3])
+def test_adam_over_all_networks_equals_the_fused_kernel_per_network(scale: float) -> None:
+    torch.manual_seed(0)
+    flat = torch.randn(2, 4, 48)
+    fused, together = FlatAdam(flat.clone()), FlatAdam(flat.clone(), fused=False)
+    for adam in (fused, together):
+        adam.lr, adam.eps = [1e-3, 3e-4, 1e-2, 1e-3], [1e-8, 1e-5, 1e-3, 1e-8]
+        adam.weight_decay = [0.0, 0.1, 0.01, 0.0]
+        adam.prepare()
+    largest = torch.tensor([0.5, 1e6, 3.0, 1.0])
+    for step in range(20):
+        grad = scale * torch.randn_like(flat)
+        active = torch.tensor([True, step % 2 == 0, step < 5, False])
+        grad[:, 3] = torch.nan
+        for adam in (fused, together):
+            adam.grad.copy_(grad)
+            adam.apply(torch.linalg.vector_norm(adam.grad, dim=2), largest, active)
+    weights = [adam._networks for adam in (fused, together)]
+    for one, other in zip(*weights, strict=True):
+        torch.testing.assert_close(one[1][0], other[1][0], rtol=2e-6, atol=2e-7)
+        torch.testing.assert_close(one[3][0], other[3][0], rtol=1e-5, atol=1e-7 * scale)
+        torch.testing.assert_close(one[4][0], other[4][0], rtol=1e-5, atol=1e-7 * scale**2)
+    assert torch.equal(fused.step, together.step)
+    assert torch.equal(together._flat[:, 3], flat[:, 3])  # never active, and its gradient is NaN
+
+
+def test_permutations_by_sorting_depend_on_the_members_own_stream() -> None:
+    orders = []
+    for slots in ((0, 1, 3), (3, 0, 2)):  # the member with seed 7 is in slot 0, then in slot 3
+        streams = Streams(4)
+        for seed, slot in zip((7, 8, 9), slots, strict=True):
+            streams.seed(slot, seed)
+        found = streams._sorted_permutations(torch.zeros(4, 3, 100, dtype=torch.int64))
+        empty = ({0, 1, 2, 3} - set(slots)).pop()
+        assert not found[empty].any()
+        full = found[list(slots)]
+        assert torch.equal(full.sort(-1).values, torch.arange(100).expand(3, 3, 100))
+        assert len({tuple(row.tolist()) for row in full.flatten(0, 1)}) == 9
+        orders.append(full[0])
+    assert torch.equal(*orders)
