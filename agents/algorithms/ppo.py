@@ -36,6 +36,7 @@ from torch import Tensor
 from agents.algorithms.popart import scale_values
 from agents.algorithms.ppo_params import PPOParams
 from agents.engine.acting import Actors
+from agents.engine.graphs import Repeated, recorder_for
 from agents.engine.population import Population
 from agents.engine.program import Member, Program, Supported
 from agents.engine.rollout import Rollout
@@ -172,6 +173,9 @@ class PPO(Program):
         self._backward = Backward(shape, rows, self.device)
         self._grads = new_gradients(shape, self.device)
         self._batch = Transitions.empty(shape, (slots, rows), rows // steps, self.device)
+        # Gradient steps with and without early stopping, recorded where the device can.
+        self.recorder = recorder_for(self.device)
+        self._graphs: dict[bool, Repeated[GradientStep]] = {}
         self._native: UpdateKernel | None = None
         native = kernels(shape, self.device)
         if native is not None:
@@ -257,10 +261,39 @@ class PPO(Program):
         # do not need.
         stop_early = any(member.params.target_kl > 0 for member in self.members if member)
         steps_before = self.optimizer.step.clone()
-        for rows in batches.unbind(0):
-            step = self._minibatch(rows, running, terms, stop_early=stop_early)
-            running = step.running
+        step = self._gradient_steps(batches, running, terms, stop_early=stop_early)
         return {**self._step_stats(step), "updates": self.optimizer.step - steps_before}
+
+    def _gradient_steps(
+        self, batches: Tensor, running: Tensor, terms: LossTerms, *, stop_early: bool
+    ) -> GradientStep:
+        """Make a gradient step per row of `batches` (steps, G * minibatch); return the last."""
+        if self.recorder is None:
+            for rows in batches.unbind(0):
+                step = self._minibatch(rows, running, terms, stop_early=stop_early)
+                running = step.running
+            return step
+        graph = self._graphs.get(stop_early)
+        if graph is None:
+            graph = self._graphs[stop_early] = self._graph(batches[0], running, terms, stop_early)
+        graph.begin(running, *vars(terms).values())
+        for rows in batches.unbind(0):
+            graph.run(rows)
+        return graph.result
+
+    def _graph(
+        self, rows: Tensor, running: Tensor, terms: LossTerms, stop_early: bool
+    ) -> Repeated[GradientStep]:
+        """Return a gradient step that can be recorded: its inputs are copies that stay."""
+        rows, running = rows.clone(), running.clone()
+        kept = LossTerms(*(term.clone() for term in vars(terms).values()))
+
+        def make() -> GradientStep:
+            step = self._minibatch(rows, running, kept, stop_early=stop_early)
+            running.copy_(step.running)
+            return step
+
+        return Repeated(make, [rows], [running, *vars(kept).values()], self.recorder)
 
     def _minibatch(
         self, rows: Tensor, running: Tensor, terms: LossTerms, *, stop_early: bool
@@ -329,14 +362,15 @@ class PPO(Program):
         """Return statistics of a minibatch, (G,) each."""
         ratio = step.log_ratio.exp()
         size = step.error.abs()
+        norms = step.norms.clone()  # the next rollout's replays overwrite those of a recorded step
         return {
             # smooth_l1(e) = e²/2 for |e| < 1, else |e| - 1/2
             "value_loss": self._mean(torch.where(size < 1.0, 0.5 * size * size, size - 0.5)),
             # Schulman's estimate of KL(old || new): http://joschu.net/blog/kl-approx.html
             "approx_kl": self._mean(ratio - 1.0 - step.log_ratio),
             "clip_fraction": self._mean(((ratio - 1.0).abs() > self.numbers["clip"]).float()),
-            "actor_norm": step.norms[0],
-            "critic_norm": step.norms[1],
+            "actor_norm": norms[0],
+            "critic_norm": norms[1],
             "entropy": self._mean(step.distribution.entropy()),
         }
 

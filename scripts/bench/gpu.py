@@ -109,6 +109,8 @@ def program(args: argparse.Namespace, market: Market) -> tuple[PPO, CryptoEnv]:
         epochs=args.epochs,
     )
     ppo = PPO(shape, device)
+    if args.no_graphs:
+        ppo.recorder = None
     normaliser = observation_normaliser(market, windows, LOOKBACK, LOOKBACK)
     for slot in range(args.members):
         ppo.add_member(
@@ -159,6 +161,9 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--minibatch", type=int, default=4096)
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--learning-rate", type=float, default=3e-4)
+    parser.add_argument(
+        "--no-graphs", action="store_true", help="launch gradient steps without a CUDA graph"
+    )
     parser.add_argument("--bars", type=int, default=24_000)
     parser.add_argument(
         "--seconds", type=float, default=60.0, help="minimum length of the steady state"

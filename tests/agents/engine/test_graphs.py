@@ -1,0 +1,106 @@
+"""Recorded gradient steps, with a recorder for CPUs in place of CUDA graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from agents.algorithms.ppo import PPO
+from agents.networks.optimizer import Adam
+from tests.agents.helpers import assert_same, start
+from tests.agents.toy_env import AbsentEnv, ChoiceEnv, MaskedEnv, ToyEnv
+
+
+class Tape(TorchDispatchMode):
+    """Records operations with their tensors; `replay` repeats them on the same memory.
+
+    Like a CUDA graph, a replay knows nothing of Python. Also like one, recording changes nothing:
+    what the recorded run wrote is undone.
+    """
+
+    def __init__(self, step: Callable[[], None]) -> None:
+        super().__init__()
+        self._calls: list[tuple[Any, Any, Any, list[Tensor]]] = []
+        self._before: list[tuple[Tensor, Tensor]] = []
+        with self:
+            step()
+        for tensor, value in reversed(self._before):
+            tensor.copy_(value)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        for argument, value in zip(func._schema.arguments, args, strict=False):
+            self._keep(argument, value)
+        for argument in func._schema.arguments:
+            self._keep(argument, kwargs.get(argument.name))
+        result = func(*args, **kwargs)
+        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        self._calls.append((func, args, kwargs, made))
+        return result
+
+    def _keep(self, argument: Any, value: Any) -> None:
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            for leaf in tree_leaves(value):
+                if isinstance(leaf, Tensor):
+                    self._before.append((leaf, leaf.clone()))
+
+    def replay(self) -> None:
+        for func, args, kwargs, made in self._calls:
+            again = tree_leaves(func(*args, **kwargs))
+            for old, new in zip(made, again, strict=False):
+                if isinstance(new, Tensor) and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+def record(step: Callable[[], None]) -> Callable[[], None]:
+    return Tape(step).replay
+
+
+def refuse(step: Callable[[], None]) -> Callable[[], None]:  # noqa: ARG001
+    raise RuntimeError("operation not permitted when stream is capturing")
+
+
+def trained(kind: type[ToyEnv], recorder: Any, **changes: Any) -> tuple[PPO, list[Any]]:
+    env = kind(3, 4)
+    ppo = start(env, {0: 0, 1: 1, 2: 2}, **changes)
+    # Adam as on a GPU, whose learning rates are tensors: they change from rollout to rollout.
+    own = ppo.optimizer
+    ppo.optimizer = Adam(ppo.population.flat, ppo.shape, fused=False)
+    ppo.optimizer.eps, ppo.optimizer.weight_decay = own.eps, own.weight_decay
+    ppo.recorder = recorder
+    return ppo, ppo.train(env, 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        (ToyEnv, {}),
+        (ChoiceEnv, {}),
+        (MaskedEnv, {}),
+        (AbsentEnv, {}),
+        (ToyEnv, {"recurrent": "gru", "bptt": 4}),
+    ],
+)
+def test_recorded_gradient_steps_train_the_same_weights(
+    kind: type[ToyEnv], changes: dict[str, Any]
+) -> None:
+    plain, stats = trained(kind, None, **changes)
+    graph, same = trained(kind, record, **changes)
+    assert [step.recorded for step in graph._graphs.values()] == [True]
+    for slot in range(3):
+        assert_same(plain.get_member(slot), graph.get_member(slot))
+    for one, other in zip(stats, same, strict=True):
+        assert_same(one._asdict(), other._asdict())
+
+
+def test_a_step_that_cannot_be_recorded_runs_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    plain, _ = trained(ToyEnv, None)
+    other, _ = trained(ToyEnv, refuse)
+    assert [step.recorded for step in other._graphs.values()] == [False]
+    assert_same(plain.get_member(1), other.get_member(1))
+    assert caplog.text.count("could not be recorded") == 1
