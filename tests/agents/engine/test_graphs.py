@@ -11,9 +11,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from agents.algorithms.ppo import PPO
+from agents.native.choice import TORCH, VARIABLE
 from agents.networks.optimizer import Adam
 from tests.agents.helpers import assert_same, start
 from tests.agents.toy_env import AbsentEnv, ChoiceEnv, MaskedEnv, ToyEnv
+
+
+@pytest.fixture(autouse=True)
+def trained_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Native kernels train on CPUs; what is recorded are torch's operations."""
+    monkeypatch.setenv(VARIABLE, TORCH)
 
 
 class Tape(TorchDispatchMode):
