@@ -192,7 +192,7 @@ class PPO(Program):
     # One rollout and its gradient steps.
 
     def _collect(self, env: VecEnv) -> None:
-        self.rollout.collect(env, self.streams)
+        self.rollout.collect(env, self.streams, self.recorder)
 
     def play_stats(self) -> Mapping[str, Tensor]:
         """See `Program.play_stats`."""

@@ -12,7 +12,7 @@ Where a step cannot be recorded, it runs as it is, with the same results.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 import torch
@@ -93,6 +93,30 @@ class Repeated(Generic[Result]):
 
     def _run_plainly(self) -> None:
         self.result = self._step()
+
+
+class Replays:
+    """Steps of several kinds, each recorded on its own.
+
+    Attributes:
+        steps: by kind.
+    """
+
+    _MOST = 64  # recordings; of a kind that is left behind, such as of other parameters, they stay
+
+    def __init__(self) -> None:
+        self.steps: dict[Hashable, Repeated[None]] = {}
+
+    def of(
+        self, kind: Hashable, step: Callable[[], None], recorder: Recorder | None
+    ) -> Repeated[None]:
+        """Return the step of a kind, which is `step` the first time."""
+        found = self.steps.get(kind)
+        if found is None:
+            if len(self.steps) == self._MOST:
+                self.steps.clear()
+            found = self.steps[kind] = Repeated(step, [], [], recorder)
+        return found
 
 
 def recorder_for(device: torch.device) -> Recorder | None:

@@ -5,8 +5,9 @@ Reading order: `Rollout.collect`, then `Rollout.estimate`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from agents.engine.advantages import (
     masked_variance,
 )
 from agents.engine.bits import pack, packed_size
+from agents.engine.graphs import Recorder, Replays
 from agents.engine.play_stats import choice_entropies, play_names, play_stats
 from agents.engine.population import Population
 from agents.engine.transitions import MinibatchIndex, Transitions
@@ -29,7 +31,25 @@ from agents.networks.mlp import Activations
 from agents.networks.portable import sqrt
 from agents.networks.shape import Shape
 from envs.core.streams import Streams
-from envs.core.vec_env import VecEnv
+from envs.core.vec_env import Legal, Step, VecEnv
+
+
+class Static(NamedTuple):
+    """What recorded steps of a rollout read and write, besides the rollout's own tensors.
+
+    Attributes:
+        step: (1,) int64, the number of the step.
+        noises: (horizon, G, num_envs, k), random numbers of all steps.
+        noise: (1, G, num_envs, k), those of this one.
+        obs: (G, num_envs, obs_dim), the present observations, as transitions store them.
+        actions: (G, num_envs, columns), as the distribution stores them.
+    """
+
+    step: Tensor
+    noises: Tensor
+    noise: Tensor
+    obs: Tensor
+    actions: Tensor
 
 
 class Rollout:
@@ -87,12 +107,20 @@ class Rollout:
         # Recurrent networks need a second state for the values of last observations: the state at
         # the end of an episode, while the new episode starts from zeros.
         self._ending = Activations(shape, envs, device) if shape.recurrent else self._acting
+        self._static: Static | None = None
+        self.replays = Replays()
 
     # Collecting transitions.
 
-    def collect(self, env: VecEnv, streams: Streams) -> None:
-        """Step the environment `horizon` times with actions sampled from the members' streams."""
-        shape, weights, acting = self.shape, self.population.weights, self._acting
+    def collect(self, env: VecEnv, streams: Streams, recorder: Recorder | None = None) -> None:
+        """Step the environment `horizon` times with actions sampled from the members' streams.
+
+        Args:
+            env: the environment.
+            streams: of the members.
+            recorder: records steps, which are replayed then, where environment and shape allow it.
+        """
+        shape, weights = self.shape, self.population.weights
         distribution, actions = self._distribution, self.transitions.actions
         slots, envs, steps = shape.slots, shape.num_envs, shape.horizon
         noise = distribution.noise(shape, streams, steps, envs)
@@ -102,21 +130,21 @@ class Rollout:
             self.obs.copy_(env.observe())
             self.memory.zero_()
         self._record_obs(env, 0)
+        replayed = None
+        if recorder is not None and env.replayable and self._is_replayable():
+            replayed = self._begin_replays(env, noise, recorder)
         bootstrapped = 0
         for step in range(steps):
-            self._act(step)
-            self._outputs[:, step] = acting.output
-            legal = partial(self._legal, env) if shape.masked else None
-            distribution(shape, acting.output, weights).sample(noise[step], actions[:, step], legal)
-            if shape.masked:
-                self.transitions.packed_masks[:, step] = pack(self._masks)
-            action = distribution.to_env(shape, actions[:, step])
-            _, reward, terminated, truncated = env.step(action, out=self.obs)
-            self._record_obs(env, step + 1)
-            self.rewards[:, step] = reward.view(self.rewards[:, step].shape)
-            self._terminated[:, step] = terminated.view(slots, envs)
-            self._truncated[:, step] = truncated.view(slots, envs)
-            self._reset_memory(step)
+            if replayed is not None:
+                replayed()
+            else:
+                self._act(step)
+                legal = partial(self._legal, env) if shape.masked else None
+                self._step(env.step, step, noise[step], actions[:, step], legal)
+                if shape.masked:
+                    self.transitions.packed_masks[:, step] = pack(self._masks)
+                self._record_obs(env, step + 1)
+                self._reset_memory(step)
             # `env.final_obs` keeps the last observation of a row's latest truncation. Within
             # `bootstrap_interval` steps there is at most one, so none is lost.
             if step + 1 - bootstrapped == env.bootstrap_interval or step + 1 == steps:
@@ -142,6 +170,77 @@ class Rollout:
                 self._truncated,
                 choice_entropies(policy, None if valid is None else valid.flatten(1)),
             )
+
+    def _step(
+        self,
+        advance: Callable[[Tensor, Tensor], Step],
+        step: int | Tensor,
+        noise: Tensor,
+        actions: Tensor,
+        legal: Legal | None,
+    ) -> None:
+        """Sample actions from the actors' outputs, advance the environment, and store the results.
+
+        Args:
+            advance: makes a step of the environment, which writes its observations into `obs`.
+            step: its number, on the host or the device.
+            noise: (G, num_envs, k).
+            actions: (G, num_envs, columns), written.
+            legal: masks the choices.
+        """
+        shape, distribution = self.shape, self._distribution
+        outputs = self._acting.output
+        _put(self._outputs, step, outputs)
+        distribution(shape, outputs, self.population.weights).sample(noise, actions, legal)
+        _, reward, terminated, truncated = advance(distribution.to_env(shape, actions), self.obs)
+        _put(self.rewards, step, reward)
+        _put(self._terminated, step, terminated)
+        _put(self._truncated, step, truncated)
+
+    # Steps that are recorded once and replayed.
+
+    def _is_replayable(self) -> bool:
+        """Whether all that a step does is in `_replayable_step`."""
+        shape = self.shape
+        special = shape.recurrent or shape.masked or shape.has_absent_agents or shape.players > 1
+        return not special
+
+    def _begin_replays(self, env: VecEnv, noise: Tensor, recorder: Recorder) -> Callable[[], None]:
+        """Prepare a rollout of replayed steps, whose first observations are stored.
+
+        Returns:
+            What makes the next step.
+        """
+        static = self._static
+        if static is None:
+            obs, actions = self.transitions.obs[:, 0], self.transitions.actions[:, 0]
+            step = torch.zeros(1, dtype=torch.int64, device=noise.device)
+            static = Static(
+                step, noise.clone(), noise[:1].clone(), obs.clone(), torch.zeros_like(actions)
+            )
+            self._static = static
+        static.step.zero_()
+        static.noises.copy_(noise)
+        static.obs.copy_(self.transitions.obs[:, 0])
+        step_once = partial(self._replayable_step, env, static)
+
+        def replayed() -> None:
+            # A plan means something only to its own environment.
+            self.replays.of((id(env), env.plan_step()), step_once, recorder).run()
+
+        return replayed
+
+    def _replayable_step(self, env: VecEnv, static: Static) -> None:
+        """Make a planned step. It reads nothing on the host that differs between replays."""
+        acting, actions = self._acting, static.actions
+        torch.index_select(static.noises, 0, static.step, out=static.noise)
+        obs = self.population.inputs(static.obs)
+        evaluate(self._kernels, self.population.weights, obs, acting, critic=False)
+        self._step(env.planned_step, static.step, static.noise[0], actions, None)
+        _put(self.transitions.actions, static.step, actions)
+        static.step.add_(1)
+        self._normalise(self.obs, static.obs)
+        _put(self.transitions.obs, static.step, static.obs)
 
     def _record_obs(self, env: VecEnv, step: int) -> None:
         """Store the rows' observations before a step; those of absent agents are zeroed."""
@@ -319,3 +418,18 @@ class Rollout:
             return
         torch.sub(obs.view(out.shape), self.population.state_avg, out=out)
         out.div_(self.population.state_std)
+
+
+def _put(into: Tensor, step: int | Tensor, numbers: Tensor) -> None:
+    """Store (G * num_envs, …) or (G, num_envs, …) as a step of (G, steps, num_envs, …).
+
+    Args:
+        into: written.
+        step: its index, or (1,) int64 on the device.
+        numbers: one step's.
+    """
+    if isinstance(step, int):
+        place = into[:, step]
+        place.copy_(numbers.view(place.shape))
+    else:
+        into.index_copy_(1, step, numbers.view(into.shape[0], 1, *into.shape[2:]))

@@ -42,7 +42,15 @@ class FaultLatch:
             action: (components, rows) float64.
             scratch: buffer of the same shape and dtype.
         """
+        self.count()
+        self.measure(action, scratch)
+
+    def count(self) -> None:
+        """Count a step on the host: the first part of `record`."""
         self._steps += 1.0
+
+    def measure(self, action: Tensor, scratch: Tensor) -> None:
+        """Record the counted step's actions on the device: the second part of `record`."""
         sizes = torch.abs(action, out=scratch)
         torch.maximum(self._largest, sizes, out=self._largest)  # NaN propagates and stays
         # NaN is not ≤ 1, so it counts as illegal without a test of its own.
@@ -135,10 +143,19 @@ class ChoiceLatch:
             The actions as float64, or multi-discrete ones as uint8, where values below 0 become 255
             and values above 254 become 254. Valid until the next call.
         """
+        self.take_place()
+        return self.put(action)
+
+    def take_place(self) -> int:
+        """Take the buffer's next place for a step, on the host: the first part of `record`."""
         if self._buffered == self._BUFFER:
             self._check_buffer()
-        place = self._places[self._buffered]
         self._buffered += 1
+        return self._buffered
+
+    def put(self, action: Tensor) -> Tensor:
+        """Buffer the actions in the place taken, on the device: the second part of `record`."""
+        place = self._places[self._buffered - 1]
         return place.copy_(action.clamp(-1, 254) if self._several else action)
 
     def clear(self, rows: slice) -> None:

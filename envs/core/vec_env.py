@@ -8,7 +8,7 @@ member's episodes do not depend on the other members in the batch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -76,6 +76,8 @@ class VecEnv(ABC):
             such as {"pass": 0}.
         reward_unit: score of the game per unit of reward, a number or (num_envs,) float64, if
             rewards are scaled for learning.
+        replayable: whether `plan_step` and `planned_step` exist, so that learners may record the
+            operations of a step and replay them.
         num_members: number of members.
         envs_per_member: rows per member.
         device: device of all tensors.
@@ -101,6 +103,7 @@ class VecEnv(ABC):
     items: Items | None = None
     counted: Mapping[str, int] = MappingProxyType({})
     reward_unit: float | Tensor = 1.0
+    replayable: bool = False
     num_members: int
     envs_per_member: int
     device: torch.device
@@ -140,6 +143,21 @@ class VecEnv(ABC):
             out: a buffer for the observation, (num_envs, state_dim + privileged_dim) of
                 `obs_dtype`. None allocates one.
         """
+
+    def plan_step(self) -> Hashable:
+        """Do what the next step needs of the host. Only for `replayable` environments.
+
+        `step` is this and `planned_step`.
+
+        Returns:
+            What decides which operations `planned_step` runs, and on which memory. A step can be
+            replaced by a replay of another one's operations if both have equal plans.
+        """
+        raise NotImplementedError(f"{self.env_name} has steps that cannot be replayed")
+
+    def planned_step(self, action: Tensor, out: Tensor | None = None) -> Step:
+        """Make the planned step: operations on the device only. Arguments as of `step`."""
+        raise NotImplementedError(f"{self.env_name} has steps that cannot be replayed")
 
     def observe(self, out: Tensor | None = None) -> Tensor:
         """Return (or write to `out`) the current observation of every row."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from itertools import groupby
 from typing import NamedTuple, cast
 
@@ -111,7 +111,7 @@ class CryptoEnv(VecEnv):
             raise InputError(f"envs per member is {envs_per_member}; it must be at least 1")
         self.market = market
         self.device = torch.device(device)
-        self.debug = debug
+        self.debug, self.replayable = debug, not (debug or accounts)
         self.num_members, self.envs_per_member = len(members), envs_per_member
         self.num_envs = rows = self.num_members * envs_per_member
         self.action_dim = market.assets
@@ -201,6 +201,9 @@ class CryptoEnv(VecEnv):
         # lagged features.
         self._lookbacks: list[tuple[int, int, Tensor, Tensor]] = []
         self._no_rows = per_row(dtype=torch.bool)
+        # Of the planned step: whether episodes end with it, and in which rows.
+        self._ends, self._ended = False, per_row(dtype=torch.bool)
+        self._configured = 0  # calls of `configure_member`
         self._final = torch.zeros(rows, self.state_dim + self.privileged_dim, device=self.device)
         self.record = per_row(8)
         self._recorded = False
@@ -232,6 +235,7 @@ class CryptoEnv(VecEnv):
         # Every episode must fit into any of the member's windows.
         length = min(params.episode_bars or week, *(last - first for first, last in windows))
         self._params[member] = params
+        self._configured += 1
         self._episodes.configure(member, windows, length)
         rows = self._episodes.rows(member)
         self._initial_cash[rows] = params.initial_cash
@@ -292,15 +296,30 @@ class CryptoEnv(VecEnv):
         if not self._episodes.started:
             raise RuntimeError("step was called before reset")
         self._check_shape(action, self.action_dim)
+        self.plan_step()
+        step = self.planned_step(action, out)
+        if self.debug:
+            self.check()
+        return step
+
+    def plan_step(self) -> Hashable:
+        """See `VecEnv.plan_step`. Steps differ in whether episodes end with them."""
+        self._faults.count()
+        self._ends = self._episodes.tick()  # counted on the host, without reading the device
+        if self._ends:
+            self._ended.copy_(self._episodes.restart_ended())
+        # Parameters decide which rules are computed; starts drawn ahead may have moved.
+        return self._ends, self._configured, self._episodes.address
+
+    def planned_step(self, action: Tensor, out: Tensor | None = None) -> Step:
+        """See `VecEnv.planned_step`."""
         reward = self._trade(action)
         truncated = self._no_rows
-        if self._episodes.tick():  # counted on the host, without reading the device
-            truncated = self._episodes.restart_ended()
+        if self._ends:
+            truncated = self._ended.clone()  # the next plan overwrites it
             # The last observation of the episode must be read before `_begin` overwrites the state.
             torch.where(truncated.unsqueeze(1), self.observe(), self._final, out=self._final)
             self._begin(truncated)
-        if self.debug:
-            self.check()
         return Step(self.observe(out), reward, self._no_rows, truncated)
 
     def _begin(self, mask: Tensor) -> None:
@@ -330,7 +349,7 @@ class CryptoEnv(VecEnv):
         """Trade one bar in every row and return the reward (R,)."""
         ledger, rules = self._ledger, self._rules
         ledger.wish.copy_(action.t())
-        self._faults.record(ledger.wish, ledger.scratch)
+        self._faults.measure(ledger.wish, ledger.scratch)
         restart = ledger.plan(self._value, self._close, rules, count=self._accounts)
         if self.venue is not None:
             # At the close of the decision, before any order fills.

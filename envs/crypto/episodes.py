@@ -58,6 +58,11 @@ class Episodes:
         """Whether every row has been started."""
         return self._next_end > 0
 
+    @property
+    def address(self) -> int:
+        """Where the starting bars drawn ahead are in memory; there may be more of them later."""
+        return self._starts.data_ptr()
+
     def configure(self, member: int, windows: Sequence[Window], length: int) -> None:
         """Set the windows and, unless fixed, the episode length from the member's next start on."""
         self._windows[member] = np.array([(int(first), int(last)) for first, last in windows])

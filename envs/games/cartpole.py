@@ -130,7 +130,7 @@ class CartPole(GameEnv):
         self._set_rows("CartPole", len(every), envs_per_member)
         rows = self.num_envs
         self.device = torch.device(device)
-        self.debug = debug
+        self.debug, self.replayable = debug, not debug
         self._make_state()
         self._make_terms()
         self._reward = torch.ones(rows, device=self.device)
@@ -235,12 +235,23 @@ class CartPole(GameEnv):
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
         """See `VecEnv.step`. Do not write to the returned reward: every step returns the same."""
         self._check_shape(action)
+        self.plan_step()
+        step = self.planned_step(action, out)
+        if self.debug:
+            self.check()
+        return step
+
+    def plan_step(self) -> int:
+        """See `VecEnv.plan_step`. Steps differ in the place where the actions are recorded."""
         if not self._until:
             self._prepare()
         self._until -= 1
         self._since += 1
-        self._move(self._faults.record(action))
+        return self._faults.take_place()
 
+    def planned_step(self, action: Tensor, out: Tensor | None = None) -> Step:
+        """See `VecEnv.planned_step`."""
+        self._move(self._faults.put(action))
         # 1.0 where a limit is exceeded, else 0.0. With such weights `lerp` selects exactly, and is
         # faster than `where`.
         torch.abs(self._moving, out=self._over).gt_(self._limits)
@@ -248,8 +259,6 @@ class CartPole(GameEnv):
         done = torch.maximum(terminated, self._too_old)
         self._final.lerp_(self._body, done)
         self._state.lerp_(self._start, done)
-        if self.debug:
-            self.check()
         return Step(self.observe(out), self._reward, terminated.bool(), self._too_old.bool())
 
     def _move(self, action: Tensor) -> None:

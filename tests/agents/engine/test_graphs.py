@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -13,7 +15,8 @@ from torch.utils._pytree import tree_leaves
 from agents.algorithms.ppo import PPO
 from agents.native.choice import TORCH, VARIABLE
 from agents.networks.optimizer import Adam
-from tests.agents.helpers import assert_same, start
+from tests.agents.digests import cartpole, crypto
+from tests.agents.helpers import assert_same, member_params, shape_for, start
 from tests.agents.toy_env import AbsentEnv, ChoiceEnv, MaskedEnv, ToyEnv
 
 
@@ -111,3 +114,55 @@ def test_a_step_that_cannot_be_recorded_runs_as_it_is(caplog: pytest.LogCaptureF
     assert [step.recorded for step in other._graphs.values()] == [False]
     assert_same(plain.get_member(1), other.get_member(1))
     assert caplog.text.count("could not be recorded") == 1
+
+
+ENVIRONMENTS = {"cartpole": lambda: cartpole(8), "crypto": lambda: crypto(5)}
+
+
+def trained_in(name: str, recorder: Any, rollouts: int) -> tuple[PPO, Any, list[Any]]:
+    env: Any = ENVIRONMENTS[name]()
+    ppo = PPO(shape_for(env, num_envs=8, horizon=20, minibatch=64))
+    for slot in (0, 1, 3):  # the others are empty
+        ppo.add_member(slot, member_params(slot), slot, 8, env.state_avg, env.state_std)
+    ppo.begin(env.reset([7, 8, None, 9, None]))
+    own = ppo.optimizer
+    ppo.optimizer = Adam(ppo.population.flat, ppo.shape, fused=False)
+    ppo.optimizer.eps, ppo.optimizer.weight_decay = own.eps, own.weight_decay
+    ppo.recorder = recorder
+    return ppo, env, ppo.train(env, rollouts)
+
+
+@pytest.mark.parametrize("name", ["cartpole", "crypto"])
+def test_recorded_rollouts_give_the_same_transitions_and_episodes(name: str) -> None:
+    plain, env, stats = trained_in(name, None, 4)
+    graph, other, same = trained_in(name, record, 4)
+    recorded = [step.recorded for step in graph.rollout.replays.steps.values()]
+    assert sum(recorded) >= 2  # of the kinds of steps that ran twice
+    for part in ("obs", "side"):
+        one, two = (getattr(ppo.rollout.transitions, part) for ppo in (plain, graph))
+        assert torch.equal(one, two)
+    for slot in (0, 1, 3):
+        assert_same(plain.get_member(slot), graph.get_member(slot))
+        assert_same(env.get_member(slot), other.get_member(slot))
+    for one, two in zip(stats, same, strict=True):
+        assert_same(one._asdict(), two._asdict())
+
+
+def test_parameters_that_change_are_not_replayed() -> None:
+    """Costs of trading change between two rollouts, as when a slot gets another member."""
+    found = []
+    for recorder in (None, record):
+        ppo, env, _ = trained_in("crypto", recorder, 3)
+        stops = dataclasses.replace(env._params[1], trailing_stop=0.01)
+        env.configure_member(1, stops, [(600, 900)])
+        ppo.begin(env.reset([None] * 5))
+        ppo.train(env, 3)
+        found.append(env.get_member(1))
+    assert_same(*found)
+
+
+def test_rollouts_whose_steps_cannot_be_recorded_run_as_they_are() -> None:
+    plain, _, _ = trained_in("cartpole", None, 3)
+    other, _, _ = trained_in("cartpole", refuse, 3)
+    assert not any(step.recorded for step in other.rollout.replays.steps.values())
+    assert_same(plain.get_member(1), other.get_member(1))
