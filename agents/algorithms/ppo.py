@@ -47,7 +47,7 @@ from agents.networks.distributions import Distribution, distribution_of
 from agents.networks.mlp import Activations, Backward, forward
 from agents.networks.optimizer import Adam
 from agents.networks.shape import Shape
-from agents.networks.weights import StateDict, new_gradients
+from agents.networks.weights import StateDict
 from envs.core.streams import derive_seed
 from envs.core.vec_env import VecEnv
 
@@ -171,7 +171,6 @@ class PPO(Program):
         steps = shape.bptt if shape.recurrent else 1
         self._activations = Activations(shape, rows, self.device, steps)
         self._backward = Backward(shape, rows, self.device)
-        self._grads = new_gradients(shape, self.device)
         self._batch = Transitions.empty(shape, (slots, rows), rows // steps, self.device)
         # Gradient steps with and without early stopping, recorded where the device can.
         self.recorder = recorder_for(self.device)
@@ -309,7 +308,7 @@ class PPO(Program):
             stop_early: whether to compare the KL divergence with `terms.target_kl`.
         """
         # Forward pass, into buffers that all minibatches share.
-        weights, grads = self.population.weights, self._grads
+        weights, grads = self.population.weights, self.optimizer.grads
         batch, acts = self._batch, self._activations
         self.rollout.index.gather(self.rollout.transitions, rows, batch)
         if acts.cells is not None:
@@ -346,7 +345,7 @@ class PPO(Program):
 
         # Backward pass and optimizer.
         self._backward(weights, obs, acts, d_output, d_critic.unsqueeze(-1), grads)
-        norms = self.optimizer.norms(grads)
+        norms = self.optimizer.norms()
         # A norm is finite only if every element of the gradient is.
         finite = norms.amax(0) < torch.inf  # false for NaN; `isfinite` is four launches
         self._diverged |= running > finite

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from agents.networks.shape import Shape
-from agents.networks.weights import Leaves, leaf_views
+from agents.networks.weights import leaf_views, new_gradients
 
 BETA1, BETA2 = 0.9, 0.999
 
@@ -162,16 +162,25 @@ class FlatAdam:
 
 
 class Adam(FlatAdam):
-    """The optimizer of a program's actors and critics, whose flat weights are (2, G, …)."""
+    """The optimizer of a program's actors and critics, whose flat weights are (2, G, …).
+
+    Attributes:
+        grads: to be filled before `norms`, instead of `grad`.
+    """
 
     def __init__(self, flat: Tensor, shape: Shape, *, fused: bool | None = None) -> None:
         super().__init__(flat, fused=fused)
-        self._grad_leaves = [leaf for leaf in leaf_views(self.grad, shape).every() if leaf.numel()]
+        leaves = leaf_views(self.grad, shape)
+        # Where to compute gradients. On CPUs, a batched product copies its result into a view; on
+        # GPUs, it writes there, and a copy is a launch per leaf.
+        self.grads = new_gradients(shape, flat.device) if self._fused else leaves
+        self._copied = [leaf for leaf in leaves.every() if leaf.numel()] if self._fused else []
 
-    def norms(self, grads: Leaves) -> Tensor:
-        """Copy the gradients into `grad` and return their norms, (2, G): actors, then critics."""
-        # Gradients are computed in contiguous tensors, and clipped and applied in the flat layout.
-        # Its padding stays 0, so norms are those of the leaves.
-        torch._foreach_copy_(self._grad_leaves, [leaf for leaf in grads.every() if leaf.numel()])
+    def norms(self) -> Tensor:
+        """Move `grads` into `grad`; return their norms, (2, G): actors, then critics."""
+        # The padding of the flat layout stays 0, so norms are those of the leaves.
+        if self._copied:
+            given = [leaf for leaf in self.grads.every() if leaf.numel()]
+            torch._foreach_copy_(self._copied, given)
         norms: Tensor = torch.linalg.vector_norm(self.grad, dim=2)
         return norms

@@ -115,10 +115,11 @@ class Card(TorchDispatchMode):
                 raise AssertionError(f"{func} reads a value on the host")
             self.uploads += 1
         if not _is_free(func) and any(tensor.device == DEVICE for tensor in [*given, *made]):
+            count = _kernels(packet, args, kwargs)
             if _in_env.get():
-                self.env_launches += 1
+                self.env_launches += count
             else:
-                self.launches[packet.__name__] += 1
+                self.launches[packet.__name__] += count
         return result
 
     @property
@@ -132,6 +133,19 @@ def _is_free(func: Any) -> bool:
     aliases = [part.alias_info for part in func._schema.returns]
     views = bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
     return views or func.overloadpacket in _FREE
+
+
+def _kernels(packet: Any, args: Any, kwargs: Any) -> int:
+    """Return how many kernels an operation launches."""
+    if packet is aten.baddbmm:
+        return 1 + (args[0] is not kwargs.get("out"))  # the summand is copied first
+    name = packet.__name__
+    if name.startswith("_foreach"):
+        # One after the other, unless all are dense.
+        lists = [arg for arg in args if isinstance(arg, list)]
+        dense = all(tensor.is_contiguous() for tensors in lists for tensor in tensors)
+        return 1 if dense else len(lists[0])
+    return 1
 
 
 @contextmanager

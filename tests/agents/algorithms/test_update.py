@@ -392,12 +392,12 @@ def test_an_inactive_member_keeps_every_bit() -> None:
     ppo = start(env, {0: 1, 1: 3})
     ppo.train(env, 1)
     before, other = ppo.get_member(0), ppo.get_member(1)
-    for leaf in ppo._grads.every():
+    for leaf in ppo.optimizer.grads.every():
         leaf[:] = torch.nan
         leaf[-1] = 1.0
         if leaf.shape[0] > ppo.shape.slots:
             leaf[1] = 1.0  # the actors of those that both have; the critics follow
-    norms = ppo.optimizer.norms(ppo._grads)
+    norms = ppo.optimizer.norms()
     ppo.optimizer.apply(norms, torch.ones(2), torch.tensor([False, True]))
     assert_same(before, ppo.get_member(0))
     assert not torch.equal(other["weights"], ppo.get_member(1)["weights"])

@@ -127,7 +127,7 @@ def test_gradient_step_uses_present_agents_only(kind: type[AbsentEnv]) -> None:
     for rest in (others, some):
         rows = torch.cat([torch.cat(pair) for pair in zip(some, rest, strict=True)])
         step = ppo._minibatch(rows, torch.zeros(2, dtype=torch.bool), terms, stop_early=True)
-        ppo.optimizer.norms(ppo._grads)
+        ppo.optimizer.norms()
         found.append((ppo.optimizer.grad.clone(), ppo._step_stats(step)))
     torch.testing.assert_close(*found)
     assert float(found[0][1]["approx_kl"].min()) > 0.0

@@ -17,7 +17,15 @@ from agents.native.choice import TORCH, VARIABLE
 from agents.networks.optimizer import Adam
 from tests.agents.digests import cartpole, crypto
 from tests.agents.helpers import assert_same, member_params, shape_for, start
-from tests.agents.toy_env import AbsentEnv, ChoiceEnv, MaskedEnv, ToyEnv
+from tests.agents.toy_env import (
+    AbsentEnv,
+    ChoiceEnv,
+    ChoicesEnv,
+    ImageEnv,
+    ItemsEnv,
+    MaskedEnv,
+    ToyEnv,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -106,6 +114,31 @@ def test_recorded_gradient_steps_train_the_same_weights(
         assert_same(plain.get_member(slot), graph.get_member(slot))
     for one, other in zip(stats, same, strict=True):
         assert_same(one._asdict(), other._asdict())
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        (ToyEnv, {}),
+        (ChoicesEnv, {}),
+        (ImageEnv, {}),
+        (ItemsEnv, {}),
+        (ToyEnv, {"recurrent": "lstm", "bptt": 4}),
+    ],
+)
+def test_gradients_computed_in_place_are_those_that_are_copied(
+    kind: type[ToyEnv], changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Adam, "apply", lambda *_: None)
+    found = []
+    for fused in (True, False):
+        ppo = start(kind(3, 4), {0: 0, 1: 1, 2: 2}, **changes)
+        ppo.optimizer = Adam(ppo.population.flat, ppo.shape, fused=fused)
+        ppo.train(kind(3, 4), 1)
+        found.append(ppo.optimizer.grads)
+    for one, other in zip(*(grads.every() for grads in found), strict=True):
+        assert not other.numel() or other.any()
+        torch.testing.assert_close(one, other)
 
 
 def test_a_step_that_cannot_be_recorded_runs_as_it_is(caplog: pytest.LogCaptureFixture) -> None:

@@ -183,7 +183,10 @@ def test_gradient_step_equals_autograd(kind: type[ToyEnv], recurrent: str) -> No
             for part in network.values():
                 part.requires_grad_(part.is_floating_point())
         for network, loss, ours in zip(
-            networks, losses(ppo, slot, *networks), _named(ppo._grads, slot, ppo.shape), strict=True
+            networks,
+            losses(ppo, slot, *networks),
+            _named(ppo.optimizer.grads, slot, ppo.shape),
+            strict=True,
         ):
             theirs = torch.autograd.grad(
                 loss, [network[name] for name in ours], materialize_grads=True

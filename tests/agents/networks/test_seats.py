@@ -122,7 +122,7 @@ def test_each_seat_learns_as_a_network_of_its_own(kind: str) -> None:
     for slot in range(len(MEMBERS)):
         valid = batch.valid[slot]
         second = batch.obs[slot][:, env.seat_column] == 1
-        both = _named(ppo._grads, slot, ppo.shape)
+        both = _named(ppo.optimizer.grads, slot, ppo.shape)
         for seat in (0, 1):
             mine = valid & (second if seat else ~second)
             assert mine.any()
