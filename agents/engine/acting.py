@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from agents.native.choice import evaluate, kernels
+from agents.native.choice import evaluate, policy_kernel
 from agents.networks.convolution import pixels
 from agents.networks.distributions import distribution_of
 from agents.networks.mlp import Activations
@@ -42,7 +42,7 @@ class Actors:
         self._weights = leaf_views(flat, shape)
         self._distribution = distribution_of(shape)
         self.uniforms = self._distribution.columns(shape)
-        self._kernels = kernels(shape, flat.device)
+        self._kernel = policy_kernel(shape, self._weights)
         self._buffers: dict[int, Activations] = {}
 
     @staticmethod
@@ -89,7 +89,7 @@ class Actors:
             normalised = (state - self.state_avg).div_(self.state_std)
         else:
             normalised = pixels(state, self.state_avg, self.state_std)
-        evaluate(self._kernels, self._weights, normalised, into, critic=False)
+        evaluate(self._kernel, self._weights, normalised, into, critic=False)
         distribution = self._distribution(shape, into.output, self._weights)
         if uniforms is None:
             return distribution.mode(legal)

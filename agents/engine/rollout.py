@@ -25,7 +25,7 @@ from agents.engine.graphs import Recorder, Replays
 from agents.engine.play_stats import choice_entropies, play_names, play_stats
 from agents.engine.population import Population
 from agents.engine.transitions import MinibatchIndex, Transitions
-from agents.native.choice import evaluate, kernels
+from agents.native.choice import evaluate, policy_kernel
 from agents.networks.distributions import distribution_of
 from agents.networks.mlp import Activations
 from agents.networks.portable import sqrt
@@ -97,7 +97,7 @@ class Rollout:
         self._final_values = new(slots, steps, envs)
         self._terminated = new(slots, steps, envs, dtype=torch.bool)
         self._truncated = new(slots, steps, envs, dtype=torch.bool)
-        self._kernels = kernels(shape, device)
+        self._kernel = policy_kernel(shape, population.weights)
         self._acting = Activations(shape, envs, device)
         cells = self._acting.cells
         self.memory = new(2 * slots, envs, 0) if cells is None else cells.state
@@ -235,7 +235,7 @@ class Rollout:
         acting, actions = self._acting, static.actions
         torch.index_select(static.noises, 0, static.step, out=static.noise)
         obs = self.population.inputs(static.obs)
-        evaluate(self._kernels, self.population.weights, obs, acting, critic=False)
+        evaluate(self._kernel, self.population.weights, obs, acting, critic=False)
         self._step(env.planned_step, static.step, static.noise[0], actions, None)
         _put(self.transitions.actions, static.step, actions)
         static.step.add_(1)
@@ -259,14 +259,14 @@ class Rollout:
         acting, cells, shape = self._acting, self._acting.cells, self.shape
         obs = self.population.inputs(self.transitions.obs[:, step])
         if cells is None:
-            evaluate(self._kernels, self.population.weights, obs, acting, critic=False)
+            evaluate(self._kernel, self.population.weights, obs, acting, critic=False)
             return
         if step % shape.bptt == 0:  # a sequence starts: keep the state before it
             first = step // shape.bptt * shape.num_envs
             self.transitions.memory[:, first : first + shape.num_envs] = self.memory
         # An absent agent's recurrent state waits for its next action.
         cells.live = self._present[:, step : step + 1] if shape.has_absent_agents else None
-        evaluate(self._kernels, self.population.weights, obs, acting)
+        evaluate(self._kernel, self.population.weights, obs, acting)
         self._values[:, step] = self.value(acting.value)
 
     def _legal(self, env: VecEnv, chosen: Tensor) -> Tensor:
@@ -405,7 +405,7 @@ class Rollout:
     def _value_of(self, obs: Tensor, into: Activations) -> Tensor:
         """Return (G, rows), values of normalised observations."""
         obs = self.population.inputs(obs)
-        evaluate(self._kernels, self.population.weights, obs, into, actor=False)
+        evaluate(self._kernel, self.population.weights, obs, into, actor=False)
         return self.value(into.value)
 
     def _normalise(self, obs: Tensor, out: Tensor) -> None:

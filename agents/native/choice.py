@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from agents.native.build import BuildError, library
-from agents.native.kernels import Kernels
+from agents.native.kernels import Kernels, PolicyKernel
 from agents.native.self_test import DIGEST, digest
 from agents.networks.mlp import Activations, forward
-from agents.networks.shape import SHARED, Shape
+from agents.networks.shape import Shape
 from agents.networks.weights import Leaves
 from envs.support.errors import InputError
 
@@ -27,8 +27,8 @@ _DEEPEST = 8  # hidden layers; as in network.h
 def kernels(shape: Shape, device: torch.device) -> Kernels | None:
     """Return the kernels for programs of this shape; None where torch does the work.
 
-    They are for MLPs, one actor and critic per member, on CPUs in full float32 precision, on
-    machines where they can be compiled.
+    They are for MLPs, also below a layer over items, on CPUs in full float32 precision, on machines
+    where they can be compiled.
     """
     supported = (
         device.type == "cpu"
@@ -36,8 +36,6 @@ def kernels(shape: Shape, device: torch.device) -> Kernels | None:
         and torch.get_float32_matmul_precision() == "highest"
         and not shape.recurrent
         and shape.image_shape is None
-        and shape.items is None
-        and shape.policies == SHARED
         and shape.net_depth <= _DEEPEST
     )
     return _loaded() if supported and os.environ.get(VARIABLE) != TORCH else None
@@ -108,8 +106,14 @@ def checked() -> Kernels:
     return found
 
 
+def policy_kernel(shape: Shape, weights: Leaves) -> PolicyKernel | None:
+    """Return the kernel that runs these networks; None where torch does."""
+    found = kernels(shape, weights.actor_in.device)
+    return None if found is None else PolicyKernel(found, shape, weights)
+
+
 def evaluate(
-    native: Kernels | None,
+    native: PolicyKernel | None,
     weights: Leaves,
     obs: Tensor,
     into: Activations,
@@ -120,7 +124,7 @@ def evaluate(
     """Run networks for their outputs only.
 
     Args:
-        native: the program's kernels; None: torch.
+        native: of these networks; None: torch.
         weights: as in `agents.networks.mlp.forward`, like all that follow.
         obs: likewise.
         into: written: `output` and `value`.
@@ -131,6 +135,6 @@ def evaluate(
         forward(weights, obs, into, actor=actor, critic=critic)
         return
     if actor:
-        native.outputs(weights, obs, into.output, critic=False)
+        native(obs, into.output, critic=False)
     if critic:
-        native.outputs(weights, obs, into.value, critic=True)
+        native(obs, into.value, critic=True)

@@ -13,16 +13,18 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from ctypes import POINTER, c_int64, c_void_p
+from ctypes import POINTER, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from agents.networks.items import item_facts, unknown_item
 from agents.networks.optimizer import FlatAdam
 from agents.networks.shape import Shape
 from agents.networks.weights import Leaves, leaf_views
+from envs.core.items import Items
 
 # Rows of `Update.terms` and `Update.stats`, as in ppo.h.
 TERMS = (
@@ -48,15 +50,28 @@ STATS = (
 )
 
 
+class _Items(ctypes.Structure):
+    """`Items` of items.h."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("vocabulary", "width", "places", "columns", "plain")),
+        *((name, c_int64) for name in ("groups", "features", "facts")),
+        ("members", c_void_p),
+        ("known", c_void_p),
+    )
+
+
 class _Outputs(ctypes.Structure):
     """`Outputs` of policy.h."""
 
     _fields_ = (
         *((name, c_int64) for name in ("slots", "rows", "width", "depth", "inputs", "outputs")),
+        *((name, c_int64) for name in ("sets", "seat_column")),
         *((name, c_int64) for name in ("obs_stride", "stride", "out_stride", "obs_row")),
         ("obs", c_void_p),
         ("weights", c_void_p),
         ("places", c_void_p),
+        ("items", POINTER(_Items)),
         ("result", c_void_p),
         ("threads", c_int64),
     )
@@ -71,6 +86,8 @@ class _Update(ctypes.Structure):
         *((name, c_int64) for name in ("actions", "choices", "chained", "masked")),
         *((name, c_int64) for name in ("minibatch", "steps", "obs_columns", "side_columns")),
         *((name, c_int64) for name in ("flag_columns", "mask_bytes", "byte_obs", "stride")),
+        *((name, c_int64) for name in ("sets", "seat_column")),
+        ("items", POINTER(_Items)),
         ("options", c_void_p),
         ("places", c_void_p * 2),
         *((name, c_void_p) for name in ("flat", "m", "v", "obs", "side", "flags", "masks")),
@@ -84,17 +101,18 @@ def _places(weights: Leaves, begin: int, *, critic: bool) -> Tensor:
     """Return where the parts of a network are, in floats from its beginning at address `begin`.
 
     In the order of `exchange` in network.h: in, hidden …, bias …, out, out bias, log_std (-1 if
-    there is none), chain ….
+    there is none), items …, chain ….
     """
-    slots = len(weights.actor_in)
+    sets = len(weights.actor_in)
     own = (
         [weights.critic_in, weights.critic_out, weights.critic_out_bias]
         if critic
         else [weights.actor_in, weights.actor_out, weights.actor_out_bias]
     )
-    shared = [leaf[slots * critic :] for leaf in (*weights.hidden, *weights.bias)]
-    parts: list[Tensor | None] = [own[0], *shared, *own[1:]]
+    layers = [leaf[sets * critic :] for leaf in (*weights.hidden, *weights.bias)]
+    parts: list[Tensor | None] = [own[0], *layers, *own[1:]]
     parts += [None] if critic or not weights.log_std.numel() else [weights.log_std]
+    parts += [leaf[sets * critic :] for leaf in weights.items]
     parts += [] if critic else weights.chain
     return torch.tensor([-1 if part is None else (part.data_ptr() - begin) // 4 for part in parts])
 
@@ -106,44 +124,9 @@ class Kernels:
         self._lib = lib = ctypes.CDLL(str(library))
         lib.sweepd_scratch.restype = c_int64
         lib.sweepd_scratch.argtypes = [POINTER(_Update)]
-        lib.sweepd_update.restype = lib.sweepd_outputs.restype = None
+        lib.sweepd_update.restype, lib.sweepd_outputs.restype = None, c_int32
         lib.sweepd_update.argtypes = [POINTER(_Update)]
         lib.sweepd_outputs.argtypes = [POINTER(_Outputs)]
-
-    def outputs(self, weights: Leaves, obs: Tensor, into: Tensor, *, critic: bool) -> None:
-        """Run all actors or all critics.
-
-        Args:
-            weights: of all networks.
-            obs: (G, rows, obs_dim), normalised.
-            into: (G, rows, outputs), contiguous; written.
-            critic: whether to run the critics.
-        """
-        first = weights.critic_in if critic else weights.actor_in
-        if obs.stride(2) != 1:
-            obs = obs.contiguous()
-        slots, rows, _ = obs.shape
-        _, inputs, width = first.shape
-        places = _places(weights, first.data_ptr(), critic=critic)
-        self._lib.sweepd_outputs(
-            _Outputs(
-                slots=slots,
-                rows=rows,
-                width=width,
-                depth=len(weights.bias),
-                inputs=inputs,
-                outputs=into.shape[2],
-                obs_stride=obs.stride(0),
-                stride=first.stride(0),
-                out_stride=into.stride(0),
-                obs_row=obs.stride(1),
-                obs=obs.data_ptr(),
-                weights=first.data_ptr(),
-                places=places.data_ptr(),
-                result=into.data_ptr(),
-                threads=torch.get_num_threads(),
-            )
-        )
 
     def functions(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return e^x and log x of (n,) numbers, n a multiple of 16; for tests."""
@@ -152,6 +135,90 @@ class Kernels:
             c_void_p(x.data_ptr()), c_int64(len(x)), *(c_void_p(y.data_ptr()) for y in both)
         )
         return both
+
+
+class _ItemLayout:
+    """The layout of observations with items, in memory for the kernels; kept as long as this."""
+
+    def __init__(self, items: Items, item_width: int) -> None:
+        facts = item_facts(items)
+        self._members = facts["items.groups"].contiguous()
+        self._known = facts.get("items.facts", torch.empty(0)).contiguous()
+        self.pointer = ctypes.pointer(
+            _Items(
+                vocabulary=items.vocabulary,
+                width=item_width,
+                places=items.places,
+                columns=items.columns,
+                plain=len(items.plain),
+                groups=len(items.groups),
+                features=len(items.features),
+                facts=items.fact_count,
+                members=self._members.data_ptr(),
+                known=self._known.data_ptr(),
+            )
+        )
+
+
+def _item_layout(shape: Shape) -> _ItemLayout | None:
+    return None if shape.items is None else _ItemLayout(shape.items, shape.item_width)
+
+
+class PolicyKernel:
+    """The outputs of all actors or all critics of a program.
+
+    Args:
+        kernels: the library.
+        shape: the program's.
+        weights: of all networks, as long as this exists.
+    """
+
+    def __init__(self, kernels: Kernels, shape: Shape, weights: Leaves) -> None:
+        self._lib, self._vocabulary = kernels._lib, shape.items.vocabulary if shape.items else 0
+        layout = _item_layout(shape)
+        first = weights.actor_in, weights.critic_in
+        places = [
+            _places(weights, own.data_ptr(), critic=bool(critic))
+            for critic, own in enumerate(first)
+        ]
+        # Addresses do not keep tensors alive.
+        self._kept = [weights, layout, *places]
+        self._arguments = [
+            _Outputs(
+                slots=shape.slots,
+                width=shape.net_width,
+                depth=shape.net_depth,
+                inputs=own.shape[1],
+                sets=shape.sets_per_member,
+                seat_column=shape.seat_column or 0,
+                stride=own.stride(0),
+                weights=own.data_ptr(),
+                places=place.data_ptr(),
+                items=None if layout is None else layout.pointer,
+            )
+            for own, place in zip(first, places, strict=True)
+        ]
+
+    def __call__(self, obs: Tensor, into: Tensor, *, critic: bool) -> None:
+        """Run all actors or all critics.
+
+        Args:
+            obs: (G, rows, columns), normalised.
+            into: (G, rows, outputs), contiguous; written.
+            critic: whether to run the critics.
+
+        Raises:
+            RunError: an item's id is not in the vocabulary.
+        """
+        if obs.stride(2) != 1:
+            obs = obs.contiguous()
+        arguments = self._arguments[critic]
+        arguments.rows, arguments.outputs = obs.shape[1], into.shape[2]
+        arguments.obs_stride, arguments.out_stride = obs.stride(0), into.stride(0)
+        arguments.obs_row, arguments.obs = obs.stride(1), obs.data_ptr()
+        arguments.result, arguments.threads = into.data_ptr(), torch.get_num_threads()
+        if not self._lib.sweepd_outputs(arguments):
+            raise unknown_item(self._vocabulary)
 
 
 class Rollout(Protocol):
@@ -169,7 +236,7 @@ class UpdateKernel:
     Args:
         kernels: the library.
         shape: the program's.
-        weights: (2, G, P), the weights that are trained.
+        weights: (2, G, sets * P), the weights that are trained.
         optimizer: whose moments and steps they are.
         rollout: the transitions of a whole rollout.
         state_avg: (G, 1, obs_dim), of byte observations.
@@ -187,22 +254,22 @@ class UpdateKernel:
         state_std: Tensor,
     ) -> None:
         self._lib, self._optimizer = kernels._lib, optimizer
-        slots, stride = shape.slots, weights.shape[2]
+        slots, sets = shape.slots, shape.sets_per_member
         leaves = leaf_views(weights, shape)
         self._stats = torch.zeros(len(STATS), slots)
         self._diverged = torch.zeros(slots, dtype=torch.bool)
-        options = torch.tensor(shape.choices)
+        options, layout = torch.tensor(shape.choices), _item_layout(shape)
         places = [
             _places(leaves, weights[int(critic)].data_ptr(), critic=critic)
             for critic in (False, True)
         ]
         # Addresses do not keep tensors alive.
-        self._kept = [weights, rollout, state_avg, state_std, options, *places]
+        self._kept = [weights, rollout, state_avg, state_std, options, layout, *places]
         self._arguments = _Update(
             slots=slots,
             width=shape.net_width,
             depth=shape.net_depth,
-            inputs=shape.inputs,
+            inputs=(shape.state_dim, shape.obs_dim),
             actions=shape.action_dim,
             choices=len(shape.choices) if shape.discrete else 0,
             chained=shape.autoregressive,
@@ -213,7 +280,10 @@ class UpdateKernel:
             flag_columns=rollout.flags.shape[-1],
             mask_bytes=rollout.packed_masks.shape[-1],
             byte_obs=shape.byte_obs,
-            stride=stride,
+            stride=weights.shape[2] // sets,
+            sets=sets,
+            seat_column=shape.seat_column or 0,
+            items=None if layout is None else layout.pointer,
             options=options.data_ptr(),
             places=tuple(place.data_ptr() for place in places),
             flat=weights.data_ptr(),

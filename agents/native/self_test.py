@@ -16,27 +16,36 @@ import torch
 from torch import Tensor
 
 from agents.native.build import library
-from agents.native.kernels import TERMS, Kernels, UpdateKernel
+from agents.native.kernels import TERMS, Kernels, PolicyKernel, UpdateKernel
 from agents.networks.distributions import distribution_of
 from agents.networks.optimizer import Adam
-from agents.networks.shape import Shape
+from agents.networks.shape import PER_SEAT, Shape
 from agents.networks.weights import flat_size, leaf_views
+from envs.core.items import ItemGroup, Items
 
 # After an intended change of the numerics: python -m agents.native.self_test
-DIGEST = "fce9b6a04a3a3f6b"
+DIGEST = "4f216b353f023b45"
 
-_COMMON: dict[str, Any] = {
-    "state_dim": 21,
-    "privileged_dim": 2,
+_SIZES: dict[str, Any] = {
     "slots": 2,
     "net_width": 33,
     "num_envs": 12,
+    "horizon": 10,
+    "minibatch": 50,
+    "epochs": 1,
 }
-_SIZES: dict[str, Any] = {"horizon": 10, "minibatch": 50, "epochs": 1}
+_NUMBERS: dict[str, Any] = {"state_dim": 21, "privileged_dim": 2}
+_ITEMS = Items(
+    vocabulary=3,
+    groups=(ItemGroup("hand", 3, ("power",)), ItemGroup("row", 2, ("power", "age"))),
+    features=(("power", 1.0), ("age", 1.0)),
+    plain=(1.0, 1.0),
+    facts=((0.0, 0.0), (0.5, 1.0), (0.25, -1.0)),
+)
 _SHAPES = (
-    Shape(**_COMMON, **_SIZES, action_dim=3),
+    Shape(**_NUMBERS, **_SIZES, action_dim=3),
     Shape(
-        **_COMMON,
+        **_NUMBERS,
         **_SIZES,
         action_dim=9,
         action_dims=(4, 5),
@@ -44,6 +53,17 @@ _SHAPES = (
         masked=True,
         autoregressive=True,
         has_absent_agents=True,
+    ),
+    Shape(
+        **_SIZES,
+        state_dim=_ITEMS.columns,
+        byte_obs=True,
+        items=_ITEMS,
+        item_width=5,
+        action_dim=4,
+        discrete=True,
+        policies=PER_SEAT,
+        seat_column=_ITEMS.columns - 1,
     ),
 )
 
@@ -72,7 +92,7 @@ def _numbers(*size: int, scale: float = 1.0) -> Tensor:
 
 
 def _results(kernels: Kernels, shape: Shape) -> list[Tensor]:
-    flat = torch.zeros(2, shape.slots, flat_size(shape))
+    flat = torch.zeros(2, shape.slots, shape.sets_per_member * flat_size(shape))
     weights = leaf_views(flat, shape)
     for leaf in weights.every():
         leaf.copy_(_numbers(*leaf.shape, scale=0.25))
@@ -94,10 +114,10 @@ def _results(kernels: Kernels, shape: Shape) -> list[Tensor]:
     state = torch.zeros(shape.slots, 1, shape.obs_dim), torch.ones(shape.slots, 1, shape.obs_dim)
     update = UpdateKernel(kernels, shape, flat, optimizer, rollout, *state)
     stats, _ = update(rows, terms, torch.ones(shape.slots, dtype=torch.bool))
-    obs = rollout.obs.flatten(1, 2)
+    policy, obs = PolicyKernel(kernels, shape, weights), rollout.obs.flatten(1, 2).float()
     results = torch.empty(2, obs.shape[1], shape.action_dim), torch.empty(2, obs.shape[1], 1)
     for critic, into in enumerate(results):
-        kernels.outputs(weights, obs, into, critic=bool(critic))
+        policy(obs, into, critic=bool(critic))
     return [flat, optimizer.m, optimizer.v, *stats.values(), *results]
 
 
@@ -107,9 +127,12 @@ def _rollout(shape: Shape) -> _Rollout:
     columns = distribution_of(shape).columns(shape)
     obs, side = _numbers(*size, shape.obs_dim, scale=2.0), _numbers(*size, columns + 3)
     side[..., -3] -= 2.0
-    if not shape.discrete:
+    if shape.byte_obs:
+        obs = ((obs * 512).long() % 3).to(torch.uint8)
+    if shape.discrete:
+        side[..., :columns] = (side[..., :columns] * 512).long() % 4
+    if not shape.masked:
         return _Rollout(obs, side, torch.zeros(*size, 0), torch.zeros(*size, 0))
-    side[..., :columns] = (side[..., :columns] * 512).long() % 4
     flags = _numbers(*size, 1) < 0.5
     # The first eight options are legal, among them all that were chosen; the last one may be.
     masks = (_numbers(*size, 2) < 0.0).to(torch.uint8)

@@ -60,6 +60,13 @@ def new_item_weights(items: Items, item_width: int) -> dict[str, Tensor]:
     return {"items.embedding": embedding} | {f"items.{name}": own for name, own in linear.items()}
 
 
+def unknown_item(vocabulary: int) -> RunError:
+    """Return the error of an id that is not in a vocabulary of so many ids."""
+    return RunError(
+        f"an observation has an item whose id is not in the vocabulary of {vocabulary} ids"
+    )
+
+
 class Read(NamedTuple):
     """The items of (N, rows) observations.
 
@@ -176,10 +183,7 @@ class Lookup:
         try:
             self._ids.index_select(0, torch.stack(ids.aminmax()))
         except IndexError as error:
-            raise RunError(
-                "an observation has an item whose id is not in the vocabulary of "
-                f"{self._items.vocabulary} ids"
-            ) from error
+            raise unknown_item(self._items.vocabulary) from error
 
 
 def add_rows(into: Tensor, index: Tensor, rows: Tensor) -> None:

@@ -170,6 +170,8 @@ NATIVE = (
     "ppo, wide",
     "ppo, masked choices",
     "ppo, absent agents",
+    "ppo, items",
+    "ppo, many items",
 )
 
 

@@ -14,7 +14,8 @@ int64_t sweepd_scratch(const Update* u) { return Memory(*u).size(u->threads); }
 
 void sweepd_update(const Update* u) { update(*u); }
 
-void sweepd_outputs(const Outputs* o) { outputs(*o); }
+// Returns 0 if an item's id is not in the vocabulary, else 1.
+int32_t sweepd_outputs(const Outputs* o) { return outputs(*o); }
 
 // e^x and log x of n numbers, for tests.
 void sweepd_functions(const float* x, int64_t n, float* exponentials, float* logarithms) {

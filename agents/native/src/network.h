@@ -10,6 +10,7 @@
 #include <cmath>
 #include <vector>
 
+#include "items.h"
 #include "product.h"
 
 constexpr long CHUNK = 96;  // rows at a time: they stay in the cache between passes; 16 and 12 fit
@@ -27,10 +28,15 @@ struct Layout {
     long weight[DEEPEST], bias[DEEPEST], last, last_bias;
     long log_std;         // of a Gaussian
     std::vector<long> chain, chain_size;
+    const Items* items;   // null: there are none
+    long embedding, item_weight, item_bias;
+    long columns;         // of observations that it reads
     long size;            // of the private copy
 
-    Layout(long in, long width, long depth, long out, bool gaussian, std::vector<long> chains)
-        : in(in), width(width), depth(depth), out(out) {
+    Layout(long columns, long width, long depth, long out, bool gaussian, std::vector<long> chains,
+           const Items* items)
+        : in(items ? items->inputs() : columns),
+          width(width), depth(depth), out(out), items(items), columns(columns) {
         height = padded(width), out_height = padded(out);
         // 16 more: rows at a distance of a power of two would share few lines of the cache.
         row = height + PANEL, x_row = padded(in) + PANEL;
@@ -42,6 +48,11 @@ struct Layout {
         last_bias = part(out_height);
         log_std = part(gaussian ? out_height : 0);
         for (long size : chains) chain.push_back(part(size)), chain_size.push_back(size);
+        if (items) {
+            embedding = part(items->vocabulary * items->width);
+            item_weight = part((items->facts + items->features) * items->width);
+            item_bias = part(items->width);
+        }
         size = padded(end, 64);
     }
 
@@ -76,43 +87,76 @@ static void exchange(const Layout& n, const int64_t* places, float* flat, float*
     if (*places >= 0)
         for (long j = 0; j < n.out; j++) move(flat + *places + j, own + n.log_std + j);
     places++;
-    for (size_t k = 0; k < n.chain.size(); k++, places++)
-        for (long j = 0; j < n.chain_size[k]; j++) move(flat + *places + j, own + n.chain[k] + j);
+    auto copy = [&](long at, long size) {
+        for (long j = 0; j < size; j++) move(flat + *places + j, own + at + j);
+        places++;
+    };
+    if (n.items) {
+        copy(n.embedding, n.items->vocabulary * n.items->width);
+        copy(n.item_weight, (n.items->facts + n.items->features) * n.items->width);
+        copy(n.item_bias, n.items->width);
+    }
+    for (size_t k = 0; k < n.chain.size(); k++) copy(n.chain[k], n.chain_size[k]);
 }
 
 // What a thread needs for one network at a time; all of it is written before it is read.
 struct Workspace {
-    float *x, *hidden[DEEPEST], *delta[2], *y, *d_output, *grad, *turned[DEEPEST], *last, *side, *live,
-        *mask;
+    float *obs, *x, *hidden[DEEPEST], *delta[2], *y, *d_output, *grad, *turned[DEEPEST], *last, *side,
+        *live, *mask;
+    float *table, *d_table, *d_x;  // of items
 
+    // For `sets` sets of weights, of which one is computed at a time; `grad` holds all of theirs.
     // Returns the floats that it takes; from null, only counts.
-    long cut(const Layout& n, long side_columns, float* at) {
+    long cut(const Layout& n, long sets, long side_columns, float* at) {
         float* begin = at;
         auto part = [&at](long size) { float* here = at; at += padded(size, 64); return here; };
         x = part(CHUNK * n.x_row);
+        obs = n.items ? part(CHUNK * n.columns) : x;
         for (long l = 0; l < n.depth; l++) hidden[l] = part(CHUNK * n.row);
         for (auto& one : delta) one = part(CHUNK * std::max(n.row, n.out_height));
         y = part(CHUNK * n.out_height);
         d_output = part(CHUNK * n.out_height);
-        grad = part(n.size);
-        for (long l = 1; l < n.depth; l++) turned[l] = part(n.height * n.height);
+        grad = part(sets * n.size);
+        for (long l = 0; l < n.depth; l++)
+            if (l || n.items) turned[l] = part(padded(n.inputs(l)) * n.height);
         last = part(n.out_height * n.height);
         side = part(CHUNK * side_columns);
         live = part(CHUNK);
         mask = part(CHUNK * n.out);
+        if (n.items) {
+            table = part(n.items->table());
+            d_table = part(n.items->table());
+            d_x = part(CHUNK * n.x_row);
+        }
         return at - begin;
     }
+
+    // Floats between observations in `obs`.
+    static long obs_row(const Layout& n) { return n.items ? n.columns : n.x_row; }
 };
 
-// Bring the matrices that products read transposed up to date with the weights.
-static void turn(const Layout& n, const float* w, const Workspace& s) {
-    for (long l = 1; l < n.depth; l++)
-        transpose(w + n.weight[l], n.width, n.height / PANEL, s.turned[l]);
+// Start a gradient step: no gradients, and what depends on the weights alone.
+static void begin(const Layout& n, const float* w, const Workspace& s) {
+    memset(s.grad, 0, n.size * sizeof(float));
+    for (long l = n.items ? 0 : 1; l < n.depth; l++)
+        transpose(w + n.weight[l], n.inputs(l), n.height / PANEL, s.turned[l]);
     transpose(w + n.last, n.out, n.height / PANEL, s.last);
+    if (!n.items) return;
+    fill_table(*n.items, w + n.embedding, w + n.item_weight, w + n.item_bias, s.table);
+    memset(s.d_table, 0, n.items->table() * sizeof(float));
 }
 
-// s.hidden and s.y (outputs x CHUNK: a column of outputs is contiguous) from s.x.
+// Complete the gradients after the last chunk.
+static void finish(const Layout& n, const Workspace& s) {
+    if (n.items)
+        add_of_table(*n.items, s.d_table, s.grad + n.embedding, s.grad + n.item_weight,
+                     s.grad + n.item_bias);
+}
+
+// s.hidden and s.y (outputs x CHUNK: a column of outputs is contiguous) from s.obs.
 static void forward(const Layout& n, const float* w, const Workspace& s, long rows) {
+    for (long r = 0; n.items && r < rows; r++)
+        encode(*n.items, s.table, s.obs + r * n.columns, s.x + r * n.x_row);
     Left below{s.x, n.x_row, 1};
     for (long l = 0; l < n.depth; l++) {
         long in = n.inputs(l);
@@ -169,6 +213,13 @@ static void backward(const Layout& n, const float* w, const Workspace& s, long r
                   {s.hidden[l - 1], PANEL, n.row}});
         std::swap(delta, other);
     }
+    if (!n.items) return;
+    multiply({rows, padded(n.items->encoded()) / PANEL, n.width, {delta, n.row, 1},
+              {s.turned[0], n.height * PANEL, PANEL}, {s.d_x, PANEL, n.x_row}, nullptr, false,
+              After::nothing, {}});
+    for (long r = 0; r < rows; r++)
+        add_to_table(*n.items, s.obs + r * n.columns, s.x + r * n.x_row, s.d_x + r * n.x_row,
+                     s.d_table);
 }
 
 // The Euclidean norm, from sums of squares in 64 lanes, whatever the width of a vector.

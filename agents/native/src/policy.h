@@ -7,12 +7,14 @@
 
 // The arguments, as agents/native/kernels.py fills them. (G slots.)
 struct Outputs {
-    int64_t slots, rows, width, depth, in, out;
-    int64_t obs_stride, stride, out_stride;  // floats between members' observations, networks, …
+    int64_t slots, rows, width, depth, in, out;  // in: columns that the networks read
+    int64_t sets, seat_column;               // sets of weights per member; of two, who plays a row
+    int64_t obs_stride, stride, out_stride;  // floats between members' observations, sets, …
     int64_t obs_row;                         // floats between rows of observations
     const float* obs;
     const float* weights;                    // of the first network
     const int64_t* places;                   // of its parts: `exchange`
+    const Items* items;                      // null: there are none
     float* outputs;
     int64_t threads;
 };
@@ -20,49 +22,93 @@ struct Outputs {
 // Copy a matrix (rows, columns) to panels, the last one filled up with zeros.
 static void pack(const float* from, long rows, long columns, float* to) {
     for (long q = 0; q < columns; q += PANEL)
-        for (long r = 0; r < rows; r++)
-            for (long j = 0; j < PANEL; j++)
-                *to++ = q + j < columns ? from[r * columns + q + j] : 0.0f;
+        for (long r = 0; r < rows; r++, to += PANEL) {
+            const float* row = from + r * columns + q;
+            if (q + PANEL <= columns) memcpy(to, row, PANEL * sizeof(float));
+            else for (long j = 0; j < PANEL; j++) to[j] = q + j < columns ? row[j] : 0.0f;
+        }
 }
 
-static void outputs(const Outputs& o) {
-    long height = padded(o.width), out_height = padded(o.out), row = height + PANEL;
-    bool whole = height == o.width;  // then products read the weights as they are
-    long chunks = (o.rows + CHUNK - 1) / CHUNK;
-    Pool::get().run(o.slots * chunks, o.threads, [&](long task, int) {
-        long g = task / chunks, first = task % chunks * CHUNK;
-        long rows = std::min(CHUNK, o.rows - first);
-        // Weights, biases, two layers of activations, and outputs.
-        long panels = std::max({whole ? 0 : std::max(o.in, o.width) * height, o.width * out_height});
-        static thread_local std::vector<float> memory;
-        memory.resize(panels + std::max(height, out_height) + CHUNK * (2 * row + out_height) + PANEL);
-        float* packed = (float*)(((uintptr_t)memory.data() + 63) / 64 * 64);
-        float* bias = packed + panels;
-        float *x = bias + std::max(height, out_height), *next = x + CHUNK * row;
-        float* last = next + CHUNK * row;
-        const float* w = o.weights + g * o.stride;
-        const float* obs = o.obs + g * o.obs_stride + first * o.obs_row;
-        Left below{obs, o.obs_row, 1};
-        for (long l = 0; l < o.depth; l++) {
-            long in = l ? o.width : o.in;
-            const float* matrix = w + o.places[l];
-            Panels<const float> b{matrix, PANEL, o.width};
-            if (!whole) {
-                pack(matrix, in, o.width, packed);
-                b = {packed, in * PANEL, PANEL};
-            }
-            pack(w + o.places[o.depth + l], 1, o.width, bias);
-            multiply({rows, height / PANEL, in, below, b, {next, PANEL, row}, bias, false,
-                      After::relu, {}});
-            below = {next, row, 1};
-            std::swap(x, next);
+// Run a set of weights of member g on some of its rows, which follow each other if all rows are of
+// one set. Returns whether all ids of items are in the vocabulary.
+static bool outputs_of_set(const Outputs& o, long g, long set, const std::vector<long>& own) {
+    const long height = padded(o.width), out_height = padded(o.out), row = height + PANEL;
+    const long in = o.items ? o.items->inputs() : o.in, x_row = padded(in) + PANEL;
+    const bool whole = height == o.width;  // then products read the weights as they are
+    const bool in_place = !o.items && o.sets == 1;  // likewise the observations
+    const float *w = o.weights + (g * o.sets + set) * o.stride, *obs = o.obs + g * o.obs_stride;
+
+    static thread_local std::vector<float> memory;
+    float *layers[DEEPEST], *biases, *last, *x, *hidden[2], *y, *table;
+    for (bool count : {true, false}) {
+        float* at = count ? nullptr : (float*)(((uintptr_t)memory.data() + 63) / 64 * 64);
+        const float* begin = at;
+        auto part = [&at](long size) { float* here = at; at += padded(size); return here; };
+        for (long l = 0; l < o.depth; l++) layers[l] = part(whole ? 0 : (l ? o.width : in) * height);
+        biases = part(o.depth * height + out_height);
+        last = part(o.width * out_height);
+        x = part(in_place ? 0 : CHUNK * x_row);
+        for (float*& one : hidden) one = part(CHUNK * row);
+        y = part(CHUNK * out_height);
+        table = part(o.items ? o.items->table() : 0);
+        if (count) memory.resize(at - begin + PANEL);
+    }
+    for (long l = 0; l < o.depth; l++) {
+        if (!whole) pack(w + o.places[l], l ? o.width : in, o.width, layers[l]);
+        pack(w + o.places[o.depth + l], 1, o.width, biases + l * height);
+    }
+    pack(w + o.places[2 * o.depth], o.width, o.out, last);
+    pack(w + o.places[2 * o.depth + 1], 1, o.out, biases + o.depth * height);
+    if (o.items) {
+        const int64_t* parts = o.places + 2 * o.depth + 3;
+        fill_table(*o.items, w + parts[0], w + parts[1], w + parts[2], table);
+    }
+
+    bool known = true;
+    for (size_t first = 0; first < own.size(); first += CHUNK) {
+        const long rows = std::min(CHUNK, (long)(own.size() - first)), *mine = &own[first];
+        for (long r = 0; !in_place && r < rows; r++) {
+            const float* from = obs + mine[r] * o.obs_row;
+            if (o.items) known &= encode(*o.items, table, from, x + r * x_row);
+            else memcpy(x + r * x_row, from, in * sizeof(float));
         }
-        pack(w + o.places[2 * o.depth], o.width, o.out, packed);
-        pack(w + o.places[2 * o.depth + 1], 1, o.out, bias);
-        multiply({rows, out_height / PANEL, o.width, below, {packed, o.width * PANEL, PANEL},
-                  {last, PANEL, out_height}, bias, false, After::nothing, {}});
-        float* into = o.outputs + g * o.out_stride + first * o.out;
+        Left below = in_place ? Left{obs + mine[0] * o.obs_row, o.obs_row, 1} : Left{x, x_row, 1};
+        for (long l = 0; l < o.depth; l++) {
+            const long inner = l ? o.width : in;
+            Panels<const float> b{w + o.places[l], PANEL, o.width};
+            if (!whole) b = {layers[l], inner * PANEL, PANEL};
+            multiply({rows, height / PANEL, inner, below, b, {hidden[l % 2], PANEL, row},
+                      biases + l * height, false, After::relu, {}});
+            below = {hidden[l % 2], row, 1};
+        }
+        multiply({rows, out_height / PANEL, o.width, below, {last, o.width * PANEL, PANEL},
+                  {y, PANEL, out_height}, biases + o.depth * height, false, After::nothing, {}});
         for (long r = 0; r < rows; r++)
-            memcpy(into + r * o.out, last + r * out_height, o.out * sizeof(float));
+            memcpy(o.outputs + g * o.out_stride + mine[r] * o.out, y + r * out_height,
+                   o.out * sizeof(float));
+    }
+    return known;
+}
+
+// Run all networks. Returns whether all ids of items are in the vocabulary.
+static bool outputs(const Outputs& o) {
+    // As few parts of each member's rows as keep all threads busy: each prepares the weights.
+    const long chunks = (o.rows + CHUNK - 1) / CHUNK;
+    const long parts = std::min(chunks, (2 * o.threads + o.slots - 1) / o.slots);
+    std::atomic<bool> known{true};
+    Pool::get().run(o.slots * parts, o.threads, [&](long task, int) {
+        const long g = task / parts, part = task % parts;
+        const long first = part * chunks / parts * CHUNK;
+        const long end = std::min((part + 1) * chunks / parts * CHUNK, (long)o.rows);
+        const float* obs = o.obs + g * o.obs_stride;
+        std::vector<long> own;
+        for (long set = 0; set < o.sets; set++) {
+            own.clear();
+            for (long r = first; r < end; r++)
+                if (o.sets == 1 || (obs[r * o.obs_row + o.seat_column] > 0.5f) == set)
+                    own.push_back(r);
+            if (own.size() && !outputs_of_set(o, g, set, own)) known = false;
+        }
     });
+    return known;
 }

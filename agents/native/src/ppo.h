@@ -12,15 +12,17 @@
 
 // The arguments of an update, as agents/native/kernels.py fills them. (G slots, B minibatch.)
 struct Update {
-    int64_t slots, width, depth, inputs[2], actions;  // inputs: of actors, of critics
+    int64_t slots, width, depth, inputs[2], actions;  // inputs: columns of actors, of critics
     int64_t choices;                    // 0: actions are numbers
     int64_t chained, masked;
     int64_t minibatch, steps;
     int64_t obs_columns, side_columns, flag_columns, mask_bytes, byte_obs;
-    int64_t stride;                     // floats between networks
+    int64_t stride;                     // floats between sets of weights
+    int64_t sets, seat_column;          // sets of weights per member; of two, who plays a row
+    const Items* items;                 // null: there are none
     const int64_t* options;             // (choices,) sizes
     const int64_t* places[2];           // of the parts of actors and critics in a network
-    float *flat, *m, *v;                // (2, G, stride)
+    float *flat, *m, *v;                // (2, G, sets, stride)
     const void* obs;                    // (rows of the rollout, obs_columns), floats or bytes
     const float* side;                  // (rows of the rollout, side_columns)
     const uint8_t *flags, *masks;       // likewise
@@ -42,7 +44,7 @@ static Layout layout(const Update& u, bool critic) {
         for (long k = 1, before = u.options[0]; k < u.choices; before += u.options[k++])
             chains.push_back(before * u.options[k]);
     return Layout(u.inputs[critic], u.width, u.depth, critic ? 1 : u.actions,
-                  !u.choices && !critic, chains);
+                  !u.choices && !critic, chains, u.items);
 }
 
 // Why and where a network stopped, and its statistics of the last minibatch.
@@ -53,34 +55,37 @@ struct Outcome {
     float norm = 0, value_loss = 0, kl = 0, clipped = 0, entropy = 0;
 };
 
+// The actor or the critic of a member; of policies per seat, both of its sets of weights, which
+// have one loss.
 class Network {
     const Update& u;
     const Layout& n;
     const Workspace& s;
-    const long g;
+    const long g, size;  // size: floats of all its sets of weights
     const bool critic;
     float *w, *m, *v;
     Terms terms;
     float max_norm, target_kl;
     std::vector<long> options;
+    std::vector<int64_t> own;  // a minibatch's rows of one set of weights
 
-    // Copy the chunk's rows of the rollout to s.x, s.side, s.live and s.mask.
+    // Copy the chunk's rows of the rollout to s.obs, s.side, s.live and s.mask.
     void gather(const int64_t* rows, long count) {
         constexpr long AHEAD = 6;  // rows lie anywhere in the rollout: ask for them in time
         for (long r = 0; r < count; r++) {
             if (r + AHEAD < count) {
                 const char* soon = (const char*)u.obs + rows[r + AHEAD] * u.obs_columns * cell();
-                for (long i = 0; i < n.in * cell(); i += 64) __builtin_prefetch(soon + i);
+                for (long i = 0; i < n.columns * cell(); i += 64) __builtin_prefetch(soon + i);
                 __builtin_prefetch(u.side + rows[r + AHEAD] * u.side_columns);
             }
-            float* x = s.x + r * n.x_row;
+            float* x = s.obs + r * s.obs_row(n);
             if (u.byte_obs) {
                 const uint8_t* from = (const uint8_t*)u.obs + rows[r] * u.obs_columns;
                 const float *avg = u.state_avg + g * u.obs_columns;
                 const float *std = u.state_std + g * u.obs_columns;
-                for (long i = 0; i < n.in; i++) x[i] = ((float)from[i] - avg[i]) / std[i];
+                for (long i = 0; i < n.columns; i++) x[i] = ((float)from[i] - avg[i]) / std[i];
             } else {
-                memcpy(x, (const float*)u.obs + rows[r] * u.obs_columns, n.in * sizeof(float));
+                memcpy(x, (const float*)u.obs + rows[r] * u.obs_columns, n.columns * sizeof(float));
             }
             const float* side = u.side + rows[r] * u.side_columns;
             for (long c = 0; c < u.side_columns; c++) s.side[c * CHUNK + r] = side[c];
@@ -97,17 +102,37 @@ class Network {
 
     bool valid(int64_t row) const { return !u.flag_columns || u.flags[row * u.flag_columns]; }
 
+    // The set of weights that computes a row.
+    long set(int64_t row) const {
+        if (u.sets == 1) return 0;
+        long at = row * u.obs_columns + u.seat_column;
+        return u.byte_obs ? ((const uint8_t*)u.obs)[at] : ((const float*)u.obs)[at] > 0.5f;
+    }
+
     // Forward and backward pass of a minibatch; returns its number of valid rows.
     long differentiate(long step, Stats& stats) {
         const int64_t* rows = u.rows + (step * u.slots + g) * u.minibatch;
         long count = 0;
         for (long r = 0; r < u.minibatch; r++) count += valid(rows[r]);
         terms.valid_scale = u.flag_columns ? (float)u.minibatch / (count ? count : 1) : 1.0f;
-        memset(s.grad, 0, n.size * sizeof(float));
-        turn(n, w, s);
-        for (long first = 0; first < u.minibatch; first += CHUNK) {
-            long here = std::min(CHUNK, u.minibatch - first);
-            gather(rows + first, here);
+        for (long k = 0; k < u.sets; k++) {
+            own.clear();
+            for (long r = 0; r < u.minibatch; r++)
+                if (set(rows[r]) == k) own.push_back(rows[r]);
+            differentiate_set(k, stats);
+        }
+        return count;
+    }
+
+    // The same for the rows `own` of one set of weights.
+    void differentiate_set(long k, Stats& stats) {
+        const float* w = this->w + k * n.size;
+        Workspace s = this->s;
+        s.grad += k * n.size;
+        begin(n, w, s);
+        for (long first = 0; first < (long)own.size(); first += CHUNK) {
+            long here = std::min(CHUNK, (long)own.size() - first);
+            gather(&own[first], here);
             forward(n, w, s, here);
             Chunk chunk{n, s, here, u.side_columns};
             if (critic) value_loss(chunk, terms, stats);
@@ -115,14 +140,15 @@ class Network {
             else choices_loss(chunk, terms, w, options, u.masked, stats);
             backward(n, w, s, here);
         }
-        return count;
+        finish(n, s);
     }
 
     float mean(const Sum& sum) const { return sum.total() * terms.per_row * terms.valid_scale; }
 
 public:
     Network(const Update& u, const Layout& n, const Workspace& s, long g, bool critic, float* own)
-        : u(u), n(n), s(s), g(g), critic(critic), w(own), m(own + n.size), v(own + 2 * n.size) {
+        : u(u), n(n), s(s), g(g), size(u.sets * n.size), critic(critic),
+          w(own), m(own + size), v(own + 2 * size) {
         auto term = [&](int i) { return u.terms[i * u.slots + g]; };
         terms = {term(0), term(1), term(2), term(3), term(4), term(5), term(6), term(7),
                  1.0f / u.minibatch, 1.0f};
@@ -131,11 +157,13 @@ public:
     }
 
     void bring(bool back) {
-        long at = (critic * u.slots + g) * u.stride;
-        float *there[] = {u.flat + at, u.m + at, u.v + at}, *here[] = {w, m, v};
+        float *flat[] = {u.flat, u.m, u.v}, *own[] = {w, m, v};
         for (int i = 0; i < 3; i++)
-            if (back) exchange<false>(n, u.places[critic], there[i], here[i]);
-            else exchange<true>(n, u.places[critic], there[i], here[i]);
+            for (long k = 0; k < u.sets; k++) {
+                float* there = flat[i] + ((critic * u.slots + g) * u.sets + k) * u.stride;
+                if (back) exchange<false>(n, u.places[critic], there, own[i] + k * n.size);
+                else exchange<true>(n, u.places[critic], there, own[i] + k * n.size);
+            }
     }
 
     // Train from the network's state before the rollout, for `limit` minibatches at most.
@@ -152,7 +180,7 @@ public:
             valid = count > 0;
             o.kl = mean(stats.kl), o.clipped = mean(stats.clipped);
             o.entropy = mean(stats.entropy), o.value_loss = mean(stats.value_loss);
-            o.norm = norm(s.grad, n.size);
+            o.norm = norm(s.grad, size);
             if (!running) break;
             o.end = step;
             o.exceeds = !critic && o.kl > target_kl;
@@ -165,7 +193,7 @@ public:
             float clip = max_norm / (o.norm + 1e-6f);
             AdamStep a{u.adam[g], u.adam[u.slots + g], u.adam[2 * u.slots + g],
                        (long)u.adam_steps[g] + o.updates, clip < 1 ? clip : 1};
-            adam(a, n.size, s.grad, w, m, v);
+            adam(a, size, s.grad, w, m, v);
             if (n.chain.empty() && options.empty() && !critic)
                 for (long j = 0; j < n.out; j++)  // deviations above 1 would saturate tanh
                     if (w[n.log_std + j] > 0) w[n.log_std + j] = 0;
@@ -185,11 +213,11 @@ struct Memory {
     Layout kinds[2];
     long copy, copies, workspace;
     explicit Memory(const Update& u) : kinds{layout(u, false), layout(u, true)} {
-        copy = 3 * std::max(kinds[0].size, kinds[1].size);
+        copy = 3 * u.sets * std::max(kinds[0].size, kinds[1].size);
         copies = 2 * u.slots * copy;
         Workspace s;
-        workspace = std::max(s.cut(kinds[0], u.side_columns, nullptr),
-                             s.cut(kinds[1], u.side_columns, nullptr));
+        workspace = std::max(s.cut(kinds[0], u.sets, u.side_columns, nullptr),
+                             s.cut(kinds[1], u.sets, u.side_columns, nullptr));
     }
     long size(long threads) const { return copies + threads * workspace; }
 };
@@ -199,7 +227,7 @@ static void update(const Update& u) {
     std::vector<Outcome> outcomes(2 * u.slots);
     auto with_network = [&](long g, bool critic, int worker, auto&& use) {
         Workspace s;
-        s.cut(memory.kinds[critic], u.side_columns,
+        s.cut(memory.kinds[critic], u.sets, u.side_columns,
               u.scratch + memory.copies + worker * memory.workspace);
         float* own = u.scratch + (critic * u.slots + g) * memory.copy;
         Network network(u, memory.kinds[critic], s, g, critic, own);

@@ -16,14 +16,14 @@ from torch import Tensor
 from agents.algorithms.ppo import PPO, RolloutStats
 from agents.native import build
 from agents.native.choice import VARIABLE, _loaded, chosen, evaluate, require, status
-from agents.native.kernels import Kernels
+from agents.native.kernels import Kernels, PolicyKernel
 from agents.native.self_test import DIGEST, digest
 from agents.networks.mlp import Activations, forward
-from agents.networks.shape import Shape
+from agents.networks.shape import PER_SEAT, Shape
 from agents.networks.weights import flat_size, leaf_views
 from envs.games.poker.kuhn import Kuhn
 from envs.games.tensor_game import NoParams
-from envs.support.errors import InputError
+from envs.support.errors import InputError, RunError
 from tests.agents.helpers import assert_same, member_params, shape_for, start
 from tests.agents.toy_env import (
     AbsentChoicesEnv,
@@ -109,7 +109,7 @@ def test_outputs_are_those_of_torch(width: int, depth: int, actions: int, rows: 
     obs = torch.randn(3, 4, rows, 14, generator=generator)[:, 1]
     weights = leaf_views(flat, shape)
     ours, theirs = (Activations(shape, rows, torch.device("cpu")) for _ in range(2))
-    evaluate(kernels(), weights, obs, ours)
+    evaluate(PolicyKernel(kernels(), shape, weights), weights, obs, ours)
     forward(weights, obs, theirs)
     torch.testing.assert_close(ours.output, theirs.output)
     torch.testing.assert_close(ours.value, theirs.value)
@@ -138,6 +138,8 @@ def trained(
         (MaskedEnv, {}, {"net_width": 17}),
         (AbsentEnv, {}, {}),
         (AbsentChoicesEnv, {}, {"net_width": 64}),
+        (ItemsEnv, {}, {}),
+        (ItemsEnv, {}, {"item_width": 33, "net_width": 32, "minibatch": 20}),
     ],
 )
 def test_an_update_is_that_of_torch(
@@ -203,6 +205,30 @@ def test_an_update_on_a_game_whose_critics_know_more_is_that_of_torch(
     assert (moved[:, known].abs().amax((1, 2)) > 1e-4).all()
 
 
+def test_an_update_of_policies_per_seat_is_that_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, stats = kuhn(1, policies=PER_SEAT)
+    monkeypatch.setenv(VARIABLE, "torch")
+    before, _ = kuhn(0, policies=PER_SEAT)
+    theirs, right = kuhn(1, policies=PER_SEAT)
+    assert_close_updates(before, ours, theirs)
+    assert_close_stats(stats[0], right[0])
+    # Both sets of weights of every member moved, by different ways.
+    moved = (ours.population.flat - before.population.flat).view(2, SLOTS, 2, -1)
+    assert (moved.norm(dim=3) > 0).all()
+    assert ((moved[:, :, 0] - moved[:, :, 1]).norm(dim=2) > 0).all()
+
+
+def test_an_item_that_is_not_in_the_vocabulary_is_found() -> None:
+    ppo, _ = trained(ItemsEnv, 0)
+    native = ppo.act_fn()
+    assert native._kernel is not None
+    obs = ppo.obs.clone()
+    native(obs)
+    obs[-1, 0] = ItemsEnv.items.vocabulary
+    with pytest.raises(RunError, match="not in the vocabulary of 6 ids"):
+        native(obs)
+
+
 def test_the_running_mean_of_the_weights_follows_native_updates() -> None:
     env = ToyEnv(SLOTS, ENVS)
     ppo = start(env, MEMBERS, num_envs=ENVS)
@@ -235,17 +261,17 @@ def stacked(ppo: PPO) -> dict[str, Tensor]:
     return {name: torch.stack([actor[name] for actor in actors]) for name in actors[0]}
 
 
-@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv, ChoicesEnv, MaskedEnv])
+@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv, ChoicesEnv, MaskedEnv, ItemsEnv])
 def test_drawn_and_deterministic_actions_are_those_of_torch(
     kind: type[ToyEnv], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    env = kind(SLOTS, 50, privileged=True)
+    env = kind(SLOTS, 50) if kind is ItemsEnv else kind(SLOTS, 50, privileged=True)
     ppo = start(env, MEMBERS)
     native = ppo.act_fn()
     monkeypatch.setenv(VARIABLE, "torch")
     in_torch = ppo.act_fn()
-    assert native._kernels is not None
-    assert in_torch._kernels is None
+    assert native._kernel is not None
+    assert in_torch._kernel is None
     obs = ppo.obs[:, : env.state_dim].clone()
     legal = env.action_mask if env.masked else None
     uniforms = torch.rand(len(obs), native.uniforms, dtype=torch.float64)
@@ -326,22 +352,14 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
 # Where they are not used.
 
 
-@pytest.mark.parametrize("kind", [ImageEnv, ItemsEnv])
-def test_other_networks_stay_in_torch(kind: type[ToyEnv]) -> None:
-    ppo, _ = trained(kind, 0)
+def test_images_stay_in_torch() -> None:
+    ppo, _ = trained(ImageEnv, 0)
     assert ppo._native is None
 
 
 def test_recurrent_networks_stay_in_torch() -> None:
     ppo, _ = trained(ToyEnv, 0, recurrent="gru", bptt=4)
     assert ppo._native is None
-
-
-def test_policies_per_seat_stay_in_torch() -> None:
-    ppo, stats = kuhn(1, policies="per-seat")
-    assert ppo._native is None
-    assert ppo.act_fn()._kernels is None
-    assert stats[0].value_loss.isfinite().all()
 
 
 def test_without_a_compiler_torch_trains_and_one_line_says_so(
