@@ -26,7 +26,6 @@ from agents.networks.shape import Shape
 from agents.networks.weights import Leaves, leaf_views
 from envs.core.items import Items
 
-SOURCE = Path(__file__).with_name("src") / "kernels.cpp"
 # Rows of `Update.terms` and `Update.stats`, as in ppo.h.
 TERMS = (
     "low",
@@ -55,7 +54,7 @@ class _Items(ctypes.Structure):
     """`Items` of items.h."""
 
     _fields_ = (
-        *((name, c_int64) for name in ("vocabulary", "width", "places", "columns", "plain")),
+        *((name, c_int64) for name in ("vocabulary", "width", "places", "bare", "plain")),
         *((name, c_int64) for name in ("groups", "features", "facts")),
         ("members", c_void_p),
         ("known", c_void_p),
@@ -150,7 +149,7 @@ class _ItemLayout:
                 vocabulary=items.vocabulary,
                 width=item_width,
                 places=items.places,
-                columns=items.columns,
+                bare=sum(group.count for group in items.groups if not group.features),
                 plain=len(items.plain),
                 groups=len(items.groups),
                 features=len(items.features),

@@ -11,12 +11,9 @@
 #include <vector>
 
 #include "items.h"
-#include "product.h"
 
 constexpr long CHUNK = 96;  // rows at a time: they stay in the cache between passes; 16 and 12 fit
 constexpr int DEEPEST = 8;  // hidden layers
-
-static inline long padded(long n, long to = PANEL) { return (n + to - 1) / to * to; }
 
 // The sizes of a network and where its parts are, in floats from its beginning.
 struct Layout {
@@ -24,7 +21,7 @@ struct Layout {
     long height;          // width in whole panels
     long out_height;      // out in whole panels
     long row;             // floats between rows of hidden activations
-    long x_row;           // the same of inputs
+    long x, x_row;        // numbers that the first product reads; floats between rows of them
     long weight[DEEPEST], bias[DEEPEST], last, last_bias;
     long log_std;         // of a Gaussian
     std::vector<long> chain, chain_size;
@@ -39,7 +36,8 @@ struct Layout {
           width(width), depth(depth), out(out), items(items), columns(columns) {
         height = padded(width), out_height = padded(out);
         // 16 more: rows at a distance of a power of two would share few lines of the cache.
-        row = height + PANEL, x_row = padded(in) + PANEL;
+        row = height + PANEL;
+        x = items ? items->x() : in, x_row = padded(x) + PANEL;
         long end = 0;
         auto part = [&end](long size) { long at = end; end += padded(size); return at; };
         for (long l = 0; l < depth; l++) weight[l] = part((l ? width : in) * height);
@@ -103,7 +101,8 @@ static void exchange(const Layout& n, const int64_t* places, float* flat, float*
 struct Workspace {
     float *obs, *x, *hidden[DEEPEST], *delta[2], *y, *d_output, *grad, *turned[DEEPEST], *last, *side,
         *live, *mask;
-    float *table, *d_table, *d_x;  // of items
+    ItemTables tables, d_tables;
+    float* d_x;  // of items
 
     // For `sets` sets of weights, of which one is computed at a time; `grad` holds all of theirs.
     // Returns the floats that it takes; from null, only counts.
@@ -117,15 +116,15 @@ struct Workspace {
         y = part(CHUNK * n.out_height);
         d_output = part(CHUNK * n.out_height);
         grad = part(sets * n.size);
-        for (long l = 0; l < n.depth; l++)
-            if (l || n.items) turned[l] = part(padded(n.inputs(l)) * n.height);
+        for (long l = 1; l < n.depth; l++) turned[l] = part(n.height * n.height);
         last = part(n.out_height * n.height);
         side = part(CHUNK * side_columns);
         live = part(CHUNK);
         mask = part(CHUNK * n.out);
         if (n.items) {
-            table = part(n.items->table());
-            d_table = part(n.items->table());
+            for (auto* one : {&tables, &d_tables})
+                *one = ItemTables(*n.items, n.height, part(ItemTables::size(*n.items, n.height)));
+            turned[0] = part(padded(n.items->rows()) * n.height);
             d_x = part(CHUNK * n.x_row);
         }
         return at - begin;
@@ -138,30 +137,35 @@ struct Workspace {
 // Start a gradient step: no gradients, and what depends on the weights alone.
 static void begin(const Layout& n, const float* w, const Workspace& s) {
     memset(s.grad, 0, n.size * sizeof(float));
-    for (long l = n.items ? 0 : 1; l < n.depth; l++)
-        transpose(w + n.weight[l], n.inputs(l), n.height / PANEL, s.turned[l]);
+    for (long l = 1; l < n.depth; l++)
+        transpose(w + n.weight[l], n.width, n.height / PANEL, s.turned[l]);
     transpose(w + n.last, n.out, n.height / PANEL, s.last);
     if (!n.items) return;
-    fill_table(*n.items, w + n.embedding, w + n.item_weight, w + n.item_bias, s.table);
-    memset(s.d_table, 0, n.items->table() * sizeof(float));
+    fill(*n.items, n.height, w + n.weight[0], w + n.embedding, w + n.item_weight, w + n.item_bias,
+         s.tables);
+    transpose(s.tables.matrix, n.items->rows(), n.height / PANEL, s.turned[0]);
+    memset(s.d_tables.table, 0, ItemTables::size(*n.items, n.height) * sizeof(float));
 }
 
 // Complete the gradients after the last chunk.
 static void finish(const Layout& n, const Workspace& s) {
     if (n.items)
-        add_of_table(*n.items, s.d_table, s.grad + n.embedding, s.grad + n.item_weight,
-                     s.grad + n.item_bias);
+        finish(*n.items, n.height, s.tables, s.d_tables, s.grad + n.weight[0],
+               s.grad + n.embedding, s.grad + n.item_weight, s.grad + n.item_bias);
 }
 
 // s.hidden and s.y (outputs x CHUNK: a column of outputs is contiguous) from s.obs.
 static void forward(const Layout& n, const float* w, const Workspace& s, long rows) {
     for (long r = 0; n.items && r < rows; r++)
-        encode(*n.items, s.table, s.obs + r * n.columns, s.x + r * n.x_row);
+        read_items(*n.items, n.height, s.tables, w + n.bias[0], s.obs + r * n.columns,
+                   s.x + r * n.x_row, s.hidden[0] + r * n.row);
     Left below{s.x, n.x_row, 1};
     for (long l = 0; l < n.depth; l++) {
-        long in = n.inputs(l);
-        multiply({rows, n.height / PANEL, in, below, {w + n.weight[l], in * PANEL, PANEL},
-                  {s.hidden[l], PANEL, n.row}, w + n.bias[l], false, After::relu, {}});
+        const bool items = n.items && !l;
+        const float* matrix = items ? s.tables.matrix : w + n.weight[l];
+        const long panel = (items ? n.items->rows() : n.inputs(l)) * PANEL;
+        multiply({rows, n.height / PANEL, l ? n.width : n.x, below, {matrix, panel, PANEL},
+                  {s.hidden[l], PANEL, n.row}, w + n.bias[l], items, After::relu, {}});
         below = {s.hidden[l], n.row, 1};
     }
     // The outputs in rows, then turned; s.delta is free here.
@@ -204,9 +208,11 @@ static void backward(const Layout& n, const float* w, const Workspace& s, long r
     for (long l = n.depth - 1; l >= 0; l--) {
         add_columns(delta, n.row, rows, panels, s.grad + n.bias[l]);
         Left below = l ? Left{s.hidden[l - 1], 1, n.row} : Left{s.x, 1, n.x_row};
-        long in = n.inputs(l);
-        multiply({in, panels, rows, below, {delta, PANEL, n.row},
-                  {s.grad + n.weight[l], in * PANEL, PANEL}, nullptr, true, After::nothing, {}});
+        const bool items = n.items && !l;
+        float* into = items ? s.d_tables.matrix : s.grad + n.weight[l];
+        const long panel = (items ? n.items->rows() : n.inputs(l)) * PANEL;
+        multiply({l ? n.width : n.x, panels, rows, below, {delta, PANEL, n.row},
+                  {into, panel, PANEL}, nullptr, true, After::nothing, {}});
         if (!l) break;
         multiply({rows, panels, n.width, {delta, n.row, 1}, {s.turned[l], n.height * PANEL, PANEL},
                   {other, PANEL, n.row}, nullptr, false, After::mask,
@@ -214,12 +220,12 @@ static void backward(const Layout& n, const float* w, const Workspace& s, long r
         std::swap(delta, other);
     }
     if (!n.items) return;
-    multiply({rows, padded(n.items->encoded()) / PANEL, n.width, {delta, n.row, 1},
+    multiply({rows, padded(n.items->vectors()) / PANEL, n.width, {delta, n.row, 1},
               {s.turned[0], n.height * PANEL, PANEL}, {s.d_x, PANEL, n.x_row}, nullptr, false,
               After::nothing, {}});
     for (long r = 0; r < rows; r++)
-        add_to_table(*n.items, s.obs + r * n.columns, s.x + r * n.x_row, s.d_x + r * n.x_row,
-                     s.d_table);
+        add_gradients(*n.items, n.height, s.obs + r * n.columns, s.x + r * n.x_row,
+                      delta + r * n.row, s.d_x + r * n.x_row, s.d_tables);
 }
 
 // The Euclidean norm, from sums of squares in 64 lanes, whatever the width of a vector.

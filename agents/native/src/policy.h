@@ -33,35 +33,40 @@ static void pack(const float* from, long rows, long columns, float* to) {
 // one set. Returns whether all ids of items are in the vocabulary.
 static bool outputs_of_set(const Outputs& o, long g, long set, const std::vector<long>& own) {
     const long height = padded(o.width), out_height = padded(o.out), row = height + PANEL;
-    const long in = o.items ? o.items->inputs() : o.in, x_row = padded(in) + PANEL;
-    const bool whole = height == o.width;  // then products read the weights as they are
+    const long in = o.items ? o.items->inputs() : o.in, read = o.items ? o.items->x() : in;
+    const long x_row = padded(read) + PANEL;
+    // Otherwise, products read the weights as they are.
+    auto packed = [&](long l) { return height != o.width || (o.items && !l); };
     const bool in_place = !o.items && o.sets == 1;  // likewise the observations
     const float *w = o.weights + (g * o.sets + set) * o.stride, *obs = o.obs + g * o.obs_stride;
 
     static thread_local std::vector<float> memory;
-    float *layers[DEEPEST], *biases, *last, *x, *hidden[2], *y, *table;
+    float *layers[DEEPEST], *biases, *last, *x, *hidden[2], *y, *tables;
     for (bool count : {true, false}) {
         float* at = count ? nullptr : (float*)(((uintptr_t)memory.data() + 63) / 64 * 64);
         const float* begin = at;
         auto part = [&at](long size) { float* here = at; at += padded(size); return here; };
-        for (long l = 0; l < o.depth; l++) layers[l] = part(whole ? 0 : (l ? o.width : in) * height);
+        for (long l = 0; l < o.depth; l++)
+            layers[l] = part(packed(l) ? (l ? o.width : in) * height : 0);
         biases = part(o.depth * height + out_height);
         last = part(o.width * out_height);
         x = part(in_place ? 0 : CHUNK * x_row);
         for (float*& one : hidden) one = part(CHUNK * row);
         y = part(CHUNK * out_height);
-        table = part(o.items ? o.items->table() : 0);
+        tables = part(o.items ? ItemTables::size(*o.items, height) : 0);
         if (count) memory.resize(at - begin + PANEL);
     }
     for (long l = 0; l < o.depth; l++) {
-        if (!whole) pack(w + o.places[l], l ? o.width : in, o.width, layers[l]);
+        if (packed(l)) pack(w + o.places[l], l ? o.width : in, o.width, layers[l]);
         pack(w + o.places[o.depth + l], 1, o.width, biases + l * height);
     }
     pack(w + o.places[2 * o.depth], o.width, o.out, last);
     pack(w + o.places[2 * o.depth + 1], 1, o.out, biases + o.depth * height);
+    ItemTables of_items;
     if (o.items) {
         const int64_t* parts = o.places + 2 * o.depth + 3;
-        fill_table(*o.items, w + parts[0], w + parts[1], w + parts[2], table);
+        of_items = ItemTables(*o.items, height, tables);
+        fill(*o.items, height, layers[0], w + parts[0], w + parts[1], w + parts[2], of_items);
     }
 
     bool known = true;
@@ -69,16 +74,19 @@ static bool outputs_of_set(const Outputs& o, long g, long set, const std::vector
         const long rows = std::min(CHUNK, (long)(own.size() - first)), *mine = &own[first];
         for (long r = 0; !in_place && r < rows; r++) {
             const float* from = obs + mine[r] * o.obs_row;
-            if (o.items) known &= encode(*o.items, table, from, x + r * x_row);
-            else memcpy(x + r * x_row, from, in * sizeof(float));
+            if (!o.items) memcpy(x + r * x_row, from, in * sizeof(float));
+            else known &= read_items(*o.items, height, of_items, biases, from, x + r * x_row,
+                                     hidden[0] + r * row);
         }
         Left below = in_place ? Left{obs + mine[0] * o.obs_row, o.obs_row, 1} : Left{x, x_row, 1};
         for (long l = 0; l < o.depth; l++) {
-            const long inner = l ? o.width : in;
+            const long inner = l ? o.width : read;
+            const bool items = o.items && !l;
             Panels<const float> b{w + o.places[l], PANEL, o.width};
-            if (!whole) b = {layers[l], inner * PANEL, PANEL};
+            if (items) b = {of_items.matrix, o.items->rows() * PANEL, PANEL};
+            else if (packed(l)) b = {layers[l], inner * PANEL, PANEL};
             multiply({rows, height / PANEL, inner, below, b, {hidden[l % 2], PANEL, row},
-                      biases + l * height, false, After::relu, {}});
+                      biases + l * height, items, After::relu, {}});
             below = {hidden[l % 2], row, 1};
         }
         multiply({rows, out_height / PANEL, o.width, below, {last, o.width * PANEL, PANEL},

@@ -95,8 +95,7 @@ static inline void rows(const Product& x, long i, long q) {
 static void multiply(const Product& x) {
     long q = 0;
     if constexpr (WIDTH == 16) {  // 32 registers
-        for (; q + 4 <= x.panels; q += 4) rows<4, 6>(x, 0, q);
-        for (; q + 2 <= x.panels; q += 2) rows<2, 12>(x, 0, q);
+        for (; q + 3 <= x.panels; q += 3) rows<3, 8>(x, 0, q);
         for (; q < x.panels; q++) rows<1, 12>(x, 0, q);
     } else {
         for (; q < x.panels; q++) rows<1, 6>(x, 0, q);

@@ -30,7 +30,15 @@ typedef int32_t ivec_at __attribute__((vector_size(4 * WIDTH), aligned(4), may_a
 
 static inline vec load(const float* at) { return *(const vec_at*)at; }
 static inline void store(float* at, vec x) { *(vec_at*)at = x; }
-static inline vec all(float x) { return vec{} + x; }
+static inline vec all(float x) {  // a load, where x is in memory; vec{} + x would be an addition
+#if defined(__AVX512F__)
+    return (vec)_mm512_set1_ps(x);
+#elif defined(__AVX2__)
+    return (vec)_mm256_set1_ps(x);
+#else
+    return (vec)vdupq_n_f32(x);
+#endif
+}
 
 // a b + c, rounded once.
 static inline vec fma(vec a, vec b, vec c) {

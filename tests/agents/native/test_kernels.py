@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,17 @@ import torch
 from torch import Tensor
 
 from agents.algorithms.ppo import PPO, RolloutStats
-from agents.native.choice import _loaded, chosen, evaluate, require, status
-from agents.native.kernels import SOURCE, Kernels, PolicyKernel
+from agents.native import build
+from agents.native.choice import VARIABLE, _loaded, chosen, evaluate, require, status
+from agents.native.kernels import Kernels, PolicyKernel
 from agents.native.self_test import DIGEST, digest
 from agents.networks.mlp import Activations, forward
 from agents.networks.shape import PER_SEAT, Shape
 from agents.networks.weights import flat_size, leaf_views
+from envs.core.items import ItemGroup, Items
+from envs.games.card_duel.game import CardDuel, CardDuelParams
 from envs.games.poker.kuhn import Kuhn
-from envs.games.tensor_game import NoParams
-from envs.native import build
-from envs.native.build import VARIABLE
+from envs.games.tensor_game import NoParams, TensorGame
 from envs.support.errors import InputError, RunError
 from tests.agents.helpers import assert_same, member_params, shape_for, start
 from tests.agents.toy_env import (
@@ -43,6 +45,17 @@ except build.BuildError as error:
     pytest.skip(f"no native kernels: {error}", allow_module_level=True)
 
 SLOTS, ENVS = 5, 8
+
+
+class IdsEnv(ItemsEnv):
+    """Items without features, nor any other columns."""
+
+    items = Items(6, (ItemGroup("hand", 3), ItemGroup("row", 2)))
+
+    def _observe(self) -> Tensor:
+        return super()._observe()[:, ItemsEnv.items.id_columns()]
+
+
 MEMBERS = {slot: slot for slot in range(SLOTS)}
 
 
@@ -56,7 +69,7 @@ def test_kernels_compile_without_warnings(tmp_path: Path) -> None:
     flags = [flag for flag in (*build.FLAGS, *build.vector_flags()) if flag != "-w"]
     # GCC's own AVX-512 header has a false positive of -Wmaybe-uninitialized.
     warnings = ["-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-Wno-maybe-uninitialized", "-O1"]
-    command = [build.compiler(), *flags, *warnings, f"-I{build.SHARED}", str(SOURCE)]
+    command = [build.compiler(), *flags, *warnings, str(build.SOURCES / "kernels.cpp")]
     done = subprocess.run(
         [*command, "-o", str(tmp_path / "kernels.so")], capture_output=True, text=True, check=False
     )
@@ -141,6 +154,7 @@ def trained(
         (AbsentChoicesEnv, {}, {"net_width": 64}),
         (ItemsEnv, {}, {}),
         (ItemsEnv, {}, {"item_width": 33, "net_width": 32, "minibatch": 20}),
+        (IdsEnv, {}, {"item_width": 5}),
     ],
 )
 def test_an_update_is_that_of_torch(
@@ -180,9 +194,18 @@ def assert_close_stats(stats: RolloutStats, right: RolloutStats) -> None:
 
 def kuhn(rollouts: int, **changes: Any) -> tuple[PPO, list[RolloutStats]]:
     """Train on Kuhn poker: players in turns, masks, and columns that only critics read."""
-    env = Kuhn([NoParams()] * SLOTS, ENVS)
+    return played(Kuhn([NoParams()] * SLOTS, ENVS), rollouts, **changes)
+
+
+def card_duel(rollouts: int, **changes: Any) -> tuple[PPO, list[RolloutStats]]:
+    """Train on the card duel: items with and without features, facts, and several choices."""
+    return played(CardDuel([CardDuelParams()] * SLOTS, ENVS), rollouts, item_width=5, **changes)
+
+
+def played(env: TensorGame, rollouts: int, **changes: Any) -> tuple[PPO, list[RolloutStats]]:
     ppo = PPO(shape_for(env, **{"autoregressive": False, **changes}))  # type: ignore[arg-type]
-    avg, std = torch.zeros(env.state_dim), torch.ones(env.state_dim)
+    std = torch.ones(env.state_dim) if env.items is None else torch.tensor(env.items.scales())
+    avg = torch.zeros(env.state_dim)
     for slot in range(SLOTS):
         ppo.add_member(slot, member_params(slot), 100 + slot, 8, avg, std)
     env.reset([200 + slot for slot in range(SLOTS)])
@@ -206,11 +229,14 @@ def test_an_update_on_a_game_whose_critics_know_more_is_that_of_torch(
     assert (moved[:, known].abs().amax((1, 2)) > 1e-4).all()
 
 
-def test_an_update_of_policies_per_seat_is_that_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, stats = kuhn(1, policies=PER_SEAT)
+@pytest.mark.parametrize("play", [kuhn, card_duel])
+def test_an_update_of_policies_per_seat_is_that_of_torch(
+    play: Callable[..., tuple[PPO, list[RolloutStats]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, stats = play(1, policies=PER_SEAT)
     monkeypatch.setenv(VARIABLE, "torch")
-    before, _ = kuhn(0, policies=PER_SEAT)
-    theirs, right = kuhn(1, policies=PER_SEAT)
+    before, _ = play(0, policies=PER_SEAT)
+    theirs, right = play(1, policies=PER_SEAT)
     assert_close_updates(before, ours, theirs)
     assert_close_stats(stats[0], right[0])
     # Both sets of weights of every member moved, by different ways.

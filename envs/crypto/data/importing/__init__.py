@@ -1,1 +1,0 @@
-"""Import of bar files of other programs: `sweepd data import`."""
