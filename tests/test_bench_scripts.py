@@ -19,7 +19,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import optuna
+import pandas as pd
 import pytest
 import torch
 
@@ -28,6 +30,7 @@ from deploy.registry.registry import Registry
 from envs.crypto import features
 from envs.crypto.data.bars import Bars
 from envs.crypto.data.demo_market import make_demo_market
+from envs.support.errors import InputError
 
 BENCH = Path(__file__).resolve().parents[1] / "scripts" / "bench"
 Importer = Callable[[str], ModuleType]
@@ -333,7 +336,7 @@ CASES = [
         slow=True,
     ),
 ]
-OWN_TESTS = {"gate_studies", "study_table"}
+OWN_TESTS = {"gate_studies", "search_replay", "study_table"}
 
 
 def is_script(path: Path) -> bool:
@@ -459,6 +462,103 @@ def test_skill_of_hockey_players(bench: Importer, tmp_path: Path) -> None:
     content = json.loads(saved.read_text())
     assert entry(content, "machine.processor")
     assert sum(entry(content, "results.seed 0.strong")) == 4
+
+
+def write_tables(folder: Path) -> None:
+    """Write learning curves of 30 configurations × 8 seeds × 5 checkpoints.
+
+    Performance grows with the learning rate up to 1e-2; above, runs fail. Only noisy configurations
+    have `noise`.
+    """
+    rng = np.random.default_rng(0)
+    rates = np.geomspace(1e-4, 3e-2, 30)
+    configs = pd.DataFrame(
+        {
+            "learning_rate": rates,
+            "minibatch_size": [32, 64] * 15,
+            "noisy": [True, False, False] * 10,
+            "noise": np.where([True, False, False] * 10, np.linspace(1.0, 2.0, 30), np.nan),
+        },
+        index=pd.RangeIndex(30, name="run_id"),
+    )
+    rows = [
+        (
+            run,
+            seed,
+            budget,
+            np.nan if rate > 1e-2 else budget * (np.log(rate) + 10.0) + rng.normal(),
+        )
+        for run, rate in enumerate(rates)
+        for seed in range(8)
+        for budget in (10, 20, 30, 40, 50)
+    ]
+    columns = ["run_id", "seed", "budget", "performance"]
+    folder.mkdir(parents=True)
+    configs.to_parquet(folder / "configs.parquet")
+    pd.DataFrame(rows, columns=columns).to_parquet(folder / "curves.parquet")
+
+
+def test_searches_on_tables(
+    bench: Importer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    data, saved, again = (tmp_path / name for name in ("tables", "results.json", "again.json"))
+    write_tables(data / "task")
+    script = bench("search_replay")
+    monkeypatch.setattr(script, "COST", 12.0)
+    searches = ("oracle-32", "racing", "hyperband", "sweepd", "optuna-tpe-asha")
+    run(script, "--data", data, "--save", saved, "--repetitions", "1", "--only", "sweepd")
+    run(script, "--data", data, "--save", saved, "--repetitions", "3", "--only", *searches)
+    content = json.loads(saved.read_text())
+    assert entry(content, "machine.processor")
+    for name in searches:
+        found = entry(content, f"searches.{name}.task")
+        assert found["repetitions"] == 3
+        assert 0.0 <= found["mean"] <= 1.0
+    # The table is smaller than what the oracle draws, so it knows all configurations.
+    best = entry(content, "best.task")
+    assert entry(content, "means.oracle-32.mean") == pytest.approx(best, abs=0.01)
+    assert 11.0 <= entry(content, "means.sweepd.cost") <= 12.0
+
+    # Repetitions in two runs are those of a single one.
+    run(script, "--data", data, "--save", again, "--repetitions", "3", "--only", "sweepd")
+    single = json.loads(again.read_text())["searches"]["sweepd"]["task"]
+    assert single == pytest.approx(entry(content, "searches.sweepd.task"))
+    for wrong, message in (
+        (("--data", data, "--save", saved, "--seed", "1"), "other settings"),
+        (("--data", tmp_path / "nothing"), "nothing has no folder"),
+        (("--data", data, "--only", "magic"), "magic is not known"),
+        (("--data", data, "--tasks", "chess"), "chess is not in"),
+    ):
+        assert script.main([str(argument) for argument in wrong]) == 2
+        captured = capsys.readouterr()
+        assert message in captured.out + captured.err
+
+
+def test_what_a_run_on_a_table_costs(bench: Importer, tmp_path: Path) -> None:
+    write_tables(tmp_path / "task")
+    [table] = bench("search_tables").load_tables(tmp_path)
+    one = bench("search_studies").Run(table, np.random.default_rng(0), 5.0)
+    # Configuration 4 has no noise: the distance to it does not depend on the noise.
+    asked = {**table.params[4], "noise": 1.1}
+    assert one.stand_in(asked) == 4
+    # Each configuration is used once. Here the nearest of the others has another learning rate.
+    assert one.stand_in({**asked, "noisy": True}) == 6
+
+    seeds = table.curves[4]
+    first, second = one.train(4, 2, 0.3)  # the last checkpoint is at 20 % of the budget
+    assert {first, second} <= set(seeds[:, 0])
+    assert one.left == pytest.approx(5.0 - 2 * 0.3)
+    # What has been trained is not paid for again.
+    final = one.train(4, 3)
+    assert set(final) <= set(seeds[:, -1])
+    assert one.left == pytest.approx(5.0 - 3)
+    others = set(seeds[:, -1]) - set(final)
+    assert one.fresh(4) == pytest.approx(np.mean(list(others)))
+    with pytest.raises(InputError, match="8 seeds"):
+        one.train(4, 8)
 
 
 @pytest.mark.slow

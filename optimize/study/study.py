@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import uuid
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,7 +13,6 @@ from typing import Any
 
 import optuna
 import sqlalchemy as sa
-from optuna.search_space import IntersectionSearchSpace
 from optuna.storages._rdb import models
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
@@ -39,8 +37,7 @@ from optimize.study.database.gone import StudyGone
 from optimize.study.database.opening import require_study
 from optimize.study.database.storage import StudyStorage, TrialLost
 from optimize.study.recovery.deaths import is_suspect
-from optimize.study.sampling.pruners import make_pruner
-from optimize.study.sampling.samplers import make_sampler
+from optimize.study.search import Search, best_complete
 from optimize.study.space.parsing import study_space
 from optimize.study.space.search_space import SearchSpace, Settings
 
@@ -156,12 +153,17 @@ class StudyHandle:
         self.space: SearchSpace = study_space(self.spec)
         self.run_dir = study_folder(storage.url, attributes, runs_dir)
         self.flags: dict[str, Any] = attributes[FLAGS_KEY]
-        self.pruner = make_pruner(self.spec.pruner, self.spec.rungs)
-        self._shared_space = IntersectionSearchSpace(include_pruned=True)
+        self.search = Search(
+            self.space,
+            sampler=self.spec.sampler,
+            pruner=self.spec.pruner,
+            rungs=self.spec.rungs,
+            seed=self.spec.seed,
+        )
         # Returns of complete trials, cached here by `optimize.experiments.outlook`.
         self.returns = TrialReturns()
         self.cached = StudyCache(storage)
-        self.study = optuna.load_study(study_name=name, storage=self.cached, pruner=self.pruner)
+        self.study = optuna.load_study(study_name=name, storage=self.cached)
 
     # -- looking
 
@@ -191,10 +193,6 @@ class StudyHandle:
     def trial_dir(self, number: int) -> Path:
         """Return the folder of a trial's files."""
         return self.run_dir / f"trial-{number:05d}"
-
-    def shape_known(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the shape parameters among `params`."""
-        return {name: params[name] for name in self.space.shape_names if name in params}
 
     # -- asking
 
@@ -238,7 +236,7 @@ class StudyHandle:
                 continue
             if plans and waiting.user_attrs.get(LEAGUE_KEY) != plans[0].league:
                 continue
-            known = self.shape_known(
+            known = self.search.shape_known(
                 {**waiting.system_attrs.get("fixed_params", {}), **waiting.params}
             )
             if shape is not None and any(shape[name] != value for name, value in known.items()):
@@ -248,7 +246,7 @@ class StudyHandle:
                 plan = self._plan(waiting._trial_id, {**(shape or {}), **known})
                 if plan is not None:
                     plans.append(plan)
-                    shape = self.shape_known(plan.params)
+                    shape = self.search.shape_known(plan.params)
                     if alone:
                         return plans
         # Trials that have reported, or have opponents from the league, were interrupted: their
@@ -262,28 +260,18 @@ class StudyHandle:
             plan = self._plan(trial_id, shape)
             if plan is not None:
                 plans.append(plan)
-                shape = self.shape_known(plan.params)
+                shape = self.search.shape_known(plan.params)
         return plans
 
     def _plan(self, trial_id: int, shape: Mapping[str, Any] | None) -> Plan | None:
         """Draw the missing parameters of a claimed trial. None if it failed or was lost."""
         number = self.storage.get_trial(trial_id).number
-        # One sampler per trial, seeded by its number: proposals depend on the study's history, not
-        # on the process that asks.
-        seed = derive_seed(self.spec.seed, "sampler", number)
-        fixed = {**(self.space.start if number == 0 else {}), **(shape or {})}
-        sampler = make_sampler(self.spec.sampler, seed, fixed, self._shared_space, self.space.start)
-        # A new Study object, since a reused one shows its sampler the trials of its last `ask`.
-        study = optuna.load_study(
-            study_name=self.name, storage=self.cached, sampler=sampler, pruner=self.pruner
-        )
         try:
             try:
-                # An enqueued parameter out of range warns, and is refused below, with a sentence.
-                with self.cached.read_once(self.study_id), warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    trial = optuna.Trial(study, trial_id)
-                    params = self.space.suggest(trial)
+                with self.cached.read_once(self.study_id):
+                    trial, params = self.search.draw(
+                        self.cached, self.name, trial_id, number, shape
+                    )
                 settings = self.space.resolve(params)
                 self.space.validate(params)
             except (InputError, ValueError, TypeError) as error:
@@ -324,7 +312,7 @@ class StudyHandle:
         Call it after all trials of the batch have reported.
         """
         with self.cached.read_once(self.study_id):
-            return [plan.trial is not None and plan.trial.should_prune() for plan in plans]
+            return self.search.judge([plan.trial for plan in plans])
 
     def complete(self, trial_id: int, value: float) -> None:
         """Finish a trial as COMPLETE. Raises TrialLost."""
@@ -362,7 +350,4 @@ def best_trial(handle: StudyHandle) -> FrozenTrial | None:
     Returns:
         None if no trial is complete.
     """
-    complete = [
-        t for t in handle.trials() if t.state == TrialState.COMPLETE and t.value is not None
-    ]
-    return max(complete, key=lambda t: (t.value or 0.0, -t.number), default=None)
+    return best_complete(handle.trials())

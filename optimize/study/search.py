@@ -1,0 +1,100 @@
+"""The search's decisions: which parameters a trial gets, which trials are pruned, which is best.
+
+A decision depends on the trials in the study's storage and on the study's seed alone, not on the
+process that makes it. The storage is any of Optuna's: `scripts/bench/search_replay.py` makes the
+same decisions on recorded learning curves, with a storage in memory.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import optuna
+from optuna.search_space import IntersectionSearchSpace
+from optuna.storages import BaseStorage
+from optuna.trial import FrozenTrial, TrialState
+
+from envs.core.streams import derive_seed
+from optimize.study.sampling.pruners import make_pruner
+from optimize.study.sampling.samplers import make_sampler
+from optimize.study.space.search_space import SearchSpace
+
+
+class Search:
+    """Sampler and pruner of one study.
+
+    Args:
+        space: the search space.
+        sampler: one of `samplers.SAMPLERS`.
+        pruner: one of `pruners.PRUNERS`.
+        rungs: number of rungs of a trial.
+        seed: the study's seed.
+    """
+
+    def __init__(
+        self, space: SearchSpace, *, sampler: str, pruner: str, rungs: int, seed: int
+    ) -> None:
+        self.space, self.seed = space, seed
+        self.pruner = make_pruner(pruner, rungs)
+        self._sampler = sampler
+        self._shared_space = IntersectionSearchSpace(include_pruned=True)
+
+    def shape_known(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the shape parameters among `params`."""
+        return {name: params[name] for name in self.space.shape_names if name in params}
+
+    def draw(
+        self,
+        storage: BaseStorage,
+        study_name: str,
+        trial_id: int,
+        number: int,
+        shape: Mapping[str, Any] | None,
+    ) -> tuple[optuna.Trial, dict[str, Any]]:
+        """Draw the parameters of a RUNNING trial that it does not have yet.
+
+        Args:
+            storage: where the study is.
+            study_name: name of the study.
+            trial_id: row id of the trial.
+            number: number of the trial.
+            shape: shape parameters that are given, as those of the trial's batch are.
+
+        Returns:
+            The trial, and all its parameters as Optuna stores them.
+        """
+        # One sampler per trial, seeded by its number: proposals depend on the study's history, not
+        # on the process that asks.
+        seed = derive_seed(self.seed, "sampler", number)
+        start = self.space.start
+        fixed = {**(start if number == 0 else {}), **(shape or {})}
+        sampler = make_sampler(self._sampler, seed, fixed, self._shared_space, start)
+        # A new Study object, since a reused one shows its sampler the trials of its last `ask`.
+        study = optuna.load_study(
+            study_name=study_name, storage=storage, sampler=sampler, pruner=self.pruner
+        )
+        # An enqueued parameter out of range warns here; `SearchSpace.validate` refuses it.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trial = optuna.Trial(study, trial_id)
+            return trial, self.space.suggest(trial)
+
+    def judge(self, trials: Sequence[optuna.Trial | None]) -> list[bool]:
+        """Return for each trial whether it is pruned at the rung that it has reported.
+
+        Call it after all trials of the batch have reported. None: a trial outside a study, which
+        is not pruned.
+        """
+        return [trial is not None and trial.should_prune() for trial in trials]
+
+
+def best_complete(trials: Iterable[FrozenTrial]) -> FrozenTrial | None:
+    """Return the complete trial with the highest value, the earliest in a tie.
+
+    Returns:
+        None if no trial is complete.
+    """
+    complete = [t for t in trials if t.state == TrialState.COMPLETE and t.value is not None]
+    return max(complete, key=lambda t: (t.value or 0.0, -t.number), default=None)
