@@ -22,7 +22,7 @@ MAY_IMPORT = {
 # Rooms of a package, in the order in which they may import each other: a room imports only those
 # before it.
 ROOMS = {
-    "envs": ("support", "core", "crypto", "external", "games"),
+    "envs": ("support", "native", "core", "crypto", "external", "games"),
     "agents": ("networks", "native", "engine", "algorithms", "policy"),
     "optimize": ("study", "experiments", "worker", "cli"),
     "deploy": ("registry", "promotion", "market", "games", "trading"),

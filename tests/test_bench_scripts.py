@@ -126,7 +126,11 @@ CASES = [
     Case(
         "env_steps",
         QUICK + "--sizes 1 4 --bars 1000",
-        ("machine.processor", "results.1.steps_per_second", "results.1.share_of_moving_limit"),
+        (
+            *("machine.processor", "machine.native.crypto", "machine.native.cartpole"),
+            *("results.1.steps_per_second", "results.1.share_of_moving_limit"),
+            *("results.1.torch_steps_per_second", "results.1.over_torch", "results.3.over_torch"),
+        ),
     ),
     Case(
         "gate_statistics:selection",

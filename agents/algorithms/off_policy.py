@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from agents.engine.graphs import Repeated, recorder_for
 from agents.engine.program import Act, Member, Program, check_tensors
 from agents.engine.replay import Batch, ReplayBuffers
 from agents.networks.optimizer import FlatAdam
@@ -27,6 +29,41 @@ from envs.core.vec_env import VecEnv
 from envs.support.errors import InputError
 
 Figures = dict[str, Tensor]
+
+
+class Tally:
+    """Sums over a rollout's gradient steps, in tensors that stay where they are.
+
+    Attributes:
+        running: (G,) bool, members that make the next step.
+        updates: (G,), steps made.
+        totals: (G,) by name, sums of the steps' statistics.
+    """
+
+    def __init__(self, slots: int, device: torch.device) -> None:
+        self.running = torch.zeros(slots, dtype=torch.bool, device=device)
+        self.updates = torch.zeros(slots, device=device)
+        self.totals: Figures = {}
+
+    def begin(self, running: Tensor) -> None:
+        """Start a rollout with the members `running`."""
+        self.running.copy_(running)
+        for numbers in (self.updates, *self.totals.values()):
+            numbers.zero_()
+
+    def add(self, running: Tensor, figures: Figures) -> None:
+        """Add a step with its statistics; `running` are the members that made it."""
+        self.running.copy_(running)
+        self.updates += running
+        for name, value in figures.items():
+            if name not in self.totals:
+                self.totals[name] = torch.zeros_like(value)
+            # `where` instead of a product: a diverged member's NaN times 0 is NaN.
+            self.totals[name] += torch.where(running, value, 0.0)
+
+    def means(self) -> Figures:
+        """Return the means over the steps made."""
+        return {name: total / self.updates.clamp(min=1.0) for name, total in self.totals.items()}
 
 
 class OffPolicy(Program):
@@ -75,6 +112,10 @@ class OffPolicy(Program):
             self.device,
         )
         self._reward = torch.zeros(shape.slots, device=self.device)  # mean of the latest rollout
+        # Gradient steps are recorded where the device can.
+        self.recorder = recorder_for(self.device)
+        self._tally = Tally(shape.slots, self.device)
+        self._repeated: Repeated[None] | None = None
 
     # What an algorithm implements, besides `params_type` and `stats_type`.
 
@@ -183,23 +224,34 @@ class OffPolicy(Program):
         ]
         for adam, _ in self._optimizers():
             adam.prepare()
-        running = self._live & ~self._diverged & torch.tensor(ready, device=self.device)
-        updates = torch.zeros(shape.slots, device=self.device)
-        totals: Figures = {}
+        tally = self._tally
+        tally.begin(self._live & ~self._diverged & torch.tensor(ready, device=self.device))
+        take_step = self._gradient_step if self.recorder is None else self._recorded_step
         for step in range(shape.updates if any(ready) else 0):
-            running, figures = self._update(
-                self.replay.gather(rows[step]), None if noise is None else noise[step], running
-            )
-            updates += running
-            for name, value in figures.items():
-                # `where` instead of a product: a diverged member's NaN times 0 is NaN.
-                totals[name] = totals.get(name, 0.0) + torch.where(running, value, 0.0)
-        means = {name: total / updates.clamp(min=1.0) for name, total in totals.items()}
+            take_step(rows[step], *(() if noise is None else (noise[step],)))
+        means, updates = tally.means(), tally.updates.clone()
         nothing = torch.zeros_like(updates)
         own = self._own_figures() | {"reward": self._reward, "updates": updates}
         return self.stats_type(
             **{name: own.get(name, means.get(name, nothing)) for name in self.stats_type._fields}
         )
+
+    def _gradient_step(self, rows: Tensor, noise: Tensor | None = None) -> None:
+        """Make one gradient step of the running members.
+
+        Args:
+            rows: (G * minibatch,), of the replay buffers.
+            noise: one step of `_update_noise`.
+        """
+        tally = self._tally
+        tally.add(*self._update(self.replay.gather(rows), noise, tally.running))
+
+    def _recorded_step(self, *inputs: Tensor) -> None:
+        """Make one gradient step, recorded once and replayed. Arguments as of `_gradient_step`."""
+        if self._repeated is None:
+            own = [tensor.clone() for tensor in inputs]
+            self._repeated = Repeated(partial(self._gradient_step, *own), own, [], self.recorder)
+        self._repeated.run(*inputs)
 
     def _diverge(self, running: Tensor, norms: Tensor) -> Tensor:
         """Return the running members whose gradients are finite; mark the others as diverged."""

@@ -2,5 +2,5 @@
 
 `choice` decides whether they are used; torch does the same computation wherever they are not.
 The C++ sources are in `src`, one file per subject: `vector.h`, `product.h`, `network.h`, `loss.h`,
-`ppo.h`, `policy.h`, `pool.h`.
+`ppo.h`, `policy.h`.
 """

@@ -12,15 +12,14 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from agents.native.build import BuildError, library
-from agents.native.kernels import Kernels, PolicyKernel
+from agents.native.kernels import SOURCE, Kernels, PolicyKernel
 from agents.native.self_test import DIGEST, digest
 from agents.networks.mlp import Activations, forward
 from agents.networks.shape import Shape
 from agents.networks.weights import Leaves
+from envs.native.build import TORCH, VARIABLE, BuildError, library
 from envs.support.errors import InputError
 
-VARIABLE, TORCH = "SWEEPD_KERNELS", "torch"  # SWEEPD_KERNELS=torch: no native kernels
 _DEEPEST = 8  # hidden layers; as in network.h
 
 
@@ -100,7 +99,7 @@ def checked() -> Kernels:
         BuildError: they cannot be compiled, or give other bits than they should.
         OSError: they cannot be loaded.
     """
-    found = Kernels(library())
+    found = Kernels(library(SOURCE))
     if digest(found) != DIGEST:
         raise BuildError("the compiled kernels fail their self-test")
     return found

@@ -26,6 +26,7 @@ from agents.networks.shape import Shape
 from agents.networks.weights import Leaves, leaf_views
 from envs.core.items import Items
 
+SOURCE = Path(__file__).with_name("src") / "kernels.cpp"
 # Rows of `Update.terms` and `Update.stats`, as in ppo.h.
 TERMS = (
     "low",

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agents.native.build import library
-from agents.native.kernels import TERMS, Kernels, PolicyKernel, UpdateKernel
+from agents.native.kernels import SOURCE, TERMS, Kernels, PolicyKernel, UpdateKernel
 from agents.networks.distributions import distribution_of
 from agents.networks.optimizer import Adam
 from agents.networks.shape import PER_SEAT, Shape
 from agents.networks.weights import flat_size, leaf_views
 from envs.core.items import ItemGroup, Items
+from envs.native.build import library
 
 # After an intended change of the numerics: python -m agents.native.self_test
 DIGEST = "b106b72ef4e81089"
@@ -146,7 +146,7 @@ def _rollout(shape: Shape) -> _Rollout:
 
 def main() -> None:
     """Print the digest of this machine's kernels."""
-    print(digest(Kernels(library())))
+    print(digest(Kernels(library(SOURCE))))
 
 
 if __name__ == "__main__":

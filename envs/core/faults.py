@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from envs.native.memory import per_row
 from envs.support.errors import RunError
 
 
@@ -32,8 +33,12 @@ class FaultLatch:
         # Steps before the first illegal action. It stops counting there, since `_largest` keeps its
         # maximum.
         self._legal_steps = torch.zeros(rows, dtype=torch.float64, device=device)
-        self._largest = torch.zeros(len(components), rows, dtype=torch.float64, device=device)
+        self._largest = per_row(len(components), rows=rows, device=device)
         self._row_size = torch.zeros(rows, dtype=torch.float64, device=device)
+
+    def count_step(self) -> None:
+        """Count a step. For native code that records it in `tensors`; `record` counts by itself."""
+        self._steps += 1.0
 
     def record(self, action: Tensor, scratch: Tensor) -> None:
         """Record one step.
@@ -64,6 +69,10 @@ class FaultLatch:
     def latched(self) -> Tensor:
         """Return which rows have a fault: (rows,) bool."""
         return self._legal_steps < self._steps
+
+    def native_state(self) -> tuple[dict[str, int], dict[str, Tensor | None]]:
+        """Return what a native step changes."""
+        return {}, {"legal_steps": self._legal_steps, "largest": self._largest}
 
     def check(self) -> None:
         """Raise RunError for the earliest fault. Synchronises with the device."""
@@ -153,10 +162,13 @@ class ChoiceLatch:
         self._buffered += 1
         return self._buffered
 
+    def taken(self) -> Tensor:
+        """Return the buffer's place that was taken, for native code that fills it."""
+        return self._places[self._buffered - 1]
+
     def put(self, action: Tensor) -> Tensor:
         """Buffer the actions in the place taken, on the device: the second part of `record`."""
-        place = self._places[self._buffered - 1]
-        return place.copy_(action.clamp(-1, 254) if self._several else action)
+        return self.taken().copy_(action.clamp(-1, 254) if self._several else action)
 
     def clear(self, rows: slice) -> None:
         """Clear the faults of these rows."""

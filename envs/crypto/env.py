@@ -16,11 +16,14 @@ from envs.crypto.data.timeframe import bars_per_week
 from envs.crypto.episodes import Episodes
 from envs.crypto.ledger import Ledger, Rules, filled
 from envs.crypto.market import Market
+from envs.crypto.native.choice import library_for
+from envs.crypto.native.step import Library, NativeStep
 from envs.crypto.netting import Netted, Venue
 from envs.crypto.params import EnvParams
 from envs.crypto.portfolio import Portfolio, to_portfolio
 from envs.crypto.reward import Reward
 from envs.crypto.splits import Window
+from envs.native.memory import per_row, stride_of, takes_floats
 from envs.support.errors import InputError
 
 
@@ -84,6 +87,7 @@ class CryptoEnv(VecEnv):
         fixed: bool = False,
         device: torch.device | str = "cpu",
         debug: bool = False,
+        native: bool = True,
     ) -> None:
         """Make an environment. Call `reset` first.
 
@@ -101,6 +105,7 @@ class CryptoEnv(VecEnv):
                 fixed length and start at random bars.
             device: device of all tensors.
             debug: check for faults after every step.
+            native: whether to use the native step where it can be used. Results are the same.
 
         Raises:
             InputError: a window is empty or outside the usable bars.
@@ -111,7 +116,7 @@ class CryptoEnv(VecEnv):
             raise InputError(f"envs per member is {envs_per_member}; it must be at least 1")
         self.market = market
         self.device = torch.device(device)
-        self.debug, self.replayable = debug, not (debug or accounts)
+        self.debug = debug
         self.num_members, self.envs_per_member = len(members), envs_per_member
         self.num_envs = rows = self.num_members * envs_per_member
         self.action_dim = market.assets
@@ -131,6 +136,9 @@ class CryptoEnv(VecEnv):
         self.venue: Venue | None = None
         self.netted: Netted | None = None
         self._accounts = accounts
+        self._library = library_for(market.assets, self.device) if native else None
+        self._native: NativeStep | None = None  # made at the next step
+        self.replayable = not debug and not accounts and self._library is None
         for member, (own, ground) in enumerate(zip(members, member_windows, strict=True)):
             self.configure_member(member, own, ground)
 
@@ -144,6 +152,7 @@ class CryptoEnv(VecEnv):
         max_lookback: int | None = None,
         device: torch.device | str = "cpu",
         debug: bool = False,
+        native: bool = True,
     ) -> CryptoEnv:
         """Make an evaluation environment: row j of member m trades exactly `windows[m][j]`.
 
@@ -168,44 +177,48 @@ class CryptoEnv(VecEnv):
             fixed=True,
             device=device,
             debug=debug,
+            native=native,
         )
 
     def _allocate(self) -> None:
         """Create the tensors of all rows. `configure_member` and `reset_member` fill them."""
         rows, assets = self.num_envs, self.action_dim
 
-        def per_row(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
-            return torch.zeros(*shape, rows, dtype=dtype, device=self.device)
+        def zeros(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+            return per_row(*shape, rows=rows, dtype=dtype, device=self.device)
 
         self._tables = self.market.tables(self.device)
-        self._total = per_row(2)  # E and V at the last close
+        self._total = zeros(2)  # E and V at the last close
         self._value = self._total[1]
-        self._growth = per_row(2)
+        self._growth = zeros(2)
         # Opens and closes of the last closed bar and, in markets with holes, 1.0 for assets that
         # were tradable in it.
-        self._prices = per_row(len(self._tables.prices))
+        self._prices = torch.zeros(
+            len(self._tables.prices), rows, dtype=torch.float64, device=self.device
+        )
         self._open, self._close = self._prices[:assets], self._prices[assets : 2 * assets]
         has_holes = self._tables.next_fill is not None
         self._tradable = self._prices[2 * assets :] if has_holes else None
-        self._place = per_row(dtype=torch.int64)  # of the last closed bar in the tables
+        self._prices_known = False  # whether they are those of the last closed bar
+        self._place = zeros(dtype=torch.int64)  # of the last closed bar in the tables
         self._place_by_price = self._place.expand(len(self._prices), -1)
-        self._start = per_row(dtype=torch.int64)  # place of the episode's first bar
-        self._initial_cash = per_row()
-        self._inverse_held_scale = per_row()
-        self._age_scale = per_row()  # 1 / episode_bars if the reward depends on age, else 0
+        self._start = zeros(dtype=torch.int64)  # place of the episode's first bar
+        self._initial_cash = zeros()
+        self._inverse_held_scale = zeros()
+        self._age_scale = zeros()  # 1 / episode_bars if the reward depends on age, else 0
         # Place of the bar in which the benchmark buys each asset; needed only with holes.
-        self._buys_at = per_row(assets) if has_holes else None
-        self._bought = per_row(assets)
-        self._waiting = per_row(assets)  # the benchmark's cash for assets not bought yet
+        self._buys_at = zeros(assets) if has_holes else None
+        self._bought = zeros(assets)
+        self._waiting = zeros(assets)  # the benchmark's cash for assets not bought yet
         # Runs of rows with the same lookback: first row, number of rows, their places, their
         # lagged features.
         self._lookbacks: list[tuple[int, int, Tensor, Tensor]] = []
-        self._no_rows = per_row(dtype=torch.bool)
+        self._no_rows = zeros(dtype=torch.bool)
         # Of the planned step: whether episodes end with it, and in which rows.
-        self._ends, self._ended = False, per_row(dtype=torch.bool)
+        self._ends, self._ended = False, zeros(dtype=torch.bool)
         self._configured = 0  # calls of `configure_member`
         self._final = torch.zeros(rows, self.state_dim + self.privileged_dim, device=self.device)
-        self.record = per_row(8)
+        self.record = zeros(8)
         self._recorded = False
 
     def configure_member(self, member: int, params: EnvParams, windows: Sequence[Window]) -> None:
@@ -245,6 +258,7 @@ class CryptoEnv(VecEnv):
         self._rules.set_rows(rows.start, rows.stop, params)
         self._reward.set_rows(rows.start, rows.stop, params, length)
         self._lookbacks = self._runs_of_lookback()
+        self._native = None  # which rules are on may have changed
         self.max_step = int(self._episodes.lengths.max())
         self.bootstrap_interval = int(self._episodes.lengths.min())
 
@@ -313,6 +327,66 @@ class CryptoEnv(VecEnv):
 
     def planned_step(self, action: Tensor, out: Tensor | None = None) -> Step:
         """See `VecEnv.planned_step`."""
+        # Netting works on the ledger's buffers between `plan` and `fill`.
+        library = self._library if self.venue is None else None
+        if library is not None and takes_floats(out, self._final.shape):
+            return self._native_step(library, action, out)
+        return self._torch_step(action, out)
+
+    def _native_step(self, library: Library, action: Tensor, out: Tensor | None) -> Step:
+        """Make a step by `envs.crypto.native`; to the bit, it is `_torch_step`."""
+        if self._native is None:
+            self._native = NativeStep(library, *self._native_state())
+        obs = torch.empty_like(self._final) if out is None else out
+        reward = self._native.trade(action, obs)
+        self._prices_known = False
+        self._recorded = self._accounts
+        truncated = self._no_rows
+        if self._ends:
+            truncated = self._ended.clone()  # the next plan overwrites it
+            self._native.restart(truncated, self._episodes.next_bars(truncated), obs)
+        return Step(obs, reward, self._no_rows, truncated)
+
+    def _native_state(self) -> tuple[dict[str, int], dict[str, Tensor | None]]:
+        """Return what `NativeStep` needs: its sizes and tensors."""
+        tables = self._tables
+        sizes = {
+            "rows": self.num_envs,
+            "stride": stride_of(self.num_envs),
+            "assets": self.action_dim,
+            "bars": self.market.length,
+            "features": self.market.feature_count,
+            "max_lookback": self.max_lookback,
+            "columns": self._final.shape[1],
+            "privileged": self.privileged_dim,
+            "holes": int(tables.next_fill is not None),
+        }
+        lookbacks = [p.lookback for p in self._params for _ in range(self.envs_per_member)]
+        tensors: dict[str, Tensor | None] = {
+            "prices_by_bar": tables.prices_by_bar,
+            "next_open": tables.next_open,
+            "next_fill": tables.next_fill,
+            "feature_table": tables.features,
+            "initial_cash": self._initial_cash,
+            "inverse_held_scale": self._inverse_held_scale,
+            "age_scale": self._age_scale,
+            "waiting": self._waiting,
+            "lookback": torch.tensor(lookbacks),
+            "buys_at": self._buys_at,
+            "total": self._total,
+            "place": self._place,
+            "start": self._start,
+            "final_obs": self._final,
+            "growth": self._growth,
+            "record": self.record if self._accounts else None,
+        }
+        for part in (self._rules, self._reward, self._ledger, self._faults):
+            own_sizes, own_tensors = part.native_state()
+            sizes |= own_sizes
+            tensors |= own_tensors
+        return sizes, tensors
+
+    def _torch_step(self, action: Tensor, out: Tensor | None) -> Step:
         reward = self._trade(action)
         truncated = self._no_rows
         if self._ends:
@@ -350,6 +424,8 @@ class CryptoEnv(VecEnv):
         ledger, rules = self._ledger, self._rules
         ledger.wish.copy_(action.t())
         self._faults.measure(ledger.wish, ledger.scratch)
+        if not self._prices_known:  # after a native step
+            self._gather_prices()
         restart = ledger.plan(self._value, self._close, rules, count=self._accounts)
         if self.venue is not None:
             # At the close of the decision, before any order fills.
@@ -357,7 +433,7 @@ class CryptoEnv(VecEnv):
 
         # Places count backwards, so the next bar is one place earlier.
         self._place -= 1
-        torch.gather(self._tables.prices, 1, self._place_by_price, out=self._prices)
+        self._gather_prices()
         ledger.fill(restart, self._open, self._tradable, rules, count=self._accounts)
         ledger.mark(self._close)
         if rules.stops:
@@ -368,12 +444,17 @@ class CryptoEnv(VecEnv):
             bought = torch.ge(self._buys_at, self._place, out=self._bought)
             torch.lerp(self._waiting, ledger.equal_worth, bought, out=ledger.equal_worth)
         total = ledger.settle(rules)
-        growth = torch.div(total, self._total, out=self._growth).log_()
+        # log1p of the relative growth: unlike log, it has the same bits on all x86-64 processors.
+        growth = torch.sub(total, self._total, out=self._growth).div_(self._total).log1p_()
         self._total.copy_(total)
         if self._accounts:
             ledger.record(self.record)
             self._recorded = True
         return self._reward.of(growth, self._value, ledger.worth, ledger.cash, self._age_before)
+
+    def _gather_prices(self) -> None:
+        torch.gather(self._tables.prices, 1, self._place_by_price, out=self._prices)
+        self._prices_known = True
 
     def _age_before(self) -> Tensor:
         """Return the steps of the episode before the current one: (R,)."""
@@ -437,7 +518,6 @@ class CryptoEnv(VecEnv):
             "high": ledger.high,
             "worths": ledger.worths,
             "total": self._total,
-            "prices": self._prices,
             "place": self._place,
             "start": self._start,
             "peak": reward.peak,
@@ -460,6 +540,7 @@ class CryptoEnv(VecEnv):
         rows = self._episodes.rows(member)
         for name, tensor in self._state().items():
             tensor[..., rows] = state[name].to(self.device)
+        self._gather_prices()
         self._faults.set_state(rows, state)
         self._episodes.set_state(member, state)
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from envs.crypto.params import EnvParams, Instruments
+from envs.native.memory import per_row
 
 _TINY = 1e-200  # avoids 0/0 in quotients whose numerator is 0, too
 # Smallest amount that any exchange knows, in quote units. An order below it is a rounding residue:
@@ -35,28 +36,28 @@ class Rules:
     def __init__(
         self, rows: int, instruments: Instruments, device: torch.device | str = "cpu"
     ) -> None:
-        def per_row(*shape: int) -> Tensor:
-            return torch.zeros(*shape, rows, dtype=torch.float64, device=device)
+        def zeros(*shape: int) -> Tensor:
+            return per_row(*shape, rows=rows, device=device)
 
         def per_ticker(values: Sequence[float]) -> Tensor:
             return torch.tensor(values, dtype=torch.float64, device=device).unsqueeze(1)
 
         # Fractions of V: an action's buy, its sell (negative), the position limit, the reserve.
-        self.sizing = per_row(4)
-        self.fee = per_row()
-        self.buy_rate = per_row()  # units per quote unit of notional, times the open
-        self.sell_rate = per_row()  # quote units per unit sold, over the open
-        self.sell_notional = per_row()  # the same before the fee
-        self.stop_level = per_row()  # fraction of the highest close; 0 if the rule is off
-        self.max_holding_bars = per_row()  # infinity if the rule is off
-        self.max_holding_fraction = per_row()
+        self.sizing = zeros(4)
+        self.fee = zeros()
+        self.buy_rate = zeros()  # units per quote unit of notional, times the open
+        self.sell_rate = zeros()  # quote units per unit sold, over the open
+        self.sell_notional = zeros()  # the same before the fee
+        self.stop_level = zeros()  # fraction of the highest close; 0 if the rule is off
+        self.max_holding_bars = zeros()  # infinity if the rule is off
+        self.max_holding_fraction = zeros()
         self.stops = False
         self.holding_rule = False
         # (N, R), or (1, R) if the exchange has no minimum orders.
         self._ticker_minimum = per_ticker(
             instruments.minimum_order if any(instruments.minimum_order) else (0.0,)
         )
-        self.minimum = per_row(self._ticker_minimum.shape[0])
+        self.minimum = zeros(self._ticker_minimum.shape[0])
         self.increment = per_ticker(instruments.increment) if any(instruments.increment) else None
         self._members: dict[tuple[int, int], EnvParams] = {}
 
@@ -89,6 +90,19 @@ class Rules:
         # From the parameters: reading the tensors would synchronise with the device.
         self.stops = any(p.trailing_stop > 0 for p in self._members.values())
         self.holding_rule = any(p.max_holding_bars > 0 for p in self._members.values())
+
+    def native_state(self) -> tuple[dict[str, int], dict[str, Tensor | None]]:
+        """Return the sizes, flags and tensors of `envs.crypto.native`."""
+        sizes = {
+            "minimums": len(self.minimum),
+            "stops": int(self.stops),
+            "holding_rule": int(self.holding_rule),
+        }
+        names = (
+            *("sizing", "minimum", "increment", "buy_rate", "sell_rate", "stop_level"),
+            *("max_holding_bars", "max_holding_fraction"),
+        )
+        return sizes, {name: getattr(self, name) for name in names}
 
 
 class AssetSum:
@@ -165,7 +179,7 @@ class Ledger:
 
     def __init__(self, rows: int, assets: int, device: torch.device | str = "cpu") -> None:
         def zeros(*shape: int) -> Tensor:
-            return torch.zeros(*shape, rows, dtype=torch.float64, device=device)
+            return per_row(*shape, rows=rows, device=device)
 
         self.cash, self.held, self.high = zeros(), zeros(assets), zeros(assets)
         # Tensors that are processed together are adjacent in one block: both holdings are valued
@@ -385,6 +399,11 @@ class Ledger:
         out[:4] = self._sums.total
         out[4] = self.cash
         out[5:] = self._counts
+
+    def native_state(self) -> tuple[dict[str, int], dict[str, Tensor | None]]:
+        """Return the tensors of `envs.crypto.native`."""
+        names = ("cash", "equal_units", "units", "paid", "held", "high", "equal_worth", "worth")
+        return {}, {name: getattr(self, name) for name in names}
 
     def filled(self, rules: Rules) -> Filled:
         """Return the result of the bar's orders, after `settle`. `fill` must have counted."""

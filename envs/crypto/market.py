@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,6 +39,11 @@ class Tables:
     next_fill: Tensor | None
     next_open: Tensor
     features: Tensor
+
+    @cached_property
+    def prices_by_bar(self) -> Tensor:
+        """(T, 2N) or (T, 3N): `prices` bar-first, for the native step. Made at first use."""
+        return self.prices.t().contiguous()
 
     def lagged(self, lookback: int) -> Tensor:
         """Return each bar's features and those of the bars before it, newest first.

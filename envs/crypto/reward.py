@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from envs.crypto.params import EnvParams
+from envs.native.memory import per_row
 
 
 class Reward:
@@ -30,22 +31,22 @@ class Reward:
     """
 
     def __init__(self, rows: int, device: torch.device) -> None:
-        def per_row(*shape: int) -> Tensor:
-            return torch.zeros(*shape, rows, dtype=torch.float64, device=device)
+        def zeros(*shape: int) -> Tensor:
+            return per_row(*shape, rows=rows, device=device)
 
-        self.peak = per_row()
-        self.drawdown = per_row()
-        self._growth = per_row(2)  # coefficients of b and of x
-        self._parts = per_row(2)
+        self.peak = zeros()
+        self.drawdown = zeros()
+        self._growth = zeros(2)  # coefficients of b and of x
+        self._parts = zeros(2)
         self._of_equal_weight, self._of_portfolio = self._parts
-        self._floor = per_row()
-        self._inverse_length = per_row()
-        self._drawdown_penalty = per_row()
-        self._volatility_penalty = per_row()
-        self._concentration_penalty = per_row()
-        self._concentration_limit = per_row()
-        self._cash_penalty = per_row()
-        self._cash_reserve = per_row()
+        self._floor = zeros()
+        self._inverse_length = zeros()
+        self._drawdown_penalty = zeros()
+        self._volatility_penalty = zeros()
+        self._concentration_penalty = zeros()
+        self._concentration_limit = zeros()
+        self._cash_penalty = zeros()
+        self._cash_reserve = zeros()
         self._members: dict[int, EnvParams] = {}
         self._decays = self._penalises_drawdown = self._penalises_state = False
 
@@ -79,6 +80,27 @@ class Reward:
         # A new episode starts at its peak, with no drawdown.
         torch.where(rows, total, self.peak, out=self.peak)
         self.drawdown.masked_fill_(rows, 0.0)
+
+    def native_state(self) -> tuple[dict[str, int], dict[str, Tensor | None]]:
+        """Return the flags and tensors of `envs.crypto.native`."""
+        flags = {
+            "decays": int(self._decays),
+            "penalises_drawdown": int(self._penalises_drawdown),
+            "penalises_state": int(self._penalises_state),
+        }
+        return flags, {
+            "growth_weights": self._growth,
+            "floor": self._floor,
+            "inverse_length": self._inverse_length,
+            "drawdown_penalty": self._drawdown_penalty,
+            "volatility_penalty": self._volatility_penalty,
+            "concentration_penalty": self._concentration_penalty,
+            "concentration_limit": self._concentration_limit,
+            "cash_penalty": self._cash_penalty,
+            "cash_reserve": self._cash_reserve,
+            "peak": self.peak,
+            "drawdown": self.drawdown,
+        }
 
     def of(
         self, growth: Tensor, total: Tensor, worth: Tensor, cash: Tensor, age: Callable[[], Tensor]

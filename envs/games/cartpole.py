@@ -18,6 +18,8 @@ from envs.core.faults import ChoiceLatch
 from envs.core.game_env import GameEnv
 from envs.core.streams import Streams
 from envs.core.vec_env import Step, on_cpu
+from envs.games.native.cartpole import STEP, NativeStep
+from envs.native.memory import per_row, takes_floats
 from envs.support.errors import InputError
 
 _AHEAD = 64  # steps for which starts are drawn ahead if `draw` was not called
@@ -117,6 +119,7 @@ class CartPole(GameEnv):
         *,
         device: torch.device | str = "cpu",
         debug: bool = False,
+        native: bool = True,
     ) -> None:
         """Make the environment. Call `reset` before the first step.
 
@@ -125,15 +128,20 @@ class CartPole(GameEnv):
             envs_per_member: Rows per member.
             device: Device of the environment.
             debug: Whether to check for illegal actions after every step.
+            native: Whether to use the native step where it can be used. Results are the same.
         """
         every = [params] if isinstance(params, CartPoleParams) else list(params)
         self._set_rows("CartPole", len(every), envs_per_member)
         rows = self.num_envs
         self.device = torch.device(device)
-        self.debug, self.replayable = debug, not debug
+        self.debug = debug
         self._make_state()
         self._make_terms()
+        library = STEP.library(self.device) if native else None
+        self._native = NativeStep(library, self._native_state()) if library else None
+        self.replayable = not debug and library is None
         self._reward = torch.ones(rows, device=self.device)
+        self._obs_shape = torch.Size((rows, self.state_dim))
 
         self._streams = Streams(self.num_members)
         # `_start` has the next start of every row. A row cannot use two starts within
@@ -154,7 +162,7 @@ class CartPole(GameEnv):
             self.configure_member(member, own)
 
     def _per_row(self, *shape: int) -> Tensor:
-        return torch.zeros(*shape, self.num_envs, dtype=torch.float64, device=self.device)
+        return per_row(*shape, rows=self.num_envs, device=self.device)
 
     def _make_state(self) -> None:
         """Allocate the state and the limits of its variables."""
@@ -251,6 +259,36 @@ class CartPole(GameEnv):
 
     def planned_step(self, action: Tensor, out: Tensor | None = None) -> Step:
         """See `VecEnv.planned_step`."""
+        native = self._native if action.dtype == torch.int64 and action.is_cpu else None
+        if native is not None and takes_floats(out, self._obs_shape):
+            return self._native_step(native, action, out)
+        return self._torch_step(action, out)
+
+    def _native_step(self, native: NativeStep, action: Tensor, out: Tensor | None) -> Step:
+        """Make a step by `envs.games.native`; to the bit, it is `_torch_step`."""
+        torch.sin(self._angle, out=self._sine)
+        torch.cos(self._angle, out=self._cosine)
+        obs = torch.empty(self.num_envs, 4) if out is None else out
+        terminated, truncated = native(action.contiguous(), self._faults.taken(), obs)
+        return Step(obs, self._reward, terminated, truncated)
+
+    def _native_state(self) -> dict[str, Tensor]:
+        """Return the tensors of `NativeStep`."""
+        return {
+            "state": self._state,
+            "start": self._start,
+            "final_state": self._final,
+            "trigonometry": self._trigonometry,
+            "left": self._left,
+            "from_left_to_right": self._from_left_to_right,
+            "coupling": self._coupling,
+            "gravity": self._gravity,
+            "inertia": self._inertia,
+            "time": self._time,
+            "limits": self._limits,
+        }
+
+    def _torch_step(self, action: Tensor, out: Tensor | None) -> Step:
         self._move(self._faults.put(action))
         # 1.0 where a limit is exceeded, else 0.0. With such weights `lerp` selects exactly, and is
         # faster than `where`.

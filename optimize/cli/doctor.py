@@ -15,6 +15,8 @@ import torch
 from agents.algorithms.identity import processor_kind, prove
 from agents.native.choice import status
 from envs.core.sizing import available_memory, cpu_count
+from envs.crypto.native.choice import STEP as CRYPTO
+from envs.games.native.cartpole import STEP as CARTPOLE
 from envs.support.database_url import hide_password
 from envs.support.errors import InputError, TryAgainLater
 from envs.support.formatting import counted
@@ -146,6 +148,7 @@ def _identity() -> Iterator[Finding]:
     whose = "" if own == MODE else ", not sweepd's default"
     yield Finding(True, "numbers", f"{processor_kind()} ({VARIABLE}={own}{whose})")
     yield Finding(True, "native kernels", status())
+    yield Finding(True, "native steps", "; ".join(step.status() for step in (CRYPTO, CARTPOLE)))
     advice = (
         f"results are not reproducible on this machine: unset {VARIABLE} or set {VARIABLE}={MODE}, "
         "and run this command again"

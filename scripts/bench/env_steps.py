@@ -1,12 +1,13 @@
-"""Steps per second of the crypto environment with random actions, for 1 to 16,384 environments.
+"""Steps per second of the crypto environment and of CartPole with random actions.
 
-Seven assets of the synthetic demo market, the default features, lookback 1 (an observation of 110
-numbers), one member with default parameters. In paired runs, it also measures a lower bound of the
-memory traffic: gathering the next bar's prices and the observation's features, and nothing else.
-The ratio shows the cost of the rules.
+With 1 to 16,384 environments: the native step beside the torch step, in paired runs. One member
+with default parameters. Crypto has seven assets of the synthetic demo market, the default features
+and lookback 1 (an observation of 110 numbers). There, the runs also measure a lower bound of the
+memory traffic: gathering the next bar's prices and the observation's features by torch, and nothing
+else. The ratio shows the cost of the rules.
 
-    python scripts/bench/env_steps.py [--threads 2] [--repeats 7] [--seconds 0.5]
-        [--save scripts/bench/results/env_steps.json]
+    python scripts/bench/env_steps.py [--env crypto cartpole] [--threads 2] [--repeats 7]
+        [--seconds 0.5] [--save scripts/bench/results/env_steps.json]
 """
 
 from __future__ import annotations
@@ -21,27 +22,43 @@ import torch
 from harness import benchmark_parser, median_ratio, paired_runs, print_machine, save_results
 
 from envs.core.sizing import cpu_count
+from envs.core.vec_env import VecEnv
 from envs.crypto.data.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv
 from envs.crypto.market import Market, make_market
+from envs.crypto.native import choice as crypto
 from envs.crypto.params import EnvParams
+from envs.games.cartpole import CartPole, CartPoleParams
+from envs.games.native import cartpole
 
+ENVS = ("crypto", "cartpole")
 SIZES = (1, 4, 16, 64, 256, 640, 1024, 4096, 16384)
 
 
-def stepper(market: Market, num_envs: int) -> tuple[Callable[[int], None], int]:
-    """Return a function that steps an environment n times, and the observation's size."""
-    env = CryptoEnv(market, EnvParams(), [(market.first_bar(1), market.length - 1)], num_envs)
+def make_env(name: str, market: Market, num_envs: int, *, native: bool) -> VecEnv:
+    """Make one of the environments with one member."""
+    if name == "cartpole":
+        return CartPole(CartPoleParams(), num_envs, native=native)
+    window = (market.first_bar(1), market.length - 1)
+    return CryptoEnv(market, EnvParams(), [window], num_envs, native=native)
+
+
+def stepper(env: VecEnv) -> Callable[[int], None]:
+    """Return a function that steps an environment n times."""
     env.reset(0)
-    obs = torch.empty(num_envs, env.state_dim)
-    actions = torch.rand(16, num_envs, env.action_dim) * 2.0 - 1.0
+    rows = env.num_envs
+    obs = torch.empty(rows, env.state_dim)
+    if env.if_discrete:
+        actions = torch.randint(env.action_dim, (16, rows))
+    else:
+        actions = torch.rand(16, rows, env.action_dim) * 2.0 - 1.0
 
     def run(steps: int) -> None:
         env.draw(steps)
         for step in range(steps):
             env.step(actions[step % 16], out=obs)
 
-    return run, env.state_dim
+    return run
 
 
 def mover(market: Market, num_envs: int) -> Callable[[int], None]:
@@ -82,28 +99,50 @@ def rate(run: Callable[[int], None], steps: int) -> float:
     return steps / (time.perf_counter() - began)
 
 
-def measure(market: Market, num_envs: int, repeats: int, seconds: float) -> dict[str, Any]:
-    """Measure both in paired runs at one size."""
-    run, observation = stepper(market, num_envs)
-    move = mover(market, num_envs)
-    steps, moves = steps_for(run, seconds), steps_for(move, seconds / 2)
-    rates = paired_runs(
-        {"step": lambda: rate(run, steps), "move": lambda: rate(move, moves)}, repeats
-    )
-    speeds = [value * num_envs for value in rates["step"]]
-    return {
+def measure(
+    name: str, market: Market, num_envs: int, repeats: int, seconds: float
+) -> dict[str, Any]:
+    """Measure all contenders in paired runs at one size."""
+    kinds = {"native": True, "torch": False}
+    envs = {kind: make_env(name, market, num_envs, native=on) for kind, on in kinds.items()}
+    runs = {kind: stepper(env) for kind, env in envs.items()}
+    if name == "crypto":
+        runs["move"] = mover(market, num_envs)
+    steps = {kind: steps_for(run, seconds) for kind, run in runs.items()}
+    contenders = {kind: lambda kind=kind: rate(runs[kind], steps[kind]) * num_envs for kind in runs}
+    rates = paired_runs(contenders, repeats)
+    speeds = rates["native"]
+    row = {
+        "env": name,
         "num_envs": num_envs,
-        "observation": observation,
+        "observation": envs["native"].state_dim,
         "steps_per_second": statistics.median(speeds),
         "slowest": min(speeds),
         "fastest": max(speeds),
         "microseconds_per_step": 1e6 * num_envs / statistics.median(speeds),
-        "share_of_moving_limit": median_ratio(rates["step"], rates["move"]),
+        "torch_steps_per_second": statistics.median(rates["torch"]),
+        "over_torch": median_ratio(speeds, rates["torch"]),
     }
+    if "move" in rates:
+        row["share_of_moving_limit"] = median_ratio(speeds, rates["move"])
+    return row
+
+
+def show(row: dict[str, Any]) -> None:
+    """Print one line of the table."""
+    share = row.get("share_of_moving_limit")
+    print(
+        f"{row['env']:>8} {row['num_envs']:>7,} {row['steps_per_second']:>12,.0f} "
+        f"{row['slowest']:>12,.0f} {row['fastest']:>12,.0f} {row['microseconds_per_step']:>9,.1f} "
+        f"{row['torch_steps_per_second']:>12,.0f} {row['over_torch']:>8.2f}x "
+        + ("" if share is None else f"{share:>19.1%}"),
+        flush=True,
+    )
 
 
 def main(arguments: list[str]) -> None:
     parser = benchmark_parser(__doc__, threads=cpu_count())
+    parser.add_argument("--env", choices=ENVS, nargs="+", default=list(ENVS))
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.5, help="approximate time per run")
     parser.add_argument("--assets", type=int, default=7)
@@ -114,25 +153,22 @@ def main(arguments: list[str]) -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     market = make_market(make_demo_market(0, assets=args.assets, bars=args.bars))
-    found = print_machine()
+    native = {"crypto": crypto.STEP.status(), "cartpole": cartpole.STEP.status()}
+    found = print_machine() | {"native": native}
+    print(f"native steps: {'; '.join(native.values())}")
     print(
-        f"{args.assets} assets, {args.bars:,} bars; medians of {args.repeats} paired runs of "
-        f"{args.seconds:g} s"
+        f"crypto: {args.assets} assets, {args.bars:,} bars; medians of {args.repeats} paired runs "
+        f"of {args.seconds:g} s"
     )
     print(
-        f"{'envs':>7} {'env steps/s':>14} {'slowest':>12} {'fastest':>12} {'us/step':>9} "
-        f"{'of the moving limit':>20}"
+        f"{'env':>8} {'envs':>7} {'steps/s':>12} {'slowest':>12} {'fastest':>12} {'us/step':>9} "
+        f"{'torch':>12} {'ratio':>9} {'of the moving limit':>19}"
     )
     results = []
-    for num_envs in args.sizes:
-        row = measure(market, num_envs, args.repeats, args.seconds)
-        results.append(row)
-        print(
-            f"{num_envs:>7,} {row['steps_per_second']:>14,.0f} {row['slowest']:>12,.0f} "
-            f"{row['fastest']:>12,.0f} "
-            f"{row['microseconds_per_step']:>9,.0f} {row['share_of_moving_limit']:>20.1%}",
-            flush=True,
-        )
+    for name in args.env:
+        for num_envs in args.sizes:
+            results.append(measure(name, market, num_envs, args.repeats, args.seconds))
+            show(results[-1])
     content = {"machine": found, "assets": args.assets, "bars": args.bars, "results": results}
     save_results(args.save, content)
 

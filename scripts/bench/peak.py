@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from agents.native.build import FLAGS, SOURCES, BuildError, compiler, vector_flags
 from harness import benchmark_parser, print_machine, save_results
 from torch import Tensor
-
-from agents.native.build import FLAGS, SOURCES, BuildError, compiler, vector_flags
 
 SIZES = ((1, 2048, 2048, 2048), (1, 4096, 1024, 1024), (20, 2048, 512, 256))
 ROUNDS = 2_000_000  # of the loop per call: some hundredths of a second

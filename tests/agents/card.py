@@ -31,6 +31,8 @@ from torch.utils._pytree import tree_leaves
 
 from envs.core.streams import Streams
 from envs.core.vec_env import VecEnv
+from tests.agents.toy_env import ToyEnv
+from tests.envs.games.toys import Nim
 
 DEVICE = torch.device("meta")
 _in_env = ContextVar("_in_env", default=False)  # whether a method of an environment runs
@@ -150,40 +152,59 @@ def _kernels(packet: Any, args: Any, kwargs: Any) -> int:
 
 @contextmanager
 def card(env: Any) -> Iterator[None]:
-    """Let an environment of `made_there` work on the device, and streams draw there.
+    """Let an environment work on the device, and streams draw there.
 
-    The tests' environments name no device; a default device during their own methods does it for
-    them, while the programs under test have to name theirs. Reading the faults, once per rollout,
-    is what training may wait for: here there are none, on the host.
+    The tests' own environments name no device; a default device during their methods does it for
+    them, while programs and real environments have to name theirs. Reading the faults, once per
+    rollout, is what training may wait for: here there are none, on the host.
     """
+    default = DEVICE if isinstance(env, ToyEnv | Nim) else torch.device("cpu")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Streams, "seed", _seed)
         for name in _METHODS:
             if hasattr(env, name):
-                patch.setattr(env, name, _there(getattr(env, name)))
+                patch.setattr(env, name, _there(getattr(env, name), default))
         patch.setattr(env, "faults", lambda: torch.zeros(env.num_envs, dtype=torch.bool))
         yield
 
 
-_METHODS = ("reset", "draw", "step", "observe", "action_mask", "present", "to_move", "final_obs")
+_METHODS = (
+    "reset",
+    "draw",
+    "step",
+    "planned_step",
+    "observe",
+    "action_mask",
+    "present",
+    "to_move",
+    "final_obs",
+)
 
 
-def made_there(make: Callable[[], VecEnv]) -> Any:
-    """Construct an environment on the device; its normaliser is on the host."""
-    with pytest.MonkeyPatch.context() as patch, torch.device(DEVICE):
+def made_there(make: Callable[[], VecEnv], *, names_device: bool = False) -> Any:
+    """Construct an environment on the device; its normaliser is on the host.
+
+    Args:
+        make: constructs it.
+        names_device: whether it is made for a device; the tests' own environments are not.
+    """
+    default = "cpu" if names_device else DEVICE
+    with pytest.MonkeyPatch.context() as patch, torch.device(default):
         patch.setattr(Streams, "seed", _seed)
+        # Checks of a game's rules read values, once, when the environment is made.
+        patch.setattr("envs.games.tensor_game.check_rules", lambda *_: None)
         env: Any = make()
     columns = env.state_dim
     env.state_avg, env.state_std = torch.zeros(columns), torch.ones(columns)
     return env
 
 
-def _there(method: Callable[..., Any]) -> Callable[..., Any]:
+def _there(method: Callable[..., Any], default: torch.device) -> Callable[..., Any]:
     @wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
         before = _in_env.set(True)
         try:
-            with torch.device(DEVICE):
+            with torch.device(default):
                 return method(*args, **kwargs)
         finally:
             _in_env.reset(before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,12 @@ from agents.algorithms.ppo import PPO
 from agents.engine.program import Program
 from agents.networks.optimizer import FlatAdam
 from envs.core.streams import Streams
-from envs.games.cartpole import CartPole, CartPoleParams
+from envs.crypto.data.demo_market import make_planted_market
+from envs.crypto.env import CryptoEnv
+from envs.crypto.market import make_market
+from envs.crypto.params import EnvParams
+from envs.games.opponents import Scripted
+from envs.games.registry import get_game
 from envs.games.tensor_game import NoParams
 from tests.agents import helpers, off_policy_helpers
 from tests.agents.card import DEVICE, Card, card, made_there
@@ -29,6 +35,8 @@ from tests.agents.toy_env import (
 )
 from tests.envs.games.toys import Nim
 
+PER_SEAT = {"policies": "per-seat", "autoregressive": False}
+
 
 def toy(kind: type[ToyEnv], members: int = 3) -> Callable[[], Any]:
     return lambda: kind(members, 4)
@@ -43,9 +51,9 @@ def ppo_in(env: Any, **changes: Any) -> PPO:
     return ppo
 
 
-def off_policy_in(env: Any) -> Program:
+def off_policy_in(env: Any, **changes: Any) -> Program:
     kind = off_policy_helpers.D3QN if env.if_discrete else off_policy_helpers.SAC
-    sizes = {"minibatch": 16, "updates": 6, "buffer": 160, "horizon": 12}
+    sizes = {"minibatch": 16, "updates": 6, "buffer": 160, "horizon": 12} | changes
     program = kind(helpers.shape_for(env, algorithm=kind.algorithm, **sizes), DEVICE)
     for slot in range(env.num_members):
         params = off_policy_helpers.member_params(env, slot)
@@ -54,10 +62,10 @@ def off_policy_in(env: Any) -> Program:
     return program
 
 
-GAMES: dict[str, Callable[[], Any]] = {
-    "cartpole": lambda: CartPole([CartPoleParams()] * 3, 4, device=DEVICE),
-    "turns": lambda: Nim([NoParams()] * 3, 4, device=DEVICE),
-}
+def nim() -> Any:
+    return Nim([NoParams()] * 3, 4, device=DEVICE)
+
+
 PPO_CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "continuous": (toy(ToyEnv), {}),
     "discrete": (toy(ChoiceEnv), {}),
@@ -70,23 +78,15 @@ PPO_CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "items": (toy(ItemsEnv), {}),
     "gru": (toy(ToyEnv), {"recurrent": "gru", "bptt": 4}),
     "lstm": (toy(ChoiceEnv), {"recurrent": "lstm", "bptt": 4}),
-    "cartpole": (GAMES["cartpole"], {}),
-    "turns": (GAMES["turns"], {}),
-    "per seat": (GAMES["turns"], {"policies": "per-seat", "autoregressive": False}),
+    "turns": (nim, {}),
+    "per seat": (nim, PER_SEAT),
 }
 
 
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], Any]:
-    # Checks of a game's rules read values, once, when the environment is made.
-    monkeypatch.setattr("envs.games.tensor_game.check_rules", lambda *_: None)
-    return made_there
-
-
 @pytest.mark.parametrize("name", PPO_CASES)
-def test_ppo_trains_and_acts_on_a_card(name: str, made: Any) -> None:
+def test_ppo_trains_and_acts_on_a_card(name: str) -> None:
     make, changes = PPO_CASES[name]
-    env = made(make)
+    env = made_there(make)
     with card(env):
         ppo = ppo_in(env, **changes)
         ppo.train(env, 1)
@@ -106,6 +106,99 @@ def test_ppo_trains_and_acts_on_a_card(name: str, made: Any) -> None:
             assert act(obs, legal).device == act(obs, legal, uniforms).device == DEVICE
             act.done(ended)
         assert not acting.uploads
+
+
+def game(name: str, *, versus: bool = False) -> Callable[[], Any]:
+    def make() -> Any:
+        found = get_game(name)
+        params = [found.params()] * 3
+        if not versus:
+            return found.make(params, 4, together=1, device=DEVICE)
+        assert found.versus is not None
+        opponents = Scripted(found.scripted(params[0]), 3, DEVICE)
+        return found.versus(params, 4, together=1, device=DEVICE, opponents=opponents)
+
+    return make
+
+
+def crypto(*, windows: bool = False) -> Any:
+    # All rules are on.
+    params = EnvParams(
+        episode_bars=13,
+        lookback=2,
+        trailing_stop=0.1,
+        max_holding_bars=5,
+        time_decay_floor=0.5,
+        drawdown_penalty=1.0,
+        cash_penalty=1.0,
+    )
+    market = make_market(make_planted_market(3, assets=5, bars=1_500))
+    first = market.first_bar(2)
+    if windows:
+        own = [(first, first + 3), (first, first + 6)]
+        return CryptoEnv.for_windows(market, params, [own] * 3, device=DEVICE)
+    return CryptoEnv(market, [params] * 3, [[(first, first + 600)]] * 3, 4, device=DEVICE)
+
+
+# Environments as studies use them, which are told their device.
+ENVIRONMENTS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+    "crypto": (crypto, {}),
+    "cartpole": (game("cartpole"), {}),
+    "bucket-brigade": (game("bucket-brigade"), {}),
+    "hockey": (game("hockey"), {}),
+    "hockey, opponents": (game("hockey", versus=True), {}),
+    "card-duel": (game("card-duel"), {}),
+    "card-duel, opponents": (game("card-duel", versus=True), {}),
+    "kuhn": (game("kuhn"), {"autoregressive": False}),
+    "kuhn, per seat": (game("kuhn"), PER_SEAT),
+    "leduc": (game("leduc"), {"autoregressive": False}),
+}
+
+
+def play(env: Any, act: Any, steps: int) -> None:
+    """Act and step, as evaluations do."""
+    obs = env.observe()
+    legal = {"legal": env.action_mask} if env.masked else {}
+    for _ in range(steps):
+        obs, _, terminated, truncated = env.step(act(obs, **legal))
+        getattr(act, "done", lambda _: None)(terminated | truncated)
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_environments_are_trained_in_and_evaluated_on_a_card(name: str) -> None:
+    make, changes = ENVIRONMENTS[name]
+    env = made_there(make, names_device=True)
+    with card(env):
+        ppo = ppo_in(env, **{"num_envs": env.envs_per_member, "minibatch": 16} | changes)
+        ppo.train(env, 1)
+        with Card() as seen:
+            ppo.train(env, 1)
+            assert seen.env_launches
+            # Masks of the rows whose episodes end in a step, in crypto; starts drawn ahead.
+            assert seen.uploads <= 12
+            play(env, ppo.act_fn(), 4)
+
+
+def test_windows_of_crypto_are_evaluated_on_a_card() -> None:
+    env = made_there(partial(crypto, windows=True), names_device=True)
+    with card(env):
+        ppo = PPO(helpers.shape_for(made_there(crypto, names_device=True)), DEVICE)
+        act = ppo.act_fn()
+        env.reset()
+        with Card():
+            play(env, act, 7)  # some rows start again
+
+
+@pytest.mark.parametrize("make", [crypto, game("cartpole")], ids=["sac", "d3qn"])
+def test_off_policy_programs_train_in_environments_on_a_card(make: Callable[[], Any]) -> None:
+    env = made_there(make, names_device=True)
+    with card(env):
+        program = off_policy_in(env, num_envs=env.envs_per_member)
+        program.train(env, 3)
+        with Card() as seen:
+            program.train(env, 1)
+        assert seen.uploads <= 12
+        play(env, program.act_fn(), 2)
 
 
 @pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv], ids=["sac", "d3qn"])
@@ -141,6 +234,42 @@ def test_the_card_refuses_what_a_gpu_would_refuse_or_wait_for() -> None:
         there.view(3, 2).unsqueeze(0).mT[0].add_(1.0)
     assert seen.uploads == 2
     assert seen.total == before + 2  # the copy and the addition; views are free
+
+
+class Recording:
+    """A recorder that refuses what a CUDA graph cannot hold, and keeps what it counted."""
+
+    def __init__(self) -> None:
+        self.steps: list[Card] = []
+
+    def __call__(self, step: Callable[[], None]) -> Callable[[], None]:
+        with Card() as seen:
+            step()
+        assert not seen.uploads
+        self.steps.append(seen)
+        return lambda: None
+
+
+@pytest.mark.parametrize("name", [*PPO_CASES, "crypto", "cartpole"])
+def test_recorded_steps_of_ppo_copy_nothing_from_the_host(name: str) -> None:
+    named = name in ENVIRONMENTS
+    make, changes = (ENVIRONMENTS if named else PPO_CASES)[name]
+    env, recording = made_there(make, names_device=named), Recording()
+    with card(env):
+        ppo = ppo_in(env, **changes)
+        ppo.recorder = recording
+        ppo.train(env, 3)
+    assert len(recording.steps) >= (2 if named else 1)
+
+
+@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv], ids=["sac", "d3qn"])
+def test_recorded_off_policy_steps_copy_nothing_from_the_host(kind: type[ToyEnv]) -> None:
+    env, recording = made_there(toy(kind)), Recording()
+    with card(env):
+        program = off_policy_in(env)
+        program.recorder = recording
+        program.train(env, 4)
+    assert len(recording.steps) == 1
 
 
 # Launches of a program without its environment, per step of a rollout and per gradient step. Of the

@@ -1,4 +1,4 @@
-"""`sweepd data`: check, download or generate bars."""
+"""`sweepd data`: check, download, import or generate bars."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from envs.crypto.data.bar_files import file_name, find_files, read_bars, stamp
 from envs.crypto.data.bars import write_bars
 from envs.crypto.data.check import FolderReport, check_dir
 from envs.crypto.data.download import download as fetch
+from envs.crypto.data.importing.command import import_command
 from envs.crypto.data.problems import MAX_HOLE_SHARE
 from envs.crypto.data.sources import ALPACA_URL, AlpacaSource, CcxtSource, Source
 from envs.crypto.data.timeframe import DAY, SECONDS
@@ -38,9 +39,10 @@ _PLAIN_LINE_EVERY = 15.0  # seconds between progress lines if there is no termin
 data_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="Check, download or generate OHLCV bars: one file per ticker and timeframe, named like "
-    "BTC_USDT-1h.parquet.",
+    help="Check, download, import or generate OHLCV bars: one file per ticker and timeframe, named "
+    "like BTC_USDT-1h.parquet.",
 )
+data_app.command("import")(import_command)
 
 DataDir = Annotated[
     Path, typer.Option("--data-dir", help="Folder of bar files (.parquet, .feather or .csv).")

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from agents.algorithms.ppo import PPO
 from agents.native.choice import TORCH, VARIABLE
 from agents.networks.optimizer import Adam
+from tests.agents import off_policy_helpers
 from tests.agents.digests import cartpole, crypto
 from tests.agents.helpers import assert_same, member_params, shape_for, start
 from tests.agents.toy_env import (
@@ -163,6 +164,24 @@ def trained_in(name: str, recorder: Any, rollouts: int) -> tuple[PPO, Any, list[
     ppo.optimizer.eps, ppo.optimizer.weight_decay = own.eps, own.weight_decay
     ppo.recorder = recorder
     return ppo, env, ppo.train(env, rollouts)
+
+
+def off_policy(kind: type[ToyEnv], recorder: Any) -> tuple[Any, list[Any]]:
+    program, env = off_policy_helpers.started(kind(3, 4), {0: 0, 1: 1, 2: 2})
+    program.recorder = recorder
+    return program, program.train(env, 5)
+
+
+@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv], ids=["sac", "d3qn"])
+def test_recorded_off_policy_steps_train_the_same_weights(kind: type[ToyEnv]) -> None:
+    plain, stats = off_policy(kind, None)
+    graph, same = off_policy(kind, record)
+    assert graph._repeated.recorded
+    assert float(stats[-1].updates.min()) > 0
+    for slot in range(3):
+        assert_same(plain.get_member(slot), graph.get_member(slot))
+    for one, other in zip(stats, same, strict=True):
+        assert_same(one._asdict(), other._asdict())
 
 
 @pytest.mark.parametrize("name", ["cartpole", "crypto"])

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from agents.algorithms.ppo import PPO, RolloutStats
-from agents.native import build
-from agents.native.choice import VARIABLE, _loaded, chosen, evaluate, require, status
-from agents.native.kernels import Kernels, PolicyKernel
+from agents.native.choice import _loaded, chosen, evaluate, require, status
+from agents.native.kernels import SOURCE, Kernels, PolicyKernel
 from agents.native.self_test import DIGEST, digest
 from agents.networks.mlp import Activations, forward
 from agents.networks.shape import PER_SEAT, Shape
@@ -26,6 +25,8 @@ from envs.core.items import ItemGroup, Items
 from envs.games.card_duel.game import CardDuel, CardDuelParams
 from envs.games.poker.kuhn import Kuhn
 from envs.games.tensor_game import NoParams, TensorGame
+from envs.native import build
+from envs.native.build import VARIABLE
 from envs.support.errors import InputError, RunError
 from tests.agents.helpers import assert_same, member_params, shape_for, start
 from tests.agents.toy_env import (
@@ -69,7 +70,7 @@ def test_kernels_compile_without_warnings(tmp_path: Path) -> None:
     flags = [flag for flag in (*build.FLAGS, *build.vector_flags()) if flag != "-w"]
     # GCC's own AVX-512 header has a false positive of -Wmaybe-uninitialized.
     warnings = ["-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-Wno-maybe-uninitialized", "-O1"]
-    command = [build.compiler(), *flags, *warnings, str(build.SOURCES / "kernels.cpp")]
+    command = [build.compiler(), *flags, *warnings, f"-I{build.SHARED}", str(SOURCE)]
     done = subprocess.run(
         [*command, "-o", str(tmp_path / "kernels.so")], capture_output=True, text=True, check=False
     )

@@ -402,7 +402,7 @@ def test_replacing_a_member_does_not_change_the_others() -> None:
 
 @pytest.mark.parametrize("drawn", [True, False])
 def test_a_step_does_not_synchronize(drawn: bool) -> None:
-    env = CartPole([random_params(m) for m in range(3)], 5)
+    env = CartPole([random_params(m) for m in range(3)], 5, native=False)
     env.reset(1)
     actions = torch.randint(0, 2, (45, 15))
     with NoHostSync():

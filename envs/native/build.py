@@ -20,7 +20,7 @@ import torch
 
 from envs.support.measurement_cache import cache_dir
 
-SOURCES = Path(__file__).with_name("src")
+SHARED = Path(__file__).with_name("src")  # headers for all libraries
 # No contraction and no -ffast-math: bits must be those that the sources say. -w: users' compilers
 # may know other warnings than ours; tests compile with all of them.
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-pthread", "-w")
@@ -30,6 +30,7 @@ _VECTORS = {
     "AVX2": ("-mavx2", "-mfma"),
 }
 _TIMEOUT = 300.0  # seconds
+VARIABLE, TORCH = "SWEEPD_KERNELS", "torch"  # SWEEPD_KERNELS=torch: no native code
 
 
 class BuildError(Exception):
@@ -58,17 +59,20 @@ def compiler() -> str:
     raise BuildError("there is no C++ compiler (install g++ or clang++)")
 
 
-def library() -> Path:
+def library(source: Path) -> Path:
     """Return the compiled library for this processor, compiling it if it is not in the cache.
+
+    Args:
+        source: the C++ file to compile. It may include those in its folder and in `SHARED`.
 
     Raises:
         BuildError: it cannot be compiled.
     """
     flags = (*FLAGS, *vector_flags())
     key = hashlib.sha256(" ".join((*flags, platform.machine(), *platform.libc_ver())).encode())
-    for source in sorted(SOURCES.iterdir()):
-        key.update(source.name.encode() + source.read_bytes())
-    name = f"kernels-{key.hexdigest()[:16]}.so"
+    for file in (*sorted(source.parent.iterdir()), *sorted(SHARED.iterdir())):
+        key.update(file.name.encode() + file.read_bytes())
+    name = f"{source.stem}-{key.hexdigest()[:16]}.so"
     folder = cache_dir() / "native"
     if (folder / name).exists() and _own(folder):
         return folder / name
@@ -76,9 +80,9 @@ def library() -> Path:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not _own(folder):
             raise PermissionError
-        return _compiled(folder / name, flags)
+        return _compiled(source, folder / name, flags)
     except OSError:  # a read-only cache: compile for this process alone
-        return _compiled(Path(tempfile.mkdtemp(prefix="sweepd-")) / name, flags)
+        return _compiled(source, Path(tempfile.mkdtemp(prefix="sweepd-")) / name, flags)
 
 
 def _own(folder: Path) -> bool:
@@ -87,8 +91,8 @@ def _own(folder: Path) -> bool:
     return status.st_uid == os.getuid() and not status.st_mode & 0o022
 
 
-def _compiled(target: Path, flags: tuple[str, ...]) -> Path:
-    command = [compiler(), *flags, str(SOURCES / "kernels.cpp")]
+def _compiled(source: Path, target: Path, flags: tuple[str, ...]) -> Path:
+    command = [compiler(), *flags, f"-I{SHARED}", str(source)]
     # Workers may compile at the same time: each to a name of its own, then moved in one step.
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         made = Path(folder) / target.name

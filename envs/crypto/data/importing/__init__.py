@@ -1,0 +1,1 @@
+"""Import of bar files of other programs: `sweepd data import`."""

@@ -1,0 +1,16 @@
+"""The decision where the native step is used."""
+
+from __future__ import annotations
+
+import torch
+
+from envs.crypto.native.self_test import DIGEST, digest
+from envs.crypto.native.step import MOST_ASSETS, SOURCE, Library
+from envs.native.use import NativeLibrary
+
+STEP = NativeLibrary("crypto", SOURCE, Library, digest, DIGEST)
+
+
+def library_for(assets: int, device: torch.device) -> Library | None:
+    """Return the native step for such environments; None where torch makes the steps."""
+    return STEP.library(device) if assets <= MOST_ASSETS else None

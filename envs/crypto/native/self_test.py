@@ -1,0 +1,151 @@
+"""A test of the compiled step at its first use: it must give the bits that it should.
+
+Two small batches, one with every rule and one with none, are stepped from numbers that are the same
+on every machine. The digest of their results is stored here, since it does not depend on the
+processor. Logarithms are compared with torch's, whose last bits may change with its version (they
+are lost in rewards, which are rounded to float32). `tests/envs/crypto/test_native_step.py` compares
+the step with torch's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from envs.crypto.native.step import SOURCE, Library, NativeStep
+from envs.native.build import library
+from envs.native.memory import per_row, stride_of
+
+# After an intended change of the numerics: python -m envs.crypto.native.self_test
+DIGEST = "1e159b64e59c4ea1"
+
+_ROWS, _ASSETS, _BARS, _FEATURES, _LOOKBACK, _STEPS = 67, 3, 40, 5, 2, 6
+_COLUMNS = 1 + 3 * _ASSETS + _LOOKBACK * _FEATURES + 1
+_RULES = ("holes", "stops", "holding_rule", "decays", "penalises_drawdown", "penalises_state")
+_CASH = 1000.0
+
+
+def digest(found: Library) -> str:
+    """Return 16 hexadecimal digits of a hash of everything that the step computes."""
+    hashed = hashlib.sha256()
+    for rules in (False, True):
+        for tensor in _results(found, rules):
+            hashed.update(tensor.contiguous().numpy().tobytes())
+    return hashed.hexdigest()[:16]
+
+
+def _numbers(*size: int, low: float = 0.0, high: float = 1.0) -> Tensor:
+    """Return numbers that look random, from whole-number arithmetic: equal on every machine."""
+    index = torch.arange(int(torch.tensor(size).prod()), dtype=torch.float64)
+    share = ((index * index * 7919 + index * 104729) % 2053) / 2048
+    return (low + (high - low) * share).view(size)
+
+
+def _results(found: Library, rules: bool) -> list[Tensor]:
+    """Return observations, rewards and portfolios after a few steps and restarts."""
+    tensors = _market(rules) | _parameters() | _portfolios()
+    if not rules:
+        tensors |= dict.fromkeys(("next_fill", "buys_at", "increment", "record"))
+    sizes = {
+        "rows": _ROWS,
+        "stride": stride_of(_ROWS),
+        "assets": _ASSETS,
+        "bars": _BARS,
+        "features": _FEATURES,
+        "max_lookback": _LOOKBACK,
+        "columns": _COLUMNS,
+        "minimums": _ASSETS,
+        "privileged": 1,
+        **dict.fromkeys(_RULES, int(rules)),
+    }
+    step = NativeStep(found, sizes, tensors)
+    obs = torch.zeros(_ROWS, _COLUMNS)
+    bars = 4 + torch.arange(_ROWS) % 9  # of the first steps, and of the episodes after them
+    rewards, right = [], []
+    total, growth = tensors["total"], tensors["growth"]
+    assert total is not None
+    assert growth is not None
+    step.restart(torch.ones(_ROWS, dtype=torch.bool), bars, obs)
+    for at in range(_STEPS):
+        action = _numbers(_STEPS, _ROWS, _ASSETS, low=-1.0)[at]
+        before = total.clone()
+        rewards.append(step.trade(action.float(), obs))
+        right.append(growth == ((total - before) / before).log1p_())
+        step.restart(torch.arange(_ROWS) % 5 == at, bars + at, obs)
+    kept = [tensors[name] for name in _portfolios() if name != "growth"]
+    return [obs, *rewards, *right, *(tensor for tensor in kept if tensor is not None)]
+
+
+def _market(holes: bool) -> dict[str, Tensor | None]:
+    columns = (3 if holes else 2) * _ASSETS
+    prices = _numbers(_BARS, columns, low=50.0, high=60.0)
+    if holes:
+        prices[:, 2 * _ASSETS :] = (prices[:, 2 * _ASSETS :] > 52.0).double()
+    return {
+        "prices_by_bar": prices,
+        "next_open": prices[:, :_ASSETS].t().contiguous(),
+        "next_fill": torch.arange(_BARS).double().sub(1).clamp_min(0).repeat(_ASSETS, 1),
+        "feature_table": _numbers(_BARS, _FEATURES, low=-1.0).float(),
+        "increment": torch.tensor([[0.0], [0.5], [0.01]], dtype=torch.float64),
+        "final_obs": torch.zeros(_ROWS, _COLUMNS),
+    }
+
+
+def _parameters() -> dict[str, Tensor | None]:
+    """Return parameters that differ between rows."""
+    sizing = _spread(4, low=0.1, high=0.5)
+    sizing[1] *= -1.0
+    return {
+        "sizing": sizing,
+        "minimum": _spread(_ASSETS, low=1.0, high=20.0),
+        "buy_rate": _spread(low=0.99),
+        "sell_rate": _spread(low=0.99),
+        "stop_level": _spread(low=0.9),
+        "max_holding_bars": _spread(low=1.0, high=5.0).floor(),
+        "max_holding_fraction": _spread(low=0.2),
+        "initial_cash": _spread(low=_CASH, high=2 * _CASH),
+        "inverse_held_scale": _spread(low=0.1, high=0.5),
+        "age_scale": _spread(low=0.01),
+        "growth_weights": _spread(2, low=-100.0, high=100.0),
+        "floor": _spread(),
+        "inverse_length": _spread(high=0.2),
+        "drawdown_penalty": _spread(high=10.0),
+        "volatility_penalty": _spread(high=10.0),
+        "concentration_penalty": _spread(high=10.0),
+        "concentration_limit": _spread(high=0.5),
+        "cash_penalty": _spread(high=10.0),
+        "cash_reserve": _spread(high=0.9),
+        "waiting": _spread(_ASSETS, low=_CASH, high=2 * _CASH),
+        "lookback": 1 + torch.arange(_ROWS) % _LOOKBACK,
+    }
+
+
+def _portfolios() -> dict[str, Tensor | None]:
+    """Return the state, which `NativeStep.restart` fills."""
+    by_asset = ("equal_units", "units", "paid", "held", "high", "equal_worth", "worth", "buys_at")
+    by_row = ("cash", "peak", "drawdown", "legal_steps")
+    pairs = ("total", "growth")
+    return {
+        **{name: per_row(_ASSETS, rows=_ROWS) for name in (*by_asset, "largest")},
+        **{name: per_row(rows=_ROWS) for name in by_row},
+        **{name: per_row(2, rows=_ROWS) for name in pairs},
+        **{name: per_row(rows=_ROWS, dtype=torch.int64) for name in ("place", "start")},
+        "record": per_row(8, rows=_ROWS),
+    }
+
+
+def _spread(*shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
+    """Return parameters (*shape, rows)."""
+    spread = per_row(*shape, rows=_ROWS)
+    return spread.copy_(_numbers(*shape, _ROWS, low=low, high=high))
+
+
+def main() -> None:
+    """Print the digest of this machine's step."""
+    print(digest(Library(library(SOURCE))))
+
+
+if __name__ == "__main__":
+    main()

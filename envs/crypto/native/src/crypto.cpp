@@ -1,0 +1,76 @@
+// The functions that envs/crypto/native/step.py calls through ctypes. A step is
+//
+//     trade     orders, portfolios, rewards and observations of all rows
+//     restart   of rows whose episode ended
+//
+// Where torch's log1p cannot be called from here (`State::log1p`), it is called between `trade`,
+// which then leaves rewards out, and `reward`.
+
+#include "observe.h"
+#include "pool.h"
+#include "prefetch.h"
+#include "reward.h"
+
+constexpr long ROWS_PER_TASK = 64;  // at least, and a multiple of WIDTH
+
+// Trade in rows first … end - 1. `action`: (R, N).
+template <class Number>
+static void trade(const State& s, long first, long end, const Number* action, float* obs,
+                  int64_t stride, float* rewards) {
+    const int N = s.assets;
+    Orders orders(N);
+    for (long r = first; r < end; r += WIDTH) {
+        const long later = r + AHEAD;
+        if (later < end) prefetch(s, later, std::min<long>(WIDTH, end - later));
+        const Group group = next_bar(s, r, std::min<long>(WIDTH, end - r));
+        const Number* own[WIDTH];
+        for (int i = 0; i < WIDTH; i++) own[i] = action + (r + (i < group.count ? i : 0)) * N;
+        for (int a = 0; a < N; a++) orders.wish[a] = column(own, a);
+        plan(s, group, orders);
+        fill(s, group, orders);
+        if (s.log1p) reward(s, r, group.count, rewards + r);
+        observe(s, r, group.count, obs + r * stride, stride);
+    }
+}
+
+extern "C" {
+
+// `action`: (R, N), float32 or, if `wide`, float64. `obs`: (R, columns). `rewards`: (R,).
+void sweepd_crypto_trade(const State* state, const void* action, int64_t wide, float* obs,
+                         int64_t stride, float* rewards, int64_t threads) {
+    const State& s = *state;
+    // A few tasks per thread: one that is interrupted leaves its share to the others.
+    long size = s.rows / (4 * threads) / ROWS_PER_TASK * ROWS_PER_TASK;
+    size = std::max(size, ROWS_PER_TASK);
+    Pool::get().run((s.rows + size - 1) / size, threads, [&](long task, int) {
+        const long first = task * size, end = std::min<long>(first + size, s.rows);
+        if (wide)
+            trade(s, first, end, (const double*)action, obs, stride, rewards);
+        else
+            trade(s, first, end, (const float*)action, obs, stride, rewards);
+    });
+}
+
+// `rewards`: (R,). It is over sooner than other threads wake up.
+void sweepd_crypto_reward(const State* state, float* rewards) {
+    StandardRounding standard;
+    for (long r = 0; r < state->rows; r += WIDTH)
+        reward(*state, r, std::min<long>(WIDTH, state->rows - r), rewards + r);
+}
+
+// Start new episodes in the rows of `ended`. Their observations in `obs` go to `final_obs` and are
+// replaced by the first ones. `bars`: (R,), the first bar of each row's next episode.
+void sweepd_crypto_restart(const State* state, const uint8_t* ended, const int64_t* bars,
+                           float* obs, int64_t stride) {
+    StandardRounding standard;
+    const State& s = *state;
+    for (long r = 0; r < s.rows; r++) {
+        if (!ended[r]) continue;
+        float* row = obs + r * stride;
+        std::copy(row, row + s.columns, s.final_obs + r * s.columns);
+        begin(s, r, s.bars - 1 - bars[r]);
+        observe(s, r, 1, row, stride);
+    }
+}
+
+}

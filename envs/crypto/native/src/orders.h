@@ -1,0 +1,198 @@
+// One bar of trading: what `Ledger.plan`, `fill`, `mark` and `settle` do, for WIDTH rows at a time.
+//
+// Everything between reading a row's state and writing it stays in registers and the first cache.
+// Operations and their order are those of ledger.py, which explains the rules.
+
+#pragma once
+
+#include "lanes.h"
+#include "state.h"
+
+constexpr double TINY = 1e-200;            // avoids 0/0
+constexpr double SMALLEST_ORDER = 1e-8;    // quote units
+constexpr double ROUNDING_NOISE = 1e-6;
+
+// A group of rows that are computed together, one per lane.
+struct Group {
+    long first;                  // row
+    int count;                   // 1 … WIDTH rows
+    const double* prices[WIDTH]; // of the bar that follows the decision
+    vec place;                   // of that bar
+};
+
+// Move a group's rows to the next bar. Places count backwards.
+static inline Group next_bar(const State& s, long first, int count) {
+    Group group{first, count, {}, all(0.0)};
+    const long wide = (s.holes ? 3 : 2) * s.assets;
+    for (int i = 0; i < WIDTH; i++) {
+        // Lanes without a row read the prices of the first one.
+        const int64_t place = i < count ? --s.place[first + i] : s.place[first];
+        group.prices[i] = s.prices_by_bar + place * wide;
+        group.place[i] = (double)place;
+    }
+    return group;
+}
+
+// Orders of a group, one vector per asset; the counts are as in `Ledger.record`. The vectors lie
+// close together in memory: arrays of a fixed size would compete for the same places of the cache.
+struct Orders {
+    vec memory[7 * MOST_ASSETS];
+    vec *wish;                     // actions
+    vec *buy;                      // notional
+    vec *sell;                     // fraction of the position, exactly 1 for the whole position
+    vec *restart;                  // 1 for holding clocks that restart
+    vec *flow, *equal_worth, *worth;  // to be summed over the assets
+    vec dropped, trades, unfilled;
+
+    explicit Orders(int assets) {
+        vec* next = memory;
+        for (vec** array : {&wish, &buy, &sell, &restart, &flow, &equal_worth, &worth}) {
+            *array = next;
+            next += assets;
+        }
+    }
+};
+
+// Partial sells down to increments, and buys to cents (`Ledger._round_down`).
+static inline void round_down(double increment, vec units, vec& buy, vec& sell) {
+    if (!(increment > 0)) return;
+    vec quantity = floor(sell * units / increment + ROUNDING_NOISE) * increment;
+    vec fraction = no_more(quantity / no_less(units, all(TINY)), all(1.0));
+    sell = sell < 1.0 ? fraction : sell;
+    buy = floor(buy * 100.0 + ROUNDING_NOISE) / 100.0;
+}
+
+// Actions to orders.
+static inline void plan(const State& s, const Group& group, Orders& o) {
+    const long R = s.stride, r = group.first, wide = (s.holes ? 3 : 2) * s.assets;
+    const int N = s.assets, count = group.count;
+    vec V = load(s.total + R + r, count), cash = load(s.cash + r, count);
+    vec per_buy = load(s.sizing + r, count) * V, per_sell = load(s.sizing + R + r, count) * V;
+    vec limit = load(s.sizing + 2 * R + r, count) * V;
+    vec reserve = load(s.sizing + 3 * R + r, count) * V;
+    vec largest_of_row = all(0.0);
+
+    for (int a = 0; a < N; a++) {
+        const long at = a * R + r;
+        vec w = o.wish[a], worth = load(s.worth + at, count);
+        vec largest = larger_of(load(s.largest + at, count), magnitude(w));
+        store(s.largest + at, count, largest);
+        largest_of_row = larger_of(largest_of_row, largest);
+
+        // 0 <= buy <= max_position V - worth, and 0 <= sell <= worth.
+        vec buy = no_less(smaller_of(w * per_buy, limit - worth), all(0.0));
+        vec sell = no_less(smaller_of(w * per_sell, worth), all(0.0));
+        // Forced exits: first trailing stops, then the holding rule.
+        vec stopped = all(0.0);
+        if (s.stops) {
+            vec level = load(s.high + at, count) * load(s.stop_level + r, count);
+            // The close of the decision's bar, which follows in the table.
+            stopped = greater(level, column(group.prices, wide + N + a));
+            buy = buy - buy * stopped;
+            sell = mixed(sell, worth, stopped);
+        }
+        if (s.holding_rule) {
+            vec restart = at_least(load(s.held + at, count), load(s.max_holding_bars + r, count));
+            restart = restart - restart * stopped;
+            buy = buy - buy * restart;
+            sell = mixed(sell, worth * load(s.max_holding_fraction + r, count), restart);
+            o.restart[a] = restart;
+        }
+        o.buy[a] = o.flow[a] = buy;
+        o.sell[a] = sell;
+    }
+    store(s.legal_steps + r, count,
+          load(s.legal_steps + r, count) + at_least(all(1.0), largest_of_row));
+
+    // One factor for all buys of a row: min(1, cash above the reserve / sum of buys).
+    vec factor = (cash - reserve) / no_less(sum(o.flow, N), all(TINY));
+    factor = no_more(no_less(factor, all(0.0)), all(1.0));
+
+    o.dropped = all(0.0);
+    for (int a = 0; a < N; a++) {
+        const long at = a * R + r;
+        vec buy = o.buy[a] * factor, sell = o.sell[a], worth = load(s.worth + at, count);
+        vec minimum = load(s.minimum + (s.minimums == 1 ? r : at), count);
+        // A rest below the minimum is sold, too; a whole position is exempt from the minimum.
+        vec base = larger_of(worth, minimum);
+        vec whole = greater(sell, base - minimum);
+        vec enough_buy = at_least(buy, minimum), enough_sell = at_least(sell, minimum);
+        if (s.record) {
+            vec small_buy = greater(buy, all(SMALLEST_ORDER));
+            vec small_sell = greater(sell, all(SMALLEST_ORDER));
+            small_sell = small_sell - small_sell * enough_sell;
+            o.dropped += small_buy - small_buy * enough_buy;
+            o.dropped += small_sell - small_sell * whole;
+        }
+        buy = buy * enough_buy;
+        sell = larger_of(sell * enough_sell / base, whole);
+        if (s.increment) round_down(s.increment[a], load(s.units + at, count), buy, sell);
+        o.buy[a] = buy;
+        o.sell[a] = sell;
+    }
+}
+
+// Fill the orders at the open, value at the close, settle the cash; growth of E and V.
+static inline void fill(const State& s, const Group& group, Orders& o) {
+    const long R = s.stride, r = group.first;
+    const int N = s.assets, count = group.count;
+    vec buy_rate = load(s.buy_rate + r, count), sell_rate = load(s.sell_rate + r, count);
+    o.trades = o.unfilled = all(0.0);
+
+    for (int a = 0; a < N; a++) {
+        const long at = a * R + r;
+        vec open = column(group.prices, a), close = column(group.prices, N + a);
+        vec buy = o.buy[a], sell = o.sell[a], tradable = all(1.0);
+        if (s.holes) {  // orders that meet a hole expire
+            tradable = column(group.prices, 2 * N + a);
+            vec buys = greater(buy, all(0.0)), sells = greater(sell, all(0.0));
+            o.unfilled += (buys - buys * tradable) + (sells - sells * tradable);
+            buy = buy * tradable;
+            sell = sell * tradable;
+        }
+        o.trades += greater(buy, all(0.0)) + greater(sell, all(0.0));
+        o.buy[a] = buy;
+
+        // units (1 - sell) + buy / open * buy_rate, and paid (1 - sell) + buy.
+        vec units = load(s.units + at, count), keep = 1.0 - sell;
+        o.flow[a] = sell * units * open;
+        units = units * keep;
+        vec still_open = greater(units, all(0.0));
+        units = units + buy / open * buy_rate;
+        store(s.units + at, count, units);
+        store(s.paid + at, count, load(s.paid + at, count) * keep + buy);
+
+        // The clock: held + 1 if still open, else 0.
+        vec held = still_open + load(s.held + at, count) * still_open;
+        if (s.holding_rule) held = held - held * (o.restart[a] * tradable);
+        store(s.held + at, count, held);
+        if (s.stops)
+            store(s.high + at, count, larger_of(load(s.high + at, count) * still_open, close));
+
+        vec equal_worth = load(s.equal_units + at, count) * close, worth = units * close;
+        if (s.buys_at) {  // the benchmark's cash for what it has not bought yet
+            vec bought = at_least(load(s.buys_at + at, count), group.place);
+            equal_worth = mixed(load(s.waiting + at, count), equal_worth, bought);
+        }
+        store(s.equal_worth + at, count, equal_worth);
+        store(s.worth + at, count, worth);
+        o.equal_worth[a] = equal_worth;
+        o.worth[a] = worth;
+    }
+
+    // cash' = max(0, cash - spent) + sold (1 - slippage) (1 - fee); rounding could overspend.
+    vec spent = sum(o.buy, N), proceeds = sum(o.flow, N);
+    vec cash = no_less(load(s.cash + r, count) - spent, all(0.0)) + proceeds * sell_rate;
+    store(s.cash + r, count, cash);
+    vec E = sum(o.equal_worth, N), V = sum(o.worth, N) + cash;
+    vec E_before = load(s.total + r, count), V_before = load(s.total + R + r, count);
+    vec b = (E - E_before) / E_before, x = (V - V_before) / V_before;
+    store(s.growth + r, count, s.log1p ? s.log1p(b) : b);
+    store(s.growth + R + r, count, s.log1p ? s.log1p(x) : x);
+    store(s.total + r, count, E);
+    store(s.total + R + r, count, V);
+    if (s.record) {
+        const vec figures[] = {spent, proceeds, E, V, cash, o.dropped, o.trades, o.unfilled};
+        for (int k = 0; k < 8; k++) store(s.record + k * R + r, count, figures[k]);
+    }
+}

@@ -1,0 +1,130 @@
+"""The native step of CartPole, called through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from collections.abc import Mapping
+from ctypes import POINTER, c_int64, c_void_p
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from envs.native.build import library
+from envs.native.memory import per_row, stride_of
+from envs.native.use import NativeLibrary
+
+SOURCE = Path(__file__).with_name("src") / "cartpole.cpp"
+# After an intended change of the numerics: python -m envs.games.native.cartpole
+DIGEST = "3e4791c4650d3da0"
+# The tensors of `State` in cartpole.cpp, in the same order.
+TENSORS = {
+    "state": 6,
+    "start": 6,
+    "final_state": 4,
+    "trigonometry": 2,
+    "left": 1,
+    "from_left_to_right": 1,
+    "coupling": 1,
+    "gravity": 1,
+    "inertia": 1,
+    "time": 3,
+    "limits": 3,
+}
+
+
+class _State(ctypes.Structure):
+    """`State` of cartpole.cpp."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("rows", "stride")),
+        *((name, c_void_p) for name in TENSORS),
+    )
+
+
+class Library:
+    """The function of the compiled library."""
+
+    def __init__(self, path: Path) -> None:
+        self.step = ctypes.CDLL(str(path)).sweepd_cartpole_step
+        self.step.argtypes = [POINTER(_State), *[c_void_p] * 3, c_int64, c_void_p, c_int64]
+        self.step.restype = None
+
+
+class NativeStep:
+    """The step of one environment. The tensors are changed in place.
+
+    Args:
+        library: the compiled function.
+        tensors: the `TENSORS`, with as many runs of rows, as `envs.native.memory` makes them.
+    """
+
+    def __init__(self, library: Library, tensors: Mapping[str, Tensor]) -> None:
+        self._library = library
+        self._rows = rows = tensors["state"].shape[1]
+        for name, runs in TENSORS.items():
+            tensor = tensors[name]
+            if tensor.numel() != runs * rows or (runs > 1 and tensor.stride(0) != stride_of(rows)):
+                raise ValueError(f"{name} has the shape {tuple(tensor.shape)}")
+        self._state = ctypes.byref(
+            _State(
+                rows=rows,
+                stride=stride_of(rows),
+                **{name: tensor.data_ptr() for name, tensor in tensors.items()},
+            )
+        )
+        self._kept = tensors  # addresses do not keep tensors alive
+
+    def __call__(self, action: Tensor, record: Tensor, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Step every row. `trigonometry` must be up to date.
+
+        Args:
+            action: (R,) int64, contiguous.
+            record: (R,) float64, contiguous; the actions are written to it.
+            obs: (R, 4) float32, whose rows are contiguous; written.
+
+        Returns:
+            Which rows terminated, and which were truncated, (R,) bool each.
+        """
+        ends = torch.empty(2, self._rows, dtype=torch.bool)
+        self._library.step(
+            self._state,
+            action.data_ptr(),
+            record.data_ptr(),
+            obs.data_ptr(),
+            obs.stride(0),
+            ends.data_ptr(),
+            torch.get_num_threads(),
+        )
+        terminated, truncated = ends.unbind()
+        return terminated, truncated
+
+
+def digest(found: Library) -> str:
+    """Return 16 hexadecimal digits of a hash of what the step computes, for its self-test."""
+    rows = 67
+    tensors = {name: per_row(runs, rows=rows) for name, runs in TENSORS.items()}
+    for place, tensor in enumerate(tensors.values()):
+        index = torch.arange(tensor.numel(), dtype=torch.float64) + 1000 * place
+        tensor.copy_((((index * index * 7919 + index * 104729) % 2053) / 2048).view_as(tensor))
+    record, obs = torch.zeros(rows, dtype=torch.float64), torch.zeros(rows, 4)
+    step = NativeStep(found, tensors)
+    hashed = hashlib.sha256()
+    for at in range(4):
+        ends = step(torch.arange(rows) // (1 + at) % 2, record, obs)
+        for tensor in (*tensors.values(), record, obs, *ends):
+            hashed.update(tensor.contiguous().numpy().tobytes())
+    return hashed.hexdigest()[:16]
+
+
+STEP = NativeLibrary("cartpole", SOURCE, Library, digest, DIGEST)
+
+
+def main() -> None:
+    """Print the digest of this machine's step."""
+    print(digest(Library(library(SOURCE))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""The native step against torch's, to the bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from envs.crypto.env import CryptoEnv
+from envs.crypto.native.choice import STEP
+from envs.crypto.params import EnvParams, Instruments
+from envs.native import build
+from tests.envs.market_samples import WINDOWS, random_params, sample_market
+
+try:
+    build.vector_flags(), build.compiler()
+except build.BuildError as error:
+    pytest.skip(f"no native code: {error}", allow_module_level=True)
+
+
+def assert_same(one: Tensor, two: Tensor, name: str) -> None:
+    """Equal numbers, or NaN in both."""
+    assert bool(((one == two) | ((one != one) & (two != two))).all()), name
+
+
+@pytest.mark.parametrize("holes", [0.0, 0.1])
+@pytest.mark.parametrize("increments", [False, True])
+@pytest.mark.parametrize(("assets", "per_member"), [(1, 3), (2, 1), (3, 13), (7, 40), (9, 5)])
+def test_native_and_torch_steps_are_equal(
+    assets: int, per_member: int, increments: bool, holes: float
+) -> None:
+    assert_steps_are_equal(assets, per_member, increments=increments, holes=holes)
+
+
+def test_steps_are_equal_with_the_logarithm_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the function that torch uses is not known."""
+    library = STEP.library(torch.device("cpu"))
+    monkeypatch.setattr(library, "log1p", None)
+    assert_steps_are_equal(3, 13, increments=True, holes=0.1)
+
+
+def test_the_logarithm_inside_is_known_on_these_processors() -> None:
+    """Otherwise threads are woken twice per step."""
+    library = STEP.library(torch.device("cpu"))
+    assert library is not None
+    known = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+    assert (library.log1p is not None) == known
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+def test_steps_are_equal_at_any_number_of_threads(threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        assert_steps_are_equal(7, 40, increments=False, holes=0.0)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_observations_in_any_buffer_are_equal() -> None:
+    market = sample_market(1)
+    envs = [CryptoEnv(market, EnvParams(), WINDOWS, 9, native=native) for native in (True, False)]
+    for env in envs:
+        env.reset(0)
+    columns = envs[0].state_dim
+    for out in (torch.empty(columns, 9).t(), torch.empty(9, columns + 3)[:, 2:-1], None):
+        action = torch.rand(9, 3) * 2 - 1
+        one, two = (env.step(action, out=out).obs.clone() for env in envs)
+        assert torch.equal(one, two)
+
+
+def test_a_buffer_of_another_size_is_refused() -> None:
+    env = CryptoEnv(sample_market(1), EnvParams(), WINDOWS, 9)
+    env.reset(0)
+    for shape in ((9, env.state_dim - 1), (8, env.state_dim)):
+        with pytest.raises(RuntimeError):
+            env.step(torch.zeros(9, 3), out=torch.empty(shape))
+
+
+def test_tensors_with_other_gaps_are_refused() -> None:
+    env = CryptoEnv(sample_market(1), EnvParams(), WINDOWS, 65)
+    env.reset(0)
+    env._ledger.held = torch.zeros(3, 65, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"held has the strides \(65, 1\), not \(72, 1\)"):
+        env.step(torch.zeros(65, 3))
+
+
+def test_rules_that_no_row_uses_are_skipped() -> None:
+    """The native step skips rules that no row uses, and notices rows that begin to use them."""
+    market = sample_market(1, volatility=0.03)
+    envs = [CryptoEnv(market, EnvParams(), WINDOWS, 9, native=native) for native in (True, False)]
+    actions = torch.rand(60, 9, 3) * 2 - 1
+    for params in (EnvParams(), random_params(3, lookback=1)):
+        for env in envs:
+            env.configure_member(0, params, WINDOWS)
+            env.reset(5)
+        for action in actions:
+            one, two = (env.step(action) for env in envs)
+            assert_same(one.obs, two.obs, "obs")
+            assert_same(one.reward, two.reward, "reward")
+
+
+def assert_steps_are_equal(assets: int, per_member: int, *, increments: bool, holes: float) -> None:
+    """Random rules per member, restarts, staggered ends, illegal and NaN actions."""
+    limits = Instruments((0.0, 20.0, 5.0) * 3, (1e-3, 0.0, 0.5) * 3)
+    rules = Instruments(limits.minimum_order[:assets], limits.increment[:assets])
+    market = sample_market(
+        assets,
+        assets=assets,
+        hole_share=holes,
+        volatility=0.03,
+        instruments=rules if increments else None,
+    )
+    params = [random_params(assets * 10 + k, lookback=1 + k % 3) for k in range(5)]
+    rows = 5 * per_member
+    actions = torch.rand(120, rows, assets) * 2 - 1
+    actions[:, :, 0] = actions[:, :, 0].round()
+    actions[60, 3, 0] = float("nan")
+    actions[40, 4, -1] = 3.0
+    envs = [
+        CryptoEnv(
+            market,
+            params,
+            WINDOWS,
+            per_member,
+            privileged_age=True,
+            stagger=per_member > 3,
+            accounts=True,
+            native=native,
+        )
+        for native in (True, False)
+    ]
+    assert envs[0]._library is not None
+    for env in envs:
+        env.reset(assets)
+    ends = 0
+    for t, action in enumerate(actions):
+        steps = [env.step(action.double() if t % 2 else action) for env in envs]
+        for name in ("obs", "reward", "truncated"):
+            assert_same(getattr(steps[0], name), getattr(steps[1], name), f"{name}, step {t}")
+        assert_same(envs[0].record, envs[1].record, f"record, step {t}")
+        assert_same(envs[0].faults(), envs[1].faults(), f"faults, step {t}")
+        states = [env._state() for env in envs]
+        for name, tensor in states[0].items():
+            assert_same(tensor, states[1][name], f"{name}, step {t}")
+        ends += int(steps[0].truncated.sum())
+    assert ends > rows

@@ -1,0 +1,185 @@
+"""The choice between native and torch steps of environments: the same bits, whichever is used."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from envs.core.vec_env import VecEnv
+from envs.crypto.env import CryptoEnv
+from envs.crypto.native import choice, self_test, step
+from envs.crypto.params import EnvParams
+from envs.games.cartpole import CartPole, CartPoleParams
+from envs.games.native import cartpole
+from envs.native import build
+from envs.native.build import VARIABLE
+from envs.native.use import NativeLibrary
+from tests.envs.market_samples import WINDOWS, sample_market
+
+try:
+    build.vector_flags(), build.compiler()
+except build.BuildError as error:
+    pytest.skip(f"no native code: {error}", allow_module_level=True)
+
+ROWS = 200
+STEPS = {"crypto": choice.STEP, "cartpole": cartpole.STEP}
+
+
+def make_crypto() -> VecEnv:
+    return CryptoEnv(sample_market(1), EnvParams(), WINDOWS, ROWS)
+
+
+def make_cartpole() -> VecEnv:
+    return CartPole(CartPoleParams(), ROWS)
+
+
+MAKERS: dict[str, Callable[[], VecEnv]] = {"crypto": make_crypto, "cartpole": make_cartpole}
+
+
+def is_native(env: VecEnv) -> bool:
+    if isinstance(env, CryptoEnv):
+        return env._library is not None
+    assert isinstance(env, CartPole)
+    return env._native is not None
+
+
+def observations(env: VecEnv) -> list[list[float]]:
+    """Step an environment a few times and return what is seen last."""
+    env.reset(3)
+    torch.manual_seed(0)
+    for _ in range(30):
+        if env.if_discrete:
+            action = torch.randint(env.action_dim, (ROWS,))
+        else:
+            action = torch.rand(ROWS, env.action_dim) * 2 - 1
+        made = env.step(action)
+    return made.obs.tolist()
+
+
+@pytest.fixture
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries are loaded again, as in a new process."""
+    for native in STEPS.values():
+        monkeypatch.setattr(native, "_tried", False)
+        monkeypatch.setattr(native, "_found", None)
+
+
+@pytest.mark.parametrize("source", [step.SOURCE, cartpole.SOURCE], ids=lambda path: path.stem)
+def test_steps_compile_without_warnings(source: Path, tmp_path: Path) -> None:
+    flags = [flag for flag in (*build.FLAGS, *build.vector_flags()) if flag != "-w"]
+    # GCC's own AVX-512 header has a false positive of -Wmaybe-uninitialized.
+    warnings = ["-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-Wno-maybe-uninitialized", "-O1"]
+    command = [build.compiler(), *flags, *warnings, f"-I{build.SHARED}", str(source)]
+    done = subprocess.run(
+        [*command, "-o", str(tmp_path / "step.so")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_the_variable_turns_native_steps_off(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    native = MAKERS[name]()
+    assert is_native(native)
+    assert STEPS[name].status() == f"{name}: tested"
+    monkeypatch.setenv(VARIABLE, "torch")
+    torch_only = MAKERS[name]()
+    assert not is_native(torch_only)
+    assert STEPS[name].status() == f"{name}: turned off by SWEEPD_KERNELS=torch"
+    assert observations(native) == observations(torch_only)
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.usefixtures("forgotten")
+def test_a_step_with_other_bits_is_not_used(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(STEPS[name], "_expected", "of another step")
+    with caplog.at_level(logging.WARNING):
+        assert not is_native(MAKERS[name]())
+        assert not is_native(MAKERS[name]())
+    [record] = caplog.records
+    assert f"no native step of {name}, torch makes it instead" in record.getMessage()
+    assert "the compiled step fails its self-test" in record.getMessage()
+    assert "not used: the compiled step fails its self-test" in STEPS[name].status()
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.usefixtures("forgotten")
+def test_without_a_compiler_torch_steps_and_one_line_says_so(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SWEEPD_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with caplog.at_level(logging.WARNING):
+        assert not is_native(MAKERS[name]())
+        assert not is_native(MAKERS[name]())
+    [record] = caplog.records
+    assert "no C++ compiler (install g++ or clang++)" in record.getMessage()
+
+
+def test_other_devices_use_torch() -> None:
+    assert all(native.library(torch.device("meta")) is None for native in STEPS.values())
+
+
+def test_the_digests_see_a_changed_step(tmp_path: Path) -> None:
+    """One operation that rounds differently."""
+    changes: list[tuple[NativeLibrary, Path, str, str, str]] = [
+        (choice.STEP, step.SOURCE, "orders.h", "buy / open * buy_rate", "buy * buy_rate / open"),
+        (
+            cartpole.STEP,
+            cartpole.SOURCE,
+            "cartpole.cpp",
+            "numerator / denominator",
+            "numerator * (1.0 / denominator)",
+        ),
+    ]
+    for native, source, file, before, after in changes:
+        folder = tmp_path / native.of
+        folder.mkdir()
+        for own in source.parent.iterdir():
+            text = own.read_text()
+            assert own.name != file or before in text
+            (folder / own.name).write_text(text.replace(before, after))
+        found = native._load(build.library(folder / source.name))
+        assert native._digest(found) != native._expected
+
+
+def test_bits_do_not_depend_on_the_width_of_vectors() -> None:
+    """A process of its own, because torch reads the variable when it starts."""
+    code = (
+        "from envs.crypto.native.choice import STEP as one\n"
+        "from envs.games.native.cartpole import STEP as two\n"
+        "one.checked(), two.checked()"
+    )
+    environment = os.environ | {"ATEN_CPU_CAPABILITY": "avx2"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_forked_process_has_threads_of_its_own(name: str) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        right = observations(MAKERS[name]())
+        child = os.fork()
+        if not child:
+            # Only the native step: torch's own threads do not survive a fork.
+            torch.set_num_threads(1)
+            env = MAKERS[name]()
+            os._exit(0 if observations(env) == right else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_digests_are_of_these_libraries() -> None:
+    assert self_test.digest(choice.STEP.checked()) == self_test.DIGEST
+    assert cartpole.digest(cartpole.STEP.checked()) == cartpole.DIGEST
