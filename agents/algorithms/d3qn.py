@@ -28,12 +28,17 @@ from torch.nn.functional import smooth_l1_loss
 from agents.algorithms.off_policy import Figures, OffPolicy
 from agents.algorithms.off_policy_params import D3QNParams
 from agents.engine.replay import Batch
+from agents.native.off_policy import Layers, Trained
+from agents.networks.portable import OrthogonalInDouble
 from agents.networks.shape import Shape
 from agents.networks.stacked import Stack
 from agents.networks.weights import StateDict
 from envs.core.streams import derive_seed
 
 __all__ = ["D3QN", "D3QNParams", "D3QNStats"]
+
+# Of each value: options, then the level ("val" and "adv" are swapped in ElegantRL).
+HEADS = ("net_val1.0", "net_adv1.0", "net_val2.0", "net_adv2.0")
 
 
 class D3QNStats(NamedTuple):
@@ -69,6 +74,7 @@ class D3QN(OffPolicy):
     def __init__(self, shape: Shape, device: torch.device | str = "cpu") -> None:
         place = torch.device(device)
         self.net = Stack(_module(shape), shape.slots, place)
+        self._layers = Layers(self.net.chain_names("net_state"), HEADS, linear_top=True)
         self.target = Stack(_module(shape), shape.slots, place, learns=False)
         # Per row: the random action being repeated, and for how many more steps.
         self._held = torch.zeros(shape.slots, shape.num_envs, 2, device=place)
@@ -116,6 +122,16 @@ class D3QN(OffPolicy):
             "critic_norm": norm,
         }
 
+    @property
+    def _critic(self) -> Stack:
+        return self.net
+
+    def _trained(self) -> dict[str, Trained]:
+        return {
+            "critic": Trained.of(self.net, self._layers),
+            "target": Trained.of(self.target, self._layers),
+        }
+
     def _noise(self, steps: int) -> Tensor:
         shape = self.shape
         uniform = self.streams.uniform(3 * steps, shape.num_envs)
@@ -143,7 +159,14 @@ class D3QN(OffPolicy):
         return stored.reshape(-1).to(torch.int64)
 
     def _policy(self, networks: Mapping[str, Stack], obs: Tensor) -> Tensor:
-        return _values(networks["net"], obs)[0].nan_to_num(nan=0.0).argmax(-1).view(-1)
+        net = networks["net"]
+        if self._kernels is None:
+            values = _values(net, obs)[0]
+        else:
+            options = self.shape.action_dim
+            found = self._layers.outputs(self._kernels, net, net.state(obs))
+            values = _dueling(net, found[..., :options], found[..., options : options + 1])
+        return values.nan_to_num(nan=0.0).argmax(-1).view(-1)
 
     def _clear(self, slot: int) -> None:
         super()._clear(slot)
@@ -170,7 +193,7 @@ class D3QN(OffPolicy):
         state_avg: Tensor,
         state_std: Tensor,
     ) -> None:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), OrthogonalInDouble():
             torch.manual_seed(derive_seed(seed, "weights"))
             given = dict(_module(self.shape).state_dict())
         columns = self.shape.state_dim
@@ -192,9 +215,11 @@ def _values(net: Stack, obs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _duel(net: Stack, which: str, encoded: Tensor) -> Tensor:
-    # Q(s, a) = V(s) + A(s, a) - mean_a A(s, a). (In ElegantRL, "val" and "adv" are swapped.)
-    choices, level = (
-        net.linear(f"net_val{which}.0", encoded),
-        net.linear(f"net_adv{which}.0", encoded),
+    return _dueling(
+        net, net.linear(f"net_val{which}.0", encoded), net.linear(f"net_adv{which}.0", encoded)
     )
-    return net.value(choices - choices.mean(-1, keepdim=True) + level)
+
+
+def _dueling(net: Stack, options: Tensor, level: Tensor) -> Tensor:
+    # Q(s, a) = V(s) + A(s, a) - mean_a A(s, a). (In ElegantRL, "val" and "adv" are swapped.)
+    return net.value(options - options.mean(-1, keepdim=True) + level)

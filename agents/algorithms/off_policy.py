@@ -22,6 +22,9 @@ from torch import Tensor
 from agents.engine.graphs import Repeated, recorder_for
 from agents.engine.program import Act, Member, Program, check_tensors
 from agents.engine.replay import Batch, ReplayBuffers
+from agents.native.choice import kernels
+from agents.native.kernels import Kernels
+from agents.native.off_policy import ReplayKernel, Trained
 from agents.networks.optimizer import FlatAdam
 from agents.networks.shape import Shape
 from agents.networks.stacked import Stack
@@ -111,11 +114,24 @@ class OffPolicy(Program):
             columns,
             self.device,
         )
+        # None: torch makes the gradient steps, and computes outputs.
+        self._kernels = None if shape.privileged_dim else kernels(shape, self.device)
+        self._native = None if self._kernels is None else self._replay_kernel(self._kernels)
         self._reward = torch.zeros(shape.slots, device=self.device)  # mean of the latest rollout
         # Gradient steps are recorded where the device can.
         self.recorder = recorder_for(self.device)
         self._tally = Tally(shape.slots, self.device)
         self._repeated: Repeated[None] | None = None
+
+    def _replay_kernel(self, native: Kernels) -> ReplayKernel:
+        normalisers = self._critic.normalisers
+        return ReplayKernel(
+            native,
+            self.shape,
+            self._trained(),
+            self.replay.rings,
+            (normalisers["state_avg"], normalisers["state_std"]),
+        )
 
     # What an algorithm implements, besides `params_type` and `stats_type`.
 
@@ -155,6 +171,19 @@ class OffPolicy(Program):
         Returns:
             The members still running, (G,) bool, and statistics (G,) by name.
         """
+
+    @property
+    @abstractmethod
+    def _critic(self) -> Stack:
+        """The network whose values are learned."""
+
+    @abstractmethod
+    def _trained(self) -> dict[str, Trained]:
+        """Return the networks as `ReplayKernel` takes them."""
+
+    def _target_entropy(self) -> Tensor:
+        """Return (G,), the entropy of an action that a temperature is tuned for."""
+        return torch.zeros(self.shape.slots, device=self.device)
 
     def _optimizers(self) -> list[tuple[FlatAdam, float]]:
         """Return the optimizers, each with the factor on the members' learning rate."""
@@ -222,19 +251,46 @@ class OffPolicy(Program):
             member is not None and self._collected(slot) + shape.samples >= member.params.warmup
             for slot, member in enumerate(self.members)
         ]
-        for adam, _ in self._optimizers():
-            adam.prepare()
         tally = self._tally
         tally.begin(self._live & ~self._diverged & torch.tensor(ready, device=self.device))
-        take_step = self._gradient_step if self.recorder is None else self._recorded_step
-        for step in range(shape.updates if any(ready) else 0):
-            take_step(rows[step], *(() if noise is None else (noise[step],)))
+        if any(ready):
+            train = self._train if self._native is None else self._train_native
+            train(rows, noise)
         means, updates = tally.means(), tally.updates.clone()
         nothing = torch.zeros_like(updates)
         own = self._own_figures() | {"reward": self._reward, "updates": updates}
         return self.stats_type(
             **{name: own.get(name, means.get(name, nothing)) for name in self.stats_type._fields}
         )
+
+    def _train(self, rows: Tensor, noise: Tensor | None) -> None:
+        """Make the gradient steps of a rollout.
+
+        Args:
+            rows: (updates, G * minibatch), transitions of each step.
+            noise: of `_update_noise`.
+        """
+        for adam, _ in self._optimizers():
+            adam.prepare()
+        take_step = self._gradient_step if self.recorder is None else self._recorded_step
+        for step in range(self.shape.updates):
+            take_step(rows[step], *(() if noise is None else (noise[step],)))
+
+    def _train_native(self, rows: Tensor, noise: Tensor | None) -> None:
+        """Do what `_train` does, with the native kernels."""
+        assert self._native is not None
+        tally, values = self._tally, self._critic.normalisers
+        terms = {
+            "gamma": self.numbers["gamma"][:, 0],
+            "tau": self.numbers["soft_update_tau"][:, 0],
+            "max_norm": self.numbers["max_grad_norm"][:, 0],
+            "value_avg": values["value_avg"][:, 0, 0],
+            "value_std": values["value_std"][:, 0, 0],
+            "target_entropy": self._target_entropy(),
+        }
+        tally.totals, updates, diverged = self._native(rows, noise, terms, tally.running)
+        tally.updates.copy_(updates)
+        self._diverged |= diverged
 
     def _gradient_step(self, rows: Tensor, noise: Tensor | None = None) -> None:
         """Make one gradient step of the running members.

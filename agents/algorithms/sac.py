@@ -27,8 +27,10 @@ from torch.nn.functional import smooth_l1_loss
 from agents.algorithms.off_policy import Figures, OffPolicy
 from agents.algorithms.off_policy_params import SACParams
 from agents.engine.replay import Batch
+from agents.native.off_policy import Layers, Trained
 from agents.networks.distributions import HALF_LOG_2PI
 from agents.networks.optimizer import FlatAdam
+from agents.networks.portable import OrthogonalInDouble, exp
 from agents.networks.shape import Shape
 from agents.networks.stacked import Stack
 from agents.networks.weights import StateDict
@@ -80,6 +82,9 @@ class SAC(OffPolicy):
         actor, critic = _modules(shape)
         self.actor, self.critic = Stack(actor, slots, place), Stack(critic, slots, place)
         self.target = Stack(critic, slots, place, learns=False)
+        self._actor_layers = Layers(self.actor.chain_names("net_s"), ("net_a.0",))
+        *hidden, last = self.critic.chain_names("net")
+        self._critic_layers = Layers(hidden, (last,))
         self.alpha_log = torch.zeros(1, slots, 1, device=place)
         self.alpha_optimizer = FlatAdam(self.alpha_log)
         networks = {"actor": self.actor, "critic": self.critic, "target": self.target}
@@ -133,7 +138,7 @@ class SAC(OffPolicy):
         with torch.enable_grad():
             action, log_prob = self._sample(batch.obs, noise[1])
         # The gradient is written by hand: it is the batch mean, and alpha is a single number.
-        wanted = numbers["target_entropy"] * self.shape.action_dim
+        wanted = self._target_entropy().unsqueeze(1)
         self.alpha_optimizer.grad[0] = -(wanted + log_prob.detach()).mean(1, keepdim=True)
         alpha_norm = self.alpha_optimizer.grad[..., 0].abs()
         running = self._diverge(running, alpha_norm[0])
@@ -158,6 +163,30 @@ class SAC(OffPolicy):
             "actor_norm": actor_norm,
         }
 
+    @property
+    def _critic(self) -> Stack:
+        return self.critic
+
+    def _trained(self) -> dict[str, Trained]:
+        return {
+            "critic": Trained.of(self.critic, self._critic_layers),
+            "target": Trained.of(self.target, self._critic_layers),
+            "actor": Trained.of(self.actor, self._actor_layers),
+            "alpha": Trained(self.alpha_log, None, self.alpha_optimizer),
+        }
+
+    def _target_entropy(self) -> Tensor:
+        return self.numbers["target_entropy"][:, 0] * self.shape.action_dim
+
+    def _acting(self, actor: Stack, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what `_outputs` does, without gradients."""
+        if self._kernels is None:
+            return _outputs(actor, obs)
+        mean, log_std = self._actor_layers.outputs(self._kernels, actor, actor.state(obs)).chunk(
+            2, -1
+        )
+        return mean, log_std.clamp(*LOG_STD)
+
     def _noise(self, steps: int) -> Tensor:
         shape = self.shape
         normal = self.streams.normal(steps, shape.num_envs, shape.action_dim)
@@ -169,17 +198,18 @@ class SAC(OffPolicy):
         return normal.view(shape.updates, 2, shape.slots, shape.minibatch, shape.action_dim)
 
     def _explore(self, obs: Tensor, noise: Tensor, random: Tensor) -> Tensor:
-        mean, log_std = _outputs(self.actor, obs)
-        # Φ of a normal number is uniform on (0, 1); 2Φ(x) - 1 = erf(x / √2) on (-1, 1).
-        uniform = torch.erf(noise * math.sqrt(0.5))
+        mean, log_std = self._acting(self.actor, obs)
+        # Φ of a normal number is uniform on (0, 1); 2Φ(x) - 1 = erf(x / √2) on (-1, 1). In float64,
+        # since the last bits of erf depend on the processor.
+        uniform = torch.erf(noise.double() * math.sqrt(0.5)).to(noise.dtype)
         # During the warm-up actions are uniform; afterwards they are samples of the policy.
-        return torch.where(random >= 1.0, uniform, torch.addcmul(mean, log_std.exp(), noise).tanh())
+        return torch.where(random >= 1.0, uniform, torch.addcmul(mean, exp(log_std), noise).tanh())
 
     def _to_env(self, stored: Tensor) -> Tensor:
         return stored.nan_to_num(nan=0.0).view(-1, self.shape.action_dim)
 
     def _policy(self, networks: Mapping[str, Stack], obs: Tensor) -> Tensor:
-        return self._to_env(_outputs(networks["actor"], obs)[0].tanh())
+        return self._to_env(self._acting(networks["actor"], obs)[0].tanh())
 
     def _optimizers(self) -> list[tuple[FlatAdam, float]]:
         return [*super()._optimizers(), (self.alpha_optimizer, ALPHA_RATE)]
@@ -187,7 +217,7 @@ class SAC(OffPolicy):
     def _fresh(
         self, slot: int, params: SACParams, seed: int, state_avg: Tensor, state_std: Tensor
     ) -> None:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), OrthogonalInDouble():
             torch.manual_seed(derive_seed(seed, "weights"))
             actor, critic = (dict(module.state_dict()) for module in _modules(self.shape))
         columns = self.shape.state_dim

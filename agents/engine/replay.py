@@ -37,6 +37,10 @@ class ReplayBuffers:
     The oldest step is overwritten first. A rollout is staged step by step with `note`, then written
     to the rings with `store`. The next observation of a truncated episode is its last one
     (`VecEnv.final_obs`), from which values can be bootstrapped.
+
+    Attributes:
+        rings: (G, capacity, num_envs, …) by name: obs, next_obs, and side, which is the stored
+            action, the reward and whether the episode goes on.
     """
 
     def __init__(
@@ -62,7 +66,6 @@ class ReplayBuffers:
         """
         self.slots, self.num_envs, self.capacity, self.horizon = slots, num_envs, capacity, horizon
         self.device = device
-        # side: stored action, reward, alive
         sizes = {"obs": obs_dim, "next_obs": obs_dim, "side": columns + 2}
 
         def rings(steps: int) -> dict[str, Tensor]:
@@ -71,7 +74,7 @@ class ReplayBuffers:
                 for name, size in sizes.items()
             }
 
-        self._rings, self._stage = rings(capacity), rings(horizon)
+        self.rings, self._stage = rings(capacity), rings(horizon)
         self._truncated = torch.zeros(slots, horizon, num_envs, dtype=torch.bool, device=device)
         self._written = [0] * slots  # steps that a member has stored so far
         self._noted = self._settled = 0
@@ -116,7 +119,7 @@ class ReplayBuffers:
             for step in range(self.horizon)
         ]
         rows = torch.tensor(positions, device=self.device)
-        for name, ring in self._rings.items():
+        for name, ring in self.rings.items():
             ring.flatten(0, 1).index_copy_(0, rows, self._stage[name].flatten(0, 1))
         self._written = [written + self.horizon for written in self._written]
         self._noted = self._settled = 0
@@ -140,7 +143,7 @@ class ReplayBuffers:
         """Return the transitions in `rows` (G * minibatch,), member after member."""
         parts = {
             name: ring.flatten(0, 2).index_select(0, rows).view(self.slots, -1, ring.shape[-1])
-            for name, ring in self._rings.items()
+            for name, ring in self.rings.items()
         }
         side = parts["side"]
         return Batch(parts["obs"], side[..., :-2], side[..., -2], side[..., -1], parts["next_obs"])
@@ -148,19 +151,19 @@ class ReplayBuffers:
     def clear(self, slot: int) -> None:
         """Empty a member's ring."""
         self._written[slot] = 0
-        for ring in self._rings.values():
+        for ring in self.rings.values():
             ring[slot] = 0
 
     def get_member(self, slot: int) -> dict[str, Tensor]:
         """Return the filled part of a member's ring, and how many steps it has stored."""
         filled = min(self._written[slot], self.capacity)
-        own = {name: ring[slot, :filled] for name, ring in self._rings.items()}
+        own = {name: ring[slot, :filled] for name, ring in self.rings.items()}
         return own | {"written": torch.tensor(self._written[slot])}
 
     def check_member(self, state: Mapping[str, Tensor]) -> None:
         """Raise InputError where `state` is not what `get_member` returns for such a ring."""
         filled = min(int(state["written"]), self.capacity)
-        for name, ring in self._rings.items():
+        for name, ring in self.rings.items():
             wanted, given = (filled, *ring.shape[2:]), tuple(state[name].shape)
             if given != wanted or state[name].dtype != ring.dtype:
                 raise InputError(
@@ -171,6 +174,6 @@ class ReplayBuffers:
     def set_member(self, slot: int, state: Mapping[str, Tensor]) -> None:
         """Restore what `get_member` returned, into this or another slot."""
         self.clear(slot)
-        for name, ring in self._rings.items():
+        for name, ring in self.rings.items():
             ring[slot, : state[name].shape[0]] = state[name].to(self.device)
         self._written[slot] = int(state["written"])

@@ -20,6 +20,7 @@ from agents.networks.weights import Leaves
 from envs.native.build import TORCH, VARIABLE, BuildError, library
 from envs.support.errors import InputError
 
+_ALGORITHMS = ("ppo", "sac", "d3qn")
 _DEEPEST = 8  # hidden layers; as in network.h
 
 
@@ -42,7 +43,7 @@ def kernels(shape: Shape, device: torch.device) -> Kernels | None:
 
 def chosen(algorithm: str, precision: str, device: torch.device) -> str:
     """Return which kernels train a new study here: "torch", or "native" with their digest."""
-    uses = algorithm == "ppo" and precision == "fp32" and device.type == "cpu"
+    uses = algorithm in _ALGORITHMS and precision == "fp32" and device.type == "cpu"
     native = uses and os.environ.get(VARIABLE) != TORCH and _loaded() is not None
     return f"native {DIGEST}" if native else TORCH
 

@@ -12,10 +12,11 @@ and `agents.algorithms.ppo`, to rounding. In addition, their bits do not depend 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ctypes import POINTER, c_int32, c_int64, c_void_p
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -67,11 +68,12 @@ class _Outputs(ctypes.Structure):
 
     _fields_ = (
         *((name, c_int64) for name in ("slots", "rows", "width", "depth", "inputs", "outputs")),
-        *((name, c_int64) for name in ("sets", "seat_column")),
+        *((name, c_int64) for name in ("heads", "linear_top", "sets", "seat_column")),
         *((name, c_int64) for name in ("obs_stride", "stride", "out_stride", "obs_row")),
         ("obs", c_void_p),
         ("weights", c_void_p),
         ("places", c_void_p),
+        ("head_sizes", c_void_p),
         ("items", POINTER(_Items)),
         ("result", c_void_p),
         ("threads", c_int64),
@@ -118,6 +120,31 @@ def _places(weights: Leaves, begin: int, *, critic: bool) -> Tensor:
     return torch.tensor([-1 if part is None else (part.data_ptr() - begin) // 4 for part in parts])
 
 
+@dataclass(frozen=True)
+class Located:
+    """Where the networks of all slots are.
+
+    Attributes:
+        begin: address of the first network.
+        stride: floats from a network to the next.
+        places: as `_places` returns them; of several heads, the weight and bias of each.
+        inputs: that they read.
+        width: of the hidden layers.
+        depth: number of hidden layers.
+        heads: outputs of the parts of the last layer.
+        linear_top: whether the last hidden layer has no ReLU.
+    """
+
+    begin: int
+    stride: int
+    places: Tensor
+    inputs: int
+    width: int
+    depth: int
+    heads: Sequence[int]
+    linear_top: bool = False
+
+
 class Kernels:
     """The functions of the compiled library."""
 
@@ -129,13 +156,50 @@ class Kernels:
         lib.sweepd_update.argtypes = [POINTER(_Update)]
         lib.sweepd_outputs.argtypes = [POINTER(_Outputs)]
 
-    def functions(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return e^x and log x of (n,) numbers, n a multiple of 16; for tests."""
-        both = torch.empty_like(x), torch.empty_like(x)
-        self._lib.sweepd_functions(
-            c_void_p(x.data_ptr()), c_int64(len(x)), *(c_void_p(y.data_ptr()) for y in both)
+    def outputs(self, networks: Located, obs: Tensor) -> Tensor:
+        """Run a network of every slot for normalised rows, (G, rows, inputs)."""
+        head_sizes = torch.tensor(networks.heads)
+        arguments = _Outputs(
+            slots=obs.shape[0],
+            width=networks.width,
+            depth=networks.depth,
+            inputs=networks.inputs,
+            heads=len(networks.heads),
+            linear_top=networks.linear_top,
+            sets=1,
+            stride=networks.stride,
+            weights=networks.begin,
+            places=networks.places.data_ptr(),
+            head_sizes=head_sizes.data_ptr(),
         )
-        return both
+        into = torch.empty(*obs.shape[:2], sum(networks.heads))
+        self.run_outputs(arguments, obs, into)
+        return into
+
+    def run_outputs(self, arguments: _Outputs, obs: Tensor, into: Tensor) -> bool:
+        """Complete the arguments and run; return whether all ids of items are in the vocabulary."""
+        if obs.stride(2) != 1:
+            obs = obs.contiguous()
+        arguments.rows, arguments.outputs = obs.shape[1], into.shape[2]
+        arguments.obs_stride, arguments.out_stride = obs.stride(0), into.stride(0)
+        arguments.obs_row, arguments.obs = obs.stride(1), obs.data_ptr()
+        arguments.result, arguments.threads = into.data_ptr(), torch.get_num_threads()
+        return bool(self._lib.sweepd_outputs(arguments))
+
+    def off_policy(self, algorithm: str) -> tuple[Any, Any]:
+        """Return the gradient steps of "sac" or "d3qn", and the function that sizes its scratch."""
+        run = getattr(self._lib, f"sweepd_{algorithm}")
+        scratch = getattr(self._lib, f"sweepd_{algorithm}_scratch")
+        run.restype, scratch.restype = None, c_int64
+        return run, scratch
+
+    def functions(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return e^x, log x and tanh x of (n,) numbers, n a multiple of 16; for tests."""
+        found = torch.empty_like(x), torch.empty_like(x), torch.empty_like(x)
+        self._lib.sweepd_functions(
+            c_void_p(x.data_ptr()), c_int64(len(x)), *(c_void_p(y.data_ptr()) for y in found)
+        )
+        return found
 
 
 class _ItemLayout:
@@ -175,29 +239,32 @@ class PolicyKernel:
     """
 
     def __init__(self, kernels: Kernels, shape: Shape, weights: Leaves) -> None:
-        self._lib, self._vocabulary = kernels._lib, shape.items.vocabulary if shape.items else 0
+        self._kernels, self._vocabulary = kernels, shape.items.vocabulary if shape.items else 0
         layout = _item_layout(shape)
         first = weights.actor_in, weights.critic_in
         places = [
             _places(weights, own.data_ptr(), critic=bool(critic))
             for critic, own in enumerate(first)
         ]
+        heads = torch.tensor([shape.action_dim, 1])  # outputs of actors and critics
         # Addresses do not keep tensors alive.
-        self._kept = [weights, layout, *places]
+        self._kept = [weights, layout, heads, *places]
         self._arguments = [
             _Outputs(
                 slots=shape.slots,
                 width=shape.net_width,
                 depth=shape.net_depth,
                 inputs=own.shape[1],
+                heads=1,
                 sets=shape.sets_per_member,
                 seat_column=shape.seat_column or 0,
                 stride=own.stride(0),
                 weights=own.data_ptr(),
                 places=place.data_ptr(),
+                head_sizes=head.data_ptr(),
                 items=None if layout is None else layout.pointer,
             )
-            for own, place in zip(first, places, strict=True)
+            for own, place, head in zip(first, places, heads, strict=True)
         ]
 
     def __call__(self, obs: Tensor, into: Tensor, *, critic: bool) -> None:
@@ -211,14 +278,7 @@ class PolicyKernel:
         Raises:
             RunError: an item's id is not in the vocabulary.
         """
-        if obs.stride(2) != 1:
-            obs = obs.contiguous()
-        arguments = self._arguments[critic]
-        arguments.rows, arguments.outputs = obs.shape[1], into.shape[2]
-        arguments.obs_stride, arguments.out_stride = obs.stride(0), into.stride(0)
-        arguments.obs_row, arguments.obs = obs.stride(1), obs.data_ptr()
-        arguments.result, arguments.threads = into.data_ptr(), torch.get_num_threads()
-        if not self._lib.sweepd_outputs(arguments):
+        if not self._kernels.run_outputs(self._arguments[critic], obs, into):
             raise unknown_item(self._vocabulary)
 
 

@@ -1,6 +1,6 @@
 """A test of the compiled kernels at their first use: they must give the bits that they should.
 
-A small program is trained from numbers that are the same on every machine. The digest of its
+Small programs are trained from numbers that are the same on every machine. The digest of its
 weights and outputs is stored here, since it does not depend on the processor: a compiler that
 contracts, reorders or miscompiles anything gives another one. `tests/agents/native` compares the
 kernels with torch. The digest names the kernels' numerics in studies' records, too.
@@ -9,22 +9,28 @@ kernels with torch. The digest names the kernels' numerics in studies' records, 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agents.native.kernels import SOURCE, TERMS, Kernels, PolicyKernel, UpdateKernel
+from agents.native.off_policy import TERMS as REPLAY_TERMS
+from agents.native.off_policy import Layers, ReplayKernel, Trained
 from agents.networks.distributions import distribution_of
-from agents.networks.optimizer import Adam
+from agents.networks.optimizer import Adam, FlatAdam
 from agents.networks.shape import PER_SEAT, Shape
+from agents.networks.stacked import Stack
 from agents.networks.weights import flat_size, leaf_views
 from envs.core.items import ItemGroup, Items
 from envs.native.build import library
 
 # After an intended change of the numerics: python -m agents.native.self_test
-DIGEST = "b106b72ef4e81089"
+DIGEST = "b492cf2da217210d"
 
 _SIZES: dict[str, Any] = {
     "slots": 2,
@@ -46,7 +52,7 @@ _ITEMS = Items(
     plain=(1.0, 1.0),
     facts=((0.0, 0.0), (0.5, 1.0), (0.25, -1.0)),
 )
-_SHAPES = (
+_PPO = (
     Shape(**_NUMBERS, **_SIZES, action_dim=3),
     Shape(
         **_NUMBERS,
@@ -70,6 +76,14 @@ _SHAPES = (
         seat_column=_ITEMS.columns - 1,
     ),
 )
+# A minibatch of two chunks of rows.
+_REPLAYED: dict[str, Any] = {"slots": 2, "net_width": 33, "num_envs": 5, "horizon": 24}
+_REPLAYED |= {"state_dim": 21, "action_dim": 5, "minibatch": 110, "updates": 2, "buffer": 120}
+_OFF_POLICY = (
+    Shape(**_REPLAYED, algorithm="sac"),
+    Shape(**_REPLAYED, algorithm="d3qn", discrete=True),
+)
+_RATES = [1e-3, 2e-3]
 
 
 @dataclass
@@ -83,9 +97,10 @@ class _Rollout:
 def digest(kernels: Kernels) -> str:
     """Return 16 hexadecimal digits of a hash of everything that the kernels compute."""
     found = hashlib.sha256()
-    for shape in _SHAPES:
-        for tensor in _results(kernels, shape):
-            found.update(tensor.contiguous().numpy().tobytes())
+    results = [_after_ppo(kernels, shape) for shape in _PPO]
+    results += [_after_replays(kernels, shape) for shape in _OFF_POLICY]
+    for tensor in chain.from_iterable(results):
+        found.update(tensor.contiguous().numpy().tobytes())
     return found.hexdigest()[:16]
 
 
@@ -95,13 +110,13 @@ def _numbers(*size: int, scale: float = 1.0) -> Tensor:
     return (((index * index * 7919 + index * 104729) % 2053 - 1026) * (scale / 1024)).view(size)
 
 
-def _results(kernels: Kernels, shape: Shape) -> list[Tensor]:
+def _after_ppo(kernels: Kernels, shape: Shape) -> list[Tensor]:
     flat = torch.zeros(2, shape.slots, shape.sets_per_member * flat_size(shape))
     weights = leaf_views(flat, shape)
     for leaf in weights.every():
         leaf.copy_(_numbers(*leaf.shape, scale=0.25))
     optimizer = Adam(flat, shape)
-    optimizer.lr = [1e-3, 2e-3]
+    optimizer.lr = _RATES
     optimizer.weight_decay = [0.0, 1e-2]
     rollout = _rollout(shape)
     stored = (shape.horizon + 1) * shape.num_envs
@@ -123,6 +138,70 @@ def _results(kernels: Kernels, shape: Shape) -> list[Tensor]:
     for critic, into in enumerate(results):
         policy(obs, into, critic=bool(critic))
     return [flat, optimizer.m, optimizer.v, *stats.values(), *results]
+
+
+def _after_replays(kernels: Kernels, shape: Shape) -> list[Tensor]:
+    """Return what is trained by gradient steps of SAC or D3QN, statistics, and outputs."""
+    slots, actions, size = shape.slots, shape.action_dim, (shape.buffer, shape.state_dim)
+    columns = 1 if shape.discrete else actions
+    rings = {name: _numbers(slots, *size, scale=2.0) for name in ("obs", "next_obs")}
+    rings["side"] = _numbers(slots, shape.buffer, columns + 2)
+    if shape.discrete:
+        rings["side"][..., 0] = (rings["side"][..., 0] * 512).long() % actions
+    rings["side"][..., -1] = (rings["side"][..., -1] > -0.5).float()
+    heads = (actions, 1, actions, 1) if shape.discrete else (2,)
+    inputs = shape.state_dim + (0 if shape.discrete else actions)
+    stacks = {
+        "critic": _stack(shape, inputs, heads),
+        "target": _stack(shape, inputs, heads, learns=False),
+    }
+    if not shape.discrete:
+        stacks["actor"] = _stack(shape, shape.state_dim, (2 * actions,))
+    layers = {
+        name: Layers(
+            stack.chain_names("hidden"), stack.chain_names("heads"), linear_top=shape.discrete
+        )
+        for name, stack in stacks.items()
+    }
+    trained = {name: Trained.of(stack, layers[name]) for name, stack in stacks.items()}
+    if not shape.discrete:
+        alpha = _numbers(1, slots, 1)
+        trained["alpha"] = Trained(alpha, None, FlatAdam(alpha))
+    optimizers = [one.optimizer for one in trained.values() if one.optimizer is not None]
+    for optimizer in optimizers:
+        optimizer.lr = _RATES
+        optimizer.weight_decay = [0.0, 1e-2]
+    normaliser = _numbers(slots, 1, size[1]), 1.5 + _numbers(slots, 1, size[1])
+    run = ReplayKernel(kernels, shape, trained, rings, normaliser)
+    order = torch.arange(shape.updates * shape.minibatch) * 37 % shape.buffer
+    rows = torch.stack((order, order + shape.buffer)).view(slots, shape.updates, -1)
+    noise = _numbers(shape.updates, 2, slots, shape.minibatch, actions, scale=2.0)
+    terms = dict.fromkeys(REPLAY_TERMS, torch.full((slots,), 0.5)) | {
+        "value_std": torch.full((slots,), 1.25)
+    }
+    learns = torch.ones(slots, dtype=torch.bool)
+    stats, updates, _ = run(rows.transpose(0, 1).reshape(shape.updates, -1), noise, terms, learns)
+    name = "critic" if shape.discrete else "actor"
+    outputs = layers[name].outputs(kernels, stacks[name], rings["obs"])
+    moments = [part for optimizer in optimizers for part in (optimizer.m, optimizer.v)]
+    flats = [one.flat for one in trained.values()]
+    return [*flats, *moments, *stats.values(), updates, outputs]
+
+
+def _stack(shape: Shape, inputs: int, heads: Sequence[int], *, learns: bool = True) -> Stack:
+    """Return networks with two hidden layers."""
+    # On the device "meta", layers draw no random weights.
+    linear = partial(nn.Linear, device="meta")
+    width = shape.net_width
+    module = nn.ModuleDict(
+        {
+            "hidden": nn.ModuleList([linear(inputs, width), linear(width, width)]),
+            "heads": nn.ModuleList([linear(width, size) for size in heads]),
+        }
+    )
+    stack = Stack(module, shape.slots, torch.device("cpu"), learns=learns)
+    stack.flat.copy_(_numbers(*stack.flat.shape, scale=0.25))
+    return stack
 
 
 def _rollout(shape: Shape) -> _Rollout:

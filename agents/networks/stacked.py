@@ -1,7 +1,8 @@
 """G copies of one of ElegantRL's networks, run as batched matrix products under autograd.
 
-Used by SAC and D3QN. (PPO's networks are in `agents.networks.mlp`, with a backward pass by hand.)
-No operation mixes slots, and no tensor shape depends on how many of them are occupied.
+Used by SAC and D3QN, whose native kernels read and write `Stack.flat`. (PPO's networks are in
+`agents.networks.mlp`, with a backward pass by hand.) No operation mixes slots, and no tensor shape
+depends on how many of them are occupied.
 """
 
 from __future__ import annotations
@@ -68,9 +69,13 @@ class Stack:
         result: Tensor = _Affine.apply(x, *self.layers[name])  # type: ignore[no-untyped-call]
         return result
 
+    def chain_names(self, prefix: str) -> list[str]:
+        """Return the names of a `Sequential`'s layers, in order."""
+        return [name for name in self.layers if name.startswith(f"{prefix}.")]
+
     def chain(self, prefix: str, x: Tensor, *, raw: bool = True) -> Tensor:
         """Apply a `Sequential`'s layers with ReLU between them, and after the last unless `raw`."""
-        names = [name for name in self.layers if name.startswith(f"{prefix}.")]
+        names = self.chain_names(prefix)
         for name in names[:-1]:
             x = torch.relu(self.linear(name, x))
         x = self.linear(names[-1], x)

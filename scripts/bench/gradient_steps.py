@@ -51,8 +51,8 @@ from torch import Tensor
 from agents.algorithms.d3qn import D3QN, D3QNParams
 from agents.algorithms.off_policy import OffPolicy
 from agents.algorithms.sac import SAC, SACParams
-from agents.native.choice import TORCH, VARIABLE
 from agents.networks.shape import Shape
+from envs.native.build import TORCH, VARIABLE
 
 OBS, ACTIONS = 128, 7
 ROLLOUT = 1024  # transitions between updates; only its number of gradient steps is timed

@@ -172,6 +172,9 @@ NATIVE = (
     "ppo, absent agents",
     "ppo, items",
     "ppo, many items",
+    "sac, 5 actions",
+    "sac, wide",
+    "d3qn, 7 choices",
 )
 
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "items.h"
@@ -18,6 +19,8 @@ constexpr int DEEPEST = 8;  // hidden layers
 // The sizes of a network and where its parts are, in floats from its beginning.
 struct Layout {
     long in, width, depth, out;
+    std::vector<long> heads;  // outputs of the parts of the last layer, which lie side by side
+    bool linear_top = false;  // whether the last hidden layer has no ReLU
     long height;          // width in whole panels
     long out_height;      // out in whole panels
     long row;             // floats between rows of hidden activations
@@ -33,7 +36,7 @@ struct Layout {
     Layout(long columns, long width, long depth, long out, bool gaussian, std::vector<long> chains,
            const Items* items)
         : in(items ? items->inputs() : columns),
-          width(width), depth(depth), out(out), items(items), columns(columns) {
+          width(width), depth(depth), out(out), heads{out}, items(items), columns(columns) {
         height = padded(width), out_height = padded(out);
         // 16 more: rows at a distance of a power of two would share few lines of the cache.
         row = height + PANEL;
@@ -54,7 +57,15 @@ struct Layout {
         size = padded(end, 64);
     }
 
+    Layout(long in, long width, long depth, const std::vector<long>& parts, bool linear_top)
+        : Layout(in, width, depth, std::accumulate(parts.begin(), parts.end(), 0L), false, {},
+                 nullptr) {
+        heads = parts;
+        this->linear_top = linear_top;
+    }
+
     long inputs(long l) const { return l ? width : in; }
+    bool linear(long l) const { return linear_top && l == depth - 1; }
 };
 
 // Copy a network between the flat tensor (`places`: where its parts are; agents/networks/weights.py)
@@ -76,12 +87,17 @@ static void exchange(const Layout& n, const int64_t* places, float* flat, float*
         float* from = flat + *places++;
         for (long j = 0; j < n.width; j++) move(from + j, own + n.bias[l] + j);
     }
-    float* from = flat + *places++;
-    for (long i = 0; i < n.width; i++)
-        for (long j = 0; j < n.out; j++)
-            move(from + i * n.out + j, own + n.last + (i / PANEL * n.out + j) * PANEL + i % PANEL);
-    from = flat + *places++;
-    for (long j = 0; j < n.out; j++) move(from + j, own + n.last_bias + j);
+    long first = 0;
+    for (long columns : n.heads) {
+        float* from = flat + *places++;
+        for (long i = 0; i < n.width; i++)
+            for (long j = 0; j < columns; j++)
+                move(from + i * columns + j,
+                     own + n.last + (i / PANEL * n.out + first + j) * PANEL + i % PANEL);
+        from = flat + *places++;
+        for (long j = 0; j < columns; j++) move(from + j, own + n.last_bias + first + j);
+        first += columns;
+    }
     if (*places >= 0)
         for (long j = 0; j < n.out; j++) move(flat + *places + j, own + n.log_std + j);
     places++;
@@ -105,15 +121,16 @@ struct Workspace {
     float* d_x;  // of items
 
     // For `sets` sets of weights, of which one is computed at a time; `grad` holds all of theirs.
-    // Returns the floats that it takes; from null, only counts.
-    long cut(const Layout& n, long sets, long side_columns, float* at) {
+    // Returns the floats that it takes; from null, only counts. What `forward` reads and writes may
+    // be there for several chunks: `chunk`.
+    long cut(const Layout& n, long sets, long side_columns, float* at, long chunks = 1) {
         float* begin = at;
         auto part = [&at](long size) { float* here = at; at += padded(size, 64); return here; };
-        x = part(CHUNK * n.x_row);
+        x = part(chunks * CHUNK * n.x_row);
         obs = n.items ? part(CHUNK * n.columns) : x;
-        for (long l = 0; l < n.depth; l++) hidden[l] = part(CHUNK * n.row);
+        for (long l = 0; l < n.depth; l++) hidden[l] = part(chunks * CHUNK * n.row);
         for (auto& one : delta) one = part(CHUNK * std::max(n.row, n.out_height));
-        y = part(CHUNK * n.out_height);
+        y = part(chunks * CHUNK * n.out_height);
         d_output = part(CHUNK * n.out_height);
         grad = part(sets * n.size);
         for (long l = 1; l < n.depth; l++) turned[l] = part(n.height * n.height);
@@ -130,13 +147,20 @@ struct Workspace {
         return at - begin;
     }
 
+    // Of networks without items.
+    Workspace chunk(const Layout& n, long k) const {
+        Workspace s = *this;
+        s.x += k * CHUNK * n.x_row, s.y += k * CHUNK * n.out_height;
+        for (long l = 0; l < n.depth; l++) s.hidden[l] += k * CHUNK * n.row;
+        return s;
+    }
+
     // Floats between observations in `obs`.
     static long obs_row(const Layout& n) { return n.items ? n.columns : n.x_row; }
 };
 
-// Start a gradient step: no gradients, and what depends on the weights alone.
-static void begin(const Layout& n, const float* w, const Workspace& s) {
-    memset(s.grad, 0, n.size * sizeof(float));
+// Bring what depends on the weights alone up to date with them.
+static void prepare(const Layout& n, const float* w, const Workspace& s) {
     for (long l = 1; l < n.depth; l++)
         transpose(w + n.weight[l], n.width, n.height / PANEL, s.turned[l]);
     transpose(w + n.last, n.out, n.height / PANEL, s.last);
@@ -144,7 +168,13 @@ static void begin(const Layout& n, const float* w, const Workspace& s) {
     fill(*n.items, n.height, w + n.weight[0], w + n.embedding, w + n.item_weight, w + n.item_bias,
          s.tables);
     transpose(s.tables.matrix, n.items->rows(), n.height / PANEL, s.turned[0]);
-    memset(s.d_tables.table, 0, ItemTables::size(*n.items, n.height) * sizeof(float));
+}
+
+// Start a gradient step.
+static void begin(const Layout& n, const float* w, const Workspace& s) {
+    memset(s.grad, 0, n.size * sizeof(float));
+    prepare(n, w, s);
+    if (n.items) memset(s.d_tables.table, 0, ItemTables::size(*n.items, n.height) * sizeof(float));
 }
 
 // Complete the gradients after the last chunk.
@@ -165,7 +195,8 @@ static void forward(const Layout& n, const float* w, const Workspace& s, long ro
         const float* matrix = items ? s.tables.matrix : w + n.weight[l];
         const long panel = (items ? n.items->rows() : n.inputs(l)) * PANEL;
         multiply({rows, n.height / PANEL, l ? n.width : n.x, below, {matrix, panel, PANEL},
-                  {s.hidden[l], PANEL, n.row}, w + n.bias[l], items, After::relu, {}});
+                  {s.hidden[l], PANEL, n.row}, w + n.bias[l], items,
+                  n.linear(l) ? After::nothing : After::relu, {}});
         below = {s.hidden[l], n.row, 1};
     }
     // The outputs in rows, then turned; s.delta is free here.
@@ -190,22 +221,49 @@ static void add_columns(const float* delta, long row, long rows, long panels, fl
     }
 }
 
-// Add the chunk's gradients to s.grad, given s.d_output (outputs x CHUNK), which is 0 for the rows
-// that fill up the last 16.
+// Call `use(l, delta)` with the derivatives by the sums of each hidden layer (before its ReLU),
+// from the last to the first, given s.d_output (outputs x CHUNK).
+template <typename Use>
+static void descend(const Layout& n, const float* w, const Workspace& s, long rows, Use use) {
+    long panels = n.height / PANEL;
+    float *delta = s.delta[0], *other = s.delta[1];
+    auto after = [&](long l) { return n.linear(l) ? After::nothing : After::mask; };
+    long top = n.depth - 1;
+    multiply({rows, panels, n.out, {s.d_output, 1, CHUNK}, {w + n.last, n.out * PANEL, PANEL},
+              {delta, PANEL, n.row}, nullptr, false, after(top), {s.hidden[top], PANEL, n.row}});
+    for (long l = top; l >= 0; l--) {
+        use(l, delta);
+        if (!l) break;
+        multiply({rows, panels, n.width, {delta, n.row, 1}, {s.turned[l], n.height * PANEL, PANEL},
+                  {other, PANEL, n.row}, nullptr, false, After::mask,
+                  {s.hidden[l - 1], PANEL, n.row}});
+        std::swap(delta, other);
+    }
+}
+
+// Add the gradients of the layer over items, given the first layer's derivatives.
+static void backward_of_items(const Layout& n, const Workspace& s, long rows, const float* delta) {
+    multiply({rows, padded(n.items->vectors()) / PANEL, n.width, {delta, n.row, 1},
+              {s.turned[0], n.height * PANEL, PANEL}, {s.d_x, PANEL, n.x_row}, nullptr, false,
+              After::nothing, {}});
+    for (long r = 0; r < rows; r++)
+        add_gradients(*n.items, n.height, s.obs + r * n.columns, s.x + r * n.x_row,
+                      delta + r * n.row, s.d_x + r * n.x_row, s.d_tables);
+}
+
+// Add the chunk's gradients to s.grad, given s.d_output, which is 0 for the rows that fill up the
+// last 16.
 static void backward(const Layout& n, const float* w, const Workspace& s, long rows) {
-    const float *top = s.hidden[n.depth - 1], *d = s.d_output;
+    const float* d = s.d_output;
     for (long j = 0; j < n.out; j++) {
         Sum sum;
         for (long r = 0; r < rows; r += WIDTH) sum.add(r, load(d + j * CHUNK + r));
         s.grad[n.last_bias + j] += sum.total();
     }
     long panels = n.height / PANEL;
-    multiply({n.out, panels, rows, {d, CHUNK, 1}, {top, PANEL, n.row},
+    multiply({n.out, panels, rows, {d, CHUNK, 1}, {s.hidden[n.depth - 1], PANEL, n.row},
               {s.grad + n.last, n.out * PANEL, PANEL}, nullptr, true, After::nothing, {}});
-    multiply({rows, panels, n.out, {d, 1, CHUNK}, {w + n.last, n.out * PANEL, PANEL},
-              {s.delta[0], PANEL, n.row}, nullptr, false, After::mask, {top, PANEL, n.row}});
-    float *delta = s.delta[0], *other = s.delta[1];
-    for (long l = n.depth - 1; l >= 0; l--) {
+    descend(n, w, s, rows, [&](long l, const float* delta) {
         add_columns(delta, n.row, rows, panels, s.grad + n.bias[l]);
         Left below = l ? Left{s.hidden[l - 1], 1, n.row} : Left{s.x, 1, n.x_row};
         const bool items = n.items && !l;
@@ -213,19 +271,8 @@ static void backward(const Layout& n, const float* w, const Workspace& s, long r
         const long panel = (items ? n.items->rows() : n.inputs(l)) * PANEL;
         multiply({l ? n.width : n.x, panels, rows, below, {delta, PANEL, n.row},
                   {into, panel, PANEL}, nullptr, true, After::nothing, {}});
-        if (!l) break;
-        multiply({rows, panels, n.width, {delta, n.row, 1}, {s.turned[l], n.height * PANEL, PANEL},
-                  {other, PANEL, n.row}, nullptr, false, After::mask,
-                  {s.hidden[l - 1], PANEL, n.row}});
-        std::swap(delta, other);
-    }
-    if (!n.items) return;
-    multiply({rows, padded(n.items->vectors()) / PANEL, n.width, {delta, n.row, 1},
-              {s.turned[0], n.height * PANEL, PANEL}, {s.d_x, PANEL, n.x_row}, nullptr, false,
-              After::nothing, {}});
-    for (long r = 0; r < rows; r++)
-        add_gradients(*n.items, n.height, s.obs + r * n.columns, s.x + r * n.x_row,
-                      delta + r * n.row, s.d_x + r * n.x_row, s.d_tables);
+        if (items) backward_of_items(n, s, rows, delta);
+    });
 }
 
 // The Euclidean norm, from sums of squares in 64 lanes, whatever the width of a vector.

@@ -8,12 +8,14 @@
 // The arguments, as agents/native/kernels.py fills them. (G slots.)
 struct Outputs {
     int64_t slots, rows, width, depth, in, out;  // in: columns that the networks read
+    int64_t heads, linear_top;               // parts of the last layer; no ReLU before it
     int64_t sets, seat_column;               // sets of weights per member; of two, who plays a row
     int64_t obs_stride, stride, out_stride;  // floats between members' observations, sets, …
     int64_t obs_row;                         // floats between rows of observations
     const float* obs;
     const float* weights;                    // of the first network
     const int64_t* places;                   // of its parts: `exchange`
+    const int64_t* head_sizes;               // (heads,) outputs
     const Items* items;                      // null: there are none
     float* outputs;
     int64_t threads;
@@ -26,6 +28,21 @@ static void pack(const float* from, long rows, long columns, float* to) {
             const float* row = from + r * columns + q;
             if (q + PANEL <= columns) memcpy(to, row, PANEL * sizeof(float));
             else for (long j = 0; j < PANEL; j++) to[j] = q + j < columns ? row[j] : 0.0f;
+        }
+}
+
+// Copy the parts of the last layer to one matrix in panels and one bias.
+static void pack_heads(const Outputs& o, const float* w, float* to, float* bias) {
+    const int64_t* place = o.places + 2 * o.depth;
+    memset(to, 0, o.width * padded(o.out) * sizeof(float));
+    memset(bias, 0, padded(o.out) * sizeof(float));
+    for (long k = 0, first = 0; k < o.heads; first += o.head_sizes[k++], place += 2)
+        for (long j = 0; j < o.head_sizes[k]; j++) {
+            long column = first + j;
+            for (long i = 0; i < o.width; i++)
+                to[(column / PANEL * o.width + i) * PANEL + column % PANEL] =
+                    w[place[0] + i * o.head_sizes[k] + j];
+            bias[column] = w[place[1] + j];
         }
 }
 
@@ -60,11 +77,10 @@ static bool outputs_of_set(const Outputs& o, long g, long set, const std::vector
         if (packed(l)) pack(w + o.places[l], l ? o.width : in, o.width, layers[l]);
         pack(w + o.places[o.depth + l], 1, o.width, biases + l * height);
     }
-    pack(w + o.places[2 * o.depth], o.width, o.out, last);
-    pack(w + o.places[2 * o.depth + 1], 1, o.out, biases + o.depth * height);
+    pack_heads(o, w, last, biases + o.depth * height);
     ItemTables of_items;
     if (o.items) {
-        const int64_t* parts = o.places + 2 * o.depth + 3;
+        const int64_t* parts = o.places + 2 * (o.depth + o.heads) + 1;
         of_items = ItemTables(*o.items, height, tables);
         fill(*o.items, height, layers[0], w + parts[0], w + parts[1], w + parts[2], of_items);
     }
@@ -85,8 +101,9 @@ static bool outputs_of_set(const Outputs& o, long g, long set, const std::vector
             Panels<const float> b{w + o.places[l], PANEL, o.width};
             if (items) b = {of_items.matrix, o.items->rows() * PANEL, PANEL};
             else if (packed(l)) b = {layers[l], inner * PANEL, PANEL};
+            const bool linear = o.linear_top && l == o.depth - 1;
             multiply({rows, height / PANEL, inner, below, b, {hidden[l % 2], PANEL, row},
-                      biases + l * height, items, After::relu, {}});
+                      biases + l * height, items, linear ? After::nothing : After::relu, {}});
             below = {hidden[l % 2], row, 1};
         }
         multiply({rows, out_height / PANEL, o.width, below, {last, o.width * PANEL, PANEL},

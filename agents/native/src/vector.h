@@ -125,6 +125,20 @@ static inline vec logarithm(vec x) {
     return choose(x == x, y, x);
 }
 
+// tanh x, within 1.5 ulp.
+//
+// Below 0.625, Lambert's continued fraction x / (1 + s / (3 + s / (5 + s / (7 + s / 9)))), s = x^2,
+// whose rest is below 2^-29, as x - x s (315 + 14 s) / (945 + 420 s + 15 s^2). Above,
+// 1 - 2 / (e^2x + 1), which would lose digits near 0.
+static inline vec hyperbolic_tangent(vec x) {
+    vec size = magnitude(x), s = x * x;
+    vec bottom = fma(fma(s, all(15.0f), all(420.0f)), s, all(945.0f));
+    vec small = fma(-x, s * fma(s, all(14.0f), all(315.0f)) / bottom, x);
+    vec large = 1.0f - 2.0f / (exponential(size + size) + 1.0f);
+    large = (vec)((ivec)large | ((ivec)x & (int32_t)0x80000000));
+    return choose(size < 0.625f, small, large);
+}
+
 // Sums over rows are kept in 16 lanes, row r in lane r % 16, whatever the width of a vector.
 constexpr int LANES = 16;
 

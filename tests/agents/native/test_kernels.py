@@ -80,22 +80,26 @@ def test_kernels_compile_without_warnings(tmp_path: Path) -> None:
 # Functions.
 
 
-def test_exponential_and_logarithm_are_within_two_units_in_the_last_place() -> None:
+def test_functions_are_within_two_units_in_the_last_place() -> None:
     x = torch.cat((torch.linspace(-87.3, 88.7, 2**18), torch.linspace(-1, 1, 2**16)))
-    exponential, _ = kernels().functions(x)
+    exponential, _, tangent = kernels().functions(x)
     assert units_off(exponential, x.double().exp()) < 1.5
+    assert units_off(tangent, x.double().tanh()) < 1.5
     x = torch.cat((torch.logspace(-37, 38, 2**18), torch.linspace(0.5, 2, 2**16)))
-    _, logarithm = kernels().functions(x)
+    _, logarithm, tangent = kernels().functions(x)
     assert units_off(logarithm, x.double().log()) < 1.5
+    assert units_off(tangent, x.double().tanh()) < 1.5
 
 
 def test_functions_of_numbers_that_are_not_finite() -> None:
     x = torch.tensor([torch.nan, torch.inf, -torch.inf, 89.0, -104.0, -1e30, 0.0, 1.0] * 2)
-    exponential, logarithm = (found[:8].tolist() for found in kernels().functions(x))
+    exponential, logarithm, tangent = (found[:8].tolist() for found in kernels().functions(x))
     assert exponential[0] != exponential[0]
     assert exponential[1:7] == [torch.inf, 0.0, torch.inf, 0.0, 0.0, 1.0]
     assert logarithm[0] != logarithm[0]
     assert (logarithm[1], logarithm[7]) == (torch.inf, 0.0)
+    assert tangent[0] != tangent[0]
+    assert tangent[1:7] == [1.0, -1.0, 1.0, -1.0, -1.0, 0.0]
 
 
 def units_off(found: Tensor, right: Tensor) -> float:
@@ -428,7 +432,8 @@ CPU = torch.device("cpu")
 
 def test_a_new_study_records_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen("ppo", "fp32", CPU) == f"native {DIGEST}"
-    assert chosen("sac", "fp32", CPU) == chosen("ppo", "bf16", CPU) == "torch"
+    assert chosen("sac", "fp32", CPU) == chosen("d3qn", "fp32", CPU) == f"native {DIGEST}"
+    assert chosen("elegantrl:sac", "fp32", CPU) == chosen("ppo", "bf16", CPU) == "torch"
     monkeypatch.setenv(VARIABLE, "torch")
     assert chosen("ppo", "fp32", CPU) == "torch"
 

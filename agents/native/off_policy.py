@@ -1,0 +1,213 @@
+"""The gradient steps of SAC and D3QN with native kernels, and the outputs of their networks.
+
+The kernels compute what torch computes in `agents.algorithms.sac` and `agents.algorithms.d3qn`, to
+rounding.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from ctypes import c_int64, c_void_p
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from agents.native.kernels import Kernels, Located
+from agents.networks.optimizer import FlatAdam
+from agents.networks.shape import Shape
+from agents.networks.stacked import Stack
+
+# Rows of `Replayed.terms`, as in off_policy.h.
+TERMS = ("gamma", "tau", "max_norm", "value_avg", "value_std", "target_entropy")
+# Sums over the gradient steps, as `STATS` in d3qn.h and sac.h.
+STATS = {
+    "d3qn": ("critic_loss", "value", "critic_norm"),
+    "sac": ("critic_loss", "value", "entropy", "alpha", "critic_norm", "actor_norm"),
+}
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The layers of a module, by the names that `Stack` has for them.
+
+    Attributes:
+        hidden: with ReLU after each.
+        heads: that read the last hidden layer; their outputs lie side by side.
+        linear_top: whether the last hidden layer has no ReLU.
+    """
+
+    hidden: Sequence[str]
+    heads: Sequence[str]
+    linear_top: bool = False
+
+    def outputs(self, native: Kernels, stack: Stack, x: Tensor) -> Tensor:
+        """Return the heads' outputs for normalised rows, (G, rows, outputs)."""
+        first, heads = stack.layers[self.hidden[0]][0], [stack.layers[name] for name in self.heads]
+        networks = Located(
+            begin=stack.flat.data_ptr(),
+            stride=stack.flat.shape[2],
+            places=self.places(stack),
+            inputs=first.shape[1],
+            width=first.shape[2],
+            depth=len(self.hidden),
+            heads=[bias.shape[2] for _, bias in heads],
+            linear_top=self.linear_top,
+        )
+        return native.outputs(networks, x)
+
+    def places(self, stack: Stack) -> Tensor:
+        """Return where a network's parts are, in floats from its beginning; -1: there is none."""
+        weights, biases = zip(*(stack.layers[name] for name in self.hidden), strict=True)
+        heads = chain.from_iterable(stack.layers[name] for name in self.heads)
+        begin = stack.flat.data_ptr()
+        parts = [*weights, *biases, *heads]
+        return torch.tensor([*((part.data_ptr() - begin) // 4 for part in parts), -1])
+
+
+class _Networks(ctypes.Structure):
+    """`Networks` of off_policy.h."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("flat", "m", "v")),
+        ("stride", c_int64),
+        *((name, c_void_p) for name in ("places", "adam", "before", "made")),
+    )
+
+
+class _Replayed(ctypes.Structure):
+    """`Replayed` of off_policy.h."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("slots", "width", "depth")),
+        *((name, c_int64) for name in ("obs_columns", "actions", "side_columns")),
+        *((name, c_int64) for name in ("minibatch", "updates")),
+        *((name, c_void_p) for name in ("obs", "next_obs", "side", "rows", "noise")),
+        *((name, c_void_p) for name in ("state_avg", "state_std", "terms", "learns")),
+        *((name, c_void_p) for name in ("stats", "diverged", "scratch")),
+        ("threads", c_int64),
+        *((name, _Networks) for name in ("critic", "target", "actor", "alpha")),
+    )
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A network of every member, as the kernel takes it.
+
+    Attributes:
+        flat: (1, G, P).
+        layers: None: one number.
+        optimizer: None: a target network.
+    """
+
+    flat: Tensor
+    places: Tensor | None
+    optimizer: FlatAdam | None
+
+    @classmethod
+    def of(cls, stack: Stack, layers: Layers) -> Trained:
+        """Describe a stack of networks."""
+        return cls(stack.flat, layers.places(stack), getattr(stack, "optimizer", None))
+
+
+class ReplayKernel:
+    """All gradient steps of a program that follow a rollout.
+
+    Args:
+        kernels: the library.
+        shape: the program's.
+        networks: by the names of `Replayed` in off_policy.h.
+        rings: the replay buffers' tensors.
+        normaliser: (G, 1, obs_dim) mean and deviation of observations, which all of a member's
+            networks share.
+    """
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        shape: Shape,
+        networks: Mapping[str, Trained],
+        rings: Mapping[str, Tensor],
+        normaliser: tuple[Tensor, Tensor],
+    ) -> None:
+        algorithm, slots = shape.algorithm, shape.slots
+        self._run, self._scratch_size = kernels.off_policy(algorithm)
+        self._networks, self._names = networks, STATS[algorithm]
+        self._stats = torch.zeros(len(self._names) + 1, slots)
+        self._diverged = torch.zeros(slots, dtype=torch.bool)
+        self._made = {name: torch.zeros(slots) for name in networks}
+        self._adam = {name: torch.zeros(3, slots, dtype=torch.float64) for name in networks}
+        self._scratch = torch.empty(0)
+        # Addresses do not keep tensors alive.
+        self._kept = [*rings.values(), *normaliser]
+        self._arguments = _Replayed(
+            slots=slots,
+            width=shape.net_width,
+            depth=shape.net_depth,
+            obs_columns=shape.obs_dim,
+            actions=shape.action_dim,
+            side_columns=rings["side"].shape[-1],
+            minibatch=shape.minibatch,
+            **{name: ring.data_ptr() for name, ring in rings.items()},
+            state_avg=normaliser[0].data_ptr(),
+            state_std=normaliser[1].data_ptr(),
+            stats=self._stats.data_ptr(),
+            diverged=self._diverged.data_ptr(),
+            **{name: self._described(name) for name in networks},
+        )
+
+    def _described(self, name: str) -> _Networks:
+        network, adam = self._networks[name], self._networks[name].optimizer
+        described = _Networks(
+            flat=network.flat.data_ptr(),
+            stride=network.flat.shape[2],
+            places=None if network.places is None else network.places.data_ptr(),
+            adam=self._adam[name].data_ptr(),
+            made=self._made[name].data_ptr(),
+        )
+        if adam is not None:
+            described.m, described.v = adam.m.data_ptr(), adam.v.data_ptr()
+            described.before = adam.step.data_ptr()
+        return described
+
+    def __call__(
+        self, rows: Tensor, noise: Tensor | None, terms: Mapping[str, Tensor], learns: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        """Make the gradient steps of a rollout.
+
+        Args:
+            rows: (updates, G * minibatch), transitions of the replay buffers.
+            noise: (updates, 2, G, minibatch, action_dim) normal numbers of SAC.
+            terms: (G,) each, `TERMS`.
+            learns: (G,) bool, members to update.
+
+        Returns:
+            (G,) each, sums of statistics over the steps; (G,), the number of steps; and (G,) bool,
+            members of which a gradient was not finite.
+        """
+        arguments = self._arguments
+        numbers = torch.stack([terms[name] for name in TERMS])
+        rows, noise = rows.contiguous(), None if noise is None else noise.contiguous()
+        for name, network in self._networks.items():
+            if (adam := network.optimizer) is not None:
+                numbers_of_adam = [adam.lr, adam.eps, adam.weight_decay]
+                self._adam[name].copy_(torch.tensor(numbers_of_adam, dtype=torch.float64))
+                self._made[name].zero_()
+        self._stats.zero_()
+        self._diverged.zero_()
+        arguments.updates, arguments.rows = rows.shape[0], rows.data_ptr()
+        arguments.noise = None if noise is None else noise.data_ptr()
+        arguments.terms, arguments.learns = numbers.data_ptr(), learns.data_ptr()
+        arguments.threads = torch.get_num_threads()
+        size = self._scratch_size(ctypes.byref(arguments))
+        if len(self._scratch) < size:
+            self._scratch = torch.empty(size)
+        arguments.scratch = self._scratch.data_ptr()
+        self._run(ctypes.byref(arguments))
+        for name, network in self._networks.items():
+            if network.optimizer is not None:
+                network.optimizer.step += self._made[name]
+        *stats, updates = self._stats.clone().unbind(0)
+        return dict(zip(self._names, stats, strict=True)), updates, self._diverged.clone()
