@@ -85,6 +85,18 @@ SB3_TASKS = {
     "hopper-ppo": (0.001, ("mujoco",)),
     "acrobot": (0.001, ()),
 }
+GPU_PARTS = {
+    "bits": ("sac.in company.equal", "ppo, gru.again.equal"),
+    "waits": ("d3qn.waits",),
+    "kernels": ("rows.0.microseconds", "total"),
+    "steps": ("rows.1.microseconds_per_gradient_step",),
+    "speed": ("0.per_second.launches",),
+    "off-policy": ("1.per_second.launches",),
+    "envs": ("5.steps_per_second",),
+    "memory": ("3.allocated",),
+    "standard": ("best.hours_for_500_trials",),
+    "large": ("share_of_peak", "split.env", "curves.fp32.0"),
+}
 CASES = [
     Case("batch_fill", "--trials 8", ("mean", "sizes.4", "shapes", "machine.processor")),
     Case(
@@ -144,11 +156,13 @@ CASES = [
         ("holdout_machine.processor", "holdout.0.size", "holdout.0.power_bootstrap"),
         {"gate_statistics.HOLDOUTS": (("ar1", 0.5), ("ar2", 0.9))},
     ),
-    Case(
-        "gpu",
-        "--device cpu --width 64 --members 2 --seconds 0.01 --bars 2000 --horizon 8 --num-envs 8 "
-        "--curves 1",
-        ("0.machine.processor", "0.steps_per_second", "0.hours_for_500_trials", "0.curves.fp32.0"),
+    *(
+        Case(
+            f"gpu:{part}",
+            f"--device cpu --tiny --seconds 0.01 --steady 0.01 --curves 1 --parts {part}",
+            (f"parts.{part}.machine.processor", *(f"parts.{part}.found.{key}" for key in keys)),
+        )
+        for part, keys in GPU_PARTS.items()
     ),
     Case(
         "gradient_steps",
@@ -427,6 +441,33 @@ def test_script(
         entry(content, path)
     if drawing:
         assert is_picture(picture)
+
+
+def test_gpu_goes_on_with_what_is_missing_or_failed(
+    bench: Importer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script, saved, calls = bench("gpu"), tmp_path / "gpu.json", []
+
+    def part(name: str) -> Any:
+        def measure(_: Any) -> list[str]:
+            calls.append(name)
+            if name == "waits" and calls.count(name) == 1:
+                raise RuntimeError("CUDA error: out of memory")
+            return [name]
+
+        return measure
+
+    monkeypatch.setattr(script, "PARTS", {name: part(name) for name in script.PARTS})
+    arguments = ["--device", "cpu", "--tiny", "--save", saved, "--parts"]
+    with pytest.raises(SystemExit, match="these parts failed: waits"):
+        script.main([str(argument) for argument in (*arguments, "bits", "waits", "steps")])
+    assert "out of memory" in json.loads(saved.read_text())["parts"]["waits"]["found"]["failed"]
+    run(script, *arguments, "bits", "waits", "steps", "speed")
+    assert calls == ["bits", "waits", "steps", "waits", "speed"]
+    content = json.loads(saved.read_text())["parts"]
+    assert {name: own["found"] for name, own in content.items()} == {
+        name: [name] for name in ("bits", "waits", "steps", "speed")
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,31 @@
-"""A GPU at the predecessor's problem size: utilisation, and the extrapolated time of 500 trials.
+"""What a first half hour on a graphics card should measure, written to one results file.
 
-The task: observation 498, 7 assets, two hidden layers of 1,024, minibatch 4,096, 8 epochs. A trial
-has 10 folds of 125,000 steps, and its folds are evaluated at 4 rungs. The engine trains as many
-members at once as fill the GPU (--members and --num-envs, set by hand). Measured are
+Every part is written when it is done; a second call with the same file goes on with the parts that
+are missing or failed. In their order:
 
-    steady state    environment steps per second over at least --seconds: rollouts and updates
-    share of peak   operations per second (counted as in roofline.py) over those of the fastest
-                    matrix product of the same precision in the same run
-    split           env, policy, update, optimizer, other
-    card            utilisation and memory during the run, as reported by the driver
-    evaluation      one pass of all members over their test groups
+    bits        whether a member's weights are equal to the bit in a second run, without CUDA
+                graphs, in another slot with other members, and in a program of another size
+    waits       operations that make the host wait for the card in a rollout with its gradient
+                steps, with the lines that call them (`torch.cuda.set_sync_debug_mode`)
+    kernels     kernels of a rollout with its gradient steps and their time, as profiled
+    steps       microseconds per gradient step and per step of a rollout, with and without graphs
+    speed       environment steps per second of whole training, over members and networks, with and
+                without graphs
+    off-policy  gradient steps per second of SAC and D3QN, likewise
+    envs        steps per second of environments alone, with random actions
+    memory      bytes on the card by number of members
+    standard    time of 500 trials of the standard study (128x128, 10 folds x 200,000 steps)
+    large       time of 500 trials of the predecessor's task (observation 498, 1024x1024, minibatch
+                4,096, 8 epochs, 10 folds x 125,000 steps), its share of the card's fastest product,
+                utilisation and memory as the driver reports them. The predecessor took "< 20 hours
+                at 75-85% utilisation" on a GPU with 16 GB
 
-The time of 500 trials without pruning is EXTRAPOLATED from these. The predecessor reports "< 20
-hours at 75-85% utilisation" on a GPU with 16 GB. --curves also trains the same members in full
-precision and prints the mean rewards of both, since a precision that learns worse is no speed-up.
+Times of 500 trials are EXTRAPOLATED, without pruning: training, and an evaluation at each of four
+rungs. --curves also trains the members of "large" in full precision and prints the mean rewards of
+both, since a precision that learns worse is no speed-up.
 
-    python scripts/bench/gpu.py --device cuda [--precision tf32] [--save FILE]
-    python scripts/bench/gpu.py --device cpu --width 64 --members 2 --seconds 2 --bars 2000  # test
+    python scripts/bench/gpu.py --save scripts/bench/results/gpu.json [--parts speed envs]
+    python scripts/bench/gpu.py --device cpu --tiny     # the script itself, without a card
 """
 
 from __future__ import annotations
@@ -24,27 +33,472 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from dataclasses import replace
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from typing import Any, Self
 
 import torch
+from gpu_programs import Cell, make_env, make_program, market_of, rate
 from harness import benchmark_parser, load_results, print_machine, save_results
-from roofline import now, operations, peak, split
+from peak import now, peaks
+from roofline import operations, split
 
-from agents.algorithms.ppo import PPO, PPOParams, Shape
+from agents.algorithms.ppo import PPO
 from agents.networks.precision import PRECISIONS, set_precision
-from envs.crypto.data.bars import Bars
-from envs.crypto.data.demo_market import make_demo_market
+from envs.core.vec_env import VecEnv
 from envs.crypto.env import CryptoEnv
-from envs.crypto.features import Recipe, get_recipe, register_recipe
-from envs.crypto.market import Market, make_market, observation_normaliser
 from envs.crypto.params import EnvParams
+from envs.games.registry import get_game
 from envs.support.periodic_thread import PeriodicThread
 from optimize.worker.telemetry import GpuMeter, GpuUse
 
-ASSETS, LOOKBACK, COLUMNS = 7, 7, 68  # 1 + 3 * 7 of the portfolio and 7 * 68 of the market: 498
-TRIALS, FOLDS, STEPS, RUNGS, GROUPS = 500, 10, 125_000, 4, 5
+TRIALS, FOLDS, RUNGS, GROUPS = 500, 10, 4, 5
 PREDECESSOR_HOURS = 20.0
+STANDARD_STEPS, LARGE_STEPS = 200_000, 125_000
+ENVS = ("crypto", "cartpole", "bucket-brigade", "hockey", "card-duel", "leduc")
+SMALL = Cell(width=64, minibatch=256)
+STANDARD = Cell(width=128, minibatch=512, num_envs=32, horizon=64, bars=23_987)
+# 1 + 3 * 7 columns of the portfolio and 7 * 68 of the market: 498.
+LARGE = Cell(
+    members=100,
+    width=1024,
+    minibatch=4096,
+    num_envs=64,
+    horizon=128,
+    epochs=8,
+    lookback=7,
+    columns=68,
+    bars=24_000,
+)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is measured.
+
+    Attributes:
+        members: numbers of members.
+        rows: of environments alone.
+        small: a small program.
+        bits: programs whose bits are compared.
+        speed: programs of PPO.
+        off_policy: programs of SAC and D3QN.
+        standard: the standard study.
+        standard_members: numbers of members to train it with.
+        large: the predecessor's task.
+    """
+
+    members: Sequence[int] = (1, 10, 100)
+    rows: Sequence[int] = (256, 4_096, 65_536)
+    small: Cell = SMALL
+    bits: Mapping[str, Cell] = field(
+        default_factory=lambda: {
+            "ppo, crypto": SMALL,
+            "ppo, cartpole": replace(SMALL, env="cartpole"),
+            "ppo, wide": replace(SMALL, width=256, minibatch=1024),
+            "ppo, gru": replace(SMALL, env="cartpole", recurrent="gru"),
+            "sac": replace(SMALL, algorithm="sac"),
+            "d3qn": replace(SMALL, env="cartpole", algorithm="d3qn"),
+        }
+    )
+    speed: Sequence[Cell] = (
+        SMALL,
+        replace(SMALL, minibatch=1024),
+        replace(SMALL, width=128, minibatch=512, num_envs=32),
+        replace(SMALL, width=256, minibatch=2048, num_envs=128),
+        replace(SMALL, env="cartpole", minibatch=1024, num_envs=256),
+    )
+    off_policy: Sequence[Cell] = (
+        replace(SMALL, algorithm="sac", num_envs=32, horizon=32),
+        replace(SMALL, algorithm="sac", num_envs=32, horizon=32, width=256),
+        replace(SMALL, algorithm="d3qn", env="cartpole", num_envs=32, horizon=32),
+    )
+    standard: Cell = STANDARD
+    standard_members: Sequence[int] = (10, 40, 100, 400)
+    large: Cell = LARGE
+
+    def tiny(self) -> Sizes:
+        """Return sizes that only try the script."""
+
+        def small(cell: Cell) -> Cell:
+            return replace(
+                cell,
+                members=2,
+                width=16,
+                minibatch=16,
+                num_envs=4,
+                horizon=8,
+                epochs=1,
+                updates=2,
+                buffer=64,
+                bars=2_000,
+            )
+
+        return Sizes(
+            members=(1, 2),
+            rows=(8,),
+            small=small(self.small),
+            bits={name: small(self.bits[name]) for name in ("ppo, gru", "sac", "d3qn")},
+            speed=[small(self.speed[0])],
+            off_policy=[small(cell) for cell in self.off_policy[1:]],
+            standard=small(self.standard),
+            standard_members=(2,),
+            large=small(self.large),
+        )
+
+
+Part = Callable[[argparse.Namespace], Any]
+
+
+def named(cell: Cell) -> str:
+    """Describe a cell in a few words."""
+    return (
+        f"{cell.algorithm} {cell.recurrent} {cell.env} {cell.members} members x {cell.num_envs} "
+        f"envs, {cell.width}x{cell.width}, minibatch {cell.minibatch}"
+    ).replace("  ", " ")
+
+
+def with_and_without(device: torch.device) -> dict[str, bool]:
+    """Return the kinds of runs: with graphs only where there is a card."""
+    return {"graphs": True, "launches": False} if device.type == "cuda" else {"launches": False}
+
+
+# Parts.
+
+
+def bits(args: argparse.Namespace) -> Any:
+    """Compare a member's state after three rollouts."""
+
+    def trained(cell: Cell, seeds: dict[int, int], *, graphs: bool = True) -> dict[str, Any]:
+        program, env = make_program(cell, args.device, graphs=graphs, seeds=seeds)
+        program.train(env, 3)
+        slot = next(slot for slot, seed in seeds.items() if seed == 7)
+        state: dict[str, Any] = program.get_member(slot)
+        return state
+
+    found: dict[str, Any] = {}
+    for name, sized in args.sizes.bits.items():
+        cell = replace(sized, members=5)
+        first = trained(cell, {1: 7})
+        others = {
+            "again": trained(cell, {1: 7}),
+            "without graphs": trained(cell, {1: 7}, graphs=False),
+            "in company": trained(cell, {0: 5, 1: 6, 3: 7, 4: 8}),
+            "of 1": trained(replace(cell, members=1), {0: 7}),
+            "of 10": trained(replace(cell, members=10), {slot: 7 - slot for slot in range(7)}),
+        }
+        found[name] = {}
+        for kind, other in others.items():
+            wrong = {
+                key: float((value.double() - other[key].double()).abs().max())
+                for key, value in first.items()
+                if not torch.equal(value, other[key])
+            }
+            found[name][kind] = {"equal": not wrong, "largest_difference": wrong}
+        verdicts = (
+            f"{kind} {'equal' if at['equal'] else 'OTHER'}" for kind, at in found[name].items()
+        )
+        print(f"{name:<14} " + ", ".join(verdicts), flush=True)
+    return found
+
+
+def waits(args: argparse.Namespace) -> Any:
+    """Count what waits for the card in one rollout."""
+    found: dict[str, Any] = {}
+    for name, cell in args.sizes.bits.items():
+        program, env = make_program(cell, args.device)
+        program.train(env, 3)
+        if args.device.type == "cuda":
+            torch.cuda.set_sync_debug_mode("warn")
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                program.train(env, 1)
+        finally:
+            if args.device.type == "cuda":
+                torch.cuda.set_sync_debug_mode("default")
+        places = Counter(f"{warning.filename}:{warning.lineno}" for warning in caught)
+        found[name] = {"waits": sum(places.values()), "places": dict(places.most_common(20))}
+        print(f"{name:<14} {found[name]['waits']} waits per rollout", flush=True)
+    return found
+
+
+def kernels(args: argparse.Namespace) -> Any:
+    """Profile one rollout without graphs, whose operations have names."""
+    small = args.sizes.small
+    program, env = make_program(small, args.device, graphs=False)
+    program.train(env, 3)
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if args.device.type == "cuda":
+        activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        program.train(env, 1)
+        now(args.device)
+    rows = []
+    for event in profile.key_averages():
+        spent = float(getattr(event, "self_device_time_total", 0.0) or event.self_cpu_time_total)
+        rows.append({"name": event.key[:120], "count": event.count, "microseconds": spent})
+    rows.sort(key=lambda row: -row["microseconds"])
+    total = sum(row["count"] for row in rows)
+    for row in rows[:8]:
+        print(f"{row['microseconds']:>10,.0f} us {row['count']:>7,} x {row['name'][:80]}")
+    print(f"{total:,} in a rollout of {small.horizon} steps", flush=True)
+    return {"cell": asdict(small), "total": total, "rows": rows[:60]}
+
+
+def steps(args: argparse.Namespace) -> Any:
+    """Time rollouts and gradient steps apart."""
+    found = []
+    for members, (kind, graphs) in product(
+        args.sizes.members, with_and_without(args.device).items()
+    ):
+        cell = replace(args.sizes.small, members=members)
+        program, env = make_program(cell, args.device, graphs=graphs)
+        program.train(env, 3)
+        parts = {"_collect": 0.0, "_learn": 0.0}
+        count, until = 0, time.perf_counter() + args.seconds
+        with torch.no_grad():
+            while not count or time.perf_counter() < until:
+                for part, arguments in (("_collect", (env,)), ("_learn", ())):
+                    start = now(args.device)
+                    getattr(program, part)(*arguments)
+                    parts[part] += now(args.device) - start
+                count += 1
+        gradient_steps = cell.num_envs * cell.horizon // cell.minibatch * cell.epochs
+        row = {
+            "members": members,
+            "kind": kind,
+            "microseconds_per_rollout_step": 1e6 * parts["_collect"] / count / cell.horizon,
+            "microseconds_per_gradient_step": 1e6 * parts["_learn"] / count / gradient_steps,
+        }
+        found.append(row)
+        print(
+            f"{members:>4} members, {kind:<8} "
+            f"{row['microseconds_per_rollout_step']:>9,.0f} us per rollout step, "
+            f"{row['microseconds_per_gradient_step']:>9,.0f} us per gradient step",
+            flush=True,
+        )
+    return {"cell": asdict(args.sizes.small), "rows": found}
+
+
+def rates(args: argparse.Namespace, cells: Sequence[Cell], unit: Callable[[Cell], int]) -> Any:
+    """Measure rollouts per second times a unit, over cells, members and graphs."""
+    found = []
+    for sized, members in product(cells, args.sizes.members):
+        cell = replace(sized, members=members)
+        speeds = {}
+        for kind, graphs in with_and_without(args.device).items():
+            program, env = make_program(cell, args.device, graphs=graphs)
+            speeds[kind] = rate(program, env, args.seconds)[0] * unit(cell)
+        found.append({"cell": asdict(cell), "per_second": speeds})
+        shown = ", ".join(f"{kind} {speed:,.0f}/s" for kind, speed in speeds.items())
+        print(f"{named(cell)}: {shown}", flush=True)
+    return found
+
+
+def speed(args: argparse.Namespace) -> Any:
+    """Measure whole training."""
+    return rates(args, args.sizes.speed, lambda cell: cell.samples)
+
+
+def off_policy(args: argparse.Namespace) -> Any:
+    """Measure SAC and D3QN, in gradient steps of all members."""
+    return rates(args, args.sizes.off_policy, lambda cell: cell.members * cell.updates)
+
+
+def envs(args: argparse.Namespace) -> Any:
+    """Step environments with random actions that are drawn before."""
+    found = []
+    for name, rows in product(ENVS, args.sizes.rows):
+        env = lone_env(name, rows, args.device)
+        env.reset(0)
+        actions = random_actions(env)
+        legal = _first_legal if env.masked else None
+
+        def run(env: VecEnv, count: int, actions: Any = actions, legal: Any = legal) -> None:
+            env.draw(count)
+            for step in range(count):
+                env.step(actions[step % len(actions)] if legal is None else legal(env))
+
+        run(env, 8)
+        done, start = 0, now(args.device)
+        while now(args.device) - start < args.seconds:
+            run(env, 32)
+            done += 32
+        speed = done * env.num_envs / (now(args.device) - start)
+        found.append({"env": name, "rows": env.num_envs, "steps_per_second": speed})
+        print(f"{name:<15} {env.num_envs:>7,} rows {speed:>15,.0f} steps/s", flush=True)
+    return found
+
+
+def lone_env(name: str, rows: int, device: torch.device) -> VecEnv:
+    """Return an environment of one member with about so many rows."""
+    if name == "crypto":
+        return make_env(Cell(members=1, num_envs=rows), device)[0]
+    game = get_game(name)
+    params = game.params()
+    per_game = 1 if name == "leduc" else game.seats(params)
+    return game.make([params], max(1, rows // per_game), together=1, device=device)
+
+
+def random_actions(env: VecEnv) -> torch.Tensor:
+    """Return actions of 16 steps."""
+    size, device = (16, env.num_envs), env.device
+    if not env.if_discrete:
+        return torch.rand(*size, env.action_dim, device=device) * 2.0 - 1.0
+    if not env.action_dims:
+        return torch.randint(env.action_dim, size, device=device)
+    return torch.stack([torch.randint(n, size, device=device) for n in env.action_dims], -1)
+
+
+def _first_legal(env: VecEnv) -> torch.Tensor:
+    """Return the first legal option of every choice."""
+    chosen = torch.zeros(env.num_envs, 0, dtype=torch.int64, device=env.device)
+    for _ in env.action_dims or (env.action_dim,):
+        mask = env.action_mask(chosen)
+        chosen = torch.cat((chosen, mask.byte().argmax(-1, keepdim=True)), 1)
+    return chosen if env.action_dims else chosen[:, 0]
+
+
+def memory(args: argparse.Namespace) -> Any:
+    """Measure the most that a program needs."""
+    found, small = [], args.sizes.small
+    for sized, members in product((small, replace(small, algorithm="sac")), args.sizes.members):
+        cell = replace(sized, members=members)
+        if args.device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(args.device)
+        program, env = make_program(cell, args.device)
+        program.train(env, 3)
+        used = held = 0
+        if args.device.type == "cuda":
+            used = torch.cuda.max_memory_allocated(args.device)
+            held = torch.cuda.max_memory_reserved(args.device)
+        found.append({"cell": asdict(cell), "allocated": used, "reserved": held})
+        print(f"{named(cell)}: {used / 2**20:,.0f} MiB, {held / 2**20:,.0f} reserved", flush=True)
+    return found
+
+
+def standard(args: argparse.Namespace) -> Any:
+    """Measure the standard study with several numbers of members."""
+    rows = [
+        study_time(args, replace(args.sizes.standard, members=members), STANDARD_STEPS)
+        for members in args.sizes.standard_members
+    ]
+    return {"rows": rows, "best": min(rows, key=lambda row: row["hours_for_500_trials"])}
+
+
+def large(args: argparse.Namespace) -> Any:
+    """Measure the predecessor's task."""
+    set_precision(args.precision, args.device)
+    cell = replace(args.sizes.large, members=args.members or args.sizes.large.members)
+    best = max(peaks(args.device, args.seconds).values())
+    with CardWatch(args.device) as watch:
+        found = study_time(args, cell, LARGE_STEPS, args.steady)
+    program, env = make_program(cell, args.device, graphs=False)
+    reached = found["rollouts_per_second"] * operations(program.shape, env)
+    found |= {
+        "precision": args.precision,
+        "tflops": reached / 1e12,
+        "peak_tflops": best / 1e12,
+        "share_of_peak": reached / best,
+        "split": split(program, env, 1),
+        "card": watch.summary(),
+    }
+    print(
+        f"{found['tflops']:.2f} of {found['peak_tflops']:.2f} Tflop/s, "
+        f"{found['share_of_peak']:.0%} of the peak; "
+        + "  ".join(f"{phase} {share:.1%}" for phase, share in found["split"].items())
+    )
+    card = found["card"]
+    print(
+        f"card: {card['utilisation']:.0%} busy, {card['memory_gib']:.1f} of "
+        f"{card['memory_total_gib']:.0f} GiB (the predecessor: < {PREDECESSOR_HOURS:.0f} hours)"
+        if card
+        else "card: not told"
+    )
+    if args.curves:
+        found["curves"] = curves(args, cell)
+    return found
+
+
+PARTS: dict[str, Part] = {
+    "bits": bits,
+    "waits": waits,
+    "kernels": kernels,
+    "steps": steps,
+    "speed": speed,
+    "off-policy": off_policy,
+    "envs": envs,
+    "memory": memory,
+    "standard": standard,
+    "large": large,
+}
+
+
+# What the parts use.
+
+
+def study_time(
+    args: argparse.Namespace, cell: Cell, budget: int, seconds: float | None = None
+) -> dict[str, Any]:
+    """Extrapolate the time of 500 trials from the speed of a program and of an evaluation."""
+    ppo, env = make_program(cell, args.device, learning_rate=args.learning_rate)
+    per_second, measured = rate(ppo, env, args.seconds if seconds is None else seconds)
+    evaluation = evaluation_seconds(args, cell, ppo)
+    speed = per_second * cell.samples
+    training_hours = TRIALS * FOLDS * budget / speed / 3600
+    evaluation_hours = evaluation * RUNGS * TRIALS * FOLDS / cell.members / 3600
+    print(
+        f"{named(cell)}, observation {env.state_dim}: {speed:,.0f} steps/s; {TRIALS} trials of "
+        f"{FOLDS} folds x {budget:,} steps, EXTRAPOLATED: {60 * training_hours:,.1f} min of "
+        f"training + {60 * evaluation_hours:,.1f} min of evaluation",
+        flush=True,
+    )
+    return {
+        "cell": asdict(cell),
+        "observation": env.state_dim,
+        "rollouts_per_second": per_second,
+        "rollouts_measured": measured,
+        "steps_per_second": speed,
+        "evaluation_seconds": evaluation,
+        "hours_for_500_trials": training_hours + evaluation_hours,
+        "of_which_evaluation": evaluation_hours,
+    }
+
+
+def evaluation_seconds(args: argparse.Namespace, cell: Cell, ppo: PPO) -> float:
+    """Time one pass of all members over two test groups each, on a part of the bars."""
+    market, params = market_of(cell.bars, cell.columns), EnvParams(lookback=cell.lookback)
+    first, bars = market.first_bar(cell.lookback), market.length - 1
+    length = (bars - first) // GROUPS
+    windows = [[(first, first + length), (first + length, first + 2 * length)]] * cell.members
+    env = CryptoEnv.for_windows(market, params, windows, device=args.device)
+    act, obs = ppo.act_fn(), env.reset(0)
+    measured = min(length, 200)
+    for step in range(measured + 5):
+        if step == 5:
+            start = now(ppo.device)
+        obs = env.step(act(obs)).obs
+    return (now(ppo.device) - start) / measured * length
+
+
+def curves(args: argparse.Namespace, cell: Cell) -> dict[str, list[float]]:
+    """Return the mean reward per rollout, in full precision and in the given precision."""
+    found = {}
+    for name in dict.fromkeys(("fp32", args.precision)):
+        set_precision(name, args.device)
+        ppo, env = make_program(cell, args.device, learning_rate=args.learning_rate)
+        found[name] = [float(stats.reward.mean()) for stats in ppo.train(env, args.curves)]
+    print(
+        "mean reward by rollout: "
+        + "; ".join(f"{k} " + " ".join(f"{v:+.4f}" for v in vs) for k, vs in found.items())
+    )
+    return found
 
 
 class CardWatch:
@@ -78,172 +532,53 @@ class CardWatch:
         }
 
 
-def predecessor_market(bars: int) -> Market:
-    """Make a synthetic market with as many feature columns as the predecessor's."""
-    default = get_recipe("default")
-
-    def compute(given: Bars) -> Any:
-        return default.compute(given)[:, :COLUMNS]
-
-    names = tuple(f"column_{index}" for index in range(COLUMNS))
-    recipe = register_recipe(Recipe("predecessor-size", 1, default.memory, (), names, compute))
-    return make_market(make_demo_market(0, assets=ASSETS, bars=bars), recipe.name)
-
-
-def program(args: argparse.Namespace, market: Market) -> tuple[PPO, CryptoEnv]:
-    """Make a program with all its members, and its environment."""
-    device = torch.device(args.device)
-    params = EnvParams(lookback=LOOKBACK)
-    windows = [(market.first_bar(LOOKBACK), market.length - 1)]
-    env = CryptoEnv(
-        market, [params] * args.members, [windows] * args.members, args.num_envs, device=device
-    )
-    shape = Shape(
-        state_dim=env.state_dim,
-        action_dim=env.action_dim,
-        slots=args.members,
-        net_width=args.width,
-        minibatch=min(args.minibatch, args.num_envs * args.horizon),
-        num_envs=args.num_envs,
-        horizon=args.horizon,
-        epochs=args.epochs,
-    )
-    ppo = PPO(shape, device)
-    if args.no_graphs:
-        ppo.recorder = None
-    normaliser = observation_normaliser(market, windows, LOOKBACK, LOOKBACK)
-    for slot in range(args.members):
-        ppo.add_member(
-            slot, replace(PPOParams(), learning_rate=args.learning_rate), slot, 10_000, *normaliser
-        )
-    ppo.begin(env.reset(list(range(args.members))))
-    return ppo, env
-
-
-def evaluation_seconds(args: argparse.Namespace, market: Market, ppo: PPO) -> float:
-    """Time one pass of all members over two test groups each, on a part of the bars."""
-    first, bars = market.first_bar(LOOKBACK), market.length - 1
-    length = (bars - first) // GROUPS
-    windows = [[(first, first + length), (first + length, first + 2 * length)]] * args.members
-    env = CryptoEnv.for_windows(
-        market, EnvParams(lookback=LOOKBACK), windows, device=torch.device(args.device)
-    )
-    act, obs = ppo.act_fn(), env.reset(0)
-    measured = min(length, 200)
-    for step in range(measured + 5):
-        if step == 5:
-            start = now(ppo.device)
-        obs = env.step(act(obs)).obs
-    return (now(ppo.device) - start) / measured * length
-
-
-def curves(args: argparse.Namespace, market: Market) -> dict[str, list[float]]:
-    """Return the mean reward per rollout, in full precision and in the given precision."""
-    found = {}
-    for name in dict.fromkeys(("fp32", args.precision)):
-        set_precision(name, torch.device(args.device))
-        ppo, env = program(args, market)
-        found[name] = [float(stats.reward.mean()) for stats in ppo.train(env, args.curves)]
-    return found
-
-
 def main(arguments: list[str]) -> None:
-    """Measure, print and save."""
+    """Measure the parts that the results file lacks, and save each of them."""
     parser = benchmark_parser(__doc__)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--precision", choices=list(PRECISIONS), default="fp32")
+    parser.add_argument("--device", type=torch.device, default=torch.device("cuda"))
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--again", action="store_true", help="measure parts in the file, too")
+    parser.add_argument("--seconds", type=float, default=2.0, help="minimum time per measurement")
     parser.add_argument(
-        "--members", type=int, default=100, help="members trained together: 10 trials of 10 folds"
+        "--steady", type=float, default=60.0, help='minimum length of the steady state of "large"'
     )
-    parser.add_argument("--num-envs", type=int, default=64)
-    parser.add_argument("--horizon", type=int, default=128)
-    parser.add_argument("--width", type=int, default=1024, help="width of both hidden layers")
-    parser.add_argument("--minibatch", type=int, default=4096)
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--precision", choices=list(PRECISIONS), default="fp32", help='of "large"')
+    parser.add_argument("--members", type=int, help='members of "large" trained together')
     parser.add_argument("--learning-rate", type=float, default=3e-4)
-    parser.add_argument(
-        "--no-graphs", action="store_true", help="launch gradient steps without a CUDA graph"
-    )
-    parser.add_argument("--bars", type=int, default=24_000)
-    parser.add_argument(
-        "--seconds", type=float, default=60.0, help="minimum length of the steady state"
-    )
     parser.add_argument(
         "--curves", type=int, default=0, metavar="ROLLOUTS", help="compare its learning with fp32"
     )
+    parser.add_argument("--tiny", action="store_true", help="sizes that only try the script")
     args = parser.parse_args(arguments)
-    if args.device.startswith("cuda") and not torch.cuda.is_available():
-        sys.exit(
-            "gpu.py: torch sees no card here; --device cpu tries the script at a small --width"
-        )
-    market = predecessor_market(args.bars)
-    set_precision(args.precision, torch.device(args.device))
+    args.sizes = Sizes().tiny() if args.tiny else Sizes()
+    if args.device.type == "cuda" and not torch.cuda.is_available():
+        sys.exit("gpu.py: torch sees no card here; --device cpu --tiny tries the script")
+    content = load_results(args.save)
+    parts = content.setdefault("parts", {})
     found = print_machine(args.device)
-
-    ppo, env = program(args, market)
-    per_iteration, steps = operations(ppo.shape, env), ppo.shape.slots * ppo.shape.samples
-    best = peak(ppo.device, min(args.seconds / 10, 3.0))
-    ppo.train(env, 2)  # warm-up
-    with CardWatch(ppo.device) as watch:
-        iterations, start = 0, now(ppo.device)
-        while now(ppo.device) - start < args.seconds:
-            ppo.train(env, 1)
-            iterations += 1
-        seconds = now(ppo.device) - start
-    best = max(best, peak(ppo.device, min(args.seconds / 10, 3.0)))
-    parts = split(ppo, env, 1)
-    evaluation = evaluation_seconds(args, market, ppo)
-    rate = iterations * steps / seconds
-    training_hours = TRIALS * FOLDS * STEPS / rate / 3600
-    evaluation_hours = evaluation * RUNGS * TRIALS * FOLDS / args.members / 3600
-    result = {
-        "observation": env.state_dim,
-        "steps_per_second": rate,
-        "seconds_measured": seconds,
-        "tflops": iterations * per_iteration / seconds / 1e12,
-        "peak_tflops": best / 1e12,
-        "share_of_peak": iterations * per_iteration / seconds / best,
-        "split": parts,
-        "card": watch.summary(),
-        "evaluation_seconds": evaluation,
-        "hours_for_500_trials": training_hours + evaluation_hours,
-        "of_which_evaluation": evaluation_hours,
-    }
-    print(
-        f"observation {env.state_dim}, {args.width}x{args.width}, {args.members} members x "
-        f"{args.num_envs} envs x "
-        f"{args.horizon} steps, minibatch {ppo.shape.minibatch}, {args.epochs} epochs, "
-        f"{args.precision}"
-    )
-    print(
-        f"{rate:,.0f} steps/s over {seconds:.0f} s; {result['tflops']:.2f} of "
-        f"{result['peak_tflops']:.2f} Tflop/s, "
-        f"{result['share_of_peak']:.0%} of the peak"
-    )
-    print("  ".join(f"{phase} {share:.1%}" for phase, share in parts.items()))
-    card = result["card"]
-    print(
-        f"card: {card['utilisation']:.0%} busy, {card['memory_gib']:.1f} of "
-        f"{card['memory_total_gib']:.0f} GiB"
-        if card
-        else "card: not told"
-    )
-    print(
-        f"{TRIALS} trials of {FOLDS} folds x {STEPS:,} steps, EXTRAPOLATED: "
-        f"{60 * training_hours:,.1f} min of training + "
-        f"{60 * evaluation_hours:,.1f} min of evaluation (the predecessor: < "
-        f"{PREDECESSOR_HOURS:.0f} hours)"
-    )
-    if args.curves:
-        compared = curves(args, market)
-        result["curves"] = compared
-        print(
-            "mean reward by rollout: "
-            + "; ".join(f"{k} " + " ".join(f"{v:+.4f}" for v in vs) for k, vs in compared.items())
-        )
-    setup = {name: value for name, value in vars(args).items() if name != "save"}
-    kept = load_results(args.save) or []
-    save_results(args.save, [*kept, {"machine": found, "setup": setup, **result}])
+    for name in args.parts:
+        if name in parts and "failed" not in parts[name]["found"] and not args.again:
+            print(f"{name}: in {args.save} already")
+            continue
+        print(f"\n{name}", flush=True)
+        set_precision("fp32", args.device)
+        start = time.perf_counter()
+        try:
+            measured = PARTS[name](args)
+        except (RuntimeError, MemoryError) as error:
+            # One part must not cost the others: the card is lent for half an hour.
+            measured = {"failed": f"{type(error).__name__}: {error}"[:2_000]}
+            print(f"FAILED: {measured['failed']}")
+        parts[name] = {
+            "machine": found,
+            "tiny": args.tiny,
+            "seconds": round(time.perf_counter() - start, 1),
+            "found": measured,
+        }
+        save_results(args.save, content)
+    failed = [name for name in args.parts if "failed" in parts[name]["found"]]
+    if failed:
+        sys.exit(f"gpu.py: these parts failed: {', '.join(failed)}; the next call repeats them")
 
 
 if __name__ == "__main__":
