@@ -213,6 +213,21 @@ def test_parameters_that_change_are_not_replayed() -> None:
     assert_same(*found)
 
 
+def test_a_member_that_is_loaded_continues_with_recorded_steps() -> None:
+    found = []
+    for recorder in (None, record):
+        ppo, env, _ = trained_in("crypto", recorder, 3)
+        for slot, member in ((0, 1), (1, 0)):
+            state, episodes = ppo.get_member(member), env.get_member(member)
+            ppo.train(env, 1)
+            ppo.set_member(slot, state)
+            env.set_member(slot, episodes)
+        ppo.train(env, 1)
+        found.append((ppo.get_member(1), env.get_member(1)))
+    for one, other in zip(*found, strict=True):
+        assert_same(one, other)
+
+
 def test_rollouts_whose_steps_cannot_be_recorded_run_as_they_are() -> None:
     plain, _, _ = trained_in("cartpole", None, 3)
     other, _, _ = trained_in("cartpole", refuse, 3)
