@@ -21,9 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from agents.native.build import FLAGS, SOURCES, BuildError, compiler, vector_flags
 from harness import benchmark_parser, print_machine, save_results
 from torch import Tensor
+
+from agents.native.kernels import SOURCE
+from envs.native.build import FLAGS, SHARED, BuildError, compiler, vector_flags
 
 SIZES = ((1, 2048, 2048, 2048), (1, 4096, 1024, 1024), (20, 2048, 512, 256))
 ROUNDS = 2_000_000  # of the loop per call: some hundredths of a second
@@ -118,7 +120,8 @@ def _loop() -> Callable[[int], float] | None:
         made = Path(folder) / "peak.so"
         source = Path(__file__).with_suffix(".cpp")
         try:
-            command = [compiler(), *FLAGS, *vector_flags(), f"-I{SOURCES}", str(source)]
+            folders = [f"-I{SOURCE.parent}", f"-I{SHARED}"]
+            command = [compiler(), *FLAGS, *vector_flags(), *folders, str(source)]
             subprocess.run([*command, "-o", str(made)], check=True, capture_output=True)
         except (BuildError, subprocess.CalledProcessError) as error:
             print(f"no loop of multiply-adds: {error}")
