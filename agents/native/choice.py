@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from functools import cache
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -59,16 +60,34 @@ def require(recorded: str) -> None:
     """
     if recorded == TORCH:
         os.environ[VARIABLE] = TORCH
+    elif why := _why_not(recorded):
+        raise InputError(f"The study trains with the kernels {recorded!r}, and {why}.")
+
+
+def require_same(recorded: str, here: str, path: Path) -> None:
+    """Check that a run continues a checkpoint with the kernels that made it.
+
+    Args:
+        recorded: those of the checkpoint, as `chosen` returned them.
+        here: those of the run.
+        path: the checkpoint, for the message.
+
+    Raises:
+        InputError: they differ, so the numbers would not be those of an uninterrupted run.
+    """
+    if recorded == here:
         return
+    why = f"{VARIABLE}={TORCH} is not set" if recorded == TORCH else _why_not(recorded)
+    raise InputError(f"{path} was trained with the kernels {recorded!r}, and {why}.")
+
+
+def _why_not(recorded: str) -> str:
+    """Return why recorded native kernels cannot be used here; empty if they can."""
     if os.environ.get(VARIABLE) == TORCH:
-        missing = f"{VARIABLE}={TORCH} forbids them: unset it"
-    elif _loaded() is None:
-        missing = "they cannot be used on this machine (the log says why; sweepd doctor, too)"
-    elif recorded == f"native {DIGEST}":
-        return
-    else:
-        missing = f"this version of sweepd has native {DIGEST}"
-    raise InputError(f"The study trains with the kernels {recorded!r}, and {missing}.")
+        return f"{VARIABLE}={TORCH} forbids them: unset it"
+    if _loaded() is None:
+        return "they cannot be used on this machine (the log says why; sweepd doctor, too)"
+    return "" if recorded == f"native {DIGEST}" else f"this version of sweepd has native {DIGEST}"
 
 
 def status() -> str:

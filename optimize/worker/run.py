@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from agents.native.choice import require_same
 from agents.networks.precision import set_precision
 from agents.networks.weights import StateDict
 from agents.policy.frozen import load_members
@@ -20,6 +21,7 @@ from envs.crypto.data.demo_market import make_demo_market
 from envs.crypto.params import EnvParams
 from envs.crypto.scoring.metrics import OBJECTIVES
 from envs.crypto.splits import CrossValidation
+from envs.native.build import TORCH
 from envs.support.errors import InputError, RunError
 from envs.support.files import read_toml, write_atomic
 from envs.support.study_record import CryptoSpec, objective_name
@@ -135,7 +137,7 @@ def run(
     torch.set_num_threads(spec.threads)
     set_precision(spec.precision, torch_device)
     experiment = CryptoExperiment(spec, bars, torch_device)
-    note = {"config": _identity(tables), "data": spec.data.fingerprint}
+    note = {"config": _identity(tables), "data": spec.data.fingerprint, "kernels": spec.kernels}
     out = Path(train["out"]) if train["out"] else None
 
     def keep(trainings: Sequence[Training]) -> None:
@@ -343,7 +345,11 @@ def _start_from(
         )
     if path.name.startswith("checkpoint"):
         checkpoint = read_checkpoint(path)
-        if checkpoint.note == note and len(checkpoint.members) == len(training.members):
+        # Earlier versions recorded no kernels, and had torch's only.
+        kernels = checkpoint.note.get("kernels", TORCH)
+        same_run = {**checkpoint.note, "kernels": note["kernels"]} == note
+        if same_run and len(checkpoint.members) == len(training.members):
+            require_same(kernels, note["kernels"], path)
             at = describe_rollouts(checkpoint.members)
             say(f"going on from {path}: rung {checkpoint.rung}, {at}")
             training.resume(checkpoint)

@@ -13,8 +13,10 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from agents.algorithms.ppo import PPO
+from agents.native.choice import chosen
 from agents.policy.frozen import load_members
 from envs.crypto.data.bars import Bars
+from envs.native.build import TORCH, VARIABLE
 from envs.support.errors import InputError, RunError
 from optimize.worker.batch import Interrupted, Trainer
 from optimize.worker.pace import CheckpointPace
@@ -84,6 +86,39 @@ def test_an_interrupted_run_continues_exactly(bars: Bars, tmp_path: Path) -> Non
     resumed = run(with_train(out=out, start_from=out), bars=bars, say=said.append)
     assert any("going on from" in line for line in said)
     assert resumed.evaluation.paths.returns.tobytes() == whole.evaluation.paths.returns.tobytes()
+
+
+def test_a_run_continues_with_the_kernels_of_its_checkpoint(
+    bars: Bars, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = str(tmp_path / "out")
+    again = with_train(out=out, start_from=out)
+    # Kernels of another version: refused on every machine.
+    monkeypatch.setattr("optimize.worker.freeze.chosen", lambda *_: "native of before")
+    run(with_train(out=out), bars=bars)
+    monkeypatch.undo()
+    with pytest.raises(InputError, match="was trained with the kernels 'native of before', and "):
+        run(again, bars=bars)
+    # Weights alone may be taken from any kernels: another seed, another run.
+    run(with_train(start_from=out, seed=1), bars=bars)
+    monkeypatch.setenv(VARIABLE, TORCH)
+    with pytest.raises(InputError, match=f"{VARIABLE}={TORCH} forbids them: unset it"):
+        run(again, bars=bars)
+    run(with_train(out=out), bars=bars)
+    run(again, bars=bars)
+
+
+def test_a_run_of_torch_is_not_continued_by_native_kernels(
+    bars: Bars, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = str(tmp_path / "out")
+    monkeypatch.setenv(VARIABLE, TORCH)
+    run(with_train(out=out), bars=bars)
+    monkeypatch.delenv(VARIABLE)
+    if chosen("ppo", "fp32", torch.device("cpu")) == TORCH:
+        pytest.skip("no native kernels")
+    with pytest.raises(InputError, match=f"kernels 'torch', and {VARIABLE}={TORCH} is not set"):
+        run(with_train(out=out, start_from=out), bars=bars)
 
 
 def test_a_run_may_start_from_other_weights(
