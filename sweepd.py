@@ -29,11 +29,12 @@ from deploy.cli.options import RegistryFlags
 from deploy.dashboard.command import dashboard_command
 from deploy.dashboard.source import StudySource
 from deploy.games.player import Network
-from envs.crypto.data.commands import data_app
+from envs.crypto.data.commands import data_commands
 from envs.external.guard import untagged
 from envs.support.database_url import STORAGE_VARIABLE, hide_password
 from envs.support.errors import InputError, RunError
 from envs.support.terminal import Terminal
+from optimize.cli.check_bars import check
 from optimize.cli.commands import search_commands
 from optimize.cli.hooks import Hooks
 from optimize.experiments.curriculum import FoundBundle
@@ -205,7 +206,9 @@ def build_app() -> typer.Typer:
     search_commands(app, hooks)
     deploy_commands(app)
     dashboard_command(app, watch_studies)
-    app.add_typer(data_app, name="data")
+    data = data_commands()
+    data.command()(check)
+    app.add_typer(data, name="data")
     return app
 
 

@@ -6,12 +6,17 @@ restarts at an anchor on an absolute time grid. With k the number of bars of tha
 the anchor of bar k is the largest multiple of 256 that is at most k - 255. The recursion thus sees
 256 to 511 bars up to and including k, and always the same ones, whether the caller holds ten years
 of history or only the last W = 512 bars. So live values equal training values to the bit.
+
+The recipe "short" has the same features with anchors every 64 bars: its memory is 128 bars. Folds
+are purged by the memory, and daily bars are few, so `default` would need more than ten years of
+them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import talib
@@ -23,6 +28,7 @@ from envs.support.errors import InputError
 
 BLOCK = 256  # distance of the anchors, in bars
 MEMORY = 2 * BLOCK
+SHORT_BLOCK = 64  # the longest window, an average of 50 values over 14 bars each, just fits
 CLIP = 10.0  # bound of every feature of an asset
 
 RETURN_HORIZONS = (1, 3, 12, 48)  # bars
@@ -129,8 +135,16 @@ def get_recipe(name: str) -> Recipe:
     return _RECIPES[name]
 
 
+def default_recipe(timeframe: str) -> str:
+    """Return the name of the recipe that a study uses if none is named."""
+    return "short" if timeframe == "1d" else "default"
+
+
 def blockwise(
-    bars: Bars, one_asset: Callable[[Array, Array, Array, Array], list[Array]], columns: int
+    bars: Bars,
+    one_asset: Callable[[Array, Array, Array, Array], list[Array]],
+    columns: int,
+    block: int = BLOCK,
 ) -> Array:
     """Run `one_asset` once per asset and anchor, and keep the rows of that anchor.
 
@@ -138,8 +152,9 @@ def blockwise(
         bars: T bars of N assets.
         one_asset: maps high, low, close and volume of a run of n bars, each (n,) float64 and
             contiguous, to `columns` arrays (n,). Prices are relative to the run's first close. Its
-            first 255 rows are discarded.
+            first `block` - 1 rows are discarded.
         columns: number of arrays.
+        block: distance of the anchors, in bars.
 
     Returns:
         (T, N, columns). Rows whose anchor precedes the first bar are 0.
@@ -154,11 +169,11 @@ def blockwise(
     high, low, close, volume = (
         np.ascontiguousarray(a.T) for a in (bars.high, bars.low, bars.close, bars.volume)
     )
-    # An anchor at grid index a serves bars a + 255 … a + 510: the next anchor, 256 bars later,
-    # takes over once it has 256 bars itself.
-    for anchor in range(-number % BLOCK, count - BLOCK + 1, BLOCK):
-        stop = min(anchor + 2 * BLOCK - 1, count)
-        rows = slice(anchor + BLOCK - 1, stop)
+    # With 256, an anchor at grid index a serves bars a + 255 … a + 510: the next anchor, 256 bars
+    # later, takes over once it has 256 bars itself.
+    for anchor in range(-number % block, count - block + 1, block):
+        stop = min(anchor + 2 * block - 1, count)
+        rows = slice(anchor + block - 1, stop)
         for asset in range(assets):
             # TA-Lib has absolute thresholds, so prices are made relative to the anchor's close.
             unit = close[asset, anchor]
@@ -169,7 +184,7 @@ def blockwise(
                 volume[asset, anchor:stop],
             )
             for column, value in enumerate(made):
-                values[rows, asset, column] = value[BLOCK - 1 :]
+                values[rows, asset, column] = value[block - 1 :]
     return values
 
 
@@ -182,7 +197,7 @@ def _ratio(numerator: Array, denominator: Array) -> Array:
 
 def _lagged(values: Array, lag: int) -> Array:
     """Return the values `lag` bars earlier; the first value fills the start."""
-    # The start lies in the first 255 rows after an anchor, which `blockwise` discards.
+    # The start lies in the first rows after an anchor, which `blockwise` discards.
     return np.concatenate([np.repeat(values[:1], lag), values[:-lag]])
 
 
@@ -252,10 +267,9 @@ def _clock(bars: Bars) -> Array:
     return np.stack([np.sin(day), np.cos(day), np.sin(week), np.cos(week)], axis=1)
 
 
-def _default(bars: Bars) -> Array:
-    per_asset = blockwise(
-        bars, _default_asset(bar_seconds(bars.timeframe) / 3600.0), len(DEFAULT_ASSET_FEATURES)
-    )
+def _default(bars: Bars, block: int = BLOCK) -> Array:
+    hours = bar_seconds(bars.timeframe) / 3600.0
+    per_asset = blockwise(bars, _default_asset(hours), len(DEFAULT_ASSET_FEATURES), block)
     return np.concatenate([per_asset.reshape(len(bars.time), -1), _clock(bars)], axis=1)
 
 
@@ -279,5 +293,15 @@ register_recipe(
         asset_features=DEFAULT_ASSET_FEATURES,
         shared_features=("day_sine", "day_cosine", "week_sine", "week_cosine"),
         compute=_default,
+    )
+)
+register_recipe(
+    Recipe(
+        name="short",
+        version=1,
+        memory=2 * SHORT_BLOCK,
+        asset_features=DEFAULT_ASSET_FEATURES,
+        shared_features=("day_sine", "day_cosine", "week_sine", "week_cosine"),
+        compute=partial(_default, block=SHORT_BLOCK),
     )
 )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from envs.crypto.params import Instruments
-from envs.crypto.splits import Window
+from envs.crypto.splits import Window, first_decision
 from envs.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Market:
 
     def first_bar(self, max_lookback: int) -> int:
         """Return the first bar at which an observation with `max_lookback` bars exists."""
-        return self.memory - 1 + max_lookback - 1
+        return first_decision(self.memory, max_lookback)
 
     def tables(self, device: torch.device | str = "cpu") -> Tables:
         """Return the market's tensors on `device`, created once per device."""

@@ -33,6 +33,18 @@ BarRange = tuple[int, int]
 SCHEMES = ("cpcv", "kfold", "walk-forward", "single")
 
 
+class TooFewBars(InputError):
+    """There are too few bars for the folds.
+
+    Attributes:
+        needed: about the fewest bars that are enough; 0 if no number would be.
+    """
+
+    def __init__(self, message: str, needed: int) -> None:
+        super().__init__(message)
+        self.needed = needed
+
+
 @dataclass(frozen=True)
 class CrossValidation:
     """How the bars before the hold-out are divided.
@@ -178,6 +190,14 @@ def window_of(bars: BarRange) -> Window:
     return a - 1, b - 1
 
 
+def first_decision(memory: int, lookback: int) -> int:
+    """Return the first bar at which decisions are possible.
+
+    Features need `memory` bars, and the oldest lag of an observation must have them too.
+    """
+    return memory - 1 + lookback - 1
+
+
 def make_splits(
     bars_count: int,
     timeframe: str,
@@ -206,7 +226,7 @@ def make_splits(
         memory: bars on which a row of features may depend.
 
     Raises:
-        InputError: a fold has no training bars; the message says how many bars are needed.
+        TooFewBars: a fold has no training bars; the message says how many bars are needed.
     """
     if not 0.0 <= holdout < 1.0:
         raise InputError(f"the hold-out is a fraction of the bars from 0 to under 1, not {holdout}")
@@ -222,11 +242,12 @@ def make_splits(
         enough = (
             f"at least {needed:,} are needed" if needed else "no number of bars would be enough"
         )
-        raise InputError(
+        raise TooFewBars(
             f"{bars_count:,} bars of {timeframe} are too few for {cv.scheme} with {cv.groups} "
             f"groups, a purge of {purge} bars, an embargo of "
             f"{cv.embargo_share:.1%} and a hold-out of {holdout:.0%}: {enough}"
-            " (or use fewer groups, --cv single, or shorter bars)"
+            " (or use fewer groups, --cv single, or shorter bars)",
+            needed,
         )
     return splits
 

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from agents.algorithms.table import get_algorithm
+from envs.crypto.features import default_recipe
 from envs.crypto.splits import CrossValidation
 from envs.games.curriculum import NO_OPPONENTS, Curriculum, read_opponents, read_phases
 from envs.support.errors import InputError
@@ -43,10 +44,10 @@ def make_request(flags: TrainFlags, given: frozenset[str]) -> Request:
     request = Request(
         data_dir=flags.data_dir or Request.data_dir,
         timeframe=flags.timeframe,
-        tickers=_parse_tickers(flags.tickers),
+        tickers=parse_tickers(flags.tickers),
         environment=flags.env,
         algorithm=flags.algo,
-        recipe=flags.recipe,
+        recipe=flags.recipe or default_recipe(flags.timeframe),
         cv=CrossValidation(flags.cv, flags.groups, flags.test_groups, flags.embargo),
         holdout=flags.holdout,
         seeds=flags.seeds,
@@ -122,7 +123,12 @@ def _read_curriculum(flags: TrainFlags) -> Curriculum | None:
     return None if flags.phases is None else read_phases(flags.phases)
 
 
-def _parse_tickers(text: str | None) -> tuple[str, ...] | None:
+def parse_tickers(text: str | None) -> tuple[str, ...] | None:
+    """Return the names in `--tickers`; None for all.
+
+    Raises:
+        InputError: there is none.
+    """
     if text is None:
         return None
     tickers = tuple(text.replace(",", " ").split())

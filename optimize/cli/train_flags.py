@@ -28,8 +28,8 @@ def _option(panel: str | None, text: str, *names: str, **settings: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class TrainFlags:
-    """Values of all options, in the order of `--help`. `Request` explains what defines a study."""
+class _FirstFlags:
+    """The options of `train` that its `--help` shows first."""
 
     demo: Annotated[
         bool,
@@ -228,7 +228,19 @@ class TrainFlags:
             "directory.",
         ),
     ] = None
-    recipe: Annotated[str, _option(DATA, "Name of the feature recipe.")] = "default"
+
+
+@dataclass(frozen=True)
+class FoldFlags:
+    """The options that decide how many bars a study needs."""
+
+    recipe: Annotated[
+        str | None,
+        _option(
+            DATA,
+            "Name of the feature recipe. Default: default; for bars of a day, which are few, short.",
+        ),
+    ] = None
     holdout: Annotated[
         float,
         _option(
@@ -254,6 +266,12 @@ class TrainFlags:
             "purge; at least one day.",
         ),
     ] = 0.01
+
+
+@dataclass(frozen=True)
+class TrainFlags(FoldFlags, _FirstFlags):
+    """Values of all options, in the order of `--help`. `Request` explains what defines a study."""
+
     budget: Annotated[
         int, _option(TRAINING, "Environment steps per fold or seed of an unpruned trial.")
     ] = 250_000

@@ -13,9 +13,11 @@ import torch
 
 from agents.algorithms.table import get_algorithm
 from envs.crypto.data.bars import Bars, load_bars
+from envs.crypto.data.limits import limits_of_files
 from envs.crypto.data.timeframe import bar_seconds
 from envs.crypto.features import get_recipe
 from envs.crypto.scoring.metrics import OBJECTIVES
+from envs.crypto.splits import TooFewBars, first_decision
 from envs.crypto.study_data import load_study_bars, study_splits
 from envs.support.errors import InputError
 from envs.support.study_record import CRYPTO, CryptoSpec, DataSpec
@@ -110,11 +112,13 @@ class MarketKind(StudyKind[CryptoSpec]):
             recipe={"name": recipe.name, "version": recipe.version, "memory": recipe.memory},
             cv=dataclasses.asdict(request.cv),
             holdout=request.holdout,
-            # Features need `memory` bars, and the oldest lag of an observation must have them too.
-            first_bar=recipe.memory - 1 + max_lookback - 1,
+            first_bar=first_decision(recipe.memory, max_lookback),
             max_lookback=max_lookback,
         )
-        study_splits(spec)  # raises InputError for bars that cannot be split
+        try:
+            study_splits(spec)
+        except TooFewBars as error:
+            raise _with_limits(error, request) from None
         return spec
 
     def holdout_span(self, spec: CryptoSpec) -> HoldoutSpan | None:
@@ -174,6 +178,15 @@ class MarketKind(StudyKind[CryptoSpec]):
     ) -> CryptoExperiment:
         assert bars is not None
         return CryptoExperiment(spec, bars, device)
+
+
+def _with_limits(error: TooFewBars, request: Request) -> InputError:
+    """Name the tickers that limit the range of the bars."""
+    try:
+        limits = limits_of_files(request.data_dir, request.timeframe, request.tickers, error.needed)
+    except InputError:  # bars that are not from files
+        limits = ""
+    return InputError(f"{error}; {limits}" if limits else str(error))
 
 
 def _as_recorded(ticker: str, known: tuple[str, ...]) -> str:

@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 
 import pandas as pd
 import typer
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -21,14 +20,12 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
 
 from envs.crypto.data.bar_files import file_name, find_files, read_bars, stamp
 from envs.crypto.data.bars import write_bars
-from envs.crypto.data.check import FolderReport, check_dir
 from envs.crypto.data.download import download as fetch
 from envs.crypto.data.importing.command import import_command
-from envs.crypto.data.problems import MAX_HOLE_SHARE
+from envs.crypto.data.report import print_line
 from envs.crypto.data.sources import ALPACA_URL, AlpacaSource, CcxtSource, Source
 from envs.crypto.data.timeframe import DAY, SECONDS
 from envs.support.errors import InputError
@@ -36,60 +33,25 @@ from envs.support.errors import InputError
 DEFAULT_BASES = "AAVE,BCH,BTC,ETH,LINK,LTC,UNI"
 _PLAIN_LINE_EVERY = 15.0  # seconds between progress lines if there is no terminal
 
-data_app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    help="Check, download, import or generate OHLCV bars: one file per ticker and timeframe, named "
-    "like BTC_USDT-1h.parquet.",
-)
-data_app.command("import")(import_command)
-
 DataDir = Annotated[
     Path, typer.Option("--data-dir", help="Folder of bar files (.parquet, .feather or .csv).")
 ]
 
 
-@data_app.command()
-def check(
-    data_dir: DataDir = Path("data"),
-    timeframe: Annotated[
-        str | None,
-        typer.Option(help=f"One of {' '.join(SECONDS)}. Default: each timeframe in the folder."),
-    ] = None,
-    tickers: Annotated[
-        str | None,
-        typer.Option(help="Comma-separated, e.g. BTC/USDT,ETH/USDT or BTC,ETH. Default: all."),
-    ] = None,
-    max_hole_share: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Largest fraction of missing bars per ticker.")
-    ] = MAX_HOLE_SHARE,
-) -> None:
-    """Report the content and all problems of a folder of bars.
-
-    Bars are aligned by timestamp on the range common to all tickers. Missing bars (holes) are
-    filled with the last close and marked; orders do not fill in them.
-
-    Refused are duplicate or decreasing times, prices that are not finite and positive, high below
-    low, bars off the grid of their timeframe, bars that are still open, tickers without a common
-    range, and more holes than --max-hole-share.
-
-    Exit code 0: `sweepd train` accepts these bars. Exit code 2: it does not; all reasons are
-    printed.
-    """
-    console, errors = Console(), Console(stderr=True)
-    if not console.is_terminal:
-        console = Console(width=120)  # pipes and logs have no width
-    reports = check_dir(data_dir, timeframe, split_list(tickers), max_hole_share=max_hole_share)
-    for report in reports:
-        _print_report(report, console)
-    sentences = [sentence for report in reports for sentence in report.all_problems]
-    for sentence in sentences:
-        _print_line(errors, f"[red]error[/red] {escape(sentence)}")
-    if sentences:
-        raise typer.Exit(2)
+def data_commands() -> typer.Typer:
+    """Return the commands of `sweepd data`, but for `check`, see `optimize.cli.check_bars`."""
+    app = typer.Typer(
+        no_args_is_help=True,
+        rich_markup_mode="markdown",
+        help="Check, download, import or generate OHLCV bars: one file per ticker and timeframe, "
+        "named like BTC_USDT-1h.parquet.",
+    )
+    for command in (download, demo):
+        app.command()(command)
+    app.command("import")(import_command)
+    return app
 
 
-@data_app.command()
 def download(
     data_dir: DataDir = Path("data"),
     timeframe: Annotated[str, typer.Option(help=f"One of {' '.join(SECONDS)}.")] = "1h",
@@ -130,7 +92,7 @@ def download(
     console = Console()
 
     def notice(text: str) -> None:
-        _print_line(console, f"[yellow]{escape(text)}[/yellow]")
+        print_line(console, f"[yellow]{escape(text)}[/yellow]")
 
     origin = _source(source, exchange, url, notice)
     # A whole day, so that a repeated command asks for the same first bar.
@@ -151,13 +113,13 @@ def download(
         odd = (
             f"; [yellow]{result.left_out} invalid bars left out[/yellow]" if result.left_out else ""
         )
-        _print_line(
+        print_line(
             console,
             f"{result.ticker}: {result.new:,} new, {result.total:,} bars from "
             f"{stamp(result.first)} to {stamp(result.last)} UTC in "
             f"{escape(str(result.path))}{odd}",
         )
-    _print_line(console, f"next: sweepd data check --data-dir {escape(str(data_dir))}")
+    print_line(console, f"next: sweepd data check --data-dir {escape(str(data_dir))}")
 
 
 def _source(name: str, exchange: str, url: str, notice: Callable[[str], None]) -> Source:
@@ -170,7 +132,6 @@ def _source(name: str, exchange: str, url: str, notice: Callable[[str], None]) -
     return CcxtSource(exchange, notice=notice)
 
 
-@data_app.command()
 def demo(
     data_dir: DataDir = Path("data/demo"),
     timeframe: Annotated[str, typer.Option(help=f"One of {' '.join(SECONDS)}.")] = "1h",
@@ -196,13 +157,13 @@ def demo(
         data_dir, {file_name(ticker, market.timeframe) for ticker in market.tickers}
     )
     write_bars(market, data_dir)
-    _print_line(
+    print_line(
         console,
         f"[bold yellow]SYNTHETIC[/bold yellow] demo market: {len(market.tickers)} assets, "
         f"{len(market):,} {timeframe} bars from {stamp(market.time[0])} to "
         f"{stamp(market.time[-1])} UTC in {escape(str(data_dir))}",
     )
-    _print_line(console, f"fingerprint {market.fingerprint}")
+    print_line(console, f"fingerprint {market.fingerprint}")
 
 
 def split_list(text: str | None) -> list[str] | None:
@@ -226,70 +187,6 @@ def parse_time(flag: str, text: str) -> int:
         raise InputError(
             f"{flag} {text!r}: not a date; write it like 2023-01-01 or 2023-01-01T05:00 (UTC)"
         ) from None
-
-
-def _print_line(console: Console, text: str) -> None:
-    """Print a line that can be copied: not broken at the terminal's width, without highlighting."""
-    console.print(text, soft_wrap=True, highlight=False)
-
-
-def _ticker_table(report: FolderReport) -> Table:
-    table = Table(
-        title=f"{report.timeframe} bars, times in UTC",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-    )
-    table.add_column("ticker", no_wrap=True)
-    for name in ("first", "last"):
-        table.add_column(name, min_width=10)  # a narrow terminal breaks between date and time
-    for name in ("bars", "holes", "share", "no volume"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("sha256", no_wrap=True)
-    for row in report.tickers:
-        name = f"[red]✗ {row.ticker}[/red]" if row.problems else f"[green]✓ {row.ticker}[/green]"
-        if not row.bars:
-            table.add_row(name, *["–"] * 7)
-            continue
-        holes = ["–", "–"] if row.problems else [f"{row.holes:,}", f"{row.hole_share:.3%}"]
-        table.add_row(
-            name,
-            stamp(row.first),
-            stamp(row.last),
-            f"{row.bars:,}",
-            *holes,
-            f"{row.zero_volume:,}",
-            row.fingerprint[:8],
-        )
-    return table
-
-
-def _print_report(report: FolderReport, console: Console) -> None:
-    console.print(_ticker_table(report))
-    strays = {row.ticker: row.strays for row in report.tickers if row.strays}
-    if strays:
-        listed = ", ".join(f"{ticker} {count:,}" for ticker, count in strays.items())
-        console.print(
-            f"note: open or close outside low … high in some bars: {listed}", soft_wrap=True
-        )
-    bars = report.bars
-    if bars is None:
-        return
-    _print_line(
-        console,
-        f"together: {len(bars):,} bars × {len(bars.tickers)} tickers from {stamp(bars.time[0])} "
-        f"to {stamp(bars.time[-1])} UTC{', SYNTHETIC' if bars.synthetic else ''}",
-    )
-    if report.outages:
-        listed = ", ".join(f"{stamp(at)} ({count})" for at, count in report.outages[:8])
-        rest = f" and {len(report.outages) - 8} more" if len(report.outages) > 8 else ""
-        lost = sum(count for _, count in report.outages)
-        _print_line(
-            console,
-            f"outages of all tickers: {len(report.outages)}, {lost} bars in all: {listed}{rest}",
-        )
-    _print_line(console, f"fingerprint: {bars.fingerprint}")
 
 
 def _refuse_other_files(data_dir: Path, own: set[str]) -> None:

@@ -71,6 +71,21 @@ def test_live_equals_training_to_the_bit(timeframe: str) -> None:
             assert np.array_equal(live[-1], whole[t]), (t, start)
 
 
+def test_short_recipe_live_equals_training_to_the_bit() -> None:
+    recipe = get_recipe("short")
+    assert recipe.memory == 128
+    bars = make_demo_market(1, assets=2, bars=700, timeframe="1d")
+    whole = compute_features(bars, recipe)
+    for t in range(recipe.memory - 1, 700):
+        live = compute_features(bars.slice(t - recipe.memory + 1, t + 1), recipe)
+        assert np.array_equal(live[-1], whole[t]), t
+    # Its indicators are those of the default recipe, but for the start of their recursions.
+    other = compute_features(bars, RECIPE)
+    assert np.array_equal(whole[W - 1 :, :4], other[W - 1 :, :4])  # log returns
+    # Windows that are longer than the distance of the anchors would hold no numbers.
+    assert (whole[recipe.memory - 1 :, :24] != 0.0).any(axis=0).all()
+
+
 def test_live_equals_training_with_holes_and_constant_prices(
     market: Bars, features: np.ndarray
 ) -> None:

@@ -19,6 +19,7 @@ from envs.crypto.data.importing.join import Joined
 from envs.crypto.data.importing.names import to_ticker
 from envs.crypto.data.importing.rows import Options, Taken
 from envs.crypto.data.importing.times import TimeOptions, check_zone
+from envs.crypto.data.report import print_line
 from envs.crypto.data.timeframe import SECONDS, bar_seconds
 from envs.support.errors import InputError
 from envs.support.formatting import counted
@@ -83,15 +84,15 @@ def import_command(
             )
     except ImportFailed as failed:
         for sentence in failed.reasons:
-            _print_line(errors, f"[red]error[/red] {escape(sentence)}")
-        _print_line(errors, "nothing was written")
+            print_line(errors, f"[red]error[/red] {escape(sentence)}")
+        print_line(errors, "nothing was written")
         raise typer.Exit(2) from None
     _print_taken(imported.taken, console)
     for joined, path in imported.tickers:
-        _print_line(console, _line(joined, path))
+        print_line(console, _line(joined, path))
     if imported.ignored:
-        _print_line(console, f"ignored: {_listed(imported.ignored)}")
-    _print_line(console, f"next: sweepd data check --data-dir {escape(str(to))}")
+        print_line(console, f"ignored: {_listed(imported.ignored)}")
+    print_line(console, f"next: sweepd data check --data-dir {escape(str(to))}")
 
 
 def _options(
@@ -138,9 +139,7 @@ def _print_taken(taken: Sequence[Taken], console: Console) -> None:
         console.print(grid)
         volume = any(column[1] == "volume" for column in first.columns)
         absent = "" if volume else "; no volume in the file: written as 0"
-        _print_line(
-            console, escape(f"{first.layout}; {first.order}; time: {first.times}{absent}\n")
-        )
+        print_line(console, escape(f"{first.layout}; {first.order}; time: {first.times}{absent}\n"))
 
 
 def _line(joined: Joined, path: Path) -> str:
@@ -165,8 +164,3 @@ def _line(joined: Joined, path: Path) -> str:
 def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(escape(name) for name in names[:_SHOWN])
     return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-
-
-def _print_line(console: Console, text: str) -> None:
-    """Print a line that can be copied, see `commands`."""
-    console.print(text, soft_wrap=True, highlight=False)

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from envs.crypto.data.bar_files import COLUMNS, read_bars
 from envs.crypto.data.bars import load_bars
-from envs.crypto.data.commands import data_app
+from envs.crypto.data.commands import data_commands
 from envs.crypto.data.importing.names import is_other_bars, read_name, to_ticker
 from tests.envs.bar_samples import START, frame
 
@@ -27,7 +27,9 @@ DAY = 86_400
 
 def run(*arguments: str | Path) -> Any:
     """Run the command; `result.output` combines standard output and error."""
-    return CliRunner().invoke(data_app, ["import", *(str(argument) for argument in arguments)])
+    return CliRunner().invoke(
+        data_commands(), ["import", *(str(argument) for argument in arguments)]
+    )
 
 
 def taken(source: Path, to: Path, *flags: str) -> str:
