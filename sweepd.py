@@ -1,4 +1,4 @@
-"""The `sweepd` command: combines the command groups of all packages.
+"""The `sweepd` command, and the public names of `import sweepd`.
 
 Only this module imports all packages (see docs/architecture.md). It passes the promotion step to
 the worker as a function, so that `optimize` does not import `deploy`.
@@ -7,6 +7,7 @@ the worker as a function, so that `optimize` does not import `deploy`.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import functools
 import io
@@ -23,6 +24,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from deploy.api.policy import Policy, evaluate, load_policy
+from deploy.api.promotion import promote
 from deploy.cli.bundles import game_bundle, load_reference
 from deploy.cli.commands import deploy_commands
 from deploy.cli.options import RegistryFlags
@@ -34,12 +37,48 @@ from envs.external.guard import untagged
 from envs.support.database_url import STORAGE_VARIABLE, hide_password
 from envs.support.errors import InputError, RunError
 from envs.support.terminal import Terminal
+from optimize.api import study as study_api
+from optimize.api.study import Study, list_studies, load_study
 from optimize.cli.check_bars import check
 from optimize.cli.commands import search_commands
 from optimize.cli.hooks import Hooks
 from optimize.experiments.curriculum import FoundBundle
 from optimize.experiments.kinds import kind_of
 from optimize.study.study import StudyHandle
+
+__all__ = [
+    "InputError",
+    "Policy",
+    "RunError",
+    "Study",
+    "create_study",
+    "evaluate",
+    "list_studies",
+    "load_policy",
+    "load_study",
+    "promote",
+]
+
+
+def create_study(name: str | None = None, **settings: Any) -> Study:
+    """Create a study, or join an existing one, to run it in this process with `Study.run`.
+
+    The settings of a study are fixed when it is created. To join it, its name suffices.
+
+    Args:
+        name: name of the study. Default: `crypto-TIMEFRAME`, or the name of the game.
+        **settings: the flags of `sweepd train`, with _ for -: for example `env="cartpole"`,
+            `n_trials=8`, `budget=50_000`, `data_dir="data/binance"`, `tickers=["BTC/USD"]`,
+            `search_space="space.toml"`, `gpu="cpu"`, `runs_dir="runs"`. Units and defaults are
+            those of the flags. Flags that need a process of their own are refused.
+
+    Returns:
+        The study; nothing is trained before `Study.run`.
+
+    Raises:
+        InputError: a setting is unknown or wrong, or an existing study has other settings.
+    """
+    return study_api.create_study(name, settings, search_hooks())
 
 
 def promote_best(handle: StudyHandle, console: Console) -> None:
@@ -173,6 +212,15 @@ def print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def search_hooks() -> Hooks:
+    """Return what a worker needs of other packages, without promotion."""
+    return Hooks(
+        count_looks=looks_so_far,
+        check_registry=lambda: RegistryFlags.from_environment().open(create=True),
+        load_bundle=load_opponent,
+    )
+
+
 def build_app() -> typer.Typer:
     """Return the complete command line."""
     app = typer.Typer(
@@ -196,12 +244,8 @@ def build_app() -> typer.Typer:
         Research software for paper trading only: it never sends an order to a real market.
         """
 
-    hooks = Hooks(
-        after_study=promote_best,
-        on_new_best=BackgroundEvaluation(),
-        count_looks=looks_so_far,
-        check_registry=lambda: RegistryFlags.from_environment().open(create=True),
-        load_bundle=load_opponent,
+    hooks = dataclasses.replace(
+        search_hooks(), after_study=promote_best, on_new_best=BackgroundEvaluation()
     )
     search_commands(app, hooks)
     deploy_commands(app)

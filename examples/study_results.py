@@ -1,36 +1,30 @@
-"""Read the results of a study with Optuna and pandas.
+"""Read the results of a study: trials as a table, the files of a trial, a policy that acts."""
 
-Every study of sweepd is an ordinary Optuna study. The larger results of a trial (weights, episodes,
-pictures) are files in its folder.
-"""
-
-from pathlib import Path
-
-import optuna
+import numpy as np
 import pandas as pd
 from study_in_python import main as run_study
 
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.study import StudyHandle
+import sweepd
 
 
 def main() -> None:
     """Train the study of `study_in_python.py` unless it exists, then read it."""
     run_study()
 
-    # With Optuna alone, from any program:
-    study = optuna.load_study(study_name="python-cartpole", storage="sqlite:///runs/sweepd.db")
-    table = study.trials_dataframe(attrs=("number", "value", "state", "duration", "params"))
-    print(table.to_string())
+    study = sweepd.load_study("python-cartpole")
+    table = study.trials()
+    print(table[["state", "value", "seconds", "scores_0", "scores_1"]].to_string())
 
     # The files of a trial:
-    handle = StudyHandle(
-        open_storage(storage_url(None, Path("runs")), read_only=True), study.study_name
-    )
-    folder = handle.trial_dir(study.best_trial.number)
+    folder = study.trial_dir(study.best_trial)
     print("files:", ", ".join(sorted(path.name for path in folder.iterdir())))
     episodes = pd.read_parquet(folder / "episodes.parquet")
     print(episodes.groupby("seed")["return"].describe().to_string())
+
+    # Its policy, in new games:
+    policy = sweepd.load_policy(study)
+    print("action:", policy.act(np.zeros(policy.state_dim, np.float32)))
+    print(sweepd.evaluate(policy, games=20).to_string())
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ MAY_IMPORT = {
 ROOMS = {
     "envs": ("support", "native", "core", "crypto", "external", "games"),
     "agents": ("networks", "native", "engine", "algorithms", "policy"),
-    "optimize": ("study", "experiments", "worker", "cli"),
-    "deploy": ("registry", "promotion", "market", "games", "trading"),
+    "optimize": ("study", "experiments", "worker", "cli", "api"),
+    "deploy": ("registry", "promotion", "market", "games", "trading", "cli", "api"),
 }
 SOURCES = [
     *sorted(path for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py")),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,3 +58,22 @@ def test_example(
     assert PROGRAMS[name] in capsys.readouterr().out
     if name == "act_without_sweepd":
         assert np.load("actions.npy").shape == (3, 2)
+
+
+NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook(path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: ARG001
+    """Its cells run one after another, as in a new kernel; it is stored without output."""
+    notebook = json.loads(path.read_text())
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for cell in notebook["cells"]:
+        assert set(cell) >= {"cell_type", "id", "metadata", "source"}
+        assert not re.search(r"/(home|root|work|tmp|Users)/", "".join(cell["source"]))
+        if cell["cell_type"] == "code":
+            assert (cell["outputs"], cell["execution_count"]) == ([], None)
+            exec(compile("".join(cell["source"]), f"{path.name}, {cell['id']}", "exec"), names)
+    assert len(names["trials"]) == 4
+    assert "complete: objective" in capsys.readouterr().out

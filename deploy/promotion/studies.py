@@ -19,7 +19,7 @@ from deploy.registry.bundle_files import MEMBERS_FILE, sha256
 from envs.support.database_url import database_url, hide_password
 from envs.support.errors import InputError
 from envs.support.study_folder import study_folder
-from envs.support.study_record import SPEC_KEY, UID_KEY, StudySpec, TrialRecord
+from envs.support.study_record import SPEC_KEY, UID_KEY, StudySpec, TrialRecord, is_ours
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class FoundStudy:
         uid: its random id.
         run_dir: folder of its files.
         spec: what it was created with.
-        trials: COMPLETE trials, best first; of equal trials the earliest first.
+        trials: COMPLETE trials of sweepd's workers, best first; of equal trials the earliest first.
         finished: number of finished trials in any state.
         runs_dir: folder that --runs-dir must name to find `run_dir`; None where the database
             suffices.
@@ -105,7 +105,9 @@ def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> 
     complete = [
         trial
         for trial in trials
-        if trial.state == TrialState.COMPLETE and math.isfinite(objective_of(trial))
+        if trial.state == TrialState.COMPLETE
+        and math.isfinite(objective_of(trial))
+        and is_ours(trial.user_attrs)
     ]
     folder = study_folder(storage, attributes, runs_dir)
     if complete and not folder.is_dir():

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from envs.crypto.data.bars import Bars, load_bars
+from envs.crypto.data.timeframe import bar_seconds
 from envs.crypto.splits import CrossValidation, Splits, make_splits
 from envs.support.errors import InputError
 from envs.support.study_record import CryptoSpec, DataSpec
@@ -34,6 +35,19 @@ def load_study_bars(data: DataSpec, folder: Path | None = None) -> Bars:
             f"{data.first} to {data.last}); name the folder that has them with --data-dir"
         )
     return bars
+
+
+def holdout_times(spec: CryptoSpec) -> tuple[int, int] | None:
+    """Return the opens of the hold-out's first and last bar, in seconds since the epoch.
+
+    Returns:
+        None if the study set no bars aside.
+    """
+    data, bars = spec.data, round(spec.holdout * spec.data.bars)
+    if not bars:
+        return None
+    last = int(pd.Timestamp(data.last).timestamp())
+    return last - (bars - 1) * bar_seconds(data.timeframe), last
 
 
 def study_splits(spec: CryptoSpec) -> Splits:

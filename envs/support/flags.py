@@ -1,12 +1,20 @@
-"""Commands whose options are the fields of dataclasses."""
+"""Commands whose options are the fields of dataclasses, and the same settings in Python."""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any, get_type_hints
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, get_type_hints
+
+import typer
+
+from envs.support.errors import InputError
+
+Flags = TypeVar("Flags")
 
 
 def takes_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -44,6 +52,83 @@ def takes_flags(command: Callable[..., None]) -> Callable[..., None]:
     with_options.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
     with_options.__annotations__ = {one.name: one.annotation for one in (*own, *options)}
     return with_options
+
+
+def given_flags(context: typer.Context) -> frozenset[str]:
+    """Return the names of parameters set on the command line, in a file or the environment."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return frozenset(
+        name for name, source in sources.items() if source is not None and source.name != "DEFAULT"
+    )
+
+
+def as_defaults(
+    values: Mapping[str, Any], parameters: Sequence[Any], source: str
+) -> dict[str, Any]:
+    """Return values for a command's options as click takes them in `Context.default_map`.
+
+    Args:
+        values: by parameter name, with _.
+        parameters: parameters of the command.
+        source: where the values are from, for messages.
+
+    Raises:
+        InputError: a name is not one of the parameters.
+    """
+    known = {parameter.name: parameter for parameter in parameters if parameter.name}
+    defaults = {}
+    for key, value in values.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f"did you mean {near[0]}?" if near else "its --help lists them"
+            raise InputError(f"{source}: {key!r} is not a flag of this command; {hint}")
+        if isinstance(value, Mapping):
+            raise InputError(f"{source}: [{key}] is a table; every key must be a flag with a value")
+        if key == "phases" and isinstance(value, list):  # [[phases]] in a file
+            value = json.dumps(value, default=str)
+        # Flags that are not repeatable take lists as text, such as --tickers.
+        if isinstance(value, list | tuple) and not getattr(known[key], "multiple", False):
+            value = ",".join(map(str, value))
+        defaults[key] = value
+    return defaults
+
+
+def read_flags(
+    kind: type[Flags], values: Mapping[str, Any], source: str
+) -> tuple[Flags, frozenset[str]]:
+    """Return the flags that a command with these values would have.
+
+    Values are checked and converted as on the command line. None leaves a flag at its default.
+
+    Args:
+        kind: dataclass of the command's options.
+        values: by field name.
+        source: what names the values in messages.
+
+    Returns:
+        The flags, and the names of those that are set in `values` or by an environment variable.
+
+    Raises:
+        InputError: a name is unknown, or a value has the wrong type.
+    """
+    found: list[tuple[Flags, frozenset[str]]] = []
+
+    def settings(context: typer.Context, flags: Any) -> None:
+        found.append((flags, given_flags(context)))
+
+    settings.__annotations__ = {"context": typer.Context, "flags": kind, "return": None}
+    app = typer.Typer(add_completion=False)
+    app.command()(takes_flags(settings))
+    command = typer.main.get_command(app)
+    given = {name: value for name, value in values.items() if value is not None}
+    options = [option for option in command.params if option.name != "help"]
+    defaults = as_defaults(given, options, source)
+    try:
+        with command.make_context(source, [], default_map=defaults) as context:
+            command.invoke(context)
+    except typer.BadParameter as error:
+        raise InputError(f"{source}: {error.format_message()}") from None
+    return found[0]
 
 
 def _fields(kind: Any) -> list[tuple[dataclasses.Field[Any], Any]]:

@@ -274,6 +274,15 @@ class GameSpec(StudySpec):
         return f"{self.environment} ({settings})" if settings else self.environment
 
 
+def is_ours(attributes: Mapping[str, Any]) -> bool:
+    """Return whether a finished trial with these attributes was finished by a worker of sweepd.
+
+    A study is an ordinary Optuna study, to which any program can add trials with values of its
+    own. Such trials are not judged.
+    """
+    return any(key.startswith(_PREFIX) for key in attributes)
+
+
 @dataclass(frozen=True)
 class RecordedFile:
     """A file of a trial. path: relative to the study's folder. sha256: of its content."""

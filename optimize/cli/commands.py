@@ -12,10 +12,10 @@ import typer
 
 from envs.support.database_url import STORAGE_VARIABLE, warn_of_password
 from envs.support.errors import InputError
-from envs.support.flags import takes_flags
+from envs.support.flags import given_flags, takes_flags
 from optimize.cli.hooks import Hooks
 from optimize.cli.service_commands import service_app
-from optimize.cli.train_flags import ConfigFile, TrainFlags, given_flags
+from optimize.cli.train_flags import ConfigFile, TrainFlags
 
 Storage = Annotated[
     str | None,

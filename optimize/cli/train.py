@@ -7,6 +7,7 @@ import faulthandler
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -62,6 +63,49 @@ def _train_study(
     flags: TrainFlags, given: frozenset[str], hooks: Hooks, console: LogConsole
 ) -> bool:
     """Work on one study; return False if it was stopped before it was complete."""
+    study = open_requested(flags, given, hooks, console)
+    flags, handle = study.flags, study.handle
+    looks = None if hooks.count_looks is None else hooks.count_looks(handle)
+    console.print_line(f"  gate: {sentence(study_outlook(handle, flags.n_trials), looks)}")
+    # With a single GPU, this process is the worker.
+    if flags.gpu == "all" and torch.cuda.device_count() > 1:
+        _work_on_all_gpus(handle, flags, console.print_line)
+        return True
+    limit = default_limit() if flags.max_memory is None else round(flags.max_memory * GIB)
+    options = WorkerOptions(flags.n_trials, flags.alongside, flags.metrics_port, limit)
+    promotion = (hooks.after_study, hooks.on_new_best) if flags.auto_deploy else (None, None)
+    return work(handle, study.experiment, options, console, *promotion)
+
+
+@dataclass(frozen=True)
+class RequestedStudy:
+    """An open study on which this process can work.
+
+    Attributes:
+        flags: the flags, with what presets and the existing study set.
+        handle: the study.
+        experiment: its environments.
+    """
+
+    flags: TrainFlags
+    handle: StudyHandle
+    experiment: Experiment
+
+
+def open_requested(
+    flags: TrainFlags, given: frozenset[str], hooks: Hooks, console: LogConsole
+) -> RequestedStudy:
+    """Create or join the study of these flags, and describe it.
+
+    Args:
+        flags: all flags of `train`, of one study (see `flags_per_study`).
+        given: names of the flags that were set explicitly.
+        hooks: functions of other packages.
+        console: for output.
+
+    Raises:
+        InputError: a flag is wrong, or the existing study has other settings.
+    """
     say = console.print_line
     flags = apply_preset(flags, given)
     check_count("--n-trials", flags.n_trials, MOST_TRIALS)
@@ -80,16 +124,7 @@ def _train_study(
         make_demo_data(request.data_dir, request.timeframe, demo_bars(flags), say)
     handle, experiment = _open_study(flags, name, request, device, hooks, say)
     _describe(handle, experiment, say)
-    looks = None if hooks.count_looks is None else hooks.count_looks(handle)
-    say(f"  gate: {sentence(study_outlook(handle, flags.n_trials), looks)}")
-    # With a single GPU, this process is the worker.
-    if flags.gpu == "all" and torch.cuda.device_count() > 1:
-        _work_on_all_gpus(handle, flags, say)
-        return True
-    limit = default_limit() if flags.max_memory is None else round(flags.max_memory * GIB)
-    options = WorkerOptions(flags.n_trials, flags.alongside, flags.metrics_port, limit)
-    promotion = (hooks.after_study, hooks.on_new_best) if flags.auto_deploy else (None, None)
-    return work(handle, experiment, options, console, *promotion)
+    return RequestedStudy(flags, handle, experiment)
 
 
 def _with_recorded(flags: TrainFlags, given: frozenset[str], name: str) -> TrainFlags:

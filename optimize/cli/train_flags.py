@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from envs.support.database_url import STORAGE_VARIABLE, warn_of_password
-from envs.support.errors import InputError
 from envs.support.files import read_toml
+from envs.support.flags import as_defaults
 from envs.support.study_record import Play
 
 STUDY = "Study"
@@ -390,23 +388,8 @@ def _apply_config(context: typer.Context, path: Path | None) -> Path | None:
     """Use the file's entries as defaults of the flags; the command line takes precedence."""
     if path is None or context.resilient_parsing:
         return path
-    parameters = {p.name: p for p in context.command.params if p.name not in ("config", "help")}
-    defaults = {}
-    for key, value in read_config_file(path).items():
-        if key not in parameters:
-            near = difflib.get_close_matches(key, [name for name in parameters if name], 1)
-            hint = f"did you mean {near[0]}?" if near else "its --help lists them"
-            raise InputError(f"--config {path}: {key!r} is not a flag of this command; {hint}")
-        if isinstance(value, dict):
-            raise InputError(
-                f"--config {path}: [{key}] is a table; every key must be a flag with a value"
-            )
-        if key == "phases" and isinstance(value, list):  # [[phases]] in the file
-            value = json.dumps(value, default=str)
-        # Flags that are not repeatable take lists as text, such as --tickers.
-        if isinstance(value, list) and not getattr(parameters[key], "multiple", False):
-            value = ",".join(map(str, value))
-        defaults[key] = value
+    parameters = [p for p in context.command.params if p.name not in ("config", "help")]
+    defaults = as_defaults(read_config_file(path), parameters, f"--config {path}")
     # Read by Typer for the options that follow: this option is eager.
     context.default_map = {**(context.default_map or {}), **defaults}
     return path
@@ -420,11 +403,3 @@ ConfigFile = Annotated[
         is_eager=True,
     ),
 ]
-
-
-def given_flags(context: typer.Context) -> frozenset[str]:
-    """Return the names of parameters set on the command line, in the file or the environment."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    return frozenset(
-        name for name, source in sources.items() if source is not None and source.name != "DEFAULT"
-    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,10 @@ import torch
 from agents.algorithms.table import get_algorithm
 from envs.crypto.data.bars import Bars, load_bars
 from envs.crypto.data.limits import limits_of_files
-from envs.crypto.data.timeframe import bar_seconds
 from envs.crypto.features import get_recipe
 from envs.crypto.scoring.metrics import OBJECTIVES
 from envs.crypto.splits import TooFewBars, first_decision
-from envs.crypto.study_data import load_study_bars, study_splits
+from envs.crypto.study_data import holdout_times, load_study_bars, study_splits
 from envs.support.errors import InputError
 from envs.support.study_record import CRYPTO, CryptoSpec, DataSpec
 from optimize.experiments.crypto import CryptoExperiment
@@ -122,11 +120,8 @@ class MarketKind(StudyKind[CryptoSpec]):
         return spec
 
     def holdout_span(self, spec: CryptoSpec) -> HoldoutSpan | None:
-        data, bars = spec.data, round(spec.holdout * spec.data.bars)
-        if not bars:
-            return None
-        last = int(datetime.fromisoformat(data.last).timestamp())
-        return data.tickers, last - (bars - 1) * bar_seconds(data.timeframe), last
+        times = holdout_times(spec)
+        return None if times is None else (spec.data.tickers, *times)
 
     def requested_fields(self, spec: CryptoSpec, request: Request) -> dict[str, Any]:
         given = request.given

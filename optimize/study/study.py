@@ -31,6 +31,7 @@ from envs.support.study_record import (
     SPEC_KEY,
     UID_KEY,
     StudySpec,
+    is_ours,
 )
 from optimize.study.database.cache import StudyCache
 from optimize.study.database.gone import StudyGone
@@ -268,7 +269,7 @@ class StudyHandle:
         number = self.storage.get_trial(trial_id).number
         try:
             try:
-                with self.cached.read_once(self.study_id):
+                with self.cached.read_once(self.study_id, only_ours=True):
                     trial, params = self.search.draw(
                         self.cached, self.name, trial_id, number, shape
                     )
@@ -311,7 +312,7 @@ class StudyHandle:
 
         Call it after all trials of the batch have reported.
         """
-        with self.cached.read_once(self.study_id):
+        with self.cached.read_once(self.study_id, only_ours=True):
             return self.search.judge([plan.trial for plan in plans])
 
     def complete(self, trial_id: int, value: float) -> None:
@@ -347,7 +348,9 @@ class StudyHandle:
 def best_trial(handle: StudyHandle) -> FrozenTrial | None:
     """Return the complete trial with the highest value, the earliest in a tie.
 
+    Trials that another program finished are not considered.
+
     Returns:
         None if no trial is complete.
     """
-    return best_complete(handle.trials())
+    return best_complete(t for t in handle.trials() if is_ours(t.user_attrs))

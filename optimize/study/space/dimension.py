@@ -60,13 +60,13 @@ class Dimension:
     @property
     def start_params(self) -> dict[str, Scalar]:
         """Parameters of the first trial that `start` sets."""
-        if self.start is None:
-            return {}
+        return {} if self.start is None else self.fixed_params(self.start)
+
+    def fixed_params(self, value: Scalar) -> dict[str, Scalar]:
+        """Return the parameters of a trial that uses this value: its switch, too, if it has one."""
         if self.off is None:
-            return {self.name: self.start}
-        if self.start == self.off:
-            return {self.switch: False}
-        return self._on(self.start)
+            return {self.name: value}
+        return {self.switch: False} if value == self.off else self._on(value)
 
     def suggest(self, trial: BaseTrial) -> dict[str, Scalar]:
         """Draw this parameter, and its switch if it has one.
@@ -105,8 +105,20 @@ class Dimension:
     def validate(self, params: Mapping[str, Scalar]) -> None:
         """Raise InputError if the trial's value of this parameter is not one that can be drawn."""
         value = params.get(self.name)
-        if value is None or self.value is not None:
+        if value is not None and self.value is None:
+            self._check_drawn(value)
+
+    def validate_value(self, value: Any) -> None:
+        """Raise InputError if no trial can use this value of a range or of choices."""
+        if self.off is not None and value == self.off:
             return
+        if not self.choices and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise InputError(f"{self.name} = {value!r} must be a number")
+        if self.whole and value != int(value):
+            raise InputError(f"{self.name} = {value!r} must be a whole number")
+        self._check_drawn(value)
+
+    def _check_drawn(self, value: Scalar) -> None:
         if self.choices:
             if value not in self.choices:
                 allowed = ", ".join(map(str, self.choices))

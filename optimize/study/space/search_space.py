@@ -8,6 +8,7 @@ since its distance from 1 matters on a logarithmic scale.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -123,6 +124,32 @@ class SearchSpace:
         """Raise InputError if a parameter is not in this space, as in an enqueued trial."""
         for dimension in self.dimensions:
             dimension.validate(params)
+
+    def fixed_params(self, values: Mapping[str, Any]) -> dict[str, Scalar]:
+        """Return the parameters of a trial that is to use these values.
+
+        Args:
+            values: of some or all dimensions that are not constant, by name; a range that can be
+                off takes that value, too.
+
+        Raises:
+            InputError: a name is not such a dimension, or a value cannot be drawn from it.
+        """
+        drawn = {own.name: own for own in self.dimensions if own.value is None}
+        fixed: dict[str, Scalar] = {}
+        for name, value in values.items():
+            if name not in drawn:
+                constant = name in {own.name for own in self.dimensions}
+                near = difflib.get_close_matches(name, drawn, 1)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(drawn)}"
+                raise InputError(
+                    f"{name!r} is constant in search space {self.name!r}"
+                    if constant
+                    else f"{name!r} is not a parameter of search space {self.name!r}; {hint}"
+                )
+            drawn[name].validate_value(value)
+            fixed |= drawn[name].fixed_params(value)
+        return fixed
 
     def around(self, params: Mapping[str, Scalar], share: float = 0.2) -> SearchSpace:
         """Return the space `narrow` around the parameters of a trial.

@@ -1,0 +1,1 @@
+"""Policies of trials in Python: what `import sweepd` offers of deployment."""

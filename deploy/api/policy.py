@@ -1,0 +1,291 @@
+"""Policies of a trial in Python: its members act, and are evaluated on windows or in games."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from agents.algorithms.table import get_algorithm
+from agents.policy.frozen import FrozenPolicy
+from deploy.games.candidates import game_study, read_candidate
+from deploy.games.duel_panel import DuelGames
+from deploy.games.panel import PanelGames
+from deploy.games.player import Network
+from deploy.market.scoring import score
+from deploy.promotion.studies import find_study, scored_weights
+from deploy.registry.bundle_files import read_members
+from envs.core.streams import derive_seed
+from envs.core.vec_env import Legal
+from envs.crypto.data.bars import Bars, load_bars
+from envs.crypto.market import make_market
+from envs.crypto.params import EnvParams, Instruments
+from envs.crypto.splits import Window
+from envs.crypto.study_data import holdout_times
+from envs.games.pairings import is_versus
+from envs.games.registry import get_game
+from envs.support.errors import InputError
+from envs.support.study_record import CryptoSpec, GameSpec, StudySpec, TrialRecord
+
+Time = str | pd.Timestamp  # without a zone: UTC
+
+
+class OpenStudy(Protocol):
+    """A study as `load_policy` and `promote` need it; `sweepd.Study` is one."""
+
+    @property
+    def name(self) -> str:
+        """Name of the study."""
+
+    @property
+    def storage(self) -> str:
+        """URL of its database."""
+
+    @property
+    def runs_dir(self) -> Path | None:
+        """Folder that contains its files, if the caller named one."""
+
+
+@dataclass(frozen=True, repr=False)
+class Policy:
+    """The members of a complete trial, with the weights that were scored.
+
+    Attributes:
+        study: name of the study.
+        trial: number of the trial.
+        members: one policy per fold (market) or seed (game); each has `act(observation)`,
+            `act_batch(observations)`, `state_dim` and `action_dim`.
+        acting: what `act` and `evaluate` use: on a market the ensemble of all members, which is
+            what promotion deploys; in a game the member that promotion would choose.
+        spec: what the study was created with.
+        env_params: parameters of the trial's environment, by name.
+    """
+
+    study: str
+    trial: int
+    members: tuple[FrozenPolicy, ...]
+    acting: FrozenPolicy
+    spec: StudySpec
+    env_params: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return (
+            f"<sweepd.Policy of trial {self.trial} of {self.study!r}: {len(self.members)} members, "
+            f"{self.state_dim} observations, {self.action_dim} actions>"
+        )
+
+    @property
+    def state_dim(self) -> int:
+        """Columns of an observation."""
+        return self.acting.state_dim
+
+    @property
+    def action_dim(self) -> int:
+        """Numbers of an action, or options of all choices together."""
+        return self.acting.action_dim
+
+    def act(
+        self, observation: NDArray[np.float32], legal: Legal | None = None
+    ) -> NDArray[np.float64]:
+        """Return the deterministic action for one observation, computed in float64 on the CPU.
+
+        Args:
+            observation: (state_dim,) float32, as the environment gives it, not normalized.
+            legal: for games with illegal actions, see `agents.policy.frozen.FrozenPolicy`.
+
+        Returns:
+            (action_dim,) float64 in [-1, 1], or (choices,) indices of the chosen options.
+
+        Raises:
+            RunError: the observation has another shape, or a value that is not finite.
+        """
+        return self.acting.act(observation, legal)
+
+    def member(self, index: int) -> Policy:
+        """Return the same policy with only this member acting.
+
+        Raises:
+            InputError: there is no such member.
+        """
+        if not 0 <= index < len(self.members):
+            raise InputError(
+                f"member {index}: trial {self.trial} has the members 0 to {len(self.members) - 1}"
+            )
+        return dataclasses.replace(self, acting=self.members[index])
+
+
+def load_policy(study: OpenStudy, trial: int | None = None) -> Policy:
+    """Return the policy of a complete trial.
+
+    Args:
+        study: the study.
+        trial: number of the trial; None: the one that promotion would consider first, which is the
+            best one (with a league: the heaviest of its equilibrium).
+
+    Raises:
+        InputError: there is no such complete trial, its algorithm has no network that can act
+            alone, or its weights are not the bytes that were scored.
+    """
+    found = find_study(study.name, study.storage, study.runs_dir)
+    market = isinstance(found.spec, CryptoSpec)
+    asked = (found if market else game_study(found)).asked(trial)
+    if not asked:
+        raise InputError(f"study {found.name!r} has no policy: {found.why_none_complete}")
+    chosen = asked[0]
+    if found.spec.algorithm == "heuristic" or not get_algorithm(found.spec.algorithm).deployed:
+        raise InputError(f"{found.spec.algorithm} has no network that can act outside the study")
+    record = TrialRecord.from_attributes(chosen.user_attrs)
+    loaded = read_members(scored_weights(record, found.run_dir))
+    members = tuple(FrozenPolicy([member]) for member in loaded)
+    if market:
+        acting = FrozenPolicy(loaded)
+    else:
+        acting = members[read_candidate(chosen, game_study(found)).member]
+    env = dict(record.env_params or {})
+    return Policy(found.name, chosen.number, members, acting, found.spec, env)
+
+
+def evaluate(
+    policy: Policy,
+    windows: Sequence[tuple[Time, Time]] = (),
+    *,
+    data_dir: str | Path | None = None,
+    games: int = 100,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Score a policy, on windows of a market or in games.
+
+    A market's windows are traded from cash with the canonical float64 environment, which the paper
+    trader agrees with to 1e-9. Windows before the hold-out are the bars that trials were trained and
+    selected on, so figures there are optimistic. The hold-out is refused: promotion evaluates it,
+    and counts every evaluation.
+
+    Args:
+        policy: the policy.
+        windows: of a market: (start, end) of the bars whose returns count, by their opens, without
+            the end; dates such as "2024-05-01", in UTC unless they name a zone.
+        data_dir: folder of the market's bars; default: as the study recorded it.
+        games: of a game: number of games, against each opponent if there are two players.
+        seed: of a game: seed of the games. No seed gives games of the search or of promotion.
+
+    Returns:
+        Of a market: one row per window, with start and end (UTC), bars, and all metrics: ratios a
+        year, returns and drawdowns as fractions. Of a game: one row with games, mean, deviation,
+        worst return and mean length; of two players one row per opponent, with games, points (1
+        won, 0.5 drawn, 0 lost, mean), won, drawn, lost (shares) and length.
+
+    Raises:
+        InputError: a window is empty, has no bars, or reaches into the hold-out; the bars are
+            missing; or an argument is for the other kind of study.
+    """
+    if isinstance(policy.spec, CryptoSpec):
+        return _on_market(policy, policy.spec, windows, data_dir)
+    assert isinstance(policy.spec, GameSpec)
+    if windows or data_dir is not None:
+        raise InputError("windows and data_dir are for markets; a game is evaluated with games=…")
+    if games < 2:
+        raise InputError(f"games = {games} must be at least 2")
+    return _in_games(policy, policy.spec, games, derive_seed(seed, "evaluate"))
+
+
+def _on_market(
+    policy: Policy,
+    spec: CryptoSpec,
+    windows: Sequence[tuple[Time, Time]],
+    data_dir: str | Path | None,
+) -> pd.DataFrame:
+    if not windows:
+        raise InputError(
+            'windows is empty: name at least one, such as ("2024-01-01", "2024-07-01")'
+        )
+    folder = Path(spec.data.dir if data_dir is None else data_dir)
+    bars = load_bars(folder, spec.data.timeframe, spec.data.tickers)
+    earliest = int(spec.recipe["memory"]) - 1 + spec.max_lookback - 1
+    spans = [_window(bars, start, end, earliest, holdout_times(spec)) for start, end in windows]
+    recipe = str(spec.recipe["name"])
+    market = make_market(bars, recipe, Instruments.unrestricted(len(bars.tickers)))
+    params = EnvParams(**policy.env_params)
+    rows = []
+    for span in spans:
+        found = score(policy.acting, market, params, span, max_lookback=spec.max_lookback)
+        first, last = (pd.Timestamp(int(found.time[at]), unit="s", tz="UTC") for at in (0, -1))
+        rows.append(
+            {"start": first, "end": last, "bars": len(found.time), **found.metrics.to_dict()}
+        )
+    return pd.DataFrame(rows)
+
+
+def _window(
+    bars: Bars, start: Time, end: Time, earliest: int, holdout: tuple[int, int] | None
+) -> Window:
+    """Return the first decision and the last bar of a window; raises as `evaluate`."""
+    name = f"window {start} to {end}"
+    since, until = _seconds(start, name), _seconds(end, name)
+    if since >= until:
+        raise InputError(f"{name} is empty: its end must be after its start")
+    # A decision is made at the close of the bar before the first whose return counts.
+    first = int(np.searchsorted(bars.time, since, side="left")) - 1
+    last = int(np.searchsorted(bars.time, until, side="left")) - 1
+    if first < earliest:
+        begin = pd.Timestamp(int(bars.time[min(earliest + 1, len(bars.time) - 1)]), unit="s")
+        raise InputError(
+            f"{name} begins too early: features need {earliest + 1} bars before it, so it may "
+            f"begin at {begin:%Y-%m-%d %H:%M}"
+        )
+    if last <= first:
+        raise InputError(f"{name} has no bar; the data ends at {bars.time_of(-1):%Y-%m-%d %H:%M}")
+    if holdout is not None and bars.time[first + 1] <= holdout[1] and bars.time[last] >= holdout[0]:
+        begin = pd.Timestamp(holdout[0], unit="s")
+        raise InputError(
+            f"{name} reaches into the hold-out, which begins at {begin:%Y-%m-%d %H:%M}: only "
+            "sweepd.promote evaluates it, and counts every evaluation"
+        )
+    return first, last
+
+
+def _seconds(time: Time, name: str) -> int:
+    try:
+        at = pd.Timestamp(time)
+    except ValueError:
+        raise InputError(f"{name}: {time!r} is not a date such as 2024-05-01") from None
+    return int((at.tz_localize("UTC") if at.tzinfo is None else at).timestamp())
+
+
+def _in_games(policy: Policy, spec: GameSpec, games: int, seed: int) -> pd.DataFrame:
+    game = get_game(spec.environment)
+    params = game.params(**spec.env)  # as in promotion
+    player = Network(policy.acting, sampled=spec.play == "sampled")
+    if game.versus is not None and is_versus(game, params):
+        names, found = DuelGames(game, params, games, seed).play_baselines(player)
+        rows = []
+        for name, points, lengths in zip(names, found.points, found.lengths, strict=True):
+            shares = [float((points == outcome).mean()) for outcome in (1.0, 0.5, 0.0)]
+            rows.append(
+                {
+                    "opponent": name,
+                    "games": points.size,
+                    "points": float(points.mean()),
+                    **dict(zip(("won", "drawn", "lost"), shares, strict=True)),
+                    "length": float(lengths.mean()),
+                }
+            )
+        return pd.DataFrame(rows)
+    episodes = PanelGames(game, params, games, seed).play_player(player)
+    returns = episodes.returns[0]
+    return pd.DataFrame(
+        [
+            {
+                "games": returns.size,
+                "mean": float(returns.mean()),
+                "deviation": float(returns.std(ddof=1)),
+                "worst": float(returns.min()),
+                "length": float(episodes.lengths.mean()),
+            }
+        ]
+    )

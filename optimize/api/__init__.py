@@ -1,0 +1,1 @@
+"""Studies in Python: what `import sweepd` offers of the search."""

@@ -1,0 +1,231 @@
+"""A study in Python: open it, run it, read its trials, enqueue parameters."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pandas as pd
+
+from envs.support.database_url import STORAGE_VARIABLE
+from envs.support.errors import InputError, RunError
+from envs.support.flags import read_flags
+from envs.support.logs import LogConsole
+from optimize.cli.hooks import Hooks
+from optimize.cli.progress import study_progress
+from optimize.cli.study_request import flags_per_study
+from optimize.cli.train import RequestedStudy, open_requested
+from optimize.cli.train_flags import TrainFlags
+from optimize.experiments.request import MOST_TRIALS, check_count
+from optimize.study.database.opening import open_storage, storage_url
+from optimize.study.database.storage import StudyStorage
+from optimize.study.enqueue import enqueue
+from optimize.study.frame import studies_frame, trials_frame
+from optimize.study.study import StudyHandle, best_trial
+from optimize.worker.lifecycle import work
+from optimize.worker.worker import WorkerOptions
+
+# Flags of `sweepd train` that need a process of their own, and what to do instead.
+FOR_COMMANDS = {
+    "auto_deploy": "call sweepd.promote(study) when the study has run",
+    "max_memory": "only `sweepd train` restarts its process to free memory",
+}
+
+
+class Study:
+    """An open study: look at it, enqueue parameters, and run it if `create_study` opened it.
+
+    `create_study` and `load_study` make these objects. Every property reads the database, so one
+    object follows a study that workers elsewhere are running.
+
+    Attributes:
+        name: name of the study.
+    """
+
+    def __init__(
+        self,
+        handle: StudyHandle,
+        runs_dir: Path | None,
+        requested: RequestedStudy | None = None,
+        console: LogConsole | None = None,
+    ) -> None:
+        self.name = handle.name
+        self._handle, self._runs_dir = handle, runs_dir
+        self._requested, self._console = requested, console or LogConsole()
+
+    def __repr__(self) -> str:
+        counts = self._handle.counts()
+        done = ", ".join(f"{number} {state.lower()}" for state, number in counts.items() if number)
+        return f"<sweepd.Study {self.name!r}: {self._handle.spec.about}; {done or 'no trials'}>"
+
+    @property
+    def storage(self) -> str:
+        """URL of the database, as `optuna.load_study` takes it; it may contain a password."""
+        return self._handle.storage.url
+
+    @property
+    def run_dir(self) -> Path:
+        """Folder of the study's files, absolute."""
+        return self._handle.run_dir
+
+    @property
+    def runs_dir(self) -> Path | None:
+        """Folder that contains `run_dir` where the caller named it; None: the recorded one."""
+        return self._runs_dir
+
+    @property
+    def optuna(self) -> optuna.Study:
+        """The same study in Optuna, for its plots and importances. Do not add trials to it."""
+        return self._handle.study
+
+    @property
+    def best_trial(self) -> int | None:
+        """Number of the complete trial with the highest objective; None without one."""
+        best = best_trial(self._handle)
+        return None if best is None else best.number
+
+    def status(self) -> dict[str, Any]:
+        """Return what `sweepd status --json` prints of the study, with its history.
+
+        `docs/operations.md` describes the keys; `trials` counts by state, `workers` lists the live
+        workers with their speed, `eta_seconds` is the time left in seconds.
+        """
+        return study_progress(self._handle)
+
+    def trials(self) -> pd.DataFrame:
+        """Return one row per trial, with the index `number`.
+
+        Returns:
+            The columns `state` (text), `value` (float64, NaN unless complete), `ours` (bool: False
+            for a trial that another program finished), `started` and `ended` (local time),
+            `seconds`, `steps_per_second`, `seed`, `reason`; then `params_NAME`, `metrics_NAME`
+            and `scores_I`, one per fold or seed. Columns without any value are left out.
+        """
+        return trials_frame(self._handle)
+
+    def trial_dir(self, number: int) -> Path:
+        """Return the folder of a trial's files: weights, curves, episodes or paths, pictures."""
+        return self._handle.trial_dir(number)
+
+    def enqueue(self, params: Mapping[str, Any]) -> int:
+        """Add a trial with these parameters, which workers train before they draw new ones.
+
+        It counts towards the study's number of trials.
+
+        Args:
+            params: values of some or all parameters of the search space, by name; the sampler
+                draws the others.
+
+        Returns:
+            The number of the trial.
+
+        Raises:
+            InputError: a name is not in the search space, or a value is outside its range.
+        """
+        handle = self._handle
+        # A study that was opened for reading is only now opened for writing.
+        storage = handle.storage
+        if self._requested is None:
+            storage = open_storage(storage.url, create=False, immediate=False)
+        return enqueue(storage, handle.study_id, handle.space, params)
+
+    def run(self, n_trials: int | None = None) -> bool:
+        """Train trials in this process until the study has `n_trials` finished ones.
+
+        It is the worker that `sweepd train` is, without promotion: others may work on the study at
+        the same time, and a worker of it on this machine is replaced unless `alongside=True` was
+        given. Ctrl-C (in a notebook: interrupt) requeues the trials at the end of the rollout; a
+        second one ends the process. Progress is printed.
+
+        Args:
+            n_trials: total number of complete, pruned and failed trials; None: as when the study
+                was opened.
+
+        Returns:
+            Whether the study is complete; False if it was interrupted.
+
+        Raises:
+            InputError: `load_study` opened the study, for reading.
+            RunError: called outside the main thread, which receives the signals.
+        """
+        if self._requested is None:
+            raise InputError(
+                f"load_study opens {self.name!r} for reading; "
+                f"sweepd.create_study({self.name!r}) joins it, and can run it"
+            )
+        if threading.current_thread() is not threading.main_thread():
+            raise RunError("Study.run must be called in the main thread, which receives Ctrl-C")
+        flags = self._requested.flags
+        total = flags.n_trials if n_trials is None else n_trials
+        check_count("n_trials =", total, MOST_TRIALS)
+        options = WorkerOptions(total, flags.alongside, flags.metrics_port)
+        return work(self._handle, self._requested.experiment, options, self._console)
+
+
+def create_study(name: str | None, settings: Mapping[str, Any], hooks: Hooks) -> Study:
+    """Create or join a study; `sweepd.create_study` documents it.
+
+    Args:
+        name: `--study-name`.
+        settings: other flags of `sweepd train`, by name with _.
+        hooks: functions of other packages.
+    """
+    source = "create_study"
+    for flag, instead in FOR_COMMANDS.items():
+        if flag in settings:
+            raise InputError(f"{source}: {flag} is a flag of `sweepd train`; {instead}")
+    named = settings if name is None else {**settings, "study_name": name}
+    flags, given = read_flags(TrainFlags, named, source)
+    if flags.gpu == "all":
+        raise InputError(
+            f"{source}: gpu='all' starts a process per GPU, as `sweepd train` does; give one index"
+        )
+    if len(flags_per_study(flags)) > 1:
+        raise InputError(f"{source}: scenario='all' is several studies; create one per scenario")
+    console = LogConsole(flags.log_file, flags.log_format)
+    requested = open_requested(flags, given, hooks, console)
+    runs_dir = flags.runs_dir if "runs_dir" in given else None
+    return Study(requested.handle, runs_dir, requested, console)
+
+
+def load_study(name: str, storage: str | None = None, runs_dir: str | Path | None = None) -> Study:
+    """Open an existing study for reading, for example one that a worker is running.
+
+    Args:
+        name: name of the study.
+        storage: its database, as `--storage`: a SQLite file or a URL. Default: the environment
+            variable SWEEPD_STORAGE, else `sweepd.db` in `runs_dir`.
+        runs_dir: folder of the studies' files. Default: as recorded, or `runs`.
+
+    Raises:
+        InputError: there is no such database or study, or sweepd did not make it.
+    """
+    folder = None if runs_dir is None else Path(runs_dir)
+    return Study(StudyHandle(_open_to_read(storage, folder), name, folder), folder)
+
+
+def list_studies(storage: str | None = None, runs_dir: str | Path | None = None) -> pd.DataFrame:
+    """Return one row per study of a database, the newest first.
+
+    Args:
+        storage: the database, as for `load_study`.
+        runs_dir: folder of the studies' files, as for `load_study`.
+
+    Returns:
+        The index `study` and the columns environment, algorithm, objective (text), trials, running,
+        finished (numbers of trials), total, best_trial, best_value (float64, NaN if there is none),
+        created (UTC).
+
+    Raises:
+        InputError: there is no such database.
+    """
+    return studies_frame(_open_to_read(storage, None if runs_dir is None else Path(runs_dir)))
+
+
+def _open_to_read(storage: str | None, runs_dir: Path | None) -> StudyStorage:
+    where = storage or os.environ.get(STORAGE_VARIABLE)
+    return open_storage(storage_url(where, runs_dir), read_only=True)

@@ -1,0 +1,66 @@
+"""Enqueue parameters that a study shall try next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import optuna
+from optuna.trial import TrialState
+
+from envs.support.errors import InputError
+from optimize.study.database.storage import StudyStorage
+from optimize.study.space.search_space import SearchSpace
+
+
+def enqueue(
+    storage: StudyStorage, study_id: int, space: SearchSpace, guess: Mapping[str, Any]
+) -> int:
+    """Add a waiting trial with these parameters; workers take it before they draw new ones.
+
+    Args:
+        storage: database of the study, open for writing.
+        study_id: row id of the study.
+        space: the study's search space.
+        guess: values of some or all parameters of the space, by name. The sampler draws the others.
+            A range that can be off takes that value, too.
+
+    Returns:
+        The number of the trial.
+
+    Raises:
+        InputError: a name is not a parameter of the space, or a value cannot be drawn from it.
+    """
+    fixed = space.fixed_params(guess)
+    trial = optuna.trial.create_trial(
+        state=TrialState.WAITING, system_attrs={"fixed_params": fixed}
+    )
+    trial_id = storage.create_new_trial(study_id, template_trial=trial)
+    number: int = storage.get_trial(trial_id).number
+    return number
+
+
+def parse_guess(words: list[str]) -> dict[str, Any]:
+    """Return parameters from words such as `learning_rate=1e-3`.
+
+    Raises:
+        InputError: a word is not NAME=VALUE.
+    """
+    guess: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not (name and equals and text):
+            raise InputError(f"{word!r} is not a parameter; write NAME=VALUE")
+        guess[name] = _value(text)
+    return guess
+
+
+def _value(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

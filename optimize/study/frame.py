@@ -1,0 +1,115 @@
+"""The trials of a study, and the studies of a database, as pandas frames with scalar columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from optuna.trial import FrozenTrial, TrialState
+
+from envs.support.study_record import CREATED_KEY, SPEC_KEY, TOTAL_KEY, TrialRecord, is_ours
+from optimize.study.database.storage import StudyStorage
+from optimize.study.study import FINISHED, StudyHandle, best_trial
+
+STUDY_COLUMNS = (
+    "study",
+    "environment",
+    "algorithm",
+    "objective",
+    "trials",
+    "running",
+    "finished",
+    "total",
+    "best_trial",
+    "best_value",
+    "created",
+)
+
+
+def trials_frame(handle: StudyHandle) -> pd.DataFrame:
+    """Return one row per trial, in the order of their numbers.
+
+    Returns:
+        A frame with the index `number` and these columns:
+        state: as in Optuna, such as "COMPLETE".
+        value: objective of a complete trial, NaN otherwise.
+        ours: False for a trial that another program finished (see `is_ours`).
+        started, ended: local times without a zone, as Optuna stores them.
+        seconds: training time, all attempts together.
+        steps_per_second: environment steps per second of the worker.
+        seed: the trial's seed (Int64).
+        reason: why it was pruned or failed.
+        params_NAME: sampled parameters.
+        metrics_NAME: metrics of the last evaluation.
+        scores_I: score of member I (fold or seed) in the last evaluation.
+        Columns without any value are left out, except the first three.
+    """
+    rows = [_row(trial) for trial in handle.trials()]
+    fixed = ("number", "state", "value", "ours")
+    named = {name for row in rows for name, value in row.items() if value is not None}
+    # In order of first appearance, but grouped: all parameters, then all metrics, then all scores.
+    order = dict.fromkeys(name for row in rows for name in row)
+    groups = ("params_", "metrics_", "scores_")
+    others = [name for name in order if not name.startswith(groups)]
+    columns = [*dict.fromkeys((*fixed, *others))]
+    for prefix in groups:
+        columns += [name for name in order if name.startswith(prefix)]
+    kept = [name for name in columns if name in fixed or name in named]
+    frame = pd.DataFrame(rows, columns=kept).set_index("number")
+    # Seeds are 63 bits long, which a float cannot hold.
+    kinds = {"value": "float64", "ours": "bool", "seed": "Int64"}
+    return frame.astype({name: kind for name, kind in kinds.items() if name in frame})
+
+
+def _row(trial: FrozenTrial) -> dict[str, Any]:
+    record = TrialRecord.from_attributes(trial.user_attrs)
+    return {
+        "number": trial.number,
+        "state": trial.state.name,
+        "value": trial.value if trial.state == TrialState.COMPLETE else None,
+        "ours": not trial.state.is_finished() or is_ours(trial.user_attrs),
+        "started": trial.datetime_start,
+        "ended": trial.datetime_complete,
+        "seconds": record.seconds,
+        "steps_per_second": record.steps_per_second,
+        "seed": record.seed,
+        "reason": record.reason or None,
+        **{f"params_{name}": value for name, value in trial.params.items()},
+        **{f"metrics_{name}": value for name, value in (record.metrics or {}).items()},
+        **{f"scores_{index}": score for index, score in enumerate(record.scores or ())},
+    }
+
+
+def studies_frame(storage: StudyStorage) -> pd.DataFrame:
+    """Return one row per study that sweepd made, the newest first.
+
+    Returns:
+        A frame with the index `study` and the columns environment, algorithm, objective, trials,
+        running, finished (complete, pruned and failed), total (the number asked for; NaN before the
+        first worker), best_trial and best_value (NaN without a complete trial), created (UTC).
+    """
+    ours = [study for study in storage.get_all_studies() if SPEC_KEY in study.user_attrs]
+    # Ids increase in order of creation, which decides between equal dates.
+    ours.sort(key=lambda s: (str(s.user_attrs.get(CREATED_KEY, "")), s._study_id), reverse=True)
+    rows = []
+    for study in ours:
+        handle = StudyHandle(storage, study.study_name)
+        counts, best = handle.counts(), best_trial(handle)
+        rows.append(
+            {
+                "study": study.study_name,
+                "environment": handle.spec.environment,
+                "algorithm": handle.spec.algorithm,
+                "objective": handle.spec.objective,
+                "trials": sum(counts.values()),
+                "running": counts[TrialState.RUNNING.name],
+                "finished": sum(counts[state.name] for state in FINISHED),
+                "total": study.user_attrs.get(TOTAL_KEY),
+                "best_trial": None if best is None else best.number,
+                "best_value": None if best is None else best.value,
+                "created": study.user_attrs.get(CREATED_KEY),
+            }
+        )
+    frame = pd.DataFrame(rows, columns=list(STUDY_COLUMNS)).set_index("study")
+    frame["created"] = pd.to_datetime(frame["created"], utc=True)
+    return frame.astype({"total": "float64", "best_trial": "float64", "best_value": "float64"})
