@@ -13,6 +13,7 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from envs.crypto.data.bars import Bars
+from envs.support.study_record import TrialRecord
 from optimize.study.search import Search, best_complete
 from optimize.study.space.dimension import Dimension
 from optimize.study.space.search_space import SearchSpace
@@ -53,6 +54,9 @@ def in_the_database(handle: StudyHandle) -> Decisions:
             verdicts = handle.judge(plans)
             for plan, pruned in zip(plans, verdicts, strict=True):
                 if rung == RUNGS:
+                    # As a worker does: a trial without a record is another program's.
+                    record = TrialRecord(seed=plan.seed).to_attributes(handle.spec)
+                    handle.storage.set_trial_user_attrs(plan.trial_id, record)
                     handle.complete(plan.trial_id, value(plan.params, rung))
                 elif pruned:
                     handle.prune(plan.trial_id, "worse than its peers")
