@@ -4,12 +4,12 @@ The same from the command line:
 PYTHONPATH=examples sweepd train --env own_game:TARGET --algo elegantrl:ppo:own_agent:SmoothAgent
 """
 
-from dataclasses import replace
-
 from elegantrl.agents import AgentPPO
 from elegantrl.agents.net import ActorPPO
-from study_in_python import SMALL, search
+from study_in_python import SMALL
 from torch import nn
+
+import sweepd
 
 
 class SmoothActor(ActorPPO):
@@ -28,15 +28,15 @@ class SmoothAgent(AgentPPO):
 
 def main() -> None:
     """Run two short trials on the game of `own_game.py`."""
-    request = replace(
-        SMALL,
-        environment="own_game:TARGET",
-        algorithm="elegantrl:ppo:own_agent:SmoothAgent",
-        budget=1024,
-        rungs=1,
-    )
-    handle = search("smooth-target", request, trials=2)
-    print("values:", [round(trial.value, 1) for trial in handle.trials()])
+    settings = SMALL | {
+        "env": "own_game:TARGET",
+        "algo": "elegantrl:ppo:own_agent:SmoothAgent",
+        "budget": 1024,
+        "rungs": 1,
+    }
+    study = sweepd.create_study("smooth-target", n_trials=2, **settings)
+    study.run()
+    print("values:", study.trials()["value"].round(1).to_list())
 
 
 if __name__ == "__main__":
