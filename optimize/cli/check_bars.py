@@ -21,7 +21,7 @@ from envs.crypto.data.report import print_line, print_report
 from envs.crypto.data.timeframe import SECONDS
 from envs.crypto.splits import TooFewBars, first_decision, make_splits
 from envs.support.errors import InputError
-from envs.support.flags import takes_flags
+from envs.support.flags import given_flags, takes_flags
 from optimize.cli.train_flags import FoldFlags, TrainFlags
 
 
@@ -65,7 +65,6 @@ def check(context: typer.Context, flags: CheckFlags) -> None:
     if not console.is_terminal:
         console = Console(width=120)  # pipes and logs have no width
     from optimize.cli.study_request import parse_tickers
-    from optimize.cli.train_flags import given_flags
 
     given = given_flags(context)
     refused = False
