@@ -6,6 +6,7 @@ import ast
 import importlib
 import itertools
 import re
+import tomllib
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -65,6 +66,15 @@ def test_rooms_of_a_package_import_only_those_before_them(package: str) -> None:
             tree = ast.parse(path.read_text())
             wrong = sorted(name for name in modules_imported(tree) if later.match(name))
             assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
+
+
+def test_sources_of_native_code_are_package_data() -> None:
+    packaged = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    for package in MAY_IMPORT:
+        folder = ROOT / package
+        patterns = packaged["package-data"].get(package, [])
+        shipped = {file for pattern in patterns for file in folder.glob(pattern)}
+        assert {*folder.rglob("*.h"), *folder.rglob("*.cpp")} <= shipped, package
 
 
 def test_no_modules_import_each_other() -> None:

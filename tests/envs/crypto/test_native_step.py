@@ -57,16 +57,31 @@ def test_steps_are_equal_at_any_number_of_threads(threads: int) -> None:
         torch.set_num_threads(before)
 
 
-def test_observations_in_any_buffer_are_equal() -> None:
-    market = sample_market(1)
-    envs = [CryptoEnv(market, EnvParams(), WINDOWS, 9, native=native) for native in (True, False)]
-    for env in envs:
+def test_native_and_torch_steps_may_alternate() -> None:
+    """Native steps leave out what only torch's next step needs: prices, and buffers it fills."""
+    market = sample_market(1, hole_share=0.1, volatility=0.03)
+    params = random_params(4, lookback=2, trailing_stop=0.02, max_holding_bars=4)
+    mixed, reference = (
+        CryptoEnv(market, params, WINDOWS, 9, native=native) for native in (True, False)
+    )
+    for env in (mixed, reference):
         env.reset(0)
-    columns = envs[0].state_dim
-    for out in (torch.empty(columns, 9).t(), torch.empty(9, columns + 3)[:, 2:-1], None):
+    columns = mixed.state_dim
+    buffers = [torch.empty(columns, 9).t(), torch.empty(9, columns + 3)[:, 2:-1], None]
+    torch.manual_seed(2)
+    for t in range(90):
         action = torch.rand(9, 3) * 2 - 1
-        one, two = (env.step(action, out=out).obs.clone() for env in envs)
-        assert torch.equal(one, two)
+        if t == 30:
+            state = reference.get_member(0)
+        if t == 40:  # restored between two steps
+            for env in (mixed, reference):
+                env.set_member(0, state)
+        one = mixed.step(action, out=buffers[t // 2 % 3])
+        two = reference.step(action)
+        assert_same(one.obs, two.obs, f"obs, step {t}")
+        assert_same(one.reward, two.reward, f"reward, step {t}")
+        for name, tensor in mixed._state().items():
+            assert_same(tensor, reference._state()[name], f"{name}, step {t}")
 
 
 def test_a_buffer_of_another_size_is_refused() -> None:
