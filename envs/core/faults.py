@@ -137,6 +137,7 @@ class ChoiceLatch:
         to_go = torch.arange(self._BUFFER, 0, -1, dtype=torch.uint8, device=device)
         self._to_go = to_go.view(-1, *(1 for _ in shape))
         self._buffered = 0  # buffered steps
+        self._unchecked = 0  # of them, those whose actions may be illegal
         self._steps = 0  # steps before the buffered ones
         # Steps before the first illegal action (infinity if there is none), and that action.
         self._legal_steps = torch.full(shape, torch.inf, dtype=torch.float64, device=device)
@@ -160,11 +161,16 @@ class ChoiceLatch:
         if self._buffered == self._BUFFER:
             self._check_buffer()
         self._buffered += 1
+        self._unchecked += 1
         return self._buffered
 
     def taken(self) -> Tensor:
         """Return the buffer's place that was taken, for native code that fills it."""
         return self._places[self._buffered - 1]
+
+    def confirm(self) -> None:
+        """Native code has found all actions in the place taken legal."""
+        self._unchecked -= 1
 
     def put(self, action: Tensor) -> Tensor:
         """Buffer the actions in the place taken, on the device: the second part of `record`."""
@@ -218,7 +224,7 @@ class ChoiceLatch:
     def _check_buffer(self) -> None:
         """Check the buffered actions and empty the buffer."""
         recent = self._recent[: self._buffered]
-        if len(recent):
+        if self._unchecked:
             # Mark each illegal action with the number of steps left in the buffer: the maximum
             # belongs to the first one. Bytes are the fastest dtype for this.
             outside = (
@@ -240,4 +246,4 @@ class ChoiceLatch:
                 found, self._steps + first.double(), self._legal_steps, out=self._legal_steps
             )
         self._steps += self._buffered
-        self._buffered = 0
+        self._buffered = self._unchecked = 0

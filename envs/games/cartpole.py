@@ -269,7 +269,9 @@ class CartPole(GameEnv):
         torch.sin(self._angle, out=self._sine)
         torch.cos(self._angle, out=self._cosine)
         obs = torch.empty(self.num_envs, 4) if out is None else out
-        terminated, truncated = native(action.contiguous(), self._faults.taken(), obs)
+        terminated, truncated, illegal = native(action.contiguous(), self._faults.taken(), obs)
+        if not illegal:
+            self._faults.confirm()
         return Step(obs, self._reward, terminated, truncated)
 
     def _native_state(self) -> dict[str, Tensor]:
@@ -369,7 +371,10 @@ class CartPole(GameEnv):
 
     def _refill(self) -> None:
         """Replace the starts used since the last refill: of rows whose episode is younger."""
-        if self._since:
+        if self._since and self._native is not None:
+            self._native.refill(self._pool, self._turn, self._since)
+            self._drawn -= self._since
+        elif self._since:
             used = self._age < self._since
             # `turn` may be past the last entry in rows that need no other start.
             turn = self._turn.clamp_max(len(self._pool) - 1).expand(1, 4, -1)

@@ -17,7 +17,7 @@ from envs.native.use import NativeLibrary
 
 SOURCE = Path(__file__).with_name("src") / "cartpole.cpp"
 # After an intended change of the numerics: python -m envs.games.native.cartpole
-DIGEST = "3e4791c4650d3da0"
+DIGEST = "22fa89cb14f691c7"
 # The tensors of `State` in cartpole.cpp, in the same order.
 TENSORS = {
     "state": 6,
@@ -44,19 +44,22 @@ class _State(ctypes.Structure):
 
 
 class Library:
-    """The function of the compiled library."""
+    """The functions of the compiled library."""
 
     def __init__(self, path: Path) -> None:
-        self.step = ctypes.CDLL(str(path)).sweepd_cartpole_step
-        self.step.argtypes = [POINTER(_State), *[c_void_p] * 3, c_int64, c_void_p, c_int64]
-        self.step.restype = None
+        lib, state = ctypes.CDLL(str(path)), POINTER(_State)
+        self.step, self.refill = lib.sweepd_cartpole_step, lib.sweepd_cartpole_refill
+        self.step.argtypes = [state, *[c_void_p] * 3, c_int64, c_void_p, c_int64]
+        self.step.restype = c_int64
+        self.refill.argtypes = [state, c_void_p, c_int64, c_void_p, c_int64]
+        self.refill.restype = None
 
 
 class NativeStep:
     """The step of one environment. The tensors are changed in place.
 
     Args:
-        library: the compiled function.
+        library: the compiled functions.
         tensors: the `TENSORS`, with as many runs of rows, as `envs.native.memory` makes them.
     """
 
@@ -76,7 +79,7 @@ class NativeStep:
         )
         self._kept = tensors  # addresses do not keep tensors alive
 
-    def __call__(self, action: Tensor, record: Tensor, obs: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, action: Tensor, record: Tensor, obs: Tensor) -> tuple[Tensor, Tensor, bool]:
         """Step every row. `trigonometry` must be up to date.
 
         Args:
@@ -85,10 +88,11 @@ class NativeStep:
             obs: (R, 4) float32, whose rows are contiguous; written.
 
         Returns:
-            Which rows terminated, and which were truncated, (R,) bool each.
+            Which rows terminated, and which were truncated, (R,) bool each; and whether an action
+            is illegal.
         """
         ends = torch.empty(2, self._rows, dtype=torch.bool)
-        self._library.step(
+        illegal = self._library.step(
             self._state,
             action.data_ptr(),
             record.data_ptr(),
@@ -98,7 +102,17 @@ class NativeStep:
             torch.get_num_threads(),
         )
         terminated, truncated = ends.unbind()
-        return terminated, truncated
+        return terminated, truncated, bool(illegal)
+
+    def refill(self, pool: Tensor, turn: Tensor, since: int) -> None:
+        """Replace the starts that were used, as `CartPole._refill` describes.
+
+        Args:
+            pool: (rounds, 4, R) float64, contiguous.
+            turn: (R,) int64, contiguous; changed.
+            since: steps since the last refill.
+        """
+        self._library.refill(self._state, pool.data_ptr(), len(pool), turn.data_ptr(), since)
 
 
 def digest(found: Library) -> str:
@@ -109,11 +123,13 @@ def digest(found: Library) -> str:
         index = torch.arange(tensor.numel(), dtype=torch.float64) + 1000 * place
         tensor.copy_((((index * index * 7919 + index * 104729) % 2053) / 2048).view_as(tensor))
     record, obs = torch.zeros(rows, dtype=torch.float64), torch.zeros(rows, 4)
+    pool, turn = torch.arange(8.0 * rows).double().view(2, 4, rows), torch.arange(rows) % 3
     step = NativeStep(found, tensors)
     hashed = hashlib.sha256()
     for at in range(4):
-        ends = step(torch.arange(rows) // (1 + at) % 2, record, obs)
-        for tensor in (*tensors.values(), record, obs, *ends):
+        *ends, illegal = step(torch.arange(rows) // (1 + at) % (2 + at % 2), record, obs)
+        step.refill(pool, turn, at)
+        for tensor in (*tensors.values(), record, obs, *ends, turn, torch.tensor(illegal)):
             hashed.update(tensor.contiguous().numpy().tobytes())
     return hashed.hexdigest()[:16]
 

@@ -7,6 +7,7 @@ import torch
 
 from envs.games.cartpole import CartPole, CartPoleParams
 from envs.native import build
+from envs.support.errors import RunError
 
 try:
     build.vector_flags(), build.compiler()
@@ -47,15 +48,18 @@ def test_native_and_torch_steps_are_equal(per_member: int) -> None:
     assert bool((ended > 0).all()), ended
 
 
-def test_illegal_actions_are_latched_by_both() -> None:
-    for native in (True, False):
-        env = CartPole(CartPoleParams(), 9, native=native)
-        env.reset(0)
-        env.step(torch.zeros(9, dtype=torch.int64))
-        action = torch.zeros(9, dtype=torch.int64)
-        action[4] = 2
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize(("step", "choice"), [(1, 2), (16, -1), (37, 2**40)])
+def test_illegal_actions_are_latched(native: bool, step: int, choice: int) -> None:
+    env = CartPole(CartPoleParams(), 9, native=native)
+    env.reset(0)
+    for at in range(1, 41):
+        action = torch.ones(9, dtype=torch.int64)
+        action[4] = choice if at >= step else 0
         env.step(action)
-        assert env.faults().tolist() == [row == 4 for row in range(9)]
+    assert env.faults().tolist() == [row == 4 for row in range(9)]
+    with pytest.raises(RunError, match=rf"row 4 .* illegal action in step {step}: {choice};"):
+        env.check()
 
 
 def test_other_buffers_and_actions() -> None:

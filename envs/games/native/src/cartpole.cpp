@@ -13,7 +13,7 @@ struct State {
     // cartpole.py has the same fields in the same order.
     int64_t rows, stride;
     double *state;                  // (6, R): x, x', angle, angle', age, 1
-    const double *start;            // (6, R)
+    double *start;                  // (6, R), of the next episode
     double *final_state;            // (4, R)
     const double *trigonometry;     // (2, R): sine and cosine of the angle
     const double *left, *from_left_to_right, *coupling, *gravity;  // (R,)
@@ -89,11 +89,13 @@ static inline void step(const State& s, const Arguments& now, long r, int count)
     }
 }
 
-constexpr long ROWS_PER_TASK = 1024;  // fewer are done sooner than another thread wakes up
+constexpr long ROWS_PER_TASK = 4096;  // fewer are done sooner than another thread wakes up
 
-extern "C" void sweepd_cartpole_step(const State* state, const int64_t* action, double* record,
-                                     float* obs, int64_t obs_stride, uint8_t* ends,
-                                     int64_t threads) {
+extern "C" {
+
+// Returns whether an action is neither 0 nor 1.
+int64_t sweepd_cartpole_step(const State* state, const int64_t* action, double* record, float* obs,
+                             int64_t obs_stride, uint8_t* ends, int64_t threads) {
     const State& s = *state;
     const Arguments now{action, record, obs, obs_stride, ends};
     const long size = std::max(ROWS_PER_TASK, s.rows / (4 * threads) / WIDTH * WIDTH);
@@ -102,4 +104,23 @@ extern "C" void sweepd_cartpole_step(const State* state, const int64_t* action, 
         for (long r = task * size; r < end; r += WIDTH)
             step(s, now, r, std::min<long>(WIDTH, end - r));
     });
+    int64_t bits = 0;
+    for (long r = 0; r < s.rows; r++) bits |= action[r];
+    return (bits & ~(int64_t)1) != 0;
+}
+
+// Replace the starts used within the last `since` steps: of rows whose episode is younger.
+// `pool`: (rounds, 4, R), the starts drawn ahead; `turn`: (R,), the next one of each row.
+void sweepd_cartpole_refill(const State* state, const double* pool, int64_t rounds, int64_t* turn,
+                            int64_t since) {
+    const State& s = *state;
+    const double *age = s.state + 4 * s.stride;
+    for (long r = 0; r < s.rows; r++) {
+        if (!(age[r] < (double)since)) continue;
+        const int64_t round = std::min(turn[r], rounds - 1);
+        for (int k = 0; k < 4; k++) s.start[k * s.stride + r] = pool[(round * 4 + k) * s.rows + r];
+        turn[r]++;
+    }
+}
+
 }
