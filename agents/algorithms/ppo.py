@@ -33,6 +33,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from agents.algorithms.fused_loss import LossGradients, fused_loss
 from agents.algorithms.popart import scale_values
 from agents.algorithms.ppo_params import PPOParams
 from agents.engine.acting import Actors
@@ -172,6 +173,7 @@ class PPO(Program):
         self._activations = Activations(shape, rows, self.device, steps)
         self._backward = Backward(shape, rows, self.device)
         self._batch = Transitions.empty(shape, (slots, rows), rows // steps, self.device)
+        self._fused_loss = fused_loss(shape, self.device)
         # Gradient steps with and without early stopping, recorded where the device can.
         self.recorder = recorder_for(self.device)
         self._graphs: dict[bool, Repeated[GradientStep]] = {}
@@ -316,35 +318,16 @@ class PPO(Program):
         obs = self.population.inputs(batch.obs)
         forward(weights, obs, acts)
 
-        # Gradient of the loss for the actors' outputs: d_output (G, B, action_dim).
         distribution = self._distribution(self.shape, acts.output, weights, batch.masks)
-        log_ratio = distribution.log_prob(batch.actions).sub_(batch.log_probs)
-        advantages, d_entropy, d_value = batch.advantages, terms.d_entropy, terms.d_value
-        if batch.valid is not None:
-            # Means over the valid rows instead of all B. Invalid rows have advantage 0 already;
-            # their entropy and value error must not contribute either.
-            scale = self._valid_scale(batch.valid)
-            advantages, d_value = advantages * scale, d_value * scale
-            d_entropy = torch.where(batch.valid, d_entropy * scale, 0.0)
-        ratio = log_ratio.exp()
-        if stop_early:
+        loss = self._loss(distribution, terms, stop_early=stop_early)
+        if loss.divergence is not None:
             # The step that exceeds the target is not made either. A comparison with `>`, negated,
             # lets NaN pass: the check of the gradients below marks such a member as diverged.
             # (`a > b` of booleans is `a and not b` in one launch.)
-            running = running > (self._mean(ratio - 1.0 - log_ratio) > terms.target_kl)
-        # The loss is minus the mean objective, hence -1/B.
-        d_log_prob = surrogate_gradient(ratio, advantages, terms).mul_(-1.0 / self.shape.minibatch)
-        d_output = distribution.backward(d_log_prob, d_entropy, grads)
-
-        # Gradient for the critics' outputs v, with V = σ v + μ. The critic minimises
-        #     c_v / B Σ smooth_l1(e),  e = (V - R) / u,  and smooth_l1'(e) = clamp(e, -1, 1).
-        error = (self.rollout.value(acts.value) - batch.returns) / terms.unit
-        if batch.valid is not None:
-            error = torch.where(batch.valid, error, 0.0)
-        d_critic = error.clamp(-1.0, 1.0).mul_(d_value)
+            running = running > (loss.divergence > terms.target_kl)
 
         # Backward pass and optimizer.
-        self._backward(weights, obs, acts, d_output, d_critic.unsqueeze(-1), grads)
+        self._backward(weights, obs, acts, loss.d_output, loss.d_critic.unsqueeze(-1), grads)
         norms = self.optimizer.norms()
         # A norm is finite only if every element of the gradient is.
         finite = norms.amax(0) < torch.inf  # false for NaN; `isfinite` is four launches
@@ -355,7 +338,46 @@ class PPO(Program):
         self.optimizer.apply(norms, terms.max_norm, stepped)
         # A larger deviation would push the samples into the saturated ends of tanh.
         weights.log_std.clamp_(max=0.0)
-        return GradientStep(running, distribution, log_ratio, error, norms)
+        return GradientStep(running, distribution, loss.log_ratio, loss.error, norms)
+
+    def _loss(
+        self, distribution: Distribution, terms: LossTerms, *, stop_early: bool
+    ) -> LossGradients:
+        """Compute the gradients of a minibatch's loss, after its forward pass.
+
+        The gradients of the distribution's own weights are written to the optimizer's.
+        """
+        batch, acts, grads = self._batch, self._activations, self.optimizer.grads
+        if self._fused_loss is not None:
+            weights, of = self.population.weights, self.population
+            found, d_log_std = self._fused_loss(acts, batch.side, weights, terms, of)
+            if not self.shape.discrete:
+                entropies = terms.d_entropy * self.shape.minibatch
+                torch.add(d_log_std, entropies.unsqueeze(-1), out=grads.log_std)
+            return found if stop_early else found._replace(divergence=None)
+
+        # Gradient of the loss for the actors' outputs: d_output (G, B, action_dim).
+        log_ratio = distribution.log_prob(batch.actions).sub_(batch.log_probs)
+        advantages, d_entropy, d_value = batch.advantages, terms.d_entropy, terms.d_value
+        if batch.valid is not None:
+            # Means over the valid rows instead of all B. Invalid rows have advantage 0 already;
+            # their entropy and value error must not contribute either.
+            scale = self._valid_scale(batch.valid)
+            advantages, d_value = advantages * scale, d_value * scale
+            d_entropy = torch.where(batch.valid, d_entropy * scale, 0.0)
+        ratio = log_ratio.exp()
+        divergence = self._mean(ratio - 1.0 - log_ratio) if stop_early else None
+        # The loss is minus the mean objective, hence -1/B.
+        d_log_prob = surrogate_gradient(ratio, advantages, terms).mul_(-1.0 / self.shape.minibatch)
+        d_output = distribution.backward(d_log_prob, d_entropy, grads)
+
+        # Gradient for the critics' outputs v, with V = σ v + μ. The critic minimises
+        #     c_v / B Σ smooth_l1(e),  e = (V - R) / u,  and smooth_l1'(e) = clamp(e, -1, 1).
+        error = (self.rollout.value(acts.value) - batch.returns) / terms.unit
+        if batch.valid is not None:
+            error = torch.where(batch.valid, error, 0.0)
+        d_critic = error.clamp(-1.0, 1.0).mul_(d_value)
+        return LossGradients(d_output, d_critic, log_ratio, error, divergence)
 
     def _step_stats(self, step: GradientStep) -> dict[str, Tensor]:
         """Return statistics of a minibatch, (G,) each."""

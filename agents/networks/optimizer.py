@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from agents.networks.gpu_kernels import GpuKernels, kernels_for
 from agents.networks.shape import Shape
 from agents.networks.weights import leaf_views, new_gradients
 
@@ -32,8 +33,9 @@ class FlatAdam:
     - on CPUs, torch's fused kernel, once per network, which then is still in the cache: less than
       half the time of the same operations over all networks at once;
     - on other devices, a launch costs more than the arithmetic, and the fused kernel has one rate,
-      epsilon and decay for all its tensors. There, operations over all networks at once: their
-      number does not depend on G, and rates are tensors, so that a CUDA graph can replay them.
+      epsilon and decay for all its tensors. There, sweepd's own kernel, or else operations, over all
+      networks at once: their number does not depend on G, and rates are tensors, so that a CUDA
+      graph can replay them.
 
     Attributes:
         m: (K, G, P), first moments.
@@ -72,6 +74,7 @@ class FlatAdam:
             for kind in range(kinds)
             for slot in range(slots)
         ]
+        self._kernels = None if self._fused else kernels_for(flat.device)
         if not self._fused:
             self._scratch = torch.zeros_like(flat)
             self._log_betas = torch.tensor([[math.log(BETA1)], [math.log(BETA2)]]).to(flat)
@@ -107,6 +110,10 @@ class FlatAdam:
             max_norm: (G,), the largest norms allowed.
             active: (G,) bool, members to update.
         """
+        if self._kernels is not None:
+            self.step += active
+            self._run_kernel(self._kernels, norms, max_norm, active)
+            return
         clip = (max_norm / (norms + 1e-6)).clamp_(max=1.0)
         if not self._fused:
             self._apply_to_all(clip.unsqueeze(-1), active)
@@ -134,6 +141,14 @@ class FlatAdam:
                 maximize=False,
                 found_inf=skip,
             )
+
+    def _run_kernel(
+        self, kernels: GpuKernels, norms: Tensor, max_norm: Tensor, active: Tensor
+    ) -> None:
+        kinds, slots, size = self._flat.shape
+        tensors = (self._flat, self.m, self.v, self.grad, norms, max_norm, active)
+        own = (self.step, self._rates, slots, size)
+        kernels.run("adam", size, *tensors, *own, rows=kinds * slots)
 
     def _apply_to_all(self, clip: Tensor, active: Tensor) -> None:
         """Update all networks at once, for any number of members by as many launches.

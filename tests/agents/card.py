@@ -17,7 +17,7 @@ easily, `Card` refuses.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
@@ -29,12 +29,16 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from agents.algorithms import fused_loss
+from agents.networks import optimizer
+from agents.networks.gpu_kernels import NAMES, GpuKernels, Launch
 from envs.core.streams import Streams
 from envs.core.vec_env import VecEnv
 from tests.agents.toy_env import ToyEnv
 from tests.envs.games.toys import Nim
 
 DEVICE = torch.device("meta")
+_active: list[Card] = []  # those that count now
 _in_env = ContextVar("_in_env", default=False)  # whether a method of an environment runs
 
 aten = torch.ops.aten
@@ -83,6 +87,7 @@ class Card(TorchDispatchMode):
 
     def __enter__(self) -> Self:
         super().__enter__()
+        _active.append(self)
         self._patch = pytest.MonkeyPatch()
         # `torch.tensor` makes a meta tensor without a copy that could be seen.
         self._patch.setattr(torch, "tensor", self._tensor(torch.tensor))
@@ -90,6 +95,7 @@ class Card(TorchDispatchMode):
 
     def __exit__(self, *error: Any) -> None:
         self._patch.undo()
+        _active.remove(self)
         super().__exit__(*error)
 
     def _tensor(self, tensor: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -150,9 +156,28 @@ def _kernels(packet: Any, args: Any, kwargs: Any) -> int:
     return 1
 
 
+def counted_kernels() -> GpuKernels:
+    """Return kernels that do nothing; their launches are counted as those of operations."""
+
+    def launch_of(name: str) -> Launch:
+        def launch(_: tuple[int, int], arguments: Sequence[Tensor | int]) -> None:
+            given = [one for one in arguments if isinstance(one, Tensor)]
+            assert {tensor.device for tensor in given} == {DEVICE}
+            # What a kernel reads as rows side by side, apart from log_std with its stride.
+            assert sum(not tensor.is_contiguous() for tensor in given) <= (name == "gaussian_loss")
+            for seen in _active:
+                seen.launches[name] += 1
+
+        return launch
+
+    return GpuKernels({name: launch_of(name) for name in NAMES})
+
+
 @contextmanager
-def card(env: Any) -> Iterator[None]:
+def card(env: Any, *, fused: bool = True) -> Iterator[None]:
     """Let an environment work on the device, and streams draw there.
+
+    With `fused`, programs made here have the fused kernels of GPUs, which only count.
 
     The tests' own environments name no device; a default device during their methods does it for
     them, while programs and real environments have to name theirs. Reading the faults, once per
@@ -161,6 +186,10 @@ def card(env: Any) -> Iterator[None]:
     default = DEVICE if isinstance(env, ToyEnv | Nim) else torch.device("cpu")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Streams, "seed", _seed)
+        kernels = counted_kernels()
+        patch.setattr(fused_loss, "agrees", lambda *_: True)  # reads values, once per process
+        for module in (optimizer, fused_loss):
+            patch.setattr(module, "kernels_for", lambda _: kernels if fused else None)
         for name in _METHODS:
             if hasattr(env, name):
                 patch.setattr(env, name, _there(getattr(env, name), default))

@@ -1,0 +1,192 @@
+"""The fused kernels for GPUs, compiled for the CPU: their numbers are those of torch's operations."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from agents.algorithms.fused_loss import FusedLoss, agrees
+from agents.algorithms.ppo import PPO
+from agents.native.choice import TORCH, VARIABLE
+from agents.networks import gpu_kernels
+from agents.networks.gpu_kernels import NAMES, SOURCE, THREADS, GpuKernels, adam_agrees, kernels_for
+from agents.networks.optimizer import Adam, FlatAdam
+from envs.native.build import BuildError, compiler
+from tests.agents.helpers import start
+from tests.agents.toy_env import ChoiceEnv, ToyEnv
+
+# What a GPU's compiler has, and a C++ compiler has not.
+GPU = """
+#include <cmath>
+#define __global__
+#define __device__
+struct Place { int x, y; };
+static Place blockIdx, threadIdx, blockDim;
+"""
+LOOP = """
+extern "C" void run_{name}(int grid_x, int grid_y, int threads, {parameters}) {{
+    blockDim = {{threads, 1}};
+    for (blockIdx.y = 0; blockIdx.y < grid_y; blockIdx.y++)
+        for (blockIdx.x = 0; blockIdx.x < grid_x; blockIdx.x++)
+            for (threadIdx.x = 0; threadIdx.x < threads; threadIdx.x++) {name}({names});
+}}
+"""
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> GpuKernels:
+    try:
+        made = compiler()
+    except BuildError as error:
+        pytest.skip(str(error))
+    folder, source = tmp_path_factory.mktemp("kernels"), SOURCE.read_text()
+    text = GPU + source
+    for name in NAMES:
+        found = re.search(rf"void {name}\((.*?)\)", source, re.DOTALL)
+        assert found
+        parameters = found[1]
+        names = ", ".join(one.split()[-1].lstrip("*") for one in parameters.split(","))
+        text += LOOP.format(name=name, parameters=parameters, names=names)
+    (folder / "kernels.cpp").write_text(text)
+    library = folder / "kernels.so"
+    flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
+    subprocess.run([made, *flags, folder / "kernels.cpp", "-o", library], check=True)
+    return on_cpu(library)
+
+
+def on_cpu(library: Path) -> GpuKernels:
+    loaded = ctypes.CDLL(str(library))
+
+    def launch_of(name: str) -> Any:
+        function = loaded[f"run_{name}"]
+
+        def launch(blocks: tuple[int, int], arguments: Sequence[Tensor | int]) -> None:
+            given = [
+                ctypes.c_void_p(one.data_ptr()) if isinstance(one, Tensor) else ctypes.c_int(one)
+                for one in arguments
+            ]
+            function(*(ctypes.c_int(number) for number in (*blocks, THREADS)), *given)
+
+        return launch
+
+    return GpuKernels({name: launch_of(name) for name in NAMES})
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e3])
+def test_adam_is_torchs(kernels: GpuKernels, scale: float) -> None:
+    torch.manual_seed(0)
+    flat = torch.randn(2, 4, 144)
+    plain, fused = (FlatAdam(flat.clone(), fused=False) for _ in range(2))
+    fused._kernels = kernels
+    for adam in (plain, fused):
+        adam.lr, adam.eps = [1e-3, 3e-4, 1e-2, 1e-3], [1e-8, 1e-5, 1e-3, 1e-8]
+        adam.weight_decay = [0.0, 0.1, 0.01, 0.0]
+        adam.prepare()
+    largest = torch.tensor([0.5, 1e6, 3.0, 1.0])
+    for step in range(20):
+        grad = scale * torch.randn_like(flat)
+        active = torch.tensor([True, step % 2 == 0, step < 5, False])
+        grad[:, 3] = torch.nan
+        for adam in (plain, fused):
+            adam.grad.copy_(grad)
+            adam.apply(torch.linalg.vector_norm(adam.grad, dim=2), largest, active)
+    assert torch.equal(plain.step, fused.step)
+    torch.testing.assert_close(fused._flat, plain._flat, rtol=2e-6, atol=2e-7)
+    torch.testing.assert_close(fused.m, plain.m, rtol=1e-5, atol=1e-7 * scale)
+    torch.testing.assert_close(fused.v, plain.v, rtol=2e-5, atol=1e-7 * scale**2)
+    assert torch.equal(fused._flat[:, 3], flat[:, 3])  # never active, and its gradient is NaN
+
+
+def trained(kind: type[ToyEnv], kernels: GpuKernels | None, rollouts: int) -> tuple[PPO, Any]:
+    env = kind(3, 4)
+    ppo = start(env, {0: 0, 1: 1, 2: 2}, epochs=8)
+    own, ppo.optimizer = ppo.optimizer, Adam(ppo.population.flat, ppo.shape, fused=False)
+    ppo.optimizer.eps, ppo.optimizer.weight_decay = own.eps, own.weight_decay
+    if kernels is not None:
+        ppo._fused_loss = FusedLoss(kernels, ppo.shape, ppo.device)
+        ppo.optimizer._kernels = kernels
+    return ppo, ppo.train(env, rollouts)
+
+
+@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv])
+def test_ppo_learns_the_same_with_fused_kernels(
+    kind: type[ToyEnv], kernels: GpuKernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, TORCH)
+    plain, (*_, stats) = trained(kind, None, 1)
+    before = start(kind(3, 4), {0: 0, 1: 1, 2: 2}, epochs=8).population.flat
+    fused, (*_, same) = trained(kind, kernels, 1)
+    moved = (plain.population.flat - before).abs().amax()
+    apart = (plain.population.flat - fused.population.flat).abs().amax()
+    assert moved > 1e-3
+    assert apart < 1e-4 * moved
+    assert torch.equal(stats.updates, same.updates)  # some members stop early
+    assert float(stats.updates.min()) < float(stats.updates.max())
+    for name, numbers in stats._asdict().items():
+        torch.testing.assert_close(getattr(same, name), numbers, rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_a_member_whose_weights_are_not_finite_diverges_alone(
+    kernels: GpuKernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, TORCH)
+    plain, _ = trained(ToyEnv, kernels, 1)
+    ppo, env = plain, ToyEnv(3, 4)
+    ppo.population.weights.critic_out[1] = torch.nan
+    ppo.begin(env.reset(1))
+    before = ppo.get_member(0)
+    ppo.train(env, 1)
+    assert ppo.diverged == [False, True, False]
+    assert ppo.population.flat[:, [0, 2]].isfinite().all()
+    assert not torch.equal(before["weights"], ppo.get_member(0)["weights"])
+
+
+@pytest.mark.parametrize("name", ["gaussian_loss", "categorical_loss"])
+def test_the_check_of_the_loss_finds_a_wrong_one(
+    name: str, kernels: GpuKernels, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert agrees(kernels, torch.device("cpu"))
+
+    def wrong(blocks: tuple[int, int], arguments: Sequence[Tensor | int]) -> None:
+        launches[name](blocks, arguments)
+        assert isinstance(arguments[10], Tensor)
+        arguments[10][1, 7] += 1e-3
+
+    launches: dict[str, Callable[..., None]] = dict(kernels._launches)
+    assert not agrees(GpuKernels(launches | {name: wrong}), torch.device("cpu"))
+    assert "fails its test" in caplog.text
+
+
+def test_the_check_of_adam_finds_a_wrong_one(kernels: GpuKernels) -> None:
+    assert adam_agrees(kernels, torch.device("cpu"))
+
+    def wrong(blocks: tuple[int, int], arguments: Sequence[Tensor | int]) -> None:
+        launches["adam"](blocks, arguments)
+        arguments[0][0, 0, 7] += 0.01  # type: ignore[index]
+
+    launches: dict[str, Callable[..., None]] = dict(kernels._launches)
+    assert not adam_agrees(GpuKernels(launches | {"adam": wrong}), torch.device("cpu"))
+
+
+def test_without_the_compiler_torchs_operations_are_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: Any) -> None:
+        raise OSError("libnvrtc.so: cannot open shared object file")
+
+    monkeypatch.setattr(torch.cuda, "_compile_kernel", fails)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    monkeypatch.setattr(gpu_kernels, "_compiled", gpu_kernels._compiled.__wrapped__)
+    assert kernels_for(torch.device("cuda")) is None
+    assert "no fused kernels on the GPU" in caplog.text
+    assert "libnvrtc.so" in caplog.text
+    assert kernels_for(torch.device("cpu")) is None
