@@ -206,9 +206,9 @@ def score(args: argparse.Namespace) -> int:
     results = Results(args.save, "scores", args.stop_after)
     for task in args.tasks:
         base = asdict(SCORED) | {"task": task}
-        for name in ("ours", *args.peers):
-            cell = Cell(**base | {"members": args.members if name == "ours" else 1})
-            for seed in range(1 if name == "ours" else args.seeds):
+        for name in (*OURS, *args.peers):
+            cell = Cell(**base | {"members": args.members if name in OURS else 1})
+            for seed in range(1 if name in OURS else args.seeds):
                 key = f"{name}, seed {seed}, {cell}"
                 if key in results.content.get("scores", {}):
                     continue
@@ -227,7 +227,7 @@ def score(args: argparse.Namespace) -> int:
                     },
                 )
         print(f"\n{task}: {asdict(PARAMS[task])}, {SCORED_STEPS[task]:,} steps per member")
-        for name in ("ours", *args.peers):
+        for name in (*OURS, *args.peers):
             found = [
                 v
                 for v in results.content["scores"].values()
