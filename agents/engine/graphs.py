@@ -36,7 +36,8 @@ class Recorder(Protocol):
 def record_cuda_graph(step: Callable[[], None]) -> Callable[[], None]:
     """Capture a step as a CUDA graph."""
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # `torch.cuda.graph` leaves its own stream as the current one when a capture fails.
+    with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph):
         step()
     return graph.replay
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from agents.algorithms.ppo import PPO
+from agents.engine.graphs import record_cuda_graph
 from agents.native.choice import TORCH, VARIABLE
 from agents.networks.optimizer import Adam
 from tests.agents import off_policy_helpers
@@ -164,6 +166,32 @@ def trained_in(name: str, recorder: Any, rollouts: int) -> tuple[PPO, Any, list[
     ppo.optimizer.eps, ppo.optimizer.weight_decay = own.eps, own.weight_decay
     ppo.recorder = recorder
     return ppo, env, ppo.train(env, rollouts)
+
+
+def test_a_failed_capture_leaves_the_stream_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = ["own"]
+
+    @contextmanager
+    def stream(other: str) -> Iterator[None]:
+        before, now[0] = now[0], other
+        try:
+            yield
+        finally:
+            now[0] = before
+
+    @contextmanager
+    def graph(_: Any) -> Iterator[None]:
+        now[0] = "of the capture"  # and, as torch's, it is not put back when capturing fails
+        yield
+        raise RuntimeError("capture failed")
+
+    names = {"CUDAGraph": object, "graph": graph, "stream": stream}
+    for name, value in names.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: now[0])
+    with pytest.raises(RuntimeError, match="capture failed"):
+        record_cuda_graph(lambda: None)
+    assert now == ["own"]
 
 
 def off_policy(kind: type[ToyEnv], recorder: Any) -> tuple[Any, list[Any]]:
