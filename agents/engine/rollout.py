@@ -27,6 +27,7 @@ from agents.engine.population import Population
 from agents.engine.transitions import MinibatchIndex, Transitions
 from agents.native.choice import evaluate, policy_kernel
 from agents.networks.distributions import distribution_of
+from agents.networks.fused_sample import fused_sample
 from agents.networks.mlp import Activations
 from agents.networks.portable import sqrt
 from agents.networks.shape import Shape
@@ -108,6 +109,7 @@ class Rollout:
         # the end of an episode, while the new episode starts from zeros.
         self._ending = Activations(shape, envs, device) if shape.recurrent else self._acting
         self._static: Static | None = None
+        self._fused_sample = fused_sample(shape, envs, device)
         self.replays = Replays()
 
     # Collecting transitions.
@@ -140,7 +142,8 @@ class Rollout:
             else:
                 self._act(step)
                 legal = partial(self._legal, env) if shape.masked else None
-                self._step(env.step, step, noise[step], actions[:, step], legal)
+                action = self._sampled(noise[step], actions[:, step], legal)
+                self._step(env.step, step, action)
                 if shape.masked:
                     self.transitions.packed_masks[:, step] = pack(self._masks)
                 self._record_obs(env, step + 1)
@@ -171,28 +174,30 @@ class Rollout:
                 choice_entropies(policy, None if valid is None else valid.flatten(1)),
             )
 
-    def _step(
-        self,
-        advance: Callable[[Tensor, Tensor], Step],
-        step: int | Tensor,
-        noise: Tensor,
-        actions: Tensor,
-        legal: Legal | None,
-    ) -> None:
-        """Sample actions from the actors' outputs, advance the environment, and store the results.
+    def _sampled(self, noise: Tensor, actions: Tensor, legal: Legal | None) -> Tensor:
+        """Sample actions from the actors' outputs. Returns them in the environment's form.
 
         Args:
-            advance: makes a step of the environment, which writes its observations into `obs`.
-            step: its number, on the host or the device.
             noise: (G, num_envs, k).
             actions: (G, num_envs, columns), written.
             legal: masks the choices.
         """
-        shape, distribution = self.shape, self._distribution
-        outputs = self._acting.output
-        _put(self._outputs, step, outputs)
-        distribution(shape, outputs, self.population.weights).sample(noise, actions, legal)
-        _, reward, terminated, truncated = advance(distribution.to_env(shape, actions), self.obs)
+        weights, distribution = self.population.weights, self._distribution
+        distribution(self.shape, self._acting.output, weights).sample(noise, actions, legal)
+        return distribution.to_env(self.shape, actions)
+
+    def _step(
+        self, advance: Callable[[Tensor, Tensor], Step], step: int | Tensor, action: Tensor
+    ) -> None:
+        """Advance the environment, and store the results and the actors' outputs.
+
+        Args:
+            advance: makes a step of the environment, which writes its observations into `obs`.
+            step: its number, on the host or the device.
+            action: in the environment's form.
+        """
+        _put(self._outputs, step, self._acting.output)
+        _, reward, terminated, truncated = advance(action, self.obs)
         _put(self.rewards, step, reward)
         _put(self._terminated, step, terminated)
         _put(self._truncated, step, truncated)
@@ -233,10 +238,15 @@ class Rollout:
     def _replayable_step(self, env: VecEnv, static: Static) -> None:
         """Make a planned step. It reads nothing on the host that differs between replays."""
         acting, actions = self._acting, static.actions
-        torch.index_select(static.noises, 0, static.step, out=static.noise)
-        obs = self.population.inputs(static.obs)
-        evaluate(self._kernel, self.population.weights, obs, acting, critic=False)
-        self._step(env.planned_step, static.step, static.noise[0], actions, None)
+        weights, obs = self.population.weights, self.population.inputs(static.obs)
+        evaluate(self._kernel, weights, obs, acting, critic=False)
+        if self._fused_sample is not None:
+            log_std, noises = weights.log_std, static.noises
+            action = self._fused_sample(acting.output, log_std, noises, static.step, actions)
+        else:
+            torch.index_select(static.noises, 0, static.step, out=static.noise)
+            action = self._sampled(static.noise[0], actions, None)
+        self._step(env.planned_step, static.step, action)
         _put(self.transitions.actions, static.step, actions)
         static.step.add_(1)
         self._normalise(self.obs, static.obs)

@@ -110,3 +110,43 @@ extern "C" __global__ void categorical_loss(
     }
     d_logits[action] += d;
 }
+
+// Samples x = μ + σ ε of Gaussians before tanh, one thread per row: x into `stored`, and tanh x, or
+// 0 for NaN, into `actions`. noises: (steps, rows of all slots, columns), of which `step` tells one.
+extern "C" __global__ void gaussian_sample(const float* outputs, const float* log_std,
+                                           const float* noises, const long long* step,
+                                           float* stored, float* actions, int stride, int slots,
+                                           int rows, int columns) {
+    int at = blockIdx.x * blockDim.x + threadIdx.x, slot = at / rows;
+    if (slot >= slots) return;
+    const float* noise = noises + (*step * slots * rows + at) * columns;
+    for (int j = 0; j < columns; j++) {
+        long long place = (long long)at * columns + j;
+        float x = outputs[place] + expf(log_std[(long long)slot * stride + j]) * noise[j];
+        float y = tanhf(x);
+        stored[place] = x;
+        actions[place] = y == y ? y : 0.0f;
+    }
+}
+
+// Samples a choice per row: the first option at which the cumulative weight exceeds the random
+// number times the total. Where outputs are NaN, it is the first one.
+extern "C" __global__ void categorical_sample(const float* outputs, const float* noises,
+                                              const long long* step, float* stored,
+                                              long long* actions, int slots, int rows,
+                                              int columns) {
+    int at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at / rows >= slots) return;
+    const float* logits = outputs + (long long)at * columns;
+    float most = logits[0], total = 0.0f, below = 0.0f;
+    for (int j = 1; j < columns; j++) most = logits[j] > most ? logits[j] : most;
+    for (int j = 0; j < columns; j++) total += expf(logits[j] - most);
+    float until = noises[*step * slots * rows + at] * total;
+    int chosen = 0;
+    for (int j = 0; j < columns; j++) {
+        below += expf(logits[j] - most);
+        chosen += below <= until;
+    }
+    stored[at] = chosen;
+    actions[at] = chosen;
+}

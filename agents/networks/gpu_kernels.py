@@ -1,4 +1,4 @@
-"""Fused kernels for GPUs: Adam and PPO's loss as one launch each (`gpu_kernels.cu`).
+"""Fused kernels for GPUs: Adam, PPO's loss and sampling as one launch each (`gpu_kernels.cu`).
 
 NVRTC (on AMD cards hiprtc), which comes with torch, compiles them at their first use in a process.
 They are tested there against torch's operations. Where that fails, torch's operations are used; a
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 SOURCE = Path(__file__).with_name("gpu_kernels.cu")
-NAMES = ("adam", "gaussian_loss", "categorical_loss")
+NAMES = ("adam", "gaussian_loss", "categorical_loss", "gaussian_sample", "categorical_sample")
 THREADS = 128  # per block
 # Runs a kernel on (blocks, rows of blocks) of `THREADS` threads, with tensors and numbers.
 Launch = Callable[[tuple[int, int], Sequence[Tensor | int]], None]
@@ -61,7 +61,7 @@ def _compiled(device: torch.device) -> GpuKernels | None:
     try:
         with torch.cuda.device(device):
             found = GpuKernels({name: launch_of(name) for name in NAMES})
-            agrees = adam_agrees(found, device)
+            agrees = adam_agrees(found, device) and samples_agree(found, device)
     except Exception as error:
         _warn(f"{type(error).__name__}: {error}")
         return None
@@ -91,3 +91,24 @@ def adam_agrees(kernels: GpuKernels, device: torch.device) -> bool:
     wanted = torch.ones_like(flat)
     wanted[:, 0] -= 0.25 * grad[:, 0].sign()
     return torch.allclose(flat, wanted, atol=1e-4)
+
+
+def samples_agree(kernels: GpuKernels, device: torch.device) -> bool:
+    """Test sampling with known numbers, those of the second of two steps."""
+    step = torch.ones(1, dtype=torch.int64, device=device)
+    noises = torch.tensor([[0.9, 0.9, 0.9, 0.9], [0.1, 0.3, 0.6, 0.9]], device=device)
+    stored, chosen = torch.zeros(2, 2, device=device), step.repeat(4)
+    # Two slots with two rows of four equally likely options.
+    outputs = torch.zeros(2, 2, 4, device=device)
+    kernels.run("categorical_sample", 4, outputs, noises, step, stored, chosen, 2, 2, 4)
+    wanted = torch.arange(4, device=device)
+    if not (torch.equal(chosen, wanted) and torch.equal(stored.flatten(), wanted.float())):
+        return False
+    means = torch.tensor([[[1.0], [2.0]], [[3.0], [torch.nan]]], device=device)
+    log_std = torch.tensor([0.0, 2.0], device=device).log()  # σ of 0 and 2
+    drawn, actions = torch.zeros(2, 2, 1, device=device), torch.zeros(4, 1, device=device)
+    kernels.run("gaussian_sample", 4, means, log_std, noises, step, drawn, actions, 1, 2, 2, 1)
+    numbers = torch.tensor([1.0, 2.0, 4.2, torch.nan], device=device)
+    return torch.allclose(drawn.flatten(), numbers, equal_nan=True) and torch.allclose(
+        actions.flatten(), numbers.tanh().nan_to_num(), atol=1e-6
+    )

@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from agents.algorithms import fused_loss
-from agents.networks import optimizer
+from agents.networks import fused_sample, optimizer
 from agents.networks.gpu_kernels import NAMES, GpuKernels, Launch
 from envs.core.streams import Streams
 from envs.core.vec_env import VecEnv
@@ -164,7 +164,9 @@ def counted_kernels() -> GpuKernels:
             given = [one for one in arguments if isinstance(one, Tensor)]
             assert {tensor.device for tensor in given} == {DEVICE}
             # What a kernel reads as rows side by side, apart from log_std with its stride.
-            assert sum(not tensor.is_contiguous() for tensor in given) <= (name == "gaussian_loss")
+            assert sum(not tensor.is_contiguous() for tensor in given) <= name.startswith(
+                "gaussian"
+            )
             for seen in _active:
                 seen.launches[name] += 1
 
@@ -188,7 +190,7 @@ def card(env: Any, *, fused: bool = True) -> Iterator[None]:
         patch.setattr(Streams, "seed", _seed)
         kernels = counted_kernels()
         patch.setattr(fused_loss, "agrees", lambda *_: True)  # reads values, once per process
-        for module in (optimizer, fused_loss):
+        for module in (optimizer, fused_loss, fused_sample):
             patch.setattr(module, "kernels_for", lambda _: kernels if fused else None)
         for name in _METHODS:
             if hasattr(env, name):

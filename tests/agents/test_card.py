@@ -272,6 +272,33 @@ def test_recorded_off_policy_steps_copy_nothing_from_the_host(kind: type[ToyEnv]
     assert len(recording.steps) == 1
 
 
+def plain_crypto() -> Any:
+    market = make_market(make_planted_market(3, assets=7, bars=1_500))
+    window = (market.first_bar(1), market.first_bar(1) + 600)
+    params = [EnvParams(episode_bars=13)] * 3
+    return CryptoEnv(market, params, [[window]] * 3, 4, device=DEVICE)
+
+
+@pytest.mark.parametrize(
+    ("make", "program", "environment"),
+    [(game("cartpole"), 18, [22]), (plain_crypto, 18, [64, 96])],
+    ids=["cartpole", "crypto"],
+)
+def test_launches_of_recorded_rollout_steps(
+    make: Callable[[], Any], program: int, environment: list[int]
+) -> None:
+    """The goal of 40 with an environment is met by CartPole; crypto's own operations are more."""
+    env, recording = made_there(make, names_device=True), Recording()
+    with card(env):
+        ppo = ppo_in(env)
+        ppo.recorder = recording
+        ppo.train(env, 3)
+    steps = [seen for seen in recording.steps if seen.env_launches]
+    assert max(seen.total for seen in steps) <= program
+    # Of crypto's steps, those that end episodes launch more.
+    assert sorted({seen.env_launches for seen in steps}) <= environment
+
+
 # Launches of a program without its environment, per step of a rollout and per gradient step, which
 # counts products with their summands as two. Goals: 40 and 45. Without the fused kernels, Adam with
 # clipping is 22 launches and the loss 33. A CUDA graph launches all of them at once.

@@ -18,10 +18,20 @@ from agents.algorithms.fused_loss import FusedLoss, agrees
 from agents.algorithms.ppo import PPO
 from agents.native.choice import TORCH, VARIABLE
 from agents.networks import gpu_kernels
-from agents.networks.gpu_kernels import NAMES, SOURCE, THREADS, GpuKernels, adam_agrees, kernels_for
+from agents.networks.fused_sample import FusedSample
+from agents.networks.gpu_kernels import (
+    NAMES,
+    SOURCE,
+    THREADS,
+    GpuKernels,
+    adam_agrees,
+    kernels_for,
+    samples_agree,
+)
 from agents.networks.optimizer import Adam, FlatAdam
 from envs.native.build import BuildError, compiler
-from tests.agents.helpers import start
+from tests.agents.digests import cartpole, crypto
+from tests.agents.helpers import member_params, shape_for, start
 from tests.agents.toy_env import ChoiceEnv, ToyEnv
 
 # What a GPU's compiler has, and a C++ compiler has not.
@@ -164,6 +174,43 @@ def test_the_check_of_the_loss_finds_a_wrong_one(
     launches: dict[str, Callable[..., None]] = dict(kernels._launches)
     assert not agrees(GpuKernels(launches | {name: wrong}), torch.device("cpu"))
     assert "fails its test" in caplog.text
+
+
+@pytest.mark.parametrize("env", [cartpole, crypto], ids=["cartpole", "crypto"])
+def test_rollouts_with_fused_sampling_are_the_same(
+    env: Callable[[int], Any], kernels: GpuKernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, TORCH)
+    found = []
+    for fused in (False, True):
+        made = env(5)
+        ppo = PPO(shape_for(made, num_envs=made.envs_per_member, horizon=20, minibatch=50))
+        for slot in range(5):
+            params = member_params(slot)
+            ppo.add_member(slot, params, slot, 8, made.state_avg, made.state_std)
+        ppo.begin(made.reset(3))
+        if fused:
+            size = made.envs_per_member
+            ppo.rollout._fused_sample = FusedSample(kernels, ppo.shape, size, ppo.device)
+        with torch.no_grad():
+            ppo.rollout.collect(made, ppo.streams, lambda step: step)
+        found.append(ppo.rollout.samples())
+    # The first step's actions are equal to rounding, and all later ones follow.
+    torch.testing.assert_close(found[0].obs, found[1].obs, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(found[0].side, found[1].side, rtol=1e-3, atol=1e-3)
+
+
+def test_the_check_of_samples_finds_wrong_ones(kernels: GpuKernels) -> None:
+    assert samples_agree(kernels, torch.device("cpu"))
+    launches: dict[str, Any] = dict(kernels._launches)
+    for name in ("gaussian_sample", "categorical_sample"):
+
+        def wrong(blocks: Any, arguments: Any, name: str = name) -> None:
+            launches[name](blocks, arguments)
+            tensors = [one for one in arguments if isinstance(one, Tensor)]
+            tensors[-1][-1] += 1  # the last action
+
+        assert not samples_agree(GpuKernels(launches | {name: wrong}), torch.device("cpu"))
 
 
 def test_the_check_of_adam_finds_a_wrong_one(kernels: GpuKernels) -> None:
