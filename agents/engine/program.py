@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -202,6 +203,10 @@ class Program(ABC):
     def _shape_code_extras(self) -> list[int]:
         """Return what `_shape_code` must contain besides the sizes common to all algorithms."""
         return [self.shape.updates, self.shape.buffer, *self.shape.algorithm.encode()]
+
+    def _threads(self) -> AbstractContextManager[None]:
+        """Return a context that sets the threads of a rollout; by default, they stay."""
+        return nullcontext()
 
     @abstractmethod
     def _collect(self, env: VecEnv) -> None:
@@ -404,13 +409,14 @@ class Program(ABC):
             )
         history: list[Any] = []
         for _ in range(rollouts):
-            env.begin_rollout(self)
-            self._collect(env)
-            # The only read from the device per rollout: a fault stops the run before the members
-            # learn from its data.
-            if bool(env.faults().any()):
-                env.check()
-            history.append(self._learn())
+            with self._threads():
+                env.begin_rollout(self)
+                self._collect(env)
+                # The only read from the device per rollout: a fault stops the run before the
+                # members learn from its data.
+                if bool(env.faults().any()):
+                    env.check()
+                history.append(self._learn())
             for member in self.members:
                 if member is not None:
                     member.rollouts += 1

@@ -26,6 +26,7 @@ from agents.networks.optimizer import FlatAdam
 from agents.networks.shape import Shape
 from agents.networks.weights import Leaves, leaf_views
 from envs.core.items import Items
+from envs.native import threads
 
 SOURCE = Path(__file__).with_name("src") / "kernels.cpp"
 # Rows of `Update.terms` and `Update.stats`, as in ppo.h.
@@ -183,7 +184,7 @@ class Kernels:
         arguments.rows, arguments.outputs = obs.shape[1], into.shape[2]
         arguments.obs_stride, arguments.out_stride = obs.stride(0), into.stride(0)
         arguments.obs_row, arguments.obs = obs.stride(1), obs.data_ptr()
-        arguments.result, arguments.threads = into.data_ptr(), torch.get_num_threads()
+        arguments.result, arguments.threads = into.data_ptr(), threads.count()
         return bool(self._lib.sweepd_outputs(arguments))
 
     def off_policy(self, algorithm: str) -> tuple[Any, Any]:
@@ -385,7 +386,7 @@ class UpdateKernel:
         self._diverged.zero_()
         arguments.steps, arguments.rows = rows.shape[0], rows.data_ptr()
         arguments.terms, arguments.adam = numbers.data_ptr(), adam.data_ptr()
-        arguments.learns, arguments.threads = learns.data_ptr(), torch.get_num_threads()
+        arguments.learns, arguments.threads = learns.data_ptr(), threads.count()
         size = self._lib.sweepd_scratch(arguments)
         if len(self._scratch) < size:
             self._scratch = torch.empty(size)

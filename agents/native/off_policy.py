@@ -19,6 +19,7 @@ from agents.native.kernels import Kernels, Located
 from agents.networks.optimizer import FlatAdam
 from agents.networks.shape import Shape
 from agents.networks.stacked import Stack
+from envs.native import threads
 
 # Rows of `Replayed.terms`, as in off_policy.h.
 TERMS = ("gamma", "tau", "max_norm", "value_avg", "value_std", "target_entropy")
@@ -200,7 +201,7 @@ class ReplayKernel:
         arguments.updates, arguments.rows = rows.shape[0], rows.data_ptr()
         arguments.noise = None if noise is None else noise.data_ptr()
         arguments.terms, arguments.learns = numbers.data_ptr(), learns.data_ptr()
-        arguments.threads = torch.get_num_threads()
+        arguments.threads = threads.count()
         size = self._scratch_size(ctypes.byref(arguments))
         if len(self._scratch) < size:
             self._scratch = torch.empty(size)

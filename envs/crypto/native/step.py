@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from envs.native import threads
 from envs.native.memory import stride_of
 
 SOURCE = Path(__file__).with_name("src") / "crypto.cpp"
@@ -105,7 +106,7 @@ class NativeStep:
             obs.data_ptr(),
             obs.stride(0),
             reward.data_ptr(),
-            torch.get_num_threads(),
+            threads.count(),
         )
         if not self._log1p_inside:
             assert self._growth is not None

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from envs.native import threads
 from envs.native.build import library
 from envs.native.memory import per_row, stride_of
 from envs.native.use import NativeLibrary
@@ -99,7 +100,7 @@ class NativeStep:
             obs.data_ptr(),
             obs.stride(0),
             ends.data_ptr(),
-            torch.get_num_threads(),
+            threads.count(),
         )
         terminated, truncated = ends.unbind()
         return terminated, truncated, bool(illegal)

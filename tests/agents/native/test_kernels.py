@@ -22,10 +22,11 @@ from agents.networks.mlp import Activations, forward
 from agents.networks.shape import PER_SEAT, Shape
 from agents.networks.weights import flat_size, leaf_views
 from envs.core.items import ItemGroup, Items
+from envs.core.vec_env import Step
 from envs.games.card_duel.game import CardDuel, CardDuelParams
 from envs.games.poker.kuhn import Kuhn
 from envs.games.tensor_game import NoParams, TensorGame
-from envs.native import build
+from envs.native import build, threads
 from envs.native.build import VARIABLE
 from envs.support.errors import InputError, RunError
 from tests.agents.helpers import assert_same, member_params, shape_for, start
@@ -352,9 +353,42 @@ def test_both_networks_stop_where_one_is_not_finite(
 
 
 def test_bits_do_not_depend_on_the_number_of_threads() -> None:
-    for threads in (1, 2, 5):
-        torch.set_num_threads(threads)
+    for number in (1, 2, 5):
+        torch.set_num_threads(number)
         assert digest(kernels()) == DIGEST
+
+
+class ThreadsEnv(ToyEnv):
+    """Notes the threads of torch and of native code in every step."""
+
+    def __init__(self, members: int, envs_per_member: int, *, fails: bool = False) -> None:
+        super().__init__(members, envs_per_member)
+        self.fails, self.seen = fails, set[tuple[int, int]]()
+
+    def step(self, action: Tensor, out: Tensor | None = None) -> Step:
+        self.seen.add((torch.get_num_threads(), threads.count()))
+        if self.fails:
+            raise RuntimeError("this step fails")
+        return super().step(action, out)
+
+
+def test_torch_has_one_thread_in_rollouts_of_native_programs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def seen(**settings: Any) -> set[tuple[int, int]]:
+        env = ThreadsEnv(SLOTS, ENVS, **settings)
+        ppo = start(env, MEMBERS, num_envs=ENVS)
+        try:
+            ppo.train(env, 1)
+        except RuntimeError:
+            assert env.fails
+        assert (torch.get_num_threads(), threads.count()) == (3, 3)
+        return env.seen
+
+    torch.set_num_threads(3)
+    assert seen() == seen(fails=True) == {(1, 3)}
+    monkeypatch.setenv(VARIABLE, "torch")
+    assert seen() == {(3, 3)}
 
 
 @pytest.mark.skipif(
