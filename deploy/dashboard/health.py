@@ -13,7 +13,7 @@ from deploy.dashboard.formatting import seconds_of, span
 from deploy.promotion.findings import SYNTHETIC
 from deploy.trading.live.records import Trader
 from deploy.trading.live.venue_accounts import SILENT_SECONDS
-from envs.crypto.data.timeframe import bar_seconds
+from envs.crypto.data.timeframe import closed_since
 
 QUIET_SECONDS = 15.0  # without a heartbeat before the process is looked up
 RECORDED = "recorded"  # the feed of a replay
@@ -68,7 +68,7 @@ def _health(trader: Trader | None, now: float, slot: str) -> Health:
     behind = (
         None
         if is_replay(trader) or trader.last_bar is None
-        else _behind(trader.last_bar, trader.timeframe, now)
+        else closed_since(trader.timeframe, trader.last_bar, now)
     )
     found: list[tuple[str, Level, str]] = []
     if trader.status.startswith("stopped"):
@@ -130,10 +130,6 @@ def is_gone(trader: Trader) -> bool:
     it.
     """
     return trader.host == socket.gethostname() and not psutil.pid_exists(trader.pid)
-
-
-def _behind(last_bar: int, timeframe: str, now: float) -> int:
-    return max(0, int((now - last_bar) // bar_seconds(timeframe)) - 1)
 
 
 def _rank(level: Level) -> int:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from agents.policy.frozen import FrozenPolicy
 from deploy.market.manifest import (
     FORMAT,
@@ -34,7 +36,7 @@ from deploy.registry.bundle_files import (
     read_members,
     sha256,
 )
-from envs.crypto.data.timeframe import bar_seconds
+from envs.crypto.data.timeframe import on_grid
 from envs.crypto.features import Recipe, get_recipe
 from envs.crypto.params import EnvParams, Instruments
 from envs.support.errors import InputError
@@ -241,7 +243,6 @@ def _check_weights(trial: TrialPart, members: bytes, part: FilePart) -> None:
 
 def _check_meaning(bundle: Bundle) -> None:
     manifest = bundle.manifest
-    seconds = bar_seconds(manifest.timeframe)
     for field, text in (
         ("last_seen_bar", manifest.last_seen_bar),
         ("data.first", manifest.data.first),
@@ -253,7 +254,7 @@ def _check_meaning(bundle: Bundle) -> None:
             raise InputError(
                 f"{field} is {text!r}, not a time like 2024-08-01T13:00:00Z"
             ) from error
-        if moment % seconds:
+        if not on_grid(manifest.timeframe, np.array([moment])).item():
             raise InputError(f"{field} {text} is not the open of a bar of {manifest.timeframe}")
     fields = {field.name for field in dataclasses.fields(EnvParams)}
     for given in (part.env_params for part in manifest.trials):

@@ -4,7 +4,9 @@ A feed starts with the history that a trader needs and is then polled for newly 
 delivers every bar once, in order, for all tickers together, and only closed bars. A ticker whose
 bar has not arrived GRACE_SECONDS after its end, while another ticker's or a later one has, has a
 hole there, as in a data set: the last close and no volume. After ten holes in a row a ticker is no
-longer waited for. If no bar arrives at all, nothing is delivered: the source is late or out of
+longer waited for. Daily bars of markets with hours are published hours after the close, and their
+files are written one after another: their ticker has SESSION_GRACE_SECONDS after the first ticker's
+bar was seen. If no bar arrives at all, nothing is delivered: the source is late or out of
 reach, which `age` shows.
 """
 
@@ -24,7 +26,16 @@ from envs.crypto.data.bar_files import TickerBars, files_of, read_bars, stamp
 from envs.crypto.data.bars import Bars, align
 from envs.crypto.data.problems import MAX_HOLE_SHARE, hole_problems
 from envs.crypto.data.sources import Source
-from envs.crypto.data.timeframe import bar_seconds
+from envs.crypto.data.timeframe import (
+    bar_end,
+    bar_ends,
+    bars_between,
+    first_open_bar,
+    has_hours,
+    later,
+    on_grid,
+    opening_times,
+)
 from envs.support.errors import InputError, RunError, TryAgainLater
 
 Array = NDArray[np.float64]
@@ -32,6 +43,7 @@ Array = NDArray[np.float64]
 Fetch = Callable[[str, int, int], Array]
 SETTLE_SECONDS = 2.0  # from a bar's end to its request: servers need time, and clocks differ
 GRACE_SECONDS = 30.0  # from a bar's end until a ticker without it has a hole
+SESSION_GRACE_SECONDS = 600.0  # the same for a session's bar, from the first ticker's bar on
 GONE_BARS = 10  # holes in a row after which a ticker's next bar is no longer waited for
 EMPTY_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)  # seconds before an empty history is requested again
 SPARE_BARS = 64  # spare history: tickers rarely begin and end together
@@ -103,11 +115,12 @@ class LiveFeed:
     ) -> None:
         self.tickers, self.timeframe, self.name = tuple(tickers), timeframe, name
         self._fetch, self._say, self._sleep = fetch, say, sleep
-        self._seconds = bar_seconds(timeframe)
         self._last: int | None = None  # open of the last delivered bar
         self._closes = np.zeros(len(self.tickers))
         self._strict = True  # until trading has begun
         self._refused: set[str] = set()
+        # A bar that some tickers have, and when it was seen first.
+        self._seen: tuple[int, float] | None = None
         # Consecutive holes of each ticker up to the last delivered bar.
         self._missed = np.zeros(len(self.tickers), dtype=np.int64)
 
@@ -170,7 +183,7 @@ class LiveFeed:
 
         def fetch(ticker: str, start: int, end: int) -> Array:
             try:
-                bars = read_bars(files[ticker])
+                bars = read_bars(files[ticker], timeframe)
             except InputError as error:  # another program is writing it
                 say(f"{error}; it will be read again")
                 return np.empty((0, 6))
@@ -189,8 +202,8 @@ class LiveFeed:
         """See `Feed.start`."""
         self._strict = last is None
         # A restart continues at the last processed bar, even if newer ones have closed since.
-        end = self._closed_until(now) if last is None else last + self._seconds
-        start = end - (count + SPARE_BARS) * self._seconds
+        end = self._closed_until(now) if last is None else later(self.timeframe, last)
+        start = later(self.timeframe, end, -(count + SPARE_BARS))
         found = self._history(start, end)
         series = []
         for asset, (ticker, rows) in enumerate(found.items()):
@@ -198,7 +211,7 @@ class LiveFeed:
                 rows = self._standing_still(ticker, start, (prices or {}).get(ticker))
             self._missed[asset] = 0
             if last is not None and rows[-1, 0] < last:  # a hole: the previous row continues
-                self._missed[asset] = (last - int(rows[-1, 0])) // self._seconds
+                self._missed[asset] = bars_between(self.timeframe, int(rows[-1, 0]), last)
                 rows = np.vstack([rows, [last, *[rows[-1, 4]] * 4, 0.0]])
             times, none = rows[:, 0].astype(np.int64), np.zeros(0, dtype=np.int64)
             path = Path(f"{self.name} {ticker}")  # of no file: the name that messages show
@@ -257,7 +270,7 @@ class LiveFeed:
         """See `Feed.poll`."""
         if self._last is None:
             raise RunError("the feed was not started")
-        first, end = self._last + self._seconds, self._closed_until(now)
+        first, end = later(self.timeframe, self._last), self._closed_until(now)
         if end <= first:
             return []
         found = [
@@ -267,19 +280,28 @@ class LiveFeed:
         given = []
         # No bar of any ticker: the source is late, which is no hole.
         newest = max((max(rows) for rows in found if rows), default=0)
-        for time in range(first, min(end, newest + 1), self._seconds):
+        times = opening_times(self.timeframe, first, later(self.timeframe, end, -1))
+        for time in times[times <= newest].tolist():
             late = [
                 time not in rows and missed < GONE_BARS
                 for rows, missed in zip(found, self._missed, strict=True)
             ]
-            if any(late) and now < time + self._seconds + GRACE_SECONDS:
+            if any(late) and now < self._awaited_until(time, now):
                 break  # it may still arrive
             given.append(self._bar(time, [rows.get(time) for rows in found]))
         return given
 
+    def _awaited_until(self, time: int, now: float) -> float:
+        """Return when a ticker without the bar that others have has a hole."""
+        if not has_hours(self.timeframe):
+            return bar_end(self.timeframe, time) + GRACE_SECONDS
+        if self._seen is None or self._seen[0] != time:
+            self._seen = time, now
+        return self._seen[1] + SESSION_GRACE_SECONDS
+
     def age(self, now: float) -> float:
         """See `Feed.age`."""
-        return math.inf if self._last is None else now - (self._last + self._seconds)
+        return math.inf if self._last is None else now - bar_end(self.timeframe, self._last)
 
     def _bar(self, time: int, rows: Sequence[Array | None]) -> ClosedBar:
         hole = np.array([row is None for row in rows])
@@ -291,8 +313,8 @@ class LiveFeed:
         return ClosedBar(time, open_, high, low, close, volume, hole)
 
     def _closed_until(self, now: float) -> int:
-        """Return the end of the last bar that has certainly closed."""
-        return int((now - SETTLE_SECONDS) // self._seconds) * self._seconds
+        """Return the opening time of the first bar that may not have closed yet."""
+        return first_open_bar(self.timeframe, now - SETTLE_SECONDS)
 
     def _rows(self, ticker: str, start: int, end: int) -> Array:
         """Return a ticker's rows; a ticker that is refused once trading has begun has none."""
@@ -311,7 +333,8 @@ class LiveFeed:
         """Return the possible rows in order; of several rows of one time, the last one."""
         time, prices, volume = rows[:, 0], rows[:, 1:5], rows[:, 5]
         with np.errstate(invalid="ignore"):
-            good = (np.isfinite(prices) & (prices > 0)).all(axis=1) & (time % self._seconds == 0)
+            good = (np.isfinite(prices) & (prices > 0)).all(axis=1)
+            good &= on_grid(self.timeframe, time)
             good &= (rows[:, 2] >= rows[:, 3]) & np.isfinite(volume) & (volume >= 0)
         if not good.all():
             first = rows[~good][0]
@@ -331,7 +354,7 @@ class RecordedFeed:
     def __init__(self, bars: Bars) -> None:
         self.tickers, self.timeframe = bars.tickers, bars.timeframe
         self._bars, self._next = bars, 0
-        self._ends = bars.time + bar_seconds(bars.timeframe)
+        self._ends = bar_ends(bars.timeframe, bars.time)
 
     def start(
         self,

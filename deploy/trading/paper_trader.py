@@ -32,7 +32,7 @@ from deploy.trading.risk import Conditions, RiskRules, RiskVerdict, Situation, a
 from deploy.trading.risk_limits import RiskLimits
 from deploy.trading.sub_accounts import SubAccounts
 from envs.crypto.data.bars import Bars
-from envs.crypto.data.timeframe import bar_seconds, bars_per_week
+from envs.crypto.data.timeframe import bar_end, bars_per_week, later
 from envs.crypto.features import get_recipe
 from envs.crypto.portfolio import Orders, observe_portfolio
 from envs.support.errors import InputError, RunError
@@ -109,7 +109,7 @@ class PaperTrader:
         limits = limits or RiskLimits()
         self._planner = OrderPlanner(bundle, limits, slot)
         self._risk = RiskRules(limits)
-        self._seconds = bar_seconds(manifest.timeframe)
+        self._timeframe = manifest.timeframe
         week = float(bars_per_week(manifest.timeframe))
         self._held_scales = [trial.params.held_scale or week for trial in bundle.trials]
         self._lookback = max(trial.params.lookback for trial in bundle.trials)
@@ -248,7 +248,7 @@ class PaperTrader:
         Raises:
             RunError: the bar is not the next one.
         """
-        accounts, expected = self.accounts, self._history.time + self._seconds
+        accounts, expected = self.accounts, later(self._timeframe, self._history.time)
         if bar.time != expected:
             raise RunError(
                 f"the next bar should open at {format_time(expected)}, but this one opens at "
@@ -266,7 +266,7 @@ class PaperTrader:
         self._history.append(bar)
         self._plan = None
         value, flow = accounts.value(bar.close), accounts.take_flow()
-        seen = conditions or Conditions(expected + self._seconds)
+        seen = conditions or Conditions(bar_end(self._timeframe, expected))
         worth = flow.value(self._tickers, bar.close)
         verdict = self._risk.judge(Situation(bar.time, value, seen, worth))
         booked = (*counted, *fills)
@@ -318,7 +318,7 @@ class PaperTrader:
         # The planned net orders do not matter if every position is sold completely.
         netted = None if entry.verdict.sell_all else planned.netted
         orders = self._planner.net_orders(bar.time, self._plan, netted, accounts.held)
-        now = bar.time + self._seconds if conditions is None else conditions.now
+        now = bar_end(self._timeframe, bar.time) if conditions is None else conditions.now
         # After the limit was applied: the rule about orders per hour counts net orders.
         self._risk.sent(now, len(orders))
         mean = np.average(actions, axis=0, weights=self._shares)
@@ -338,7 +338,7 @@ class PaperTrader:
             account: the broker's account now.
             fills: all fills since the previous bar; no further ones of it are expected.
         """
-        now = self._history.time + self._seconds  # the bar in which the fills happened
+        now = later(self._timeframe, self._history.time)  # the bar in which the fills happened
         self.accounts.reset(now, account, self._history.close, fills)
         self._plan = None
 

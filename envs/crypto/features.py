@@ -2,7 +2,7 @@
 
 A recipe has a memory W: by definition, the features of bar t depend only on bars t - W + 1 … t.
 Indicators such as RSI and ADX are recursive and have infinite memory, so here every recursion
-restarts at an anchor on an absolute time grid. With k the number of bars of that length since 1970,
+restarts at an anchor on an absolute time grid. With k the number of bars of that length (or sessions) since 1970,
 the anchor of bar k is the largest multiple of 256 that is at most k - 255. The recursion thus sees
 256 to 511 bars up to and including k, and always the same ones, whether the caller holds ten years
 of history or only the last W = 512 bars. So live values equal training values to the bit.
@@ -23,7 +23,7 @@ import talib
 from numpy.typing import NDArray
 
 from envs.crypto.data.bars import Bars
-from envs.crypto.data.timeframe import bar_seconds
+from envs.crypto.data.timeframe import bar_length, bar_number, bar_seconds
 from envs.support.errors import InputError
 
 BLOCK = 256  # distance of the anchors, in bars
@@ -137,7 +137,7 @@ def get_recipe(name: str) -> Recipe:
 
 def default_recipe(timeframe: str) -> str:
     """Return the name of the recipe that a study uses if none is named."""
-    return "short" if timeframe == "1d" else "default"
+    return "short" if bar_length(timeframe) == "1d" else "default"
 
 
 def blockwise(
@@ -163,8 +163,8 @@ def blockwise(
     values = np.zeros((count, assets, columns))
     if count == 0:
         return values
-    # The index of the first bar on the absolute grid: bars since 1970.
-    number = int(bars.time[0]) // bar_seconds(bars.timeframe)
+    # The index of the first bar on the absolute grid: bars or sessions since 1970.
+    number = bar_number(bars.timeframe, int(bars.time[0]))
     # (N, T), because TA-Lib reads one asset's contiguous series at a time.
     high, low, close, volume = (
         np.ascontiguousarray(a.T) for a in (bars.high, bars.low, bars.close, bars.volume)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from envs.crypto.data.bars import Bars, load_bars
-from envs.crypto.data.timeframe import bar_seconds
+from envs.crypto.data.timeframe import later
 from envs.crypto.splits import CrossValidation, Splits, make_splits
 from envs.support.errors import InputError
 from envs.support.study_record import CryptoSpec, DataSpec
@@ -47,7 +47,7 @@ def holdout_times(spec: CryptoSpec) -> tuple[int, int] | None:
     if not bars:
         return None
     last = int(pd.Timestamp(data.last).timestamp())
-    return last - (bars - 1) * bar_seconds(data.timeframe), last
+    return later(data.timeframe, last, 1 - bars), last
 
 
 def study_splits(spec: CryptoSpec) -> Splits:

@@ -34,7 +34,10 @@ class CheckFlags(FoldFlags):
     ] = Path("data")
     timeframe: Annotated[
         str | None,
-        typer.Option(help=f"One of {' '.join(SECONDS)}. Default: each timeframe in the folder."),
+        typer.Option(
+            help=f"One of {' '.join(SECONDS)}, or, for a market with hours, 1d and its calendar, "
+            "such as 1d-XNYS. Default: each timeframe in the folder, as of markets that never close."
+        ),
     ] = None
     tickers: Annotated[
         str | None,

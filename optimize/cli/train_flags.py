@@ -217,7 +217,13 @@ class _FirstFlags:
             "data).",
         ),
     ] = None
-    timeframe: Annotated[str, _option(DATA, "Length of a bar: 1m, 5m, 15m, 1h, 4h, 1d, …")] = "1h"
+    timeframe: Annotated[
+        str,
+        _option(
+            DATA,
+            "Length of a bar: 1m, 5m, 15m, 1h, 4h, 1d, …; of a market with hours, 1d and its calendar: 1d-XNYS.",
+        ),
+    ] = "1h"
     tickers: Annotated[
         str | None,
         _option(

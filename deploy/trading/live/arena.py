@@ -19,7 +19,7 @@ from deploy.trading.live.account import TradingAccount
 from deploy.trading.live.comparison import Comparison, compare, days_due
 from deploy.trading.live.returns import Array, paired_returns
 from deploy.trading.live.store import TraderStore
-from envs.crypto.data.timeframe import bar_seconds
+from envs.crypto.data.timeframe import bars_between
 from envs.support.errors import InputError
 
 Told = tuple[str, str]  # kind and text of an event
@@ -114,7 +114,7 @@ class Arena:
         done = state["days"].get(account.bundle.hash, 0)
         # Only bars that both traded while this bundle was champion.
         since = max(state["since"], bar if account.since is None else account.since)
-        if days_due((bar - since) // bar_seconds(timeframe), timeframe) <= done:
+        if days_due(bars_between(timeframe, since, bar), timeframe) <= done:
             return None
         # The cheap check above counts all bars in the time; common bars may be fewer.
         names = (account.name, champion_account)

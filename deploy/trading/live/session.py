@@ -53,7 +53,7 @@ from deploy.trading.paper_trader import Entry
 from deploy.trading.risk import Conditions
 from deploy.trading.risk_limits import RiskLimits
 from envs.crypto.data.bars import Bars
-from envs.crypto.data.timeframe import DAY, bar_seconds
+from envs.crypto.data.timeframe import DAY, bar_end, bar_seconds, closed_since, later
 from envs.support.errors import InputError, RunError
 from envs.support.supervisor import Supervisor
 
@@ -122,8 +122,9 @@ class LiveSession:
         champion = registry.require(slot).champion
         assert champion is not None
         bundle = registry.bundle(traded or champion, Bundle)
-        self._seconds = bar_seconds(bundle.manifest.timeframe)
-        self._max_delay = self._seconds / 4 if options.max_delay is None else options.max_delay
+        self._timeframe = bundle.manifest.timeframe
+        quarter = bar_seconds(self._timeframe) / 4
+        self._max_delay = quarter if options.max_delay is None else options.max_delay
         self._feed, broker = make_feed(bundle), make_broker(bundle)
         if SLOT_ACCOUNT not in kept:
             for ticker, why in broker.untradable.items():
@@ -177,7 +178,7 @@ class LiveSession:
         self._obey(trader)
         bars = self._feed.poll(self._clock.now())
         for number, bar in enumerate(bars):
-            late = self._clock.now() - (bar.time + self._seconds) > self._max_delay
+            late = self._clock.now() - bar_end(self._timeframe, bar.time) > self._max_delay
             self._on_bar(bar, trader, decide=number == len(bars) - 1 and not late)
         if len(bars) > 1:
             self._event(
@@ -246,7 +247,7 @@ class LiveSession:
 
     def _conditions(self, bar: ClosedBar, trader: Trader, account: TradingAccount) -> Conditions:
         """Return the input of the risk rules; an operator's halt does not stop challengers."""
-        now, end = self._clock.now(), bar.time + self._seconds
+        now, end = self._clock.now(), bar_end(self._timeframe, bar.time)
         halted = account.kind != CHALLENGER
         return Conditions(
             now, max(0.0, now - end), trader.halt if halted else None, trader.halt_sells and halted
@@ -313,7 +314,7 @@ class LiveSession:
         late = None
         if trader.halt is not None:
             late = f"not sent before the halt: {trader.halt}"
-        elif self._clock.now() - (self._last + self._seconds) > self._max_delay:
+        elif self._clock.now() - bar_end(self._timeframe, self._last) > self._max_delay:
             late = "the trader was not running when it was due"
         lines = self._store.orders(self._slot, decided=self._last)
         fills = [
@@ -343,7 +344,7 @@ class LiveSession:
             monitor, more = self._monitor.evaluate(
                 bundle, traded, self._state.get("monitor", {}), self._state.get("kept out", [])
             )
-            if bar.time % DAY == DAY - self._seconds:
+            if bar.time % DAY == DAY - bar_seconds(self._timeframe):
                 monitor, strays = self._monitor.check_tracking(bundle, monitor)
                 more = [*more, *strays]
             told = [*news, *more]
@@ -439,10 +440,14 @@ class LiveSession:
 
     def _watch_age(self) -> None:
         """Report once when bars stop arriving, and once when they arrive again."""
-        age = self._feed.age(self._clock.now())
-        stale = age > STALE_BARS * self._seconds
+        now = self._clock.now()
+        age = self._feed.age(now)
+        # Of a market with hours, nights and weekends do not count.
+        frame, last = self._timeframe, self._last
+        stale = age > bar_end(frame, later(frame, last, STALE_BARS)) - bar_end(frame, last)
         if stale:
-            self._status = f"no new bar for {age / self._seconds:.0f} bars"
+            missed = closed_since(frame, last, now)
+            self._status = f"no new bar for {missed} bars"
         if stale != self._stale:
             self._stale = stale
             kind, text = (
@@ -450,8 +455,8 @@ class LiveSession:
                 if stale
                 else ("fresh", "is up to date again")
             )
-            last = format_time(self._last)
-            self._event(kind, f"{self._options.feed} {text}; the last bar opened at {last}")
+            opened = format_time(self._last)
+            self._event(kind, f"{self._options.feed} {text}; the last bar opened at {opened}")
 
     # ---- the database ----
 
@@ -468,8 +473,9 @@ class LiveSession:
 
     def _until_next(self) -> float:
         """Return the seconds to wait before the next poll."""
-        # The next bar opened one interval after the last one and closes another interval later.
-        due = self._last + 2 * self._seconds + SETTLE_SECONDS - self._clock.now()
+        # A market with hours is waited for over nights and weekends.
+        closes = bar_end(self._timeframe, later(self._timeframe, self._last))
+        due = closes + SETTLE_SECONDS - self._clock.now()
         return min(due if due > 0.0 else LATE_SECONDS, self._clock.patience)
 
 

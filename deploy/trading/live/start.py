@@ -30,7 +30,7 @@ from deploy.trading.live.store import TraderStore
 from deploy.trading.risk import RiskRules
 from envs.crypto.data.bars import Bars
 from envs.crypto.data.sources import AlpacaSource, CcxtSource, Source
-from envs.crypto.data.timeframe import bar_seconds
+from envs.crypto.data.timeframe import bar_end, has_hours
 from envs.support.errors import InputError, RunError
 from envs.support.supervisor import Supervisor
 
@@ -164,6 +164,11 @@ class TraderParts:
         """Return the broker of the slot's account."""
         if self._flags.broker == "sim":
             return sim_broker(bundle, self._flags.cash)
+        if has_hours(bundle.manifest.timeframe):
+            raise InputError(
+                f"--broker alpaca trades crypto only, and {bundle.name} trades bars of "
+                f"{bundle.manifest.timeframe}: use --broker sim"
+            )
         symbols = self._symbols(bundle)
         names = ("APCA_API_KEY_ID", "APCA_API_SECRET_KEY")
         key, secret = (os.environ.get(name, "") for name in names)
@@ -197,6 +202,11 @@ class TraderParts:
         if name == "folder":
             folder = self._folder(bundle)
             return LiveFeed.of_folder(folder, tickers, timeframe, say=say, sleep=sleep)
+        if has_hours(timeframe):
+            raise InputError(
+                f"--feed {name} has crypto only, and {bundle.name} trades bars of {timeframe}: use "
+                "--feed folder with a folder that another program updates"
+            )
         source: Source
         symbols: Mapping[str, str] = {}
         if name == "alpaca":
@@ -234,7 +244,7 @@ class TraderParts:
         """Return the start of a replay: where the slot stopped, --from, or the first unseen bar."""
         trader = self._store.trader(self._slot)
         if trader is not None and trader.last_bar is not None:
-            return float(trader.last_bar + bar_seconds(bars.timeframe))
+            return float(bar_end(bars.timeframe, trader.last_bar))
         if self._flags.since is not None:
             first = int(np.searchsorted(bars.time, parse_moment(self._flags.since, "--from")))
         else:

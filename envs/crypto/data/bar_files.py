@@ -19,7 +19,7 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet
 
-from envs.crypto.data.timeframe import SECONDS, bar_seconds
+from envs.crypto.data.timeframe import SECONDS, bar_length
 from envs.support.errors import InputError
 from envs.support.files import write_atomic
 
@@ -40,7 +40,7 @@ class TickerBars:
     Attributes:
         path: the file.
         ticker: "BTC/USDT".
-        timeframe: from the file's name.
+        timeframe: the length from the file's name, and the calendar that the user named.
         time: (n,) int64, opening times in seconds since the epoch, UTC.
         values: (n, 5) float64: open, high, low, close, volume.
         subsecond: rows whose timestamp is not a whole second.
@@ -71,8 +71,11 @@ def stamp(seconds: int) -> str:
 
 
 def file_name(ticker: str, timeframe: str, suffix: str = "parquet") -> str:
-    """Return freqtrade's file name: ("BTC/USDT", "1h") gives "BTC_USDT-1h.parquet"."""
-    return f"{ticker.replace('/', '_')}-{timeframe}.{suffix}"
+    """Return freqtrade's file name: ("BTC/USDT", "1h") gives "BTC_USDT-1h.parquet".
+
+    A calendar is not part of it.
+    """
+    return f"{ticker.replace('/', '_')}-{bar_length(timeframe)}.{suffix}"
 
 
 def find_files(data_dir: Path) -> dict[str, dict[str, Path]]:
@@ -126,18 +129,18 @@ def files_of(data_dir: Path, timeframe: str) -> dict[str, Path]:
     Raises:
         InputError: the folder has no bars of this timeframe.
     """
-    bar_seconds(timeframe)
+    length = bar_length(timeframe)
     found = find_files(data_dir)
     if not found:
         raise InputError(
             f"--data-dir {data_dir}: no bar files here; expected names like "
             f"{file_name('BTC/USDT', timeframe, 'feather')} (.feather, .parquet or .csv)"
         )
-    if timeframe not in found:
+    if length not in found:
         raise InputError(
             f"--timeframe {timeframe}: {data_dir} has no such bars, only {', '.join(found)}"
         )
-    return found[timeframe]
+    return found[length]
 
 
 def select_files(data_dir: Path, timeframe: str, tickers: Sequence[str] | None) -> dict[str, Path]:
@@ -190,8 +193,12 @@ def resolve_tickers(asked: Sequence[str], available: Sequence[str], where: str) 
     return tuple(resolved)
 
 
-def read_bars(path: Path) -> TickerBars:
+def read_bars(path: Path, timeframe: str | None = None) -> TickerBars:
     """Read one file (feather, parquet or csv). `problems.file_problems` checks the values.
+
+    Args:
+        path: the file.
+        timeframe: of the bars, with its calendar; by default the length in the file's name.
 
     Raises:
         InputError: the file cannot be read, has no rows, lacks a column, or has text in a numeric
@@ -228,7 +235,7 @@ def read_bars(path: Path) -> TickerBars:
     return TickerBars(
         path=path,
         ticker=f"{match['base']}/{match['quote']}".upper(),
-        timeframe=match["timeframe"],
+        timeframe=timeframe or match["timeframe"],
         time=time,
         values=values,
         subsecond=subsecond,

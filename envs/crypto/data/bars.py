@@ -15,7 +15,7 @@ import pandas as pd
 
 from envs.crypto.data.bar_files import TickerBars, file_name, select_files, write_file
 from envs.crypto.data.problems import MAX_HOLE_SHARE, common_range, market_problems, read_valid_bars
-from envs.crypto.data.timeframe import bar_seconds
+from envs.crypto.data.timeframe import has_hours, on_grid, opening_times
 from envs.support.errors import InputError
 
 _ARRAYS = ("open", "high", "low", "close", "volume", "hole")  # (T, N) each
@@ -27,8 +27,9 @@ class Bars:
 
     Attributes:
         tickers: "BTC/USDT", …, in the order of assets used everywhere.
-        timeframe: a key of `timeframe.SECONDS`.
-        time: (T,) int64, opening times in seconds since the epoch (UTC), `bar_seconds` apart.
+        timeframe: see `timeframe`.
+        time: (T,) int64, opening times in seconds since the epoch (UTC), all of the timeframe's
+            grid between the first and the last.
         open: (T, N) float64, in quote units, like high, low and close. In a hole all four prices
             are the last close before it.
         high: (T, N) float64.
@@ -54,7 +55,6 @@ class Bars:
     synthetic: bool = False
 
     def __post_init__(self) -> None:
-        step = bar_seconds(self.timeframe)
         object.__setattr__(self, "tickers", tuple(self.tickers))
         object.__setattr__(self, "time", np.ascontiguousarray(self.time, dtype=np.int64))
         shape = (len(self.time), len(self.tickers))
@@ -69,9 +69,12 @@ class Bars:
             object.__setattr__(self, name, array)
         if not self.tickers or len(set(self.tickers)) != len(self.tickers):
             raise ValueError(f"Bars.tickers {self.tickers} must be at least one name, each once")
-        if np.any(self.time % step) or np.any(np.diff(self.time) != step):
+        grid = self.time
+        if len(self.time):
+            grid = opening_times(self.timeframe, int(self.time[0]), int(self.time[-1]))
+        if not (np.array_equal(self.time, grid) and on_grid(self.timeframe, grid).all()):
             raise ValueError(
-                f"Bars.time must rise by {step} s from bar to bar, on the {self.timeframe} grid"
+                f"Bars.time must rise from bar to bar of the {self.timeframe} grid, without gaps"
             )
 
     def __len__(self) -> int:
@@ -82,7 +85,8 @@ class Bars:
     def fingerprint(self) -> str:
         """SHA-256 (hex) of tickers in order, timeframe, range, values and holes: the data's id."""
         digest = hashlib.sha256()
-        # The times follow from range and timeframe, since the grid has no gaps.
+        # The times follow from range and timeframe, since the grid has no gaps. Calendars may be
+        # corrected, so with them the times count too.
         span = [int(self.time[0]), int(self.time[-1])] if len(self.time) else []
         header = {
             "tickers": self.tickers,
@@ -95,6 +99,8 @@ class Bars:
             # A fixed byte order, so that the fingerprint is the same on every machine.
             digest.update(values.astype("<f8", copy=False).tobytes())
         digest.update(self.hole.astype(np.uint8).tobytes())
+        if has_hours(self.timeframe):
+            digest.update(self.time.astype("<i8", copy=False).tobytes())
         return digest.hexdigest()
 
     def slice(self, start: int, stop: int) -> Bars:
@@ -145,7 +151,7 @@ def load_bars(
     """
     now = clock.time() if now is None else now
     files = select_files(data_dir, timeframe, tickers)
-    series = [read_valid_bars(path, now) for path in files.values()]
+    series = [read_valid_bars(path, now, timeframe) for path in files.values()]
     for sentence in market_problems(series, max_hole_share):
         raise InputError(sentence)
     return align(series)
@@ -158,9 +164,8 @@ def align(series: Sequence[TickerBars]) -> Bars:
     first bar.
     """
     timeframe = series[0].timeframe
-    step = bar_seconds(timeframe)
     start, last = common_range(series)
-    grid = np.arange(start, last + step, step, dtype=np.int64)
+    grid = opening_times(timeframe, start, last)
     values = np.empty((5, len(grid), len(series)))
     hole = np.empty((len(grid), len(series)), dtype=np.bool_)
     for asset, bars in enumerate(series):

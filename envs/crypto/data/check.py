@@ -13,7 +13,7 @@ import numpy as np
 from envs.crypto.data.bar_files import TickerBars, find_files, read_bars, select_files
 from envs.crypto.data.bars import Bars, align
 from envs.crypto.data.problems import MAX_HOLE_SHARE, file_problems, market_problems
-from envs.crypto.data.timeframe import bar_seconds
+from envs.crypto.data.timeframe import bars_between
 from envs.support.errors import InputError
 
 
@@ -115,7 +115,7 @@ def _check_together(
     reports, series = [], []
     for ticker, path in files.items():
         try:
-            bars = read_bars(path)
+            bars = read_bars(path, timeframe)
         except InputError as error:
             reports.append(TickerReport(ticker, problems=(str(error),)))
             continue
@@ -132,7 +132,6 @@ def _check_together(
 
 
 def _report(bars: TickerBars, found: tuple[str, ...]) -> TickerReport:
-    step = bar_seconds(bars.timeframe)
     open_, high, low, close, volume = bars.values.T
     # A fixed byte order, so that the fingerprint is the same on every machine.
     digest = hashlib.sha256(
@@ -145,7 +144,7 @@ def _report(bars: TickerBars, found: tuple[str, ...]) -> TickerReport:
         first=first,
         last=last,
         # The number of holes is undefined in a file with problems.
-        holes=0 if found else (last - first) // step + 1 - len(bars.time),
+        holes=0 if found else bars_between(bars.timeframe, first, last) + 1 - len(bars.time),
         zero_volume=int(np.count_nonzero(volume == 0)),
         strays=int(
             np.count_nonzero((np.maximum(open_, close) > high) | (np.minimum(open_, close) < low))

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.crypto.data.bars import Bars
-from envs.crypto.data.timeframe import bar_seconds
+from envs.crypto.data.timeframe import bar_seconds, grid_from
 from envs.support.errors import InputError
 
 Array = NDArray[np.float64]
@@ -208,7 +208,7 @@ def _bars(rng: np.random.Generator, log_price: Array, volatility: Array, timefra
     """
     count, assets = log_price.shape
     step = bar_seconds(timeframe)
-    time = START // step * step + step * np.arange(count, dtype=np.int64)
+    time = grid_from(timeframe, START // step * step, count)
     level = np.log(10.0) * rng.uniform(0.0, 4.0, assets)
     # Price levels between 1 and 10,000 quote units, so that nothing depends on a common scale.
     closes = level + log_price

@@ -12,7 +12,7 @@ import numpy as np
 from envs.crypto.data.bar_files import TickerBars, file_name, find_files, stamp, write_file
 from envs.crypto.data.problems import read_valid_bars
 from envs.crypto.data.sources import Source
-from envs.crypto.data.timeframe import bar_seconds
+from envs.crypto.data.timeframe import bar_seconds, has_hours
 from envs.support.errors import InputError, RunError
 
 # Seconds after its end from which a bar counts as closed, for late trades and clock differences.
@@ -96,6 +96,11 @@ def download(
         InputError: a name or time is wrong, or a file comes from another source.
         RunError: the source or the disk fails.
     """
+    if has_hours(timeframe):
+        raise InputError(
+            f"--timeframe {timeframe}: these sources have markets that never close, without a "
+            "calendar; import bars of other markets with `sweepd data import`"
+        )
     step = bar_seconds(timeframe)
     names = full_tickers(tickers, source)
     # Start of the bar that is still open, and the first bar that opens at `start` or later.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envs.crypto.data.bar_files import TickerBars, read_bars, select_files, stamp
-from envs.crypto.data.timeframe import bar_seconds
+from envs.crypto.data.timeframe import bars_between
 
 _NAMED = 8  # tickers in a sentence
 
@@ -29,7 +29,9 @@ def limits_of_files(
     Raises:
         InputError: a file cannot be read.
     """
-    series = [read_bars(path) for path in select_files(data_dir, timeframe, tickers).values()]
+    series = [
+        read_bars(path, timeframe) for path in select_files(data_dir, timeframe, tickers).values()
+    ]
     return describe_limits(spans_of(series), timeframe, needed)
 
 
@@ -54,7 +56,7 @@ def describe_limits(spans: Sequence[Span], timeframe: str, needed: int) -> str:
         f"the range common to the {len(spans)} tickers begins with {newest.ticker} "
         f"({stamp(newest.first)} UTC) and ends with {oldest.ticker} ({stamp(oldest.last)} UTC)"
     )
-    out = _left_out(spans, bar_seconds(timeframe), needed)
+    out = _left_out(spans, timeframe, needed)
     if out is None:
         return f"{limits}; no choice of these tickers has enough"
     left, bars = out
@@ -63,7 +65,7 @@ def describe_limits(spans: Sequence[Span], timeframe: str, needed: int) -> str:
     return f"{limits}; without {names}{more} it has {bars:,} bars (leave them out of --tickers)"
 
 
-def _left_out(spans: Sequence[Span], step: int, needed: int) -> tuple[list[Span], int] | None:
+def _left_out(spans: Sequence[Span], timeframe: str, needed: int) -> tuple[list[Span], int] | None:
     """Return the fewest tickers without which the others have enough bars, and how many."""
     if not needed:
         return None
@@ -76,7 +78,7 @@ def _left_out(spans: Sequence[Span], step: int, needed: int) -> tuple[list[Span]
             rest = sorted(by_start[starts:], key=lambda span: span.last)
             out, rest = [*out, *rest[: count - starts]], rest[count - starts :]
             first, last = max(s.first for s in rest), min(s.last for s in rest)
-            bars = (last - first) // step + 1
+            bars = bars_between(timeframe, first, last) + 1 if first <= last else 0
             if best is None or bars > best[0]:
                 best = bars, out
         assert best is not None

@@ -8,7 +8,18 @@ from pathlib import Path
 import numpy as np
 
 from envs.crypto.data.bar_files import PRICES, TickerBars, read_bars, stamp
-from envs.crypto.data.timeframe import SECONDS, bar_seconds
+from envs.crypto.data.timeframe import (
+    DAY,
+    SECONDS,
+    Times,
+    bar_end,
+    bar_ends,
+    bar_seconds,
+    bars_between,
+    has_hours,
+    on_grid,
+    opening_times,
+)
 from envs.support.errors import InputError
 
 MAX_HOLE_SHARE = 0.02  # fraction of missing bars
@@ -17,17 +28,18 @@ MAX_HOLE_SHARE = 0.02  # fraction of missing bars
 RowCheck = tuple[np.ndarray, Callable[[int], str]]
 
 
-def read_valid_bars(path: Path, now: float) -> TickerBars:
+def read_valid_bars(path: Path, now: float, timeframe: str | None = None) -> TickerBars:
     """Read one file.
 
     Args:
         path: the file.
         now: seconds since the epoch.
+        timeframe: as for `read_bars`.
 
     Raises:
         InputError: as `read_bars`, or `file_problems` finds a problem.
     """
-    bars = read_bars(path)
+    bars = read_bars(path, timeframe)
     for sentence in file_problems(bars, now):
         raise InputError(sentence)
     return bars
@@ -83,21 +95,14 @@ def _spacing_problem(bars: TickerBars) -> str | None:
 
 def _row_checks(bars: TickerBars, now: float) -> list[RowCheck]:
     """Return the checks of single rows, the most severe first."""
-    step = bar_seconds(bars.timeframe)
-    off_grid = bars.time % step != 0
+    off_grid = ~on_grid(bars.timeframe, bars.time)
     off_grid[bars.subsecond] = True
     high, low, volume = bars.values[:, 1], bars.values[:, 2], bars.values[:, 4]
     # An open bar is refused instead of dropped: otherwise the same folder would give different data
     # a minute later. Synthetic markets may lie in the future.
-    still_open = (bars.time + step > now) & (not bars.synthetic)
+    still_open = (bar_ends(bars.timeframe, bars.time) > now) & (not bars.synthetic)
     return [
-        (
-            off_grid,
-            lambda _: (
-                f"the bar is off the grid; {bars.timeframe} bars must open at whole multiples of "
-                f"{bars.timeframe} UTC"
-            ),
-        ),
+        (off_grid, lambda _: f"the bar is off the grid; {grid_words(bars.timeframe)}"),
         *(_price_check(name, bars.values[:, column]) for column, name in enumerate(PRICES)),
         (high < low, lambda row: f"high {float(high[row])!r} is below low {float(low[row])!r}"),
         (
@@ -107,11 +112,20 @@ def _row_checks(bars: TickerBars, now: float) -> list[RowCheck]:
         (
             still_open,
             lambda row: (
-                f"the bar is still open until {stamp(bars.time[row] + step)} UTC (now "
+                f"the bar is still open until "
+                f"{stamp(bar_end(bars.timeframe, int(bars.time[row])))} UTC (now "
                 f"{stamp(int(now))}); remove it, since only closed bars are traded"
             ),
         ),
     ]
+
+
+def grid_words(timeframe: str) -> str:
+    """Say on which times bars of a timeframe open."""
+    length, _, calendar = timeframe.partition("-")
+    if calendar:
+        return f"bars of {timeframe} are named by days (00:00 UTC) with a session of {calendar}"
+    return f"{length} bars must open at whole multiples of {length} UTC"
 
 
 def _price_check(name: str, price: np.ndarray) -> RowCheck:
@@ -164,19 +178,36 @@ def hole_problems(series: Sequence[TickerBars], max_hole_share: float) -> Iterat
     Holes are counted before alignment, so that a single wrong date far away does not require a grid
     of centuries.
     """
-    step = bar_seconds(series[0].timeframe)
+    timeframe = series[0].timeframe
     start, last = common_range(series)
-    expected = (last - start) // step + 1
+    expected = bars_between(timeframe, start, last) + 1
     for bars in series:
         inside = bars.time[
             np.searchsorted(bars.time, start) : np.searchsorted(bars.time, last, side="right")
         ]
         missing = expected - len(inside)
         if missing > max_hole_share * expected:
-            edges = np.concatenate([[start - step], inside, [last + step]])
-            first = int(edges[np.argmax(np.diff(edges) > step)]) + step
+            first = _first_hole(timeframe, start, last, inside)
             yield (
                 f"{bars.path}: {missing:,} of {expected:,} bars are missing "
                 f"({missing / expected:.2%}; the first is {stamp(first)} UTC), above the limit of "
-                f"{max_hole_share:.2%}; download it again or leave {bars.ticker} out"
+                f"{max_hole_share:.2%}; {_advice(bars)}"
             )
+
+
+def _first_hole(timeframe: str, start: int, last: int, inside: Times) -> int:
+    if has_hours(timeframe):
+        return int(np.setdiff1d(opening_times(timeframe, start, last), inside)[0])
+    step = bar_seconds(timeframe)
+    edges = np.concatenate([[start - step], inside, [last + step]])
+    return int(edges[np.argmax(np.diff(edges) > step)]) + step
+
+
+def _advice(bars: TickerBars) -> str:
+    # 1970-01-01 was a Thursday: day 2 was a Saturday.
+    if bars.timeframe == "1d" and not np.any((bars.time // DAY - 2) % 7 < 2):
+        return (
+            "none is of a Saturday or Sunday: for a market with hours, name its calendar, such as "
+            "--timeframe 1d-XNYS"
+        )
+    return f"download it again or leave {bars.ticker} out"

@@ -1,7 +1,17 @@
-"""Timeframes: names of bar lengths and conversions."""
+"""Timeframes: names of bar lengths, their grids of opening times, and conversions.
+
+A timeframe is the length of a bar, such as "1h", for markets that never close. For markets with
+hours it is the length and the name of an exchange's calendar, "1d-XNYS": one bar per session, named
+by the session's day at 00:00 UTC. Days without a session have no bar and are no holes. A bar is
+closed when its session closes.
+"""
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.crypto.data.sessions import Sessions, load_sessions
 from envs.support.errors import InputError
 
 SECONDS: dict[str, int] = {
@@ -20,24 +30,65 @@ SECONDS: dict[str, int] = {
 }
 DAY = 86_400  # seconds
 SECONDS_PER_YEAR = 365.25 * DAY
+WEEKS_PER_YEAR = 365.25 / 7
+
+Times = NDArray[np.int64]
+
+
+def bar_length(timeframe: str) -> str:
+    """Return the length of a timeframe without its calendar: "1d-XNYS" gives "1d".
+
+    Raises:
+        InputError: the length is not in `SECONDS`, or has no calendars.
+    """
+    length, dash, _ = timeframe.partition("-")
+    if length not in SECONDS:
+        raise InputError(
+            f"timeframe {timeframe!r} is not known; choose one of {', '.join(SECONDS)}, or, for a "
+            "market with hours, 1d and its calendar, such as 1d-XNYS"
+        )
+    if dash and length != "1d":
+        raise InputError(
+            f"timeframe {timeframe!r}: markets with hours have bars of 1d only; a market that "
+            f"never closes is {length}"
+        )
+    return length
 
 
 def bar_seconds(timeframe: str) -> int:
-    """Return the length of a bar in seconds.
+    """Return the length of a bar in seconds; of a session's bar, a day.
 
     Raises:
-        InputError: the name is not in `SECONDS`.
+        InputError: as `bar_length`.
     """
-    if timeframe not in SECONDS:
-        raise InputError(
-            f"timeframe {timeframe!r} is not known; choose one of {', '.join(SECONDS)}"
-        )
-    return SECONDS[timeframe]
+    return SECONDS[bar_length(timeframe)]
+
+
+def has_hours(timeframe: str) -> bool:
+    """Return whether the market has a calendar."""
+    return "-" in timeframe
+
+
+def _sessions(timeframe: str) -> Sessions | None:
+    """Return the calendar's sessions; None for a market that never closes.
+
+    Raises:
+        InputError: as `bar_length`, or there is no such calendar.
+    """
+    bar_length(timeframe)
+    return load_sessions(timeframe.partition("-")[2]) if has_hours(timeframe) else None
+
+
+# ---- numbers of bars ----
 
 
 def bars_per_year(timeframe: str) -> float:
-    """Return the bars in a year of 365.25 days, which annualise Sharpe ratios."""
-    return SECONDS_PER_YEAR / bar_seconds(timeframe)
+    """Return the bars in a year, which annualise Sharpe ratios.
+
+    A year has 365.25 days; of a calendar, the mean number of sessions (252 in New York).
+    """
+    sessions = _sessions(timeframe)
+    return SECONDS_PER_YEAR / bar_seconds(timeframe) if sessions is None else sessions.per_year
 
 
 def bars_per_day(timeframe: str) -> int:
@@ -46,5 +97,104 @@ def bars_per_day(timeframe: str) -> int:
 
 
 def bars_per_week(timeframe: str) -> int:
-    """Return the whole bars in a week, at least one."""
+    """Return the whole bars in a week, at least one; of a calendar, its usual sessions."""
+    sessions = _sessions(timeframe)
+    if sessions is not None:
+        return max(1, round(sessions.per_year / WEEKS_PER_YEAR))
     return max(1, 7 * DAY // bar_seconds(timeframe))
+
+
+# ---- the grid of opening times, seconds since the epoch, UTC ----
+
+
+def bar_number(timeframe: str, time: int) -> int:
+    """Return the number of the first bar that opens at `time` or later, on an absolute count.
+
+    The count is the same for every range of bars.
+    """
+    sessions = _sessions(timeframe)
+    return -(-time // bar_seconds(timeframe)) if sessions is None else sessions.number(time)
+
+
+def bar_time(timeframe: str, number: int) -> int:
+    """Return the opening time of a bar by its number.
+
+    Raises:
+        InputError: the calendar does not reach as far.
+    """
+    sessions = _sessions(timeframe)
+    return number * bar_seconds(timeframe) if sessions is None else sessions.time(number)
+
+
+def on_grid(timeframe: str, times: Times | NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which times open a bar, (n,) bool."""
+    sessions = _sessions(timeframe)
+    if sessions is None:
+        on: NDArray[np.bool_] = times % bar_seconds(timeframe) == 0
+        return on
+    return np.isin(times, sessions.days)
+
+
+def bars_between(timeframe: str, first: int, last: int) -> int:
+    """Return the number of bars from one opening time to another: 1 for neighbours."""
+    if not has_hours(timeframe):
+        return (last - first) // bar_seconds(timeframe)
+    return bar_number(timeframe, last) - bar_number(timeframe, first)
+
+
+def closed_since(timeframe: str, last: int, now: float) -> int:
+    """Return the number of bars that have closed by `now`, after the one that opened at `last`."""
+    if not has_hours(timeframe):
+        return max(0, int((now - last) // bar_seconds(timeframe)) - 1)
+    return max(0, bars_between(timeframe, last, first_open_bar(timeframe, now)) - 1)
+
+
+def later(timeframe: str, time: int, bars: int = 1) -> int:
+    """Return the opening time that many bars after another, or before it if `bars` < 0."""
+    if not has_hours(timeframe):
+        return time + bars * bar_seconds(timeframe)
+    return bar_time(timeframe, bar_number(timeframe, time) + bars)
+
+
+def opening_times(timeframe: str, first: int, last: int) -> Times:
+    """Return the opening times from `first` to `last`, both included: (n,) int64."""
+    sessions = _sessions(timeframe)
+    if sessions is None:
+        step = bar_seconds(timeframe)
+        return np.arange(first, last + step, step, dtype=np.int64)
+    return sessions.days[sessions.number(first) : sessions.number(last + 1)]
+
+
+def grid_from(timeframe: str, first: int, count: int) -> Times:
+    """Return `count` opening times from `first` on, (count,) int64.
+
+    Raises:
+        InputError: the calendar does not reach as far.
+    """
+    sessions = _sessions(timeframe)
+    if sessions is None:
+        return first + bar_seconds(timeframe) * np.arange(count, dtype=np.int64)
+    start = sessions.number(first)
+    sessions.time(start + count - 1)
+    return sessions.days[start : start + count]
+
+
+def bar_end(timeframe: str, time: int) -> int:
+    """Return when the bar that opens at `time` is closed; of a session, when the market closes."""
+    sessions = _sessions(timeframe)
+    return time + bar_seconds(timeframe) if sessions is None else sessions.close(time)
+
+
+def bar_ends(timeframe: str, times: Times) -> Times:
+    """Return `bar_end` of many bars, (n,) int64. Times off the grid end a day later."""
+    sessions = _sessions(timeframe)
+    return times + bar_seconds(timeframe) if sessions is None else sessions.closes_of(times)
+
+
+def first_open_bar(timeframe: str, now: float) -> int:
+    """Return the opening time of the first bar that has not closed by `now`."""
+    sessions = _sessions(timeframe)
+    if sessions is None:
+        step = bar_seconds(timeframe)
+        return int(now // step) * step
+    return sessions.first_open(now)

@@ -1,9 +1,9 @@
 """Metrics of a sequence of per-bar returns, used by search, gate, back-test and paper trader.
 
 Inputs are simple returns per bar, r_t = V_t / V_{t-1} - 1, as float64. Bars per year follow from
-the timeframe (a year has 365.25 days), never from the length of the test. The risk-free rate is 0.
-Standard deviations are those of a sample (n - 1). No metric is NaN: a ratio with a zero denominator
-is 0, and `Metrics.reason` says so.
+the timeframe (a year has 365.25 days, or the sessions of a calendar), never from the length of the
+test. The risk-free rate is 0. Standard deviations are those of a sample (n - 1). No metric is NaN:
+a ratio with a zero denominator is 0, and `Metrics.reason` says so.
 
 Sources: W. F. Sharpe 1994, "The Sharpe Ratio" (Sharpe and information ratio); F. A. Sortino and
 L. N. Price 1994, "Performance Measurement in a Downside Risk Framework"; M. C. Jensen 1968, "The

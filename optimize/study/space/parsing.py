@@ -25,7 +25,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
 
-from envs.crypto.data.timeframe import SECONDS
+from envs.crypto.data.timeframe import SECONDS, bar_length
 from envs.games.curriculum import CURRICULUM_KEYS, parse_curriculum
 from envs.support.errors import InputError
 from envs.support.files import read_toml
@@ -181,7 +181,7 @@ def _timeframe_entries(
             )
         for table, entries in replaced.items():
             _table(f"{where}.{table}]", entries)
-    return list(overrides.get(timeframe, {}).items())
+    return list(overrides.get(timeframe and bar_length(timeframe), {}).items())
 
 
 def _table(where: str, entries: Any) -> Mapping[Any, Any]:

@@ -41,7 +41,10 @@ def import_command(
     ] = None,
     timeframe: Annotated[
         str | None,
-        typer.Option(help=f"One of {' '.join(SECONDS)}. Default: the distance of the bars."),
+        typer.Option(
+            help=f"One of {' '.join(SECONDS)}, or 1d-XNYS (with a calendar). Default: the distance "
+            "of the bars."
+        ),
     ] = None,
     quote: Annotated[
         str, typer.Option(help="Currency of tickers that are not pairs, such as shares.")
@@ -92,7 +95,15 @@ def import_command(
         print_line(console, _line(joined, path))
     if imported.ignored:
         print_line(console, f"ignored: {_listed(imported.ignored)}")
-    print_line(console, f"next: sweepd data check --data-dir {escape(str(to))}")
+    hours = ""
+    if timeframe is None and any(joined.sessions for joined, _ in imported.tickers):
+        print_line(
+            console,
+            "no bar is of a Saturday or Sunday: a market with hours, whose calendar is part of the "
+            "timeframe (1d-XNYS is New York's)",
+        )
+        hours = " --timeframe 1d-XNYS"
+    print_line(console, f"next: sweepd data check --data-dir {escape(str(to))}{hours}")
 
 
 def _options(

@@ -14,6 +14,7 @@ from envs.crypto.data.importing.rows import Options, Rows, Taken, read_rows
 from envs.crypto.data.importing.tables import SUFFIXES, read_tables
 from envs.crypto.data.importing.times import Times
 from envs.crypto.data.problems import read_valid_bars
+from envs.crypto.data.timeframe import bar_length
 from envs.support.errors import InputError, RunError
 
 SOURCE = "import"  # in the metadata of the files
@@ -150,7 +151,7 @@ def _ticker(parts: list[Rows], to: Path, now: float) -> list[tuple[Joined, Path]
 
 def _earlier(path: Path, to: Path, ticker: str, timeframe: str, now: float) -> list[Rows]:
     """Return the bars of an earlier import."""
-    there = find_files(to).get(timeframe, {}).get(ticker) if to.exists() else None
+    there = find_files(to).get(bar_length(timeframe), {}).get(ticker) if to.exists() else None
     if there is None:
         return []
     origin = read_valid_bars(there, now).metadata.get("source") if there == path else None

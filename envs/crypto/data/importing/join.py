@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from envs.crypto.data.bar_files import TickerBars, stamp
 from envs.crypto.data.importing.rows import Array, Rows
 from envs.crypto.data.importing.times import Ints
-from envs.crypto.data.problems import file_problems
-from envs.crypto.data.timeframe import DAY, SECONDS, bar_seconds
+from envs.crypto.data.problems import file_problems, grid_words
+from envs.crypto.data.timeframe import DAY, SECONDS, bar_ends, bar_length, bar_seconds, on_grid
 from envs.support.errors import InputError
 
 _THURSDAY = 3  # 1970-01-01, counted from Monday
@@ -84,7 +84,6 @@ def join(parts: Sequence[Rows], timeframe: str, now: float) -> Joined:
             row is left.
     """
     ticker = parts[0].ticker
-    step = bar_seconds(timeframe)
     times, sessions = _opening_times(parts, timeframe)
     time = np.concatenate(times)
     values = np.concatenate([rows.values for rows in parts])
@@ -98,17 +97,17 @@ def join(parts: Sequence[Rows], timeframe: str, now: float) -> Joined:
     time, values, origin = time[good], values[good], origin[good]
     repeated = _repeated(parts, time, values, origin)
     time, values, origin = time[~repeated], values[~repeated], origin[~repeated]
-    still_open = time + step > now
+    still_open = bar_ends(timeframe, time) > now
     time, values, origin = time[~still_open], values[~still_open], origin[~still_open]
     if not len(time):
         raise InputError(f"{parts[0].source}: no closed bar with valid prices is left")
-    off = np.flatnonzero(time % step)
+    off = np.flatnonzero(~on_grid(timeframe, time))
     if len(off):
         row = int(off[0])
         raise InputError(
             f"{parts[int(origin[row])].source}: the bar of {stamp(time[row])} UTC is off the grid; "
-            f"{timeframe} bars open at whole multiples of {timeframe} UTC. If the times are of "
-            "another time zone, name it: --timezone America/New_York"
+            f"{grid_words(timeframe)}. If the times are of another time zone, name it: --timezone "
+            "America/New_York"
         )
     path = Path(parts[0].source)
     none = np.empty(0, dtype=np.int64)
@@ -140,7 +139,7 @@ def _opening_times(parts: Sequence[Rows], timeframe: str) -> tuple[list[Ints], b
                 f"{rows.source}: row {row} ({stamp(rows.times.seconds[row])} UTC): the time is no "
                 "whole second"
             )
-    if timeframe != "1d":
+    if bar_length(timeframe) != "1d":
         return exact, False
     wall = [rows.times.wall for rows in parts]
     days = np.concatenate(wall) // DAY

@@ -1,0 +1,81 @@
+"""Studies on a market with hours: the calendar is recorded, and years are those of the calendar."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from envs.crypto.data.bars import load_bars, write_bars
+from envs.crypto.data.demo_market import make_demo_market
+from envs.crypto.data.timeframe import bars_per_year, later
+from envs.crypto.study_data import load_study_bars, study_splits
+from envs.support.errors import InputError
+from envs.support.study_record import CryptoSpec, StudySpec
+from optimize.cli.study_request import make_request
+from optimize.cli.train_flags import TrainFlags
+from optimize.experiments.kinds import kind_of
+from optimize.experiments.outlook import outlook
+from optimize.study.space.parsing import load_space
+from optimize.worker.freeze import draft_spec, reproducing_flags
+
+NY = "1d-XNYS"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_bars(make_demo_market(4, assets=2, bars=1400, timeframe=NY), tmp_path)
+    return tmp_path
+
+
+def spec_of(folder: Path) -> CryptoSpec:
+    """Return the spec that `train --timeframe 1d-XNYS` creates."""
+    request = make_request(TrainFlags(data_dir=folder, timeframe=NY), frozenset())
+    space = load_space(request.search_space, request.subject, request.timeframe)
+    bars = kind_of(request.environment).load_bars(request)
+    spec = draft_spec(request, space, bars, torch.device("cpu"))
+    assert isinstance(spec, CryptoSpec)
+    return spec
+
+
+def test_a_study_records_the_calendar(folder: Path) -> None:
+    spec = spec_of(folder)
+    assert spec.data.timeframe == NY
+    assert spec.recipe["name"] == "short"
+    assert StudySpec.from_json(spec.to_json()) == spec
+    bars = load_study_bars(spec.data)
+    assert bars.timeframe == NY
+    assert bars.fingerprint == spec.data.fingerprint
+    request = make_request(TrainFlags(data_dir=folder, timeframe=NY), frozenset({"timeframe"}))
+    assert f"--timeframe {NY}" in reproducing_flags(spec, request)
+    kind = kind_of(spec.environment)
+    assert kind.default_name({"timeframe": NY}) == "crypto-1d-XNYS"
+    # The same files as a market that never closes are other bars.
+    other = dataclasses.replace(spec.data, timeframe="1d-XLON")
+    with pytest.raises(InputError):
+        load_study_bars(other)
+    asked = make_request(TrainFlags(data_dir=folder, timeframe="1d"), frozenset({"timeframe"}))
+    assert kind.requested_fields(spec, asked)["data"].timeframe == "1d"
+
+
+def test_the_hold_out_is_counted_in_sessions(folder: Path) -> None:
+    spec = spec_of(folder)
+    span = kind_of(spec.environment).holdout_span(spec)
+    assert span is not None
+    bars = load_bars(folder, NY)
+    a, b = study_splits(spec).holdout
+    assert b - a == 210
+    assert span == (bars.tickers, int(bars.time[a]), int(bars.time[-1]))
+    assert later(NY, int(bars.time[a]), 209) == int(bars.time[-1])
+
+
+def test_the_outlook_has_years_of_sessions(folder: Path) -> None:
+    spec = spec_of(folder)
+    daily = dataclasses.replace(spec, data=dataclasses.replace(spec.data, timeframe="1d"))
+    made, other = outlook(spec, 40), outlook(daily, 40)
+    ratio = bars_per_year(NY) / 365.25
+    assert made["years"] / other["years"] == pytest.approx(1 / ratio)
+    assert made["planned_sharpe"] / other["planned_sharpe"] == pytest.approx(math.sqrt(ratio))
