@@ -86,6 +86,7 @@ SB3_TASKS = {
     "acrobot": (0.001, ()),
 }
 GPU_PARTS = {
+    "ready": ("programs.sac.gradient_steps_recorded", "fused_kernels"),
     "bits": ("sac.in company.equal", "ppo, gru.again.equal"),
     "waits": ("d3qn.waits",),
     "kernels": ("rows.0.microseconds", "total"),

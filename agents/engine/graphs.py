@@ -18,7 +18,7 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("sweepd")
 Result = TypeVar("Result")
 
 

@@ -189,13 +189,15 @@ class Adam(FlatAdam):
         # Where to compute gradients. On CPUs, a batched product copies its result into a view; on
         # GPUs, it writes there, and a copy is a launch per leaf.
         self.grads = new_gradients(shape, flat.device) if self._fused else leaves
-        self._copied = [leaf for leaf in leaves.every() if leaf.numel()] if self._fused else []
+        # Two lists, views of `grad` and what is copied there.
+        both = (leaves.every(), self.grads.every()) if self._fused else ()
+        self._copied = [[leaf for leaf in every if leaf.numel()] for every in both]
 
     def norms(self) -> Tensor:
         """Move `grads` into `grad`; return their norms, (2, G): actors, then critics."""
         # The padding of the flat layout stays 0, so norms are those of the leaves.
         if self._copied:
-            given = [leaf for leaf in self.grads.every() if leaf.numel()]
-            torch._foreach_copy_(self._copied, given)
+            into, given = self._copied
+            torch._foreach_copy_(into, given)
         norms: Tensor = torch.linalg.vector_norm(self.grad, dim=2)
         return norms

@@ -3,14 +3,17 @@
 Every part is written when it is done; a second call with the same file goes on with the parts that
 are missing or failed. In their order:
 
+    ready       whether the fused kernels were compiled and steps recorded as CUDA graphs, and what
+                was logged
     bits        whether a member's weights are equal to the bit in a second run, without CUDA
                 graphs, in another slot with other members, and in a program of another size
     waits       operations that make the host wait for the card in a rollout with its gradient
                 steps, with the lines that call them (`torch.cuda.set_sync_debug_mode`)
     kernels     kernels of a rollout with its gradient steps and their time, as profiled
     steps       microseconds per gradient step and per step of a rollout, with and without graphs
+                and fused kernels
     speed       environment steps per second of whole training, over members and networks, with and
-                without graphs
+                without graphs and fused kernels
     off-policy  gradient steps per second of SAC and D3QN, likewise
     envs        steps per second of environments alone, with random actions
     memory      bytes on the card by number of members
@@ -31,6 +34,7 @@ both, since a precision that learns worse is no speed-up.
 from __future__ import annotations
 
 import argparse
+import logging
 import statistics
 import sys
 import time
@@ -48,6 +52,7 @@ from peak import now, peaks
 from roofline import operations, split
 
 from agents.algorithms.ppo import PPO
+from agents.networks.gpu_kernels import kernels_for
 from agents.networks.precision import PRECISIONS, set_precision
 from envs.core.vec_env import VecEnv
 from envs.crypto.env import CryptoEnv
@@ -162,12 +167,49 @@ def named(cell: Cell) -> str:
     ).replace("  ", " ")
 
 
-def with_and_without(device: torch.device) -> dict[str, bool]:
-    """Return the kinds of runs: with graphs only where there is a card."""
-    return {"graphs": True, "launches": False} if device.type == "cuda" else {"launches": False}
+def with_and_without(device: torch.device) -> dict[str, dict[str, bool]]:
+    """Return kinds of programs: with graphs and with fused kernels only where there is a card."""
+    plain = {"launches": {"graphs": False, "fused": False}}
+    if device.type != "cuda":
+        return plain
+    return {
+        "graphs": {"graphs": True, "fused": True},
+        "graphs, unfused": {"graphs": True, "fused": False},
+        "launches, fused": {"graphs": False, "fused": True},
+        **plain,
+    }
 
 
 # Parts.
+
+
+def ready(args: argparse.Namespace) -> Any:
+    """Tell whether kernels were compiled and steps recorded, and what was logged if not."""
+    logged: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("sweepd")
+    logger.addHandler(handler)
+    programs = {}
+    try:
+        fused = kernels_for(args.device) is not None
+        for name, cell in args.sizes.bits.items():
+            program, env = make_program(cell, args.device)
+            program.train(env, 3)
+            steps = [*getattr(program, "_graphs", {}).values()]
+            steps += [getattr(program, "_repeated", None)]
+            gradient_steps = [step.recorded for step in steps if step is not None]
+            rollout = getattr(program, "rollout", None)
+            kinds = rollout.replays.steps.values() if rollout is not None else ()
+            programs[name] = {
+                "gradient_steps_recorded": gradient_steps,
+                "rollout_steps_recorded": [step.recorded for step in kinds],
+            }
+            print(f"{name:<14} {programs[name]}", flush=True)
+    finally:
+        logger.removeHandler(handler)
+    print(f"fused kernels: {fused}; logged: {logged or 'nothing'}", flush=True)
+    return {"fused_kernels": fused, "programs": programs, "logged": logged}
 
 
 def bits(args: argparse.Namespace) -> Any:
@@ -253,11 +295,10 @@ def kernels(args: argparse.Namespace) -> Any:
 def steps(args: argparse.Namespace) -> Any:
     """Time rollouts and gradient steps apart."""
     found = []
-    for members, (kind, graphs) in product(
-        args.sizes.members, with_and_without(args.device).items()
-    ):
+    kinds = with_and_without(args.device).items()
+    for members, (kind, how) in product(args.sizes.members, kinds):
         cell = replace(args.sizes.small, members=members)
-        program, env = make_program(cell, args.device, graphs=graphs)
+        program, env = make_program(cell, args.device, **how)
         program.train(env, 3)
         parts = {"_collect": 0.0, "_learn": 0.0}
         count, until = 0, time.perf_counter() + args.seconds
@@ -291,8 +332,8 @@ def rates(args: argparse.Namespace, cells: Sequence[Cell], unit: Callable[[Cell]
     for sized, members in product(cells, args.sizes.members):
         cell = replace(sized, members=members)
         speeds = {}
-        for kind, graphs in with_and_without(args.device).items():
-            program, env = make_program(cell, args.device, graphs=graphs)
+        for kind, how in with_and_without(args.device).items():
+            program, env = make_program(cell, args.device, **how)
             speeds[kind] = rate(program, env, args.seconds)[0] * unit(cell)
         found.append({"cell": asdict(cell), "per_second": speeds})
         shown = ", ".join(f"{kind} {speed:,.0f}/s" for kind, speed in speeds.items())
@@ -427,6 +468,7 @@ def large(args: argparse.Namespace) -> Any:
 
 
 PARTS: dict[str, Part] = {
+    "ready": ready,
     "bits": bits,
     "waits": waits,
     "kernels": kernels,

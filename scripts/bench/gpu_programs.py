@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from peak import now
 from torch import Tensor
 
+from agents.algorithms import fused_loss
 from agents.algorithms.d3qn import D3QN, D3QNParams
 from agents.algorithms.ppo import PPO, PPOParams
 from agents.algorithms.sac import SAC, SACParams
 from agents.engine.program import Program
+from agents.networks import fused_sample, optimizer
 from agents.networks.shape import Shape
 from envs.core.vec_env import VecEnv
 from envs.crypto.data.bars import Bars
@@ -108,6 +112,7 @@ def make_program(
     device: torch.device,
     *,
     graphs: bool = True,
+    fused: bool = True,
     seeds: Mapping[int, int] | None = None,
     learning_rate: float = 3e-4,
 ) -> tuple[Any, VecEnv]:
@@ -117,6 +122,7 @@ def make_program(
         cell: sizes.
         device: where.
         graphs: whether steps are recorded as CUDA graphs; only a GPU can.
+        fused: whether fused kernels are used; only a GPU can.
         seeds: seed of the member in each slot that has one; None: all have one.
         learning_rate: of all members.
     """
@@ -130,7 +136,10 @@ def make_program(
     shape = Shape.for_env(
         env, net_width=cell.width, minibatch=cell.minibatch, horizon=cell.horizon, **sizes
     )
-    program: Any = kind(shape, device)
+    with ExitStack() as stack:
+        for module in () if fused else (fused_loss, fused_sample, optimizer):
+            stack.enter_context(patch.object(module, "kernels_for", lambda _: None))
+        program: Any = kind(shape, device)
     if not graphs:
         program.recorder = None
     seeds = seeds if seeds is not None else {slot: slot for slot in range(cell.members)}
