@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -333,7 +334,10 @@ class TrialRecord:
     phases: Sequence[Sequence[int]] | None = None
 
     def to_attributes(self, spec: StudySpec) -> dict[str, Any]:
-        """Return the recorded fields as attributes of a trial of this study."""
+        """Return the recorded fields as attributes of a trial of this study.
+
+        Metrics and scores are also attributes of their own, under their plain names.
+        """
         learner = spec.algorithm.partition(":")[0]
         names = {"scores": f"{spec.member}_scores", "learner_params": f"{learner}_params"}
         attributes = {}
@@ -342,7 +346,20 @@ class TrialRecord:
             if value is not None:
                 own = dataclasses.asdict(value) if isinstance(value, RecordedFile) else value
                 attributes[_PREFIX + names.get(field.name, field.name)] = own
-        return attributes
+        return attributes | self._scalars(spec)
+
+    def _scalars(self, spec: StudySpec) -> dict[str, float]:
+        """Return each metric and score as a number of its own, which optuna-dashboard can sort."""
+        numbers = dict(self.metrics or {})
+        numbers |= {
+            f"{spec.member}_score_{index}": score for index, score in enumerate(self.scores or ())
+        }
+        # JSON has no NaN; a metric that is not finite is in the record only.
+        return {
+            name: float(number)
+            for name, number in numbers.items()
+            if isinstance(number, int | float) and math.isfinite(number)
+        }
 
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any]) -> Self:

@@ -1,4 +1,4 @@
-"""The commands of the search: train, profile, run, status, pause, resume, doctor, service.
+"""The commands of the search, from `train` to `studies` and `service`.
 
 A command imports its action when it runs, so that `--help` does not wait for torch.
 """
@@ -15,6 +15,7 @@ from envs.support.errors import InputError
 from envs.support.flags import given_flags, takes_flags
 from optimize.cli.hooks import Hooks
 from optimize.cli.service_commands import service_app
+from optimize.cli.studies_commands import studies_app
 from optimize.cli.train_flags import ConfigFile, TrainFlags
 
 Storage = Annotated[
@@ -32,8 +33,9 @@ StudyName = Annotated[str, typer.Argument(help="Name of the study.")]
 def search_commands(app: typer.Typer, hooks: Hooks | None = None) -> None:
     """Add the commands to `app`. They find `hooks` as `context.obj`."""
     settings = {"obj": hooks or Hooks()}
-    for command in (train, profile, run, status, pause, resume, doctor):
+    for command in (train, profile, run, status, pause, resume, doctor, enqueue):
         app.command(context_settings=settings)(command)
+    app.add_typer(studies_app(), name="studies")
     app.add_typer(service_app(), name="service")
 
 
@@ -143,6 +145,34 @@ def pause(
     from optimize.cli.pause import pause
 
     pause(study, storage, runs_dir, wait)
+
+
+def enqueue(
+    study: StudyName,
+    params: Annotated[
+        list[str] | None,
+        typer.Argument(help="NAME=VALUE, parameters of the trial; the sampler draws the others."),
+    ] = None,
+    storage: Storage = None,
+    runs_dir: Annotated[
+        Path | None, typer.Option(help="Directory of the studies' files, as for train.")
+    ] = None,
+    from_study: Annotated[
+        str | None,
+        typer.Option(help="Study of the same database whose best trials are tried again."),
+    ] = None,
+    best: Annotated[
+        int, typer.Option(min=1, help="Number of best trials that --from-study takes.")
+    ] = 3,
+) -> None:
+    """Add a trial with parameters of yours to a study; workers train it before new ones.
+
+    With --from-study, the best trials of another study are added instead (a warm start). They count
+    towards --n-trials. Names and ranges are those of the study's search space.
+    """
+    from optimize.cli.studies import enqueue_trial
+
+    enqueue_trial(study, params or [], storage, runs_dir, from_study, best)
 
 
 def resume(study: StudyName, storage: Storage = None, runs_dir: RunsDir = Path("runs")) -> None:

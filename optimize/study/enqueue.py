@@ -11,6 +11,7 @@ from optuna.trial import TrialState
 from envs.support.errors import InputError
 from optimize.study.database.storage import StudyStorage
 from optimize.study.space.search_space import SearchSpace
+from optimize.study.study import StudyHandle, judged_trials
 
 
 def enqueue(
@@ -38,6 +39,28 @@ def enqueue(
     trial_id = storage.create_new_trial(study_id, template_trial=trial)
     number: int = storage.get_trial(trial_id).number
     return number
+
+
+def best_guesses(source: StudyHandle, space: SearchSpace, count: int) -> list[dict[str, Any]]:
+    """Return the parameters of a study's best trials that another search space has, too.
+
+    Args:
+        source: the study whose trials are used.
+        space: the search space of the study to be warm started.
+        count: number of trials, the best complete ones.
+
+    Raises:
+        InputError: the study has no complete trial, or shares no parameter with the space.
+    """
+    trials = judged_trials(source)
+    if not trials:
+        raise InputError(f"study {source.name!r} has no complete trial to start from")
+    trials.sort(key=lambda trial: (-(trial.value or 0.0), trial.number))
+    known = {own.name: own for own in source.space.dimensions}
+    shared = [own.name for own in space.dimensions if own.value is None and own.name in known]
+    if not shared:
+        raise InputError(f"study {source.name!r} shares no parameter with space {space.name!r}")
+    return [{name: known[name].resolve(t.params) for name in shared} for t in trials[:count]]
 
 
 def parse_guess(words: list[str]) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -113,3 +115,54 @@ def studies_frame(storage: StudyStorage) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=list(STUDY_COLUMNS)).set_index("study")
     frame["created"] = pd.to_datetime(frame["created"], utc=True)
     return frame.astype({"total": "float64", "best_trial": "float64", "best_value": "float64"})
+
+
+def comparison_frame(handles: Sequence[StudyHandle]) -> pd.DataFrame:
+    """Return one column per study, and rows with figures of its trials.
+
+    Returns:
+        The rows objective, complete, pruned, failed (numbers of trials), best, median and worst
+        (values of the complete trials), best trial (its number), hours (training time of all
+        trials), and the best trial's parameters as `params_NAME`. None where there is no value.
+    """
+    columns = {}
+    for handle in handles:
+        frame, best = trials_frame(handle), best_trial(handle)
+        counts = handle.counts()
+        values = frame.loc[frame["ours"], "value"].dropna()
+        seconds = frame["seconds"].sum() if "seconds" in frame else 0.0
+        known = len(values) > 0
+        columns[handle.name] = {
+            "objective": handle.spec.objective,
+            "complete": counts["COMPLETE"],
+            "pruned": counts["PRUNED"],
+            "failed": counts["FAIL"],
+            "best": float(values.max()) if known else None,
+            "median": float(values.median()) if known else None,
+            "worst": float(values.min()) if known else None,
+            "best trial": None if best is None else best.number,
+            "hours": float(seconds) / 3600.0,
+            **({} if best is None else {f"params_{k}": v for k, v in best.params.items()}),
+        }
+    rows = dict.fromkeys(name for column in columns.values() for name in column)
+    table = {study: [column.get(row) for row in rows] for study, column in columns.items()}
+    return pd.DataFrame(table, index=list(rows), dtype="object")
+
+
+def spec_differences(handles: Sequence[StudyHandle]) -> dict[str, list[str]]:
+    """Return the fields of the studies' specs in which they differ, with each study's value."""
+    specs = [dataclasses.asdict(handle.spec) for handle in handles]
+    differences: dict[str, list[str]] = {}
+    for field in dict.fromkeys(name for spec in specs for name in spec):
+        values = [spec.get(field) for spec in specs]
+        if any(value != values[0] for value in values):
+            differences[field] = [_short(field, value) for value in values]
+    return differences
+
+
+def _short(field: str, value: Any) -> str:
+    if field == "space" and isinstance(value, dict):
+        return str(value["name"])
+    if field == "data" and isinstance(value, dict):
+        return f"{len(value['tickers'])} tickers, {value['first'][:10]} to {value['last'][:10]}"
+    return "" if value is None else str(value)

@@ -15,6 +15,7 @@ import optuna
 import sqlalchemy as sa
 from optuna.storages._rdb import models
 from optuna.study import StudyDirection
+from optuna.study.study import _SYSTEM_ATTR_METRIC_NAMES
 from optuna.trial import FrozenTrial, TrialState
 
 from envs.core.streams import derive_seed
@@ -104,6 +105,14 @@ def create_study(
                         study_id=row.study_id, key=key, value_json=json.dumps(value)
                     )
                 )
+            # As `optuna.Study.set_metric_names` does; plots and optuna-dashboard show the name.
+            session.add(
+                models.StudySystemAttributeModel(
+                    study_id=row.study_id,
+                    key=_SYSTEM_ATTR_METRIC_NAMES,
+                    value_json=json.dumps([spec.objective]),
+                )
+            )
     except sa.exc.IntegrityError:
         return False
     return True
@@ -345,6 +354,17 @@ class StudyHandle:
             raise TrialLost(trial_id) from None
 
 
+def judged_trials(handle: StudyHandle) -> list[FrozenTrial]:
+    """Return the complete trials, without those that another program finished."""
+    return [
+        trial
+        for trial in handle.trials()
+        if trial.state == TrialState.COMPLETE
+        and trial.value is not None
+        and is_ours(trial.user_attrs)
+    ]
+
+
 def best_trial(handle: StudyHandle) -> FrozenTrial | None:
     """Return the complete trial with the highest value, the earliest in a tie.
 
@@ -353,4 +373,4 @@ def best_trial(handle: StudyHandle) -> FrozenTrial | None:
     Returns:
         None if no trial is complete.
     """
-    return best_complete(t for t in handle.trials() if is_ours(t.user_attrs))
+    return best_complete(judged_trials(handle))

@@ -1,0 +1,169 @@
+"""The actions of `sweepd studies` and `sweepd enqueue`."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import optuna
+import pandas as pd
+import typer
+from rich.table import Column, Table
+
+from envs.support.errors import InputError, RunError
+from envs.support.files import write_atomic
+from envs.support.formatting import counted
+from envs.support.terminal import Terminal
+from optimize.study.database.opening import open_storage, storage_url
+from optimize.study.enqueue import best_guesses, enqueue, parse_guess
+from optimize.study.frame import comparison_frame, spec_differences, studies_frame, trials_frame
+from optimize.study.recovery.registration import GRACE_SECONDS, list_workers
+from optimize.study.study import StudyHandle
+
+
+def list_studies(where: str | None, runs_dir: Path | None, *, as_json: bool) -> None:
+    """Print one row per study, the newest first."""
+    frame = studies_frame(open_storage(storage_url(where, runs_dir), read_only=True))
+    if as_json:
+        typer.echo(frame.reset_index().to_json(orient="records", date_format="iso", indent=1))
+        return
+    table = Table(
+        "study", "on", "objective", *(Column(name, justify="right") for name in ("done", "best"))
+    )
+    table.add_column("created, UTC")
+    for name, row in frame.iterrows():
+        total = "" if pd.isna(row["total"]) else f" of {row['total']:.0f}"
+        best = "none" if pd.isna(row["best_trial"]) else f"{row['best_value']:+.4f}"
+        if not pd.isna(row["best_trial"]):
+            best += f" (trial {row['best_trial']:.0f})"
+        created = "" if pd.isna(row["created"]) else f"{row['created']:%Y-%m-%d %H:%M}"
+        on = f"{row['environment']}, {row['algorithm']}"
+        table.add_row(str(name), on, row["objective"], f"{row['finished']}{total}", best, created)
+    console = _console()
+    if len(frame):
+        console.print(table)
+    else:
+        console.print_line("no study of sweepd in this database")
+
+
+def compare_studies(
+    names: Sequence[str], where: str | None, runs_dir: Path | None, *, as_json: bool
+) -> None:
+    """Print the figures of several studies side by side, and in what they were set up apart."""
+    if len(set(names)) < 2:
+        raise InputError(f"studies compare {' '.join(names)}: name at least two different studies")
+    storage = open_storage(storage_url(where, runs_dir), read_only=True)
+    handles = [StudyHandle(storage, name, runs_dir) for name in dict.fromkeys(names)]
+    frame = comparison_frame(handles)
+    if as_json:
+        typer.echo(frame.to_json(orient="columns", indent=1))
+        return
+    console = _console()
+    table = Table("", *(Column(handle.name, justify="right") for handle in handles))
+    for name, row in frame.iterrows():
+        table.add_row(str(name), *map(_figure, row))
+    console.print(table)
+    differences = spec_differences(handles)
+    if not differences:
+        return
+    different = Table("set up with", *(handle.name for handle in handles))
+    for field, values in differences.items():
+        different.add_row(field, *values)
+    console.print(different)
+    apart = [
+        name
+        for name in ("environment", "env", "objective", "data", "cv", "holdout")
+        if name in differences
+    ]
+    if apart:
+        console.print_line(
+            f"The values are not comparable: the studies differ in {', '.join(apart)}.", "yellow"
+        )
+
+
+def export_study(name: str, out: Path, where: str | None, runs_dir: Path | None) -> None:
+    """Write a study's trials, one row each, to a CSV or Parquet file."""
+    if out.suffix not in (".csv", ".parquet"):
+        raise InputError(f"--out {out}: the name must end in .csv or .parquet")
+    storage = open_storage(storage_url(where, runs_dir), read_only=True)
+    frame = trials_frame(StudyHandle(storage, name, runs_dir))
+    write: Callable[[Path], None] = frame.to_csv if out.suffix == ".csv" else frame.to_parquet
+    try:
+        write_atomic(out, write)
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be written ({error.strerror})") from None
+    rows, columns = counted(len(frame), "trial"), len(frame.columns) + 1
+    _console().print_line(f"{rows} with {columns} columns in {out}")
+
+
+def delete_study(
+    name: str, where: str | None, runs_dir: Path | None, *, yes: bool, keep_files: bool
+) -> None:
+    """Delete a study from its database, with its folder, after a question."""
+    storage = open_storage(storage_url(where, runs_dir), create=False)
+    handle = StudyHandle(storage, name, runs_dir)
+    workers = [
+        f"{worker.host}:{worker.pid}"
+        for worker in list_workers(storage, handle.study_id)
+        if (worker.beat_age < GRACE_SECONDS if worker.alive is None else worker.alive)
+    ]
+    if workers:
+        raise InputError(
+            f"study {name!r} has a worker at {', '.join(workers)}; stop it first (Ctrl-C, or kill "
+            "with SIGTERM)"
+        )
+    counts, folder = handle.counts(), handle.run_dir
+    files = "; its files are kept" if keep_files else f" and its files in {folder}"
+    what = f"study {name} with {counted(sum(counts.values()), 'trial')}{files}"
+    if not yes:
+        if not sys.stdin.isatty():
+            raise InputError(f"studies delete {name}: give --yes to delete {what}")
+        typer.confirm(f"Delete {what}?", abort=True)
+    optuna.delete_study(study_name=name, storage=storage)
+    storage.tidy()
+    if not keep_files and folder.exists():
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise RunError(
+                f"study {name} is deleted, but {folder} is not ({error.strerror}); delete it"
+            ) from None
+    _console().print_line(f"deleted {what}")
+
+
+def enqueue_trial(
+    name: str,
+    words: list[str],
+    where: str | None,
+    runs_dir: Path | None,
+    from_study: str | None,
+    best: int,
+) -> None:
+    """Add a trial with parameters of the user's, or those of another study's best trials."""
+    if from_study is not None and words:
+        raise InputError("--from-study and NAME=VALUE exclude each other")
+    storage = open_storage(storage_url(where, runs_dir), create=False, immediate=False)
+    handle = StudyHandle(storage, name, runs_dir)
+    guesses = [parse_guess(words)]
+    if from_study is not None:
+        guesses = best_guesses(StudyHandle(storage, from_study, runs_dir), handle.space, best)
+    for guess in guesses:  # all are checked before the first is written
+        handle.space.fixed_params(guess)
+    console = _console()
+    for guess in guesses:
+        number = enqueue(storage, handle.study_id, handle.space, guess)
+        drawn = "" if guess else "; the sampler draws all its parameters"
+        console.print_line(f"trial {number} of {name} is waiting for a worker{drawn}")
+
+
+def _figure(value: object) -> str:
+    if isinstance(value, float):
+        return "" if pd.isna(value) else f"{value:,.4g}"
+    return "" if value is None else str(value)
+
+
+def _console() -> Terminal:
+    # Output that is not a terminal has no width: a large one keeps tables whole.
+    return Terminal() if sys.stdout.isatty() else Terminal(width=160)
