@@ -187,7 +187,11 @@ def test_status_and_gate_require_the_same_ratio(tmp_path: Path) -> None:
     fake.add(0.0, fake.contrarian(), state=TrialState.PRUNED)
     trials = fake.study.get_trials()
     handle = SimpleNamespace(
-        spec=spec(24_000), run_dir=fake.run_dir, trials=lambda: trials, returns=TrialReturns()
+        spec=spec(24_000),
+        run_dir=fake.run_dir,
+        trials=lambda: trials,
+        returns=TrialReturns(),
+        origin=None,
     )
     promotion = MarketPromoter(
         open_study(fake.name, fake.storage), Registry(tmp_path / "deployments"), looks=0

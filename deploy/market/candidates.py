@@ -142,7 +142,9 @@ def market_study(found: FoundStudy) -> MarketStudy:
 
 def study_search(study: MarketStudy) -> SearchStatistics:
     """Statistics of the paths of all its COMPLETE trials."""
-    return read_search(study.trials, study.finished, study.run_dir, study.spec.data.timeframe)
+    # A run's trial was the best of others, which count as trials of the search.
+    finished = study.finished + study.chosen_from
+    return read_search(study.trials, finished, study.run_dir, study.spec.data.timeframe)
 
 
 def read_candidate(

@@ -19,7 +19,7 @@ from deploy.registry.bundle_files import MEMBERS_FILE, sha256
 from envs.support.database_url import database_url, hide_password
 from envs.support.errors import InputError
 from envs.support.study_folder import study_folder
-from envs.support.study_record import SPEC_KEY, UID_KEY, StudySpec, TrialRecord, is_ours
+from envs.support.study_record import ORIGIN_KEY, SPEC_KEY, UID_KEY, StudySpec, TrialRecord, is_ours
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class FoundStudy:
         finished: number of finished trials in any state.
         runs_dir: folder that --runs-dir must name to find `run_dir`; None where the database
             suffices.
+        chosen_from: of a training run, the number of finished trials among which its trial was
+            chosen; 0 otherwise.
     """
 
     name: str
@@ -46,6 +48,7 @@ class FoundStudy:
     trials: tuple[FrozenTrial, ...]
     finished: int
     runs_dir: Path | None
+    chosen_from: int = 0
 
     @property
     def environment(self) -> str:
@@ -123,6 +126,7 @@ def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> 
         spec=spec,
         trials=tuple(sorted(complete, key=lambda trial: (-objective_of(trial), trial.number))),
         finished=sum(trial.state.is_finished() for trial in trials),
+        chosen_from=int(attributes.get(ORIGIN_KEY, {}).get("finished", 0)),
         # Printed commands repeat --runs-dir only where the database does not lead to the folder.
         runs_dir=None if folder == study_folder(storage, attributes) else folder.parent,
     )

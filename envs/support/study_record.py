@@ -29,6 +29,7 @@ FORMER_FOLDER_KEY = "sweepd:run_dir"  # the same in studies of earlier versions:
 FLAGS_KEY = "sweepd:flags"  # flags of the `sweepd train` command that created the study
 CREATED_KEY = "sweepd:created"  # time of creation, ISO 8601, UTC
 LEAGUE_REPORT = "league.json"  # in a study's folder: the league's players, points, equilibrium
+ORIGIN_KEY = "sweepd:origin"  # of a training run: the trial that it repeats, and its weights
 TOTAL_KEY = "sweepd:total"  # number of finished trials that the last worker was asked for
 PAUSE_KEY = "sweepd:paused"  # present while the study is paused
 # Trial attributes that are written on their own; all others are fields of `TrialRecord`.
@@ -282,6 +283,16 @@ def is_ours(attributes: Mapping[str, Any]) -> bool:
     own. Such trials are not judged.
     """
     return any(key.startswith(_PREFIX) for key in attributes)
+
+
+def rung_scores(attributes: Mapping[str, Any], rung: int) -> list[float]:
+    """Return a trial's scores per member at a rung (1 …); empty where they are not recorded."""
+    return list(attributes.get(rung_key(rung), ()))
+
+
+def rung_key(rung: int) -> str:
+    """Return the attribute of a trial's scores at a rung."""
+    return f"{_PREFIX}rung_{rung}_scores"
 
 
 @dataclass(frozen=True)

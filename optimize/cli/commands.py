@@ -70,13 +70,14 @@ def profile(
 
 
 def run(
+    context: typer.Context,
     config: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             help="TOML file with the tables [data], [cv], [train], [shape], [ppo] and [env]; "
             "optimize/worker/run.py lists the keys."
         ),
-    ],
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -95,8 +96,57 @@ def run(
         str | None,
         typer.Option(help="Index of a GPU, or cpu. Default: GPU 0 if there is one, else cpu."),
     ] = None,
+    trial: Annotated[
+        str | None,
+        typer.Option(help="STUDY#NUMBER, a trial to train again, or STUDY for its best one."),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="With --trial: steps per fold or seed, or a multiple such as 10x of the study's."
+        ),
+    ] = None,
+    seeds: Annotated[
+        int,
+        typer.Option(help="With --trial: new seeds; members of a game, repetitions on a market."),
+    ] = 5,
+    from_weights: Annotated[
+        bool,
+        typer.Option(
+            "--from-weights", help="With --trial: start from the trial's weights (ppo only)."
+        ),
+    ] = False,
+    study_name: Annotated[
+        str | None,
+        typer.Option(help="With --trial: name of the run's study. Default: STUDY-runNUMBER."),
+    ] = None,
+    storage: Storage = None,
+    runs_dir: Annotated[
+        Path | None, typer.Option(help="With --trial: directory of the studies' files.")
+    ] = None,
 ) -> None:
-    """Train once with one set of parameters, outside any study, and print the test results."""
+    """Train once with one set of parameters: of a file, or exactly those of a trial.
+
+    With --trial, the run is a study of its own in the trial's database. The same command continues
+    it after Ctrl-C. It ends with the learning curve over its seeds, and `sweepd promote` may judge
+    it: the trials that its parameters were chosen from count.
+    """
+    if trial is not None:
+        misplaced = [n for n, v in (("CONFIG", config), ("--out", out)) if v is not None]
+        misplaced += [] if start_from is None else ["--start-from"]
+        if misplaced:
+            raise InputError(f"--trial and {misplaced[0]} exclude each other")
+        from optimize.cli.trial_run import run_trial
+        from optimize.worker.trial_run import RunRequest
+
+        request = RunRequest(trial, budget, seeds, study_name, from_weights)
+        run_trial(request, storage, runs_dir, gpu, context.obj)
+        return
+    given = given_flags(context) & {"budget", "seeds", "from_weights", "study_name", "runs_dir"}
+    if given:
+        raise InputError(f"--{min(given).replace('_', '-')} is for --trial STUDY#NUMBER")
+    if config is None:
+        raise InputError("name a CONFIG file, or a trial with --trial STUDY#NUMBER")
     from optimize.cli.run import run
 
     run(config, out, start_from, gpu)

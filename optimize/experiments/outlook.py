@@ -32,7 +32,7 @@ def outlook(
 
     Args:
         spec: the study's spec.
-        total: number of trials.
+        total: number of trials, including those among which a run's trial was chosen.
         returns: returns of the complete trials.
         best: number of the best trial.
 
@@ -93,6 +93,7 @@ def study_outlook(handle: StudyHandle, total: int) -> dict[str, Any] | None:
             except (OSError, ValueError, KeyError):
                 continue  # the gate also leaves it out, and reports the reason
     best = best_trial(handle)
+    total += 0 if handle.origin is None else int(handle.origin["finished"])
     return outlook(handle.spec, total, handle.returns, None if best is None else best.number)
 
 

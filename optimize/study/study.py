@@ -28,6 +28,7 @@ from envs.support.study_record import (
     FLAGS_KEY,
     FOLDER_KEY,
     LEAGUE_KEY,
+    ORIGIN_KEY,
     REASON_KEY,
     SPEC_KEY,
     UID_KEY,
@@ -74,21 +75,36 @@ class Plan:
 
 
 def create_study(
-    storage: StudyStorage, name: str, spec: StudySpec, runs_dir: Path, flags: Mapping[str, Any]
+    storage: StudyStorage,
+    name: str,
+    spec: StudySpec,
+    runs_dir: Path,
+    flags: Mapping[str, Any],
+    origin: Mapping[str, Any] | None = None,
 ) -> bool:
     """Write a new study with its spec in one transaction.
+
+    Args:
+        storage: database of the study.
+        name: its name.
+        spec: what it is.
+        runs_dir: folder in which its folder will be.
+        flags: flags to record.
+        origin: the trial that the study repeats, see `optimize.worker.trial_run`.
 
     Returns:
         False if a study of that name exists.
     """
     uid = uuid.uuid4().hex
-    attributes = {
+    attributes: dict[str, Any] = {
         SPEC_KEY: spec.to_json(),
         UID_KEY: uid,
         FOLDER_KEY: recorded_folder(storage.url, runs_dir / f"{name}-{uid[:8]}"),
         FLAGS_KEY: dict(flags),
         CREATED_KEY: datetime.now(UTC).isoformat(timespec="microseconds"),
     }
+    if origin is not None:
+        attributes[ORIGIN_KEY] = dict(origin)
     try:
         with storage.transaction() as session:
             row = models.StudyModel(
@@ -163,6 +179,8 @@ class StudyHandle:
         self.space: SearchSpace = study_space(self.spec)
         self.run_dir = study_folder(storage.url, attributes, runs_dir)
         self.flags: dict[str, Any] = attributes[FLAGS_KEY]
+        # Of a training run: the trial that it repeats; None otherwise.
+        self.origin: dict[str, Any] | None = attributes.get(ORIGIN_KEY)
         self.search = Search(
             self.space,
             sampler=self.spec.sampler,

@@ -316,7 +316,18 @@ def choose_slots(
 
 def reproducing_flags(spec: StudySpec, request: Request) -> str:
     """Return all flags that determine the study, as they are given on the command line."""
-    flags: list[tuple[str, Any]] = [
+    flags = spec_flags(spec, request.search_space)
+    return " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in flags)
+
+
+def spec_flags(spec: StudySpec, search_space: str) -> list[tuple[str, Any]]:
+    """Return the names and values of all flags that determine a study.
+
+    Args:
+        spec: the study's spec.
+        search_space: value of --search-space.
+    """
+    return [
         ("n-envs", spec.num_envs),
         ("horizon", spec.horizon),
         ("slots", spec.slots),
@@ -326,10 +337,9 @@ def reproducing_flags(spec: StudySpec, request: Request) -> str:
         ("budget", spec.budget),
         ("rungs", spec.rungs),
         ("seed", spec.seed),
-        ("search-space", request.search_space),
+        ("search-space", search_space),
         ("sampler", spec.sampler),
         ("pruner", spec.pruner),
         ("objective", spec.objective),
         *kind_of(spec.environment).reproducing_flags(spec),
     ]
-    return " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in flags)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from envs.support.study_record import rung_key
 from optimize.experiments.experiment import Evaluation, Experiment
 from optimize.study.checkpoint import describe_rollouts
 from optimize.study.database.storage import TrialLost
@@ -154,7 +155,8 @@ class TrialReporter:
             seconds=round(training.seconds, 1),
             phases=self.experiment.phases_begun([m.env for m in training.members]),
         )
-        return record.to_attributes(self.handle.spec)
+        attributes = record.to_attributes(self.handle.spec)
+        return attributes | {rung_key(training.rung): list(evaluation.scores)}
 
 
 def device_name(device: torch.device) -> str:

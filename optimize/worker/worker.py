@@ -36,6 +36,7 @@ from optimize.worker.sharing import DeviceShare, device_key, limit_memory
 from optimize.worker.stopping import MemoryLimit, StopRequest
 from optimize.worker.telemetry import Telemetry
 from optimize.worker.timing import Phases
+from optimize.worker.weights import initial_actors
 
 # Called in the middle of training, so it must return at once and never raise.
 OnNewBest = Callable[[StudyHandle], None]
@@ -287,6 +288,8 @@ class Worker:
             pace=self.records.pace,
         )
         trainings = [trainer.start(plan) for plan in plans]
+        for training in trainings:
+            training.initial = initial_actors(self.handle)
         for training in trainings:
             self.records.resume(training)
         numbers = ", ".join(str(plan.number) for plan in plans)

@@ -1,0 +1,49 @@
+"""The action of `sweepd run --trial`: train again with the exact parameters of a trial."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from envs.support.errors import InputError
+from envs.support.flags import read_flags
+from envs.support.logs import LogConsole
+from optimize.cli.hooks import Hooks
+from optimize.cli.launch import choose_device
+from optimize.cli.train import open_requested
+from optimize.cli.train_flags import TrainFlags
+from optimize.study.database.opening import open_storage, storage_url
+from optimize.worker.lifecycle import work
+from optimize.worker.run_report import report_table, run_report, write_run_report
+from optimize.worker.trial_run import RunRequest, open_run
+from optimize.worker.worker import WorkerOptions
+
+
+def run_trial(
+    request: RunRequest, where: str | None, runs_dir: Path | None, gpu: str | None, hooks: Hooks
+) -> None:
+    """Create or continue a training run, and report its learning curve.
+
+    Args:
+        request: what the run is to be.
+        where: `--storage`.
+        runs_dir: `--runs-dir`.
+        gpu: `--gpu`.
+        hooks: functions of other packages.
+    """
+    if gpu == "all":
+        raise InputError("--gpu all is for train; a run uses one GPU")
+    console = LogConsole()
+    storage = open_storage(storage_url(where, runs_dir), create=False)
+    planned = open_run(storage, request, runs_dir, choose_device(gpu), console.print_line)
+    settings = {"study_name": planned.name, "n_trials": planned.total, "gpu": gpu}
+    places = {"storage": where, "runs_dir": runs_dir}
+    flags, given = read_flags(TrainFlags, {**settings, **places}, "run --trial")
+    study = open_requested(flags, given, hooks, console)
+    if not work(study.handle, study.experiment, WorkerOptions(planned.total), console):
+        return
+    found = run_report(study.handle, planned.source, planned.trial)
+    console.print(report_table(found))
+    write_run_report(study.handle, found)
+    console.print_line(f"report: {study.handle.run_dir / 'learning_curves.png'}")
+    console.print_line(f"the run as a config file: {study.handle.run_dir / 'train.toml'}")
+    console.print_line(f"to ask for promotion: sweepd promote --study-name {planned.name}")

@@ -1,0 +1,280 @@
+"""From a trial to a training run: a study whose trials all have one trial's parameters.
+
+The run is an ordinary study, so it is resumed, watched and promoted as one. Its search space
+consists of constants, the exact numbers of the trial's record. Its seeds are new.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from optuna.trial import FrozenTrial
+
+from agents.algorithms.identity import processor_kind
+from agents.algorithms.table import get_algorithm
+from agents.native.choice import chosen
+from envs.core.streams import derive_seed
+from envs.support.errors import InputError
+from envs.support.files import write_atomic
+from envs.support.study_record import (
+    ORIGIN_KEY,
+    GameSpec,
+    StudySpec,
+    TrialRecord,
+    code_version,
+    torch_version,
+)
+from optimize.experiments.kinds import kind_of
+from optimize.experiments.request import MOST, check_count
+from optimize.study.database.storage import StudyStorage
+from optimize.study.space.dimension import Dimension
+from optimize.study.space.search_space import SearchSpace
+from optimize.study.spec import refuse_other
+from optimize.study.study import FINISHED, StudyHandle, create_study, judged_trials, study_exists
+from optimize.worker.freeze import choose_slots, spec_flags
+
+MOST_RUNGS = 40  # evaluations of a long run
+WEIGHTS_FOR = ("ppo",)  # algorithms whose networks can start from others
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What a run is to be.
+
+    Attributes:
+        reference: STUDY#TRIAL, or STUDY for its best trial.
+        budget: environment steps per member, or a multiple such as "10x" of the study's; None: as
+            in the study.
+        seeds: number of seeds: members of one trial in a game, trials on a market.
+        name: name of the run's study; None: STUDY-runTRIAL.
+        from_weights: whether networks start from the trial's weights.
+    """
+
+    reference: str
+    budget: str | None = None
+    seeds: int = 5
+    name: str | None = None
+    from_weights: bool = False
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run's study. total: its number of trials. source: the study of its trial."""
+
+    name: str
+    total: int
+    source: StudyHandle
+    trial: int
+
+
+def open_run(
+    storage: StudyStorage,
+    request: RunRequest,
+    runs_dir: Path | None,
+    device: torch.device,
+    say: Callable[[str], None],
+) -> PlannedRun:
+    """Create the study of a run, unless it exists.
+
+    Args:
+        storage: database with the trial's study, open for writing.
+        request: what the run is to be.
+        runs_dir: folder of the studies' folders, if the user named one.
+        device: where training will run.
+        say: receives lines for the user.
+
+    Raises:
+        InputError: there is no such complete trial, it cannot be repeated here, or the run exists
+            with other settings.
+    """
+    source, trial = _find(storage, request.reference, runs_dir)
+    check_count("--seeds", request.seeds, MOST["seeds"])
+    spec = _run_spec(source, trial, request, device)
+    game = isinstance(spec, GameSpec)
+    planned = PlannedRun(
+        request.name or f"{source.name}-run{trial.number}",
+        1 if game else request.seeds,
+        source,
+        trial.number,
+    )
+    origin = _origin(source, trial, request)
+    if study_exists(storage, planned.name):
+        _check_existing(storage, planned.name, spec, origin)
+        return planned
+    folder = source.run_dir.parent if runs_dir is None else runs_dir
+    create_study(storage, planned.name, spec, folder, _flags(source, planned, spec), origin)
+    handle = StudyHandle(storage, planned.name, runs_dir)
+    _write_config(handle, planned)
+    say(f"run {planned.name}: trial {trial.number} of {source.name}, with its exact parameters")
+    return planned
+
+
+def _find(
+    storage: StudyStorage, reference: str, runs_dir: Path | None
+) -> tuple[StudyHandle, FrozenTrial]:
+    name, _, number = reference.partition("#")
+    source = StudyHandle(storage, name, runs_dir)
+    complete = judged_trials(source)
+    if not number:
+        best = max(complete, key=lambda t: (t.value or 0.0, -t.number), default=None)
+    else:
+        best = next((trial for trial in complete if str(trial.number) == number), None)
+    if best is None:
+        wanted = f"trial {number}" if number else "trial"
+        raise InputError(f"--trial {reference}: study {name!r} has no complete {wanted}")
+    return source, best
+
+
+def _run_spec(
+    source: StudyHandle, trial: FrozenTrial, request: RunRequest, device: torch.device
+) -> StudySpec:
+    """Return the spec of the run: that of the study, with constants, a budget and new seeds."""
+    spec, algorithm = source.spec, get_algorithm(source.spec.algorithm)
+    if not algorithm.trains:
+        raise InputError(f"--trial {request.reference}: {spec.algorithm} is not trained")
+    if request.from_weights and spec.algorithm not in WEIGHTS_FOR:
+        raise InputError(
+            f"--from-weights: {spec.algorithm} cannot start from the weights of a trial; "
+            f"{', '.join(WEIGHTS_FOR)} can"
+        )
+    curriculum = kind_of(spec.environment).curriculum(spec)
+    if curriculum is not None and "league" in curriculum.opponents:
+        raise InputError(
+            f"--trial {request.reference}: it was trained against the league of its study, which a "
+            "run does not have"
+        )
+    budget = _budget(request.budget, spec)
+    factor = budget / spec.budget
+    rungs = max(spec.rungs, min(MOST_RUNGS, round(spec.rungs * factor)))
+    if budget < rungs * spec.transitions:
+        raise InputError(
+            f"--budget {request.budget}: {budget:,} steps are less than {rungs} rungs of "
+            f"{spec.transitions:,} steps; give at least {rungs * spec.transitions:,}"
+        )
+    changes: dict[str, Any] = {
+        "budget": budget,
+        "rungs": rungs,
+        "space": _constants(source, trial).to_dict(),
+        "sampler": "random",
+        "pruner": "none",
+        # Seeds that the selection of the trial has not seen.
+        "seed": derive_seed(spec.seed, "run", trial.number) % 2**31,
+        "trials_per_batch": min(spec.trials_per_batch, request.seeds),
+        "processor": processor_kind(device),
+        "kernels": chosen(spec.algorithm, spec.precision, device),
+        "code_version": code_version(),
+        "torch_version": torch_version(),
+    }
+    if isinstance(spec, GameSpec):
+        changes["seeds"] = request.seeds
+        changes["trials_per_batch"] = 1
+        if request.seeds != spec.seeds:
+            changes["slots"] = choose_slots(request.seeds, device, together=True, trials=1)
+    made = dataclasses.replace(spec, **changes)
+    kind_of(made.environment).check_spec(made)
+    return made
+
+
+def _budget(text: str | None, spec: StudySpec) -> int:
+    if text is None:
+        return spec.budget
+    try:
+        budget = round(float(text[:-1]) * spec.budget) if text.endswith("x") else int(text)
+    except (ValueError, OverflowError):
+        raise InputError(
+            f"--budget {text!r} is neither a number of steps nor a multiple such as 10x"
+        ) from None
+    check_count("--budget", budget, MOST["budget"])
+    return budget
+
+
+def _constants(source: StudyHandle, trial: FrozenTrial) -> SearchSpace:
+    """Return the space with the trial's numbers; raise InputError if they mean others today."""
+    space = source.space
+    tables = {
+        table: {
+            name: Dimension(name, value=own.resolve(trial.params))
+            for name, own in space.tables[table].items()
+        }
+        for table in space.subject.tables
+    }
+    constants = SearchSpace(f"trial:{source.name}#{trial.number}", 1, tables, space.subject)
+    record = TrialRecord.from_attributes(trial.user_attrs)
+    settings = constants.resolve({})
+    algorithm = get_algorithm(source.spec.algorithm)
+    for recorded, now in (
+        (record.learner_params, dataclasses.asdict(algorithm.params(**settings.learner))),
+        (record.shape, settings.shape),
+    ):
+        for name, value in (recorded or {}).items():
+            if name in now and json.loads(json.dumps(now[name])) != value:
+                raise InputError(
+                    f"--trial {source.name}#{trial.number}: {name} was {value} in the trial, and "
+                    f"this version of sweepd would use {now[name]}"
+                )
+    return constants
+
+
+def _origin(source: StudyHandle, trial: FrozenTrial, request: RunRequest) -> dict[str, Any]:
+    """Return what is recorded about the trial. finished: trials that it was chosen from."""
+    record = TrialRecord.from_attributes(trial.user_attrs)
+    weights = None
+    if request.from_weights:
+        if record.members is None or not (source.run_dir / record.members.path).exists():
+            raise InputError(f"--from-weights: the files of trial {trial.number} are not here")
+        path = (source.run_dir / record.members.path).resolve()
+        weights = {"path": str(path), "sha256": record.members.sha256}
+    counts = source.counts()
+    return {
+        "study": source.name,
+        "trial": trial.number,
+        "finished": sum(counts[state.name] for state in FINISHED),
+        "weights": weights,
+    }
+
+
+def _check_existing(
+    storage: StudyStorage, name: str, spec: StudySpec, origin: dict[str, Any]
+) -> None:
+    handle = StudyHandle(storage, name)
+    recorded = storage.get_study_user_attrs(handle.study_id).get(ORIGIN_KEY)
+    same = ("study", "trial", "weights")
+    if recorded is None or any(recorded[key] != origin[key] for key in same):
+        raise InputError(f"study {name!r} is not this run; choose another --study-name")
+    # Versions and processors are compared when the study is joined.
+    here = ("code_version", "torch_version", "processor", "kernels")
+    kept = {field: getattr(handle.spec, field) for field in here}
+    refuse_other(name, handle.spec, dataclasses.replace(spec, **kept))
+
+
+def _flags(source: StudyHandle, planned: PlannedRun, spec: StudySpec) -> dict[str, Any]:
+    own = {"study_name": planned.name, "n_trials": planned.total, "budget": spec.budget}
+    return {**source.flags, **own, "rungs": spec.rungs, "seed": spec.seed}
+
+
+def _write_config(handle: StudyHandle, planned: PlannedRun) -> None:
+    """Write `train.toml` and `space.toml`: the run as `sweepd train --config` takes it."""
+    space = handle.run_dir / "space.toml"
+    described = handle.space.to_dict()
+    lines = [f"{key} = {json.dumps(described.pop(key))}" for key in ("name", "version")]
+    for table, entries in described.items():
+        lines += ["", f"[{table}]"]
+        lines += [
+            f"{name} = {{ value = {json.dumps(own['value'])} }}" for name, own in entries.items()
+        ]
+    write_atomic(space, "\n".join(lines) + "\n")
+    flags: dict[str, Any] = {}
+    for name, value in spec_flags(handle.spec, str(space)):
+        if name == "env-param":
+            flags.setdefault(name, []).append(value)
+        else:
+            flags[name] = str(value) if name == "n-envs" else value
+    flags["n-trials"] = planned.total
+    text = "".join(f"{name} = {json.dumps(value)}\n" for name, value in flags.items())
+    write_atomic(handle.run_dir / "train.toml", text)

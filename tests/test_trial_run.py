@@ -1,0 +1,172 @@
+"""`sweepd run --trial STUDY#N`: a training run with the exact parameters of a trial."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import sweepd
+from deploy.market.candidates import market_study, study_search
+from deploy.promotion.studies import find_study
+from envs.crypto.data.bars import write_bars
+from envs.crypto.data.demo_market import make_planted_market
+from envs.support.errors import InputError
+from envs.support.study_record import TrialRecord
+from optimize.experiments.outlook import study_outlook
+from optimize.study.database.opening import open_storage, storage_url
+from optimize.study.study import StudyHandle
+from optimize.worker.run_report import mean_interval
+from optimize.worker.trial_run import RunRequest
+from optimize.worker.weights import initial_actors
+from tests.test_study_in_python import GAME, MARKET
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SWEEPD_STORAGE", raising=False)
+    return tmp_path
+
+
+def run(*words: str) -> str:
+    command = ["run", *words, "--gpu", "cpu"]
+    result = CliRunner().invoke(sweepd.build_app(), command, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def refuse(*words: str) -> str:
+    with pytest.raises(InputError) as refused:
+        run(*words)
+    return str(refused.value)
+
+
+def handle_of(name: str) -> StudyHandle:
+    return StudyHandle(open_storage(storage_url(None, Path("runs"))), name)
+
+
+def test_a_game_is_trained_longer_with_new_seeds_and_exact_numbers() -> None:
+    study = sweepd.create_study("game", n_trials=2, **GAME)
+    study.run()
+    said = run("--trial", "game#1", "--budget", "2x", "--seeds", "3")
+    assert "to ask for promotion: sweepd promote --study-name game-run1" in said
+    source, handle = handle_of("game"), handle_of("game-run1")
+    [trial], chosen = handle.trials(), source.trials()[1]
+    ours = TrialRecord.from_attributes(trial.user_attrs)
+    theirs = TrialRecord.from_attributes(chosen.user_attrs)
+    # Every number of the trial, to the last bit.
+    assert (ours.learner_params, ours.shape) == (theirs.learner_params, theirs.shape)
+    assert ours.env_params == theirs.env_params
+    assert ours.seed != theirs.seed
+    assert len(ours.scores or ()) == 3
+    assert (handle.spec.budget, handle.spec.rungs) == (2048, 4)
+
+    found = json.loads((handle.run_dir / "run.json").read_text())
+    assert found["origin"] == {"study": "game", "trial": 1, "value": chosen.value}
+    assert [rung["steps"] for rung in found["rungs"]] == [512, 1024, 1536, 2048]
+    last = found["rungs"][-1]
+    assert last["seeds"] == list(ours.scores or ())
+    assert last["low"] < last["mean"] < last["high"]
+    assert (handle.run_dir / "learning_curves.png").stat().st_size > 5_000
+
+    # The same command continues or reports it; another budget is refused.
+    run("--trial", "game#1", "--budget", "2x", "--seeds", "3")
+    assert len(handle_of("game-run1").trials()) == 1
+    assert "budget = 2048, and now it is 3072" in refuse(
+        "--trial", "game#1", "--budget", "3x", "--seeds", "3"
+    )
+    assert "not this run" in refuse("--trial", "game#0", "--study-name", "game-run1")
+
+    # Its files are a study for `train --config`, with the same numbers.
+    flags = tomllib.loads((handle.run_dir / "train.toml").read_text())
+    assert flags["n-trials"] == 1
+    config = str(handle.run_dir / "train.toml")
+    words = ["train", "--config", config, "--study-name", "again", "--gpu", "cpu"]
+    CliRunner().invoke(sweepd.build_app(), [*words, "--no-auto-deploy"], catch_exceptions=False)
+    [again] = handle_of("again").trials()
+    assert again.value == trial.value
+    assert TrialRecord.from_attributes(again.user_attrs).learner_params == theirs.learner_params
+
+    assert sweepd.promote(sweepd.load_study("game-run1"), games=4, dry_run=True).complete == 1
+
+
+@pytest.mark.parametrize("algo", ["d3qn", "elegantrl:ppo"])
+def test_other_algorithms(algo: str) -> None:
+    settings = GAME | {"algo": algo, "budget": 256, "rungs": 1, "horizon": 16}
+    sweepd.create_study("game", n_trials=1, **settings).run()
+    assert "cannot start from the weights" in refuse("--trial", "game", "--from-weights")
+    run("--trial", "game", "--seeds", "2")
+    [trial] = handle_of("game-run0").trials()
+    record = TrialRecord.from_attributes(trial.user_attrs)
+    theirs = TrialRecord.from_attributes(handle_of("game").trials()[0].user_attrs)
+    assert record.learner_params == theirs.learner_params
+    assert len(record.scores or ()) == 2
+
+
+def test_a_market_runs_one_trial_per_seed_and_counts_where_it_was_chosen(folder: Path) -> None:
+    write_bars(make_planted_market(3, assets=2, bars=700), folder / "bars")
+    from tests.optimize.conftest import SPACE
+
+    Path("tiny.toml").write_text(SPACE)
+    sweepd.create_study("market", n_trials=3, pruner="none", **MARKET).run()
+    run("--trial", "market", "--seeds", "2")
+    source = handle_of("market")
+    best = sweepd.load_study("market").best_trial
+    handle = handle_of(f"market-run{best}")
+    theirs = TrialRecord.from_attributes(source.trials()[best or 0].user_attrs)
+    records = [TrialRecord.from_attributes(trial.user_attrs) for trial in handle.trials()]
+    assert len({record.seed for record in records} | {theirs.seed}) == 3
+    for record in records:
+        assert record.learner_params == theirs.learner_params
+        assert record.env_params == theirs.env_params
+    found = json.loads((handle.run_dir / "run.json").read_text())
+    values = [trial.intermediate_values[2] for trial in handle.trials()]
+    assert found["rungs"][-1]["seeds"] == values
+    # The gate and the outlook count the trials among which the best was chosen.
+    study = market_study(find_study(handle.name, storage_url(None, Path("runs"))))
+    assert (study.finished, study.chosen_from) == (2, 3)
+    assert study_search(study).trials == 5
+    assert (study_outlook(handle, 2) or {})["trials"] == 5
+
+    # From the weights of the trial: the first evaluation is of other networks.
+    run("--trial", "market", "--seeds", "1", "--from-weights", "--study-name", "warm")
+    run("--trial", "market", "--seeds", "1", "--study-name", "cold")
+    warm, cold = handle_of("warm"), handle_of("cold")
+    assert warm.spec == cold.spec
+    assert warm.trials()[0].value != cold.trials()[0].value
+    assert len(initial_actors(warm)) == 3
+    assert initial_actors(cold) == []
+    (source.trial_dir(best or 0) / "members.safetensors").write_bytes(b"other")
+    with pytest.raises(InputError, match="have been changed"):
+        initial_actors(warm)
+
+
+def test_wrong_runs_are_refused() -> None:
+    sweepd.create_study("game", n_trials=1, **GAME).run()
+    for words, said in (
+        (["--trial", "none"], "there are: game"),
+        (["--trial", "game#7"], "no complete trial 7"),
+        (["--trial", "game", "--budget", "ten"], "neither a number of steps nor a multiple"),
+        (["--trial", "game", "--budget", "0x"], "must be at least 1"),
+        (["--trial", "game", "--budget", "0.1x"], "give at least"),
+        (["--trial", "game", "--seeds", "0"], "--seeds 0"),
+        (["--trial", "game", "--out", "x"], "--trial and --out exclude each other"),
+        (["run.toml", "--trial", "game"], "--trial and CONFIG exclude each other"),
+        (["--budget", "10x"], "--budget is for --trial STUDY#NUMBER"),
+        ([], "name a CONFIG file"),
+    ):
+        assert said in refuse(*words), words
+    assert list(sweepd.list_studies().index) == ["game"]
+
+
+def test_the_interval_is_that_of_students_t() -> None:
+    low, high = mean_interval(np.array([1.0, 2.0, 3.0, 4.0]))
+    # 2.5 ± 3.182446 * 1.290994 / 2, from a printed table of t.
+    assert (low, high) == pytest.approx((0.445740, 4.554260), abs=1e-5)
+    assert mean_interval(np.array([1.0])) == (None, None)
+    assert RunRequest("a").seeds == 5
