@@ -8,7 +8,8 @@ warning says so once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def _compiled(device: torch.device) -> GpuKernels | None:
 
     # Anything may be missing: the compiler's library, torch's private function, the driver.
     try:
-        with torch.cuda.device(device):
+        with torch.cuda.device(device), _no_toolkit_needed():
             found = GpuKernels({name: launch_of(name) for name in NAMES})
             agrees = adam_agrees(found, device) and samples_agree(found, device)
     except Exception as error:
@@ -69,6 +70,21 @@ def _compiled(device: torch.device) -> GpuKernels | None:
         _warn("they fail their test against torch's operations")
         return None
     return found
+
+
+@contextmanager
+def _no_toolkit_needed() -> Iterator[None]:
+    """Let torch compile where the CUDA or ROCm toolkit, whose headers it offers, is missing."""
+    from torch.utils import cpp_extension  # slow to import, and only needed on GPUs
+
+    homes = {name: getattr(cpp_extension, name) for name in ("CUDA_HOME", "ROCM_HOME")}
+    try:
+        for name, home in homes.items():
+            setattr(cpp_extension, name, home or "/usr")
+        yield
+    finally:
+        for name, home in homes.items():
+            setattr(cpp_extension, name, home)
 
 
 def _warn(why: str) -> None:

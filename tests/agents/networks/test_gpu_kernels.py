@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils import cpp_extension
 
 from agents.algorithms.fused_loss import FusedLoss, agrees
 from agents.algorithms.ppo import PPO
@@ -222,6 +223,15 @@ def test_the_check_of_adam_finds_a_wrong_one(kernels: GpuKernels) -> None:
 
     launches: dict[str, Callable[..., None]] = dict(kernels._launches)
     assert not adam_agrees(GpuKernels(launches | {"adam": wrong}), torch.device("cpu"))
+
+
+def test_no_toolkit_is_needed_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", None)
+    with pytest.raises(OSError, match="CUDA_HOME"):
+        cpp_extension.include_paths("cuda")
+    with gpu_kernels._no_toolkit_needed():
+        cpp_extension.include_paths("cuda")
+    assert cpp_extension.CUDA_HOME is None
 
 
 def test_without_the_compiler_torchs_operations_are_used(
