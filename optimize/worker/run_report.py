@@ -115,6 +115,11 @@ def write_run_report(handle: StudyHandle, found: dict[str, Any]) -> None:
         low, high = ([rung[name] for rung in found["rungs"]] for name in ("low", "high"))
         axes.fill_between(steps, low, high, color="tab:blue", alpha=0.2, label="95% of the mean")
     axes.plot(steps, means, color="tab:blue", marker="o", label="mean over seeds")
+    every = [value for rung in found["rungs"] for value in rung["seeds"]]
+    if every and min(every) < max(every):
+        # The seeds set the scale: intervals of two or three seeds are many times as wide.
+        margin = 0.25 * (max(every) - min(every))
+        axes.set_ylim(min(every) - margin, max(every) + margin)
     axes.set_xlabel("environment steps per member")
     axes.set_ylabel(found["objective"])
     axes.set_title(found["study"])
