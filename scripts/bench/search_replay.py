@@ -26,17 +26,18 @@ Population-based training does not apply: a table has no curve of a run whose hy
 change.
 
 Results are merged into the file of `--save`: repetitions that it has already are not replayed
-again. A run that `--minutes` ended is continued by the same command.
+again. A run that was ended by `--minutes` or by Ctrl-C is continued by the same command.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import math
 import sys
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,13 @@ class Tally:
     selected: float = 0.0
     cost: float = 0.0
 
+    @property
+    def error(self) -> float:
+        """Standard error of the mean; NaN of a single repetition."""
+        if self.repetitions < 2:
+            return math.nan
+        return self.sd / math.sqrt(self.repetitions - 1)
+
     def add(self, chosen: Chosen) -> None:
         """Include further repetitions."""
         before, new = self.repetitions, len(chosen.fresh)
@@ -164,11 +172,15 @@ def replay(table: Table, name: str, done: int, wanted: int, seed: int) -> Chosen
 
 
 def replay_all(
-    tables: list[Table], names: list[str], tallies: Tallies, options: argparse.Namespace
+    tables: list[Table],
+    names: list[str],
+    tallies: Tallies,
+    options: argparse.Namespace,
+    save: Callable[[], None],
 ) -> None:
     """Bring all searches to `--repetitions`, one round over the tasks after the other.
 
-    Ends early after `--minutes` of processor time.
+    Saves after every round, and ends early after `--minutes` of processor time.
     """
     wanted = options.repetitions
     for name in names:
@@ -181,17 +193,21 @@ def replay_all(
                     return
                 tally = own[table.name]
                 tally.add(replay(table, name, tally.repetitions, wanted, options.seed))
+            save()
         print_row(name, row_of(own))
 
 
 def row_of(own: Mapping[str, Tally]) -> dict[str, float]:
-    """Return the means over tasks, the standard error, and the fewest repetitions of a task."""
+    """Return the means over tasks, the standard error, and the fewest repetitions of a task.
+
+    The standard error is NaN where a task has a single repetition.
+    """
     done, count = list(own.values()), len(own)
     return {
         "tasks": count,
         "repetitions": min(tally.repetitions for tally in done),
         "mean": sum(tally.mean for tally in done) / count,
-        "standard_error": sum(t.sd**2 / t.repetitions for t in done) ** 0.5 / count,
+        "standard_error": sum(t.error**2 for t in done) ** 0.5 / count,
         "selected": sum(tally.selected for tally in done) / count,
         "cost": sum(tally.cost for tally in done) / count,
     }
@@ -266,14 +282,18 @@ def main(argv: list[str] | None = None) -> int:
         name: {task: Tally(**own) for task, own in tasks.items()}
         for name, tasks in saved.get("searches", {}).items()
     }
+
+    def save() -> None:
+        content = {"machine": machine, "settings": settings, **report(tables, tallies, saved)}
+        save_results(options.save, content)
+
     try:
-        replay_all(tables, names, tallies, options)
+        replay_all(tables, names, tallies, options, save)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
-    content = {"machine": machine, "settings": settings, **report(tables, tallies, saved)}
-    print(f"{'best of the tables':20} {np.mean([*content['best'].values()]):.3f}")
-    save_results(options.save, content)
+    print(f"{'best of the tables':20} {np.mean([t.truth.max() for t in tables]):.3f}")
+    save()
     return 0
 
 
