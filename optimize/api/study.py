@@ -130,7 +130,7 @@ class Study:
         # A study that was opened for reading is only now opened for writing.
         storage = handle.storage
         if self._requested is None:
-            storage = open_storage(storage.url, create=False, immediate=False)
+            storage = open_storage(storage.url, create=False)
         return enqueue(storage, handle.study_id, handle.space, params)
 
     def run(self, n_trials: int | None = None) -> bool:

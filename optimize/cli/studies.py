@@ -144,7 +144,7 @@ def enqueue_trial(
     """Add a trial with parameters of the user's, or those of another study's best trials."""
     if from_study is not None and words:
         raise InputError("--from-study and NAME=VALUE exclude each other")
-    storage = open_storage(storage_url(where, runs_dir), create=False, immediate=False)
+    storage = open_storage(storage_url(where, runs_dir), create=False)
     handle = StudyHandle(storage, name, runs_dir)
     guesses = [parse_guess(words)]
     if from_study is not None:
