@@ -30,6 +30,7 @@ from deploy.market.manifest import (
 )
 from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, new_bundle, sha256
 from envs.crypto.data.bars import Bars, load_bars, write_bars
+from envs.crypto.data.timeframe import grid_from
 from envs.crypto.features import get_recipe
 from envs.crypto.params import EnvParams, Instruments
 from envs.crypto.splits import CrossValidation, make_splits
@@ -151,7 +152,9 @@ def ensemble_of(
     return new_bundle(Bundle, EnsembleManifest(**(fields | changes)), files)
 
 
-def reverting_market(seed: int, *, assets: int = 3, bars: int = 1900) -> Bars:
+def reverting_market(
+    seed: int, *, assets: int = 3, bars: int = 1900, timeframe: str = "1h"
+) -> Bars:
     """A mean-reverting market: selling what has risen beats equal weight on it."""
     rng = np.random.default_rng(seed)
     swing = np.zeros((bars, assets))
@@ -162,8 +165,8 @@ def reverting_market(seed: int, *, assets: int = 3, bars: int = 1900) -> Bars:
     opened = np.concatenate([close[:1], close[:-1]])
     return Bars(
         tickers=tuple(f"TEST{number}/USDT" for number in range(assets)),
-        timeframe="1h",
-        time=START + 3600 * np.arange(bars),
+        timeframe=timeframe,
+        time=grid_from(timeframe, START, bars),
         open=opened,
         high=np.maximum(opened, close) * 1.001,
         low=np.minimum(opened, close) * 0.999,
@@ -206,6 +209,7 @@ class FakeStudy:
         holdout: float = 0.1,
         seed: int = 0,
         assets: int = 3,
+        timeframe: str = "1h",
     ) -> None:
         self.folder = folder
         self.name = name
@@ -213,14 +217,15 @@ class FakeStudy:
         self.run_dir = folder / "runs" / f"{name}-00000000"
         self.data_dir = folder / "data"
         if not self.data_dir.exists():
-            write_bars(reverting_market(seed, assets=assets, bars=bars), self.data_dir)
-        self.bars = load_bars(self.data_dir, "1h")
+            made = reverting_market(seed, assets=assets, bars=bars, timeframe=timeframe)
+            write_bars(made, self.data_dir)
+        self.bars = load_bars(self.data_dir, timeframe)
         recipe = get_recipe("default")
         cv = {"scheme": "single", "groups": 3, "test_groups": 1, "embargo_share": 0.01}
         self.first_bar = recipe.memory - 1
         self.splits = make_splits(
             len(self.bars.time),
-            "1h",
+            timeframe,
             CrossValidation(**cv),
             first_bar=self.first_bar,
             holdout=holdout,
@@ -233,7 +238,7 @@ class FakeStudy:
             data=DataSpec(
                 dir=str(self.data_dir),
                 tickers=self.bars.tickers,
-                timeframe="1h",
+                timeframe=timeframe,
                 fingerprint=self.bars.fingerprint,
                 first=self.bars.time_of(0).isoformat(),
                 last=self.bars.time_of(-1).isoformat(),

@@ -25,12 +25,15 @@ from deploy.market.candidates import open_study
 from deploy.market.gate import DEFAULT_RULES
 from deploy.market.promote import MarketPromoter, MarketPromotion
 from deploy.market.scoring import bootstrap_seed, score, unseen_window
+from deploy.market.verify import verify_bundle
 from deploy.market.view import promotion_view
 from deploy.promotion.bootstrap import mean_above_zero
 from deploy.promotion.rules import with_limits
 from deploy.registry.registry import Registry
 from envs.crypto.data.bars import write_bars
+from envs.crypto.data.timeframe import bars_per_year
 from envs.crypto.market import make_market
+from envs.crypto.scoring.metrics import sharpe
 from envs.crypto.splits import window_of
 from envs.crypto.study_data import load_study_bars
 from envs.support.errors import InputError
@@ -717,3 +720,32 @@ def test_a_promotion_at_default_limits_says_nothing_of_loosened_ones(
     assert promotion.to_dict()["loosened"] == []
     findings = registry.bundle(promotion.champion, Bundle).manifest.gate["findings"]
     assert str(gate_words(findings)) == "met every rule, at default limits or stricter ones"
+
+
+def test_a_study_of_a_market_with_hours_is_promoted_and_verified(
+    tmp_path: Path, registry: Registry
+) -> None:
+    """Its annual figures are those of the calendar, in the gate, the report and the bundle."""
+    timeframe = "1d-XNYS"
+    fake = FakeStudy(tmp_path, timeframe=timeframe)
+    fake.add(0.5, fake.idle())
+    fake.add(2.0, fake.contrarian())
+    promotion = run(fake, registry)
+    assert promotion.outcome == "promoted"
+    champion = registry.slot("demo-1d-XNYS").champion
+    assert champion is not None
+    bundle = registry.bundle(champion, Bundle)
+    assert bundle.manifest.timeframe == timeframe
+    first, last = fake.splits.holdout
+    assert bundle.last_seen == fake.bars.time[first - 1]
+    market = make_market(fake.bars)
+    policy, params = bundle.trials[0].policy, bundle.trials[0].params
+    found = score(policy, market, params, (first - 1, last - 1), max_lookback=bundle.max_lookback)
+    assert found.metrics.sharpe == sharpe(found.returns, bars_per_year(timeframe))
+    assert found.metrics.sharpe < sharpe(found.returns, bars_per_year("1d"))
+    assert bundle.manifest.gate["holdout"]["sharpe"] == found.metrics.sharpe
+    assert verify_bundle(bundle, fake.bars).compared
+    # Bars of another calendar are not those that were scored.
+    other = reverting_market(0, timeframe="1d-XLON")
+    with pytest.raises(InputError):
+        verify_bundle(bundle, other)
