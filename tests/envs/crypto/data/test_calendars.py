@@ -228,6 +228,11 @@ def test_bars_keep_their_calendar(tmp_path: Path) -> None:
     assert again.fingerprint == bars.fingerprint
     assert bars.slice(10, 60).timeframe == NY
     assert len(bars.between(int(bars.time[5]), int(bars.time[9]))) == 5
+    # A calendar that was corrected between the first and the last bar gives other bars.
+    corrected, time = replace(bars), bars.time.copy()
+    time[100] += DAY
+    object.__setattr__(corrected, "time", time)
+    assert corrected.fingerprint != bars.fingerprint
     with pytest.raises(ValueError, match="must rise from bar to bar of the 1d grid"):
         replace(bars, timeframe="1d")
     gap = {name: np.delete(getattr(bars, name), 7, axis=0) for name in COLUMNS}
