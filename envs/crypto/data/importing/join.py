@@ -106,8 +106,7 @@ def join(parts: Sequence[Rows], timeframe: str, now: float) -> Joined:
         row = int(off[0])
         raise InputError(
             f"{parts[int(origin[row])].source}: the bar of {stamp(time[row])} UTC is off the grid; "
-            f"{grid_words(timeframe)}. If the times are of another time zone, name it: --timezone "
-            "America/New_York"
+            f"{grid_words(timeframe)}. {_off_grid_advice(timeframe)}"
         )
     path = Path(parts[0].source)
     none = np.empty(0, dtype=np.int64)
@@ -122,6 +121,15 @@ def join(parts: Sequence[Rows], timeframe: str, now: float) -> Joined:
         invalid,
         int(np.count_nonzero(still_open)),
         sessions,
+    )
+
+
+def _off_grid_advice(timeframe: str) -> str:
+    if bar_length(timeframe) == "1d":
+        return "If the days are of another time zone, name it: --timezone America/New_York"
+    return (
+        "If the times are of another time zone, name it (--timezone America/New_York); of markets "
+        "with hours, only bars of a day can be used"
     )
 
 
