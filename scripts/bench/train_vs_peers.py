@@ -49,7 +49,9 @@ from harness import (
     steps_per_second,
 )
 from pairs import Pair, serve
-from trainers import PARAMS, PEERS, TRAINERS, Cell, balanced_steps, scores
+from peak import peaks
+from roofline import operations
+from trainers import PARAMS, PEERS, TRAINERS, Cell, balanced_steps, make_env, scores
 
 from agents.algorithms.ppo import PPO, PPOParams, Shape
 from envs.games.cartpole import CartPole, CartPoleParams
@@ -116,6 +118,13 @@ def prepare(name: str, cell: dict[str, Any]) -> Callable[[], int]:
     return TRAINERS[name](Cell(**cell), 0).rollout
 
 
+def operations_per_step(cell: Cell) -> float:
+    """Return the floating-point operations that an environment step's training needs."""
+    env = make_env(cell, 1)
+    shape = cell.shape(env, 1)
+    return operations(shape, env) / shape.samples
+
+
 def measure_cell(
     cell: Cell,
     peers: list[str],
@@ -147,6 +156,8 @@ def measure_cell(
         "runs": speeds,
         "ours_over_best": over(peers),
         "ours_over_torch": median_ratio(speeds["ours"], speeds["torch"]),
+        "operations_per_step": operations_per_step(cell),
+        "peak_gflops": max(peaks(torch.device("cpu"), seconds).values()) / 1e9,
     }
     if pair:
         result["ours_over_best_pair"] = over([f"{name} pair" for name in peers])
@@ -198,6 +209,12 @@ def speed(args: argparse.Namespace) -> int:
         )
         print(f"  ours is {found['ours_over_best']:.1f}x the best peer (goal {goal:g}x){pairs}")
         print(f"  native kernels are {found['ours_over_torch']:.2f}x as fast as torch's")
+        own = statistics.median(found["runs"]["ours"]) * found["operations_per_step"] / 1e9
+        peak = found["peak_gflops"]
+        print(
+            f"  {own:.0f} GFLOP/s, {own / peak:.0%} of the processor's peak; the goal needs "
+            f"{own / peak * goal / found['ours_over_best']:.0%}"
+        )
     return missed
 
 
