@@ -99,7 +99,9 @@ def _end_with_parent(lifeline: int) -> None:
         signal.signal(signal.SIGIO, signal.SIG_DFL)
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([lifeline], [], [], 0)[0]:  # it was closed before that
+    closed = select.poll()  # `select.select` refuses descriptors above 1,023
+    closed.register(lifeline, select.POLLIN)
+    if closed.poll(0):  # it was closed before that
         sys.exit()
 
 

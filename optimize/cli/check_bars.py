@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from envs.crypto.data.bars import Bars
@@ -22,6 +21,7 @@ from envs.crypto.data.timeframe import SECONDS
 from envs.crypto.splits import TooFewBars, first_decision, make_splits
 from envs.support.errors import InputError
 from envs.support.flags import given_flags, takes_flags
+from envs.support.terminal import Terminal
 from optimize.cli.train_flags import FoldFlags, TrainFlags
 
 
@@ -64,9 +64,9 @@ def check(context: typer.Context, flags: CheckFlags) -> None:
     Exit code 0: `sweepd train` accepts these bars. Exit code 2: it does not; all reasons are
     printed.
     """
-    console, errors = Console(), Console(stderr=True)
+    console, errors = Terminal(markup=True), Terminal(markup=True, stderr=True)
     if not console.is_terminal:
-        console = Console(width=120)  # pipes and logs have no width
+        console = Terminal(markup=True, width=120)  # pipes and logs have no width
     from optimize.cli.study_request import parse_tickers
 
     given = given_flags(context)

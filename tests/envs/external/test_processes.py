@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -84,6 +85,22 @@ def test_arguments_and_idle_slots_reach_workers() -> None:
         assert torch.equal(alone.step(torch.ones(4, 1)).obs, shared.step(torch.ones(4, 1)).obs)
     assert not shared.observe()[:2].any()
     shared.close()
+
+
+@pytest.mark.skipif(
+    resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 1_500, reason="few files may be open here"
+)
+def test_workers_of_a_process_with_many_open_files() -> None:
+    """`select.select` refuses descriptors above 1,023."""
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
+    try:
+        env = ExternalVecEnv("CartPole-v1", 1, 2, layout=Layout(1, (1,)))
+        env.reset([3])
+        env.step(torch.zeros(2))
+        env.close()
+    finally:
+        for file in opened:
+            os.close(file)
 
 
 def test_shards_are_even_and_this_process_has_the_smallest() -> None:
