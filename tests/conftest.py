@@ -40,6 +40,17 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def kernels_of_one_test() -> Iterator[None]:
+    """Restore the choice of kernels: going on with a study sets it for the whole process."""
+    before = os.environ.get("SWEEPD_KERNELS")
+    yield
+    if before is None:
+        os.environ.pop("SWEEPD_KERNELS", None)
+    else:
+        os.environ["SWEEPD_KERNELS"] = before
+
+
 @pytest.fixture(autouse=True, scope="session")
 def migrations_read_once() -> Iterator[None]:
     """Cache Alembic's migration files: loading them is most of the time of opening a database."""
