@@ -23,10 +23,8 @@ from __future__ import annotations
 
 import argparse
 import functools
-import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -44,6 +42,7 @@ from harness import (
     print_machine,
     save_results,
     steps_per_second,
+    torch_only,
 )
 from pairs import Pair, serve
 from torch import Tensor
@@ -52,7 +51,6 @@ from agents.algorithms.d3qn import D3QN, D3QNParams
 from agents.algorithms.off_policy import OffPolicy
 from agents.algorithms.sac import SAC, SACParams
 from agents.networks.shape import Shape
-from envs.native.build import TORCH, VARIABLE
 
 OBS, ACTIONS = 128, 7
 ROLLOUT = 1024  # transitions between updates; only its number of gradient steps is timed
@@ -100,18 +98,6 @@ class Cell:
             "alive": (torch.rand(self.buffer, generator=generator) > 0.01).float(),
             "next_obs": normal(self.buffer, OBS),
         }
-
-
-@contextmanager
-def torch_only() -> Iterator[None]:
-    """Programs that are made in this context use no native kernels."""
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = TORCH
-    yield
-    if before is None:
-        del os.environ[VARIABLE]
-    else:
-        os.environ[VARIABLE] = before
 
 
 def make_program(cell: Cell) -> OffPolicy:

@@ -9,13 +9,15 @@ import platform
 import re
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from envs.core.sizing import cpu_count, processor_name
+from envs.native.build import TORCH, VARIABLE
 from envs.support.files import write_atomic
 from envs.support.mkl import current_mode
 
@@ -82,6 +84,19 @@ def save_results(path: Path | None, content: Any) -> None:
     """Write a results file; does nothing if `--save` was not given."""
     if path is not None:
         write_atomic(path, json.dumps(content, indent=1, default=str) + "\n")
+
+
+@contextmanager
+def torch_only() -> Iterator[None]:
+    """Programs that are made in this context use no native kernels."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = TORCH
+    try:
+        yield
+    finally:
+        os.environ.pop(VARIABLE)
+        if before is not None:
+            os.environ[VARIABLE] = before
 
 
 def steps_per_second(

@@ -14,17 +14,16 @@ equally many minibatches per transition.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from elegantrl_run import ElegantEnv, make_agent, train_rollout
+from harness import torch_only
 from torch import Tensor
 
 from agents.algorithms.ppo import PPO, PPOParams, Shape
-from agents.native.choice import TORCH, VARIABLE
 from envs.core.vec_env import VecEnv
 from envs.crypto.data.demo_market import make_planted_market
 from envs.crypto.data.timeframe import bars_per_year
@@ -142,14 +141,8 @@ def ours(cell: Cell, seed: int) -> Trainer:
 
 def ours_torch(cell: Cell, seed: int) -> Trainer:
     """Train all members together with torch's kernels."""
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = TORCH
-    try:
+    with torch_only():
         return ours(cell, seed)
-    finally:
-        os.environ.pop(VARIABLE)
-        if before is not None:
-            os.environ[VARIABLE] = before
 
 
 def elegant(cell: Cell, seed: int) -> Trainer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from agents.algorithms.ppo import PPO, PPOParams
 from agents.engine.program import Program
+from agents.networks.optimizer import FlatAdam
 from agents.networks.shape import Shape, env_fields
 from tests.agents.toy_env import ToyEnv
 
@@ -66,3 +68,24 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
     assert one.keys() == other.keys()
     for name, tensor in one.items():
         assert torch.equal(tensor.nan_to_num(nan=123.0), other[name].nan_to_num(nan=123.0)), name
+
+
+def make_adam_steps(adams: Sequence[FlatAdam], scale: float) -> None:
+    """Make the same 20 steps with optimizers of 4 members; the last member takes part in none.
+
+    Args:
+        adams: the optimizers.
+        scale: of the gradients, which are random.
+    """
+    for adam in adams:
+        adam.lr, adam.eps = [1e-3, 3e-4, 1e-2, 1e-3], [1e-8, 1e-5, 1e-3, 1e-8]
+        adam.weight_decay = [0.0, 0.1, 0.01, 0.0]
+        adam.prepare()
+    largest = torch.tensor([0.5, 1e6, 3.0, 1.0])
+    for step in range(20):
+        grad = scale * torch.randn_like(adams[0].grad)
+        active = torch.tensor([True, step % 2 == 0, step < 5, False])
+        grad[:, 3] = torch.nan
+        for adam in adams:
+            adam.grad.copy_(grad)
+            adam.apply(torch.linalg.vector_norm(adam.grad, dim=2), largest, active)

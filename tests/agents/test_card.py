@@ -22,6 +22,7 @@ from envs.games.registry import get_game
 from envs.games.tensor_game import NoParams
 from tests.agents import helpers, off_policy_helpers
 from tests.agents.card import DEVICE, Card, card, made_there
+from tests.agents.helpers import make_adam_steps
 from tests.agents.toy_env import (
     AbsentChoicesEnv,
     AbsentEnv,
@@ -342,18 +343,7 @@ def test_adam_over_all_networks_equals_the_fused_kernel_per_network(scale: float
     torch.manual_seed(0)
     flat = torch.randn(2, 4, 48)
     fused, together = FlatAdam(flat.clone()), FlatAdam(flat.clone(), fused=False)
-    for adam in (fused, together):
-        adam.lr, adam.eps = [1e-3, 3e-4, 1e-2, 1e-3], [1e-8, 1e-5, 1e-3, 1e-8]
-        adam.weight_decay = [0.0, 0.1, 0.01, 0.0]
-        adam.prepare()
-    largest = torch.tensor([0.5, 1e6, 3.0, 1.0])
-    for step in range(20):
-        grad = scale * torch.randn_like(flat)
-        active = torch.tensor([True, step % 2 == 0, step < 5, False])
-        grad[:, 3] = torch.nan
-        for adam in (fused, together):
-            adam.grad.copy_(grad)
-            adam.apply(torch.linalg.vector_norm(adam.grad, dim=2), largest, active)
+    make_adam_steps((fused, together), scale)
     weights = [adam._networks for adam in (fused, together)]
     for one, other in zip(*weights, strict=True):
         torch.testing.assert_close(one[1][0], other[1][0], rtol=2e-6, atol=2e-7)

@@ -32,7 +32,7 @@ from agents.networks.gpu_kernels import (
 from agents.networks.optimizer import Adam, FlatAdam
 from envs.native.build import BuildError, compiler
 from tests.agents.digests import cartpole, crypto
-from tests.agents.helpers import member_params, shape_for, start
+from tests.agents.helpers import make_adam_steps, member_params, shape_for, start
 from tests.agents.toy_env import ChoiceEnv, ToyEnv
 
 # What a GPU's compiler has, and a C++ compiler has not.
@@ -98,18 +98,7 @@ def test_adam_is_torchs(kernels: GpuKernels, scale: float) -> None:
     flat = torch.randn(2, 4, 144)
     plain, fused = (FlatAdam(flat.clone(), fused=False) for _ in range(2))
     fused._kernels = kernels
-    for adam in (plain, fused):
-        adam.lr, adam.eps = [1e-3, 3e-4, 1e-2, 1e-3], [1e-8, 1e-5, 1e-3, 1e-8]
-        adam.weight_decay = [0.0, 0.1, 0.01, 0.0]
-        adam.prepare()
-    largest = torch.tensor([0.5, 1e6, 3.0, 1.0])
-    for step in range(20):
-        grad = scale * torch.randn_like(flat)
-        active = torch.tensor([True, step % 2 == 0, step < 5, False])
-        grad[:, 3] = torch.nan
-        for adam in (plain, fused):
-            adam.grad.copy_(grad)
-            adam.apply(torch.linalg.vector_norm(adam.grad, dim=2), largest, active)
+    make_adam_steps((plain, fused), scale)
     assert torch.equal(plain.step, fused.step)
     torch.testing.assert_close(fused._flat, plain._flat, rtol=2e-6, atol=2e-7)
     torch.testing.assert_close(fused.m, plain.m, rtol=1e-5, atol=1e-7 * scale)
