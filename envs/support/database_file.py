@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
+
+from filelock import FileLock
 
 from envs.support.errors import InputError
 
@@ -105,11 +106,11 @@ def preparing_sqlite(path: Path, what: str, busy_timeout: float = BUSY_TIMEOUT) 
     check_sqlite_place(path, what)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.with_name(path.name + ".lock").open("w")
+        # Without fallback: a lock file that counts by its existence would survive a killed process.
+        lock = FileLock(path.with_name(path.name + ".lock"), fallback_to_soft=False).acquire()
     except OSError as error:
         raise _unusable(what, path, error) from None
     with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
         _use_wal(path, what, busy_timeout)
         yield
 

@@ -3,6 +3,9 @@
 Each worker on a device, of any study and database, holds a lock on a file of its own. The kernel
 releases the lock when the process ends for any reason, so the number of locked files of a device is
 the number of live workers.
+
+filelock has exclusive locks only (its read-write lock is an SQLite file), so this is `flock`: who
+counts takes a shared lock, and two that count at the same time do not count each other.
 """
 
 from __future__ import annotations
@@ -90,7 +93,6 @@ def _is_locked(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        # A shared lock, so that two processes that count at the same time get the same answer.
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         path.unlink(missing_ok=True)
     except BlockingIOError:

@@ -7,7 +7,6 @@ minutes without a completed poll, the process exits with code 75, so that a supe
 
 from __future__ import annotations
 
-import fcntl
 import signal
 import threading
 import time
@@ -15,6 +14,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from deploy.registry.slots import slot_name
 from deploy.trading.live.session import LiveSession
@@ -33,13 +34,15 @@ def only_one(folder: Path, slot: str) -> Iterator[None]:
         InputError: another process trades the slot.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"{slot_name(slot)}.lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"slot {slot!r} is being traded by another process on this machine"
-            ) from None
+    # Without fallback: a lock file that counts by its existence would survive a killed process.
+    lock = FileLock(folder / f"{slot_name(slot)}.lock", blocking=False, fallback_to_soft=False)
+    try:
+        held = lock.acquire()
+    except Timeout:
+        raise InputError(
+            f"slot {slot!r} is being traded by another process on this machine"
+        ) from None
+    with held:
         yield
 
 

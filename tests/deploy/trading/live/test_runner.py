@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,6 +125,32 @@ def test_one_process_per_slot_holds_the_lock(tmp_path: Path) -> None:
     process.join()
     with only_one(tmp_path, "crypto-1h"):
         pass
+
+
+def _hold_and_fork(folder: Path, child: Any) -> None:
+    with only_one(folder, "crypto-1h"):
+        if (pid := os.fork()) == 0:
+            signal.pause()
+        child.send(pid)
+        signal.pause()
+
+
+def test_a_surviving_child_of_a_killed_trader_does_not_hold_the_lock(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_hold_and_fork, args=(tmp_path, theirs))
+    process.start()
+    assert ours.poll(30.0)
+    child = ours.recv()
+    try:
+        with pytest.raises(InputError), only_one(tmp_path, "crypto-1h"):
+            pass
+        process.kill()
+        process.join()
+        with only_one(tmp_path, "crypto-1h"):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
