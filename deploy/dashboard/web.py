@@ -1,4 +1,4 @@
-"""The dashboard's pages: a read-only WSGI application that answers this machine only.
+"""The dashboard: a read-only WSGI application that answers this machine only.
 
 Every page is complete HTML; its script requests it again every few seconds and replaces what has
 changed. Other paths (`/dashboard`, `/api`, ...) belong to optuna-dashboard.
@@ -8,36 +8,23 @@ from __future__ import annotations
 
 import importlib.resources
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
-from http import HTTPStatus
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from werkzeug.exceptions import BadRequest, Forbidden, HTTPException, MethodNotAllowed, NotFound
+from werkzeug.exceptions import Forbidden, HTTPException, MethodNotAllowed, NotFound
 from werkzeug.sansio.utils import host_is_trusted
 from werkzeug.wrappers import Request, Response
 
-from deploy.dashboard import formatting
-from deploy.dashboard.figures import account_tones, best_figure, equity_figure, rate_figure
+from deploy.dashboard.pages import SECURITY, Handler, Pages
+from deploy.dashboard.paper_pages import PaperPages
 from deploy.dashboard.source import PaperSource, StudySource
-from deploy.promotion.findings import short
+from deploy.dashboard.training_pages import TrainingPages
 from envs.support.errors import InputError, RunError
-from envs.support.formatting import counted, minute, percent
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 HOSTS = ("127.0.0.1", "localhost")  # at any port, which may be forwarded from another machine
-RANGES = {"1": "1 day", "7": "7 days", "30": "30 days", "": "all"}
-SECURITY = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; "
-    "style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-}
 # For optuna-dashboard's own pages, which need their scripts.
 OPTUNAS = {
     "Content-Security-Policy": "object-src 'none'; base-uri 'self'; frame-ancestors 'none'",
@@ -54,11 +41,11 @@ ARTIFACTS = OPTUNAS | {
 }
 ASSETS = {
     "page.js": "text/javascript",
+    "theme.js": "text/javascript",
     "page.css": "text/css",
     "plotly.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
-FILTERS = ("figure", "share", "ratio", "money", "price", "units", "moment", "span")
 FOR_A_YEAR = "public, max-age=31536000, immutable"
 
 
@@ -66,29 +53,13 @@ class Dashboard:
     """The application. every: seconds between two updates of a page."""
 
     def __init__(self, paper: PaperSource, search: StudySource, *, every: float = 5.0) -> None:
-        self._paper, self._search, self._every = paper, search, every
+        self._search = search
         self._optuna: WSGIApplication | None = None
         self._lock = threading.Lock()
-        self._templates = Environment(
-            loader=PackageLoader("deploy.dashboard"),
-            autoescape=True,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            undefined=StrictUndefined,
-        )
-        for name in FILTERS:
-            self._templates.filters[name] = getattr(formatting, name)
-        self._templates.filters |= {
-            "counted": counted,
-            "minute": minute,
-            "percent": percent,
-            "short": short,
-        }
-        # Browsers cache assets for good; a new version changes their address.
-        self._templates.globals["assets"] = f"/assets/{version('sweepd')}-{version('plotly')}"
-        self._pages: Mapping[str, Callable[[Request], Response]] = {
-            "/": self._slots,
-            "/training": self._training,
+        pages = Pages(every)
+        self._pages: Mapping[str, Handler] = {
+            **PaperPages(pages, paper).routes(),
+            **TrainingPages(pages, search).routes(),
         }
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -112,62 +83,6 @@ class Dashboard:
         if request.method not in ("GET", "HEAD"):
             raise MethodNotAllowed(("GET", "HEAD"), "This page is read-only: use GET.")
         return self._asset(request) if page is None else page(request)
-
-    def _slots(self, request: Request) -> Response:
-        days = request.args.get("days", "")
-        if days not in RANGES:
-            raise BadRequest(
-                f"days={days}: choose one of {', '.join(filter(None, RANGES))}, or leave it out."
-            )
-        try:
-            slots = self._paper.slots()
-            name = request.args.get("slot", next(iter(slots)))
-            if name not in slots:
-                raise NotFound(f"There is no slot {name!r}.")
-            view = self._paper.view(name, days=float(days) if days else None)
-        except (InputError, RunError) as problem:
-            return self._page("paper.html", problem, here="/", slots={}, view=None)
-        return self._page(
-            "paper.html",
-            None,
-            here="/",
-            slots=slots,
-            view=view,
-            days=days,
-            ranges=RANGES,
-            tones=account_tones([(account.name, account.kind) for account in view.accounts]),
-            figures={"equity": equity_figure(view)} if view.curves else {},
-        )
-
-    def _training(self, request: Request) -> Response:
-        try:
-            studies = self._search.studies()
-            if not studies:
-                raise InputError("there is no study yet; start one with sweepd train")
-            name = request.args.get("study", studies[0])
-            if name not in studies:
-                raise NotFound(f"There is no study {name!r}.")
-            found = self._search.progress(name)
-        except (InputError, RunError) as problem:
-            return self._page("training.html", problem, here="/training", studies=[], found=None)
-        past = found["history"]
-        figures = {}
-        if past["rates"]:
-            figures["rates"] = rate_figure(past)
-        if past["values"]:
-            figures["best"] = best_figure(past, found["objective"])
-        return self._page(
-            "training.html", None, here="/training", studies=studies, found=found, figures=figures
-        )
-
-    def _page(self, template: str, problem: Exception | None, **content: Any) -> Response:
-        text = self._templates.get_template(template).render(
-            {"problem": problem, "now": time.time(), "every": self._every, "figures": {}} | content
-        )
-        status = HTTPStatus.SERVICE_UNAVAILABLE if isinstance(problem, RunError) else HTTPStatus.OK
-        return Response(
-            text, status, headers=SECURITY | {"Cache-Control": "no-store"}, mimetype="text/html"
-        )
 
     def _asset(self, request: Request) -> Response:
         name = request.path.rpartition("/")[2]

@@ -8,15 +8,30 @@
   let figures = document.getElementById("figures").textContent;
   let answered = new Date();
 
-  const colour = (tone) => getComputedStyle(document.documentElement).getPropertyValue("--" + tone).trim();
+  // Variables of the style sheet hold a light and a dark colour; only a real property resolves them.
+  const probe = document.body.appendChild(document.createElement("i"));
+  probe.hidden = true;
+  function colour(tone) {
+    probe.style.color = `var(--${tone})`;
+    return getComputedStyle(probe).color;
+  }
 
-  // Plotly's figure with the page's colours, light or dark.
-  function themed(figure) {
-    const data = figure.data.map((trace) => ({
+  // A copy with "tone:NAME", anywhere in it, replaced by that colour of the page.
+  function coloured(value) {
+    if (typeof value === "string") return value.startsWith("tone:") ? colour(value.slice(5)) : value;
+    if (Array.isArray(value)) return typeof value[0] === "number" ? value : value.map(coloured);
+    if (value === null || typeof value !== "object") return value;
+    return Object.fromEntries(Object.entries(value).map(([name, part]) => [name, coloured(part)]));
+  }
+
+  // Plotly's figure with the page's colours, light or dark. A trace's `tone` colours its line and markers.
+  function themed(given) {
+    const figure = coloured(given);
+    const data = figure.data.map((trace) => trace.tone ? {
       ...trace,
       line: trace.line && { ...trace.line, color: colour(trace.tone) },
       marker: { ...trace.marker, color: colour(trace.tone) },
-    }));
+    } : trace);
     const axis = { gridcolor: colour("edge"), linecolor: colour("edge"), zerolinecolor: colour("mark"), automargin: true };
     const layout = {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
@@ -32,7 +47,7 @@
     for (const name of Object.keys(layout).filter((key) => /^[xy]axis/.test(key))) {
       layout[name] = { ...axis, ...layout[name] };
     }
-    layout.shapes = (layout.shapes || []).map((shape) => ({ ...shape, line: { color: colour(shape.tone), width: 1, dash: "dot" } }));
+    layout.shapes = (layout.shapes || []).map((shape) => shape.tone ? { ...shape, line: { color: colour(shape.tone), width: 1, dash: "dot" } } : shape);
     layout.annotations = (layout.annotations || []).map((note) => ({ ...note, font: { size: 11, color: colour("quiet") } }));
     return [data, layout];
   }
@@ -85,6 +100,32 @@
     setTimeout(keep, every);
   }
 
+  // Light, dark, or as the system has it; remembered by this browser.
+  function offerThemes() {
+    const root = document.documentElement, button = document.getElementById("theme");
+    const themes = ["", "light", "dark"];
+    const label = () => { button.textContent = `theme: ${root.dataset.theme || "system"}`; };
+    button.addEventListener("click", () => {
+      const next = themes[(themes.indexOf(root.dataset.theme || "") + 1) % themes.length];
+      if (next) root.dataset.theme = next; else delete root.dataset.theme;
+      try { localStorage.setItem("theme", next); } catch { /* kept for this page only */ }
+      label();
+      draw();
+    });
+    label();
+    button.hidden = false;
+  }
+
+  // The fields of a filter form become the address's query; empty ones are left out.
+  document.addEventListener("submit", (event) => {
+    const form = event.target.closest("form.filters");
+    if (!form) return;
+    event.preventDefault();
+    const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value.trim() !== ""));
+    location.assign(form.dataset.path + (query.size ? `?${query}` : ""));
+  });
+
+  offerThemes();
   draw();
   for (const media of [dark, narrow]) media.addEventListener("change", draw);
   document.addEventListener("visibilitychange", () => { if (!document.hidden) look(); });

@@ -1,0 +1,162 @@
+"""What all pages share: templates and headers, addresses with their query, and paging."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from werkzeug.exceptions import BadRequest
+from werkzeug.wrappers import Request, Response
+
+from deploy.dashboard import formatting
+from deploy.promotion.findings import short
+from envs.support.errors import RunError
+from envs.support.formatting import counted, minute, percent
+
+Handler = Callable[[Request], Response]
+SECURITY = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; "
+    "style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+NAVIGATION = (
+    ("/", "Paper trading"),
+    ("/training", "Training"),
+    ("/dashboard/", "optuna-dashboard"),
+)
+FILTERS = ("figure", "share", "ratio", "money", "price", "units", "moment", "span")
+PER_PAGE = 50  # rows of a paged table
+
+
+@dataclass(frozen=True)
+class Address:
+    """The address of a page: its path, and the query that its links keep."""
+
+    path: str
+    query: Mapping[str, str]
+
+    @classmethod
+    def of(cls, request: Request, *names: str) -> Address:
+        """Return the address of a request with the given parameters of its query."""
+        return cls(
+            request.path, {name: request.args[name] for name in names if request.args.get(name)}
+        )
+
+    def to(self, path: str | None = None, **changes: object) -> str:
+        """Return a link: another path, and changed parameters; None or "" removes one."""
+        query = {name: value for name, value in {**self.query, **changes}.items() if value}
+        return (path or self.path) + (f"?{urlencode(query)}" if query else "")
+
+
+@dataclass(frozen=True)
+class Paging:
+    """One page of a long table. number: from 1. total: rows of the whole table."""
+
+    number: int
+    total: int
+    size: int = PER_PAGE
+    name: str = "page"  # the parameter of the query
+
+    @classmethod
+    def of(
+        cls, request: Request, total: int, *, size: int = PER_PAGE, name: str = "page"
+    ) -> Paging:
+        """Return the page that a request asks for; one behind the end is the last one.
+
+        Raises:
+            BadRequest: the number is no whole number from 1.
+        """
+        text = request.args.get(name) or "1"
+        if not (text.isascii() and text.isdecimal() and 0 < int(text) < 10**9):
+            raise BadRequest(f"{name}={text}: give a whole number from 1.")
+        last = max(1, math.ceil(total / size))
+        return cls(min(int(text), last), total, size, name)
+
+    @property
+    def last(self) -> int:
+        """Number of the last page."""
+        return max(1, math.ceil(self.total / self.size))
+
+    @property
+    def start(self) -> int:
+        """Index of the first row, from 0."""
+        return (self.number - 1) * self.size
+
+    @property
+    def stop(self) -> int:
+        """Index after the last row."""
+        return min(self.start + self.size, self.total)
+
+
+def chosen(
+    request: Request, name: str, options: Sequence[str] | Mapping[str, Any], default: str = ""
+) -> str:
+    """Return a parameter of the query that must be one of `options`; absent: `default`.
+
+    Raises:
+        BadRequest: it is not.
+    """
+    value = request.args.get(name) or default
+    if value and value not in options:
+        raise BadRequest(f"{name}={value}: choose one of {', '.join(filter(None, options))}.")
+    return value
+
+
+class Pages:
+    """Renders the templates. every: seconds between two updates of a page."""
+
+    def __init__(self, every: float) -> None:
+        self._every = every
+        self._templates = Environment(
+            loader=PackageLoader("deploy.dashboard"),
+            autoescape=True,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            undefined=StrictUndefined,
+        )
+        for name in FILTERS:
+            self._templates.filters[name] = getattr(formatting, name)
+        self._templates.filters |= {
+            "counted": counted,
+            "minute": minute,
+            "percent": percent,
+            "short": short,
+        }
+        # Browsers cache assets for good; a new version changes their address.
+        self._templates.globals["assets"] = f"/assets/{version('sweepd')}-{version('plotly')}"
+        self._templates.globals["navigation"] = NAVIGATION
+
+    def render(
+        self, template: str, here: str, problem: Exception | None = None, **content: Any
+    ) -> Response:
+        """Return a page.
+
+        Args:
+            template: its file.
+            here: the entry of the navigation that it belongs to.
+            problem: why there is nothing to show; a RunError answers 503.
+            content: values of the template; `figures` are drawn by its script.
+        """
+        text = self._templates.get_template(template).render(
+            {
+                "problem": problem,
+                "here": here,
+                "now": time.time(),
+                "every": self._every,
+                "figures": {},
+            }
+            | content
+        )
+        status = HTTPStatus.SERVICE_UNAVAILABLE if isinstance(problem, RunError) else HTTPStatus.OK
+        return Response(
+            text, status, headers=SECURITY | {"Cache-Control": "no-store"}, mimetype="text/html"
+        )

@@ -1,0 +1,67 @@
+"""Every page in a browser: no script errors, no scrolling sideways, no violation of axe-core."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("plotly")
+from werkzeug.serving import make_server
+
+from deploy.cli.options import RegistryFlags
+from deploy.dashboard.source import PaperSource
+from deploy.dashboard.web import Dashboard
+from tests.deploy.dashboard.browser import AXE_VARIABLE, CHROMIUM, Browser, axe_file
+from tests.deploy.dashboard.conftest import Made
+from tests.deploy.dashboard.test_web import OneStudy
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+PATHS = ("/?slot=demo-1h", "/?slot=halted-1h", "/?slot=never-1h", "/training")
+
+
+@pytest.fixture(scope="module")
+def address(made: Made) -> Iterator[str]:
+    application = Dashboard(PaperSource(RegistryFlags(made.folder)), OneStudy())
+    server = make_server("127.0.0.1", 0, application, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser() as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("path", PATHS)
+def test_pages_fit_the_window_and_are_accessible(
+    browser: Browser, address: str, path: str, width: int, dark: bool
+) -> None:
+    assert browser.open(address + path, width=width, dark=dark) == []
+    assert not browser.scrolls_sideways()
+    axe = axe_file()
+    if axe is None:
+        pytest.skip(f"{AXE_VARIABLE} does not name axe-core's axe.min.js (npm pack axe-core)")
+    assert browser.violations(axe) == []
+
+
+def test_the_theme_can_be_chosen(browser: Browser, address: str) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    browser.open(address + "/", dark=False)
+    before = browser.evaluate(ground)
+    browser.evaluate("for (const _ of [1, 2]) document.getElementById('theme').click()")
+    dark = browser.evaluate(ground)
+    assert browser.evaluate("document.getElementById('theme').textContent") == "theme: dark"
+    assert dark != before
+    browser.open(address + "/training", dark=False)
+    assert browser.evaluate(ground) == dark, "it is remembered"
+    browser.evaluate("document.getElementById('theme').click()")
+    assert browser.evaluate(ground) == before, "the system's again"
