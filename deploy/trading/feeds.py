@@ -111,7 +111,7 @@ class LiveFeed:
         *,
         name: str,
         say: Callable[[str], None] = lambda _: None,
-        sleep: Callable[[float], object] = clock.sleep,
+        sleep: Callable[[float], None] = clock.sleep,
     ) -> None:
         self.tickers, self.timeframe, self.name = tuple(tickers), timeframe, name
         self._fetch, self._say, self._sleep = fetch, say, sleep
@@ -133,7 +133,7 @@ class LiveFeed:
         *,
         symbols: Mapping[str, str] | None = None,
         say: Callable[[str], None] = lambda _: None,
-        sleep: Callable[[float], object] = clock.sleep,
+        sleep: Callable[[float], None] = clock.sleep,
         begun: bool = False,
     ) -> LiveFeed:
         """Return a feed of an exchange (ccxt) or Alpaca.
@@ -169,7 +169,7 @@ class LiveFeed:
         timeframe: str,
         *,
         say: Callable[[str], None] = lambda _: None,
-        sleep: Callable[[float], object] = clock.sleep,
+        sleep: Callable[[float], None] = clock.sleep,
     ) -> LiveFeed:
         """Return a feed of the files in a folder, which are read again at every poll.
 

@@ -103,7 +103,7 @@ class AlpacaBroker(Broker):
         url: str = PAPER_URL,
         patience: float = 60.0,
         timeout: float = 10.0,
-        sleep: Callable[[float], object] = time.sleep,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         api = PaperApi(key, secret, url=url, patience=patience, timeout=timeout, sleep=sleep)
         self._client, self._ask = api.client, api.ask

@@ -9,19 +9,19 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import json
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from envs.support.errors import InputError, RunError, TryAgainLater
 from envs.support.invocation import install_extra
 
 PAPER_URL = "https://paper-api.alpaca.markets"
-LONGEST_PAUSE = 15.0  # seconds between two attempts
+FIRST_PAUSE, LONGEST_PAUSE = 0.25, 15.0  # seconds between two attempts
 Result = TypeVar("Result")
 
 
@@ -59,7 +59,7 @@ class PaperApi:
         url: str,
         patience: float,
         timeout: float,
-        sleep: Callable[[float], object],
+        sleep: Callable[[float], None],
     ) -> None:
         check_url(url)
         try:
@@ -99,18 +99,25 @@ class PaperApi:
             TryAgainLater: no answer within `patience` seconds.
         """
         patience = self._patience if patience is None else patience
-        began, pause = time.monotonic(), 0.25
-        while True:
-            try:
-                return _answer(call)
-            except _Away as away:
-                if time.monotonic() - began >= patience:
-                    raise TryAgainLater(f"Alpaca does not answer about {what}: {away}") from None
-                self._sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
-            with contextlib.suppress(TryAgainLater):  # still out of reach: the loop checks the time
-                if arrived is not None and (found := arrived()) is not None:
-                    return found
+        retrying = Retrying(
+            retry=retry_if_exception_type(_Away),
+            wait=wait_exponential(FIRST_PAUSE, LONGEST_PAUSE),
+            sleep=self._sleep,
+            stop=stop_after_delay(patience),
+            reraise=True,
+        )
+
+        def attempt() -> Result:
+            if arrived is not None and retrying.statistics["attempt_number"] > 1:
+                with contextlib.suppress(TryAgainLater):  # still out of reach: the call finds out
+                    if (found := arrived()) is not None:
+                        return found
+            return _answer(call)
+
+        try:
+            return retrying(attempt)
+        except _Away as away:
+            raise TryAgainLater(f"Alpaca does not answer about {what}: {away}") from None
 
 
 class _Away(Exception):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
+from tenacity import sleep_using_event
 
 from deploy.market.bundle import Bundle, format_time, parse_moment
 from deploy.market.scoring import bars_of, first_decision, in_order, unseen_window
@@ -183,7 +184,7 @@ class TraderParts:
             secret=secret,
             fee=bundle.account.fee,
             url=self._flags.url or PAPER_URL,
-            sleep=self._stop.wait,
+            sleep=sleep_using_event(self._stop),
         )
         skew = broker.clock_skew()
         if abs(skew) > MOST_CLOCK_SKEW:
@@ -197,7 +198,7 @@ class TraderParts:
         """Return the source of the slot's bars."""
         if self._recorded is not None:
             return RecordedFeed(in_order(self._recorded, bundle))
-        say, sleep, name = self._say, self._stop.wait, self._flags.feed
+        say, sleep, name = self._say, sleep_using_event(self._stop), self._flags.feed
         tickers, timeframe = bundle.manifest.tickers, bundle.manifest.timeframe
         if name == "folder":
             folder = self._folder(bundle)

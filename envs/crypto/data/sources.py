@@ -11,15 +11,24 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import requests
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_exponential,
+)
 
 from envs.crypto.data.timeframe import bar_seconds
 from envs.support.errors import InputError, RunError
 from envs.support.invocation import install_extra
+from envs.support.retries import error_of
 
 ALPACA_URL = "https://data.alpaca.markets"
 PAGE_BARS = 10_000  # the most that Alpaca returns at once
 ATTEMPTS = 7
 LONGEST_WAIT = 60.0  # seconds between attempts
+BACK_OFF = wait_exponential(max=LONGEST_WAIT)
 LATE_SECONDS = 30.0  # after the end of a longer bar, during which its last hour may be missing
 
 _BUSY = (408, 425, 429, 500, 502, 503, 504)  # HTTP status codes that are retried
@@ -60,10 +69,7 @@ class Busy(Exception):
 
 
 def retrying(
-    call: Callable[[], T],
-    what: str,
-    sleep: Callable[[float], object],
-    notice: Callable[[str], None],
+    call: Callable[[], T], what: str, sleep: Callable[[float], None], notice: Callable[[str], None]
 ) -> T:
     """Call until it does not raise Busy.
 
@@ -72,20 +78,30 @@ def retrying(
     Raises:
         RunError: `ATTEMPTS` attempts failed.
     """
-    attempt = 0
-    while True:
-        try:
-            return call()
-        except Busy as busy:
-            attempt += 1
-            if attempt == ATTEMPTS:
-                raise RunError(
-                    f"{what}: {busy}, {ATTEMPTS} times; bars fetched so far are stored, and the "
-                    "same command continues from there"
-                ) from None
-            wait = min(LONGEST_WAIT, 2.0 ** (attempt - 1) if busy.wait is None else busy.wait)
-            notice(f"{what}: {busy}; trying again in {wait:g} s")
-            sleep(wait)
+
+    def pause(state: RetryCallState) -> float:
+        asked = getattr(error_of(state), "wait", None)
+        return BACK_OFF(state) if asked is None else min(LONGEST_WAIT, asked)
+
+    def announce(state: RetryCallState) -> None:
+        seconds = state.next_action.sleep if state.next_action else 0.0
+        notice(f"{what}: {error_of(state)}; trying again in {seconds:g} s")
+
+    retrying = Retrying(
+        retry=retry_if_exception_type(Busy),
+        wait=pause,
+        sleep=sleep,
+        stop=stop_after_attempt(ATTEMPTS),
+        before_sleep=announce,
+        reraise=True,
+    )
+    try:
+        return retrying(call)
+    except Busy as busy:
+        raise RunError(
+            f"{what}: {busy}, {ATTEMPTS} times; bars fetched so far are stored, and the same "
+            "command continues from there"
+        ) from None
 
 
 def _ignore(_: str) -> None:
@@ -106,7 +122,7 @@ class AlpacaSource:
         self,
         url: str = ALPACA_URL,
         *,
-        sleep: Callable[[float], object] = clock.sleep,
+        sleep: Callable[[float], None] = clock.sleep,
         notice: Callable[[str], None] = _ignore,
         now: Callable[[], float] = clock.time,
     ) -> None:
@@ -215,7 +231,7 @@ class CcxtSource:
         exchange_id: str,
         exchange: Any = None,
         *,
-        sleep: Callable[[float], object] = clock.sleep,
+        sleep: Callable[[float], None] = clock.sleep,
         notice: Callable[[str], None] = _ignore,
     ) -> None:
         try:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import nullcontext
 from pathlib import Path
 
 import optuna
 import sqlalchemy as sa
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from envs.support.database_file import BUSY_TIMEOUT, READER_TIMEOUT, preparing_sqlite
 from envs.support.database_url import database_url, hide_password, sqlite_path
@@ -79,21 +79,19 @@ def open_storage(
     prepared = (
         nullcontext() if path is None or read_only else preparing_sqlite(path, "--storage", timeout)
     )
+    # Two workers may create the tables of a server at the same time: one gets an error, once for
+    # Optuna's tables and once for those of sweepd.
+    connect = retry(
+        retry=retry_if_exception_type((sa.exc.ProgrammingError, sa.exc.IntegrityError)),
+        stop=stop_after_attempt(3),
+        wait=wait_fixed(0.5),
+        reraise=True,
+    )(StudyStorage)
     with prepared:
-        for last in (False, False, True):
-            try:
-                return StudyStorage(
-                    url, immediate=immediate, read_only=read_only, busy_timeout=timeout
-                )
-            except (sa.exc.ProgrammingError, sa.exc.IntegrityError) as error:
-                # Two workers may create the tables of a server at the same time: one gets an error,
-                # once for Optuna's tables and once for those of sweepd.
-                if last:
-                    raise _unusable(url, error) from None
-                time.sleep(0.5)
-            except (*UNUSABLE, ImportError) as error:
-                raise _unusable(url, error) from None
-    raise AssertionError("the last attempt returns or raises")
+        try:
+            return connect(url, immediate=immediate, read_only=read_only, busy_timeout=timeout)
+        except (*UNUSABLE, ImportError) as error:
+            raise _unusable(url, error) from None
 
 
 def _unusable(url: str, error: Exception) -> InputError | TryAgainLater:

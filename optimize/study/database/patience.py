@@ -7,16 +7,17 @@ operation of the study's storage is one transaction, so a failed one can be retr
 from __future__ import annotations
 
 import functools
-import random
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import optuna
 import sqlalchemy as sa
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from envs.support.errors import TryAgainLater
+from envs.support.retries import error_of
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 15.0
 ASKED_TO_STOP = 5.0  # seconds for which operations are retried once the worker was asked to stop
@@ -67,34 +68,32 @@ class Patience:
             self._inside.active = False
 
     def _retry(self, operation: Callable[[], T]) -> T:
-        began, pause, told = time.monotonic(), FIRST_PAUSE, False
-        while True:
-            try:
-                result = operation()
-            except Exception as error:
-                if not is_away(error):
-                    raise
-                away = time.monotonic() - began
-                if away > (min(self.limit, ASKED_TO_STOP) if self.stopping() else self.limit):
-                    raise TryAgainLater(
-                        f"the database was unavailable for {away:.0f} s ({reason_of(error)}); "
-                        "after a restart, the worker resumes from the last checkpoints"
-                    ) from error
-                self.retries += 1
-                if not told:
-                    self.say(
-                        f"the database is unavailable ({reason_of(error)}); retrying for "
-                        f"{self.limit:.0f} s"
-                    )
-                    told = True
-            else:
-                if told:
-                    away = time.monotonic() - began
-                    self.say(f"the database is available again after {away:.0f} s")
-                return result
+        retrying = Retrying(
+            retry=retry_if_exception(is_away),
             # Random, so that many workers do not return at the same moment.
-            self._wait(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            wait=wait_random_exponential(FIRST_PAUSE, LONGEST_PAUSE),
+            sleep=self._wait,
+            stop=self._stop,
+            before_sleep=self._count,
+            retry_error_callback=_give_up,
+        )
+        began = time.monotonic()
+        result = retrying(operation)
+        if retrying.statistics["attempt_number"] > 1:
+            self.say(f"the database is available again after {time.monotonic() - began:.0f} s")
+        return result
+
+    def _stop(self, state: RetryCallState) -> bool:
+        away = state.seconds_since_start or 0.0
+        return away > (min(self.limit, ASKED_TO_STOP) if self.stopping() else self.limit)
+
+    def _count(self, state: RetryCallState) -> None:
+        self.retries += 1
+        if state.attempt_number == 1:
+            self.say(
+                f"the database is unavailable ({reason_of(error_of(state))}); retrying for "
+                f"{self.limit:.0f} s"
+            )
 
     def _wait(self, seconds: float) -> None:
         began = time.monotonic()
@@ -104,6 +103,14 @@ class Patience:
             if left <= 0:
                 return
             time.sleep(min(left, 0.1))
+
+
+def _give_up(state: RetryCallState) -> NoReturn:
+    error = error_of(state)
+    raise TryAgainLater(
+        f"the database was unavailable for {state.seconds_since_start or 0.0:.0f} s "
+        f"({reason_of(error)}); after a restart, the worker resumes from the last checkpoints"
+    ) from error
 
 
 def patient(*names: str) -> Callable[[type[T]], type[T]]:

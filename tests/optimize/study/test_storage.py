@@ -5,6 +5,7 @@ import multiprocessing
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -385,5 +386,5 @@ def test_tables_that_others_create_at_the_same_time_are_no_error(
         return StudyStorage(*args, **options)
 
     monkeypatch.setattr(opening, "StudyStorage", racing)
-    monkeypatch.setattr(opening.time, "sleep", lambda _: None)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
     assert open_storage(storage_url(str(tmp_path / "s.db"))).get_all_studies() == []
