@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-import html
 import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from rich.table import Table
 from rich.text import Text
 
@@ -135,51 +135,24 @@ def findings_page(
         reading: terms and their explanations.
         footer: last line.
     """
-    rows = "".join(_row(finding) for finding in findings)
-    words = "".join(
-        f"<dt>{html.escape(term)}</dt><dd>{html.escape(text)}</dd>" for term, text in reading
-    )
     png = io.BytesIO()
     picture.savefig(png, format="png", dpi=110)
-    sentences = "".join(f"<p>{html.escape(line)}</p>" for line in opening)
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{html.escape(title)}: {html.escape(headline)}</title>
-<style>
-body {{ font: 15px/1.45 system-ui, sans-serif; color: #222;
- max-width: 1080px; margin: 2em auto; padding: 0 1em; }}
-h1 {{ font-size: 1.6em; margin-bottom: .2em; }}
-table {{ border-collapse: collapse; width: 100%; }}
-th, td {{ text-align: left; vertical-align: top;
- padding: .35em .6em; border-bottom: 1px solid #ddd; }}
-td {{ font-size: .92em; }}
-td.number {{ text-align: right; white-space: nowrap; }}
-.verdict {{ font-weight: 600; white-space: nowrap; }}
-img {{ width: 100%; }}
-dt {{ font-weight: 600; }} dd {{ margin: 0 0 .6em 0; }}
-small {{ color: #666; }}
-.wide {{ overflow-x: auto; }} .wide table {{ min-width: 40em; }}
-</style></head><body><main>
-<h1>{html.escape(headline)}</h1>
-{sentences}
-<div class="wide" tabindex="0" role="region" aria-label="Rules"><table>
-<tr><th>rule</th><th>value</th><th>limit</th><th>verdict</th><th>what was found</th></tr>
-{rows}</table></div>
-<img alt="{html.escape(described)}"
- src="data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}">
-<h2>How to read this</h2><dl>{words}</dl>
-<p><small>{html.escape(footer)}</small></p>
-</main></body></html>
-"""
-
-
-def _row(finding: RuleFinding) -> str:
-    value = number(finding, "–")
-    return (
-        f"<tr><td><b>{html.escape(finding.name)}</b><br>"
-        f"<small>{html.escape(finding.meaning)}</small></td>"
-        f'<td class="number">{value}</td><td class="number">{html.escape(limit(finding))}</td>'
-        f'<td class="verdict" style="color:{colour_of(finding)}">{finding.said}</td>'
-        f"<td>{html.escape(finding.explanation)}</td></tr>"
+    pages = Environment(
+        loader=PackageLoader("deploy.promotion"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    return pages.get_template("findings.html").render(
+        title=title,
+        headline=headline,
+        opening=opening,
+        findings=findings,
+        png=base64.b64encode(png.getvalue()).decode(),
+        described=described,
+        reading=reading,
+        footer=footer,
+        number=number,
+        limit=limit,
+        colour_of=colour_of,
     )
