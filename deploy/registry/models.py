@@ -9,13 +9,21 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import JSON, BigInteger, Double, ForeignKey, MetaData, Text, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, Double, ForeignKey, Index, MetaData, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 # The table of the revision. It has not Alembic's default name, because the database may also be
 # that of an Optuna study, which Optuna migrates.
 VERSION_TABLE = "sweepd_registry_version"
-APPEND_ONLY = ("bundles", "versions", "events", "evaluations", "lane_bars", "trader_events")
+APPEND_ONLY = (
+    "bundles",
+    "versions",
+    "events",
+    "evaluations",
+    "lane_bars",
+    "trader_events",
+    "trader_bars",
+)
 SLOT_ACCOUNT: Final = "account"  # name and kind of a slot's own account, which uses the broker
 STOPPED: Final = "stopped"  # the status of a trader whose process ended by itself
 
@@ -191,6 +199,7 @@ class OrderRow(Base):
     """An order and its result: see `deploy.trading.live.records.OrderLine`."""
 
     __tablename__ = "orders"
+    __table_args__ = (Index("ix_orders_newest", "slot", "lane", "decided", "client_id"),)
     client_id: Mapped[str] = mapped_column(Text, primary_key=True)
     slot: Mapped[str] = mapped_column(Text, index=True)
     account: Mapped[str] = mapped_column("lane", Text)
@@ -220,3 +229,22 @@ class TraderEventRow(Base):
     bar: Mapped[int | None] = mapped_column(BigInteger)
     kind: Mapped[str] = mapped_column(Text)
     text: Mapped[str] = mapped_column(Text)
+
+
+class MarketBarRow(Base):
+    """A ticker's bar as a slot's trader received it, also of its history before the first start.
+
+    time: its open. hole: the ticker had no bar; prices are the last close.
+    """
+
+    __tablename__ = "trader_bars"
+    __table_args__ = (Index("ix_trader_bars_time", "slot", "time"),)
+    slot: Mapped[str] = mapped_column(Text, primary_key=True)
+    ticker: Mapped[str] = mapped_column(Text, primary_key=True)
+    time: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    open: Mapped[float] = mapped_column(Double)
+    high: Mapped[float] = mapped_column(Double)
+    low: Mapped[float] = mapped_column(Double)
+    close: Mapped[float] = mapped_column(Double)
+    volume: Mapped[float] = mapped_column(Double)
+    hole: Mapped[bool]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.trading.brokers.base import Fill, Order
+from deploy.trading.closed_bar import ClosedBar
 
 AccountKind = Literal["account", "shadow", "challenger", "benchmark"]
 SHADOW: Final = "shadow"
@@ -134,6 +136,7 @@ class Changes:
     accounts, state: replace what is stored.
     intents: orders that will be sent after the transaction, without results.
     fills: results of these or earlier orders.
+    market: closed bars with their tickers.
     """
 
     last_bar: int | None = None
@@ -144,3 +147,4 @@ class Changes:
     intents: list[OrderLine] = field(default_factory=list)
     fills: list[Fill] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    market: list[tuple[Sequence[str], ClosedBar]] = field(default_factory=list)

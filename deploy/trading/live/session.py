@@ -198,7 +198,7 @@ class LiveSession:
         # A new champion takes over only at a bar at which it decides itself.
         heir = self._heir() if decide and trader.halt is None else None
         # Everything about the bar is one transaction: a restart finds all of it or nothing.
-        changes = Changes(last_bar=bar.time)
+        changes = Changes(last_bar=bar.time, market=[(self._feed.tickers, bar)])
         orders = self._decide(bar, trader, changes, heir=heir, decide=decide)
         self._note_benchmarks_and_day(bar, changes)
         changes.state = self._state
@@ -297,16 +297,24 @@ class LiveSession:
                 self._commit(Changes(accounts=[gone]))
         if trader.last_bar is None:
             text = f"{_words(self._own.bundle)} starts with broker {self._options.broker}"
-            self._event("started", text)
+            self._note_start(bars, text)
             return bars
         self._recover(trader)
-        self._event("started", f"continues after the bar of {format_time(trader.last_bar)}")
+        self._note_start(bars, f"continues after the bar of {format_time(trader.last_bar)}")
         for ticker, why in self._own.broker.untradable.items():
             self._event(
                 "untradable",
                 f"{ticker}: {why} any more; its position stays, and the other tickers are traded",
             )
         return bars
+
+    def _note_start(self, bars: Bars, text: str) -> None:
+        """Store the event, and the bars of the history that are not stored yet."""
+        known = self._store.last_market_bar(self._slot)
+        first = 0 if known is None else int(bars.time.searchsorted(known, side="right"))
+        changes = Changes(events=[("started", text, self._last)])
+        changes.market += [(bars.tickers, ClosedBar.of(bars, n)) for n in range(first, len(bars))]
+        self._commit(changes)
 
     def _recover(self, trader: Trader) -> None:
         """Look up the results of orders of an earlier process, and send those that are missing."""

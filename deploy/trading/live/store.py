@@ -10,17 +10,25 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar, cast
 
 import numpy as np
-from sqlalchemy import Select, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from deploy.registry.database import RegistryDatabase, utc_now
-from deploy.registry.models import AccountBarRow, AccountRow, OrderRow, TraderEventRow, TraderRow
+from deploy.registry.models import (
+    AccountBarRow,
+    AccountRow,
+    MarketBarRow,
+    OrderRow,
+    TraderEventRow,
+    TraderRow,
+)
 from deploy.trading.brokers.base import Fill, Order, Status
+from deploy.trading.closed_bar import COLUMNS, ClosedBar
 from deploy.trading.live.records import (
     AccountBar,
     AccountHistory,
@@ -125,6 +133,12 @@ class TraderStore:
         query = select(row).where(row.slot == slot).order_by(row.id.desc())
         return [_record(TraderEvent, one) for one in self._newest(query, newest)]
 
+    def last_market_bar(self, slot: str) -> int | None:
+        """Return the open of the newest bar that a slot's trader stored, None without any."""
+        row = MarketBarRow
+        with self._database.reading() as session:
+            return session.scalar(select(func.max(row.time)).where(row.slot == slot))
+
     def _newest(self, query: Select[Row], count: int | None) -> list[Row]:
         """Return the first `count` rows of a query that is ordered newest first, oldest first."""
         with self._database.reading() as session:
@@ -193,6 +207,8 @@ class TraderStore:
             for fill in changes.fills:
                 _settle(session.get_one(OrderRow, fill.order.client_id), fill)
             session.add_all(_event(slot, kind, text, bar) for kind, text, bar in changes.events)
+            for tickers, bar in changes.market:
+                session.add_all(_market_rows(slot, tickers, bar))
 
     def note(self, slot: str, kind: str, text: str) -> None:
         """Append an event; any process may."""
@@ -262,6 +278,18 @@ def _record(kind: type[Record], row: object) -> Record:
 
 def _event(slot: str, kind: str, text: str, bar: int | None = None) -> TraderEventRow:
     return TraderEventRow(slot=slot, at=utc_now(), bar=bar, kind=kind, text=text)
+
+
+def _market_rows(slot: str, tickers: Sequence[str], bar: ClosedBar) -> list[MarketBarRow]:
+    return [
+        MarketBarRow(
+            slot=slot,
+            ticker=ticker,
+            time=bar.time,
+            **{name: getattr(bar, name)[place].item() for name in COLUMNS},
+        )
+        for place, ticker in enumerate(tickers)
+    ]
 
 
 def _order_row(slot: str, line: OrderLine) -> OrderRow:

@@ -21,7 +21,7 @@ from deploy.registry.registry import Registry
 from envs.support.errors import InputError
 from tests.deploy.builders import small_bundle
 
-REVISIONS = ["0004", "0005"]
+REVISIONS = ["0004", "0005", "0006"]
 SLOT = "crypto-1h"
 A, B, C, D = "a" * 64, "b" * 64, "c" * 64, "d" * 64
 BEFORE = "0004"  # the head revision before games had a kind of their own
@@ -218,9 +218,16 @@ def test_history_is_append_only_in_every_revision(registry_url: str, revision: s
             sa.text("INSERT INTO trader_events VALUES (1, :s, 'now', 1, 'k', '')"), {"s": SLOT}
         )
         command.upgrade(_config(connection), revision)
+        if revision >= "0006":
+            connection.execute(
+                sa.text("INSERT INTO trader_bars VALUES (:s, 't', 1, 1, 1, 1, 1, 1, false)"),
+                {"s": SLOT},
+            )
     for table in APPEND_ONLY:
+        if table == "trader_bars" and revision < "0006":
+            continue
         name = "looks" if (table, revision) == ("evaluations", BEFORE) else table
-        column = "time = 0" if name == "lane_bars" else "at = 'never'"
+        column = "time = 0" if name.endswith("_bars") else "at = 'never'"
         for statement in (f"DELETE FROM {name}", f"UPDATE {name} SET {column}"):
             with (
                 pytest.raises(sa.exc.DBAPIError, match="append-only"),

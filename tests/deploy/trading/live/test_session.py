@@ -17,7 +17,9 @@ import deploy.trading.live.runner as runner
 from agents.policy.frozen import FrozenPolicy
 from deploy.market.bundle import Bundle
 from deploy.registry.models import SLOT_ACCOUNT
+from deploy.trading.closed_bar import COLUMNS
 from deploy.trading.live.hot_swap import problem_with
+from deploy.trading.live.queries import Records
 from deploy.trading.live.records import SHADOW
 from deploy.trading.live.store import Replaced
 from deploy.trading.replay import replay
@@ -489,3 +491,19 @@ def test_other_tickers_are_traded_after_one_was_delisted(
     traded = {order["symbol"] for order in exchange.orders.values()}
     assert traded
     assert "ETH/USD" not in traded
+
+
+def test_the_bars_and_the_history_before_them_are_stored_once(tmp_path: Path) -> None:
+    """Most feeds keep no bars; candles and the recomputation of decisions need them."""
+    bars, bundle = bars_of(holes=0.05), bundle_of()
+    world = World(tmp_path, bundle, bars, FIRST)
+    world.begin()
+    world.run()  # another process continues
+    records = Records(world.registry.database)
+    for asset, ticker in enumerate(TICKERS):
+        stored = records.candles(SLOT, ticker, since=0, until=int(bars.time[-1]) + 1)
+        first = len(bars) - len(stored.time)
+        assert FIRST - first >= bundle.trials[0].params.lookback + 400, "the recipe's memory"
+        for name in ("time", *COLUMNS):
+            given = getattr(bars, name)[first:]
+            assert (getattr(stored, name) == (given if given.ndim == 1 else given[:, asset])).all()

@@ -1,0 +1,280 @@
+"""Queries of long records: filtered, counted, paged and streamed, without loading everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import ColumnElement, Select, Subquery, func, literal, null, select, union_all
+
+from deploy.registry.database import RegistryDatabase
+from deploy.registry.models import AccountBarRow, EventRow, MarketBarRow, OrderRow, TraderEventRow
+
+Array = NDArray[np.float64]
+STREAMED = 1_000  # rows in memory while a table is streamed
+ORDER_STATUSES = ("filled", "unfilled", "intended")
+Source = Literal["trader", "registry"]
+
+
+@dataclass(frozen=True)
+class OrderFilter:
+    """Which orders of a slot. first, last: opens of bars at which they were decided, inclusive."""
+
+    slot: str
+    account: str
+    ticker: str = ""
+    side: str = ""
+    status: str = ""
+    first: int | None = None
+    last: int | None = None
+
+    def clauses(self) -> list[ColumnElement[bool]]:
+        """Return the conditions."""
+        row = OrderRow
+        found = [row.slot == self.slot, row.account == self.account]
+        for name in ("ticker", "side", "status"):
+            if getattr(self, name):
+                found.append(getattr(row, name) == getattr(self, name))
+        if self.first is not None:
+            found.append(row.decided >= self.first)
+        if self.last is not None:
+            found.append(row.decided <= self.last)
+        return found
+
+
+class OrderRecord(NamedTuple):
+    """An order and its result, with the columns of the table; at is None without a result."""
+
+    client_id: str
+    account: str
+    decided: int
+    ticker: str
+    side: str
+    units: float
+    notional: float
+    status: str
+    at: int | None
+    filled_units: float
+    filled_notional: float
+    fee: float
+    price: float
+    whole: bool
+    reason: str
+
+    @property
+    def asked(self) -> float:
+        """Quote units to spend of a buy, units of a sell."""
+        return self.notional if self.side == "buy" else self.units
+
+
+@dataclass(frozen=True)
+class EventFilter:
+    """Which events of a slot. text: contained, in any case. first, last: UTC text, inclusive."""
+
+    slot: str
+    kinds: Sequence[str] = ()
+    source: str = ""
+    text: str = ""
+    first: str = ""
+    last: str = ""
+
+
+class EventRecord(NamedTuple):
+    """An event of a slot's trader or of its history in the registry."""
+
+    at: str
+    source: Source
+    number: int
+    bar: int | None
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Candles:
+    """A ticker's bars, (n,) each; time in seconds since the epoch. hole: it had no bar."""
+
+    time: NDArray[np.int64]
+    open: Array
+    high: Array
+    low: Array
+    close: Array
+    volume: Array
+    hole: NDArray[np.bool_]
+
+
+class Records:
+    """Queries of what traders and registry stored."""
+
+    def __init__(self, database: RegistryDatabase) -> None:
+        self._database = database
+
+    # ---- orders ----
+
+    def count_orders(self, wanted: OrderFilter) -> int:
+        """Return the number of orders."""
+        return self._count(select(OrderRow.client_id).where(*wanted.clauses()))
+
+    def orders(
+        self, wanted: OrderFilter, *, offset: int = 0, limit: int | None = None
+    ) -> list[OrderRecord]:
+        """Return orders, the newest first."""
+        query = self._orders(wanted).offset(offset).limit(limit)
+        return [OrderRecord(*row) for row in self._rows(query)]
+
+    def stream_orders(self, wanted: OrderFilter) -> Iterator[OrderRecord]:
+        """Yield orders, the newest first, without loading all of them."""
+        yield from (OrderRecord(*row) for row in self._stream(self._orders(wanted)))
+
+    def order_tickers(self, slot: str) -> list[str]:
+        """Return the tickers of a slot's bars and orders."""
+        bars = select(MarketBarRow.ticker).where(MarketBarRow.slot == slot)
+        orders = select(OrderRow.ticker).where(OrderRow.slot == slot)
+        return sorted({row[0] for row in self._rows(bars.distinct().union(orders.distinct()))})
+
+    def settled(self, slot: str, account: str) -> tuple[int, int]:
+        """Return the number of an account's filled orders and the last moment of one.
+
+        Both change whenever its round trips do.
+        """
+        row = OrderRow
+        query = select(func.count(), func.coalesce(func.max(row.at), 0)).where(
+            row.slot == slot, row.account == account, row.status == "filled"
+        )
+        count, last = self._rows(query)[0]
+        return int(count), int(last)
+
+    def _orders(self, wanted: OrderFilter) -> Select[Any]:
+        row = OrderRow
+        columns = [getattr(row, name) for name in OrderRecord._fields]
+        return (
+            select(*columns)
+            .where(*wanted.clauses())
+            .order_by(row.decided.desc(), row.client_id.desc())
+        )
+
+    # ---- events ----
+
+    def count_events(self, wanted: EventFilter) -> int:
+        """Return the number of events."""
+        return self._count(self._events(wanted).order_by(None))
+
+    def events(
+        self, wanted: EventFilter, *, offset: int = 0, limit: int | None = None
+    ) -> list[EventRecord]:
+        """Return events, the newest first."""
+        query = self._events(wanted).offset(offset).limit(limit)
+        return [EventRecord(*row) for row in self._rows(query)]
+
+    def stream_events(self, wanted: EventFilter) -> Iterator[EventRecord]:
+        """Yield events, the newest first, without loading all of them."""
+        yield from (EventRecord(*row) for row in self._stream(self._events(wanted)))
+
+    def event_kinds(self, slot: str) -> list[str]:
+        """Return the kinds that a slot's events have."""
+        found = _all_events(slot)
+        return [
+            row[0] for row in self._rows(select(found.c.kind).distinct().order_by(found.c.kind))
+        ]
+
+    def _events(self, wanted: EventFilter) -> Select[Any]:
+        found = _all_events(wanted.slot)
+        query = select(*(found.c[name] for name in EventRecord._fields))
+        if wanted.kinds:
+            query = query.where(found.c.kind.in_(wanted.kinds))
+        if wanted.source:
+            query = query.where(found.c.source == wanted.source)
+        if wanted.text:
+            query = query.where(
+                func.lower(found.c.text).contains(wanted.text.lower(), autoescape=True)
+            )
+        if wanted.first:
+            query = query.where(found.c.at >= wanted.first)
+        if wanted.last:
+            query = query.where(found.c.at <= wanted.last)
+        return query.order_by(found.c.at.desc(), found.c.source, found.c.number.desc())
+
+    # ---- bars and lines ----
+
+    def candles(self, slot: str, ticker: str, *, since: int, until: int) -> Candles:
+        """Return a ticker's bars that opened in since <= time < until, oldest first."""
+        row = MarketBarRow
+        names = Candles.__dataclass_fields__
+        query = (
+            select(*(getattr(row, name) for name in names))
+            .where(row.slot == slot, row.ticker == ticker, row.time >= since, row.time < until)
+            .order_by(row.time)
+        )
+        found = self._rows(query)
+        columns = np.array(found, dtype=np.float64).reshape(len(found), len(names)).T
+        time, hole = columns[0].astype(np.int64), columns[6].astype(np.bool_)
+        return Candles(time, columns[1], columns[2], columns[3], columns[4], columns[5], hole)
+
+    def closes(self, slot: str, time: int) -> dict[str, float]:
+        """Return the closes of the bar that opened at `time`, by ticker."""
+        row = MarketBarRow
+        query = select(row.ticker, row.close).where(row.slot == slot, row.time == time)
+        return {str(ticker): float(close) for ticker, close in self._rows(query)}
+
+    def bar_span(self, slot: str) -> tuple[int, int] | None:
+        """Return the opens of the oldest and the newest stored bar."""
+        row = MarketBarRow
+        query = select(func.min(row.time), func.max(row.time)).where(row.slot == slot)
+        first, last = self._rows(query)[0]
+        return None if first is None else (int(first), int(last))
+
+    def holdings(
+        self, slot: str, account: str
+    ) -> list[tuple[int, float, float, Mapping[str, float]]]:
+        """Return time, value, transfers and units of the lines that round trips must settle.
+
+        These are the account's first line, its lines with a transfer, and its last one.
+        """
+        row = AccountBarRow
+        own = (row.slot == slot, row.account == account)
+        ends = select(func.min(row.time)).where(*own).union(select(func.max(row.time)).where(*own))
+        query = (
+            select(row.time, row.value, row.flow, row.units)
+            .where(*own, (row.flow != 0.0) | row.time.in_(ends))
+            .order_by(row.time)
+        )
+        return [
+            (int(at), float(value), float(flow), units)
+            for at, value, flow, units in self._rows(query)
+        ]
+
+    # ---- the database ----
+
+    def _count(self, query: Select[Any]) -> int:
+        return int(self._rows(select(func.count()).select_from(query.subquery()))[0][0])
+
+    def _rows(self, query: Any) -> list[Any]:
+        with self._database.reading() as session:
+            # Rows of plain columns: mapped objects would take several times as long.
+            return list(session.connection().execute(query))
+
+    def _stream(self, query: Any) -> Iterator[Any]:
+        with self._database.reading() as session:
+            connection = session.connection()
+            yield from connection.execution_options(yield_per=STREAMED).execute(query)
+
+
+def _all_events(slot: str) -> Subquery:
+    """The events of a slot's trader, and those of its history in the registry."""
+    trader, registry = TraderEventRow, EventRow
+    return union_all(
+        select(
+            trader.at,
+            literal("trader").label("source"),
+            trader.id.label("number"),
+            trader.bar,
+            trader.kind,
+            trader.text,
+        ).where(trader.slot == slot),
+        select(
+            registry.at, literal("registry"), registry.id, null(), registry.kind, registry.reason
+        ).where(registry.slot == slot),
+    ).subquery()
