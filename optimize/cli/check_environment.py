@@ -31,7 +31,14 @@ from optimize.experiments.game_kind import GameKind
 from optimize.experiments.games import check_algorithm
 from optimize.experiments.kinds import check_request, kind_of
 from optimize.experiments.request import Request
-from optimize.study.fit import env_unit, fit_budget, fit_minibatch, fit_num_envs, refuse_misfit
+from optimize.study.fit import (
+    env_unit,
+    fit_budget,
+    fit_minibatch,
+    fit_num_envs,
+    nearest_envs,
+    refuse_misfit,
+)
 from optimize.study.space.parsing import NARROW, load_space
 from optimize.study.space.search_space import SearchSpace
 from optimize.worker.freeze import draft_spec, fit_request
@@ -239,28 +246,41 @@ def _numbers(request: Request, space: SearchSpace) -> Iterator[Finding]:
             "n-envs",
             lambda: fit_num_envs(request.n_envs or 1, unit, request.environment, fixed=True),
         )
-        yield from own.failures or [Finding(True, "n-envs", f"{request.n_envs}; {fits}")]
+        # Included minibatches are fitted to any number, as `_minibatches` says.
+        fitted = not _own_space(request) and any(request.n_envs * horizon % n for n in sizes)
+        found = f"{request.n_envs}" if fitted else f"{request.n_envs}; {fits}"
+        yield from own.failures or [Finding(True, "n-envs", found)]
         if not own.failures and sizes:
             yield _minibatches(request, sizes)
     yield _budget(request)
+
+
+def _own_space(request: Request) -> bool:
+    """Return whether the user wrote the search space, whose numbers are never changed."""
+    return request.search_space.endswith(".toml")
 
 
 def _minibatches(request: Request, sizes: tuple[int, ...]) -> Finding:
     num_envs = request.n_envs or 1
     transitions = num_envs * request.horizon
     rollout = f"{num_envs} envs x {request.horizon} steps = {transitions:,} transitions"
-    chosen_by_user = request.search_space.endswith(".toml")
-    source = f"--search-space {request.search_space}" if chosen_by_user else "the included space"
-    misfit = _Attempt("minibatch", lambda: refuse_misfit(sizes, num_envs, request.horizon, source))
-    if not misfit.failures:
-        listed = ", ".join(map(str, sizes))
+    listed = ", ".join(map(str, sizes))
+    if not any(transitions % size for size in sizes):
         return Finding(True, "minibatch", f"{listed} divide the {rollout} of a rollout")
-    [failure] = misfit.failures
-    if chosen_by_user:
-        return failure
-    # Defaults are fitted when the study is created.
-    fitted = ", ".join(str(fit_minibatch(size, transitions)) for size in sizes)
-    return Finding(True, "minibatch", f"{failure.found}; as it is a default, it becomes {fitted}")
+    if _own_space(request):
+        source = f"--search-space {request.search_space}"
+        misfit = _Attempt(
+            "minibatch", lambda: refuse_misfit(sizes, num_envs, request.horizon, source)
+        )
+        return misfit.failures[0]
+    fitted = dict.fromkeys(str(fit_minibatch(size, transitions)) for size in sizes)
+    return Finding(
+        True,
+        "minibatch",
+        f"nothing to do: the included space's {listed} become {', '.join(fitted)} when the study "
+        f"is created, since they must divide the {rollout} of a rollout; they stay as they are "
+        f"with --n-envs {nearest_envs(sizes, num_envs, request.horizon)}",
+    )
 
 
 def _budget(request: Request) -> Finding:

@@ -62,6 +62,7 @@ def make_request(flags: TrainFlags, given: frozenset[str]) -> Request:
         horizon=algorithm.horizon if flags.horizon is None else flags.horizon,
         n_envs=n_envs,
         slots=flags.slots,
+        n_trials=flags.n_trials,
         trials_per_batch=flags.trials_per_batch,
         search_space=flags.search_space or kind.default_space,
         sampler=flags.sampler,

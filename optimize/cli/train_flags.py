@@ -110,7 +110,7 @@ class _FirstFlags:
         _option(
             STUDY,
             "Trials of one network shape that a worker trains and prunes together. Default: 4, or "
-            "as many as fill --slots.",
+            "as many as fill --slots, and no more than --n-trials of a new study.",
         ),
     ] = None
     auto_deploy: Annotated[

@@ -42,6 +42,7 @@ class Request:
 
     Attributes:
         given: names of the flags that were given; only these are compared with an existing study.
+        n_trials: the study's total, so that no slot is kept for trials that it will not have.
         n_envs: environments per member; None is --n-envs auto.
         env: environment parameters that all trials share.
         look_steps: steps of random play per environment; 0 is automatic.
@@ -73,6 +74,7 @@ class Request:
     horizon: int = 64
     n_envs: int | None = None
     slots: int | None = None
+    n_trials: int | None = None
     trials_per_batch: int | None = None
     search_space: str = "wide"
     sampler: str = "tpe"

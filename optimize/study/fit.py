@@ -193,14 +193,18 @@ def refuse_misfit(sizes: Sequence[int], num_envs: int, horizon: int, source: str
         if transitions % size:
             below, above = neighbours(size, transitions)
             either = str(below) if above <= below else f"{below} or {above}"
-            unit = env_unit(sizes, horizon)
-            fewer = num_envs // unit * unit
-            envs = f"{fewer} or {fewer + unit}" if fewer else str(unit)
             raise InputError(
                 f"minibatch {size} of {source} does not divide the {num_envs} envs x {horizon} "
-                f"steps = {transitions:,} transitions of a rollout; use a minibatch of {either}, "
-                f"or {envs} envs"
+                f"steps = {transitions:,} transitions of a rollout; use a minibatch of {either} there, "
+                f"or --n-envs {nearest_envs(sizes, num_envs, horizon)}"
             )
+
+
+def nearest_envs(sizes: Sequence[int], num_envs: int, horizon: int) -> str:
+    """Return the numbers of environments next to `num_envs` whose rollouts all sizes divide."""
+    unit = env_unit(sizes, horizon)
+    fewer = num_envs // unit * unit
+    return f"{fewer} or {fewer + unit}" if fewer else str(unit)
 
 
 def _listed(sizes: Sequence[int]) -> str:

@@ -268,9 +268,13 @@ def draft_spec(
     """
     kind = kind_of(request.environment)
     members = kind.members(request)
+    most = request.trials_per_batch or request.n_trials
     slots = request.slots or choose_slots(
-        members, device, together=kind.train_together(request), trials=request.trials_per_batch
+        members, device, together=kind.train_together(request), trials=most
     )
+    trials_per_batch = max(TRIALS_PER_BATCH, slots // members)
+    if request.n_trials is not None:
+        trials_per_batch = min(trials_per_batch, request.n_trials)
     common: dict[str, Any] = {
         "environment": request.environment,
         "algorithm": request.algorithm,
@@ -280,7 +284,7 @@ def draft_spec(
         "num_envs": request.n_envs or most_envs(request.budget, request.horizon, space.minibatches),
         "horizon": request.horizon,
         "slots": slots,
-        "trials_per_batch": request.trials_per_batch or max(TRIALS_PER_BATCH, slots // members),
+        "trials_per_batch": request.trials_per_batch or trials_per_batch,
         "objective": request.objective,
         "sampler": request.sampler,
         "pruner": request.pruner,
@@ -305,7 +309,7 @@ def choose_slots(
         members: members per trial.
         device: where training runs.
         together: whether the members of a trial must be in one program.
-        trials: trials per batch, if that was asked for: more slots would stay empty.
+        trials: the most trials that a batch has, if known: more slots would stay empty.
     """
     near = GPU_SLOTS if device.type == "cuda" else CPU_SLOTS
     if trials is not None:

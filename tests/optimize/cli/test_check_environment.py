@@ -140,14 +140,16 @@ def test_numbers_that_do_not_fit_have_the_nearest_valid_values(tmp_path: Path) -
     own = ("--search-space", str(space), "--horizon", "64")
     code, found = check("NIM", "--n-envs", "100", *own)
     assert code == 1
-    assert "use a minibatch of 400 or 640, or 96 or 104 envs" in found["minibatch"][1]
+    assert "use a minibatch of 400 or 640 there, or --n-envs 96 or 104" in found["minibatch"][1]
     assert "every multiple of 8 fits" in found["n-envs"][1]
     code, found = check("NIM", "--n-envs", "96", *own)
     assert code == 0
     # Minibatches of the included space are fitted, as when the study is created.
     code, found = check("NIM", "--n-envs", "100", "--horizon", "64")
     assert code == 0
-    assert "as it is a default, it becomes" in found["minibatch"][1]
+    assert found["n-envs"] == (True, "100")
+    assert "nothing to do: the included space's 256, 512, 1024 become" in found["minibatch"][1]
+    assert found["minibatch"][1].endswith("they stay as they are with --n-envs 96 or 112")
     code, found = check("NIM", "--n-envs", "64", "--horizon", "64", "--budget", "10000")
     assert (code, found["budget"][0]) == (1, False)
     assert "give at least --budget 16384" in found["budget"][1]
@@ -205,4 +207,4 @@ def test_the_profile_of_card_duels_is_complete_and_fits() -> None:
     # Flags take precedence.
     code, found = check("card-duel", "--n-envs", "100", "--horizon", "10")
     assert code == 0
-    assert found["n-envs"][1].startswith("100;")
+    assert found["n-envs"][1].startswith("100")

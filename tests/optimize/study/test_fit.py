@@ -114,9 +114,9 @@ def test_a_given_misfit_is_refused_with_the_nearest_values() -> None:
         refuse_misfit([512], 15, 64, "--search-space x.toml")
     assert str(refused.value) == (
         "minibatch 512 of --search-space x.toml does not divide the 15 envs x 64 steps = 960 "
-        "transitions of a rollout; use a minibatch of 480 or 960, or 8 or 16 envs"
+        "transitions of a rollout; use a minibatch of 480 or 960 there, or --n-envs 8 or 16"
     )
-    with pytest.raises(InputError, match="use a minibatch of 256, or 8 envs"):
+    with pytest.raises(InputError, match="use a minibatch of 256 there, or --n-envs 8"):
         refuse_misfit([512], 4, 64, "x")
 
 

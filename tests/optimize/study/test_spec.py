@@ -14,13 +14,16 @@ from envs.crypto.data.bars import Bars
 from envs.crypto.splits import CrossValidation
 from envs.support.errors import InputError
 from envs.support.study_record import StudySpec
+from optimize.cli.study_request import make_request
+from optimize.cli.train_flags import TrainFlags
 from optimize.experiments.kinds import check_request
 from optimize.experiments.request import Request
 from optimize.study.checkpoint import Checkpoint, MemberState, read_checkpoint, write_checkpoint
 from optimize.study.sampling.pruners import RungPruner, make_pruner
 from optimize.study.sampling.samplers import make_sampler
+from optimize.study.space.parsing import load_space
 from optimize.study.spec import check_folds, differences, refuse_other
-from optimize.worker.freeze import choose_slots
+from optimize.worker.freeze import choose_slots, draft_spec
 from tests.optimize.worker.test_batch import make_spec
 
 
@@ -119,6 +122,26 @@ def test_programs_have_no_more_slots_than_a_batch_has_members(
     members: int, trials: int, slots: int
 ) -> None:
     assert choose_slots(members, torch.device("cpu"), trials=trials) == slots
+
+
+@pytest.mark.parametrize(
+    ("n_trials", "given", "per_batch", "slots"),
+    [
+        (1, {}, 1, 4),
+        (2, {}, 2, 8),
+        (40, {}, 4, 8),
+        (2, {"slots": 24}, 2, 24),
+        (1, {"trials_per_batch": 3}, 3, 8),
+    ],
+)
+def test_a_new_studys_batches_have_no_more_trials_than_the_study(
+    n_trials: int, given: dict[str, int], per_batch: int, slots: int
+) -> None:
+    words = {"n_trials": n_trials, "env": "cartpole", "seeds": 4, "n_envs": "8", **given}
+    request = make_request(TrainFlags(**words), frozenset(words))
+    space = load_space(request.search_space, request.subject)
+    spec = draft_spec(request, space, None, torch.device("cpu"))
+    assert (spec.trials_per_batch, spec.slots) == (per_batch, slots)
 
 
 def _study(values: list[dict[int, float]]) -> optuna.Study:
