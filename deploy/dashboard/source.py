@@ -39,6 +39,13 @@ class StudySource(Protocol):
         `history`.
         """
 
+    def parameters(self, name: str) -> dict[str, Any]:
+        """Return the parameters of a study's trials.
+
+        It has the keys `head`, `importances`, `parallel`, `frontier`, `racing` and `best`; see
+        `optimize.study.insight`.
+        """
+
     def show(self, found: dict[str, Any]) -> RenderableType:
         """Return the progress for a terminal."""
 

@@ -303,6 +303,12 @@ class RecordedFile:
     sha256: str
 
 
+def record_keys(*fields: str) -> list[str]:
+    """Return the attributes in which these fields of `TrialRecord` are stored."""
+    names = [*fields, *(("fold_scores", "seed_scores") if "scores" in fields else ())]
+    return [_PREFIX + name for name in names]
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrialRecord:
     """What a worker records about a trial besides its parameters and its value.

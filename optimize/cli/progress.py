@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from optimize.experiments.artifacts import artifact_store
 from optimize.experiments.outlook import CountLooks, sentence
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.database.storage import StudyStorage
+from optimize.study.insight.watch import StudyInsight
 from optimize.study.study import StudyHandle
 from optimize.worker.telemetry import duration
 
@@ -142,6 +144,8 @@ class StudyWatch:
         self._count_looks = count_looks
         self._storage: StudyStorage | None = None
         self._handles: dict[str, StudyHandle] = {}  # kept, since they cache finished trials
+        self._insights: dict[str, StudyInsight] = {}
+        self._lock = threading.Lock()
 
     def studies(self) -> list[str]:
         """Return the names of the studies: the one to show first, then from newest to oldest.
@@ -165,9 +169,11 @@ class StudyWatch:
 
     def progress(self, name: str) -> dict[str, Any]:
         """See `study_progress`."""
-        if name not in self._handles:
-            self._handles[name] = StudyHandle(self._open(), name, self.runs_dir)
-        return study_progress(self._handles[name], self._count_looks)
+        return study_progress(self._handle(name), self._count_looks)
+
+    def parameters(self, name: str) -> dict[str, Any]:
+        """See `StudyInsight.parameters`."""
+        return self._insight(name).parameters()
 
     def show(self, found: dict[str, Any]) -> Group:
         """See `show_progress`."""
@@ -199,6 +205,18 @@ class StudyWatch:
             storage, artifact_store=artifact_store(run_dir)
         )
         return application
+
+    def _handle(self, name: str) -> StudyHandle:
+        if name not in self._handles:
+            self._handles[name] = StudyHandle(self._open(), name, self.runs_dir)
+        return self._handles[name]
+
+    def _insight(self, name: str) -> StudyInsight:
+        # The web server answers requests in several threads; one of them starts the importances.
+        with self._lock:
+            if name not in self._insights:
+                self._insights[name] = StudyInsight(self._handle(name))
+            return self._insights[name]
 
     def _open(self) -> StudyStorage:
         if self._storage is None:

@@ -38,6 +38,7 @@ from deploy.cli.options import RegistryFlags
 from deploy.dashboard.source import PaperSource
 from deploy.dashboard.web import Dashboard
 from optimize.cli.progress import StudyWatch
+from optimize.study.insight.parameters import frontier, parallel
 
 HOST = {"Host": "127.0.0.1:8080"}
 EVIL = '</script><script>alert("x")</script>&\'"'
@@ -66,7 +67,7 @@ class NoStudies:
     def studies(self) -> list[str]:
         raise self.problem
 
-    progress = show = studies
+    progress = show = parameters = studies
 
     def application(self) -> Any:
         raise self.problem
@@ -121,6 +122,18 @@ class OneStudy(NoStudies):
     def progress(self, name: str) -> dict[str, Any]:  # type: ignore[override]
         assert name in self.studies()
         return self.found
+
+    def parameters(self, name: str) -> dict[str, Any]:  # type: ignore[override]
+        assert name in self.studies()
+        names = ("study", "about", "objective", "synthetic", "trials")
+        return {
+            "head": {key: self.found[key] for key in names} | {"member": "fold"},
+            "importances": {"shares": None, "trials": 0, "computing": False, "least": 20},
+            "parallel": parallel([], []),
+            "frontier": frontier([]),
+            "racing": [],
+            "best": None,
+        }
 
     def application(self) -> Any:
         return Response("optuna")

@@ -1,0 +1,1 @@
+"""What a study's trials show: parameters, curves, cost and comparisons, as plain data."""

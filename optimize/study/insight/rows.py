@@ -1,0 +1,218 @@
+"""The trials of a study as rows of what plots and tables need.
+
+`StudyHandle.trials` reads everything that is recorded about a trial, which takes many seconds for
+thousands of trials. Here only the needed columns are selected, and a finished trial is read once.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from optuna.distributions import BaseDistribution, json_to_distribution
+from optuna.storages._rdb import models
+from optuna.trial import TrialState
+from sqlalchemy.orm import Session
+
+from envs.support.study_record import TrialRecord, is_ours, record_keys, rung_key
+from optimize.study.database.storage import StudyStorage
+
+CHUNK = 500  # ids in one query: databases limit the number of parameters
+# Every trial that a worker finished has at least one of them.
+_KEYS = record_keys("seed", "scores", "seconds", "reason")
+
+
+@dataclass(frozen=True)
+class TrialRow:
+    """A trial.
+
+    Attributes:
+        state: as in Optuna, such as "COMPLETE".
+        value: objective of a complete trial.
+        ours: False for a trial that another program finished.
+        started, ended: seconds since the epoch.
+        seconds: training time, all attempts together.
+        scores: score per member (fold or seed) in the last evaluation.
+        rungs: value of every rung that was reached.
+        params: sampled parameters; a range that is switched off is not among them.
+    """
+
+    id: int
+    number: int
+    state: str
+    value: float | None = None
+    ours: bool = True
+    started: float | None = None
+    ended: float | None = None
+    seconds: float | None = None
+    scores: tuple[float, ...] = ()
+    reason: str = ""
+    rungs: Mapping[int, float] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
+    distributions: Mapping[str, BaseDistribution] = field(default_factory=dict, repr=False)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the trial is complete, pruned or failed."""
+        return TrialState[self.state].is_finished()
+
+    @property
+    def judged(self) -> bool:
+        """Whether the trial is complete and has a value of this study's objective."""
+        return self.state == TrialState.COMPLETE.name and self.value is not None and self.ours
+
+
+class TrialRows:
+    """The rows of one study, read from its database; may be used from several threads."""
+
+    def __init__(self, storage: StudyStorage, study_id: int) -> None:
+        self._storage, self._study_id = storage, study_id
+        self._known: dict[int, TrialRow] = {}  # by row id
+        self._settled = 0  # all trials up to this row id are finished, and known
+        self._ordered: list[TrialRow] = []
+        self._lock = threading.Lock()
+
+    def read(self) -> list[TrialRow]:
+        """Return all trials, ordered by number: the same list until a trial has changed."""
+        with self._lock:
+            with self._storage.transaction() as session:
+                self._update(session)
+            return self._ordered
+
+    def _update(self, session: Session) -> None:
+        trial = models.TrialModel
+        query = sa.select(
+            trial.trial_id,
+            trial.number,
+            trial.state,
+            trial._datetime_start_utc,
+            trial._datetime_complete_utc,
+        ).where(trial.study_id == self._study_id, trial.trial_id > self._settled)
+        found = session.execute(query.order_by(trial.trial_id)).all()
+        open_ = [
+            row
+            for row in found
+            if (known := self._known.get(row.trial_id)) is None or not known.finished
+        ]
+        fresh = {row.id: row for row in _rows(session, open_)}
+        for row in found:
+            if not row.state.is_finished():
+                break
+            self._settled = row.trial_id
+        if any(self._known.get(key) != row for key, row in fresh.items()):
+            self._known |= fresh
+            self._ordered = sorted(self._known.values(), key=lambda row: row.number)
+
+    def curves(self, numbers: Iterable[int]) -> dict[int, dict[int, list[float]]]:
+        """Return the scores per member of these trials: number, rung, member.
+
+        Rungs of which no such scores are recorded, as in earlier versions, are left out.
+        """
+        wanted = set(numbers)
+        chosen = {row.id: row for row in self.read() if row.number in wanted}
+        attribute = models.TrialUserAttributeModel
+        keys = {rung_key(rung): rung for row in chosen.values() for rung in row.rungs}
+        found: dict[int, dict[int, list[float]]] = {row.number: {} for row in chosen.values()}
+        with self._storage.transaction() as session:
+            query = sa.select(attribute.trial_id, attribute.key, attribute.value_json).where(
+                attribute.trial_id.in_(list(chosen)), attribute.key.in_(list(keys))
+            )
+            for trial_id, key, text in session.execute(query):
+                found[chosen[trial_id].number][keys[key]] = json.loads(text)
+        return {number: dict(sorted(rungs.items())) for number, rungs in found.items()}
+
+
+def _rows(session: Session, found: Sequence[Any]) -> Iterable[TrialRow]:
+    for begin in range(0, len(found), CHUNK):
+        part = found[begin : begin + CHUNK]
+        ids = [row.trial_id for row in part]
+        values, rungs = _values(session, ids), _rungs(session, ids)
+        params, attributes = _params(session, ids), _attributes(session, ids)
+        for trial_id, number, state, started, ended in part:
+            own = attributes[trial_id]
+            record = TrialRecord.from_attributes(own)
+            yield TrialRow(
+                trial_id,
+                number,
+                state.name,
+                values.get(trial_id) if state == TrialState.COMPLETE else None,
+                not state.is_finished() or is_ours(own),
+                _epoch(started),
+                _epoch(ended),
+                record.seconds,
+                record.scores or (),
+                record.reason or "",
+                rungs[trial_id],
+                {name: value for name, (value, _) in params[trial_id].items()},
+                {name: kind for name, (_, kind) in params[trial_id].items()},
+            )
+
+
+def _values(session: Session, ids: Sequence[int]) -> dict[int, float]:
+    table = models.TrialValueModel
+    query = sa.select(table.trial_id, table.value, table.value_type).where(
+        table.trial_id.in_(ids), table.objective == 0
+    )
+    return {
+        trial_id: table.stored_repr_to_value(value, kind)
+        for trial_id, value, kind in session.execute(query)
+    }
+
+
+def _rungs(session: Session, ids: Sequence[int]) -> dict[int, dict[int, float]]:
+    table = models.TrialIntermediateValueModel
+    query = (
+        sa.select(
+            table.trial_id, table.step, table.intermediate_value, table.intermediate_value_type
+        )
+        .where(table.trial_id.in_(ids))
+        .order_by(table.step)
+    )
+    found: dict[int, dict[int, float]] = defaultdict(dict)
+    for trial_id, step, value, kind in session.execute(query):
+        found[trial_id][step] = table.stored_repr_to_intermediate_value(value, kind)
+    return found
+
+
+def _params(
+    session: Session, ids: Sequence[int]
+) -> dict[int, dict[str, tuple[Any, BaseDistribution]]]:
+    table = models.TrialParamModel
+    query = (
+        sa.select(table.trial_id, table.param_name, table.param_value, table.distribution_json)
+        .where(table.trial_id.in_(ids))
+        .order_by(table.param_id)
+    )
+    found: dict[int, dict[str, tuple[Any, BaseDistribution]]] = defaultdict(dict)
+    for trial_id, name, value, text in session.execute(query):
+        kind = _distribution(text)
+        found[trial_id][name] = (kind.to_external_repr(value), kind)
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _distribution(text: str) -> BaseDistribution:
+    return json_to_distribution(text)
+
+
+def _attributes(session: Session, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+    table = models.TrialUserAttributeModel
+    query = sa.select(table.trial_id, table.key, table.value_json).where(
+        table.trial_id.in_(ids), table.key.in_(_KEYS)
+    )
+    found: dict[int, dict[str, Any]] = defaultdict(dict)
+    for trial_id, key, text in session.execute(query):
+        found[trial_id][key] = json.loads(text)
+    return found
+
+
+def _epoch(moment: datetime | None) -> float | None:
+    """Return Optuna's stored time, UTC without a zone, in seconds since the epoch."""
+    return None if moment is None else moment.replace(tzinfo=UTC).timestamp()

@@ -1,0 +1,188 @@
+"""The pages of studies for researchers: content, figures, addresses."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from optuna.trial import TrialState
+
+pytest.importorskip("plotly")
+from werkzeug.serving import make_server
+from werkzeug.test import Client
+
+from deploy.cli.options import RegistryFlags
+from deploy.dashboard.source import PaperSource
+from deploy.dashboard.study_figures import GUTTER, frontier_figure, parallel_figure
+from deploy.dashboard.web import Dashboard
+from envs.support.errors import InputError
+from optimize.cli.progress import StudyWatch
+from optimize.study.insight.axes import Axis
+from optimize.study.insight.parameters import frontier, parallel
+from tests.deploy.dashboard.browser import AXE_VARIABLE, CHROMIUM, Browser, axe_file
+from tests.deploy.dashboard.studies import filled_study
+from tests.deploy.dashboard.test_web import Checked, NoStudies, figures, get
+from tests.optimize.study.test_insight import AXES, row
+
+PAGES = ("/training/parameters",)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Read-only: all tests share it."""
+    made = tmp_path_factory.mktemp("studies")
+    filled_study(made, 40, "s")
+    filled_study(made, 0, "empty")
+    filled_study(made, 2, "unlucky", states=(TrialState.FAIL, TrialState.PRUNED))
+    return made
+
+
+def client(folder: Path, search: Any = None) -> Client:
+    found = search or StudyWatch(None, str(folder / "sweepd.db"), folder)
+    return Client(Dashboard(PaperSource(RegistryFlags(folder / "deployments")), found))
+
+
+@pytest.fixture(scope="module")
+def address(folder: Path) -> Iterator[str]:
+    server = make_server("127.0.0.1", 0, client(folder).application, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser() as opened:
+        yield opened
+
+
+def traces(figure: dict[str, Any]) -> dict[str, Any]:
+    return {trace["name"]: trace for trace in figure["data"]}
+
+
+def test_page_of_parameters(folder: Path) -> None:
+    search = StudyWatch(None, str(folder / "sweepd.db"), folder)
+    asked = client(folder, search)
+    answer = get(asked, "/training/parameters?study=s")
+    page = Checked(answer.text)
+    assert {"head", "importances", "parallel-text", "front", "racing"} <= set(page.ids)
+    for words in (
+        "20 complete, 10 pruned, 10 failed",
+        "objective return",
+        "learning_rate",
+        "0.0001 … 0.003, log",
+        "All 40 finished trials are drawn.",
+        "best: trial",
+        'href="/training?study=s"',
+    ):
+        assert words in answer.text, words
+    assert set(figures(answer)) == {"parallel", "frontier"}
+    # Computed in the background, and shown by a later request.
+    search._insight("s").importances.wait()
+    later = get(asked, "/training/parameters?study=s").text
+    assert "the best tenth of the 20 complete trials" in later
+    assert later.count('class="bar"') == 10
+
+
+@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("study", ["empty", "unlucky"])
+def test_pages_of_studies_without_a_complete_trial(folder: Path, path: str, study: str) -> None:
+    answer = get(client(folder), f"{path}?study={study}")
+    assert answer.status_code == 200
+    assert Checked(answer.text)
+
+
+def test_few_trials_have_no_importances(folder: Path) -> None:
+    text = get(client(folder), "/training/parameters?study=unlucky").text
+    assert "Importances need 20 complete trials; there are 0." in text
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_pages_name_what_is_missing(folder: Path, path: str) -> None:
+    assert get(client(folder), f"{path}?study=none").status_code == 404
+    assert get(client(folder), "/training/parameters?rows=7").status_code == 400
+    assert "start one with sweepd train" in get(client(folder, NoStudies()), path).text
+    problem = NoStudies(InputError("<script>alert(1)</script>"))
+    assert "<script>alert" not in get(client(folder, problem), path).text
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_pages_of_studies_are_read_only(folder: Path, path: str) -> None:
+    asked = client(folder)
+    for method in ("POST", "PUT", "DELETE"):
+        answer = asked.open(path, method=method, headers={"Host": "127.0.0.1:8080"})
+        assert answer.status_code == 405
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("path", PAGES)
+def test_pages_of_studies_fit_the_window_and_are_accessible(
+    browser: Browser, address: str, path: str, width: int, dark: bool
+) -> None:
+    assert browser.open(f"{address}{path}?study=s", width=width, dark=dark) == []
+    assert not browser.scrolls_sideways()
+    drawn = "[...document.querySelectorAll('[data-figure]')].every((e) => e.querySelector('svg'))"
+    assert browser.evaluate(drawn)
+    axe = axe_file()
+    if axe is None:
+        pytest.skip(f"{AXE_VARIABLE} does not name axe-core's axe.min.js (npm pack axe-core)")
+    assert browser.violations(axe) == []
+
+
+def test_all_parameters_can_be_shown(folder: Path) -> None:
+    wide = parallel([row(0, 1.0)], [Axis(f"p{index}") for index in range(20)])
+    few, every = (parallel_figure(wide, "return", count) for count in (12, 20))
+    assert len(few["layout"]["shapes"]) == 13
+    assert len(every["layout"]["shapes"]) == 21
+    assert "rows=all" not in get(client(folder), "/training/parameters?study=s").text
+
+
+def test_parallel_coordinates_show_states_scales_and_switches() -> None:
+    off = {"rate": 1e-4, "width": 128, "kl_on": False}
+    rows = [row(0, 1.0), row(1, 3.0, params=off), row(2, state="PRUNED"), row(3, state="FAIL")]
+    figure = parallel_figure(parallel(rows, AXES), "return", 3)
+    found = traces(figure)
+    assert list(found) == ["pruned", "failed", "lower half", "best 5%", "trial 1"]
+    best = found["trial 1"]
+    assert best["x"] == [1.0, 0.0, 1.0, GUTTER, None]
+    assert best["y"] == [0, -1, -2, -3, None]
+    assert best["text"][:4] == ["+3", "0.0001", "128", "off"]
+    assert best["customdata"] == [1] * 5
+    assert found["pruned"]["x"][0] == found["failed"]["x"][0] == GUTTER
+    assert found["pruned"]["text"][0] == "pruned"
+    assert found["pruned"]["line"]["dash"] != found["failed"]["line"]["dash"]
+    texts = [note["text"] for note in figure["layout"]["annotations"]]
+    assert texts == [
+        "<b>return</b>",
+        "+1",
+        "+3",
+        "<b>rate</b> (log)",
+        "0.0001",
+        "0.01",
+        "<b>width</b>",
+        "32",
+        "64",
+        "128",
+        "<b>kl</b>",
+        "0",
+        "1",
+        "off",
+    ]
+
+
+def test_score_against_cost_has_units_and_a_frontier() -> None:
+    rows = [row(0, 1.0, seconds=2.0), row(1, 3.0, seconds=50.0), row(2, 2.0, seconds=60.0)]
+    figure = frontier_figure(frontier(rows), "return")
+    assert figure["layout"]["xaxis"]["title"]["text"] == "training time of the trial, s"
+    assert figure["layout"]["xaxis"]["type"] == "log"
+    assert figure["layout"]["yaxis"]["title"]["text"] == "return"
+    assert traces(figure)["frontier"]["text"] == ["0", "1"]
+    assert traces(figure)["a trial"]["y"] == [1.0, 3.0, 2.0]
