@@ -35,7 +35,7 @@ from deploy.games.player import Network
 from envs.crypto.data.commands import data_commands
 from envs.external.guard import untagged
 from envs.support.database_url import STORAGE_VARIABLE, hide_password
-from envs.support.errors import InputError, RunError
+from envs.support.errors import INTERRUPTED, InputError, RunError
 from envs.support.terminal import Terminal
 from optimize.api import study as study_api
 from optimize.api.study import Study, list_studies, load_study
@@ -278,6 +278,8 @@ def main() -> None:
         where = f" at {error.filename}" if error.filename else ""
         message = f"no space left{where}; free some space and run the same command to continue"
         code = RunError.exit_code
+    except KeyboardInterrupt:  # while the command line is built; commands handle it themselves
+        code, message = INTERRUPTED, "interrupted"
     else:
         return
     console = Terminal(stderr=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+INTERRUPTED = 130  # exit code after Ctrl-C, as of shells: 128 + SIGINT
+
 
 class InputError(Exception):
     """Invalid user input. The message is one sentence: file or flag, value, and what is expected.

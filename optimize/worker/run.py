@@ -18,6 +18,7 @@ from agents.networks.weights import StateDict
 from agents.policy.frozen import load_members
 from envs.crypto.data.bars import Bars, load_bars
 from envs.crypto.data.demo_market import make_demo_market
+from envs.crypto.features import default_recipe
 from envs.crypto.params import EnvParams
 from envs.crypto.scoring.metrics import OBJECTIVES
 from envs.crypto.splits import CrossValidation
@@ -57,10 +58,10 @@ REQUEST_FIELDS = (
     "seed",
     "threads",
     "precision",
-    "recipe",
 )
 TRAIN_DEFAULTS: dict[str, Any] = {
     **{name: getattr(Request(), name) for name in REQUEST_FIELDS},
+    "recipe": None,
     "num_envs": None,
     "out": None,
     "start_from": None,
@@ -133,7 +134,10 @@ def run(
     train, torch_device = tables["train"], torch.device(device)
     bars = bars or _load(tables["data"])
     spec, settings = _spec(tables, config.get("train", {}), bars, torch_device, say)
-    train["budget"] = spec.budget  # it may have been raised, and is part of the identity
+    train["recipe"], train["budget"] = (
+        spec.recipe["name"],
+        spec.budget,
+    )  # it may have been raised, and is part of the identity
     torch.set_num_threads(spec.threads)
     set_precision(spec.precision, torch_device)
     experiment = CryptoExperiment(spec, bars, torch_device)
@@ -297,6 +301,7 @@ def _spec(
     space = SearchSpace("run", 1, constants, SUBJECT)
     request = Request(
         data_dir=Path(tables["data"]["dir"] or "."),
+        recipe=train["recipe"] or default_recipe(bars.timeframe),
         cv=cv,
         n_envs=train["num_envs"],
         trials_per_batch=1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from agents.algorithms.ppo import PPO
 from agents.native.choice import chosen
 from agents.policy.frozen import load_members
 from envs.crypto.data.bars import Bars
+from envs.crypto.data.demo_market import make_demo_market
 from envs.native.build import TORCH, VARIABLE
 from envs.support.errors import InputError, RunError
 from optimize.worker.batch import Interrupted, Trainer
@@ -181,6 +183,13 @@ def test_a_config_with_a_mistake_is_refused(
     with pytest.raises(InputError) as refused:
         run({**CONFIG, **change}, bars=bars)
     assert message in str(refused.value)
+
+
+def test_daily_bars_have_the_recipe_of_daily_studies(tmp_path: Path) -> None:
+    train = {k: v for k, v in CONFIG["train"].items() if k != "recipe"}
+    daily = {**CONFIG, "train": {**train, "out": str(tmp_path), "rungs": 1, "budget": 64}}
+    run(daily, bars=make_demo_market(timeframe="1d"))
+    assert json.loads((tmp_path / "config.json").read_text())["train"]["recipe"] == "short"
 
 
 def test_a_folder_of_bars_that_is_no_text_is_refused() -> None:

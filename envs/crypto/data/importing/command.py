@@ -21,7 +21,7 @@ from envs.crypto.data.importing.rows import Options, Taken
 from envs.crypto.data.importing.times import TimeOptions, check_zone
 from envs.crypto.data.report import print_line
 from envs.crypto.data.timeframe import SECONDS, bar_seconds
-from envs.support.errors import InputError
+from envs.support.errors import INTERRUPTED, InputError
 from envs.support.formatting import counted
 
 _SHOWN = 6  # names in a list
@@ -90,6 +90,9 @@ def import_command(
             print_line(errors, f"[red]error[/red] {escape(sentence)}")
         print_line(errors, "nothing was written")
         raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        print_line(errors, "interrupted; nothing was written")
+        raise typer.Exit(INTERRUPTED) from None
     _print_taken(imported.taken, console)
     for joined, path in imported.tickers:
         print_line(console, _line(joined, path))

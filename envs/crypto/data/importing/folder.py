@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from envs.crypto.data.bar_files import file_name, find_files, write_file
 from envs.crypto.data.importing.join import Joined, join, timeframe_of
@@ -16,6 +19,7 @@ from envs.crypto.data.importing.times import Times
 from envs.crypto.data.problems import read_valid_bars
 from envs.crypto.data.timeframe import bar_length
 from envs.support.errors import InputError, RunError
+from envs.support.files import sync_folder
 
 SOURCE = "import"  # in the metadata of the files
 
@@ -166,9 +170,30 @@ def _earlier(path: Path, to: Path, ticker: str, timeframe: str, now: float) -> l
 
 
 def _write(joined: list[tuple[Joined, Path]], to: Path) -> None:
+    """Write all files, or none: they are written in a hidden folder and then renamed."""
+    existed = to.exists()
     try:
         to.mkdir(parents=True, exist_ok=True)
-        for one, path in joined:
-            write_file(path, one.bars.time, one.bars.values, {"source": SOURCE})
+        with TemporaryDirectory(prefix=".import-", dir=to) as hidden:
+            renames = []
+            for number, (one, path) in enumerate(joined):
+                new = Path(hidden) / f"{number}{path.suffix}"
+                write_file(new, one.bars.time, one.bars.values, {"source": SOURCE})
+                renames.append((new, path))
+            # Ctrl-C interrupts the main thread only: what has begun to appear appears completely.
+            with ThreadPoolExecutor(1) as pool, suppress(KeyboardInterrupt):
+                done = pool.submit(_rename, renames, to)
+                done.result()
+            done.result()
     except OSError as error:
         raise RunError(f"{to}: cannot be written ({error.strerror or error})") from None
+    finally:
+        if not existed:
+            with suppress(OSError):  # not empty, or never made
+                to.rmdir()
+
+
+def _rename(renames: list[tuple[Path, Path]], to: Path) -> None:
+    for new, path in renames:
+        new.replace(path)
+    sync_folder(to)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import signal
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -15,10 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from envs.crypto.data.bar_files import COLUMNS, read_bars
+from envs.crypto.data.bar_files import COLUMNS, read_bars, write_file
 from envs.crypto.data.bars import load_bars
 from envs.crypto.data.commands import data_commands
+from envs.crypto.data.importing import folder
 from envs.crypto.data.importing.names import is_other_bars, read_name, to_ticker
+from envs.support.errors import RunError
 from tests.envs.bar_samples import START, frame
 
 PRICES = ["open", "high", "low", "close"]
@@ -636,3 +641,62 @@ def test_any_layout_comes_back_to_the_bit(
     bars = read_bars(to / f"BTC_USDT-{name}.parquet")
     np.testing.assert_array_equal(bars.time, seconds(data))
     np.testing.assert_array_equal(bars.values, data[list(COLUMNS[1:])].to_numpy())
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+@pytest.mark.parametrize("cause", [KeyboardInterrupt(), OSError(28, "No space left on device")])
+def test_an_import_that_ends_early_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: BaseException, earlier: bool
+) -> None:
+    source, to = two_tickers(tmp_path), tmp_path / "bars"
+    if earlier:
+        taken(source, to)
+    before = {path: path.read_bytes() for path in to.rglob("*")} if earlier else None
+    written = 0
+
+    def write(*arguments: Any) -> None:
+        nonlocal written
+        written += 1
+        if written == 2:
+            raise cause
+        write_file(*arguments)
+
+    monkeypatch.setattr(folder, "write_file", write)
+    result = run("--from", source, "--to", to)
+    if isinstance(cause, KeyboardInterrupt):
+        assert result.exit_code == 130
+        assert result.output.endswith("interrupted; nothing was written\n")
+    else:
+        assert isinstance(result.exception, RunError)
+    assert written == 2
+    after = {path: path.read_bytes() for path in to.rglob("*")} if to.exists() else None
+    assert after == before
+
+
+def test_files_that_have_begun_to_appear_appear_completely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = folder._rename
+
+    def interrupted(renames: list[tuple[Path, Path]], to: Path) -> None:
+        rename(renames[:1], to)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.2)
+        rename(renames[1:], to)
+
+    monkeypatch.setattr(folder, "_rename", interrupted)
+    to = tmp_path / "bars"
+    taken(two_tickers(tmp_path), to)
+    assert [path.name for path in sorted(to.iterdir())] == [
+        "BTC_USDT-1h.parquet",
+        "ETH_USDT-1h.parquet",
+    ]
+
+
+def two_tickers(tmp_path: Path) -> Path:
+    """Return a folder with the files of two tickers."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("BTC_USDT", "ETH_USDT"):
+        frame(50).to_csv(source / f"{name}-1h.csv", index=False)
+    return source
