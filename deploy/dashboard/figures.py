@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from deploy.dashboard.days import Day
 from deploy.dashboard.series import EquityCurve
 from deploy.dashboard.view import SlotView
 from deploy.promotion.findings import short
@@ -160,4 +161,43 @@ def _look(curve: EquityCurve, tone: tuple[str, str], visible: bool | str) -> Fig
         "tone": colour,
         "visible": visible,
         "line": {"dash": dash, "width": 2.6 if curve.kind == "account" else 1.5},
+    }
+
+
+def days_figure(days: Sequence[Day]) -> Figure:
+    """Return a figure of the profit of each day (given newest first), and the sum below it."""
+    days = days[::-1]
+    times = [1000 * day.day for day in days]
+    total, sums = 0.0, []
+    for day in days:
+        total += day.profit
+        sums.append(round(total, 2))
+    bars = {
+        "type": "bar",
+        "name": "profit of the day",
+        "x": times,
+        "y": [round(day.profit, 2) for day in days],
+        "marker": {"color": ["tone:good" if day.profit > 0.0 else "tone:bad" for day in days]},
+        "hovertemplate": "%{x|%Y-%m-%d}: %{y:+,.2f}<extra></extra>",
+    }
+    line = {
+        "type": "scatter",
+        "mode": "lines",
+        "tone": "account",
+        "name": "sum",
+        "x": times,
+        "y": sums,
+        "yaxis": "y2",
+        "line": {"width": 2},
+        "hovertemplate": "%{x|%Y-%m-%d}: %{y:+,.2f} in all<extra></extra>",
+    }
+    return {
+        "data": [bars, line],
+        "layout": {
+            "xaxis": {"type": "date", "anchor": "y2"},
+            "yaxis": {"domain": [0.46, 1.0], "title": {"text": "day"}},
+            "yaxis2": {"domain": [0.0, 0.4], "title": {"text": "sum"}},
+            "showlegend": False,
+            "hovermode": "closest",
+        },
     }

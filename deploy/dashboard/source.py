@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +17,8 @@ from deploy.dashboard.series import SeriesCache
 from deploy.dashboard.view import SlotView, slot_names, slot_view
 from deploy.registry.bundle_files import GAME
 from deploy.registry.registry import Registry
+from deploy.trading.live.profits import ProfitBook
+from deploy.trading.live.queries import Records
 from deploy.trading.live.store import TraderStore
 from envs.support.errors import InputError
 
@@ -57,6 +60,29 @@ class StudySource(Protocol):
 OpenStudies = Callable[[str | None, str | None, Path | None, RegistryFlags], StudySource]
 
 
+@dataclass(frozen=True)
+class Opened:
+    """A registry's database with what is kept of it between two requests."""
+
+    registry: Registry
+    cache: SeriesCache
+    records: Records
+    profits: ProfitBook
+
+    @classmethod
+    def of(cls, registry: Registry) -> Opened:
+        """Return the sources of a registry."""
+        records = Records(registry.database)
+        return cls(
+            registry, SeriesCache(TraderStore(registry.database)), records, ProfitBook(records)
+        )
+
+    @property
+    def store(self) -> TraderStore:
+        """The traders' rows."""
+        return self.cache.store
+
+
 class PaperSource:
     """The slots of a deployments folder, which is opened at the first request.
 
@@ -66,7 +92,7 @@ class PaperSource:
 
     def __init__(self, where: RegistryFlags) -> None:
         self._where = where
-        self._opened: tuple[Registry, SeriesCache] | None = None
+        self._opened: Opened | None = None
         self._lock = threading.Lock()
 
     def slots(self) -> dict[str, Health]:
@@ -75,10 +101,10 @@ class PaperSource:
         Raises:
             InputError: there is none.
         """
-        registry, cache = self._open()
-        folder = self._where.deployments
-        now, traders = time.time(), {trader.slot: trader for trader in cache.store.traders()}
-        names = slot_names(registry, cache.store)
+        opened = self.open()
+        registry, folder = opened.registry, self._where.deployments
+        now, traders = time.time(), {trader.slot: trader for trader in opened.store.traders()}
+        names = slot_names(registry, opened.store)
         games = sorted(registry.slots_of_kind(GAME))
         if games and not names:
             raise InputError(
@@ -99,17 +125,21 @@ class PaperSource:
 
     def plays(self, slot: str) -> bool:
         """Return whether the slot plays a game; such slots are not among `slots`."""
-        return slot in self._open()[0].slots_of_kind(GAME)
+        return slot in self.open().registry.slots_of_kind(GAME)
 
     def view(self, slot: str, *, days: float | None = None) -> SlotView:
         """Return the present view of a slot."""
-        registry, cache = self._open()
-        return slot_view(registry, cache, slot, time.time(), days=days)
+        opened = self.open()
+        return slot_view(opened.registry, opened.cache, slot, time.time(), days=days)
 
-    def _open(self) -> tuple[Registry, SeriesCache]:
+    def open(self) -> Opened:
+        """Return the opened registry.
+
+        Raises:
+            InputError: there is none.
+        """
         # The web server answers requests in several threads.
         with self._lock:
             if self._opened is None:
-                registry = self._where.open()
-                self._opened = registry, SeriesCache(TraderStore(registry.database))
+                self._opened = Opened.of(self._where.open())
             return self._opened

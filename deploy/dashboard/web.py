@@ -19,6 +19,7 @@ from deploy.dashboard.pages import SECURITY, Handler, Pages
 from deploy.dashboard.paper_pages import PaperPages
 from deploy.dashboard.research_pages import ResearchPages
 from deploy.dashboard.source import PaperSource, StudySource
+from deploy.dashboard.trade_pages import TradePages
 from deploy.dashboard.training_pages import TrainingPages
 from envs.support.errors import InputError, RunError
 
@@ -60,6 +61,7 @@ class Dashboard:
         pages = Pages(every)
         self._pages: Mapping[str, Handler] = {
             **PaperPages(pages, paper).routes(),
+            **TradePages(pages, paper).routes(),
             **TrainingPages(pages, search).routes(),
             **ResearchPages(pages, search).routes(),
         }

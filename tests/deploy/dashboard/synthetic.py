@@ -23,6 +23,7 @@ from deploy.market.bundle import Bundle
 from deploy.registry.models import SLOT_ACCOUNT, TraderRow
 from deploy.registry.registry import Registry
 from deploy.trading.brokers.base import Fill, Order
+from deploy.trading.closed_bar import ClosedBar
 from deploy.trading.live.records import AccountBar, AccountKind, AccountRecord, Changes, OrderLine
 from deploy.trading.live.store import TraderStore
 from tests.deploy.builders import small_bundle
@@ -154,10 +155,19 @@ def write_session(
                     else {t: float(weights[bar, n]) for n, t in enumerate(TICKERS)},
                 )
             )
+    changes.market = [(TICKERS, _bar(int(moments[bar]), prices, bar)) for bar in range(bars)[-300:]]
     changes.intents, changes.events = _orders(slot, moments, prices), _events(moments, prices)
     changes.fills = [line.fill for line in changes.intents if line.fill is not None]
     store.commit(slot, token, changes)
     return MadeSession(slot, token, moments, prices, {name: value for name, *_, value in accounts})
+
+
+def _bar(time: int, prices: Array, bar: int) -> ClosedBar:
+    """A bar from the close before to its own, with shadows of 0.2%."""
+    close, before = prices[bar], prices[max(0, bar - 1)]
+    high, low = np.maximum(close, before) * 1.002, np.minimum(close, before) * 0.998
+    hole = np.zeros(len(TICKERS), dtype=np.bool_)
+    return ClosedBar(time, before, high, low, close, 100.0 + 0.1 * close % 7, hole)
 
 
 def _units(held: Array) -> dict[str, float]:

@@ -18,7 +18,14 @@ from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.test_web import OneStudy
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
-PATHS = ("/?slot=demo-1h", "/?slot=halted-1h", "/?slot=never-1h", "/training")
+VIEWS = ("", "chart", "trades", "days", "orders", "events")
+PATHS = (
+    *(f"/{view}?slot=demo-1h" for view in VIEWS),
+    "/?slot=halted-1h",
+    "/?slot=never-1h",
+    "/chart?slot=never-1h",
+    "/training",
+)
 
 
 @pytest.fixture(scope="module")

@@ -40,6 +40,7 @@ from deploy.dashboard.web import Dashboard
 from optimize.cli.progress import StudyWatch
 from optimize.study.insight.parameters import frontier, parallel
 
+PATHS = ("/", "/chart", "/trades", "/days", "/orders", "/events", "/training")
 HOST = {"Host": "127.0.0.1:8080"}
 EVIL = '</script><script>alert("x")</script>&\'"'
 
@@ -305,13 +306,13 @@ def test_pages_show_new_bars_without_restart(tmp_path: Path) -> None:
 def test_requests_to_other_host_names_are_refused(made: Made, host: str, code: int) -> None:
     """DNS rebinding: the name of another site resolves to 127.0.0.1."""
     asked = client(made.folder, OneStudy())
-    for path in ("/", "/training", "/assets/x/page.js", "/dashboard", "/api/studies"):
+    for path in (*PATHS, "/orders.csv", "/assets/x/page.js", "/dashboard", "/api/studies"):
         answer = asked.get(path, headers={"Host": host})
         assert answer.status_code == code, path
         assert "Access-Control-Allow-Origin" not in answer.headers
 
 
-@pytest.mark.parametrize("path", ["/", "/training", "/assets/x/page.css"])
+@pytest.mark.parametrize("path", [*PATHS, "/orders.csv", "/assets/x/page.css"])
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
 def test_pages_are_read_only(made: Made, path: str, method: str) -> None:
     assert (
@@ -361,7 +362,7 @@ def test_names_and_reasons_are_escaped(tmp_path: Path) -> None:
         tmp_path,
         OneStudy(study=EVIL, about=EVIL, unhealthy=[EVIL], failures=[{"trial": 1, "reason": EVIL}]),
     )
-    for path in ("/", "/training"):
+    for path in PATHS:
         text = get(asked, path).text
         assert "<script>alert" not in text
         assert "alert(" in text
@@ -375,7 +376,7 @@ def test_names_and_reasons_are_escaped(tmp_path: Path) -> None:
 def test_pages_load_nothing_from_other_hosts(made: Made) -> None:
     """There is no address of another host, and the policy forbids it."""
     asked = client(made.folder, OneStudy())
-    for path in ("/", "/training"):
+    for path in PATHS:
         answer = get(asked, path)
         assert not re.search(r"(?:https?:)?//[a-z0-9]", answer.text)
         policy = answer.headers["Content-Security-Policy"]

@@ -1,0 +1,374 @@
+"""The pages of one account: chart, round trips, days, orders, events; orders and others as files."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from werkzeug.exceptions import BadRequest, NotFound
+from werkzeug.wrappers import Request, Response
+
+from deploy.dashboard.candles import candle_figure, joined, span_of
+from deploy.dashboard.days import Day, days_of
+from deploy.dashboard.exports import export
+from deploy.dashboard.figures import days_figure
+from deploy.dashboard.pages import Address, Handler, Pages, Paging, chosen
+from deploy.dashboard.severity import LEVELS, kinds_of, level_of
+from deploy.dashboard.slot_views import slot_links
+from deploy.dashboard.source import Opened, PaperSource
+from deploy.registry.models import SLOT_ACCOUNT
+from deploy.trading.live.benchmarks import EQUAL_WEIGHT
+from deploy.trading.live.queries import (
+    ORDER_STATUSES,
+    EventFilter,
+    EventRecord,
+    OrderFilter,
+    OrderRecord,
+)
+from deploy.trading.live.records import BENCHMARK, Trader
+from deploy.trading.round_trips import RoundTrip
+from envs.crypto.data.timeframe import DAY, bar_seconds
+from envs.support.errors import InputError, RunError
+
+RANGES = {"1": "1 day", "7": "7 days", "30": "30 days", "90": "90 days", "365": "1 year"}
+FEWEST_CANDLES = 100  # in the range that is shown first
+DAYS_PER_PAGE = 31
+SORTS = {
+    "": "newest first",
+    "profit": "highest profit first",
+    "loss": "lowest profit first",
+    "ratio": "highest return first",
+}
+STATES = {"open": "open", "gain": "closed with a gain", "loss": "closed with a loss"}
+LAST_MOMENT = "T23:59:59.999Z"
+NEVER = "Slot {} was never traded. To start: sweepd trade {}"
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A request about an account of a traded slot."""
+
+    request: Request
+    opened: Opened
+    trader: Trader
+    accounts: list[str]
+    account: str
+    tickers: list[str]
+    asset: str
+
+    @property
+    def slot(self) -> str:
+        return self.trader.slot
+
+    def address(self, *names: str) -> Address:
+        """Return the request's address with these parameters, slot and account."""
+        return Address.of(self.request, "slot", "account", *names)
+
+    def day(self, name: str) -> int | None:
+        """Return the start of a day of the query, seconds since the epoch."""
+        text = self.request.args.get(name)
+        if not text:
+            return None
+        try:
+            found = dt.datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=dt.UTC)
+        except ValueError:
+            raise BadRequest(f"{name}={text}: give a day like 2026-01-31.") from None
+        return int(found.timestamp())
+
+
+class TradePages:
+    """An account's chart, round trips, days, orders and events."""
+
+    def __init__(self, pages: Pages, paper: PaperSource) -> None:
+        self._pages, self._paper = pages, paper
+
+    def routes(self) -> Mapping[str, Handler]:
+        """Return the pages and the exports by path."""
+        found: dict[str, Handler] = {
+            "/chart": self._chart,
+            "/trades": self._trades,
+            "/days": self._days,
+            "/orders": self._orders,
+            "/events": self._events,
+        }
+        exports = {
+            "/trades": self._export_trades,
+            "/days": self._export_days,
+            "/orders": self._export_orders,
+            "/events": self._export_events,
+        }
+        for path, make in exports.items():
+            for kind in ("csv", "json"):
+                found[f"{path}.{kind}"] = functools.partial(make, kind)
+        return found
+
+    # ---- pages ----
+
+    def _chart(self, request: Request) -> Response:
+        def content(asked: _Asked) -> dict[str, Any]:
+            records, slot = asked.opened.records, asked.slot
+            bars, ticker = records.bar_span(slot), asked.asset or next(iter(asked.tickers), "")
+            if bars is None or not ticker:
+                return {"ticker": ticker, "bars": None}
+            step = bar_seconds(asked.trader.timeframe)
+            fitting = (key for key in RANGES if int(key) * DAY >= FEWEST_CANDLES * step)
+            days = chosen(request, "days", RANGES, next(fitting, "365"))
+            day = asked.day("to")
+            last = bars[1] if day is None else min(bars[1], day + DAY - step)
+            span = span_of(last, int(days), step)
+            candles = joined(
+                records.candles(slot, ticker, since=span.first, until=span.stop), span.seconds
+            )
+            wanted = OrderFilter(
+                slot, asked.account, ticker, status="filled", first=span.first - step, last=last
+            )
+            orders = records.orders(wanted)[::-1]
+            found = asked.opened.profits.read(asked.trader, asked.account)
+            trips = [trip for trip in found.trips if trip.ticker == ticker] if found else []
+            return {
+                "ticker": ticker,
+                "bars": bars,
+                "days": days,
+                "ranges": RANGES,
+                "until": request.args.get("to"),
+                "span": span,
+                "candles": candles,
+                "buys": sum(order.side == "buy" for order in orders),
+                "sells": sum(order.side == "sell" for order in orders),
+                "earlier": _date(span.first) if span.first > bars[0] else None,
+                "later": _date(min(bars[1], last + int(days) * DAY)) if last < bars[1] else None,
+                "figures": {"candles": candle_figure(candles, orders, trips, span)}
+                if candles.time.size
+                else {},
+                "address": asked.address("asset", "days"),
+            }
+
+        return self._page(request, "chart.html", content)
+
+    def _trades(self, request: Request) -> Response:
+        def content(asked: _Asked) -> dict[str, Any]:
+            found = asked.opened.profits.read(asked.trader, asked.account)
+            trips = _chosen_trips(asked)
+            paging = Paging.of(request, len(trips))
+            return {
+                "found": found,
+                "trips": trips[paging.start : paging.stop],
+                "paging": paging,
+                "sorts": list(SORTS.items())[1:],
+                "states": list(STATES.items()),
+                "chosen": {"sort": request.args.get("sort"), "state": request.args.get("state")},
+                "address": asked.address("asset", "state", "sort"),
+            }
+
+        return self._page(request, "trades.html", content)
+
+    def _days(self, request: Request) -> Response:
+        def content(asked: _Asked) -> dict[str, Any]:
+            days = _days(asked)
+            paging = Paging.of(request, len(days), size=DAYS_PER_PAGE)
+            return {
+                "days": days[paging.start : paging.stop],
+                "count": len(days),
+                "ups": sum(day.profit > 0.0 for day in days),
+                "best": max(days, key=lambda day: day.growth, default=None),
+                "worst": min(days, key=lambda day: day.growth, default=None),
+                "paging": paging,
+                "figures": {"days": days_figure(days)} if days else {},
+                "address": asked.address(),
+            }
+
+        return self._page(request, "days.html", content)
+
+    def _orders(self, request: Request) -> Response:
+        def content(asked: _Asked) -> dict[str, Any]:
+            records, wanted = asked.opened.records, _order_filter(asked)
+            paging = Paging.of(request, records.count_orders(wanted))
+            return {
+                "orders": records.orders(wanted, offset=paging.start, limit=paging.size),
+                "paging": paging,
+                "statuses": ORDER_STATUSES,
+                "chosen": wanted,
+                "address": asked.address("asset", "side", "status", "from", "to"),
+            }
+
+        return self._page(request, "orders.html", content)
+
+    def _events(self, request: Request) -> Response:
+        def content(asked: _Asked) -> dict[str, Any]:
+            records, wanted = asked.opened.records, _event_filter(asked)
+            paging = Paging.of(request, records.count_events(wanted))
+            found = records.events(wanted, offset=paging.start, limit=paging.size)
+            return {
+                "events": [(one, level_of(one.kind)) for one in found],
+                "kinds": records.event_kinds(asked.slot),
+                "levels": LEVELS,
+                "paging": paging,
+                "chosen": {
+                    name: request.args.get(name, "") for name in ("kind", "level", "source", "text")
+                },
+                "address": asked.address("kind", "level", "source", "text", "from", "to"),
+            }
+
+        return self._page(request, "events.html", content)
+
+    # ---- exports ----
+
+    def _export_orders(self, kind: str, request: Request) -> Response:
+        asked = self._asked(request)
+        rows = (
+            one._asdict() | {"decided": _moment(one.decided), "at": _moment(one.at)}
+            for one in asked.opened.records.stream_orders(_order_filter(asked))
+        )
+        return export(rows, OrderRecord._fields, kind, f"orders-{asked.slot}-{asked.account}")
+
+    def _export_events(self, kind: str, request: Request) -> Response:
+        asked = self._asked(request)
+        rows = (
+            one._asdict() | {"bar": _moment(one.bar), "level": LEVELS[level_of(one.kind)]}
+            for one in asked.opened.records.stream_events(_event_filter(asked))
+        )
+        columns = (*EventRecord._fields, "level")
+        return export(rows, columns, kind, f"events-{asked.slot}")
+
+    def _export_trades(self, kind: str, request: Request) -> Response:
+        asked = self._asked(request)
+        columns = [field.name for field in dataclasses.fields(RoundTrip)]
+        more = ("profit", "ratio", "entry", "exit")
+
+        def rows() -> Iterator[dict[str, Any]]:
+            for trip in _chosen_trips(asked):
+                values = {name: getattr(trip, name) for name in (*columns, *more)}
+                yield values | {"opened": _moment(trip.opened), "closed": _moment(trip.closed)}
+
+        return export(rows(), (*columns, *more), kind, f"trades-{asked.slot}-{asked.account}")
+
+    def _export_days(self, kind: str, request: Request) -> Response:
+        asked = self._asked(request)
+        rows = (dataclasses.asdict(day) | {"day": _date(day.day)} for day in _days(asked))
+        columns = [field.name for field in dataclasses.fields(Day)]
+        return export(rows, columns, kind, f"days-{asked.slot}-{asked.account}")
+
+    # ---- what all of them need ----
+
+    def _asked(self, request: Request) -> _Asked:
+        """Return what a request asks for.
+
+        Raises:
+            NotFound: there is no such slot, account or asset.
+            InputError: there is no slot, or it was never traded.
+        """
+        opened = self._paper.open()
+        slots = self._paper.slots()
+        slot = request.args.get("slot") or next(iter(slots))
+        if slot not in slots:
+            raise NotFound(f"There is no slot {slot!r}.")
+        trader = opened.store.trader(slot)
+        if trader is None:
+            raise InputError(NEVER.format(slot, slot))
+        accounts = [one.name for one in opened.store.accounts(slot) if one.kind != BENCHMARK]
+        account = request.args.get("account") or SLOT_ACCOUNT
+        if account not in accounts and account != SLOT_ACCOUNT:
+            raise NotFound(f"Slot {slot!r} has no account {account!r}.")
+        tickers, asset = opened.records.order_tickers(slot), request.args.get("asset") or ""
+        if asset and asset not in tickers:
+            raise NotFound(f"Slot {slot!r} does not trade {asset!r}.")
+        return _Asked(request, opened, trader, accounts, account, tickers, asset)
+
+    def _page(self, request: Request, template: str, content: Any) -> Response:
+        try:
+            asked = self._asked(request)
+            return self._pages.render(
+                template,
+                "/",
+                **slot_links(self._paper, asked.slot, request),
+                account=asked.account,
+                accounts=asked.accounts,
+                tickers=asked.tickers,
+                asset=asked.asset,
+                trader=asked.trader,
+                **content(asked),
+            )
+        except (InputError, RunError) as problem:
+            links = slot_links(self._paper, request.args.get("slot"), request)
+            return self._pages.render("slot.html", "/", problem, **links)
+
+
+def _chosen_trips(asked: _Asked) -> list[RoundTrip]:
+    """Return the round trips that the query asks for, in its order."""
+    found = asked.opened.profits.read(asked.trader, asked.account)
+    state, sort = chosen(asked.request, "state", STATES), chosen(asked.request, "sort", SORTS)
+    trips = [
+        trip
+        for trip in (found.trips if found else [])
+        if (not asked.asset or trip.ticker == asked.asset) and (not state or state == _state(trip))
+    ]
+    if sort == "ratio":
+        return sorted(trips, key=lambda trip: trip.ratio, reverse=True)
+    if sort:
+        return sorted(trips, key=lambda trip: trip.profit, reverse=sort == "profit")
+    # Open ones first, then by their end.
+    return sorted(trips, key=lambda trip: (trip.closed is None, trip.closed or trip.opened))[::-1]
+
+
+def _state(trip: RoundTrip) -> str:
+    return "open" if trip.closed is None else "gain" if trip.realised > 0.0 else "loss"
+
+
+def _days(asked: _Asked) -> list[Day]:
+    accounts = {one.name: one for one in asked.opened.store.accounts(asked.slot)}
+    if asked.account not in accounts:
+        return []
+    series, equal = (
+        asked.opened.cache.read(asked.slot, accounts[name]) if name in accounts else None
+        for name in (asked.account, EQUAL_WEIGHT)
+    )
+    assert series is not None
+    found = asked.opened.profits.read(asked.trader, asked.account)
+    return days_of(series, equal, found.by_day() if found else {})
+
+
+def _order_filter(asked: _Asked) -> OrderFilter:
+    request, last = asked.request, asked.day("to")
+    return OrderFilter(
+        asked.slot,
+        asked.account,
+        asked.asset,
+        chosen(request, "side", ("buy", "sell")),
+        chosen(request, "status", ORDER_STATUSES),
+        asked.day("from"),
+        None if last is None else last + DAY - 1,
+    )
+
+
+def _event_filter(asked: _Asked) -> EventFilter:
+    request = asked.request
+    known = asked.opened.records.event_kinds(asked.slot)
+    kind, level = chosen(request, "kind", known), chosen(request, "level", LEVELS)
+    kinds = [kind] if kind else []
+    if level:
+        # No kind of an event is empty, so that this finds nothing if no kind has the level.
+        kinds = [one for one in kinds_of(level, known) if one in (kinds or known)] or [""]
+    first, last = asked.day("from"), asked.day("to")
+    return EventFilter(
+        asked.slot,
+        kinds,
+        chosen(request, "source", ("trader", "registry")),
+        request.args.get("text", "").strip(),
+        "" if first is None else _date(first),
+        "" if last is None else _date(last) + LAST_MOMENT,
+    )
+
+
+def _date(seconds: int) -> str:
+    return f"{dt.datetime.fromtimestamp(seconds, dt.UTC):%Y-%m-%d}"
+
+
+def _moment(seconds: int | None) -> str | None:
+    """Return seconds since the epoch as UTC text for files."""
+    if seconds is None:
+        return None
+    return f"{dt.datetime.fromtimestamp(seconds, dt.UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -1,0 +1,215 @@
+"""Chart, round trips, days, orders and events of a real session, and their exports."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("plotly")
+from werkzeug.test import Client
+
+from tests.deploy.dashboard.test_web import Checked, client, figures, get
+from tests.deploy.trading.live.test_session import FIRST, TICKERS, bars_of, bundle_of
+from tests.deploy.trading.live.world import SLOT, World
+
+VIEWS = ("chart", "trades", "days", "orders", "events")
+BARS = 760
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """120 bars, with holes."""
+    made = World(tmp_path_factory.mktemp("world"), bundle_of(), bars_of(BARS, holes=0.02), FIRST)
+    made.run()
+    made.store.note(SLOT, "trouble", "the <feed> is out of reach")
+    made.store.note(SLOT, "cost", "100% of a fee")
+    return made
+
+
+@pytest.fixture(scope="module")
+def asked(world: World) -> Client:
+    return client(world.folder)
+
+
+def rows(asked: Client, path: str) -> list[dict[str, str]]:
+    answer = get(asked, path)
+    assert (answer.status_code, answer.mimetype) == (200, "text/csv")
+    assert "attachment" in answer.headers["Content-Disposition"]
+    return list(csv.DictReader(io.StringIO(answer.text)))
+
+
+def ids(text: str) -> set[str]:
+    return set(Checked(text).ids)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_views_link_each_other(asked: Client, view: str) -> None:
+    text = get(asked, f"/{view}?slot={SLOT}").text
+    for other in VIEWS:
+        assert f'href="/{other}?slot={SLOT}"' in text
+    assert text.count('aria-current="page"') >= 2
+
+
+def test_orders_are_paged_filtered_and_exported_with_exact_numbers(
+    world: World, asked: Client
+) -> None:
+    lines = [line for line in world.store.orders(SLOT) if line.account == "account"][::-1]
+    assert len(lines) > 60
+    found = rows(asked, f"/orders.csv?slot={SLOT}")
+    assert [one["client_id"] for one in found] == [line.order.client_id for line in lines]
+    for one, line in zip(found, lines, strict=True):
+        given = line.fill
+        assert float(one["filled_units"]) == (given.units if given else 0.0)
+        assert float(one["fee"]) == (given.fee if given else 0.0)
+    assert get(asked, f"/orders.json?slot={SLOT}").json[3]["client_id"] == found[3]["client_id"]  # type: ignore[index]
+    last = math.ceil(len(lines) / 50)
+    text = get(asked, f"/orders?slot={SLOT}&page={last}").text
+    assert f"page {last} of {last}" in text
+    assert f"{50 * (last - 1) + 1}–{len(lines)} of {len(lines)}" in text
+    assert text.count('<tr><th scope="row">') == len(lines) - 50 * (last - 1)
+    chosen = [one for one in found if (one["ticker"], one["side"]) == (TICKERS[1], "sell")]
+    assert rows(asked, f"/orders.csv?slot={SLOT}&asset={TICKERS[1]}&side=sell") == chosen
+    assert (
+        f"1–{min(50, len(chosen))} of {len(chosen)}"
+        in get(asked, f"/orders?slot={SLOT}&asset={TICKERS[1]}&side=sell").text
+    )
+    day = found[-1]["decided"][:10]
+    some = rows(asked, f"/orders.csv?slot={SLOT}&from={day}&to={day}")
+    assert some == [one for one in found if one["decided"].startswith(day)]
+    assert rows(asked, f"/orders.csv?slot={SLOT}&status=unfilled") == [
+        one for one in found if one["status"] == "unfilled"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ("orders?side=hold", 400),
+        ("orders?status=x", 400),
+        ("orders?from=yesterday", 400),
+        ("orders?page=0", 400),
+        ("orders?account=none", 404),
+        ("orders?asset=none", 404),
+        ("orders?slot=none", 404),
+        ("orders.csv?slot=none", 404),
+        ("orders.xml", 404),
+        ("trades?sort=x", 400),
+        ("events?kind=x", 400),
+        ("chart?days=2", 400),
+        ("orders?account=equal+weight", 404),
+    ],
+)
+def test_wrong_queries_are_refused(asked: Client, query: str, code: int) -> None:
+    answer = get(asked, f"/{query}")
+    assert (answer.status_code, answer.mimetype) == (code, "text/plain")
+
+
+def test_round_trips_and_days_sum_to_the_equity(world: World, asked: Client) -> None:
+    lines = world.lines()
+    change = lines[-1].value - lines[0].value
+    trips = rows(asked, f"/trades.csv?slot={SLOT}")
+    assert sum(float(one["profit"]) for one in trips) == pytest.approx(change, rel=1e-9)
+    days = rows(asked, f"/days.csv?slot={SLOT}")
+    assert sum(float(one["profit"]) for one in days) == pytest.approx(change, rel=1e-9)
+    assert math.prod(1.0 + float(one["growth"]) for one in days) == pytest.approx(
+        lines[-1].value / lines[0].value
+    )
+    realised = sum(float(one["realised"]) for one in trips)
+    assert sum(float(one["realised"]) for one in days) == pytest.approx(realised)
+    assert sum(int(one["trades"]) for one in days) == sum(line.trades for line in lines)
+    text = get(asked, f"/trades?slot={SLOT}").text
+    assert {"profit", "assets", "trips"} <= ids(text)
+    assert f"{change:+,.2f}" in text
+    assert "without an order" not in text
+    profits = [float(one["profit"]) for one in rows(asked, f"/trades.csv?slot={SLOT}&sort=loss")]
+    assert profits == sorted(profits)
+    gains = rows(asked, f"/trades.csv?slot={SLOT}&state=gain")
+    assert gains
+    assert all(one["closed"] and float(one["realised"]) > 0.0 for one in gains)
+    picture = figures(get(asked, f"/days?slot={SLOT}"))["days"]
+    assert picture["data"][1]["y"][-1] == pytest.approx(change, abs=0.02)
+
+
+def test_candles_show_every_order_of_the_ticker(world: World, asked: Client) -> None:
+    asset = 1
+    answer = get(asked, f"/chart?slot={SLOT}&asset={TICKERS[asset]}&days=7")
+    traces = {one["name"]: one for one in figures(answer)["candles"]["data"]}
+    bars = world.bars
+    kept = ~bars.hole[:, asset]
+    shown = kept & (bars.time >= bars.time[-1] + 3600 - 7 * 86400)
+    assert traces["price"]["close"] == bars.close[shown, asset].tolist()
+    filled = [
+        line.fill
+        for line in world.store.orders(SLOT, account="account")
+        if line.order.ticker == TICKERS[asset] and line.fill and line.fill.status == "filled"
+    ]
+    for side, name in (("buy", "buys"), ("sell", "sells")):
+        own = [fill for fill in filled if fill.order.side == side]
+        assert traces[name]["y"] == [fill.price for fill in own]
+        assert traces[name]["x"] == [1000 * fill.at for fill in own]
+    assert f"{len(traces['buys']['x'])} buys" in answer.text
+    joined = figures(get(asked, f"/chart?slot={SLOT}&asset={TICKERS[asset]}&days=30"))["candles"]
+    wide = joined["data"][0]
+    assert max(wide["high"]) == bars.high[kept, asset][-720:].max()
+    assert wide["close"][-1] == bars.close[kept, asset][-1]
+    day = "2000-01-01"
+    assert "No bars in this range" in get(asked, f"/chart?slot={SLOT}&to={day}").text
+
+
+def test_events_are_filtered_by_kind_severity_text_and_time(asked: Client) -> None:
+    def found(query: str) -> list[str]:
+        return [one["kind"] for one in rows(asked, f"/events.csv?slot={SLOT}&{query}")]
+
+    every = found("")
+    assert {"trouble", "cost", "started", "promoted"} <= set(every)
+    assert found("kind=trouble") == ["trouble"]
+    assert found("level=bad") == ["trouble"]
+    assert found("level=warning") == ["cost"]
+    assert found("level=bad&kind=cost") == []
+    assert found("text=OUT+of") == ["trouble"]
+    assert found("text=%25+of") == ["cost"]
+    assert found("text=%25of") == [], "% is no wildcard"
+    assert set(found("source=registry")) == {"promoted"}
+    assert found("to=2000-01-01") == []
+    assert found("from=2000-01-01") == every
+    text = get(asked, f"/events?slot={SLOT}").text
+    assert "the &lt;feed&gt; is out of reach" in text
+
+
+def test_a_shadow_or_challenger_has_its_own_pages(made: Any) -> None:
+    asked = client(made.folder)
+    for view in ("trades", "days", "orders", "chart"):
+        text = get(asked, f"/{view}?slot=demo-1h&account=shadow").text
+        assert '<option value="shadow" selected>' in text
+
+
+def test_a_slot_without_a_trader_says_how_to_start_it(made: Any) -> None:
+    for view in VIEWS:
+        answer = get(client(made.folder), f"/{view}?slot=never-1h")
+        assert answer.status_code == 200
+        assert "To start: sweepd trade never-1h" in answer.text
+        assert Checked(answer.text)
+
+
+def test_texts_in_files_are_no_formulas(tmp_path: Path) -> None:
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST)
+    world.begin()
+    world.store.note(SLOT, "=cmd()", "+1")
+    [one] = rows(client(tmp_path), f"/events.csv?slot={SLOT}&text=1&kind=%3Dcmd()")
+    assert (one["kind"], one["text"]) == ("'=cmd()", "'+1")
+
+
+def test_new_orders_appear_without_a_restart(tmp_path: Path) -> None:
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST)
+    world.begin()
+    asked = client(tmp_path)
+    before = get(asked, f"/trades?slot={SLOT}").text
+    world.run()
+    after = get(asked, f"/trades?slot={SLOT}").text
+    assert f"{world.lines()[-1].value:,.2f} at the last close" in after
+    assert before != after
