@@ -5,9 +5,7 @@ Everything else calls `kernels` and `evaluate`, and does not know why a program 
 
 from __future__ import annotations
 
-import logging
 import os
-from functools import cache
 from pathlib import Path
 
 import torch
@@ -18,11 +16,20 @@ from agents.native.self_test import DIGEST, digest
 from agents.networks.mlp import Activations, forward
 from agents.networks.shape import Shape
 from agents.networks.weights import Leaves
-from envs.native.build import TORCH, VARIABLE, BuildError, library
+from envs.native.build import TORCH, VARIABLE
+from envs.native.use import NativeLibrary, turned_off
 from envs.support.errors import InputError
 
 _ALGORITHMS = ("ppo", "sac", "d3qn")
 _DEEPEST = 8  # hidden layers; as in network.h
+KERNELS = NativeLibrary(
+    "training",
+    SOURCE,
+    Kernels,
+    digest,
+    DIGEST,
+    "torch trains instead, more slowly, with the same results to rounding",
+)
 
 
 def kernels(shape: Shape, device: torch.device) -> Kernels | None:
@@ -32,21 +39,19 @@ def kernels(shape: Shape, device: torch.device) -> Kernels | None:
     where they can be compiled.
     """
     supported = (
-        device.type == "cpu"
-        and torch.get_default_dtype() == torch.float32
+        torch.get_default_dtype() == torch.float32
         and torch.get_float32_matmul_precision() == "highest"
         and not shape.recurrent
         and shape.image_shape is None
         and shape.net_depth <= _DEEPEST
     )
-    return _loaded() if supported and os.environ.get(VARIABLE) != TORCH else None
+    return KERNELS.library(device) if supported else None
 
 
 def chosen(algorithm: str, precision: str, device: torch.device) -> str:
     """Return which kernels train a new study here: "torch", or "native" with their digest."""
-    uses = algorithm in _ALGORITHMS and precision == "fp32" and device.type == "cpu"
-    native = uses and os.environ.get(VARIABLE) != TORCH and _loaded() is not None
-    return f"native {DIGEST}" if native else TORCH
+    uses = algorithm in _ALGORITHMS and precision == "fp32"
+    return f"native {DIGEST}" if uses and KERNELS.library(device) is not None else TORCH
 
 
 def require(recorded: str) -> None:
@@ -83,46 +88,11 @@ def require_same(recorded: str, here: str, path: Path) -> None:
 
 def _why_not(recorded: str) -> str:
     """Return why recorded native kernels cannot be used here; empty if they can."""
-    if os.environ.get(VARIABLE) == TORCH:
+    if turned_off():
         return f"{VARIABLE}={TORCH} forbids them: unset it"
-    if _loaded() is None:
+    if KERNELS.loaded() is None:
         return "they cannot be used on this machine (the log says why; sweepd doctor, too)"
     return "" if recorded == f"native {DIGEST}" else f"this version of sweepd has native {DIGEST}"
-
-
-def status() -> str:
-    """Return in a few words whether the kernels can be used on this machine, or why not."""
-    try:
-        checked()
-    except (BuildError, OSError) as error:
-        return f"not used: {error}; torch trains instead, more slowly"
-    return f"native {DIGEST}, for {torch.backends.cpu.get_cpu_capability()} processors, tested"
-
-
-@cache
-def _loaded() -> Kernels | None:
-    """Load the library, once per process; log what is missing if that fails."""
-    try:
-        return checked()
-    except (BuildError, OSError) as error:
-        logging.getLogger("sweepd").warning(
-            "no native kernels, torch trains instead (the same results to rounding, and slower): %s",
-            error,
-        )
-        return None
-
-
-def checked() -> Kernels:
-    """Return the kernels after their self-test.
-
-    Raises:
-        BuildError: they cannot be compiled, or give other bits than they should.
-        OSError: they cannot be loaded.
-    """
-    found = Kernels(library(SOURCE))
-    if digest(found) != DIGEST:
-        raise BuildError("the compiled kernels fail their self-test")
-    return found
 
 
 def policy_kernel(shape: Shape, weights: Leaves) -> PolicyKernel | None:

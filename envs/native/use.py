@@ -1,4 +1,4 @@
-"""When the native step of an environment is used: compiled, tested, and not turned off."""
+"""When compiled code does torch's work: it is compiled, tested, and not turned off."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ Library = TypeVar("Library")
 
 
 class NativeLibrary(Generic[Library]):
-    """The library of one environment's step. Where it cannot be used, torch makes the step.
-
-    Both give the same bits, so nothing records which of them made a step.
+    """A compiled library. Where it cannot be used, torch does its work.
 
     Args:
-        of: name of the environment, for messages.
+        of: what it computes, for messages.
         source: the C++ file.
         load: makes the library from its compiled file.
         digest: returns a hash of what the library computes, for its self-test.
         expected: what `digest` must return.
+        instead: what happens without it, for messages.
     """
 
     def __init__(
@@ -35,29 +34,29 @@ class NativeLibrary(Generic[Library]):
         load: Callable[[Path], Library],
         digest: Callable[[Library], str],
         expected: str,
+        instead: str = "torch does the same, more slowly",
     ) -> None:
-        self.of = of
+        self.of, self.instead = of, instead
         self._source, self._load, self._digest, self._expected = source, load, digest, expected
         self._found: Library | None = None
         self._tried = False
 
     def library(self, device: torch.device) -> Library | None:
-        """Return the library for an environment on `device`; None where torch makes the steps.
+        """Return the library for work on `device`; None where torch does it."""
+        return None if device.type != "cpu" or turned_off() else self.loaded()
+
+    def loaded(self) -> Library | None:
+        """Return the library, None if it cannot be used on this machine.
 
         It is compiled and tested once per process; if that fails, the log says why.
         """
-        if device.type != "cpu" or os.environ.get(VARIABLE) == TORCH:
-            return None
         if not self._tried:
             self._tried = True
             try:
                 self._found = self.checked()
             except (BuildError, OSError) as error:
                 logging.getLogger("sweepd").warning(
-                    "no native step of %s, torch makes it instead (the same results, more "
-                    "slowly): %s",
-                    self.of,
-                    error,
+                    "no native code of %s: %s; %s", self.of, error, self.instead
                 )
         return self._found
 
@@ -70,15 +69,21 @@ class NativeLibrary(Generic[Library]):
         """
         found = self._load(library(self._source))
         if self._digest(found) != self._expected:
-            raise BuildError("the compiled step fails its self-test")
+            raise BuildError("what was compiled fails its self-test")
         return found
 
     def status(self) -> str:
-        """Return in a few words whether the step can be used on this machine, or why not."""
-        if os.environ.get(VARIABLE) == TORCH:
-            return f"{self.of}: turned off by {VARIABLE}={TORCH}"
+        """Return in a few words whether the library can be used on this machine, or why not."""
+        if turned_off():
+            return f"turned off by {VARIABLE}={TORCH}"
         try:
             self.checked()
         except (BuildError, OSError) as error:
-            return f"{self.of}: not used: {error}; torch makes it instead, more slowly"
-        return f"{self.of}: tested"
+            return f"not used: {error}; {self.instead}"
+        processors = torch.backends.cpu.get_cpu_capability()
+        return f"native {self._expected}, for {processors} processors, tested"
+
+
+def turned_off() -> bool:
+    """Return whether the user has turned all native code off."""
+    return os.environ.get(VARIABLE) == TORCH

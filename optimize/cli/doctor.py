@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from agents.algorithms.identity import processor_kind, prove
-from agents.native.choice import status
+from agents.native.choice import KERNELS
 from envs.core.sizing import available_memory, cpu_count
 from envs.crypto.native.choice import STEP as CRYPTO
 from envs.games.native.cartpole import STEP as CARTPOLE
@@ -147,8 +147,8 @@ def _identity() -> Iterator[Finding]:
     own = os.environ.get(VARIABLE, "")
     whose = "" if own == MODE else ", not sweepd's default"
     yield Finding(True, "numbers", f"{processor_kind()} ({VARIABLE}={own}{whose})")
-    yield Finding(True, "native kernels", status())
-    yield Finding(True, "native steps", "; ".join(step.status() for step in (CRYPTO, CARTPOLE)))
+    for code in (KERNELS, CRYPTO, CARTPOLE):
+        yield Finding(True, f"native code: {code.of}", code.status())
     advice = (
         f"results are not reproducible on this machine: unset {VARIABLE} or set {VARIABLE}={MODE}, "
         "and run this command again"

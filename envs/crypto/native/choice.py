@@ -8,7 +8,7 @@ from envs.crypto.native.self_test import DIGEST, digest
 from envs.crypto.native.step import MOST_ASSETS, SOURCE, Library
 from envs.native.use import NativeLibrary
 
-STEP = NativeLibrary("crypto", SOURCE, Library, digest, DIGEST)
+STEP = NativeLibrary("the crypto step", SOURCE, Library, digest, DIGEST)
 
 
 def library_for(assets: int, device: torch.device) -> Library | None:

@@ -135,7 +135,7 @@ def digest(found: Library) -> str:
     return hashed.hexdigest()[:16]
 
 
-STEP = NativeLibrary("cartpole", SOURCE, Library, digest, DIGEST)
+STEP = NativeLibrary("the cartpole step", SOURCE, Library, digest, DIGEST)
 
 
 def main() -> None:

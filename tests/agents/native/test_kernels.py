@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from agents.algorithms.ppo import PPO, RolloutStats
-from agents.native.choice import _loaded, chosen, evaluate, require, status
+from agents.native.choice import KERNELS, chosen, evaluate, require
 from agents.native.kernels import SOURCE, Kernels, PolicyKernel
 from agents.native.self_test import DIGEST, digest
 from agents.networks.mlp import Activations, forward
@@ -62,7 +62,7 @@ MEMBERS = {slot: slot for slot in range(SLOTS)}
 
 
 def kernels() -> Kernels:
-    found = _loaded()
+    found = KERNELS.loaded()
     assert found is not None
     return found
 
@@ -434,13 +434,11 @@ def test_without_a_compiler_torch_trains_and_one_line_says_so(
     monkeypatch.setenv("SWEEPD_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    _loaded.cache_clear()
-    try:
-        with caplog.at_level(logging.WARNING):
-            ppo, _ = trained(ToyEnv, 1)
-            trained(ToyEnv, 1)
-    finally:
-        _loaded.cache_clear()
+    monkeypatch.setattr(KERNELS, "_tried", False)
+    monkeypatch.setattr(KERNELS, "_found", None)
+    with caplog.at_level(logging.WARNING):
+        ppo, _ = trained(ToyEnv, 1)
+        trained(ToyEnv, 1)
     assert ppo._native is None
     [record] = caplog.records
     assert "no C++ compiler (install g++ or clang++)" in record.getMessage()
@@ -449,14 +447,11 @@ def test_without_a_compiler_torch_trains_and_one_line_says_so(
 def test_a_library_with_other_bits_is_not_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("agents.native.choice.DIGEST", "of other kernels")
-    _loaded.cache_clear()
-    try:
-        assert _loaded() is None
-    finally:
-        _loaded.cache_clear()
+    for name, other in (("_expected", "of other kernels"), ("_tried", False), ("_found", None)):
+        monkeypatch.setattr(KERNELS, name, other)
+    assert KERNELS.loaded() is None
     assert "self-test" in caplog.text
-    assert "not used: the compiled kernels fail their self-test" in status()
+    assert "not used: what was compiled fails its self-test" in KERNELS.status()
 
 
 # Studies.
@@ -484,7 +479,7 @@ def test_a_study_goes_on_with_its_kernels(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_study_with_other_kernels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match=f"'native of before', and this version .* {DIGEST}"):
         require("native of before")
-    monkeypatch.setattr("agents.native.choice._loaded", lambda: None)
+    monkeypatch.setattr(KERNELS, "loaded", lambda: None)
     with pytest.raises(InputError, match="cannot be used on this machine"):
         require(f"native {DIGEST}")
     monkeypatch.setenv(VARIABLE, "torch")

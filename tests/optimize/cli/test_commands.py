@@ -589,8 +589,9 @@ def test_doctor_checks_reproducibility(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert all(part.ok for part in parts)
     assert torch.get_num_threads() == threads
     assert "MKL_CBWR=" in findings["numbers"].found
-    for name in ("crypto", "cartpole"):
-        assert re.search(rf"{name}: (tested|not used|turned off)", findings["native steps"].found)
+    for name in ("training", "the crypto step", "the cartpole step"):
+        found = findings[f"native code: {name}"].found
+        assert re.fullmatch(r"native .*, tested|not used: .*|turned off by .*", found)
     monkeypatch.setattr(
         agents.algorithms.identity,
         "products_by_slot",
