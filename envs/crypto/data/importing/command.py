@@ -98,15 +98,15 @@ def import_command(
         print_line(console, _line(joined, path))
     if imported.ignored:
         print_line(console, f"ignored: {_listed(imported.ignored)}")
-    hours = ""
     if timeframe is None and any(joined.sessions for joined, _ in imported.tickers):
         print_line(
             console,
             "no bar is of a Saturday or Sunday: a market with hours, whose calendar is part of the "
             "timeframe (1d-XNYS is New York's)",
         )
-        hours = " --timeframe 1d-XNYS"
-    print_line(console, f"next: sweepd data check --data-dir {escape(str(to))}{hours}")
+        timeframe = "1d-XNYS"
+    chosen = f" --timeframe {timeframe}" if timeframe else ""
+    print_line(console, f"next: sweepd data check --data-dir {escape(str(to))}{chosen}")
 
 
 def _options(

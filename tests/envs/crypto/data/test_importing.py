@@ -176,6 +176,8 @@ def test_yahoo(tmp_path: Path) -> None:
     assert "Date time" in output
     assert "Adj Close not used" in output
     assert "AAPL/EUR: 60 bars" in taken(tmp_path / "AAPL.csv", tmp_path / "euro", "--quote", "EUR")
+    named = taken(tmp_path / "AAPL.csv", tmp_path / "named", "--timeframe", "1d")
+    assert named.endswith("--timeframe 1d")
 
 
 def test_yfinance_with_three_rows_of_header(tmp_path: Path) -> None:
