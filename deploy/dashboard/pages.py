@@ -30,6 +30,7 @@ SECURITY = {
 }
 NAVIGATION = (
     ("/", "Paper trading"),
+    ("/alerts", "Alerts"),
     ("/training", "Training"),
     ("/dashboard/", "optuna-dashboard"),
 )

@@ -15,6 +15,7 @@ from werkzeug.exceptions import Forbidden, HTTPException, MethodNotAllowed, NotF
 from werkzeug.sansio.utils import host_is_trusted
 from werkzeug.wrappers import Request, Response
 
+from deploy.dashboard.alert_pages import AlertPages
 from deploy.dashboard.pages import SECURITY, Handler, Pages
 from deploy.dashboard.paper_pages import PaperPages
 from deploy.dashboard.research_pages import ResearchPages
@@ -62,6 +63,7 @@ class Dashboard:
         self._pages: Mapping[str, Handler] = {
             **PaperPages(pages, paper).routes(),
             **TradePages(pages, paper).routes(),
+            **AlertPages(pages, paper, search).routes(),
             **TrainingPages(pages, search).routes(),
             **ResearchPages(pages, search).routes(),
         }

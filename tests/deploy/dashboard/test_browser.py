@@ -24,6 +24,7 @@ PATHS = (
     "/?slot=halted-1h",
     "/?slot=never-1h",
     "/chart?slot=never-1h",
+    "/alerts",
     "/training",
 )
 

@@ -40,7 +40,7 @@ from deploy.dashboard.web import Dashboard
 from optimize.cli.progress import StudyWatch
 from optimize.study.insight.parameters import frontier, parallel
 
-PATHS = ("/", "/chart", "/trades", "/days", "/orders", "/events", "/training")
+PATHS = ("/", "/alerts", "/chart", "/trades", "/days", "/orders", "/events", "/training")
 HOST = {"Host": "127.0.0.1:8080"}
 EVIL = '</script><script>alert("x")</script>&\'"'
 
