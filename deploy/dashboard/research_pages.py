@@ -1,20 +1,49 @@
-"""The pages of studies for researchers: parameters."""
+"""The pages of studies for researchers: parameters, trials, and two studies compared."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from werkzeug.exceptions import NotFound
+from werkzeug.exceptions import BadRequest, NotFound
 from werkzeug.wrappers import Request, Response
 
-from deploy.dashboard.pages import Address, Handler, Pages, chosen
+from deploy.dashboard.pages import Address, Handler, Pages, Paging, chosen
 from deploy.dashboard.source import StudySource
-from deploy.dashboard.study_figures import BAND_LOOKS, OTHER_LOOKS, frontier_figure, parallel_figure
+from deploy.dashboard.study_figures import (
+    BAND_LOOKS,
+    CURVE_LOOKS,
+    OTHER_LOOKS,
+    curve_figure,
+    frontier_figure,
+    parallel_figure,
+    race_figure,
+)
 from envs.support.errors import InputError, RunError
 
 ROWS = 12  # parameters of the parallel coordinates, unless all are asked for
 ROW_HEIGHT = 52  # pixels
+STATES = {
+    "COMPLETE": "complete",
+    "PRUNED": "pruned",
+    "FAIL": "failed",
+    "RUNNING": "running",
+    "WAITING": "waiting",
+}
+
+
+def numbers_of(request: Request, name: str) -> list[int] | None:
+    """Return whole numbers of the query, separated by commas; None if the parameter is absent.
+
+    Raises:
+        BadRequest: they are no such numbers.
+    """
+    if name not in request.args:
+        return None
+    words = [word.strip() for word in request.args[name].split(",") if word.strip()]
+    if not all(word.isascii() and word.isdecimal() and len(word) < 10 for word in words):
+        raise BadRequest(f"{name}={request.args[name]}: give numbers separated by commas.")
+    return [int(word) for word in words]
 
 
 class ResearchPages:
@@ -25,7 +54,11 @@ class ResearchPages:
 
     def routes(self) -> Mapping[str, Handler]:
         """Return the pages by path."""
-        return {"/training/parameters": self._parameters}
+        return {
+            "/training/parameters": self._parameters,
+            "/training/trials": self._trials,
+            "/training/compare": self._compare,
+        }
 
     def _parameters(self, request: Request) -> Response:
         every = chosen(request, "rows", ("all",))
@@ -50,6 +83,65 @@ class ResearchPages:
             "count": count,
             "height": ROW_HEIGHT * (count + 1),
             "looks": [*BAND_LOOKS, *OTHER_LOOKS.values()],
+        }
+
+    def _trials(self, request: Request) -> Response:
+        state, numbers = chosen(request, "state", STATES), numbers_of(request, "trials")
+        return self._page(
+            request,
+            "trials.html",
+            lambda name: self._search.trials(name, numbers),
+            lambda found: self._trial_figures(request, found, state),
+            "trials",
+            "state",
+        )
+
+    def _trial_figures(
+        self, request: Request, found: Mapping[str, Any], state: str
+    ) -> dict[str, Any]:
+        head, curves = found["head"], found["curves"]
+        rows = [row for row in found["table"] if not state or row["state"] == state]
+        paging = Paging.of(request, len(rows))
+        drawn = any(curve["points"] for curve in curves)
+        looks = [
+            (*look, f"trial {curve['trial']}")
+            for look, curve in zip(CURVE_LOOKS, curves, strict=False)
+        ]
+        return {
+            "figures": {"curves": curve_figure(curves, found["axis"], head["member"])}
+            if drawn
+            else {},
+            "looks": looks,
+            "rows": rows[paging.start : paging.stop],
+            "paging": paging,
+            "state": state,
+            "states": list(STATES.items()),
+        }
+
+    def _compare(self, request: Request) -> Response:
+        def look(name: str) -> dict[str, Any]:
+            others = [study for study in self._search.studies() if study != name]
+            other = request.args.get("with", others[0] if others else None)
+            if other is None:
+                return {"head": {"study": name}, "other": None}
+            if other not in others:
+                raise NotFound(f"There is no other study {other!r}.")
+            found = self._search.compare(name, other)
+            return found | {"head": found["sides"][0]["head"], "other": other}
+
+        return self._page(request, "compare.html", look, self._compare_figures, "with")
+
+    def _compare_figures(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        sides = found.get("sides", [])
+        drawn = any(side["so_far"] for side in sides)
+        return {
+            "figures": {by: race_figure(sides, by) for by in ("finished", "hours")}
+            if drawn
+            else {},
+            "looks": [
+                (*look, side["head"]["study"])
+                for look, side in zip(CURVE_LOOKS, sides, strict=False)
+            ],
         }
 
     def _page(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -47,6 +47,19 @@ class StudySource(Protocol):
 
         It has the keys `head`, `importances`, `parallel`, `frontier`, `racing` and `best`; see
         `optimize.study.insight`.
+        """
+
+    def trials(self, name: str, chosen: Sequence[int] | None) -> dict[str, Any]:
+        """Return a study's trials, and the learning curves of those of the given numbers.
+
+        It has the keys `head`, `chosen`, `curves`, `axis`, `rungs`, `heat` and `table`; see
+        `optimize.study.insight`.
+        """
+
+    def compare(self, name: str, other: str) -> dict[str, Any]:
+        """Return two studies side by side, with the keys `sides`, `settings` and `parameters`.
+
+        See `optimize.study.insight`.
         """
 
     def show(self, found: dict[str, Any]) -> RenderableType:

@@ -8,6 +8,11 @@ from typing import Any
 from deploy.dashboard.figures import Figure
 
 Found = Mapping[str, Any]
+# The page's place for legends is where these figures have the title of their axis.
+LEGEND_ABOVE = {
+    "margin": {"l": 56, "r": 12, "t": 28, "b": 44},
+    "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom"},
+}
 GUTTER = -0.1  # where lines pass that have no value on an axis
 # Of complete trials by band, then of the others: tone, width, dash, name.
 BAND_LOOKS = (
@@ -199,7 +204,120 @@ def frontier_figure(found: Found, objective: str) -> Figure:
             },
             "yaxis": {"title": {"text": objective}},
             "hovermode": "closest",
-            "margin": {"l": 56, "r": 12, "t": 28, "b": 44},
-            "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom"},
+            **LEGEND_ABOVE,
         },
     }
+
+
+CURVE_TONES = ("account", "equal", "rival0", "rival1", "rival2", "rival3")
+CURVE_DASHES = ("solid", "dash", "dot", "dashdot", "solid", "dash")
+CURVE_LOOKS = tuple(zip(CURVE_TONES, CURVE_DASHES, strict=True))
+
+
+def curve_figure(curves: Sequence[Found], axis: str, member: str) -> Figure:
+    """Return learning curves: the value at each rung, and bars over the members.
+
+    Args:
+        curves: results of `optimize.study.insight.curves.curve`.
+        axis: what the values are.
+        member: "fold" or "seed".
+    """
+    data: list[Figure] = []
+    for index, found in enumerate(curves):
+        points = [point for point in found["points"] if point["value"] is not None]
+        tone, dash = CURVE_LOOKS[index % len(CURVE_LOOKS)]
+        spread = all("low" in point for point in points)
+        bars = {
+            "type": "data",
+            "symmetric": False,
+            "array": [max(0.0, point["high"] - point["value"]) for point in points if spread],
+            "arrayminus": [max(0.0, point["value"] - point["low"]) for point in points if spread],
+            "color": f"tone:{tone}",
+            "thickness": 1,
+            "width": 4,
+        }
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "tone": tone,
+                "name": f"trial {found['trial']}",
+                "x": [point["steps"] for point in points],
+                "y": [point["value"] for point in points],
+                "error_y": bars | {"visible": spread},
+                "line": {"width": 2.0, "dash": dash},
+                "marker": {"size": 7},
+                "hovertemplate": "%{x:,} steps: %{y:+.4g}",
+            }
+        )
+    return {
+        "data": data,
+        "layout": {
+            "xaxis": {"title": {"text": f"environment steps per {member}"}, "rangemode": "tozero"},
+            "yaxis": {"title": {"text": axis}},
+            "hovermode": "closest",
+            "margin": {"l": 56, "r": 12, "t": 8, "b": 44},
+            "showlegend": False,
+        },
+    }
+
+
+# Units of a time in hours: name, factor, and the least number of hours that they are used for.
+TIME_UNITS = (
+    ("days", 1 / 24, 72.0),
+    ("hours", 1.0, 3.0),
+    ("minutes", 60.0, 0.05),
+    ("seconds", 3600.0, 0.0),
+)
+
+
+def race_figure(sides: Sequence[Found], by: str) -> Figure:
+    """Return the best values so far of two studies.
+
+    Args:
+        sides: results of `optimize.study.insight.watch.StudyInsight.compared`.
+        by: "finished" (number of finished trials) or "hours" (since the first trial began).
+    """
+    title, factor = "finished trials", 1.0
+    if by == "hours":
+        longest = max(point[by] for side in sides for point in side["so_far"])
+        unit, factor = next(
+            (unit, factor) for unit, factor, least in TIME_UNITS if longest >= least
+        )
+        title = f"{unit} since the first trial began"
+    objectives = list(dict.fromkeys(side["head"]["objective"] for side in sides))
+    data: list[Figure] = []
+    for index, side in enumerate(sides):
+        tone, dash = CURVE_LOOKS[index]
+        own = objectives.index(side["head"]["objective"])
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "tone": tone,
+                "name": side["head"]["study"],
+                "x": [round(factor * point[by], 3) for point in side["so_far"]],
+                "y": [point["value"] for point in side["so_far"]],
+                "text": [f"trial {point['trial']}" for point in side["so_far"]],
+                "yaxis": "y2" if own else "y",
+                "line": {"shape": "hv", "width": 2.2, "dash": dash},
+                "marker": {"size": 5},
+                "hovertemplate": "%{text}: %{y:+.4g}",
+            }
+        )
+    layout: Figure = {
+        "xaxis": {"title": {"text": title}, "rangemode": "tozero"},
+        "yaxis": {"title": {"text": f"best {objectives[0]} so far"}},
+        "hovermode": "closest",
+        "margin": {"l": 56, "r": 12, "t": 8, "b": 44},
+        "showlegend": False,
+    }
+    if len(objectives) > 1:  # values of two objectives have no common axis
+        layout["yaxis2"] = {
+            "title": {"text": f"best {objectives[1]} so far"},
+            "overlaying": "y",
+            "side": "right",
+            "showgrid": False,
+        }
+        layout["margin"] = {"l": 56, "r": 56, "t": 8, "b": 44}
+    return {"data": data, "layout": layout}

@@ -24,7 +24,7 @@ from optimize.experiments.artifacts import artifact_store
 from optimize.experiments.outlook import CountLooks, sentence
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.database.storage import StudyStorage
-from optimize.study.insight.watch import StudyInsight
+from optimize.study.insight.watch import StudyInsight, compare
 from optimize.study.study import StudyHandle
 from optimize.worker.telemetry import duration
 
@@ -174,6 +174,14 @@ class StudyWatch:
     def parameters(self, name: str) -> dict[str, Any]:
         """See `StudyInsight.parameters`."""
         return self._insight(name).parameters()
+
+    def trials(self, name: str, chosen: Sequence[int] | None) -> dict[str, Any]:
+        """See `StudyInsight.trials`."""
+        return self._insight(name).trials(chosen)
+
+    def compare(self, name: str, other: str) -> dict[str, Any]:
+        """See `compare`."""
+        return compare(self._insight(name), self._insight(other))
 
     def show(self, found: dict[str, Any]) -> Group:
         """See `show_progress`."""

@@ -165,4 +165,6 @@ def _short(field: str, value: Any) -> str:
         return str(value["name"])
     if field == "data" and isinstance(value, dict):
         return f"{len(value['tickers'])} tickers, {value['first'][:10]} to {value['last'][:10]}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {one}" for name, one in value.items())
     return "" if value is None else str(value)

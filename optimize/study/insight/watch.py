@@ -7,6 +7,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from optimize.study.insight.axes import Axis, ordered, study_axes
+from optimize.study.insight.comparison import best_so_far, common_parameters, differences, summary
+from optimize.study.insight.curves import (
+    MOST_SHOWN,
+    SHOWN,
+    axis_of_rungs,
+    best_first,
+    curve,
+    heat,
+    table_row,
+)
 from optimize.study.insight.importance import LatestImportances
 from optimize.study.insight.parameters import frontier, parallel, racing
 from optimize.study.insight.rows import TrialRow, TrialRows
@@ -50,6 +60,50 @@ class StudyInsight:
             "best": self._keep("best", rows, (), lambda: _best(rows, self.axes)),
         }
 
+    def trials(self, chosen: Sequence[int] | None) -> dict[str, Any]:
+        """Return the study's trials, and the learning curves of some.
+
+        Args:
+            chosen: numbers of trials; None for the best ones.
+
+        Returns:
+            `head` (see `head`), `chosen` (numbers of existing trials), `curves` (see `curve`) and
+            `axis` (what their values are), `rungs` (of the study), `heat` (see the function) and
+            `table`: all trials as `table_row`, the best first.
+        """
+        rows, spec = self.rows.read(), self.handle.spec
+        table = self._keep("table", rows, (), lambda: best_first(rows))
+        if chosen is None:
+            chosen = [row.number for row in table if row.judged][:SHOWN]
+        numbers = {row.number for row in rows}
+        known = [number for number in dict.fromkeys(chosen) if number in numbers][:MOST_SHOWN]
+        return {
+            "head": self.head(rows),
+            "chosen": known,
+            "curves": self._keep("curves", rows, tuple(known), lambda: self._curves(rows, known)),
+            "axis": axis_of_rungs(spec),
+            "rungs": spec.rungs,
+            "heat": self._keep("heat", rows, tuple(known), lambda: heat(rows, known, spec)),
+            "table": self._keep("rows", rows, (), lambda: [table_row(row) for row in table]),
+        }
+
+    def _curves(self, rows: Sequence[TrialRow], chosen: Sequence[int]) -> list[dict[str, Any]]:
+        members, by_number = self.rows.curves(chosen), {row.number: row for row in rows}
+        return [
+            curve(by_number[number], members.get(number, {}), self.handle.spec) for number in chosen
+        ]
+
+    def compared(self) -> dict[str, Any]:
+        """Return this study's side of a comparison: `head`, `so_far` and `summary`."""
+        rows = self.rows.read()
+        so_far = self._keep("so_far", rows, (), lambda: best_so_far(rows))
+        return {
+            "head": self.head(rows),
+            "so_far": so_far,
+            "summary": self._keep("summary", rows, (), lambda: summary(rows, so_far)),
+            "best": self._keep("best", rows, (), lambda: _best(rows, self.axes)),
+        }
+
     def head(self, rows: Sequence[TrialRow]) -> dict[str, Any]:
         """Return name, objective and numbers of trials, which every page shows."""
         spec = self.handle.spec
@@ -75,6 +129,24 @@ class StudyInsight:
             if before is None or before[0] is not rows or before[1] != key:
                 before = self._kept[name] = rows, key, compute()
             return before[2]
+
+
+def compare(first: StudyInsight, second: StudyInsight) -> dict[str, Any]:
+    """Return two studies side by side.
+
+    Returns:
+        `sides`: see `StudyInsight.compared`. `settings`: see `differences`. `parameters`: see
+        `common_parameters`.
+    """
+    studies = (first, second)
+    sides = [study.compared() for study in studies]
+    return {
+        "sides": sides,
+        "settings": differences([study.handle for study in studies]),
+        "parameters": common_parameters(
+            [study.axes for study in studies], [side["best"] for side in sides]
+        ),
+    }
 
 
 def _best(rows: Sequence[TrialRow], axes: Sequence[Axis]) -> dict[str, Any] | None:

@@ -16,18 +16,24 @@ from werkzeug.test import Client
 
 from deploy.cli.options import RegistryFlags
 from deploy.dashboard.source import PaperSource
-from deploy.dashboard.study_figures import GUTTER, frontier_figure, parallel_figure
+from deploy.dashboard.study_figures import (
+    GUTTER,
+    curve_figure,
+    frontier_figure,
+    parallel_figure,
+    race_figure,
+)
 from deploy.dashboard.web import Dashboard
 from envs.support.errors import InputError
 from optimize.cli.progress import StudyWatch
 from optimize.study.insight.axes import Axis
 from optimize.study.insight.parameters import frontier, parallel
 from tests.deploy.dashboard.browser import AXE_VARIABLE, CHROMIUM, Browser, axe_file
-from tests.deploy.dashboard.studies import filled_study
+from tests.deploy.dashboard.studies import filled_study, game_spec
 from tests.deploy.dashboard.test_web import Checked, NoStudies, figures, get
 from tests.optimize.study.test_insight import AXES, row
 
-PAGES = ("/training/parameters",)
+PAGES = ("/training/parameters", "/training/trials", "/training/compare")
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +42,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("studies")
     filled_study(made, 40, "s")
     filled_study(made, 0, "empty")
+    other = game_spec(budget=1024, seeds=2, env={"gravity": 1.0})
+    filled_study(made, 12, "other", spec=other, seed=1)
     filled_study(made, 2, "unlucky", states=(TrialState.FAIL, TrialState.PRUNED))
     return made
 
@@ -186,3 +194,104 @@ def test_score_against_cost_has_units_and_a_frontier() -> None:
     assert figure["layout"]["yaxis"]["title"]["text"] == "return"
     assert traces(figure)["frontier"]["text"] == ["0", "1"]
     assert traces(figure)["a trial"]["y"] == [1.0, 3.0, 2.0]
+
+
+def test_page_of_trials(folder: Path) -> None:
+    asked = client(folder)
+    answer = get(asked, "/training/trials?study=s")
+    page = Checked(answer.text)
+    assert {"curves-head", "curves-text", "rungs", "heat", "trials"} <= set(page.ids)
+    lines = figures(answer)["curves"]["data"]
+    assert len(lines) == 3, "the best three"
+    assert "return, interquartile mean over seeds, at each rung" in answer.text
+    assert "from the lowest to the highest seed" in answer.text
+    assert answer.text.count('<td class="heat"') == 20 * 3, "the best 20, three seeds each"
+    chosen = get(asked, "/training/trials?study=s&trials=2,3,0,2,999")
+    assert [line["name"] for line in figures(chosen)["curves"]["data"]] == [
+        "trial 2",
+        "trial 3",
+        "trial 0",
+    ]
+    assert "trials=3%2C0" in chosen.text, "a link that takes trial 2 away"
+    assert "trials=2%2C3%2C0%2C1" in chosen.text, "a link that adds trial 1"
+    assert "worse than its peers" in chosen.text
+    assert 'class="badge bad">failed' in chosen.text
+
+
+def test_no_trial_may_be_chosen(folder: Path) -> None:
+    answer = get(client(folder), "/training/trials?study=s&trials=,")
+    assert "No trial is chosen." in answer.text
+    assert figures(answer) == {}
+
+
+@pytest.mark.parametrize("wrong", ["x", "1;2", "-1", "1.5", "²", "9" * 12])
+def test_wrong_numbers_of_trials_are_refused(folder: Path, wrong: str) -> None:
+    answer = get(client(folder), f"/training/trials?study=s&trials={wrong}")
+    assert answer.status_code == 400
+    assert "give numbers separated by commas" in answer.text
+
+
+def test_trials_are_filtered_and_paged(folder: Path, tmp_path: Path) -> None:
+    answer = get(client(folder), "/training/trials?study=s&state=PRUNED")
+    assert "1–10 of 10" in answer.text
+    table = answer.text[answer.text.index('id="trials"') :]
+    assert 'class="badge good"' not in table
+    assert get(client(folder), "/training/trials?study=s&state=ALIVE").status_code == 400
+    filled_study(tmp_path, 120, "many")
+    second = get(client(tmp_path), "/training/trials?study=many&page=2&trials=7")
+    assert "51–100 of 120" in second.text
+    assert "trials=7&amp;page=3" in second.text, "pages keep the chosen trials"
+
+
+def test_learning_curves_show_the_spread_and_units() -> None:
+    point = {"rung": 1, "steps": 4096, "value": 2.0, "low": 1.5, "high": 4.0}
+    curves = [
+        {"trial": 7, "points": [point, point | {"steps": 8192, "value": None}]},
+        {"trial": 9, "points": [{"rung": 1, "steps": 4096, "value": 1.0}]},
+    ]
+    figure = curve_figure(curves, "return, mean", "fold")
+    first, second = figure["data"]
+    assert (first["x"], first["y"]) == ([4096], [2.0])
+    assert first["error_y"]["array"] == [2.0]
+    assert first["error_y"]["arrayminus"] == [0.5]
+    assert not second["error_y"]["visible"], "members are not recorded"
+    assert figure["layout"]["xaxis"]["title"]["text"] == "environment steps per fold"
+    assert figure["layout"]["yaxis"]["title"]["text"] == "return, mean"
+    assert first["tone"] != second["tone"]
+
+
+def test_page_of_two_studies(folder: Path) -> None:
+    answer = get(client(folder), "/training/compare?study=s&with=other")
+    page = Checked(answer.text)
+    assert {"summary", "settings", "parameters"} <= set(page.ids)
+    for words in ("s and other", "gravity 1.0", "budget", "1024", "learning_rate", "wall-clock"):
+        assert words in answer.text, words
+    assert "torch_version" not in answer.text
+    assert "objectives differ" not in answer.text
+    drawn = figures(answer)
+    assert set(drawn) == {"finished", "hours"}
+    assert [line["name"] for line in drawn["finished"]["data"]] == ["s", "other"]
+    for code, path in ((404, "study=s&with=none"), (404, "study=s&with=s"), (200, "study=s")):
+        assert get(client(folder), f"/training/compare?{path}").status_code == code
+
+
+def test_a_single_study_has_nothing_to_compare_with(tmp_path: Path) -> None:
+    filled_study(tmp_path, 1)
+    answer = get(client(tmp_path), "/training/compare")
+    assert "There is no other study in this database" in answer.text
+    assert 'href="/training/compare' not in answer.text
+
+
+def test_values_of_two_objectives_have_their_own_axes() -> None:
+    points = [{"trial": 0, "value": 1.0, "finished": 2, "hours": 0.01}]
+    sides = [
+        {"head": {"study": name, "objective": name}, "so_far": points}
+        for name in ("return", "sharpe")
+    ]
+    figure = race_figure(sides, "hours")
+    assert [line["yaxis"] for line in figure["data"]] == ["y", "y2"]
+    assert figure["layout"]["yaxis2"]["title"]["text"] == "best sharpe so far"
+    assert figure["layout"]["xaxis"]["title"]["text"] == "seconds since the first trial began"
+    assert figure["data"][0]["x"] == [36.0]
+    sides[1]["head"]["objective"] = "return"
+    assert "yaxis2" not in race_figure(sides, "finished")["layout"]

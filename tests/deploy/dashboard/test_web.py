@@ -38,7 +38,10 @@ from deploy.cli.options import RegistryFlags
 from deploy.dashboard.source import PaperSource
 from deploy.dashboard.web import Dashboard
 from optimize.cli.progress import StudyWatch
+from optimize.study.insight.comparison import summary
+from optimize.study.insight.curves import table_row
 from optimize.study.insight.parameters import frontier, parallel
+from optimize.study.insight.rows import TrialRow
 
 PATHS = ("/", "/alerts", "/chart", "/trades", "/days", "/orders", "/events", "/training")
 HOST = {"Host": "127.0.0.1:8080"}
@@ -68,7 +71,7 @@ class NoStudies:
     def studies(self) -> list[str]:
         raise self.problem
 
-    progress = show = parameters = studies
+    progress = show = parameters = trials = compare = studies
 
     def application(self) -> Any:
         raise self.problem
@@ -134,6 +137,28 @@ class OneStudy(NoStudies):
             "frontier": frontier([]),
             "racing": [],
             "best": None,
+        }
+
+    def trials(self, name: str, chosen: Any) -> dict[str, Any]:  # type: ignore[override]
+        assert chosen is None
+        row = TrialRow(0, 0, "FAIL", reason=EVIL)
+        return {
+            "head": self.parameters(name)["head"],
+            "chosen": [],
+            "curves": [],
+            "axis": EVIL,
+            "rungs": 4,
+            "heat": {"members": [], "rows": [], "low": 0.0, "high": 0.0},
+            "table": [table_row(row)],
+        }
+
+    def compare(self, name: str, other: str) -> dict[str, Any]:  # type: ignore[override]
+        side = {"so_far": [], "summary": summary([], []), "best": None}
+        heads = [self.parameters(one)["head"] | {"study": one} for one in (name, other)]
+        return {
+            "sides": [{"head": head} | side for head in heads],
+            "settings": {EVIL: [EVIL, ""]},
+            "parameters": [],
         }
 
     def application(self) -> Any:
@@ -362,7 +387,7 @@ def test_names_and_reasons_are_escaped(tmp_path: Path) -> None:
         tmp_path,
         OneStudy(study=EVIL, about=EVIL, unhealthy=[EVIL], failures=[{"trial": 1, "reason": EVIL}]),
     )
-    for path in PATHS:
+    for path in (*PATHS, "/training/trials", "/training/compare"):
         text = get(asked, path).text
         assert "<script>alert" not in text
         assert "alert(" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,9 +12,13 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
+from envs.crypto.data.bars import Bars
+from envs.crypto.splits import CrossValidation
 from envs.support.study_record import TrialRecord, rung_key
 from optimize.study.database.opening import open_storage
 from optimize.study.insight.axes import Axis, study_axes
+from optimize.study.insight.comparison import best_so_far, common_parameters, summary
+from optimize.study.insight.curves import axis_of_rungs, best_first, curve, heat, member_names
 from optimize.study.insight.importance import LEAST, LatestImportances, importances
 from optimize.study.insight.parameters import BEST_LINES, MOST_LINES, frontier, parallel, racing
 from optimize.study.insight.rows import TrialRow, TrialRows
@@ -289,3 +294,78 @@ def test_views_are_computed_again_only_when_a_trial_has_changed(handle: StudyHan
     second = insight.parameters()
     assert second["parallel"]["of"] == 2
     assert second["best"]["trial"] == 1
+
+
+def test_trials_are_ordered_by_what_they_reached() -> None:
+    rows = [
+        row(0, state="FAIL"),
+        row(1, state="PRUNED", rungs={1: 9.0}),
+        row(2, state="PRUNED", rungs={1: 0.0, 2: 1.0}),
+        row(3, state="PRUNED", rungs={1: 0.0, 2: math.nan}),
+        row(4, 1.0),
+        row(5, 2.0),
+        row(6, 99.0, ours=False),
+        row(7, state="RUNNING"),
+    ]
+    assert [one.number for one in best_first(rows)] == [5, 4, 6, 7, 2, 3, 1, 0]
+
+
+def test_a_learning_curve_has_the_members_of_each_rung() -> None:
+    spec = make_spec()
+    found = curve(row(3, 2.0, rungs={1: 1.0, 2: math.nan}), {1: [0.0, 4.0, math.inf]}, spec)
+    assert (found["trial"], found["value"]) == (3, 2.0)
+    first, second = found["points"]
+    assert first["steps"] == spec.rung_end(1) * spec.transitions
+    assert (first["low"], first["high"], first["mean"]) == (0.0, 4.0, 2.0)
+    assert first["deviation"] == pytest.approx(8**0.5)
+    assert second["value"] is None
+    assert "low" not in second
+
+
+def test_scores_by_member_are_of_the_best_and_the_chosen() -> None:
+    rows = [row(number, float(number), scores=(float(number), 0.0)) for number in range(30)]
+    rows.append(row(30, state="PRUNED", scores=(-10.0,)))
+    rows.append(row(31, 50.0, scores=()))
+    found = heat(rows, [2, 30, 29], make_spec())
+    assert [one["trial"] for one in found["rows"]] == [*range(29, 9, -1), 2, 30]
+    assert found["members"] == ["seed 0", "seed 1"]
+    assert (found["low"], found["high"]) == (-10.0, 29.0)
+    assert found["rows"][0]["shades"] == [1.0, pytest.approx(10 / 39)]
+    assert found["rows"][-1]["value"] is None
+
+
+def test_folds_are_named_by_their_test_groups(bars: Bars) -> None:
+    from tests.optimize.worker.test_batch import make_spec as make_market_spec
+
+    spec = make_market_spec(bars, cv=dataclasses.asdict(CrossValidation(groups=4, test_groups=2)))
+    assert member_names(spec, 2) == ["fold 0 (test 0+1)", "fold 1 (test 0+2)"]
+    assert axis_of_rungs(spec) == f"{spec.objective}, mean over folds"
+
+
+def test_the_best_so_far_counts_trials_and_hours() -> None:
+    times = [(0.0, 100.0), (0.0, 50.0), (10.0, 200.0), (20.0, 150.0), (30.0, None)]
+    values = [1.0, 3.0, 4.0, 2.0, None]
+    rows = [
+        row(number, value, "COMPLETE" if end else "RUNNING", started=begin, ended=end)
+        for number, (value, (begin, end)) in enumerate(zip(values, times, strict=True))
+    ]
+    rows.append(row(5, state="PRUNED", started=0.0, ended=7200.0))
+    found = best_so_far(rows)
+    assert [(one["trial"], one["value"], one["finished"]) for one in found] == [
+        (1, 3.0, 1),
+        (2, 4.0, 4),
+        (2, 4.0, 5),
+    ]
+    assert found[-1]["hours"] == 2.0
+    sums = summary(rows, found)
+    assert (sums["best_trial"], sums["median"], sums["worst"]) == (2, 2.5, 1.0)
+    assert sums["training_hours"] == pytest.approx(6 / 3600)
+
+
+def test_parameters_of_both_studies_come_first() -> None:
+    first, second = [Axis("a"), Axis("b")], [Axis("b", log=True, low=0.1), Axis("c")]
+    found = common_parameters([first, second], [{"params": {"b": 0.5}}, None])
+    assert [one["name"] for one in found] == ["b", "a", "c"]
+    assert found[0]["best"] == [0.5, None]
+    assert [axis["log"] for axis in found[0]["ranges"]] == [False, True]
+    assert found[2]["ranges"][0] is None

@@ -1,0 +1,93 @@
+"""Two studies side by side: what they found, when, and in which settings they differ."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from optimize.study.frame import spec_differences
+from optimize.study.insight.axes import Axis
+from optimize.study.insight.rows import TrialRow
+from optimize.study.study import StudyHandle
+
+# Settings that say where a study was made, not what it is.
+_ASIDE = ("code_version", "torch_version", "processor", "threads")
+
+
+def best_so_far(rows: Sequence[TrialRow]) -> list[dict[str, Any]]:
+    """Return the trials that were the best one when they ended.
+
+    Returns:
+        Per such trial, and for the last trial of all: `trial`, `value` (best so far), `finished`
+        (number of finished trials then) and `hours` since the first trial began.
+    """
+    ended = sorted(
+        (row for row in rows if row.finished and row.ended is not None),
+        key=lambda row: (row.ended or 0.0, row.number),
+    )
+    began = min((row.started for row in rows if row.started is not None), default=0.0)
+    found: list[dict[str, Any]] = []
+    best: TrialRow | None = None
+    for count, row in enumerate(ended, 1):
+        better = row.judged and (best is None or (row.value or 0.0) > (best.value or 0.0))
+        best = row if better else best
+        if best is not None and (better or count == len(ended)):
+            found.append(
+                {
+                    "trial": best.number,
+                    "value": best.value,
+                    "finished": count,
+                    "hours": ((row.ended or began) - began) / 3600.0,
+                }
+            )
+    return found
+
+
+def summary(rows: Sequence[TrialRow], so_far: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return figures of a study's trials: numbers by state, values, and time."""
+    values = [row.value for row in rows if row.judged and row.value is not None]
+    last = so_far[-1] if so_far else None
+    return {
+        "complete": sum(row.state == "COMPLETE" for row in rows),
+        "pruned": sum(row.state == "PRUNED" for row in rows),
+        "failed": sum(row.state == "FAIL" for row in rows),
+        "best": None if last is None else last["value"],
+        "best_trial": None if last is None else last["trial"],
+        "median": statistics.median(values) if values else None,
+        "worst": min(values, default=None),
+        "wall_hours": None if last is None else last["hours"],
+        "training_hours": sum(row.seconds or 0.0 for row in rows) / 3600.0,
+    }
+
+
+def common_parameters(
+    axes: Sequence[Sequence[Axis]], best: Sequence[dict[str, Any] | None]
+) -> list[dict[str, Any]]:
+    """Return the parameters that either study samples.
+
+    Args:
+        axes: of each study.
+        best: each study's best trial, with `params`; None without one.
+
+    Returns:
+        Per parameter: `name`, `ranges` (an axis as plain data, None if the study does not sample
+        it), `best` (values in the best trials, None if there is none). Those of both come first.
+    """
+    by_name = [{axis.name: axis for axis in own} for own in axes]
+    names = dict.fromkeys(axis.name for own in axes for axis in own)
+    found = [
+        {
+            "name": name,
+            "ranges": [own[name].to_dict() if name in own else None for own in by_name],
+            "best": [None if one is None else one["params"].get(name) for one in best],
+        }
+        for name in names
+    ]
+    return sorted(found, key=lambda one: None in one["ranges"])
+
+
+def differences(handles: Sequence[StudyHandle]) -> dict[str, list[str]]:
+    """Return the settings in which the studies differ, with each study's value."""
+    found = spec_differences(handles)
+    return {name: values for name, values in found.items() if name not in _ASIDE}

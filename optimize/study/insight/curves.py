@@ -1,0 +1,140 @@
+"""Learning curves of trials, and the scores of their members."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from envs.crypto.splits import CrossValidation
+from envs.support.study_record import CryptoSpec, StudySpec
+from optimize.study.insight.rows import TrialRow
+
+SHOWN = 3  # trials of whose curves are shown if none is chosen: the best
+MOST_SHOWN = 6  # lines that can be told apart
+HEAT_ROWS = 20  # trials of the table of members' scores
+# Order of the states in the table of trials.
+STATES = ("COMPLETE", "RUNNING", "WAITING", "PRUNED", "FAIL")
+
+
+def best_first(rows: Sequence[TrialRow]) -> list[TrialRow]:
+    """Return the trials: complete ones by value, then those in work, pruned ones by how far they
+    got and by their last value, and failed ones.
+    """
+
+    def key(row: TrialRow) -> tuple[float, ...]:
+        last = list(row.rungs.values())[-1] if row.rungs else -math.inf
+        value = row.value if row.judged and row.value is not None else -math.inf
+        # A NaN has no place in an order.
+        last = -math.inf if math.isnan(last) else last
+        return (STATES.index(row.state), not row.judged, -value, -len(row.rungs), -last, row.number)
+
+    return sorted(rows, key=key)
+
+
+def axis_of_rungs(spec: StudySpec) -> str:
+    """Return what a rung's value is, for an axis."""
+    if isinstance(spec, CryptoSpec):
+        return f"{spec.objective}, mean over folds"
+    return f"{spec.objective}, interquartile mean over seeds"
+
+
+def curve(row: TrialRow, members: Mapping[int, Sequence[float]], spec: StudySpec) -> dict[str, Any]:
+    """Return a trial's learning curve.
+
+    Args:
+        row: the trial.
+        members: scores per member by rung.
+        spec: the study's spec.
+
+    Returns:
+        `trial`, `state`, `value` (objective, None if not complete), `reason` and `points`, one per
+        rung: `rung`, `steps` (per member), `value`, and `low`, `high`, `mean`, `deviation` and
+        `members` (scores) where those are recorded.
+    """
+    points = []
+    for rung, value in row.rungs.items():
+        scores = [score for score in members.get(rung, ()) if math.isfinite(score)]
+        point: dict[str, Any] = {
+            "rung": rung,
+            "steps": spec.rung_end(rung) * spec.transitions,
+            "value": value if math.isfinite(value) else None,
+        }
+        if scores:
+            point |= {
+                "low": min(scores),
+                "high": max(scores),
+                "mean": float(np.mean(scores)),
+                "deviation": float(np.std(scores, ddof=1)) if len(scores) > 1 else None,
+                "members": scores,
+            }
+        points.append(point)
+    return {
+        "trial": row.number,
+        "state": row.state,
+        "value": row.value if row.judged else None,
+        "reason": row.reason,
+        "points": points,
+    }
+
+
+def member_names(spec: StudySpec, count: int) -> list[str]:
+    """Return the names of a trial's members: a fold's number and the groups it is tested on."""
+    names = [f"{spec.member} {index}" for index in range(count)]
+    if isinstance(spec, CryptoSpec):
+        for index, groups in enumerate(CrossValidation(**spec.cv).tested()[:count]):
+            names[index] += f" (test {'+'.join(map(str, groups))})"
+    return names
+
+
+def heat(rows: Sequence[TrialRow], chosen: Sequence[int], spec: StudySpec) -> dict[str, Any]:
+    """Return the members' scores of the best complete trials and of the chosen ones.
+
+    Returns:
+        `members` (names of the columns), `rows` (`trial`, `state`, `value`, `scores`, and
+        `shades`, 0 … 1 from the lowest to the highest score), `low` and `high` score.
+    """
+    judged = [row for row in rows if row.judged and row.scores]
+    best = sorted(judged, key=lambda row: (-(row.value or 0.0), row.number))[:HEAT_ROWS]
+    shown = {row.number for row in best}
+    best += [row for row in rows if row.number in chosen and row.scores and row.number not in shown]
+    finite = [score for row in best for score in row.scores if math.isfinite(score)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    return {
+        "members": member_names(spec, max((len(row.scores) for row in best), default=0)),
+        "rows": [
+            {
+                "trial": row.number,
+                "state": row.state,
+                "value": row.value if row.judged else None,
+                "scores": list(row.scores),
+                "shades": [_shade(score, low, high) for score in row.scores],
+            }
+            for row in best
+        ],
+        "low": low,
+        "high": high,
+    }
+
+
+def _shade(score: float, low: float, high: float) -> float:
+    if not math.isfinite(score):
+        return 0.0
+    return 0.5 if high <= low else (score - low) / (high - low)
+
+
+def table_row(row: TrialRow) -> dict[str, Any]:
+    """Return a row of the table of trials."""
+    return {
+        "trial": row.number,
+        "state": row.state,
+        "ours": row.ours,
+        "value": row.value if row.state == "COMPLETE" else None,
+        "last": list(row.rungs.values())[-1] if row.rungs else None,
+        "rungs": max(row.rungs, default=0),
+        "members": len(row.scores),
+        "seconds": row.seconds,
+        "reason": row.reason,
+    }
