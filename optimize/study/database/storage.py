@@ -123,10 +123,13 @@ class StudyStorage(RDBStorage):
         super().__init__(url, engine_kwargs=options, skip_table_creation=read_only)
         if path is not None:
             begin = "BEGIN IMMEDIATE" if immediate and not read_only else "BEGIN"
+            # Not `self`: SQLAlchemy keeps this listener for good, and with it the connections of a
+            # storage that nobody uses any more.
+            file = self.file
 
             @sa.event.listens_for(self.engine, "do_connect")
             def _no_new_file(*_: Any) -> None:
-                self.file.check()  # SQLite would create an empty file
+                file.check()  # SQLite would create an empty file
 
             @sa.event.listens_for(self.engine, "connect")
             def _explicit_transactions(connection: Any, _record: Any) -> None:

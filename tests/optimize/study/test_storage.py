@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import sqlite3
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+import psutil
 import pytest
 import sqlalchemy as sa
 from optuna.trial import TrialState
@@ -372,6 +374,20 @@ def test_the_database_is_in_wal_mode(storage: StudyStorage) -> None:
     with sqlite3.connect(storage.url.removeprefix("sqlite:///")) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert json.dumps(storage.url)  # a plain URL, no secrets to render
+
+
+def test_a_storage_that_is_no_longer_used_closes_its_connections(tmp_path: Path) -> None:
+    storage = open_storage(storage_url(str(tmp_path / "s.db"), tmp_path))
+    storage.get_all_studies()
+    assert _open_files(tmp_path)
+    del storage
+    gc.collect()
+    assert not _open_files(tmp_path)
+
+
+def _open_files(folder: Path) -> list[str]:
+    """Return the files of a folder that this process has open."""
+    return [file.path for file in psutil.Process().open_files() if Path(file.path).parent == folder]
 
 
 def test_tables_that_others_create_at_the_same_time_are_no_error(
