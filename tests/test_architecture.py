@@ -25,7 +25,7 @@ MAY_IMPORT = {
 ROOMS = {
     "envs": ("support", "native", "core", "crypto", "external", "games"),
     "agents": ("networks", "native", "engine", "algorithms", "policy"),
-    "optimize": ("study", "experiments", "worker", "cli", "api"),
+    "optimize": ("study", "experiments", "tracking", "worker", "cli", "api"),
     "deploy": ("registry", "promotion", "market", "games", "trading", "cli", "api"),
 }
 SOURCES = [

@@ -162,7 +162,8 @@ class Study:
         flags = self._requested.flags
         total = flags.n_trials if n_trials is None else n_trials
         check_count("n_trials =", total, MOST_TRIALS)
-        options = WorkerOptions(total, flags.alongside, flags.metrics_port)
+        track = tuple(flags.track or ())
+        options = WorkerOptions(total, flags.alongside, flags.metrics_port, track=track)
         return work(self._handle, self._requested.experiment, options, self._console)
 
 

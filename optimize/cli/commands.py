@@ -124,6 +124,10 @@ def run(
     runs_dir: Annotated[
         Path | None, typer.Option(help="With --trial: directory of the studies' files.")
     ] = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(help="Show the run in an experiment tracker, mlflow or wandb; as for train."),
+    ] = None,
 ) -> None:
     """Train once with one set of parameters: of a file, or exactly those of a trial.
 
@@ -140,7 +144,7 @@ def run(
         from optimize.worker.trial_run import RunRequest
 
         request = RunRequest(trial, budget, seeds, study_name, from_weights)
-        run_trial(request, storage, runs_dir, gpu, context.obj)
+        run_trial(request, storage, runs_dir, gpu, tuple(track or ()), context.obj)
         return
     given = given_flags(context) & {"budget", "seeds", "from_weights", "study_name", "runs_dir"}
     if given:
@@ -149,7 +153,7 @@ def run(
         raise InputError("name a CONFIG file, or a trial with --trial STUDY#NUMBER")
     from optimize.cli.run import run
 
-    run(config, out, start_from, gpu)
+    run(config, out, start_from, gpu, tuple(track or ()))
 
 
 def status(

@@ -44,6 +44,8 @@ EXTRAS = (
     ("psycopg", "postgres", "PostgreSQL"),
     ("prometheus-client", "metrics", "--metrics-port"),
     ("apprise", "notify", "SWEEPD_NOTIFY"),
+    ("mlflow-skinny", "mlflow", "--track mlflow"),
+    ("wandb", "wandb", "--track wandb"),
     ("imageio-ffmpeg", "video", "MP4 of games"),
     ("pygame-ce", "classic-control", "pictures of Gymnasium's small environments"),
 )

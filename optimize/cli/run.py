@@ -7,14 +7,18 @@ from pathlib import Path
 from envs.support.errors import InputError
 from envs.support.terminal import Terminal
 from optimize.cli.launch import choose_device
+from optimize.tracking.tracker import check_trackers
 from optimize.worker.batch import Interrupted
 from optimize.worker.run import read_config
 from optimize.worker.run import run as run_once
 from optimize.worker.stopping import StopRequest
 
 
-def run(config: Path, out: Path | None, start_from: Path | None, gpu: str | None) -> None:
+def run(
+    config: Path, out: Path | None, start_from: Path | None, gpu: str | None, track: tuple[str, ...]
+) -> None:
     """Train once outside any study, and print the results."""
+    check_trackers(track)
     say = Terminal().print_line
     tables = read_config(config)
     settings = dict(tables.get("train", {}))
@@ -27,7 +31,11 @@ def run(config: Path, out: Path | None, start_from: Path | None, gpu: str | None
     try:
         with stop.installed():
             result = run_once(
-                {**tables, "train": settings}, device=choose_device(gpu), stop=stop, say=say
+                {**tables, "train": settings},
+                device=choose_device(gpu),
+                stop=stop,
+                say=say,
+                track=track,
             )
     except Interrupted:
         say(f"stopped; continue with --start-from {settings['out']}")

@@ -28,6 +28,7 @@ from optimize.experiments.request import MOST_TRIALS, Request, check_count
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.recovery.registration import leave, register_worker
 from optimize.study.study import StudyHandle, study_exists
+from optimize.tracking.tracker import check_trackers
 from optimize.worker.freeze import open_study
 from optimize.worker.lifecycle import work
 from optimize.worker.stopping import default_limit
@@ -72,7 +73,9 @@ def _train_study(
         _work_on_all_gpus(handle, flags, console.print_line)
         return True
     limit = default_limit() if flags.max_memory is None else round(flags.max_memory * GIB)
-    options = WorkerOptions(flags.n_trials, flags.alongside, flags.metrics_port, limit)
+    options = WorkerOptions(
+        flags.n_trials, flags.alongside, flags.metrics_port, limit, tuple(flags.track or ())
+    )
     promotion = (hooks.after_study, hooks.on_new_best) if flags.auto_deploy else (None, None)
     return work(handle, study.experiment, options, console, *promotion)
 
@@ -109,6 +112,7 @@ def open_requested(
     say = console.print_line
     flags = apply_preset(flags, given)
     check_count("--n-trials", flags.n_trials, MOST_TRIALS)
+    check_trackers(flags.track or ())
     if flags.max_memory is not None and not math.isfinite(flags.max_memory):
         raise InputError(
             f"--max-memory {flags.max_memory} must be a number of GiB, or 0 for no limit"

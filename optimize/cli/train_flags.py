@@ -371,6 +371,15 @@ class TrainFlags(FoldFlags, _FirstFlags):
         ),
     ] = None
     log_format: Annotated[str, _option(MACHINE, "plain, or json (one object per line).")] = "plain"
+    track: Annotated[
+        list[str] | None,
+        _option(
+            MACHINE,
+            "Show the trials in an experiment tracker, mlflow or wandb; may be repeated. The "
+            "libraries' own variables configure them, e.g. MLFLOW_TRACKING_URI or WANDB_MODE. See "
+            "docs/trackers.md.",
+        ),
+    ] = None
     metrics_port: Annotated[
         int | None,
         _option(MACHINE, "Serve Prometheus metrics on this port of 127.0.0.1.", min=0, max=65535),

@@ -12,6 +12,7 @@ from optimize.cli.launch import choose_device
 from optimize.cli.train import open_requested
 from optimize.cli.train_flags import TrainFlags
 from optimize.study.database.opening import open_storage, storage_url
+from optimize.tracking.tracker import check_trackers
 from optimize.worker.lifecycle import work
 from optimize.worker.run_report import report_table, run_report, write_run_report
 from optimize.worker.trial_run import RunRequest, open_run
@@ -19,7 +20,12 @@ from optimize.worker.worker import WorkerOptions
 
 
 def run_trial(
-    request: RunRequest, where: str | None, runs_dir: Path | None, gpu: str | None, hooks: Hooks
+    request: RunRequest,
+    where: str | None,
+    runs_dir: Path | None,
+    gpu: str | None,
+    track: tuple[str, ...],
+    hooks: Hooks,
 ) -> None:
     """Create or continue a training run, and report its learning curve.
 
@@ -28,10 +34,12 @@ def run_trial(
         where: `--storage`.
         runs_dir: `--runs-dir`.
         gpu: `--gpu`.
+        track: `--track`.
         hooks: functions of other packages.
     """
     if gpu == "all":
         raise InputError("--gpu all is for train; a run uses one GPU")
+    check_trackers(track)
     console = LogConsole()
     storage = open_storage(storage_url(where, runs_dir), create=False)
     planned = open_run(storage, request, runs_dir, choose_device(gpu), console.print_line)
@@ -39,7 +47,7 @@ def run_trial(
     places = {"storage": where, "runs_dir": runs_dir}
     flags, given = read_flags(TrainFlags, {**settings, **places}, "run --trial")
     study = open_requested(flags, given, hooks, console)
-    if not work(study.handle, study.experiment, WorkerOptions(planned.total), console):
+    if not work(study.handle, study.experiment, WorkerOptions(planned.total, track=track), console):
         return
     found = run_report(study.handle, planned.source, planned.trial)
     console.print(report_table(found))

@@ -28,6 +28,7 @@ class TrialReporter:
 
     Args:
         alive: called after a piece of work that may take long.
+        changed: called with the id of a trial whose recorded results have changed.
     """
 
     def __init__(
@@ -38,9 +39,11 @@ class TrialReporter:
         telemetry: Telemetry,
         phases: Phases,
         alive: Callable[[], None],
+        changed: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.handle, self.experiment, self.records = handle, experiment, records
         self.telemetry, self.phases, self._alive = telemetry, phases, alive
+        self._changed = changed
 
     def report(self, training: Training, evaluation: Evaluation, rate: float) -> bool:
         """Write the evaluation of a rung; return False if the trial was lost.
@@ -58,7 +61,10 @@ class TrialReporter:
             self.handle.report(training.plan, training.rung, evaluation.value)
 
         with self.phases("reports"):
-            return self._write(training, write)
+            written = self._write(training, write)
+            if written:
+                self._changed(training.plan.trial_id)
+            return written
 
     def complete(self, trainer: Trainer, training: Training, evaluation: Evaluation) -> None:
         """Write the files of a trial at the last rung, and tell the study its value."""
@@ -138,6 +144,7 @@ class TrialReporter:
         if self._write(training, write):
             self.telemetry.finished(1)
             self.records.finished(training)
+            self._changed(training.plan.trial_id)
 
     def _attributes(
         self, training: Training, evaluation: Evaluation, rate: float

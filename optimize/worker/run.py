@@ -41,8 +41,10 @@ from optimize.study.space.search_space import SearchSpace, Settings
 from optimize.study.space.subject import Subject
 from optimize.study.spec import check_folds
 from optimize.study.study import Plan
+from optimize.tracking.tracker import Tracking
 from optimize.worker.batch import Interrupted, Trainer, Training, describe_envs
 from optimize.worker.freeze import draft_spec, fit_request
+from optimize.worker.tracked import TrackedRun
 
 SUBJECT = Subject()  # what a run trains, and on what
 LEARNER = SUBJECT.learner
@@ -67,6 +69,7 @@ TRAIN_DEFAULTS: dict[str, Any] = {
     "start_from": None,
 }
 DATA_DEFAULTS: dict[str, Any] = {"dir": None, "timeframe": "1h", "tickers": None, "demo": False}
+FILES = ("out", "start_from")  # of [train]
 COUNTS = ("budget", "rungs", "horizon", "num_envs", "slots", "threads")  # of [train]
 
 
@@ -102,6 +105,7 @@ def run(
     device: str | torch.device = "cpu",
     stop: Callable[[], bool] = lambda: False,
     say: Callable[[str], None] = lambda _: None,
+    track: Sequence[str] = (),
 ) -> RunResult:
     """Train one member per fold with one set of parameters, and evaluate its test groups.
 
@@ -111,6 +115,7 @@ def run(
         device: where training runs.
         stop: whether to stop; called after every rollout.
         say: receives lines for the user.
+        track: names of trackers, see `optimize.tracking`; [train] out is needed.
 
     The tables are:
 
@@ -155,14 +160,24 @@ def run(
     if train["start_from"]:
         _start_from(Path(train["start_from"]), trainer, training, note, say)
     say(describe_envs(spec))
-    evaluation, values = _train(trainer, training, keep, say)
-    members = trainer.actors(training)
-    if out is not None:
-        times = bars.time[experiment.splits.path_bars]
-        write_trial(out, members, evaluation.paths, evaluation.metrics, times)
-        draw_equity(out, f"{out.name}: out of sample, cross-validated")
-        write_atomic(out / "config.json", json.dumps(tables, indent=1, default=str))
-        write_atomic(out / "spec.json", spec.to_json())
+    folder = out or Path()
+    if track and out is None:
+        raise InputError("track needs a folder of results; set [train] out")
+    with Tracking(track, folder, say) as tracking:
+        tracked = TrackedRun(tracking, folder, spec, _numbers(tables), resumed=training.begun)
+        try:
+            evaluation, values = _train(trainer, training, keep, say, tracked.rung)
+        except RunError as error:
+            tracked.fail(str(error))
+            raise
+        members = trainer.actors(training)
+        if out is not None:
+            times = bars.time[experiment.splits.path_bars]
+            write_trial(out, members, evaluation.paths, evaluation.metrics, times)
+            draw_equity(out, f"{out.name}: out of sample, cross-validated")
+            write_atomic(out / "config.json", json.dumps(tables, indent=1, default=str))
+            write_atomic(out / "spec.json", spec.to_json())
+        tracked.complete(evaluation, folder / "members.safetensors")
     return RunResult(evaluation, values, members, trainer.steps_per_second, out)
 
 
@@ -171,6 +186,7 @@ def _train(
     training: Training,
     keep: Callable[[Sequence[Training]], None],
     say: Callable[[str], None],
+    reached: Callable[[int, CryptoEvaluation], None],
 ) -> tuple[CryptoEvaluation, tuple[float, ...]]:
     """Train the remaining rungs; return the last evaluation and the value of each rung."""
     rungs = trainer.spec.rungs
@@ -189,6 +205,7 @@ def _train(
             raise
         training.rung += 1
         values.append(evaluation.value)
+        reached(training.rung, evaluation)
         say(
             f"rung {training.rung} of {rungs}: mean over folds {evaluation.value:+.4f}, "
             f"{trainer.steps_per_second:,.0f} steps/s"
@@ -258,6 +275,12 @@ def _checked(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _field_names(params: Any) -> set[str]:
     return {field.name for field in dataclasses.fields(params)}
+
+
+def _numbers(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return the tables of parameters, without those that name data and files."""
+    train = {key: value for key, value in tables["train"].items() if key not in FILES}
+    return {**{t: own for t, own in tables.items() if t != "data"}, "train": train}
 
 
 def _load(data: Mapping[str, Any]) -> Bars:

@@ -36,6 +36,7 @@ from optimize.worker.sharing import DeviceShare, device_key, limit_memory
 from optimize.worker.stopping import MemoryLimit, StopRequest
 from optimize.worker.telemetry import Telemetry
 from optimize.worker.timing import Phases
+from optimize.worker.tracked import TrackedStudy
 from optimize.worker.weights import initial_actors
 
 # Called in the middle of training, so it must return at once and never raise.
@@ -60,6 +61,7 @@ class WorkerOptions:
         total: number of finished trials at which the study is complete.
         alongside: run in parallel with another worker of this study on this machine.
         metrics_port: port for Prometheus, or None.
+        track: names of trackers, see `optimize.tracking`.
         max_memory: bytes of resident memory above which the process restarts itself at the next
             rung; 0 for no limit.
         beat_seconds: interval of the heartbeats.
@@ -73,6 +75,7 @@ class WorkerOptions:
     alongside: bool = False
     metrics_port: int | None = None
     max_memory: int = 0
+    track: tuple[str, ...] = ()
     beat_seconds: float = BEAT_SECONDS
     grace_seconds: float = GRACE_SECONDS
     patience_seconds: float = PATIENCE_SECONDS
@@ -118,8 +121,9 @@ class Worker:
         self.pause = PauseWatch(handle.storage, handle.study_id)
         self.records = Records(handle, experiment, self.heartbeat.lost.add, say)
         self.league = study_league(handle, experiment, say)
+        self.tracked = TrackedStudy(handle, options.track, say)
         self.reporter = TrialReporter(
-            handle, experiment, self.records, telemetry, self.phases, alive
+            handle, experiment, self.records, telemetry, self.phases, alive, self.tracked.update
         )
         # A retried access may take minutes, in which a signal or a deleted study must be noticed.
         patience = handle.storage.patience
@@ -137,6 +141,7 @@ class Worker:
         # Left in reverse order: pending files are written while heartbeats still hold the trials.
         with (
             metrics,
+            self.tracked.tracking,
             self.share,
             self.heartbeat,
             self.pause,
@@ -146,6 +151,7 @@ class Worker:
         ):
             self.activity.supervisor.ready(f"working on study {self.handle.name}")
             self.records.finish_interrupted()
+            self.tracked.catch_up()
             while not self.stop():
                 if self.memory.passed:
                     return Outcome.RECYCLE
@@ -292,6 +298,7 @@ class Worker:
             training.initial = initial_actors(self.handle)
         for training in trainings:
             self.records.resume(training)
+            self.tracked.update(training.plan.trial_id)
         numbers = ", ".join(str(plan.number) for plan in plans)
         described = " ".join(f"{name} {value}" for name, value in shape.items())
         trained = f"trials {numbers} together" if len(plans) > 1 else f"trial {numbers}"

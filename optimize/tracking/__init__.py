@@ -1,0 +1,1 @@
+"""Experiment trackers (MLflow, W&B): a process beside the worker mirrors its trials to them."""

@@ -1,0 +1,219 @@
+"""Pictures of trials for trackers (`--track`), made from what the study has recorded."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from optuna.trial import FrozenTrial, TrialState
+
+from envs.support.files import write_atomic
+from envs.support.study_record import UID_KEY, CryptoSpec, StudySpec, TrialRecord, rung_scores
+from optimize.experiments.experiment import Evaluation
+from optimize.study.study import FINISHED, StudyHandle
+from optimize.tracking.picture import FAILED, OBJECTIVE, RUNNING, Picture
+from optimize.tracking.tracker import Tracking
+
+
+class TrackedStudy:
+    """Shows the trials of one worker to trackers. Without trackers, every call is a no-op.
+
+    Args:
+        handle: the study.
+        names: names of the trackers.
+        say: prints one line.
+    """
+
+    def __init__(
+        self, handle: StudyHandle, names: Sequence[str], say: Callable[[str], None]
+    ) -> None:
+        self._handle = handle
+        self.tracking = Tracking(names, handle.run_dir, say)
+        attributes = handle.storage.get_study_user_attrs(handle.study_id) if names else {}
+        self._uid = str(attributes.get(UID_KEY, handle.study_id))[:8]
+
+    def update(self, trial_id: int) -> None:
+        """Show the recorded state of a trial."""
+        if self.tracking:
+            # An error of the database reaches the worker at its next access.
+            with suppress(Exception):
+                self._put(self._handle.storage.get_trial(trial_id))
+
+    def catch_up(self) -> None:
+        """Show the trials that ended while a tracker did not answer, or without a worker."""
+        if self.tracking:
+            for trial in self._handle.trials():
+                key = self._key(trial)
+                if trial.state in FINISHED and self.tracking.is_behind(key, trial.state.name):
+                    self._put(trial)
+
+    def _key(self, trial: FrozenTrial) -> str:
+        return f"{self._uid}-{trial.number}"
+
+    def _put(self, trial: FrozenTrial) -> None:
+        self.tracking.put(trial_picture(self._handle, trial, self._key(trial)))
+
+
+def trial_picture(handle: StudyHandle, trial: FrozenTrial, key: str) -> Picture:
+    """Return the picture of a trial. Metrics other than scores are those of its last rung."""
+    spec, attributes = handle.spec, trial.user_attrs
+    record = TrialRecord.from_attributes(attributes)
+    points = {
+        steps_at(spec, rung): rung_metrics(spec, value, rung_scores(attributes, rung))
+        for rung, value in sorted(trial.intermediate_values.items())
+    }
+    if points:
+        points[max(points)] |= finite(record.metrics or {})
+        if record.steps_per_second is not None:
+            points[max(points)]["steps_per_second"] = float(record.steps_per_second)
+    ended = trial.state in FINISHED
+    tags = {
+        **spec_tags(spec),
+        "study": handle.name,
+        "trial": str(trial.number),
+        "device": record.device,
+        "reason": record.reason,
+    }
+    final: dict[str, float] = {}
+    if trial.state == TrialState.COMPLETE and trial.value is not None:
+        final["final_objective"] = trial.value
+    if ended and record.seconds is not None:
+        final["seconds"] = float(record.seconds)
+    folder, links = handle.trial_dir(trial.number), {}
+    links["folder"] = folder.resolve().as_uri()
+    links["tensorboard"] = (handle.run_dir / "tensorboard" / folder.name).resolve().as_uri()
+    if record.members is not None:
+        links["members"] = (handle.run_dir / record.members.path).resolve().as_uri()
+        tags["members_sha256"] = record.members.sha256
+    return Picture(
+        key=key,
+        name=f"{handle.name} #{trial.number}",
+        group=handle.name,
+        params={**trial.params, **record_params(record), **_numbers(spec, record)},
+        tags={name: str(text) for name, text in tags.items() if text},
+        points=points,
+        final=finite(final),
+        links=links,
+        state=trial.state.name if ended else RUNNING,
+        started=trial.datetime_start.timestamp() if trial.datetime_start else None,
+        ended=trial.datetime_complete.timestamp() if trial.datetime_complete else None,
+    )
+
+
+def steps_at(spec: StudySpec, rung: int) -> int:
+    """Return the environment steps per member at a rung (1 …)."""
+    return spec.rung_end(rung) * spec.transitions
+
+
+def rung_metrics(spec: StudySpec, value: float, scores: Sequence[float]) -> dict[str, float]:
+    """Return the value of a rung and the score of each fold or seed."""
+    named = {f"{spec.member}_score_{index}": score for index, score in enumerate(scores)}
+    return finite({OBJECTIVE: value, **named})
+
+
+def finite(numbers: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers that are finite, as trackers plot no others."""
+    return {
+        name: float(number)
+        for name, number in numbers.items()
+        if isinstance(number, int | float) and math.isfinite(number)
+    }
+
+
+def record_params(record: TrialRecord) -> dict[str, Any]:
+    """Return the resolved parameters of environment, algorithm and shape, with their tables."""
+    tables = {"env": record.env_params, "learner": record.learner_params, "shape": record.shape}
+    return {
+        f"{table}.{name}": value
+        for table, values in tables.items()
+        for name, value in (values or {}).items()
+    }
+
+
+def _numbers(spec: StudySpec, record: TrialRecord) -> dict[str, Any]:
+    numbers = {name: getattr(spec, name) for name in ("budget", "rungs", "num_envs", "horizon")}
+    return numbers if record.seed is None else {**numbers, "seed": record.seed}
+
+
+def spec_tags(spec: StudySpec) -> dict[str, str]:
+    """Return what identifies the code and the data of a study."""
+    names = ("environment", "algorithm", "objective", "code_version", "torch_version", "kernels")
+    tags = {name: str(getattr(spec, name)) for name in names}
+    if isinstance(spec, CryptoSpec):
+        tags["data_fingerprint"] = spec.data.fingerprint
+        tags["timeframe"] = spec.data.timeframe
+        tags["tickers"] = ",".join(spec.data.tickers)
+    return tags
+
+
+class TrackedRun:
+    """Shows one run outside a study (`sweepd run CONFIG`) to trackers.
+
+    Args:
+        tracking: the trackers.
+        out: folder of the run; a resumed run is found by a file in it.
+        spec: of the run.
+        params: its parameters by table.
+        resumed: whether it continues from a checkpoint.
+    """
+
+    def __init__(
+        self,
+        tracking: Tracking,
+        out: Path,
+        spec: StudySpec,
+        params: Mapping[str, Mapping[str, Any]],
+        *,
+        resumed: bool,
+    ) -> None:
+        self._tracking, self._spec = tracking, spec
+        if not tracking:
+            return
+        self._picture = Picture(
+            key=_run_key(out / "tracking" / "run", resumed=resumed),
+            name=out.name,
+            group="sweepd-run",
+            params={f"{table}.{key}": v for table, own in params.items() for key, v in own.items()},
+            tags=spec_tags(spec),
+            links={"folder": out.resolve().as_uri()},
+            started=None if resumed else time.time(),
+        )
+        tracking.put(self._picture)
+
+    def rung(self, rung: int, evaluation: Evaluation) -> None:
+        """Show the evaluation of a rung."""
+        metrics = rung_metrics(self._spec, evaluation.value, evaluation.scores)
+        metrics |= finite(evaluation.record().metrics or {})
+        self._put(points={steps_at(self._spec, rung): metrics})
+
+    def complete(self, evaluation: Evaluation, members: Path) -> None:
+        """Show the end of a run. members: file of the weights."""
+        tags = {"reason": "; ".join(evaluation.reasons)} if evaluation.reasons else {}
+        links = {"members": members.resolve().as_uri()} if members.exists() else {}
+        final = finite({"final_objective": evaluation.final})
+        self._put(state="COMPLETE", final=final, ended=time.time(), tags=tags, links=links)
+
+    def fail(self, reason: str) -> None:
+        """Show that a run failed."""
+        self._put(state=FAILED, ended=time.time(), tags={"reason": reason})
+
+    def _put(self, **changes: Any) -> None:
+        if self._tracking:
+            changes["tags"] = {**self._picture.tags, **changes.get("tags", {})}
+            self._picture = dataclasses.replace(self._picture, **changes).over(self._picture)
+            self._tracking.put(self._picture)
+
+
+def _run_key(path: Path, *, resumed: bool) -> str:
+    """Return the key of a run; a new one, kept in a file, unless the run is resumed."""
+    if resumed and path.exists():
+        return path.read_text()
+    key = uuid.uuid4().hex[:16]
+    write_atomic(path, key)
+    return key

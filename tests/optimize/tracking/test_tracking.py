@@ -1,0 +1,356 @@
+"""Trials in MLflow and W&B: what arrives there, and that their failures stop nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs.support.errors import InputError
+from optimize.tracking import sender
+from optimize.tracking.picture import OBJECTIVE, Picture, Sent
+from optimize.tracking.sender import Sender, sent_file
+from optimize.tracking.tracker import Tracking, check_trackers
+from optimize.worker.tracked import trial_picture
+from tests.optimize.conftest import INDEPENDENT, Sweepd
+from tests.optimize.study_files import open_handle, wait_for
+from tests.optimize.tracking.trackers import (
+    Stored,
+    deaf_server,
+    free_port,
+    mlflow_runs,
+    mlflow_server,
+    wandb_runs,
+)
+
+needs_mlflow = pytest.mark.skipif(
+    importlib.util.find_spec("mlflow") is None, reason="needs mlflow-skinny (extra mlflow)"
+)
+needs_wandb = pytest.mark.skipif(
+    importlib.util.find_spec("wandb") is None, reason="needs wandb (extra wandb)"
+)
+pytestmark = pytest.mark.slow
+STEPS = (64, 128, 192)  # of the tiny study's rungs
+THREE = ("--n-trials", 3, "--trials-per-batch", 3)
+
+
+@pytest.fixture(autouse=True)
+def _variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID", "WANDB_DIR", "WANDB_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store(tmp_path))
+    monkeypatch.setenv("WANDB_MODE", "offline")
+
+
+def store(folder: Path) -> str:
+    return f"sqlite:///{folder / 'mlflow.db'}"
+
+
+def picture(**changes: Any) -> Picture:
+    base = Picture(key="abc-1", name="s #1", group="s", params={"lr": 0.1 + 0.2})
+    return dataclasses.replace(base, **changes)
+
+
+def expected(folder: Path) -> dict[str, Picture]:
+    """The pictures of all trials of the study, by key."""
+    handle = open_handle(folder)
+    uid = handle.run_dir.name.rpartition("-")[2]
+    return {
+        f"{uid}-{trial.number}": trial_picture(handle, trial, f"{uid}-{trial.number}")
+        for trial in handle.trials()
+    }
+
+
+# -- what arrives
+
+
+@needs_mlflow
+def test_mlflow_shows_every_trial_exactly(market: Path, sweepd: Sweepd) -> None:
+    sweepd("train", "--n-trials", 9, "--pruner", "median", "--track", "mlflow").finish()
+    names = (OBJECTIVE, "fold_score_0", "fold_score_1", "fold_score_2", "final_objective", "sharpe")
+    runs, pictures = mlflow_runs(store(market), names), expected(market)
+    assert set(runs) == set(pictures)
+    assert {p.state for p in pictures.values()} == {"COMPLETE", "PRUNED"}
+    for key, shown in pictures.items():
+        [run] = runs[key]
+        assert run.params == {name: str(value) for name, value in shown.params.items()}
+        trial = open_handle(market).trials()[int(shown.tags["trial"])]
+        for name, value in trial.params.items():
+            assert run.params[name] == str(value)
+            if isinstance(value, float):
+                assert float(run.params[name]) == value  # exact, not rounded
+        rungs = [(STEPS[rung - 1], v) for rung, v in sorted(trial.intermediate_values.items())]
+        assert run.history[OBJECTIVE] == rungs
+        for fold in range(3):
+            assert [step for step, _ in run.history[f"fold_score_{fold}"]] == [s for s, _ in rungs]
+        # Metrics that the study keeps of the last rung only are shown for all.
+        assert len(run.history["sharpe"]) == len(rungs)
+        complete = shown.state == "COMPLETE"
+        assert run.status == ("FINISHED" if complete else "KILLED")
+        assert run.history["final_objective"] == ([(192, trial.value)] if complete else [])
+        tags = {name.removeprefix("sweepd."): text for name, text in run.tags.items()}
+        assert tags["study"] == tags["experiment"] == "s"
+        assert tags["state"] == shown.state
+        assert tags["data_fingerprint"] == open_handle(market).spec.data.fingerprint
+        assert tags["code_version"] == open_handle(market).spec.code_version
+        assert ("worse than its peers" in tags.get("reason", "")) != complete
+        if complete:
+            members = Path(tags["file.members"].removeprefix("file://"))
+            assert members.exists()
+    assert not (market / "mlruns").exists()  # links, not copies
+
+
+@needs_wandb
+def test_wandb_shows_every_trial_exactly(market: Path, sweepd: Sweepd) -> None:
+    sweepd("train", "--n-trials", 9, "--pruner", "median", "--track", "wandb").finish()
+    pictures = expected(market)
+    runs = wandb_runs(open_handle(market).run_dir / "wandb")
+    assert set(runs) == set(pictures)
+    for key, shown in pictures.items():
+        run = runs[key]
+        assert {name: run.params[name] for name in shown.params} == shown.params
+        assert run.params["sweepd"]["study"] == run.tags["group"] == "s"
+        assert run.tags["project"] == "sweepd"
+        trial = open_handle(market).trials()[int(shown.tags["trial"])]
+        rungs = [(STEPS[rung - 1], v) for rung, v in sorted(trial.intermediate_values.items())]
+        assert run.history[OBJECTIVE] == rungs
+        assert [step for step, _ in run.history["fold_score_2"]] == [step for step, _ in rungs]
+        assert len(run.history["sharpe"]) == len(rungs)
+        assert run.tags["state"] == shown.state
+        assert run.status == "0"
+        if shown.state == "COMPLETE":
+            assert run.tags["final_objective"] == trial.value
+            assert run.tags["artifact"] == [shown.links["members"]]
+        else:
+            assert "worse than its peers" in run.tags["reason"]
+
+
+@needs_mlflow
+@needs_wandb
+def test_a_killed_worker_doubles_nothing(market: Path, sweepd: Sweepd) -> None:
+    """Killed after the first rung was sent; the next worker resumes the same runs."""
+    command = (
+        *("train", "--n-trials", 2, "--trials-per-batch", 2, *INDEPENDENT),
+        *("--budget", 30_000, "--track", "mlflow", "--track", "wandb"),
+    )
+    worker = sweepd(*command)
+    folder = market / "runs"
+
+    def sent() -> bool:
+        files = list(folder.glob("s-*/tracking/*/*-0.json"))
+        return len(files) == 2 and all(Sent.from_json(f.read_text()).steps for f in files)
+
+    wait_for(sent, 120)
+    assert not worker.ended
+    worker.signal(signal.SIGKILL)
+    worker.process.join()
+    out = sweepd(*command).finish()
+    assert "resumes from" in out
+    pictures, runs = expected(market), mlflow_runs(store(market))
+    offline = wandb_runs(open_handle(market).run_dir / "wandb")
+    assert set(runs) == set(offline) == set(pictures)
+    for key, shown in pictures.items():
+        [run] = runs[key]
+        points = [(step, metrics[OBJECTIVE]) for step, metrics in shown.points.items()]
+        assert len(points) == 3
+        assert run.history[OBJECTIVE] == points
+        assert run.status == "FINISHED"
+        assert offline[key].history[OBJECTIVE] == points
+        assert offline[key].files == 2  # W&B's offline mode writes a file per process
+
+
+@needs_mlflow
+def test_a_run_of_a_file_is_tracked_and_resumed(market: Path, sweepd: Sweepd) -> None:
+    config = """
+[data]
+dir = "bars"
+[cv]
+scheme = "kfold"
+groups = 3
+[train]
+budget = 192
+rungs = 3
+horizon = 16
+num_envs = 2
+recipe = "tiny-test"
+holdout = 0.1
+threads = 1
+[shape]
+net_width = 8
+net_depth = 1
+minibatch = 16
+epochs = 2
+[env]
+lookback = 1
+"""
+    (market / "one.toml").write_text(config)
+    out = ("--out", "out", "--gpu", "cpu", "--track", "mlflow")
+    sweepd("run", "one.toml", *out).finish()
+    sweepd("run", "one.toml", *out, "--start-from", "out").finish()
+    [[run]] = mlflow_runs(store(market)).values()
+    assert [step for step, _ in run.history[OBJECTIVE]] == list(STEPS)
+    assert run.status == "FINISHED"
+    assert run.params["train.budget"] == "192"
+    assert run.params["shape.net_width"] == "8"
+    assert "members.safetensors" in run.tags["sweepd.file.members"]
+    sweepd("run", "one.toml", *out).finish()  # from the beginning: another run
+    assert len(mlflow_runs(store(market))) == 2
+
+
+# -- a server
+
+
+@needs_mlflow
+def test_a_server_that_dies_and_returns_has_everything(tmp_path: Path) -> None:
+    pytest.importorskip("flask", reason="MLflow's server needs flask")
+    port, said = free_port(), list[str]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
+        with Tracking(["mlflow"], tmp_path, said.append) as tracking:
+            file = sent_file(tmp_path / "tracking" / "mlflow", "abc-1")
+            with mlflow_server(tmp_path, port):
+                tracking.put(picture(points={10: {OBJECTIVE: 1.0}}))
+                wait_for(lambda: Sent.from_json(file.read_text()).steps == [10], 60)
+            tracking.put(picture(points={20: {OBJECTIVE: 2.0}}))
+            wait_for(lambda: len(said) == 1, 60)
+            ended = picture(points={30: {OBJECTIVE: 3.0}}, state="COMPLETE")
+            tracking.put(ended)
+            with mlflow_server(tmp_path, port):
+                wait_for(lambda: len(said) == 2, 90)
+                [[run]] = mlflow_runs(f"http://127.0.0.1:{port}").values()
+    assert run.history[OBJECTIVE] == [(10, 1.0), (20, 2.0), (30, 3.0)]
+    assert run.status == "FINISHED"
+    assert "tracking with MLflow fails (" in said[0]
+    assert "training continues" in said[0]
+    assert said[1] == "tracking with MLflow works again; nothing is missing"
+
+
+@needs_mlflow
+@pytest.mark.parametrize("server", ["refuses", "hangs"])
+def test_an_unreachable_server_stops_nothing_and_is_made_up_for(
+    market: Path, sweepd: Sweepd, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
+    train = ("train", *THREE, *INDEPENDENT, "--track", "mlflow")
+    with deaf_server() as deaf:
+        port = deaf if server == "hangs" else free_port()
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
+        out = sweepd(*train).finish()
+    assert out.count("could not be told everything") == 1
+    assert "trials: 3 complete" in out
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store(market))
+    sweepd(*train).finish()  # nothing is left to train
+    runs = mlflow_runs(store(market))
+    assert {run.status for [run] in runs.values()} == {"FINISHED"}
+    for key, shown in expected(market).items():
+        points = [(step, metrics[OBJECTIVE]) for step, metrics in shown.points.items()]
+        assert runs[key][0].history[OBJECTIVE] == points
+
+
+@needs_wandb
+def test_a_wandb_server_that_hangs_does_not_hold_up_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WANDB_INIT_TIMEOUT", "2")
+    said: list[str] = []
+    with deaf_server() as port:
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
+        with Tracking(["wandb"], tmp_path, said.append) as tracking:
+            began = time.monotonic()
+            tracking.put(picture(points={10: {OBJECTIVE: 1.0}}))
+            assert time.monotonic() - began < 0.1
+            wait_for(lambda: len(said) == 1, 60)
+            began = time.monotonic()
+    assert time.monotonic() - began < sender.FAILING_FLUSH_SECONDS + 3
+    assert "tracking with W&B fails" in said[0]
+    assert "could not be told everything" in said[1]
+
+
+# -- the sender
+
+
+class Memory:
+    """A tracker that keeps everything, and fails while `broken`."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Stored] = {}
+        self.broken: set[str] = set()
+
+    def send(self, shown: Picture, sent: Sent) -> None:
+        if shown.key in self.broken:
+            raise OSError("postgresql://user:secret@host is away")
+        run = self.runs.setdefault(shown.key, Stored())
+        for step, metrics in sorted(shown.points.items()):
+            if step not in sent.steps:
+                run.history.setdefault(OBJECTIVE, []).append((step, metrics[OBJECTIVE]))
+                sent.steps.append(step)
+        run.status = sent.state = shown.state
+
+    def close(self) -> None:
+        pass
+
+
+def test_one_failing_run_does_not_hold_up_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = Memory()
+    memory.broken = {"bad"}
+    monkeypatch.setattr(sender, "open_runs", lambda *_: memory)
+    monkeypatch.setattr(sender, "FIRST_DELAY", 0.01)
+
+    def lines() -> Iterator[str]:
+        for key in ("bad", "ok"):
+            yield picture(key=key, points={1: {OBJECTIVE: 1.0}}).to_json()
+        wait_for(lambda: "ok" in memory.runs)
+
+    with (tmp_path / "out").open("w") as out:
+        assert Sender("mlflow", tmp_path, out, lambda: None).run(lines()) == 1
+    assert memory.runs["ok"].history[OBJECTIVE] == [(1, 1.0)]
+    [said] = map(json.loads, (tmp_path / "out").read_text().splitlines())
+    assert said.startswith("fails (OSError: ")
+    assert "secret" not in said
+
+
+def test_a_picture_keeps_what_only_an_older_one_knows() -> None:
+    older = picture(points={1: {OBJECTIVE: 1.0, "sharpe": 2.0}}, params={"a": 1})
+    newer = picture(points={1: {OBJECTIVE: 1.0}, 2: {OBJECTIVE: 3.0}}, state="COMPLETE")
+    both = newer.over(older)
+    assert both.points == {1: {OBJECTIVE: 1.0, "sharpe": 2.0}, 2: {OBJECTIVE: 3.0}}
+    assert both.params == {"a": 1, "lr": 0.1 + 0.2}
+    assert both.state == "COMPLETE"
+    assert Picture.from_json(both.to_json()) == both
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"unknown": 1}', "[]"])
+def test_a_damaged_file_means_that_nothing_was_sent(text: str) -> None:
+    assert Sent.from_json(text) == Sent()
+
+
+# -- wrong input
+
+
+def test_an_unknown_tracker_is_refused(sweepd: Sweepd) -> None:
+    out = sweepd("train", "--n-trials", 1, "--track", "neptune").finish(2)
+    assert "--track 'neptune' is not known; choose mlflow or wandb" in out
+
+
+@pytest.mark.parametrize(("name", "package"), [("mlflow", "mlflow-skinny"), ("wandb", "wandb")])
+def test_a_missing_package_names_the_command(
+    name: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(
+        InputError, match=rf"--track {name} needs a package: .*pip install .*{package}"
+    ):
+        check_trackers([name])
