@@ -12,7 +12,7 @@ from torch import Tensor
 
 from envs.core.faults import FaultLatch
 from envs.core.vec_env import Step, VecEnv, on_cpu
-from envs.crypto.data.timeframe import bars_per_week
+from envs.crypto.data.timeframe import bars_per_week, bars_per_year
 from envs.crypto.episodes import Episodes
 from envs.crypto.ledger import Ledger, Rules, filled
 from envs.crypto.market import Market
@@ -22,6 +22,7 @@ from envs.crypto.netting import Netted, Venue
 from envs.crypto.params import EnvParams
 from envs.crypto.portfolio import Portfolio, to_portfolio
 from envs.crypto.reward import Reward
+from envs.crypto.short_ledger import ShortLedger
 from envs.crypto.splits import Window
 from envs.native.memory import per_row, stride_of, takes_floats
 from envs.support.errors import InputError
@@ -33,10 +34,10 @@ class Account(NamedTuple):
     Attributes:
         value: V at the bar's close, in quote units.
         equal_weight: E, the value of the equal-weight benchmark at the close, in quote units.
-        fees: of the orders filled in the bar, in quote units.
+        fees: of the orders filled in the bar, and what was charged for borrowing, in quote units.
         notional: of the orders filled in the bar, in quote units.
         trades: number of orders filled.
-        exposure: 1 - cash / V.
+        exposure: 1 - cash / V; where shorts are allowed, the sum of the positions' sizes over V.
         dropped: number of orders below the minimum.
         unfilled: number of orders whose fill bar was a hole.
     """
@@ -63,9 +64,13 @@ class CryptoEnv(VecEnv):
     Action (N,): multiples of `action_scale`, in [-1, 1]. It is decided at a bar's close, filled at
     the next bar's open and rewarded at that bar's close.
 
+    Where shorts are allowed, an action below 0 sells a flat asset short. A row that goes bankrupt
+    terminates; in training it continues at the same bar as a new account, until the episode's end.
+    In evaluation it keeps what is left, and nothing terminates.
+
     Attributes:
-        record: (8, R) float64, the last step's `Ledger.record`, if accounts are kept (always in
-            evaluation). `account_of` interprets it.
+        record: (RECORD_ROWS, R) float64, the last step's `Ledger.record`, if accounts are kept
+            (always in evaluation). `account_of` interprets it.
         venue: if set, all rows are sub-accounts of one account whose orders are netted.
         netted: result of netting at the last decision.
     """
@@ -125,8 +130,11 @@ class CryptoEnv(VecEnv):
         self._portfolio_dim = 1 + 3 * market.assets
         self.state_dim = self._portfolio_dim + self.max_lookback * market.feature_count
         self._params = members
-        self._ledger = Ledger(rows, market.assets, self.device)
-        self._rules = Rules(rows, market.instruments, self.device)
+        # Without shorts, not even their rules are computed.
+        self.shorts = any(p.allow_short for p in members)
+        self._ledger = (ShortLedger if self.shorts else Ledger)(rows, market.assets, self.device)
+        year = bars_per_year(market.bars.timeframe) if self.shorts else None
+        self._rules = Rules(rows, market.instruments, self.device, bars_per_year=year)
         self._reward = Reward(rows, self.device)
         self._faults = FaultLatch(rows, envs_per_member, market.tickers, self.device)
         self._episodes = Episodes(
@@ -136,7 +144,9 @@ class CryptoEnv(VecEnv):
         self.venue: Venue | None = None
         self.netted: Netted | None = None
         self._accounts = accounts
-        self._library = library_for(market.assets, self.device) if native else None
+        self._library = (
+            library_for(market.assets, self.device, shorts=self.shorts) if native else None
+        )
         self._native: NativeStep | None = None  # made at the next step
         self.replayable = not debug and not accounts and self._library is None
         for member, (own, ground) in enumerate(zip(members, member_windows, strict=True)):
@@ -218,7 +228,8 @@ class CryptoEnv(VecEnv):
         self._ends, self._ended = False, zeros(dtype=torch.bool)
         self._configured = 0  # calls of `configure_member`
         self._final = torch.zeros(rows, self.state_dim + self.privileged_dim, device=self.device)
-        self.record = zeros(8)
+        self.record = zeros(self._ledger.RECORD_ROWS)
+        self._terminates = self.shorts and not self._episodes.fixed
         self._recorded = False
 
     def configure_member(self, member: int, params: EnvParams, windows: Sequence[Window]) -> None:
@@ -244,6 +255,10 @@ class CryptoEnv(VecEnv):
                     f"window ({first}, {last}) doesn't fit: the first decision is possible at bar "
                     f"{earliest}, and the last valuation at bar {latest}"
                 )
+        if params.allow_short and not self.shorts:
+            raise InputError(
+                "allow_short is true, but this environment was made for members without shorts"
+            )
         week = bars_per_week(self.market.bars.timeframe)
         # Every episode must fit into any of the member's windows.
         length = min(params.episode_bars or week, *(last - first for first, last in windows))
@@ -298,7 +313,7 @@ class CryptoEnv(VecEnv):
         """See `VecEnv.reset_member`."""
         if seed is not None:
             self._episodes.seed(member, seed)
-        self._begin(self._episodes.start(member))
+        self._begin_next(self._episodes.start(member))
         self._faults.clear(self._episodes.rows(member))
 
     def draw(self, horizon: int) -> None:
@@ -306,7 +321,10 @@ class CryptoEnv(VecEnv):
         self._episodes.draw(horizon)
 
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
-        """See `VecEnv.step`. `terminated` is always false. The returned masks are read-only."""
+        """See `VecEnv.step`. The returned masks are read-only.
+
+        Without shorts, `terminated` is always false.
+        """
         if not self._episodes.started:
             raise RuntimeError("step was called before reset")
         self._check_shape(action, self.action_dim)
@@ -339,13 +357,21 @@ class CryptoEnv(VecEnv):
             self._native = NativeStep(library, *self._native_state())
         obs = torch.empty_like(self._final) if out is None else out
         reward = self._native.trade(action, obs)
+        terminated = self._bankrupt()
         self._prices_known = False
         self._recorded = self._accounts
         truncated = self._no_rows
         if self._ends:
             truncated = self._ended.clone()  # the next plan overwrites it
             self._native.restart(truncated, self._episodes.next_bars(truncated), obs)
-        return Step(obs, reward, self._no_rows, truncated)
+        return Step(obs, reward, terminated, truncated)
+
+    def _bankrupt(self) -> Tensor:
+        """Return which rows terminate with the step: (R,) bool."""
+        if not self._terminates:
+            return self._no_rows
+        assert isinstance(self._ledger, ShortLedger)
+        return self._ledger.bankrupt > 0
 
     def _native_state(self) -> tuple[dict[str, int], dict[str, Tensor | None]]:
         """Return what `NativeStep` needs: its sizes and tensors."""
@@ -360,6 +386,7 @@ class CryptoEnv(VecEnv):
             "columns": self._final.shape[1],
             "privileged": self.privileged_dim,
             "holes": int(tables.next_fill is not None),
+            "terminates": int(self._terminates),
         }
         lookbacks = [p.lookback for p in self._params for _ in range(self.envs_per_member)]
         tensors: dict[str, Tensor | None] = {
@@ -388,18 +415,26 @@ class CryptoEnv(VecEnv):
 
     def _torch_step(self, action: Tensor, out: Tensor | None) -> Step:
         reward = self._trade(action)
-        truncated = self._no_rows
+        terminated, truncated = self._bankrupt(), self._no_rows
+        if self._terminates:
+            self._begin(terminated, self._place)
         if self._ends:
             truncated = self._ended.clone()  # the next plan overwrites it
-            # The last observation of the episode must be read before `_begin` overwrites the state.
+            # The last observation of the episode must be read before `_begin_next` overwrites the
+            # state.
             torch.where(truncated.unsqueeze(1), self.observe(), self._final, out=self._final)
-            self._begin(truncated)
-        return Step(self.observe(out), reward, self._no_rows, truncated)
+            self._begin_next(truncated)
+        return Step(self.observe(out), reward, terminated, truncated)
 
-    def _begin(self, mask: Tensor) -> None:
-        """Start an episode in the rows of `mask` (R,): flat, with the initial cash."""
+    def _begin_next(self, mask: Tensor) -> None:
+        """Start the next episode in the rows of `mask` (R,)."""
+        self._begin(mask, self.market.length - 1 - self._episodes.next_bars(mask))
+        if self.shorts:  # a short sale is sized by the close of the first decision
+            self._gather_prices()
+
+    def _begin(self, mask: Tensor, first: Tensor) -> None:
+        """Start at the places `first` in the rows of `mask`, (R,) each: flat, with initial cash."""
         tables, ledger, assets = self._tables, self._ledger, self.action_dim
-        first = self.market.length - 1 - self._episodes.next_bars(mask)
         torch.where(mask, first, self._place, out=self._place)
         torch.where(mask, self._place, self._start, out=self._start)
         for money in (ledger.cash, self._total):
@@ -444,6 +479,8 @@ class CryptoEnv(VecEnv):
             bought = torch.ge(self._buys_at, self._place, out=self._bought)
             torch.lerp(self._waiting, ledger.equal_worth, bought, out=ledger.equal_worth)
         total = ledger.settle(rules)
+        if isinstance(ledger, ShortLedger):
+            ledger.charge(rules, self._tradable)
         # log1p of the relative growth: unlike log, it has the same bits on all x86-64 processors.
         growth = torch.sub(total, self._total, out=self._growth).div_(self._total).log1p_()
         self._total.copy_(total)
@@ -466,18 +503,16 @@ class CryptoEnv(VecEnv):
         return self.account_of(self.record.clone()) if self._recorded else None
 
     def account_of(self, record: Tensor) -> Account:
-        """Interpret records (…, 8, R)."""
-        spent, sold, equal_weight, value, cash, dropped, trades, unfilled = record.unbind(-2)
+        """Interpret records (…, RECORD_ROWS, R)."""
+        columns = record.unbind(-2)
+        spent, sold, equal_weight, value, cash, dropped, trades, unfilled = columns[:8]
         orders = filled(spent, sold, trades, unfilled, self._rules)
+        fees, exposure = orders.fees, 1.0 - cash / value
+        if self.shorts:
+            charges, gross = columns[8:]
+            fees, exposure = fees + charges, gross / value
         return Account(
-            value,
-            equal_weight,
-            orders.fees,
-            orders.notional,
-            trades,
-            1.0 - cash / value,
-            dropped,
-            unfilled,
+            value, equal_weight, fees, orders.notional, trades, exposure, dropped, unfilled
         )
 
     def observe(self, out: Tensor | None = None) -> Tensor:

@@ -15,27 +15,38 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from envs.crypto.asset_sum import AssetSum
 from envs.crypto.params import EnvParams, Instruments
 from envs.native.memory import per_row
 
-_TINY = 1e-200  # avoids 0/0 in quotients whose numerator is 0, too
+TINY = 1e-200  # avoids 0/0 in quotients whose numerator is 0, too
 # Smallest amount that any exchange knows, in quote units. An order below it is a rounding residue:
 # it is neither placed nor counted. Positions below it are not kept, even without a minimum order.
 SMALLEST_ORDER = 1e-8
 # A quantity within this fraction below a whole number of increments (or cents) counts as whole.
 ROUNDING_NOISE = 1e-6
+# What an account with shorts keeps when its losses exceed its capital, in quote units: the venue
+# bears the rest. Growth stays a number.
+BANKRUPT_VALUE = 0.01
 
 
 class Rules:
     """Order parameters as tensors with one entry per row. Rows can be changed at any time.
 
-    The flags `stops` and `holding_rule` are set if any row uses that rule. Rules that are off in
-    all rows are skipped, which does not change a bit of the results.
+    The flags `stops`, `holding_rule` and `shorts` are set if any row uses that rule. Rules that are
+    off in all rows are skipped, which does not change a bit of the results.
     """
 
     def __init__(
-        self, rows: int, instruments: Instruments, device: torch.device | str = "cpu"
+        self,
+        rows: int,
+        instruments: Instruments,
+        device: torch.device | str = "cpu",
+        *,
+        bars_per_year: float | None = None,
     ) -> None:
+        """Make rules; `bars_per_year`, of the timeframe, is needed where shorts are allowed."""
+
         def zeros(*shape: int) -> Tensor:
             return per_row(*shape, rows=rows, device=device)
 
@@ -51,8 +62,15 @@ class Rules:
         self.stop_level = zeros()  # fraction of the highest close; 0 if the rule is off
         self.max_holding_bars = zeros()  # infinity if the rule is off
         self.max_holding_fraction = zeros()
+        # Of shorts: 1 if they are allowed, the stop as a multiple of the lowest close, the limits
+        # as multiples of V and of the positions' sizes, the borrow fee per bar, and the value that
+        # a bankrupt account keeps. Rows without shorts have values that never apply.
+        self.short_allowed, self.cover_level, self.leverage = zeros(), zeros(), zeros()
+        self.maintenance, self.borrow_rate, self.bankrupt_value = zeros(), zeros(), zeros()
+        self._bars_per_year = bars_per_year
         self.stops = False
         self.holding_rule = False
+        self.shorts = False
         # (N, R), or (1, R) if the exchange has no minimum orders.
         self._ticker_minimum = per_ticker(
             instruments.minimum_order if any(instruments.minimum_order) else (0.0,)
@@ -62,9 +80,16 @@ class Rules:
         self._members: dict[tuple[int, int], EnvParams] = {}
 
     @classmethod
-    def of(cls, params: EnvParams, instruments: Instruments, rows: int = 1) -> Rules:
+    def of(
+        cls,
+        params: EnvParams,
+        instruments: Instruments,
+        rows: int = 1,
+        *,
+        bars_per_year: float | None = None,
+    ) -> Rules:
         """Return the same parameters for `rows` rows, on the CPU."""
-        rules = cls(rows, instruments)
+        rules = cls(rows, instruments, bars_per_year=bars_per_year)
         rules.set_rows(0, rows, params)
         return rules
 
@@ -86,10 +111,26 @@ class Rules:
         self.minimum[:, at] = self._ticker_minimum.clamp_min(
             max(params.minimum_order, SMALLEST_ORDER)
         )
+        self._set_shorts(at, params)
         self._members[first, stop] = params
         # From the parameters: reading the tensors would synchronise with the device.
         self.stops = any(p.trailing_stop > 0 for p in self._members.values())
         self.holding_rule = any(p.max_holding_bars > 0 for p in self._members.values())
+        self.shorts = any(p.allow_short for p in self._members.values())
+
+    def _set_shorts(self, at: slice, params: EnvParams) -> None:
+        self.cover_level[at] = 1.0 + params.trailing_stop if params.trailing_stop else torch.inf
+        self.short_allowed[at] = float(params.allow_short)
+        if not params.allow_short:
+            self.leverage[at], self.maintenance[at], self.borrow_rate[at] = torch.inf, 0.0, 0.0
+            self.bankrupt_value[at] = -torch.inf
+            return
+        if self._bars_per_year is None:
+            raise ValueError("rules with shorts need bars_per_year")
+        self.leverage[at] = params.max_leverage
+        self.maintenance[at] = params.maintenance_margin
+        self.borrow_rate[at] = params.borrow_fee / self._bars_per_year
+        self.bankrupt_value[at] = BANKRUPT_VALUE
 
     def native_state(self) -> tuple[dict[str, int], dict[str, Tensor | None]]:
         """Return the sizes, flags and tensors of `envs.crypto.native`."""
@@ -97,44 +138,15 @@ class Rules:
             "minimums": len(self.minimum),
             "stops": int(self.stops),
             "holding_rule": int(self.holding_rule),
+            "shorts": int(self.shorts),
         }
         names = (
             *("sizing", "minimum", "increment", "buy_rate", "sell_rate", "stop_level"),
             *("max_holding_bars", "max_holding_fraction"),
+            *("short_allowed", "cover_level", "leverage", "maintenance", "borrow_rate"),
+            "bankrupt_value",
         )
         return sizes, {name: getattr(self, name) for name in names}
-
-
-class AssetSum:
-    """Sum over the assets of a fixed tensor (…, N, R), in an order that depends only on N.
-
-    `Tensor.sum` chooses its order of additions by memory position, so a row's last bits would
-    depend on its slot. This one adds halves pairwise. Each call sums the tensor's current values
-    into the same result, (…, R).
-    """
-
-    def __init__(self, values: Tensor) -> None:
-        count = values.shape[-2]
-        half = max(1, count // 2)
-        sums = torch.empty_like(values.narrow(-2, 0, half))
-        self.total = sums.select(-2, 0)
-        self._steps: list[tuple[Tensor, Tensor | float, Tensor]] = []  # first + second -> third
-        if count == 1:
-            self._steps.append((values.select(-2, 0), 0.0, self.total))
-            return
-        self._steps.append((values.narrow(-2, 0, half), values.narrow(-2, half, half), sums))
-        while half > 1:
-            fold = half // 2
-            into = sums.narrow(-2, 0, fold)
-            self._steps.append((into, sums.narrow(-2, half - fold, fold), into))
-            half -= fold
-        if count % 2:
-            self._steps.append((self.total, values.select(-2, count - 1), self.total))
-
-    def __call__(self) -> Tensor:
-        for first, second, into in self._steps:
-            torch.add(first, second, out=into)
-        return self.total
 
 
 class Filled(NamedTuple):
@@ -176,6 +188,8 @@ class Ledger:
             for the whole position.
         dropped: (R,), orders below the minimum in the last `plan` that counted.
     """
+
+    RECORD_ROWS = 8
 
     def __init__(self, rows: int, assets: int, device: torch.device | str = "cpu") -> None:
         def zeros(*shape: int) -> Tensor:
@@ -237,7 +251,7 @@ class Ledger:
             (N, R) float64, a buffer: 1.0 for holding clocks that restart unless the next bar is a
             hole, else 0.0. None if no row has the holding rule.
         """
-        buy, sell, orders, worth = self.buy, self.sell, self._orders, self.worth
+        sell, orders, worth = self.sell, self._orders, self.worth
         torch.mul(rules.sizing, total, out=self._sizes)
         # Buys and sells at once: sizing has the opposite sign for sells, and negative sizes are
         # clamped to 0 below.
@@ -248,10 +262,7 @@ class Ledger:
         torch.minimum(orders, self.worths, out=orders).clamp_min_(0.0)
         restart = self._force_exits(close, rules) if rules.stops or rules.holding_rule else None
 
-        # All buys of a row are scaled by one factor: the cash above the reserve limits them. The
-        # proceeds of this bar's sells are not available yet.
-        money = torch.sub(self.cash, self._reserve, out=self._money)
-        buy.mul_(money.div_(self._sum_bought().clamp_min_(_TINY)).clamp_(0.0, 1.0))
+        self._limit_buys(total, rules)
 
         # If the rest of a position would be worth less than the minimum, sell it as well. A whole
         # position is exempt from the minimum.
@@ -273,6 +284,19 @@ class Ledger:
             self._round_down(rules.increment)
         return restart
 
+    def _limit_buys(self, total: Tensor, rules: Rules) -> None:  # noqa: ARG002
+        """Scale all buys of a row by one factor: the cash above the reserve limits them.
+
+        The proceeds of this bar's sells are not available yet.
+        """
+        money = torch.sub(self.cash, self._reserve, out=self._money)
+        self.buy.mul_(money.div_(self._sum_bought().clamp_min_(TINY)).clamp_(0.0, 1.0))
+
+    def _stopped(self, close: Tensor, rules: Rules) -> Tensor:
+        """Return where trailing stops apply: (N, R) float64, a buffer."""
+        level = torch.mul(self.high, rules.stop_level, out=self._work)
+        return torch.lt(close, level, out=level)
+
     def _force_exits(self, close: Tensor, rules: Rules) -> Tensor | None:
         """Apply trailing stops, then the holding rule; both override the action.
 
@@ -284,8 +308,7 @@ class Ledger:
         buy, sell, worth = self.buy, self.sell, self.worth
         stopped = restart = None
         if rules.stops:
-            level = torch.mul(self.high, rules.stop_level, out=self._work)
-            stopped = torch.lt(close, level, out=level)
+            stopped = self._stopped(close, rules)
             buy.addcmul_(buy, stopped, value=-1.0)  # 0 if stopped
             torch.lerp(sell, worth, stopped, out=sell)  # the whole position if stopped
         if rules.holding_rule:
@@ -311,7 +334,7 @@ class Ledger:
         step = torch.where(rounds, increment, 1.0)
         quantity = torch.floor(self.sell * self.units / step + ROUNDING_NOISE) * step
         partial = rounds & (self.sell < 1.0)
-        fraction = (quantity / self.units.clamp_min(_TINY)).clamp_max_(1.0)
+        fraction = (quantity / self.units.clamp_min(TINY)).clamp_max_(1.0)
         torch.where(partial, fraction, self.sell, out=self.sell)
         cents = torch.floor(self.buy * 100.0 + ROUNDING_NOISE) / 100.0
         torch.where(rounds, cents, self.buy, out=self.buy)
@@ -338,15 +361,8 @@ class Ledger:
             rules: order parameters.
             count: whether to count filled and unfilled orders.
         """
-        buy, sell, orders, held = self.buy, self.sell, self._orders, self.held
-        if tradable is not None:
-            if count:
-                torch.gt(orders, 0.0, out=self._marks).addcmul_(self._marks, tradable, value=-1.0)
-                torch.sum(self._marks, (0, 1), out=self._unfilled)
-            orders.mul_(tradable)
-        if count:
-            torch.sum(torch.gt(orders, 0.0, out=self._marks), (0, 1), out=self._trades)
-
+        buy, sell = self.buy, self.sell
+        self._expire(tradable, count=count)
         # A whole sell (exactly 1) keeps exactly 0 units, so no rounding residue stays in the book.
         keep = torch.sub(self._one, sell, out=self._keep)
         # From here on, `sell` is in quote units before slippage and fee.
@@ -357,6 +373,24 @@ class Ledger:
         # Read before the buys are added: a position that was flat starts its clock at 0.
         still_open = torch.gt(self.units, 0.0, out=keep)
         self._book.add_(self._into_book)
+        self._advance(still_open, restart, tradable, rules)
+
+    def _expire(self, tradable: Tensor | None, *, count: bool) -> None:
+        """Remove orders that meet a hole."""
+        orders = self._orders
+        if tradable is not None:
+            if count:
+                torch.gt(orders, 0.0, out=self._marks).addcmul_(self._marks, tradable, value=-1.0)
+                torch.sum(self._marks, (0, 1), out=self._unfilled)
+            orders.mul_(tradable)
+        if count:
+            torch.sum(torch.gt(orders, 0.0, out=self._marks), (0, 1), out=self._trades)
+
+    def _advance(
+        self, still_open: Tensor, restart: Tensor | None, tradable: Tensor | None, rules: Rules
+    ) -> None:
+        """Advance clocks and highest closes, given which positions were not closed (N, R)."""
+        held = self.held
         torch.addcmul(still_open, held, still_open, out=held)  # held + 1 if still open, else 0
         if restart is not None:
             # The order that restarts the clock did not fill if the bar is a hole.
@@ -391,14 +425,14 @@ class Ledger:
         return self._totals
 
     def record(self, out: Tensor) -> None:
-        """Write the bar's figures to `out` (8, R), after `settle`.
+        """Write the bar's figures to `out` (RECORD_ROWS, R), after `settle`.
 
         Rows: quote units bought for; quote units sold, before slippage and fee; values of the
         benchmark and of the portfolio; cash; orders dropped, filled and unfilled, if counted.
         """
         out[:4] = self._sums.total
         out[4] = self.cash
-        out[5:] = self._counts
+        out[5:8] = self._counts
 
     def native_state(self) -> tuple[dict[str, int], dict[str, Tensor | None]]:
         """Return the tensors of `envs.crypto.native`."""
@@ -417,8 +451,8 @@ class Ledger:
         """
         torch.div(self.cash, total, out=self._cash_share)
         torch.div(self.worth, total, out=self._weight)
-        # Unrealised return: worth / paid - 1. Flat positions have 0 / _TINY = 0.
-        base = torch.clamp_min(self.paid, _TINY, out=self._clock)
+        # Unrealised return: worth / paid - 1. Flat positions have 0 / TINY = 0.
+        base = torch.clamp_min(self.paid, TINY, out=self._clock)
         torch.sub(self.worth, self.paid, out=self._gain).div_(base)
         torch.mul(self.held, inverse_held_scale, out=self._clock).clamp_max_(1.0)
         return self._columns

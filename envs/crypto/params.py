@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 
 from envs.support.errors import InputError
 
@@ -46,10 +46,23 @@ class EnvParams:
     initial_cash: float = 10_000.0
     # Bars held are observed as min(1, bars / held_scale); 0 is one week of bars.
     held_scale: float = 0.0
+    # Whether positions may be short; without it, the three others have no effect. docs/shorts.md
+    # has the formulas.
+    allow_short: bool = False
+    borrow_fee: float = 0.1  # per year, as a fraction of what is borrowed: units, and cash below 0
+    max_leverage: float = 1.0  # orders keep the sum of all positions' sizes within this times V
+    # All positions are liquidated at a close where V is below this fraction of their sizes' sum.
+    maintenance_margin: float = 0.25
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
+            if field.type == "bool":
+                if not isinstance(value, bool):
+                    raise InputError(
+                        f"environment parameter {field.name} is {value!r}; it must be true or false"
+                    )
+                continue
             whole = field.type == "int"
             wanted, test = _RANGES[field.name]
             right_type = isinstance(value, int) if whole else isinstance(value, int | float)
@@ -63,7 +76,20 @@ class EnvParams:
                 raise InputError(
                     f"environment parameter {field.name} is {value!r}; it must be {kind} {wanted}"
                 )
+        if self.allow_short and self.max_leverage * self.maintenance_margin >= 1.0:
+            raise InputError(
+                f"maintenance_margin {self.maintenance_margin:g} times max_leverage "
+                f"{self.max_leverage:g} is {self.maintenance_margin * self.max_leverage:g}; it must "
+                "be below 1, or positions within the limit would be liquidated at once"
+            )
 
+    def recorded(self) -> dict[str, bool | int | float]:
+        """Return the fields by name; without those of shorts if shorts are off."""
+        values = asdict(self)
+        return values if self.allow_short else {n: values[n] for n in values if n not in SHORTS}
+
+
+SHORTS = ("allow_short", "borrow_fee", "max_leverage", "maintenance_margin")
 
 _Range = tuple[str, Callable[[float], bool]]
 _FRACTION: _Range = ("from 0 to 1", lambda v: 0 <= v <= 1)
@@ -94,6 +120,9 @@ _RANGES: dict[str, _Range] = {
     "episode_bars": _NOT_NEGATIVE,
     "initial_cash": _POSITIVE,
     "held_scale": _NOT_NEGATIVE,
+    "borrow_fee": _NOT_NEGATIVE,
+    "max_leverage": ("above 0, at most 10", lambda v: 0 < v <= 10),
+    "maintenance_margin": _FRACTION_BELOW_ONE,
 }
 
 

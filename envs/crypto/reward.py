@@ -23,7 +23,7 @@ class Reward:
 
         drawdown_penalty · max(0, increase of the drawdown from the episode's peak)
         volatility_penalty · x²
-        concentration_penalty · max(0, largest weight - concentration_limit)
+        concentration_penalty · max(0, largest weight's size - concentration_limit)
         cash_penalty · max(0, cash_reserve - cash / V)
 
     The bracket equals x - alpha_weight · b, which is how it is computed. Terms whose coefficient is
@@ -128,7 +128,7 @@ class Reward:
             reward -= self._volatility_penalty * growth[1].square()
             # Concentration is measured on the largest single weight, not on the sum of squares,
             # so that `concentration_limit` is a weight.
-            heaviest = worth.amax(0) / total
+            heaviest = worth.abs().amax(0) / total
             reward -= self._concentration_penalty * (
                 heaviest - self._concentration_limit
             ).clamp_min_(0.0)

@@ -95,6 +95,19 @@ def random_params(seed: int, **fixed: float) -> EnvParams:
     return EnvParams(**(values | fixed))  # type: ignore[arg-type]
 
 
+def random_short_params(seed: int, **fixed: float) -> EnvParams:
+    """`random_params` with shorts: borrow fees that are seen in a bar, and frequent margin calls."""
+    rng = np.random.default_rng(seed + 77)
+    leverage = float(rng.choice([0.5, 1.0, 2.0, 5.0]))
+    values: dict[str, float] = {
+        "allow_short": True,
+        "borrow_fee": float(rng.choice([0.0, 0.1, 20.0])),
+        "max_leverage": leverage,
+        "maintenance_margin": float(rng.choice([0.2, 0.8, 0.95])) / max(1.0, leverage),
+    }
+    return random_params(seed, **(values | fixed))
+
+
 def random_actions(seed: int, steps: int, rows: int, assets: int) -> Tensor:
     """Return (steps, rows, assets) uniform in [-1, 1]."""
     return torch.rand(steps, rows, assets, generator=torch.Generator().manual_seed(seed)) * 2 - 1

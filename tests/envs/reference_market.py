@@ -18,9 +18,9 @@ SMALLEST = 1e-8  # smaller orders are rounding residues
 class Position:
     """A position in one asset."""
 
-    units: float = 0.0
-    cost: float = 0.0  # average per unit, fees included
-    highest: float = 0.0  # highest close since opening
+    units: float = 0.0  # negative if short
+    cost: float = 0.0  # average per unit, fees included; of a short position, proceeds after fees
+    highest: float = 0.0  # highest close since opening; of a short position, the lowest
     held: int = 0  # bars since opening or since the clock restarted
 
 
@@ -34,6 +34,9 @@ class Bill:
     trades: int = 0
     dropped: int = 0
     unfilled: int = 0
+    charges: float = 0.0  # for borrowing, less a debt that the venue bears
+    liquidated: bool = False
+    bankrupt: bool = False
 
 
 @dataclass
@@ -58,6 +61,8 @@ class ReferenceMarket:
     episode_bars: int
     minimums: Sequence[float] = ()
     increments: Sequence[float] = ()
+    bars_per_year: float = math.inf
+    steps_before: int = 0  # of the episode, by an account that went bankrupt
     bill: Bill = field(default_factory=Bill)
 
     def __post_init__(self) -> None:
@@ -81,6 +86,17 @@ class ReferenceMarket:
             p.units * c for p, c in zip(self.positions, closes, strict=True)
         )
 
+    def sizes(self) -> list[float]:
+        """Return the positions' values without their signs."""
+        return [
+            abs(p.units * c) for p, c in zip(self.positions, self.closes[self.bar], strict=True)
+        ]
+
+    def debt(self) -> float:
+        """Return the value of the short positions."""
+        pairs = zip(self.positions, self.closes[self.bar], strict=True)
+        return math.fsum(max(0.0, -p.units * c) for p, c in pairs)
+
     def equal_weight(self) -> float:
         closes = self.closes[self.bar]
         return math.fsum(self.equal_cash) + math.fsum(
@@ -92,7 +108,7 @@ class ReferenceMarket:
         closes, total = self.closes[self.bar], self.value()
         weights = [p.units * c / total for p, c in zip(self.positions, closes, strict=True)]
         gains = [
-            c / p.cost - 1.0 if p.units > 0 else 0.0
+            math.copysign(1.0, p.units) * (c / p.cost - 1.0) if p.units != 0 else 0.0
             for p, c in zip(self.positions, closes, strict=True)
         ]
         clocks = [min(1.0, p.held / held_scale) for p in self.positions]
@@ -100,62 +116,83 @@ class ReferenceMarket:
 
     # ---- orders ----
 
-    def orders(self, action: Sequence[float]) -> tuple[list[float], list[float], list[bool], int]:
-        """Return units to sell, notional to buy, which clocks restart, and orders dropped."""
+    def orders(
+        self, action: Sequence[float]
+    ) -> tuple[list[int], list[float], list[float], list[bool], int]:
+        """Return the orders of one bar.
+
+        Per asset: the side (1 or -1), units that reduce the position, what increases it (notional
+        of a long side, units of a short one), and whether the clock restarts. Then the number of
+        orders dropped.
+        """
         p, closes, total = self.params, self.closes[self.bar], self.value()
-        sells, buys = [0.0] * self.assets, [0.0] * self.assets
+        reduce, increase = [0.0] * self.assets, [0.0] * self.assets
         restarts = [False] * self.assets
+        sides = [1] * self.assets
         dropped = 0
         for i, position in enumerate(self.positions):
-            wanted = action[i] * p.action_scale * total
-            close = closes[i]
+            close, size = closes[i], abs(position.units)
+            if position.units < 0 or (position.units == 0 and action[i] < 0 and p.allow_short):
+                sides[i] = -1
+            wanted = sides[i] * action[i] * p.action_scale * total
             minimum = max(p.minimum_order, self.minimums[i], SMALLEST)
             sell = 0.0
             # 1. forced exits override the action
-            if (
-                position.units > 0
-                and p.trailing_stop > 0
-                and close < position.highest * (1 - p.trailing_stop)
+            if p.trailing_stop > 0 and (
+                (position.units > 0 and close < position.highest * (1 - p.trailing_stop))
+                or (position.units < 0 and close > position.highest * (1 + p.trailing_stop))
             ):
-                sells[i] = position.units
+                reduce[i] = size
                 continue
-            if (
-                position.units > 0
-                and p.max_holding_bars > 0
-                and position.held >= p.max_holding_bars
-            ):
-                sell = p.max_holding_fraction * position.units
+            if size > 0 and p.max_holding_bars > 0 and position.held >= p.max_holding_bars:
+                sell = p.max_holding_fraction * size
                 restarts[i] = True
-            # 2. sells
-            elif wanted < 0 and position.units > 0:
-                sell = min(position.units, -wanted / close)
-            # 3. buys, first half
+            # 2. orders that reduce a position
+            elif wanted < 0 and size > 0:
+                sell = min(size, -wanted / close)
+            # 3. orders that increase one, first half
             elif wanted > 0:
-                buys[i] = max(0.0, min(wanted, p.max_position * total - position.units * close))
+                increase[i] = max(0.0, min(wanted, p.max_position * total - size * close))
             if sell > 0:
-                rest = position.units - sell
+                rest = size - sell
                 if rest <= 0 or rest * close < minimum:
-                    sells[i] = position.units
+                    reduce[i] = size
                 elif sell * close < minimum:
                     dropped += sell * close > SMALLEST
                 else:
-                    sells[i] = sell
-        # 3. buys, second half: one factor for all, then the minimum
-        available = max(0.0, self.cash - p.cash_reserve * total)
-        wished = math.fsum(buys)
+                    reduce[i] = sell
+        # 3. second half: factors for all, then the minimum
+        available = max(0.0, self.cash - self.debt() - p.cash_reserve * total)
+        long = [n if side > 0 else 0.0 for n, side in zip(increase, sides, strict=True)]
+        wished = math.fsum(long)
         if wished > available:
-            buys = [n * (available / wished) for n in buys]
-        for i, notional in enumerate(buys):
+            increase = [
+                n * (available / wished) if side > 0 else n
+                for n, side in zip(increase, sides, strict=True)
+            ]
+        if p.allow_short:
+            room = max(0.0, p.max_leverage * total - math.fsum(self.sizes()))
+            wished = math.fsum(increase)
+            if wished > room:
+                increase = [n * (room / wished) for n in increase]
+        for i, notional in enumerate(increase):
             if notional < max(p.minimum_order, self.minimums[i], SMALLEST):
-                buys[i] = 0.0
+                increase[i] = 0.0
                 dropped += notional > SMALLEST
-        # 4. rounding, for assets with an increment; a whole position is sold whole
+        # 4. rounding, for assets with an increment; a whole position is closed whole
         for i, increment in enumerate(self.increments):
+            if sides[i] < 0:
+                increase[i] /= closes[i]
             if increment > 0:
-                if sells[i] < self.positions[i].units:
-                    sells[i] = math.floor(sells[i] / increment + 1e-6) * increment
-                buys[i] = math.floor(buys[i] * 100 + 1e-6) / 100
-        return sells, buys, restarts, dropped
+                if reduce[i] < abs(self.positions[i].units):
+                    reduce[i] = math.floor(reduce[i] / increment + 1e-6) * increment
+                step = 0.01 if sides[i] > 0 else increment
+                increase[i] = (
+                    math.floor(increase[i] * 100 + 1e-6) / 100
+                    if sides[i] > 0
+                    else math.floor(increase[i] / step + 1e-6) * step
+                )
+        return sides, reduce, increase, restarts, dropped
 
     # ---- one bar ----
 
@@ -164,49 +201,95 @@ class ReferenceMarket:
         p = self.params
         value_before, equal_before = self.value(), self.equal_weight()
         drawdown_before = 1 - value_before / self.peak
-        sells, buys, restarts, dropped = self.orders(action)
+        sides, reduce, increase, restarts, dropped = self.orders(action)
         self.bill = Bill(dropped=dropped)
         self.bar += 1
         opens, closes, holes = self.opens[self.bar], self.closes[self.bar], self.holes[self.bar]
         for i, position in enumerate(self.positions):
-            was_open = position.units > 0
+            was_open = position.units != 0
+            extreme = max if position.units > 0 else min
             if was_open:
                 position.held += 1
             if holes[i]:
-                self.bill.unfilled += (sells[i] > 0) + (buys[i] > 0)
+                self.bill.unfilled += (reduce[i] > 0) + (increase[i] > 0)
                 if was_open:
-                    position.highest = max(position.highest, closes[i])
+                    position.highest = extreme(position.highest, closes[i])
                 continue
             if restarts[i]:
                 position.held = 0
-            if sells[i] > 0:
-                got = sells[i] * opens[i] * (1 - p.slippage)
-                self.cash += got * (1 - p.fee)
-                self._charge(got, got * p.fee, sells[i] * opens[i] * p.slippage)
-                position.units -= sells[i]
-                if position.units == 0:
-                    self.positions[i] = Position()
-            if buys[i] > 0:
-                price = opens[i] * (1 + p.slippage)
-                bought = buys[i] * (1 - p.fee) / price
-                self.cash -= buys[i]
-                self._charge(buys[i], buys[i] * p.fee, bought * opens[i] * p.slippage)
-                paid = position.units * position.cost + buys[i]
+            if reduce[i] > 0 and sides[i] > 0:
+                self._sell(reduce[i], opens[i])
+                position.units -= reduce[i]
+            if reduce[i] > 0 and sides[i] < 0:
+                self._buy_units(reduce[i], opens[i])
+                position.units += reduce[i]
+            if reduce[i] > 0 and position.units == 0:
+                self.positions[i] = position = Position()
+            if increase[i] > 0:
                 if position.units == 0:
                     position.held, position.highest = 0, closes[i]
-                position.units += bought
-                position.cost = paid / position.units
-            if self.positions[i].units > 0:
-                self.positions[i].highest = max(self.positions[i].highest, closes[i])
+                paid = abs(position.units) * position.cost
+                if sides[i] > 0:
+                    price = opens[i] * (1 + p.slippage)
+                    bought = increase[i] * (1 - p.fee) / price
+                    self.cash -= increase[i]
+                    self._charge(increase[i], increase[i] * p.fee, bought * opens[i] * p.slippage)
+                    paid += increase[i]
+                    position.units += bought
+                else:
+                    paid += self._sell(increase[i], opens[i])
+                    position.units -= increase[i]
+                position.cost = paid / abs(position.units)
+            if position.units != 0:
+                extreme = max if position.units > 0 else min
+                position.highest = extreme(position.highest, closes[i])
         for i in range(self.assets):
             if self.equal_cash[i] > 0 and not holes[i]:
                 self.equal_units[i] = (
                     self.equal_cash[i] * (1 - p.fee) / (opens[i] * (1 + p.slippage))
                 )
                 self.equal_cash[i] = 0.0
+        if p.allow_short:
+            self._margin()
         reward = self._reward(value_before, equal_before, drawdown_before)
         self.age += 1
         return reward
+
+    def _sell(self, units: float, price: float) -> float:
+        """Sell units at a bar's price; return what was received after the fee."""
+        p = self.params
+        got = units * price * (1 - p.slippage)
+        self.cash += got * (1 - p.fee)
+        self._charge(got, got * p.fee, units * price * p.slippage)
+        return float(got * (1 - p.fee))
+
+    def _buy_units(self, units: float, price: float) -> None:
+        """Buy back that many units, after the fee, at a bar's price."""
+        p = self.params
+        notional = units * price * (1 + p.slippage) / (1 - p.fee)
+        self.cash -= notional
+        self._charge(notional, notional * p.fee, units * price * p.slippage)
+
+    def _margin(self) -> None:
+        """Charge what is borrowed, liquidate, and close a bankrupt account, at the close."""
+        p, closes, holes = self.params, self.closes[self.bar], self.holes[self.bar]
+        borrowed = self.debt() + max(0.0, -self.cash)
+        self.bill.charges = borrowed * p.borrow_fee / self.bars_per_year
+        self.cash -= self.bill.charges
+        if self.value() < p.maintenance_margin * math.fsum(self.sizes()):
+            self.bill.liquidated = True
+            for i, position in enumerate(self.positions):
+                if position.units != 0 and not holes[i]:
+                    if position.units > 0:
+                        self._sell(position.units, closes[i])
+                    else:
+                        self._buy_units(-position.units, closes[i])
+                    self.positions[i] = Position()
+        if self.value() < 0.01:
+            self.bill.bankrupt = True
+            self.bill.charges -= 0.01 - self.value()
+            self.positions = [Position() for _ in self.positions]
+            self.cash = 0.01
 
     def _charge(self, notional: float, fee: float, slippage: float) -> None:
         self.bill.notional += notional
@@ -221,7 +304,8 @@ class ReferenceMarket:
         self.peak = max(self.peak, total)
         drawdown = 1 - total / self.peak
         heaviest = max(
-            q.units * c / total for q, c in zip(self.positions, self.closes[self.bar], strict=True)
+            abs(q.units) * c / total
+            for q, c in zip(self.positions, self.closes[self.bar], strict=True)
         )
         weight = max(p.time_decay_floor, 1 - self.age / self.episode_bars)
         return p.reward_scale * (

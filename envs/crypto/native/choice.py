@@ -11,6 +11,8 @@ from envs.native.use import NativeLibrary
 STEP = NativeLibrary("the crypto step", SOURCE, Library, digest, DIGEST)
 
 
-def library_for(assets: int, device: torch.device) -> Library | None:
+def library_for(assets: int, device: torch.device, *, shorts: bool = False) -> Library | None:
     """Return the native step for such environments; None where torch makes the steps."""
-    return STEP.library(device) if assets <= MOST_ASSETS else None
+    library = STEP.library(device) if assets <= MOST_ASSETS else None
+    # With shorts, a step needs torch's logarithm within (crypto.cpp).
+    return None if shorts and library is not None and library.log1p is None else library

@@ -1,6 +1,6 @@
 """A test of the compiled step at its first use: it must give the bits that it should.
 
-Two small batches, one with every rule and one with none, are stepped from numbers that are the same
+Three small batches, with no rule, with every rule, and with every rule and shorts, are stepped from numbers that are the same
 on every machine. The digest of their results is stored here, since it does not depend on the
 processor. Logarithms are compared with torch's, whose last bits may change with its version (they
 are lost in rewards, which are rounded to float32). `tests/envs/crypto/test_native_step.py` compares
@@ -19,7 +19,7 @@ from envs.native.build import library
 from envs.native.memory import per_row, stride_of
 
 # After an intended change of the numerics: python -m envs.crypto.native.self_test
-DIGEST = "1e159b64e59c4ea1"
+DIGEST = "57a565819051e833"
 
 _ROWS, _ASSETS, _BARS, _FEATURES, _LOOKBACK, _STEPS = 67, 3, 40, 5, 2, 6
 _COLUMNS = 1 + 3 * _ASSETS + _LOOKBACK * _FEATURES + 1
@@ -30,8 +30,8 @@ _CASH = 1000.0
 def digest(found: Library) -> str:
     """Return 16 hexadecimal digits of a hash of everything that the step computes."""
     hashed = hashlib.sha256()
-    for rules in (False, True):
-        for tensor in _results(found, rules):
+    for rules, shorts in ((False, False), (True, False), (True, True)):
+        for tensor in _results(found, rules, shorts=shorts):
             hashed.update(tensor.contiguous().numpy().tobytes())
     return hashed.hexdigest()[:16]
 
@@ -43,9 +43,12 @@ def _numbers(*size: int, low: float = 0.0, high: float = 1.0) -> Tensor:
     return (low + (high - low) * share).view(size)
 
 
-def _results(found: Library, rules: bool) -> list[Tensor]:
+def _results(found: Library, rules: bool, *, shorts: bool) -> list[Tensor]:
     """Return observations, rewards and portfolios after a few steps and restarts."""
-    tensors = _market(rules) | _parameters() | _portfolios()
+    portfolios = _portfolios(shorts)
+    tensors = _market(rules) | _parameters() | portfolios
+    if shorts:
+        tensors |= _short_parameters()
     if not rules:
         tensors |= dict.fromkeys(("next_fill", "buys_at", "increment", "record"))
     sizes = {
@@ -58,6 +61,8 @@ def _results(found: Library, rules: bool) -> list[Tensor]:
         "columns": _COLUMNS,
         "minimums": _ASSETS,
         "privileged": 1,
+        "shorts": int(shorts),
+        "terminates": 0,
         **dict.fromkeys(_RULES, int(rules)),
     }
     step = NativeStep(found, sizes, tensors)
@@ -74,7 +79,7 @@ def _results(found: Library, rules: bool) -> list[Tensor]:
         rewards.append(step.trade(action.float(), obs))
         right.append(growth == ((total - before) / before).log1p_())
         step.restart(torch.arange(_ROWS) % 5 == at, bars + at, obs)
-    kept = [tensors[name] for name in _portfolios() if name != "growth"]
+    kept = [tensors[name] for name in portfolios if name != "growth"]
     return [obs, *rewards, *right, *(tensor for tensor in kept if tensor is not None)]
 
 
@@ -122,7 +127,19 @@ def _parameters() -> dict[str, Tensor | None]:
     }
 
 
-def _portfolios() -> dict[str, Tensor | None]:
+def _short_parameters() -> dict[str, Tensor | None]:
+    """Return parameters of shorts, with margin calls in some rows."""
+    return {
+        "short_allowed": (_spread() > 0.2).double(),
+        "cover_level": _spread(low=1.0, high=1.1),
+        "leverage": _spread(low=0.2, high=3.0),
+        "maintenance": _spread(low=0.1, high=2.0),
+        "borrow_rate": _spread(high=0.01),
+        "bankrupt_value": _spread(low=0.0, high=0.99 * _CASH),
+    }
+
+
+def _portfolios(shorts: bool) -> dict[str, Tensor | None]:
     """Return the state, which `NativeStep.restart` fills."""
     by_asset = ("equal_units", "units", "paid", "held", "high", "equal_worth", "worth", "buys_at")
     by_row = ("cash", "peak", "drawdown", "legal_steps")
@@ -132,7 +149,8 @@ def _portfolios() -> dict[str, Tensor | None]:
         **{name: per_row(rows=_ROWS) for name in by_row},
         **{name: per_row(2, rows=_ROWS) for name in pairs},
         **{name: per_row(rows=_ROWS, dtype=torch.int64) for name in ("place", "start")},
-        "record": per_row(8, rows=_ROWS),
+        "record": per_row(10 if shorts else 8, rows=_ROWS),
+        **({"bankrupt": per_row(rows=_ROWS)} if shorts else {}),
     }
 
 

@@ -19,19 +19,20 @@ MOST_ASSETS = 128  # as in state.h
 SIZES = (
     *("rows", "stride", "assets", "bars", "features", "max_lookback", "columns", "minimums"),
     *("holes", "stops", "holding_rule", "decays", "penalises_drawdown", "penalises_state"),
-    "privileged",
+    *("privileged", "shorts", "terminates"),
 )
 WHOLE = ("prices_by_bar", "next_open", "next_fill", "feature_table", "increment", "final_obs")
 PER_ROW = (
     *("sizing", "minimum", "buy_rate", "sell_rate", "stop_level"),
     *("max_holding_bars", "max_holding_fraction"),
     *("initial_cash", "inverse_held_scale", "age_scale"),
+    *("short_allowed", "cover_level", "leverage", "maintenance", "borrow_rate", "bankrupt_value"),
     *("growth_weights", "floor", "inverse_length", "drawdown_penalty", "volatility_penalty"),
     *("concentration_penalty", "concentration_limit", "cash_penalty", "cash_reserve"),
     *("waiting", "lookback", "cash"),
     *("equal_units", "units", "paid", "held", "high", "equal_worth", "worth"),
     *("buys_at", "total", "place", "start", "peak", "drawdown", "legal_steps", "largest"),
-    *("growth", "record"),
+    *("growth", "record", "bankrupt"),
 )
 
 

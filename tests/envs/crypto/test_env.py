@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from envs.crypto.env import CryptoEnv
 from envs.crypto.market import Market, observation_normaliser
-from envs.crypto.params import EnvParams, Instruments
+from envs.crypto.params import SHORTS, EnvParams, Instruments
 from envs.support.errors import InputError, RunError
 from tests.envs.host_sync import NoHostSync
 from tests.envs.market_samples import WINDOWS, random_actions, random_params, run, sample_market
@@ -178,6 +178,10 @@ FLIPS: dict[str, float] = {
     "episode_bars": 12,
     "initial_cash": 1000.0,
     "held_scale": 3.0,
+    "allow_short": True,
+    "borrow_fee": 3.0,
+    "max_leverage": 0.5,
+    "maintenance_margin": 0.99,
 }
 ACTIVE = EnvParams(
     max_holding_bars=6,
@@ -197,8 +201,10 @@ def test_every_parameter_has_a_flipped_value() -> None:
 @pytest.mark.parametrize("name", sorted(FLIPS))
 def test_every_parameter_changes_only_the_trajectory_of_its_own_rows(name: str) -> None:
     market = sample_market(6, volatility=0.03)
-    base = [ACTIVE, ACTIVE]
-    flipped = [ACTIVE, dataclasses.replace(ACTIVE, **{name: FLIPS[name]})]
+    # The other parameters of shorts have an effect only with them.
+    active = dataclasses.replace(ACTIVE, allow_short=name in SHORTS and name != "allow_short")
+    base = [active, active]
+    flipped = [active, dataclasses.replace(active, **{name: FLIPS[name]})]
     results = []
     for params in (base, flipped):
         env = CryptoEnv(market, params, [(5, 290)], 3, max_lookback=3)

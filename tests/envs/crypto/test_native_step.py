@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,7 +12,7 @@ from envs.crypto.env import CryptoEnv
 from envs.crypto.native.choice import STEP
 from envs.crypto.params import EnvParams, Instruments
 from envs.native import build
-from tests.envs.market_samples import WINDOWS, random_params, sample_market
+from tests.envs.market_samples import WINDOWS, random_params, random_short_params, sample_market
 
 try:
     build.vector_flags(), build.compiler()
@@ -30,6 +32,26 @@ def test_native_and_torch_steps_are_equal(
     assets: int, per_member: int, increments: bool, holes: float
 ) -> None:
     assert_steps_are_equal(assets, per_member, increments=increments, holes=holes)
+
+
+@pytest.mark.parametrize("holes", [0.0, 0.1])
+@pytest.mark.parametrize("increments", [False, True])
+@pytest.mark.parametrize(("assets", "per_member"), [(1, 21), (3, 13), (7, 40)])
+def test_native_and_torch_steps_with_shorts_are_equal(
+    assets: int, per_member: int, increments: bool, holes: float
+) -> None:
+    ends = assert_steps_are_equal(
+        assets, per_member, increments=increments, holes=holes, shorts=True
+    )
+    assert ends["bankrupt"] > 0
+    assert ends["liquidated"] > ends["bankrupt"]
+
+
+def test_shorts_use_torch_where_the_logarithm_is_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    params = EnvParams(allow_short=True)
+    assert CryptoEnv(sample_market(1), params, WINDOWS, 9)._library is not None
+    monkeypatch.setattr(STEP.library(torch.device("cpu")), "log1p", None)
+    assert CryptoEnv(sample_market(1), params, WINDOWS, 9)._library is None
 
 
 def test_steps_are_equal_with_the_logarithm_outside(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +137,9 @@ def test_rules_that_no_row_uses_are_skipped() -> None:
             assert_same(one.reward, two.reward, "reward")
 
 
-def assert_steps_are_equal(assets: int, per_member: int, *, increments: bool, holes: float) -> None:
+def assert_steps_are_equal(
+    assets: int, per_member: int, *, increments: bool, holes: float, shorts: bool = False
+) -> Counter[str]:
     """Random rules per member, restarts, staggered ends, illegal and NaN actions."""
     limits = Instruments((0.0, 20.0, 5.0) * 3, (1e-3, 0.0, 0.5) * 3)
     rules = Instruments(limits.minimum_order[:assets], limits.increment[:assets])
@@ -123,12 +147,16 @@ def assert_steps_are_equal(assets: int, per_member: int, *, increments: bool, ho
         assets,
         assets=assets,
         hole_share=holes,
-        volatility=0.03,
+        volatility=0.15 if shorts else 0.03,
         instruments=rules if increments else None,
     )
     params = [random_params(assets * 10 + k, lookback=1 + k % 3) for k in range(5)]
+    actions = torch.rand(120, 5 * per_member, assets) * 2 - 1
+    if shorts:  # most members
+        own = [random_short_params(k, action_scale=0.7, max_position=1.0) for k in range(4)]
+        params = [*own, params[0]]
+        actions = (actions - 0.5).clamp_min(-1.0)
     rows = 5 * per_member
-    actions = torch.rand(120, rows, assets) * 2 - 1
     actions[:, :, 0] = actions[:, :, 0].round()
     actions[60, 3, 0] = float("nan")
     actions[40, 4, -1] = 3.0
@@ -148,15 +176,20 @@ def assert_steps_are_equal(assets: int, per_member: int, *, increments: bool, ho
     assert envs[0]._library is not None
     for env in envs:
         env.reset(assets)
-    ends = 0
+    ends: Counter[str] = Counter()
     for t, action in enumerate(actions):
         steps = [env.step(action.double() if t % 2 else action) for env in envs]
-        for name in ("obs", "reward", "truncated"):
+        for name in ("obs", "reward", "truncated", "terminated"):
             assert_same(getattr(steps[0], name), getattr(steps[1], name), f"{name}, step {t}")
         assert_same(envs[0].record, envs[1].record, f"record, step {t}")
         assert_same(envs[0].faults(), envs[1].faults(), f"faults, step {t}")
         states = [env._state() for env in envs]
         for name, tensor in states[0].items():
             assert_same(tensor, states[1][name], f"{name}, step {t}")
-        ends += int(steps[0].truncated.sum())
-    assert ends > rows
+        ends["truncated"] += int(steps[0].truncated.sum())
+        ends["bankrupt"] += int(steps[0].terminated.sum())
+        if shorts:
+            record = envs[0].record
+            ends["liquidated"] += int(((record[9] == 0) & (record[6] > 0)).sum())
+    assert ends["truncated"] > rows
+    return ends

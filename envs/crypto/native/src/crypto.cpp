@@ -4,7 +4,8 @@
 //     restart   of rows whose episode ended
 //
 // Where torch's log1p cannot be called from here (`State::log1p`), it is called between `trade`,
-// which then leaves rewards out, and `reward`.
+// which then leaves rewards out, and `reward`. This does not work with shorts: a bankrupt row starts
+// again within `trade`.
 
 #include "observe.h"
 #include "pool.h"
@@ -14,7 +15,7 @@
 constexpr long ROWS_PER_TASK = 64;  // at least, and a multiple of WIDTH
 
 // Trade in rows first … end - 1. `action`: (R, N).
-template <class Number>
+template <bool SHORTS, class Number>
 static void trade(const State& s, long first, long end, const Number* action, float* obs,
                   int64_t stride, float* rewards) {
     const int N = s.assets;
@@ -26,9 +27,12 @@ static void trade(const State& s, long first, long end, const Number* action, fl
         const Number* own[WIDTH];
         for (int i = 0; i < WIDTH; i++) own[i] = action + (r + (i < group.count ? i : 0)) * N;
         for (int a = 0; a < N; a++) orders.wish[a] = column(own, a);
-        plan(s, group, orders);
-        fill(s, group, orders);
+        plan<SHORTS>(s, group, orders);
+        fill<SHORTS>(s, group, orders);
         if (s.log1p) reward(s, r, group.count, rewards + r);
+        if (SHORTS && s.terminates)
+            for (long row = r; row < r + group.count; row++)
+                if (s.bankrupt[row] > 0) begin(s, row, s.place[row]);
         observe(s, r, group.count, obs + r * stride, stride);
     }
 }
@@ -44,10 +48,13 @@ void sweepd_crypto_trade(const State* state, const void* action, int64_t wide, f
     size = std::max(size, ROWS_PER_TASK);
     Pool::get().run((s.rows + size - 1) / size, threads, [&](long task, int) {
         const long first = task * size, end = std::min<long>(first + size, s.rows);
-        if (wide)
-            trade(s, first, end, (const double*)action, obs, stride, rewards);
-        else
-            trade(s, first, end, (const float*)action, obs, stride, rewards);
+        auto of = [&](auto* actions) {
+            if (s.shorts)
+                trade<true>(s, first, end, actions, obs, stride, rewards);
+            else
+                trade<false>(s, first, end, actions, obs, stride, rewards);
+        };
+        wide ? of((const double*)action) : of((const float*)action);
     });
 }
 

@@ -9,7 +9,7 @@
 // The observation of rows r … r + count - 1, count <= WIDTH. `out`: of row r; `stride` floats from
 // one row to the next.
 //
-//     cash / V, worth / V, worth / paid - 1, min(1, held / held_scale), lagged features, age
+//     cash / V, worth / V, (worth - paid) / |paid|, min(1, held / held_scale), lagged features, age
 static inline void observe(const State& s, long r, int count, float* out, long stride) {
     const long R = s.stride;
     const int N = s.assets, portfolio = 1 + 3 * N;
@@ -22,7 +22,7 @@ static inline void observe(const State& s, long r, int count, float* out, long s
         const long at = a * R + r;
         vec worth = load(s.worth + at, count), paid = load(s.paid + at, count);
         set(1 + a, worth / V);
-        set(1 + N + a, (worth - paid) / no_less(paid, all(TINY)));
+        set(1 + N + a, (worth - paid) / no_less(magnitude(paid), all(TINY)));
         set(1 + 2 * N + a, no_more(load(s.held + at, count) * scale, all(1.0)));
     }
     for (int i = 0; i < count; i++) {

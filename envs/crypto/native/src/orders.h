@@ -36,17 +36,19 @@ static inline Group next_bar(const State& s, long first, int count) {
 // Orders of a group, one vector per asset; the counts are as in `Ledger.record`. The vectors lie
 // close together in memory: arrays of a fixed size would compete for the same places of the cache.
 struct Orders {
-    vec memory[7 * MOST_ASSETS];
+    vec memory[9 * MOST_ASSETS];
     vec *wish;                     // actions
     vec *buy;                      // notional
     vec *sell;                     // fraction of the position, exactly 1 for the whole position
     vec *restart;                  // 1 for holding clocks that restart
     vec *flow, *equal_worth, *worth;  // to be summed over the assets
+    vec *is_short, *size;          // with shorts: 1 for a short side; the position's value, no sign
     vec dropped, trades, unfilled;
 
     explicit Orders(int assets) {
         vec* next = memory;
-        for (vec** array : {&wish, &buy, &sell, &restart, &flow, &equal_worth, &worth}) {
+        for (vec** array : {&wish, &buy, &sell, &restart, &flow, &equal_worth, &worth,
+                            &is_short, &size}) {
             *array = next;
             next += assets;
         }
@@ -62,7 +64,40 @@ static inline void round_down(double increment, vec units, vec& buy, vec& sell) 
     buy = floor(buy * 100.0 + ROUNDING_NOISE) / 100.0;
 }
 
+// Choose what is where the mask is above 0.
+static inline vec where(vec mask, vec yes, vec no) { return mask > 0.0 ? yes : no; }
+
+// Turn the wish of one asset to the position's side (`ShortLedger._take_sides`).
+static inline vec take_side(const State& s, const Group& group, Orders& o, int a) {
+    const long r = group.first, at = a * s.stride + r;
+    vec w = o.wish[a], units = load(s.units + at, group.count);
+    vec worth = load(s.worth + at, group.count);
+    vec sale = greater(all(0.0), w) * greater(load(s.short_allowed + r, group.count), all(0.0));
+    vec flat = units == 0.0 ? sale : all(0.0);
+    o.is_short[a] = units < 0.0 ? all(1.0) : flat;
+    o.worth[a] = no_less(-worth, all(0.0));  // what is owed
+    o.size[a] = magnitude(worth);
+    return w * (1.0 - 2.0 * o.is_short[a]);
+}
+
+// Scale the orders that increase positions (`ShortLedger._limit_buys`).
+static inline void limit_buys(const State& s, const Group& group, Orders& o, vec V, vec money) {
+    const int N = s.assets;
+    for (int a = 0; a < N; a++) o.flow[a] = where(o.is_short[a], all(0.0), o.buy[a]);
+    vec factor = money / no_less(sum(o.flow, N), all(TINY));
+    factor = no_more(no_less(factor, all(0.0)), all(1.0));
+    for (int a = 0; a < N; a++) {
+        o.flow[a] = o.buy[a] = where(o.is_short[a], o.buy[a], o.buy[a] * factor);
+        o.worth[a] = o.size[a];
+    }
+    vec room = load(s.leverage + group.first, group.count) * V - sum(o.worth, N);
+    factor = room / no_less(sum(o.flow, N), all(TINY));
+    factor = no_more(no_less(factor, all(0.0)), all(1.0));
+    for (int a = 0; a < N; a++) o.buy[a] = o.buy[a] * factor;
+}
+
 // Actions to orders.
+template <bool SHORTS>
 static inline void plan(const State& s, const Group& group, Orders& o) {
     const long R = s.stride, r = group.first, wide = (s.holes ? 3 : 2) * s.assets;
     const int N = s.assets, count = group.count;
@@ -78,6 +113,10 @@ static inline void plan(const State& s, const Group& group, Orders& o) {
         vec largest = larger_of(load(s.largest + at, count), magnitude(w));
         store(s.largest + at, count, largest);
         largest_of_row = larger_of(largest_of_row, largest);
+        if (SHORTS) {
+            w = take_side(s, group, o, a);
+            worth = o.size[a];
+        }
 
         // 0 <= buy <= max_position V - worth, and 0 <= sell <= worth.
         vec buy = no_less(smaller_of(w * per_buy, limit - worth), all(0.0));
@@ -87,7 +126,13 @@ static inline void plan(const State& s, const Group& group, Orders& o) {
         if (s.stops) {
             vec level = load(s.high + at, count) * load(s.stop_level + r, count);
             // The close of the decision's bar, which follows in the table.
-            stopped = greater(level, column(group.prices, wide + N + a));
+            vec close = column(group.prices, wide + N + a);
+            stopped = greater(level, close);
+            if (SHORTS) {
+                vec ceiling = load(s.high + at, count) * load(s.cover_level + r, count);
+                vec above = greater(close, ceiling);
+                stopped = load(s.units + at, count) < 0.0 ? above : stopped;
+            }
             buy = buy - buy * stopped;
             sell = mixed(sell, worth, stopped);
         }
@@ -105,13 +150,22 @@ static inline void plan(const State& s, const Group& group, Orders& o) {
           load(s.legal_steps + r, count) + at_least(all(1.0), largest_of_row));
 
     // One factor for all buys of a row: min(1, cash above the reserve / sum of buys).
-    vec factor = (cash - reserve) / no_less(sum(o.flow, N), all(TINY));
-    factor = no_more(no_less(factor, all(0.0)), all(1.0));
+    vec factor = all(1.0);
+    if (SHORTS) {
+        limit_buys(s, group, o, V, cash - sum(o.worth, N) - reserve);
+    } else {
+        factor = (cash - reserve) / no_less(sum(o.flow, N), all(TINY));
+        factor = no_more(no_less(factor, all(0.0)), all(1.0));
+    }
 
     o.dropped = all(0.0);
     for (int a = 0; a < N; a++) {
         const long at = a * R + r;
-        vec buy = o.buy[a] * factor, sell = o.sell[a], worth = load(s.worth + at, count);
+        vec buy = o.buy[a], sell = o.sell[a], worth = load(s.worth + at, count);
+        if (SHORTS)
+            worth = o.size[a];
+        else
+            buy = buy * factor;
         vec minimum = load(s.minimum + (s.minimums == 1 ? r : at), count);
         // A rest below the minimum is sold, too; a whole position is exempt from the minimum.
         vec base = larger_of(worth, minimum);
@@ -126,13 +180,93 @@ static inline void plan(const State& s, const Group& group, Orders& o) {
         }
         buy = buy * enough_buy;
         sell = larger_of(sell * enough_sell / base, whole);
-        if (s.increment) round_down(s.increment[a], load(s.units + at, count), buy, sell);
+        const vec notional = buy;
+        const double increment = s.increment ? s.increment[a] : 0.0;
+        vec units = load(s.units + at, count);
+        round_down(increment, SHORTS ? magnitude(units) : units, buy, sell);
+        if (SHORTS) {  // a short sale is an order of units, rounded like every sale
+            vec sold = notional / column(group.prices, wide + N + a);
+            if (increment > 0) sold = floor(sold / increment + ROUNDING_NOISE) * increment;
+            buy = where(o.is_short[a], sold, buy);
+        }
         o.buy[a] = buy;
         o.sell[a] = sell;
     }
 }
 
+// What a row's orders and the venue did in a bar.
+struct Settled {
+    vec spent, proceeds, cash, V, charges, gross;
+};
+
+// Remove the positions of a group: `closing`, a vector per asset, is 1 where.
+static inline void close_positions(const State& s, const Group& group, const vec* closing) {
+    for (int a = 0; a < s.assets; a++) {
+        const long at = a * s.stride + group.first;
+        vec kept = 1.0 - closing[a];
+        for (double* state : {s.units, s.paid, s.held, s.high, s.worth})
+            store(state + at, group.count, load(state + at, group.count) * kept);
+    }
+}
+
+static inline bool any(vec mask) {
+    for (int i = 0; i < WIDTH; i++)
+        if (mask[i] > 0) return true;
+    return false;
+}
+
+// Charge for borrowing, and check the margin, at the close (`ShortLedger.charge`).
+static inline void charge(const State& s, const Group& group, Orders& o, Settled& made) {
+    const long R = s.stride, r = group.first;
+    const int N = s.assets, count = group.count;
+    auto worth_of = [&](int a) { return load(s.worth + a * R + r, count); };
+    auto sum_worth = [&] {
+        for (int a = 0; a < N; a++) o.worth[a] = worth_of(a);
+        return sum(o.worth, N);
+    };
+    vec &cash = made.cash, worth = sum_worth();
+    for (int a = 0; a < N; a++) o.size[a] = no_less(-worth_of(a), all(0.0));
+    vec debt = sum(o.size, N), borrowed = debt + no_less(-cash, all(0.0));
+    vec fee = borrowed * load(s.borrow_rate + r, count);
+    cash = cash - fee;
+    vec V = worth + cash, sizes = worth + (debt + debt);
+    vec call = greater(load(s.maintenance + r, count) * sizes, V);
+    vec spent = all(0.0), sold = all(0.0);
+    if (any(call)) {
+        vec *closing = o.wish, *owed = o.size, *owned = o.flow;
+        for (int a = 0; a < N; a++) {
+            vec own = worth_of(a);
+            closing[a] = own != 0.0 ? call : all(0.0);
+            if (s.holes) closing[a] = closing[a] * column(group.prices, 2 * N + a);
+            owed[a] = no_less(-own, all(0.0)) * closing[a];
+            owned[a] = no_less(own, all(0.0)) * closing[a];
+            o.trades += closing[a];
+        }
+        close_positions(s, group, closing);
+        spent = sum(owed, N) / load(s.buy_rate + r, count), sold = sum(owned, N);
+    }
+    // Also where nothing was closed: signs of 0 must not depend on the other rows of a group.
+    cash = cash + sold * load(s.sell_rate + r, count) - spent;
+    made.spent += spent;
+    made.proceeds += sold;
+    V = sum_worth() + cash;
+    vec least = load(s.bankrupt_value + r, count), bankrupt = greater(least, V);
+    store(s.bankrupt + r, count, bankrupt);
+    made.charges = fee;
+    if (any(bankrupt)) {
+        for (int a = 0; a < N; a++) o.wish[a] = bankrupt;
+        close_positions(s, group, o.wish);
+        made.charges = fee - where(bankrupt, least - V, all(0.0));
+        cash = where(bankrupt, least, cash);
+        V = where(bankrupt, least, V);
+    }
+    for (int a = 0; a < N; a++) o.size[a] = magnitude(worth_of(a));
+    made.gross = sum(o.size, N);
+    made.V = V;
+}
+
 // Fill the orders at the open, value at the close, settle the cash; growth of E and V.
+template <bool SHORTS>
 static inline void fill(const State& s, const Group& group, Orders& o) {
     const long R = s.stride, r = group.first;
     const int N = s.assets, count = group.count;
@@ -155,19 +289,33 @@ static inline void fill(const State& s, const Group& group, Orders& o) {
 
         // units (1 - sell) + buy / open * buy_rate, and paid (1 - sell) + buy.
         vec units = load(s.units + at, count), keep = 1.0 - sell;
+        vec bought = buy / open * buy_rate, cost = buy;
         o.flow[a] = sell * units * open;
         units = units * keep;
-        vec still_open = greater(units, all(0.0));
-        units = units + buy / open * buy_rate;
+        vec still_open = SHORTS ? (units != 0.0 ? all(1.0) : all(0.0)) : greater(units, all(0.0));
+        if (SHORTS) {
+            vec is_short = o.is_short[a], proceeds = buy * open;
+            bought = where(is_short, -buy, bought);
+            cost = where(is_short, -(proceeds * sell_rate), buy);
+            o.buy[a] = where(is_short, -o.flow[a] / buy_rate, buy);
+            o.flow[a] = where(is_short, proceeds, o.flow[a]);
+        }
+        units = units + bought;
         store(s.units + at, count, units);
-        store(s.paid + at, count, load(s.paid + at, count) * keep + buy);
+        store(s.paid + at, count, load(s.paid + at, count) * keep + cost);
 
         // The clock: held + 1 if still open, else 0.
         vec held = still_open + load(s.held + at, count) * still_open;
         if (s.holding_rule) held = held - held * (o.restart[a] * tradable);
         store(s.held + at, count, held);
-        if (s.stops)
-            store(s.high + at, count, larger_of(load(s.high + at, count) * still_open, close));
+        if (s.stops) {
+            vec high = load(s.high + at, count) * still_open, highest = larger_of(high, close);
+            if (SHORTS) {
+                vec lowest = where(high, smaller_of(high, close), close);
+                highest = units < 0.0 ? lowest : highest;
+            }
+            store(s.high + at, count, highest);
+        }
 
         vec equal_worth = load(s.equal_units + at, count) * close, worth = units * close;
         if (s.buys_at) {  // the benchmark's cash for what it has not bought yet
@@ -182,9 +330,19 @@ static inline void fill(const State& s, const Group& group, Orders& o) {
 
     // cash' = max(0, cash - spent) + sold (1 - slippage) (1 - fee); rounding could overspend.
     vec spent = sum(o.buy, N), proceeds = sum(o.flow, N);
-    vec cash = no_less(load(s.cash + r, count) - spent, all(0.0)) + proceeds * sell_rate;
+    vec left = load(s.cash + r, count) - spent, cash = no_less(left, all(0.0));
+    if (SHORTS) cash = where(load(s.short_allowed + r, count), left, cash);
+    cash = cash + proceeds * sell_rate;
+    vec E = sum(o.equal_worth, N), V, charges, gross;
+    if (SHORTS) {
+        Settled made{spent, proceeds, cash, V = all(0.0), all(0.0), all(0.0)};
+        charge(s, group, o, made);
+        spent = made.spent, proceeds = made.proceeds, cash = made.cash;
+        V = made.V, charges = made.charges, gross = made.gross;
+    } else {
+        V = sum(o.worth, N) + cash;
+    }
     store(s.cash + r, count, cash);
-    vec E = sum(o.equal_worth, N), V = sum(o.worth, N) + cash;
     vec E_before = load(s.total + r, count), V_before = load(s.total + R + r, count);
     vec b = (E - E_before) / E_before, x = (V - V_before) / V_before;
     store(s.growth + r, count, s.log1p ? s.log1p(b) : b);
@@ -194,5 +352,9 @@ static inline void fill(const State& s, const Group& group, Orders& o) {
     if (s.record) {
         const vec figures[] = {spent, proceeds, E, V, cash, o.dropped, o.trades, o.unfilled};
         for (int k = 0; k < 8; k++) store(s.record + k * R + r, count, figures[k]);
+        if (SHORTS) {
+            store(s.record + 8 * R + r, count, charges);
+            store(s.record + 9 * R + r, count, gross);
+        }
     }
 }

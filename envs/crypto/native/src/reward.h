@@ -26,9 +26,9 @@ static inline void reward(const State& s, long r, int count, float* out) {
     }
     if (s.penalises_state) {
         reward = reward - load(s.volatility_penalty + r, count) * (x * x);
-        vec heaviest = load(s.worth + r, count);
+        vec heaviest = magnitude(load(s.worth + r, count));
         for (int a = 1; a < s.assets; a++)
-            heaviest = larger_of(heaviest, load(s.worth + a * R + r, count));
+            heaviest = larger_of(heaviest, magnitude(load(s.worth + a * R + r, count)));
         vec excess = heaviest / V - load(s.concentration_limit + r, count);
         reward = reward - load(s.concentration_penalty + r, count) * no_less(excess, all(0.0));
         vec missing = load(s.cash_reserve + r, count) - load(s.cash + r, count) / V;

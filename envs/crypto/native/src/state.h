@@ -15,6 +15,8 @@ struct State {
     int64_t minimums;    // N, or 1 if all assets have the same minimum order
     int64_t holes;       // whether the market has holes
     int64_t stops, holding_rule, decays, penalises_drawdown, penalises_state, privileged;
+    int64_t shorts;      // whether any row allows them
+    int64_t terminates;  // whether a bankrupt row starts again at the same bar
 
     // log(1 + x): the function that torch uses, because other ones differ in last bits. Null if it
     // is not known: then `growth` is without the logarithm.
@@ -32,6 +34,8 @@ struct State {
     const double *minimum;                             // (minimums, R)
     const double *buy_rate, *sell_rate, *stop_level, *max_holding_bars, *max_holding_fraction;
     const double *initial_cash, *inverse_held_scale, *age_scale;
+    const double *short_allowed, *cover_level, *leverage, *maintenance, *borrow_rate;
+    const double *bankrupt_value;
     const double *growth_weights;                      // (2, R), of b and x
     const double *floor, *inverse_length, *drawdown_penalty, *volatility_penalty;
     const double *concentration_penalty, *concentration_limit, *cash_penalty, *cash_reserve;
@@ -49,5 +53,6 @@ struct State {
 
     // Results of a step.
     double* growth;                                    // (2, R)
-    double* record;                                    // (8, R), or null
+    double* record;                                    // (8, R), with shorts (10, R), or null
+    double* bankrupt;                                  // (R,), or null without shorts
 };
