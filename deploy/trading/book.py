@@ -1,19 +1,20 @@
 """Books: what the trader knows about its positions beyond the broker, and its benchmark.
 
 Cash and units come from the broker. Cost basis, highest close and holding time follow from the
-reported fills, by the rules of `envs.crypto.portfolio`.
+reported fills, by the rules of `envs.crypto.portfolio`. Units of a short position are negative, and
+so is its basis: the proceeds of its sale.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from deploy.trading.brokers.base import AccountState, Fill
+from deploy.trading.brokers.base import LIQUIDATED, AccountState, Fill
 from envs.crypto.portfolio import Portfolio
 
 Array = NDArray[np.float64]
@@ -22,13 +23,26 @@ ROUNDING = 1e-9  # of a position, relative
 POSITION = ("units", "basis", "held", "high")
 
 
+class AfterFills(NamedTuple):
+    """A book after fills; arrays are (N,).
+
+    cash: quote units. left: rest of the units held before. units: all units. paid: basis of the
+    others, negative for short sales.
+    """
+
+    cash: float
+    left: Array
+    units: Array
+    paid: Array
+
+
 class Book:
     """The positions of one trial. Arrays are (N,), in the order of `tickers`.
 
     units: held.
     basis: quote units paid for them, including fees.
     held: bars since the fill bar, or since the holding rule's clock restarted.
-    high: highest close since the position was opened.
+    high: highest close since the position was opened; of a short position, the lowest.
     """
 
     def __init__(self, tickers: Sequence[str], account: AccountState) -> None:
@@ -57,23 +71,32 @@ class Book:
     def adopt(self, close: Array) -> None:
         """Treat positions that the account already holds as bought now, at `close`."""
         self.basis = self.units * close
-        self.high = np.where(self.units > 0.0, close, 0.0)
+        self.high = np.where(self.units != 0.0, close, 0.0)
 
-    def after(self, fills: Sequence[Fill]) -> tuple[float, Array, Array]:
-        """Return cash after `fills`, the rest of the units held before, and all units after."""
-        cash, left, bought = self.cash, self.units.copy(), np.zeros_like(self.units)
+    def after(self, fills: Sequence[Fill]) -> AfterFills:
+        """Return what the book holds after `fills`."""
+        cash, left = self.cash, self.units.copy()
+        new, paid = np.zeros_like(left), np.zeros_like(left)
         for fill in fills:
             if fill.status != "filled":
                 continue
             asset = self.tickers.index(fill.order.ticker)
-            if fill.order.side == "sell":
-                cash += fill.notional - fill.fee
-                rest = max(0.0, left[asset] - fill.units)
-                left[asset] = 0.0 if fill.order.whole and rest <= ROUNDING * left[asset] else rest
+            sells = fill.order.side == "sell"
+            received = fill.notional - fill.fee if sells else -fill.notional
+            cash += received
+            sign = -1.0 if sells else 1.0
+            if fill.reason == LIQUIDATED:
+                left[asset] = new[asset] = paid[asset] = 0.0
+            elif sign * left[asset] < 0.0 or (sells and self.units[asset] > 0.0):
+                # The fill reduces the position. No order crosses zero.
+                size = abs(left[asset])
+                rest = max(0.0, size - fill.units)
+                gone = fill.order.whole and rest <= ROUNDING * size
+                left[asset] = 0.0 if gone else -sign * rest
             else:
-                cash -= fill.notional
-                bought[asset] += fill.units
-        return max(0.0, cash), left, left + bought
+                new[asset] += sign * fill.units
+                paid[asset] -= received
+        return AfterFills(cash, left, left + new, paid)
 
     def settle(
         self, fills: Sequence[Fill], account: AccountState, restart: Mask, hole: Mask, close: Array
@@ -90,32 +113,33 @@ class Book:
             hole: (N,) of the bar.
             close: (N,) of the bar.
         """
-        _, left, expected = self.after(fills)
+        _, left, expected, paid = self.after(fills)
         units = account.units_of(self.tickers)
         # A position that was sold completely and bought again in one bar is a new one.
-        still_open = (left > 0.0) & (units > 0.0)
+        still_open = (left != 0.0) & (units != 0.0)
         self.held = np.where(still_open, self.held + 1.0, 0.0)
         self.held[restart & ~hole] = 0.0
         self.high[~still_open] = 0.0
         # Average cost: a partial sale removes the same fraction of the cost.
-        self.basis *= np.divide(left, self.units, out=np.zeros_like(left), where=self.units > 0.0)
-        for fill in fills:
-            if fill.status == "filled" and fill.order.side == "buy":
-                self.basis[self.tickers.index(fill.order.ticker)] += fill.notional
+        self.basis *= np.divide(left, self.units, out=np.zeros_like(left), where=self.units != 0.0)
+        self.basis += paid
         # Units that disappeared without a fill lose their cost; extra ones cost the close.
+        kept = np.where(units * expected > 0.0, np.minimum(np.abs(units), np.abs(expected)), 0.0)
         self.basis *= np.divide(
-            np.minimum(units, expected), expected, out=np.ones_like(left), where=expected > 0.0
+            kept, np.abs(expected), out=np.ones_like(left), where=expected != 0.0
         )
-        self.basis += np.maximum(units - expected, 0.0) * close
+        self.basis += np.sign(units) * (np.abs(units) - kept) * close
         # A position of unknown cost counts as bought now; its return would be infinite otherwise.
         self.basis = np.where(
-            units > 0.0, np.where(self.basis > 0.0, self.basis, units * close), 0.0
+            units != 0.0, np.where(self.basis * units > 0.0, self.basis, units * close), 0.0
         )
         self.cash, self.units = account.cash, units
 
     def mark(self, close: Array) -> None:
-        """Update the highest closes of open positions."""
-        self.high = np.where(self.units > 0.0, np.maximum(self.high, close), 0.0)
+        """Update the highest closes of open positions, and the lowest ones of short positions."""
+        lowest = np.where(self.high > 0.0, np.minimum(self.high, close), close)
+        short = np.where(self.units < 0.0, lowest, 0.0)
+        self.high = np.where(self.units > 0.0, np.maximum(self.high, close), short)
 
     def value(self, close: Array) -> float:
         """Return cash and positions at `close`, in quote units."""
@@ -123,9 +147,9 @@ class Book:
 
     def portfolio(self) -> Portfolio:
         """Return the book as one row of the order rules' input."""
-        held = np.where(self.units > 0.0, self.units, 1.0)
+        held = np.where(self.units != 0.0, self.units, 1.0)
         # The order rules take cost per unit; `held` avoids a division by zero.
-        cost = np.where(self.units > 0.0, self.basis / held, 0.0)
+        cost = np.where(self.units != 0.0, self.basis / held, 0.0)
         columns = (
             torch.from_numpy(np.array(column, dtype=np.float64)).unsqueeze(0)
             for column in (self.units, cost, self.high, self.held)

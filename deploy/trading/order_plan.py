@@ -15,6 +15,7 @@ from deploy.market.bundle import Bundle
 from deploy.trading.brokers.base import Order
 from deploy.trading.risk_limits import RiskLimits, tightened
 from deploy.trading.sub_accounts import SubAccounts
+from envs.crypto.data.timeframe import bars_per_year
 from envs.crypto.ledger import Rules
 from envs.crypto.netting import Netted, Venue, sub_account
 from envs.crypto.params import Instruments
@@ -24,6 +25,7 @@ Array = NDArray[np.float64]
 PLAN_COLUMNS = {
     "sell_units": torch.float64,
     "buy_notional": torch.float64,
+    "cover_units": torch.float64,
     "whole": torch.bool,
     "restart_clock": torch.bool,
     "dropped": torch.float64,
@@ -68,7 +70,10 @@ class OrderPlanner:
         self._venue: Venue | None = None
         trials = bundle.trials
         if len(trials) == 1:
-            self._rules = Rules.of(tightened(bundle.account, limits), bundle.instruments)
+            year = bars_per_year(bundle.manifest.timeframe)
+            self._rules = Rules.of(
+                tightened(bundle.account, limits), bundle.instruments, bars_per_year=year
+            )
             return
         # Minimum orders and increments are the venue's, which sees only net orders.
         self._rules = Rules(len(trials), Instruments.unrestricted(len(self._tickers)))
@@ -112,11 +117,11 @@ class OrderPlanner:
         """
         if netted is None:
             units, notional = plan.sell_units.sum(0), plan.buy_notional.sum(0)
-            whole = plan.whole.any(0)
+            covers, whole = plan.cover_units.sum(0), plan.whole.any(0)
         else:  # the net orders' own amounts, where the risk rules allow them
             units = torch.where(plan.sell_units.sum(0) > 0, netted.sell_units, 0.0)
             notional = torch.where(plan.buy_notional.sum(0) > 0, netted.buy, 0.0)
-            whole = netted.whole
+            covers, whole = torch.zeros_like(units), netted.whole  # ensembles have no shorts
         if len(plan.sell_units) > 1:  # rounding: the books' sum may exceed what the account holds
             most = torch.from_numpy(held)
             units = torch.where(whole & (units > 0), most, torch.minimum(units, most))
@@ -126,13 +131,13 @@ class OrderPlanner:
                 ticker=ticker,
                 side="sell" if units[asset] > 0.0 else "buy",
                 decided=time,
-                units=float(units[asset]),
+                units=float(units[asset] + covers[asset]),
                 notional=float(notional[asset]),
                 whole=bool(whole[asset]),
                 restart_clock=bool(plan.restart_clock[:, asset].any()),
             )
             for asset, ticker in enumerate(self._tickers)
-            if units[asset] > 0.0 or notional[asset] > 0.0
+            if units[asset] > 0.0 or notional[asset] > 0.0 or covers[asset] > 0.0
         )
 
 
@@ -142,9 +147,11 @@ def orders_state(plan: Orders) -> dict[str, Any]:
 
 
 def restored_orders(state: Mapping[str, Any]) -> Orders:
-    """Invert `orders_state`."""
+    """Invert `orders_state`; states of earlier versions have no covers."""
+    without = {"cover_units": np.zeros_like(state["sell_units"]).tolist()}
+    found = {**without, **state}
     return Orders(
-        **{name: torch.tensor(state[name], dtype=dtype) for name, dtype in PLAN_COLUMNS.items()}
+        **{name: torch.tensor(found[name], dtype=dtype) for name, dtype in PLAN_COLUMNS.items()}
     )
 
 

@@ -46,9 +46,10 @@ class Entry:
     """The ledger's line for one closed bar.
 
     value, equal_weight, cash: quote units, at the bar's close.
-    fees, notional: quote units, of the orders filled in the bar.
+    fees, notional: quote units, of the orders filled in the bar; fees include what was charged for
+        borrowing.
     trades, unfilled: number of orders that were filled in the bar, and that were not.
-    exposure: 1 - cash / value.
+    exposure: 1 - cash / value; where shorts are allowed, the sum of the positions' sizes / value.
     units: (N,) held.
     fills: results of the orders sent after the previous bar.
     flow: net transfers into the account since the previous bar.
@@ -276,16 +277,22 @@ class PaperTrader:
             value=value,
             equal_weight=self._benchmark.value(bar.close),
             cash=accounts.cash,
-            fees=sum(fill.fee for fill in done),
+            fees=sum(fill.fee for fill in done) + account.charges,
             notional=sum(fill.notional for fill in done),
             trades=len(done),
             unfilled=len(booked) - len(done),
-            exposure=1.0 - accounts.cash / value if value > 0.0 else 0.0,
+            exposure=self._exposure(bar.close, value) if value > 0.0 else 0.0,
             units=accounts.units,
             fills=booked,
             flow=flow,
             verdict=verdict,
         )
+
+    def _exposure(self, close: Array, value: float) -> float:
+        """Return `Entry.exposure` of an account of this value."""
+        if self.bundle.account.allow_short:
+            return float(np.sum(np.abs(self.accounts.units) * close)) / value
+        return 1.0 - self.accounts.cash / value
 
     def decide(self, bar: ClosedBar, entry: Entry, conditions: Conditions | None = None) -> Entry:
         """Evaluate the policy at the bar's close, and plan the orders that the risk rules allow.

@@ -116,6 +116,7 @@ def replay_entries(
         bar = ClosedBar.of(bars, number)
         # Orders of the previous close are filled at this open, before the trader sees the bar.
         broker.next_bar(bar.time, bar.open, bar.hole)
+        broker.close_bar(bar.time, bar.close, bar.hole)
         decide = decide_last or number < last
         entry = trader.on_bar(bar, broker.fills(), broker.account(), decide=decide)
         broker.submit(entry.orders)

@@ -6,7 +6,9 @@ about the whole account judges the situation after every bar. The strictest verd
 applied to the planned orders. All rules are off by default. Shares are fractions (0.2 is 20%),
 durations are seconds.
 
-A rule that stops trading sells at the next bar's open, like any order. Losses until then remain.
+A rule that stops trading sells at the next bar's open, like any order. Losses until then remain. In
+these rules, to sell is to reduce a position, and to buy is to increase one; of a short position,
+buying it back reduces it.
 """
 
 from __future__ import annotations
@@ -333,15 +335,24 @@ def apply(
         The remaining orders, and the number of dropped ones. Only a verdict that sells everything
         sells more than planned, and then nothing else is ordered.
     """
-    sells, buys = plan.sell_units > 0, plan.buy_notional > 0
+    short_sale = (plan.sell_units > 0) & (portfolio.units <= 0)
+    reduced = torch.where(short_sale, 0.0, plan.sell_units + plan.cover_units)
+    increased = torch.where(short_sale, plan.sell_units * close, plan.buy_notional)
+    sells, buys = reduced > 0, increased > 0
     if verdict.sell_all:
         nothing = torch.zeros_like(plan.buy_notional)
         everything = Orders(
-            portfolio.units.clone(), nothing, portfolio.units > 0, nothing > 0, plan.dropped
+            sell_units=portfolio.units.clamp_min(0.0),
+            buy_notional=nothing,
+            cover_units=(-portfolio.units).clamp_min(0.0),
+            whole=portfolio.units != 0,
+            restart_clock=nothing > 0,
+            dropped=plan.dropped,
         )
         return everything, int(buys.any(0).sum())
     # Most important first, so that a limit keeps the head of the list.
-    planned = _by_importance(plan, close)
+    forced = ((plan.whole | plan.restart_clock) & sells).any(0).tolist()
+    planned = _by_importance(reduced * close, increased, forced)
     wanted = [
         (side, asset)
         for side, asset in planned
@@ -353,8 +364,9 @@ def apply(
         torch.tensor([(side, asset) in kept for asset in assets]) for side in ("sell", "buy")
     )
     left = Orders(
-        sell_units=torch.where(keep_sell, plan.sell_units, 0.0),
+        sell_units=torch.where(torch.where(short_sale, keep_buy, keep_sell), plan.sell_units, 0.0),
         buy_notional=torch.where(keep_buy, plan.buy_notional, 0.0),
+        cover_units=torch.where(keep_sell, plan.cover_units, 0.0),
         whole=plan.whole & keep_sell,
         restart_clock=plan.restart_clock
         & (keep_sell | ~sells),  # a sell that is not sent is due again at the next bar
@@ -363,17 +375,18 @@ def apply(
     return left, len(planned) - len(kept)
 
 
-def _by_importance(plan: Orders, close: Tensor) -> list[tuple[str, int]]:
+def _by_importance(sold: Tensor, bought: Tensor, forced: list[bool]) -> list[tuple[str, int]]:
     """Return the account's orders as (side, asset), the most important first.
 
     The order is: sells that close a position or are forced, other sells, buys; large ones first.
+
+    Args:
+        sold: (R, N), value by which positions are reduced.
+        bought: (R, N), value by which they are increased.
+        forced: N, which of the former close a position or are forced.
     """
-    forced = ((plan.whole | plan.restart_clock) & (plan.sell_units > 0)).any(0).tolist()
     ranked = []
-    for side, rank, amounts in (
-        ("sell", 1, plan.sell_units * close),
-        ("buy", 2, plan.buy_notional),
-    ):
+    for side, rank, amounts in (("sell", 1, sold), ("buy", 2, bought)):
         for asset, amount in enumerate(amounts.sum(0).tolist()):
             if amount > 0.0:
                 ranked.append(

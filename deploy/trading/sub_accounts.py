@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from deploy.trading.book import Book
-from deploy.trading.brokers.base import AccountState, Fill
+from deploy.trading.brokers.base import LIQUIDATED, AccountState, Fill
 from deploy.trading.flows import CostAllowance, Flow, less_costs, unexplained
 from envs.crypto.portfolio import Orders, Portfolio
 
@@ -33,7 +33,8 @@ class SubAccounts:
         account: the broker's account, which is split by the shares.
 
     Attributes:
-        held: (N,) units of the account as the broker reported them; no order may sell more.
+        held: (N,) units of the account as the broker reported them; no order may sell more of a
+            long position.
         flow: transfers since `take_flow`.
         correction: largest relative difference so far between the account and the sum of its books,
             without transfers.
@@ -169,12 +170,15 @@ class SubAccounts:
         self.held = account.units_of(self._tickers)
         shares = self._value_shares(close)
         came = np.array([flow.units.get(ticker, 0.0) for ticker in self._tickers])
-        units = self._scaled(np.array([state[2] for state in after]), came, self.held, shares)
+        units = self._scaled(np.array([state.units for state in after]), came, self.held, shares)
+        # Only an account with shorts may have cash below 0.
+        least = min(0.0, account.cash)
+        left = [
+            max(least, state.cash - account.charges * own)
+            for state, own in zip(after, shares, strict=True)
+        ]
         cash = self._scaled(
-            np.array([[state[0]] for state in after]),
-            np.array([flow.cash]),
-            np.array([account.cash]),
-            shares,
+            np.array(left)[:, None], np.array([flow.cash]), np.array([account.cash]), shares
         )
         for row, book in enumerate(self.books):
             own = AccountState.of(float(cash[row, 0]), self._tickers, units[row])
@@ -194,30 +198,31 @@ class SubAccounts:
             close: (N,) of the previous bar.
             fills: those since the books were settled.
         """
-        self._note_flow(time, fills, account, close)
+        # The last close's charges are booked already.
+        self._note_flow(time, fills, dataclasses.replace(account, charges=0.0), close)
         shares = self._value_shares(close)
         self.held = account.units_of(self._tickers)
         for book, share in zip(self.books, shares, strict=True):
             # Cost per unit stays; it is the close for books that held none of the asset.
             cost = np.where(
-                book.units > 0.0, book.basis / np.where(book.units > 0.0, book.units, 1.0), close
+                book.units != 0.0, book.basis / np.where(book.units != 0.0, book.units, 1.0), close
             )
             book.cash, book.units = account.cash * share, self.held * share
             book.basis = book.units * cost
             book.held, book.high = (
-                np.where(book.units > 0.0, column, 0.0) for column in (book.held, book.high)
+                np.where(book.units != 0.0, column, 0.0) for column in (book.held, book.high)
             )
 
     def _part(self, row: int, fills: Sequence[Fill], orders: Orders) -> list[Fill]:
         """Return a trial's part of the account's fills, in proportion to its part of the orders."""
         found = []
         for fill in fills:
+            if fill.reason == LIQUIDATED:  # the venue's own order, of an account with one book
+                found.append(fill)
+                continue
             asset = self._tickers.index(fill.order.ticker)
-            wanted = (
-                orders.sell_units[:, asset]
-                if fill.order.side == "sell"
-                else orders.buy_notional[:, asset]
-            )
+            buys = orders.buy_notional if fill.order.notional > 0.0 else orders.cover_units
+            wanted = (orders.sell_units if fill.order.side == "sell" else buys)[:, asset]
             if not wanted[row] > 0.0:
                 continue
             # One fill per net order: trials on the same side share it in proportion.
@@ -231,7 +236,7 @@ class SubAccounts:
         self, time: int, fills: Sequence[Fill], account: AccountState, close: Array
     ) -> Flow:
         """Return the transfers since the last `settle`: what neither fills nor costs explain."""
-        before = AccountState.of(self.cash, self._tickers, self.units)
+        before = AccountState.of(self.cash - account.charges, self._tickers, self.units)
         flow = unexplained(before, fills, account, self._tickers, close)
         if account.late_fees:  # otherwise fills have all fees, and other outflows are transfers
             self._allowance.earn(

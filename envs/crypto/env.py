@@ -371,7 +371,8 @@ class CryptoEnv(VecEnv):
         if not self._terminates:
             return self._no_rows
         assert isinstance(self._ledger, ShortLedger)
-        return self._ledger.bankrupt > 0
+        ended: Tensor = self._ledger.bankrupt > 0
+        return ended
 
     def _native_state(self) -> tuple[dict[str, int], dict[str, Tensor | None]]:
         """Return what `NativeStep` needs: its sizes and tensors."""

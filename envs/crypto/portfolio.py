@@ -211,7 +211,8 @@ def to_portfolio(ledger: Ledger) -> Portfolio:
 def _ledger(portfolio: Portfolio, rules: Rules | None = None) -> Ledger:
     """Copy portfolios to a new ledger for these rules."""
     kind = ShortLedger if rules is not None and rules.shorts else Ledger
-    return _filled_in(kind(*portfolio.units.shape, portfolio.units.device), portfolio)
+    rows, assets = portfolio.units.shape
+    return _filled_in(kind(rows, assets, portfolio.units.device), portfolio)
 
 
 def _filled_in(ledger: Ledger, portfolio: Portfolio) -> Ledger:

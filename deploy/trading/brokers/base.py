@@ -1,7 +1,8 @@
 """The interface of brokers: an account, sending orders, and their results.
 
 Orders are market orders that the broker fills at the next bar's open. A sell states units, a buy
-states the quote currency to spend. Every order has a client id derived from slot, bar and ticker,
+states the quote currency to spend; a buy that covers a short position states units. A sell without a
+long position is a short sale. Every order has a client id derived from slot, bar and ticker,
 so that a repeated order can be recognised.
 """
 
@@ -19,15 +20,17 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Side = Literal["buy", "sell"]
 Status = Literal["filled", "unfilled"]
+# The `Fill.reason` of an order of the venue's own, which closes a position.
+LIQUIDATED = "liquidated: the margin was too small"
 
 
 @dataclass(frozen=True)
 class Order:
     """An order decided at the close of the bar that opened at `decided` (seconds since the epoch).
 
-    units: of a sell, amount of the asset.
+    units: of a sell or a cover, amount of the asset.
     notional: of a buy, quote currency to spend.
-    whole: sells the complete position.
+    whole: closes the complete position.
     restart_clock: a sell of the holding rule, whose clock restarts when it is filled.
     """
 
@@ -50,7 +53,7 @@ class Fill:
     notional: quote currency paid, or received before the fee.
     fee: quote currency.
     price: per unit, including slippage, excluding the fee.
-    reason: why it is unfilled or partly filled, if the broker says so.
+    reason: why it is unfilled or partly filled, if the broker says so, or `LIQUIDATED`.
     """
 
     order: Order
@@ -67,6 +70,9 @@ class Fill:
 class AccountState:
     """Cash in quote currency, and units by ticker (tickers not held may be missing).
 
+    Units of a short position are negative.
+    charges: quote currency that the venue took at the last close without a fill: borrow fees, less
+    a debt that it bears.
     late_fees: the venue may charge fees later than with a fill, or other fees than the fill
     reports.
     """
@@ -74,6 +80,7 @@ class AccountState:
     cash: float
     units: Mapping[str, float]
     late_fees: bool = False
+    charges: float = 0.0
 
     @classmethod
     def of(cls, cash: float, tickers: Sequence[str], units: Array) -> AccountState:

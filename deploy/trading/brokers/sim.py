@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,11 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from deploy.market.bundle import Bundle
-from deploy.trading.brokers.base import AccountState, Broker, Fill, Order
+from deploy.trading.brokers.base import LIQUIDATED, AccountState, Broker, Fill, Order, Side
 from deploy.trading.flows import Flow
+from envs.crypto.data.timeframe import bar_number, bar_time, bars_per_year
 from envs.crypto.ledger import Rules
 from envs.crypto.params import EnvParams, Instruments
-from envs.crypto.portfolio import Orders, Portfolio, fill_orders
+from envs.crypto.portfolio import Orders, Portfolio, charge_margin, fill_orders
 
 Array = NDArray[np.float64]
 
@@ -22,23 +24,34 @@ Array = NDArray[np.float64]
 class SimBroker(Broker):
     """An account of virtual money.
 
-    `next_bar` must be called for every bar before the trader processes it.
+    `next_bar`, then `close_bar` must be called for every bar before the trader processes it.
 
     Args:
         tickers: order of the arrays given to `next_bar`.
         cash: initial cash, quote units.
         params: fee, slippage and other rules.
         instruments: minimum orders and increments.
+        timeframe: of the bars; needed where shorts are allowed.
     """
 
     immediate = False
 
     def __init__(
-        self, tickers: Sequence[str], cash: float, params: EnvParams, instruments: Instruments
+        self,
+        tickers: Sequence[str],
+        cash: float,
+        params: EnvParams,
+        instruments: Instruments,
+        *,
+        timeframe: str = "",
     ) -> None:
         count = len(tickers)
         self._tickers = tuple(tickers)
-        self._rules = Rules.of(params, instruments, rows=count)
+        year = bars_per_year(timeframe) if params.allow_short else None
+        self._rules = Rules.of(params, instruments, rows=count, bars_per_year=year)
+        self._account_rules = Rules.of(params, instruments, bars_per_year=year)
+        self._params, self._timeframe = params, timeframe
+        self._charges = 0.0
         self._slippage = params.slippage
         self._cash = torch.tensor(cash, dtype=torch.float64)
         self._units = torch.zeros(count, dtype=torch.float64)
@@ -60,7 +73,8 @@ class SimBroker(Broker):
 
     def transfer(self, flow: Flow) -> None:
         """Add a transfer to cash and units, which do not fall below 0."""
-        self._cash = (self._cash + flow.cash).clamp_min(0.0)
+        if flow.cash:
+            self._cash = (self._cash + flow.cash).clamp_min(0.0)
         for ticker, amount in flow.units.items():
             asset = self._tickers.index(ticker)
             self._units[asset] = (self._units[asset] + amount).clamp_min(0.0)
@@ -72,7 +86,8 @@ class SimBroker(Broker):
 
     def account(self) -> AccountState:
         """Return what the account holds now."""
-        return AccountState.of(float(self._cash), self._tickers, self._units.numpy())
+        state = AccountState.of(float(self._cash), self._tickers, self._units.numpy())
+        return dataclasses.replace(state, charges=self._charges)
 
     def submit(self, orders: Sequence[Order]) -> None:
         """Accept orders for the next bar.
@@ -105,6 +120,7 @@ class SimBroker(Broker):
             open_: (N,) opening prices.
             hole: (N,) whether an asset has no bar.
         """
+        self._charges = 0.0
         if not self._pending:
             return
         count = len(self._tickers)
@@ -113,7 +129,8 @@ class SimBroker(Broker):
         orders = Orders.none(count, count)
         for order in self._pending:
             asset = self._tickers.index(order.ticker)
-            orders.sell_units[asset, asset] = order.units
+            amounts = orders.sell_units if order.side == "sell" else orders.cover_units
+            amounts[asset, asset] = order.units
             orders.buy_notional[asset, asset] = order.notional
         # Fills do not depend on cost basis, highest closes and holding times.
         cash, units = self._cash.expand(count).clone(), self._units.expand(count, -1).clone()
@@ -124,7 +141,8 @@ class SimBroker(Broker):
         # Rounding of the rows' sum may exceed the cash, which is limited before sells are credited.
         moved = after.cash - before.cash
         spent, received = moved.clamp_max(0.0).sum(), moved.clamp_min(0.0).sum()
-        self._cash = (self._cash + spent).clamp_min(0.0) + received
+        least = -torch.inf if self._rules.shorts else 0.0
+        self._cash = (self._cash + spent).clamp_min(least) + received
         bought = after.units.diagonal() - self._units
         self._units = after.units.diagonal().clone()
         for order in self._pending:
@@ -138,8 +156,57 @@ class SimBroker(Broker):
             self._settled.append(Fill(order, "filled", time, amount, notional, fee, price))
         self._pending = []
 
+    def close_bar(self, time: int, close: Array, hole: NDArray[np.bool_]) -> None:
+        """Charge for borrowing and check the margin at a bar's close, after `next_bar`.
+
+        Liquidations are results of orders of the venue's own. Without shorts, nothing happens.
+
+        Args:
+            time: open of the bar, seconds since the epoch.
+            close: (N,) closing prices.
+            hole: (N,) whether an asset has no bar.
+        """
+        if not self._rules.shorts:
+            return
+        nothing = torch.zeros(3, 1, len(self._tickers), dtype=torch.float64)
+        before = Portfolio(self._cash.view(1), self._units.unsqueeze(0), *nothing)
+        closes, holes = (torch.from_numpy(values).unsqueeze(0) for values in (close, hole))
+        after, _ = charge_margin(before, closes, holes, self._account_rules)
+        closed = (before.units[0] != 0) & (after.units[0] == 0)
+        fills = [
+            self._liquidation(time, asset, float(close[asset]))
+            for asset in closed.nonzero().flatten().tolist()
+        ]
+        self._settled += fills
+        # What no fill explains: the borrow fee, and the debt of a bankrupt account.
+        moved = sum(
+            fill.notional - fill.fee if fill.order.side == "sell" else -fill.notional
+            for fill in fills
+        )
+        self._charges = float(self._cash) + moved - float(after.cash[0])
+        self._cash, self._units = after.cash[0].clone(), after.units[0].clone()
+
+    def _liquidation(self, time: int, asset: int, close: float) -> Fill:
+        """Return the result of closing a whole position at a close."""
+        params, units = self._params, float(self._units[asset])
+        side: Side = "sell" if units > 0.0 else "buy"
+        # The last close: orders that fill in this bar were decided then.
+        decided = bar_time(self._timeframe, bar_number(self._timeframe, time) - 1)
+        ticker = self._tickers[asset]
+        order = Order(
+            f"{decided}-{ticker}-liquidation", ticker, side, decided, units=abs(units), whole=True
+        )
+        price = close * (1.0 - params.slippage if side == "sell" else 1.0 + params.slippage)
+        # A buy pays the fee out of what it brings, a sell out of what it receives.
+        notional = abs(units) * price / (1.0 if side == "sell" else 1.0 - params.fee)
+        fee = notional * params.fee
+        return Fill(order, "filled", time, abs(units), notional, fee, price, LIQUIDATED)
+
 
 def sim_broker(bundle: Bundle, cash: float | None = None) -> SimBroker:
     """Return an account of virtual money for a bundle; `cash` is by default its initial cash."""
     initial = bundle.account.initial_cash if cash is None else cash
-    return SimBroker(bundle.manifest.tickers, initial, bundle.account, bundle.instruments)
+    manifest = bundle.manifest
+    return SimBroker(
+        manifest.tickers, initial, bundle.account, bundle.instruments, timeframe=manifest.timeframe
+    )

@@ -5,11 +5,12 @@ The slot's own account, its shadow and its challengers run this code; they diffe
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 
 from deploy.market.bundle import Bundle
 from deploy.registry.models import SLOT_ACCOUNT
-from deploy.trading.brokers.base import Broker, Fill, Order
+from deploy.trading.brokers.base import LIQUIDATED, Broker, Fill, Order
 from deploy.trading.brokers.sim import SimBroker, sim_broker
 from deploy.trading.closed_bar import ClosedBar
 from deploy.trading.flows import Flow
@@ -120,9 +121,13 @@ class TradingAccount:
         own = bar.in_order(history.tickers, self.bundle.manifest.tickers)
         if isinstance(self.broker, SimBroker):
             self.broker.next_bar(own.time, own.open, own.hole)
+            self.broker.close_bar(own.time, own.close, own.hole)
             self.broker.transfer(transfer or Flow())
-        news = self.broker.fills()
+        news = [self._named(fill) for fill in self.broker.fills()]
         changes.fills += news
+        # Liquidations are orders of the venue's own, which nobody has recorded.
+        liquidations = [fill.order for fill in news if fill.reason == LIQUIDATED]
+        changes.intents += [OrderLine(self.name, order) for order in liquidations]
         fills, counted = [*self._settled, *news], self._counted
         self._settled, self._counted = [], []
         self.since = own.time if self.since is None else self.since
@@ -196,22 +201,29 @@ class TradingAccount:
             action=None if entry.action is None else by_ticker(entry.action),
         )
 
+    def _named(self, fill: Fill) -> Fill:
+        """Return a fill; client ids of liquidations get the account's prefix."""
+        if fill.reason != LIQUIDATED:
+            return fill
+        client_id = f"{self._prefix}-{fill.order.client_id}"
+        return dataclasses.replace(fill, order=dataclasses.replace(fill.order, client_id=client_id))
+
     # ---- an operator's halt ----
 
     def orders_to_sell_all(self, bar: int, now: float) -> list[Order]:
-        """Return orders that sell everything between two bars; `bar` is the last processed one."""
+        """Return orders that close everything between two bars; `bar` is the last processed one."""
         held = self.broker.account().units
         return [
             Order(
                 f"{self._prefix}-{bar}-{ticker}-halt{now:.0f}",
                 ticker,
-                "sell",
+                "sell" if units > 0.0 else "buy",
                 bar,
-                units=units,
+                units=abs(units),
                 whole=True,
             )
             for ticker, units in held.items()
-            if units > 0.0 and ticker in self.bundle.manifest.tickers
+            if units != 0.0 and ticker in self.bundle.manifest.tickers
         ]
 
     def book_sales(self) -> None:

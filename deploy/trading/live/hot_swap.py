@@ -26,6 +26,8 @@ def problem_with(bundle: Bundle, running: Bundle, history: Bars) -> str | None:
         return (
             f"it trades {', '.join(theirs.tickers)}, and the slot holds {', '.join(ours.tickers)}"
         )
+    if running.account.allow_short and not bundle.account.allow_short:
+        return "it trades without shorts, and the slot's account may hold short positions"
     trader, last = PaperTrader(bundle, slot="dry-run"), len(history) - 1
     first = len(history) - DRY_RUN_BARS
     if first < trader.bars_needed:

@@ -165,6 +165,11 @@ class TraderParts:
         """Return the broker of the slot's account."""
         if self._flags.broker == "sim":
             return sim_broker(bundle, self._flags.cash)
+        if bundle.account.allow_short:
+            raise InputError(
+                f"--broker alpaca trades crypto, which cannot be sold short there, and bundle "
+                f"{bundle.name} was trained with --allow-short: use --broker sim"
+            )
         if has_hours(bundle.manifest.timeframe):
             raise InputError(
                 f"--broker alpaca trades crypto only, and {bundle.name} trades bars of "

@@ -1,7 +1,7 @@
 """A test of the compiled step at its first use: it must give the bits that it should.
 
-Three small batches, with no rule, with every rule, and with every rule and shorts, are stepped from numbers that are the same
-on every machine. The digest of their results is stored here, since it does not depend on the
+Three small batches, with no rule, with every rule, and with every rule and shorts, are stepped from
+numbers that are the same on every machine. The digest of their results is stored here, since it does not depend on the
 processor. Logarithms are compared with torch's, whose last bits may change with its version (they
 are lost in rewards, which are rounded to float32). `tests/envs/crypto/test_native_step.py` compares
 the step with torch's.

@@ -340,7 +340,8 @@ def test_the_largest_orders_of_a_kind_are_kept() -> None:
     buys = torch.tensor([[0.0, 90.0, 0.0, 100.0, 0.0, 10.0]], dtype=torch.float64)
     whole = torch.tensor([[True, False, False, False, False, False]])
     nothing = torch.zeros_like(whole)
-    plan = Orders(sells, buys, whole, nothing, torch.zeros(1, dtype=torch.float64))
+    covers = torch.zeros_like(sells)
+    plan = Orders(sells, buys, covers, whole, nothing, torch.zeros(1, dtype=torch.float64))
     portfolio = Portfolio(
         torch.tensor([500.0]), *(torch.full((1, 6), 9.0, dtype=torch.float64) for _ in range(4))
     )

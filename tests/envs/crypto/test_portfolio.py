@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.crypto.env import CryptoEnv
 from envs.crypto.asset_sum import AssetSum
+from envs.crypto.env import CryptoEnv
 from envs.crypto.ledger import Rules
 from envs.crypto.params import EnvParams, Instruments
 from envs.crypto.portfolio import (
