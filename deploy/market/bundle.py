@@ -38,8 +38,13 @@ from deploy.registry.bundle_files import (
 )
 from envs.crypto.data.timeframe import on_grid
 from envs.crypto.features import Recipe, get_recipe
-from envs.crypto.params import EnvParams, Instruments
+from envs.crypto.params import SHORTS, EnvParams, Instruments
 from envs.support.errors import InputError
+
+NO_SHORT_ENSEMBLES = (
+    "trials with short positions cannot share an account: what one sells short, another may hold, and "
+    "the borrow fee and margin of the account would not be the sum of theirs"
+)
 
 
 @dataclass(frozen=True)
@@ -258,11 +263,14 @@ def _check_meaning(bundle: Bundle) -> None:
             raise InputError(f"{field} {text} is not the open of a bar of {manifest.timeframe}")
     fields = {field.name for field in dataclasses.fields(EnvParams)}
     for given in (part.env_params for part in manifest.trials):
-        for name in sorted(fields - set(given)):
+        # Bundles without shorts do not have their parameters, like those of earlier versions.
+        for name in sorted(fields - set(given) - set(SHORTS)):
             raise InputError(f"env_params lacks {name}")
         for name in sorted(set(given) - fields):
             raise InputError(f"env_params has the unknown {name}")
     _ = bundle.instruments  # checks its own values, like `bundle.trials`
+    if len(bundle.trials) > 1 and bundle.account.allow_short:
+        raise InputError(NO_SHORT_ENSEMBLES)
     for params in (trial.params for trial in bundle.trials):
         if params.lookback > bundle.max_lookback:
             raise InputError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,14 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from deploy.market.backtests import SearchStatistics, combine, read_search
-from deploy.market.bundle import Bundle, default_symbols, format_time, read_policy, recipe_part
+from deploy.market.bundle import (
+    NO_SHORT_ENSEMBLES,
+    Bundle,
+    default_symbols,
+    format_time,
+    read_policy,
+    recipe_part,
+)
 from deploy.market.gate import MarketEvidence, Selection
 from deploy.market.manifest import (
     VENUE_PARAMS,
@@ -174,6 +180,8 @@ def read_candidate(
     if len(trials) > 1:
         backtest = None
         faults += _different_accounts(parts)
+        if any(part.params is not None and part.params.allow_short for part in parts):
+            faults.append(NO_SHORT_ENSEMBLES)
         try:
             together = combine(trials, shares, study.run_dir, study.spec.data.timeframe)
             backtest, diversification = together.backtest, together.diversification
@@ -293,7 +301,7 @@ def _trial_part(part: CandidateTrial, study: MarketStudy, file: str, members: by
     return TrialPart(
         share=part.share,
         file=file,
-        env_params=dataclasses.asdict(part.params),
+        env_params=part.params.recorded(),
         policy=PolicyPart(
             algorithm=study.spec.algorithm,
             members=policy.size,

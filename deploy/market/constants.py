@@ -15,6 +15,7 @@ from deploy.market.scoring import first_decision, in_order, score_bundle, score_
 from envs.crypto.data.bars import Bars
 from envs.crypto.env import CryptoEnv
 from envs.crypto.market import make_market
+from envs.crypto.params import EnvParams
 from envs.crypto.scoring.evaluate import trade_windows
 from envs.crypto.splits import Window
 
@@ -27,7 +28,8 @@ def constant_returns(bundle: Bundle, bars: Bars, window: Window) -> dict[str, Ar
     """Per-bar returns of each constant policy over `window`, in the bundle's environment.
 
     The policies are always-buy (every action is 1), cash (0), random (uniform, with a fixed seed)
-    and equal weight.
+    and equal weight. Where shorts are allowed, always-short (every action is -1) and equal weight
+    short (rebalanced at every bar) are added.
 
     Returns:
         (L,) returns by name.
@@ -36,25 +38,41 @@ def constant_returns(bundle: Bundle, bars: Bars, window: Window) -> dict[str, Ar
     if len(bundle.trials) > 1:
         return _by_sub_accounts(bundle, part, window)
     market = make_market(part, bundle.manifest.recipe.name, bundle.instruments)
+    names = ["always-buy", "cash", "random"]
+    if bundle.account.allow_short:
+        names += ["always-short", "equal weight short"]
     env = CryptoEnv.for_windows(
-        market, [bundle.account] * 3, [[window]] * 3, max_lookback=bundle.max_lookback
+        market,
+        [bundle.account] * len(names),
+        [[window]] * len(names),
+        max_lookback=bundle.max_lookback,
     )
     generator = torch.Generator().manual_seed(RANDOM_SEED)
 
-    def act(_obs: Tensor) -> Tensor:
-        actions = torch.zeros(3, env.action_dim)
+    def act(obs: Tensor) -> Tensor:
+        actions = torch.zeros(len(names), env.action_dim)
         actions[0] = 1.0  # row 0: always-buy; row 1 stays 0: cash; row 2: uniform in [-1, 1)
         actions[2] = 2.0 * torch.rand(env.action_dim, generator=generator) - 1.0
+        if bundle.account.allow_short:
+            actions[3] = -1.0
+            actions[4] = _towards_equal_short(obs[4], bundle.account, env.action_dim)
         return actions
 
     trades = trade_windows(env, act)
-    always_buy, cash, at_random = trades.returns[:, : window[1] - window[0]]
-    return {
-        "always-buy": always_buy,
-        "cash": cash,
-        "random": at_random,
-        "equal weight": trades.equal_weight[0],
-    }
+    returns = trades.returns[:, : window[1] - window[0]]
+    return dict(zip(names, returns, strict=True)) | {"equal weight": trades.equal_weight[0]}
+
+
+def _towards_equal_short(obs: Tensor, params: EnvParams, assets: int) -> Tensor:
+    """Return the action that moves every weight towards an equal short one, (N,).
+
+    Args:
+        obs: (state_dim,).
+        params: of the account.
+        assets: N.
+    """
+    weight = -min(1.0, params.max_leverage) / assets
+    return ((weight - obs[1 : 1 + assets]) / params.action_scale).clamp(-1.0, 1.0)
 
 
 def _by_sub_accounts(bundle: Bundle, bars: Bars, window: Window) -> dict[str, Array]:

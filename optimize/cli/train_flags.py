@@ -319,6 +319,39 @@ class TrainFlags(FoldFlags, _FirstFlags):
     initial_cash: Annotated[
         float, _option(MARKET, "Cash at the start of every episode, in the quote currency.")
     ] = 10_000.0
+    allow_short: Annotated[
+        bool,
+        _option(
+            MARKET,
+            "Allow short positions: an action below 0 sells an asset that is not held. See "
+            "docs/shorts.md.",
+            "--allow-short",
+        ),
+    ] = False
+    borrow_fee: Annotated[
+        float,
+        _option(
+            MARKET,
+            "With --allow-short: fee per year for what is borrowed, as a share of its value (0.1 "
+            "is 10%), charged every bar.",
+        ),
+    ] = 0.1
+    max_leverage: Annotated[
+        float,
+        _option(
+            MARKET,
+            "With --allow-short: orders keep the values of all positions, long and short, "
+            "together within this many times the account's value.",
+        ),
+    ] = 1.0
+    maintenance_margin: Annotated[
+        float,
+        _option(
+            MARKET,
+            "With --allow-short: at a close where the account is worth less than this share of "
+            "the values of all positions together, all are liquidated.",
+        ),
+    ] = 0.25
     gpu: Annotated[
         str | None,
         _option(

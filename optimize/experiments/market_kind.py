@@ -14,6 +14,7 @@ from agents.algorithms.table import get_algorithm
 from envs.crypto.data.bars import Bars, load_bars
 from envs.crypto.data.limits import limits_of_files
 from envs.crypto.features import get_recipe
+from envs.crypto.params import SHORTS, EnvParams
 from envs.crypto.scoring.metrics import OBJECTIVES
 from envs.crypto.splits import TooFewBars, first_decision
 from envs.crypto.study_data import holdout_times, load_study_bars, study_splits
@@ -45,6 +46,7 @@ class MarketKind(StudyKind[CryptoSpec]):
             "minimum_order",
             "initial_cash",
             "episode_bars",
+            *SHORTS,
         }
     )
     title = "--env crypto"
@@ -67,6 +69,12 @@ class MarketKind(StudyKind[CryptoSpec]):
                 f"--minimum-order {smallest} is more than --initial-cash {cash}: no order would "
                 "ever be placed"
             )
+        given = [name for name in SHORTS if name in request.given]
+        if given and not request.env.get("allow_short"):
+            raise InputError(
+                f"--{given[0].replace('_', '-')} needs --allow-short: without it no position is short"
+            )
+        _check_margin(request.env)
         get_recipe(request.recipe)
         check_folds(request.cv, request.budget)
 
@@ -78,7 +86,10 @@ class MarketKind(StudyKind[CryptoSpec]):
 
     def env_settings(self, flags: Mapping[str, Any]) -> dict[str, Any]:
         names = ("fee", "slippage", "minimum_order", "initial_cash", "episode_bars")
-        return {name: flags[name] for name in names}
+        settings = {name: flags[name] for name in names}
+        if flags["allow_short"]:
+            settings |= {name: flags[name] for name in SHORTS}
+        return settings
 
     def load_bars(self, request: Request) -> Bars:
         return load_bars(request.data_dir, request.timeframe, request.tickers)
@@ -173,6 +184,15 @@ class MarketKind(StudyKind[CryptoSpec]):
     ) -> CryptoExperiment:
         assert bars is not None
         return CryptoExperiment(spec, bars, device)
+
+
+def _check_margin(env: Mapping[str, Any]) -> None:
+    """Refuse flags of shorts that are out of range, or contradict each other, by their names."""
+    settings = {name: env[name] for name in SHORTS if name in env}
+    try:
+        EnvParams(**settings)
+    except InputError as error:
+        raise InputError(f"--allow-short: {error}") from None
 
 
 def _with_limits(error: TooFewBars, request: Request) -> InputError:

@@ -321,7 +321,10 @@ def choose_slots(
 def reproducing_flags(spec: StudySpec, request: Request) -> str:
     """Return all flags that determine the study, as they are given on the command line."""
     flags = spec_flags(spec, request.search_space)
-    return " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in flags)
+    return " ".join(
+        f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}"
+        for name, value in flags
+    )
 
 
 def spec_flags(spec: StudySpec, search_space: str) -> list[tuple[str, Any]]:

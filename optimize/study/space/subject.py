@@ -9,7 +9,7 @@ from typing import Any
 
 from agents.algorithms.table import Algorithm, get_algorithm
 from agents.networks.shape import check_policies
-from envs.crypto.params import EnvParams
+from envs.crypto.params import SHORTS, EnvParams
 from envs.games.registry import get_game
 from envs.support.study_record import CRYPTO
 
@@ -26,7 +26,7 @@ PRESETS = {
 }
 # Parameters that flags of the study fix, so that no trial may vary them.
 STUDY_LEVEL = frozenset(
-    {"initial_cash", "episode_bars", "held_scale", "minimum_order", "fee", "slippage"}
+    {"initial_cash", "episode_bars", "held_scale", "minimum_order", "fee", "slippage", *SHORTS}
 )
 
 

@@ -16,12 +16,13 @@ from envs.crypto.params import EnvParams
 from envs.crypto.scoring.evaluate import trade_windows
 from envs.crypto.scoring.metrics import TRADE_COLUMNS, summarise
 
-SLOTS = 3
+SLOTS = 4
 WINDOWS = ((600, 800), (720, 900))
 PARAMS = (
     EnvParams(action_scale=0.4),
     EnvParams(action_scale=0.2, trailing_stop=0.03, lookback=2),
     EnvParams(action_scale=0.5, max_holding_bars=12, max_position=0.4, fee=0.001),
+    EnvParams(action_scale=0.4, allow_short=True, borrow_fee=1.0, trailing_stop=0.05),
 )
 
 

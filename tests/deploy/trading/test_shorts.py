@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,19 +11,24 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deploy.market.bundle import load_bundle
+from deploy.market.constants import constant_returns, correlation
 from deploy.market.scoring import score_bundle
+from deploy.registry.bundle_files import write_bundle
 from deploy.trading import risk
 from deploy.trading.brokers.base import LIQUIDATED
 from deploy.trading.brokers.sim import SimBroker, sim_broker
 from deploy.trading.closed_bar import ClosedBar
+from deploy.trading.live.hot_swap import problem_with
 from deploy.trading.paper_trader import PaperTrader
 from deploy.trading.replay import replay
 from deploy.trading.risk import RiskVerdict
 from envs.crypto.data.bars import Bars
 from envs.crypto.ledger import Rules
-from envs.crypto.params import EnvParams, Instruments
+from envs.crypto.params import SHORTS, EnvParams, Instruments
 from envs.crypto.portfolio import Portfolio, plan_orders
-from tests.deploy.builders import small_bundle
+from envs.support.errors import InputError
+from tests.deploy.builders import ensemble_of, small_bundle
 from tests.deploy.trading.test_paper_trader import (
     LENGTH,
     SEVERE,
@@ -170,6 +176,41 @@ def test_a_trader_resumes_exactly_with_short_positions() -> None:
             assert again.value == entry.value
             assert again.orders == entry.orders
             assert other.observation(bar.close).tolist() == trader.observation(bar.close).tolist()
+
+
+def test_constant_policies_include_short_ones() -> None:
+    bars = wild_bars(1, power=1.0)
+    plain = constant_returns(small_bundle(tickers=TICKERS), bars, WINDOW)
+    bundle = small_bundle(tickers=TICKERS, params=SHORT)
+    found = constant_returns(bundle, bars, WINDOW)
+    assert set(found) - set(plain) == {"always-short", "equal weight short"}
+    # An equal-weight short loses what equal weight gains, but for costs and drifting weights.
+    assert correlation(found["equal weight short"], found["equal weight"]) < -0.95
+    assert correlation(found["always-short"], found["equal weight"]) < -0.95
+
+
+def test_a_bundle_of_several_trials_refuses_shorts() -> None:
+    parts = [small_bundle(seed, tickers=TICKERS, params=SHORT) for seed in range(2)]
+    with pytest.raises(InputError, match="trials with short positions cannot share an account"):
+        ensemble_of(parts).check()
+
+
+def test_bundles_without_the_parameters_of_shorts_load(tmp_path: Path) -> None:
+    """Bundles of earlier versions lack them; bundles without shorts do not write them."""
+    recorded = EnvParams().recorded()
+    assert not set(recorded) & set(SHORTS)
+    bundle = small_bundle(tickers=TICKERS, env_params=recorded)
+    assert not load_bundle(write_bundle(bundle, tmp_path)).account.allow_short
+    assert set(SHORT.recorded()) > set(SHORTS)
+    bundle = small_bundle(tickers=TICKERS, env_params=SHORT.recorded())
+    assert load_bundle(write_bundle(bundle, tmp_path)).account == SHORT
+
+
+def test_a_champion_without_shorts_does_not_inherit_short_positions() -> None:
+    long, short = (small_bundle(tickers=TICKERS, params=own) for own in (EnvParams(), SHORT))
+    history = market_bars(0)
+    assert "without shorts" in str(problem_with(long, short, history))
+    assert problem_with(short, long, history) is None
 
 
 def test_risk_rules_reduce_and_increase_on_both_sides() -> None:
