@@ -143,7 +143,13 @@ CASES = [
             *("machine.processor", "machine.native.crypto", "machine.native.cartpole"),
             *("results.1.steps_per_second", "results.1.share_of_moving_limit"),
             *("results.1.torch_steps_per_second", "results.1.over_torch", "results.3.over_torch"),
+            "results.5.over_long_only",
         ),
+    ),
+    Case(
+        "shorts",
+        "--seeds 1 --members 2 --steps 2048 --bars 2500 --num-envs 8",
+        ("machine.processor", "results.0.long only", "results.0.with shorts"),
     ),
     Case(
         "gate_statistics:selection",

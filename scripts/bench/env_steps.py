@@ -1,13 +1,13 @@
 """Steps per second of the crypto environment and of CartPole with random actions.
 
 With 1 to 16,384 environments: the native step beside the torch step, in paired runs. One member
-with default parameters. Crypto has seven assets of the synthetic demo market, the default features
-and lookback 1 (an observation of 110 numbers). There, the runs also measure a lower bound of the
-memory traffic: gathering the next bar's prices and the observation's features by torch, and nothing
-else. The ratio shows the cost of the rules.
+with default parameters; crypto-short allows short positions. Crypto has seven assets of the
+synthetic demo market, the default features and lookback 1 (an observation of 110 numbers). There,
+the runs also measure a lower bound of the memory traffic: gathering the next bar's prices and the
+observation's features by torch, and nothing else. The ratio shows the cost of the rules.
 
-    python scripts/bench/env_steps.py [--env crypto cartpole] [--threads 2] [--repeats 7]
-        [--seconds 0.5] [--save scripts/bench/results/env_steps.json]
+    python scripts/bench/env_steps.py [--env crypto cartpole crypto-short] [--threads 2]
+        [--repeats 7] [--seconds 0.5] [--save scripts/bench/results/env_steps.json]
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from envs.crypto.params import EnvParams
 from envs.games.cartpole import CartPole, CartPoleParams
 from envs.games.native import cartpole
 
-ENVS = ("crypto", "cartpole")
+ENVS = ("crypto", "cartpole", "crypto-short")
 SIZES = (1, 4, 16, 64, 256, 640, 1024, 4096, 16384)
 
 
@@ -40,7 +40,8 @@ def make_env(name: str, market: Market, num_envs: int, *, native: bool) -> VecEn
     if name == "cartpole":
         return CartPole(CartPoleParams(), num_envs, native=native)
     window = (market.first_bar(1), market.length - 1)
-    return CryptoEnv(market, EnvParams(), [window], num_envs, native=native)
+    params = EnvParams(allow_short=name == "crypto-short")
+    return CryptoEnv(market, params, [window], num_envs, native=native)
 
 
 def stepper(env: VecEnv) -> Callable[[int], None]:
@@ -108,6 +109,8 @@ def measure(
     runs = {kind: stepper(env) for kind, env in envs.items()}
     if name == "crypto":
         runs["move"] = mover(market, num_envs)
+    if name == "crypto-short":
+        runs["without"] = stepper(make_env("crypto", market, num_envs, native=True))
     steps = {kind: steps_for(run, seconds) for kind, run in runs.items()}
     contenders = {kind: lambda kind=kind: rate(runs[kind], steps[kind]) * num_envs for kind in runs}
     rates = paired_runs(contenders, repeats)
@@ -125,14 +128,16 @@ def measure(
     }
     if "move" in rates:
         row["share_of_moving_limit"] = median_ratio(speeds, rates["move"])
+    if "without" in rates:
+        row["over_long_only"] = median_ratio(speeds, rates["without"])
     return row
 
 
 def show(row: dict[str, Any]) -> None:
     """Print one line of the table."""
-    share = row.get("share_of_moving_limit")
+    share = row.get("share_of_moving_limit", row.get("over_long_only"))
     print(
-        f"{row['env']:>8} {row['num_envs']:>7,} {row['steps_per_second']:>12,.0f} "
+        f"{row['env']:>12} {row['num_envs']:>7,} {row['steps_per_second']:>12,.0f} "
         f"{row['slowest']:>12,.0f} {row['fastest']:>12,.0f} {row['microseconds_per_step']:>9,.1f} "
         f"{row['torch_steps_per_second']:>12,.0f} {row['over_torch']:>8.2f}x "
         + ("" if share is None else f"{share:>19.1%}"),
@@ -161,8 +166,9 @@ def main(arguments: list[str]) -> None:
         f"of {args.seconds:g} s"
     )
     print(
-        f"{'env':>8} {'envs':>7} {'steps/s':>12} {'slowest':>12} {'fastest':>12} {'us/step':>9} "
+        f"{'env':>12} {'envs':>7} {'steps/s':>12} {'slowest':>12} {'fastest':>12} {'us/step':>9} "
         f"{'torch':>12} {'ratio':>9} {'of the moving limit':>19}"
+        " (crypto-short: of long only)"
     )
     results = []
     for name in args.env:

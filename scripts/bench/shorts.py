@@ -97,7 +97,9 @@ def main(argv: list[str]) -> int:
     short = dataclasses.replace(plain, allow_short=True, borrow_fee=args.borrow_fee)
     kinds = {"long only": plain, "with shorts": short}
     found, rows = print_machine(), []
-    print(f"{'seed':>5}" + "".join(f"{name:>14}" for name in (*kinds, "equal weight")) + "   steps/s")
+    print(
+        f"{'seed':>5}" + "".join(f"{name:>14}" for name in (*kinds, "equal weight")) + "   steps/s"
+    )
     for seed in range(args.seeds):
         row = compare(seed, args, kinds)
         rows.append(row)

@@ -20,11 +20,7 @@ from tests.deploy.trading.test_paper_trader import TICKERS, market_bars
 
 FIRST, LAST = 640, 664
 PARAMS = EnvParams(
-    action_scale=0.7,
-    allow_short=True,
-    borrow_fee=5.0,
-    max_leverage=5.0,
-    maintenance_margin=0.19,
+    action_scale=0.7, allow_short=True, borrow_fee=5.0, max_leverage=5.0, maintenance_margin=0.19
 )
 
 
