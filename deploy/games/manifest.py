@@ -6,14 +6,15 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from deploy.registry.bundle_files import MEMBERS_FILE, BaseManifest, ManifestPart
+from deploy.registry.bundle_files import MEMBERS_FILE, BaseManifest
 from envs.support.study_record import Play
+from envs.support.validation import StrictModel
 
 FORMAT: Final = "sweepd-game"
 Scalars = dict[str, bool | int | float | str | None]
 
 
-class GamePart(ManifestPart):
+class GamePart(StrictModel):
     """The game. params: keyword arguments of `Game.params`. seats: players in a game."""
 
     name: str
@@ -21,7 +22,7 @@ class GamePart(ManifestPart):
     seats: int = Field(gt=0)
 
 
-class PlayerPart(ManifestPart):
+class PlayerPart(StrictModel):
     """The policy.
 
     Attributes:
@@ -51,7 +52,7 @@ class PlayerPart(ManifestPart):
         return self
 
 
-class GameOriginPart(ManifestPart):
+class GameOriginPart(StrictModel):
     """Origin of the player.
 
     Attributes:

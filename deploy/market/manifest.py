@@ -11,7 +11,8 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from deploy.registry.bundle_files import MEMBERS_FILE, BaseManifest, ManifestPart
+from deploy.registry.bundle_files import MEMBERS_FILE, BaseManifest
+from envs.support.validation import StrictModel
 
 FORMAT: Final = "sweepd-bundle"
 Weights = Literal["equal", "fold-score"]  # how the shares of the trials are chosen
@@ -19,7 +20,7 @@ Weights = Literal["equal", "fold-score"]  # how the shares of the trials are cho
 VENUE_PARAMS = ("fee", "slippage", "minimum_order", "initial_cash")
 
 
-class RecipePart(ManifestPart):
+class RecipePart(StrictModel):
     """The feature recipe in full, so that one of this name with other features is refused."""
 
     name: str
@@ -29,7 +30,7 @@ class RecipePart(ManifestPart):
     shared_features: tuple[str, ...]
 
 
-class PolicyPart(ManifestPart):
+class PolicyPart(StrictModel):
     """The policy, an ensemble.
 
     Its action is the mean of the members' actions after tanh, each computed with the member's own
@@ -44,7 +45,7 @@ class PolicyPart(ManifestPart):
     hidden: tuple[int, ...]
 
 
-class OriginPart(ManifestPart):
+class OriginPart(StrictModel):
     """Study and trial of the members, and the parameters of their training."""
 
     study: str
@@ -57,7 +58,7 @@ class OriginPart(ManifestPart):
     ppo_params: dict[str, bool | int | float | str | None]
 
 
-class DataPart(ManifestPart):
+class DataPart(StrictModel):
     """The bars of the study. Times are opens of bars, UTC."""
 
     fingerprint: str
@@ -66,7 +67,7 @@ class DataPart(ManifestPart):
     synthetic: bool
 
 
-class TrialPart(ManifestPart):
+class TrialPart(StrictModel):
     """A trial. share: of the account's capital that it trades. file: of its members' weights."""
 
     share: float = Field(gt=0.0, le=1.0)

@@ -23,12 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 from torch import Tensor
 
 from agents.policy.frozen import load_members
 from envs.support.errors import InputError, RunError
 from envs.support.files import sync_folder, write_atomic
+from envs.support.validation import StrictModel, first_fault
 
 MANIFEST_FILE, MEMBERS_FILE = "bundle.json", "members.safetensors"
 NAME_DIGITS = 16
@@ -37,20 +38,14 @@ MARKET: Final = "market"
 GAME: Final = "game"
 
 
-class ManifestPart(BaseModel):
-    """A part of a manifest: unknown fields, conversions and non-finite numbers are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class FilePart(ManifestPart):
+class FilePart(StrictModel):
     """Hash and size of a file of weights."""
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     size: int = Field(gt=0)
 
 
-class BaseManifest(ManifestPart):
+class BaseManifest(StrictModel):
     """Fields of every `bundle.json`. files: all files of weights, by name."""
 
     gate: dict[str, Any]
@@ -267,7 +262,8 @@ def read_bundle(
     try:
         manifest = model.model_validate_json(json.dumps(content))
     except ValidationError as error:
-        raise InputError(f"{manifest_path} is not a valid bundle: {_first_fault(error)}") from error
+        fault = first_fault(error, model)
+        raise InputError(f"{manifest_path} is not a valid bundle: {fault}") from error
     names = tuple(manifest.files)
     _require(path, present, names)
     extra = sorted(present - {MANIFEST_FILE, *names})
@@ -365,13 +361,6 @@ def _parse(text: bytes, path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{path} is not a JSON object")
     return content
-
-
-def _first_fault(error: ValidationError) -> str:
-    fault = error.errors()[0]
-    where = ".".join(str(part) for part in fault["loc"])
-    message = fault["msg"].removeprefix("Value error, ")
-    return f"{where}: {message}" if where else message
 
 
 def _check(bundle: StoredBundle[BaseManifest], where: str) -> None:

@@ -9,8 +9,8 @@ from envs.support.terminal import Terminal
 from optimize.cli.launch import choose_device
 from optimize.tracking.tracker import check_trackers
 from optimize.worker.batch import Interrupted
-from optimize.worker.run import read_config
 from optimize.worker.run import run as run_once
+from optimize.worker.run_config import read_config
 from optimize.worker.stopping import StopRequest
 
 
@@ -36,6 +36,7 @@ def run(
                 stop=stop,
                 say=say,
                 track=track,
+                source=str(config),
             )
     except Interrupted:
         say(f"stopped; continue with --start-from {settings['out']}")

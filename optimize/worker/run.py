@@ -19,16 +19,14 @@ from agents.policy.frozen import load_members
 from envs.crypto.data.bars import Bars, load_bars
 from envs.crypto.data.demo_market import make_demo_market
 from envs.crypto.features import default_recipe
-from envs.crypto.params import EnvParams
-from envs.crypto.scoring.metrics import OBJECTIVES
 from envs.crypto.splits import CrossValidation
 from envs.native.build import TORCH
 from envs.support.errors import InputError, RunError
-from envs.support.files import read_toml, write_atomic
-from envs.support.study_record import CryptoSpec, objective_name
+from envs.support.files import write_atomic
+from envs.support.study_record import CryptoSpec
 from optimize.experiments.artifacts import draw_equity, write_trial
 from optimize.experiments.crypto import CryptoEvaluation, CryptoExperiment
-from optimize.experiments.request import Request, check_count, most_threads
+from optimize.experiments.request import Request
 from optimize.study.checkpoint import (
     Checkpoint,
     describe_rollouts,
@@ -38,39 +36,16 @@ from optimize.study.checkpoint import (
 from optimize.study.fit import fit_shape, most_envs
 from optimize.study.space.dimension import Dimension
 from optimize.study.space.search_space import SearchSpace, Settings
-from optimize.study.space.subject import Subject
 from optimize.study.spec import check_folds
 from optimize.study.study import Plan
 from optimize.tracking.tracker import Tracking
 from optimize.worker.batch import Interrupted, Trainer, Training, describe_envs
 from optimize.worker.freeze import draft_spec, fit_request
+from optimize.worker.run_config import NOT_OF_A_STUDY, SUBJECT, checked, read_config
 from optimize.worker.tracked import TrackedRun
 
-SUBJECT = Subject()  # what a run trains, and on what
-LEARNER = SUBJECT.learner
 MOST_ENVS = 64  # the largest automatic num_envs; a study would measure it
-# Keys of [train] that are fields of a study's request, with the same defaults.
-REQUEST_FIELDS = (
-    "budget",
-    "rungs",
-    "horizon",
-    "slots",
-    "holdout",
-    "objective",
-    "seed",
-    "threads",
-    "precision",
-)
-TRAIN_DEFAULTS: dict[str, Any] = {
-    **{name: getattr(Request(), name) for name in REQUEST_FIELDS},
-    "recipe": None,
-    "num_envs": None,
-    "out": None,
-    "start_from": None,
-}
-DATA_DEFAULTS: dict[str, Any] = {"dir": None, "timeframe": "1h", "tickers": None, "demo": False}
 FILES = ("out", "start_from")  # of [train]
-COUNTS = ("budget", "rungs", "horizon", "num_envs", "slots", "threads")  # of [train]
 
 
 @dataclass(frozen=True)
@@ -92,12 +67,6 @@ class RunResult:
     out: Path | None
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """Read the TOML file of a run. Raises InputError if it cannot be read."""
-    tables = "a TOML file with [data], [train], [shape], [ppo], [env]"
-    return read_toml(path, str(path), tables)
-
-
 def run(
     config: Mapping[str, Any] | Path,
     *,
@@ -106,36 +75,27 @@ def run(
     stop: Callable[[], bool] = lambda: False,
     say: Callable[[str], None] = lambda _: None,
     track: Sequence[str] = (),
+    source: str = "",
 ) -> RunResult:
     """Train one member per fold with one set of parameters, and evaluate its test groups.
 
     Args:
-        config: a TOML file, or its tables as a mapping (see below).
+        config: a TOML file, or its tables as a mapping, see `optimize.worker.run_config`.
         bars: bars to use instead of [data].
         device: where training runs.
         stop: whether to stop; called after every rollout.
         say: receives lines for the user.
         track: names of trackers, see `optimize.tracking`; [train] out is needed.
-
-    The tables are:
-
-        [data]  dir, timeframe, tickers; or demo = true
-        [cv]    scheme, groups, test_groups, embargo_share
-        [train] budget (steps per fold), rungs, horizon, num_envs, slots, holdout, objective, seed,
-                threads, precision, recipe, out (folder of results and checkpoints), start_from
-                (folder or file: the checkpoint of a run or study, to continue exactly; or
-                members.safetensors of a trial or bundle, as initial weights of the actors)
-        [shape] net_width, net_depth, minibatch, epochs
-        [ppo]   fields of `PPOParams`
-        [env]   fields of `EnvParams`
+        source: name of the file that `config` was read from, for messages.
 
     Raises:
         InputError: the configuration is invalid.
         RunError: training diverged.
         Interrupted: `stop` returned True; a checkpoint has been written if `out` is set.
     """
-    config = read_config(config) if isinstance(config, Path) else config
-    tables = _checked(config)
+    if isinstance(config, Path):
+        config, source = read_config(config), str(config)
+    tables = checked(config, source)
     train, torch_device = tables["train"], torch.device(device)
     bars = bars or _load(tables["data"])
     spec, settings = _spec(tables, config.get("train", {}), bars, torch_device, say)
@@ -224,59 +184,6 @@ def _evaluate(trainer: Trainer, training: Training) -> CryptoEvaluation:
     return evaluation
 
 
-def _checked(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return all tables with their defaults. Raises InputError for unknown keys."""
-    allowed = {
-        "data": set(DATA_DEFAULTS),
-        "cv": _field_names(CrossValidation),
-        "shape": set(LEARNER.shape),
-        LEARNER.table: _field_names(LEARNER.params),
-        "env": _field_names(EnvParams),
-        "train": set(TRAIN_DEFAULTS),
-    }
-    for table, entries in config.items():
-        if table not in allowed:
-            raise InputError(
-                f"[{table}] is not a table of a run; there are "
-                f"{', '.join(f'[{t}]' for t in allowed)}"
-            )
-        if not isinstance(entries, Mapping):
-            raise InputError(f"{table} should be a table: [{table}]")
-        for key in entries:
-            if key not in allowed[table]:
-                raise InputError(
-                    f"[{table}] {key} is not known; choose of {', '.join(sorted(allowed[table]))}"
-                )
-    tables = {table: dict(config.get(table, {})) for table in allowed}
-    tables["data"] = {**DATA_DEFAULTS, **tables["data"]}
-    given = {f"[shape] {key}": value for key, value in tables["shape"].items()}
-    tables["train"] = train = {**TRAIN_DEFAULTS, **tables["train"]}
-    given |= {f"[train] {key}": train[key] for key in COUNTS if train[key] is not None}
-    for key, value in given.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InputError(f"{key} = {value!r} must be a whole number of at least 1")
-    for key, kind, right in (("seed", int, "a whole number"), ("holdout", int | float, "a number")):
-        if not isinstance(train[key], kind) or isinstance(train[key], bool):
-            raise InputError(f"[train] {key} = {train[key]!r} must be {right}")
-    if objective_name(str(train["objective"])) not in OBJECTIVES:
-        raise InputError(
-            f"[train] objective = {train['objective']!r} is not known; choose one of "
-            f"{', '.join(OBJECTIVES)}"
-        )
-    check_count("[train] threads =", train["threads"], most_threads())
-    try:
-        LEARNER.params(**tables[LEARNER.table])
-        CrossValidation(**tables["cv"])
-        EnvParams(**tables["env"])
-    except TypeError as error:
-        raise InputError(f"a value in the configuration has the wrong type ({error})") from None
-    return tables
-
-
-def _field_names(params: Any) -> set[str]:
-    return {field.name for field in dataclasses.fields(params)}
-
-
 def _numbers(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """Return the tables of parameters, without those that name data and files."""
     train = {key: value for key, value in tables["train"].items() if key not in FILES}
@@ -288,8 +195,6 @@ def _load(data: Mapping[str, Any]) -> Bars:
         return make_demo_market(timeframe=data["timeframe"])
     if not data["dir"]:
         raise InputError("[data] dir is missing: name a folder of bars, or set demo = true")
-    if not isinstance(data["dir"], str):
-        raise InputError(f"[data] dir = {data['dir']!r} should be text: a folder of bars")
     return load_bars(Path(data["dir"]), data["timeframe"], data["tickers"])
 
 
@@ -331,7 +236,7 @@ def _spec(
         sampler="none",
         pruner="none",
         given=frozenset("n_envs" if name == "num_envs" else name for name in given),
-        **{name: train[name] for name in REQUEST_FIELDS},
+        **{name: value for name, value in train.items() if name not in NOT_OF_A_STUDY},
     )
     minibatch_from = "[shape]" if "minibatch" in tables["shape"] else ""
     request = fit_request(request, space, minibatch_from, say)

@@ -127,7 +127,7 @@ def test_a_manifest_with_an_unknown_part_or_a_wrong_hash_is_refused(tmp_path: Pa
     content = json.loads(manifest.read_text())
     del content["hash"]
     for changes, said in (
-        ({"wheels": 3}, "wheels: Extra inputs"),
+        ({"wheels": 3}, "wheels is not known; choose of "),
         ({"format_version": 9}, "version 9"),
     ):
         other = content | changes

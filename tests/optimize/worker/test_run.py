@@ -169,9 +169,16 @@ def test_a_run_may_start_from_other_weights(
         ({"ppo": {"clip": -1.0}}, "clip"),
         ({"env": {"action_scale": 3.0}}, "action_scale"),
         ({"shape": {"net_width": "wide"}}, "[shape] net_width"),
-        ({"train": {"budget": 0}}, "[train] budget"),
-        ({"train": {"seed": "x"}}, "[train] seed = 'x' must be a whole number"),
-        ({"train": {"holdout": "x"}}, "[train] holdout = 'x' must be a number"),
+        ({"train": {"budget": 0}}, "[train] budget = 0 should be at least 1"),
+        ({"train": {"budget": True}}, "[train] budget = True should be a whole number"),
+        ({"train": {"budgt": 5}}, "[train] budgt is not known; did you mean budget?"),
+        ({"train": 3}, "[train] = 3 should be a table"),
+        ({"env": {"fee": "high"}}, "[env] fee = 'high' should be a number"),
+        ({"env": {"fee": float("nan")}}, "[env] fee = nan should be a finite number"),
+        ({"cv": {"groups": 2.5}}, "[cv] groups = 2.5 should be a whole number"),
+        ({"data": {"tickers": "BTC/USDT"}}, "[data] tickers = 'BTC/USDT' should be a list"),
+        ({"train": {"seed": "x"}}, "[train] seed = 'x' should be a whole number"),
+        ({"train": {"holdout": "x"}}, "[train] holdout = 'x' should be a number"),
         ({"train": {"start_from": "nowhere", "recipe": "tiny-test"}}, "nowhere"),
         ({"cv": {"scheme": "x"}}, "choose one of"),
         ({"shape": {"minibatch": 4096}}, "minibatch 4096"),
@@ -192,8 +199,8 @@ def test_daily_bars_have_the_recipe_of_daily_studies(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "config.json").read_text())["train"]["recipe"] == "short"
 
 
-def test_a_folder_of_bars_that_is_no_text_is_refused() -> None:
-    with pytest.raises(InputError, match="dir = 3 should be text"):
+def test_a_folder_of_bars_that_is_no_path_is_refused() -> None:
+    with pytest.raises(InputError, match="dir = 3 should be a path"):
         run({"data": {"dir": 3}})
 
 
@@ -236,5 +243,9 @@ def test_the_command_runs_a_file(market: Path, monkeypatch: pytest.MonkeyPatch) 
     )
     assert "results in runs/run-mine" in result.output
     assert (market / "runs" / "run-mine" / "members.safetensors").exists()
+    (market / "wrong.toml").write_text('[train]\nbudget = "many"\n')
+    wrong = CliRunner().invoke(search_app(), ["run", "wrong.toml"])
+    assert isinstance(wrong.exception, InputError)
+    assert str(wrong.exception) == ("wrong.toml: [train] budget = 'many' should be a whole number")
     missing = CliRunner().invoke(search_app(), ["run", "none.toml"])
     assert isinstance(missing.exception, InputError)

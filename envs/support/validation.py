@@ -1,0 +1,70 @@
+"""Files of users and of sweepd as pydantic models, and one sentence on what is wrong with one."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+# What should be there instead, by the type of pydantic's error.
+SHOULD_BE = {
+    "bool_type": "true or false",
+    "dict_type": "a table",
+    "finite_number": "a finite number",
+    "float_type": "a number",
+    "greater_than": "above {gt}",
+    "greater_than_equal": "at least {ge}",
+    "int_type": "a whole number",
+    "less_than": "below {lt}",
+    "less_than_equal": "at most {le}",
+    "list_type": "a list",
+    "literal_error": "{expected}",
+    "mapping_type": "a table",
+    "model_type": "a table",
+    "path_type": "a path",
+    "string_type": "text",
+}
+
+
+class StrictModel(BaseModel):
+    """A table of a file: unknown keys, conversions and numbers that are not finite are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def first_fault(error: ValidationError, model: type[BaseModel]) -> str:
+    """Return key, value and what would be right of the first fault, as the end of a sentence.
+
+    Args:
+        error: why a file is no `model`.
+        model: the file's model, for the keys that it knows.
+    """
+    fault = error.errors()[0]
+    where = ".".join(map(str, fault["loc"]))
+    found = f"{where} = {fault['input']!r}".strip()
+    if fault["type"] == "extra_forbidden":
+        *tables, key = map(str, fault["loc"])
+        known = _keys(model, tables)
+        near = get_close_matches(key, known, 1)
+        hint = f"did you mean {near[0]}?" if near else f"choose of {', '.join(known)}"
+        return f"{where} is not known; {hint}"
+    if fault["type"] == "missing":
+        return f"{where} is missing"
+    if fault["type"] in SHOULD_BE:
+        expected = SHOULD_BE[fault["type"]].format(**fault.get("ctx", {}))
+        return f"{found} should be {expected}"
+    message = fault["msg"].removeprefix("Value error, ")
+    if message.startswith("Input "):
+        return f"{found} {message.removeprefix('Input ')}"
+    return f"{where}: {message}" if where else message
+
+
+def _keys(model: type[BaseModel], tables: list[str]) -> list[str]:
+    """Return the keys that a table of the model knows."""
+    for table in tables:
+        field = model.model_fields.get(table)
+        inner = field.annotation if field else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            break
+        model = inner
+    return sorted(model.model_fields)
