@@ -28,16 +28,17 @@ class EnvParams:
     trailing_stop: float = 0.0
     # Sell `max_holding_fraction` of a position after this many bars; 0 is off.
     max_holding_bars: int = 0
-    max_holding_fraction: float = 1.0
+    max_holding_fraction: float = 1.0  # share of the position that is sold then
     alpha_weight: float = 0.5  # weight of the growth relative to equal weight in the reward
-    drawdown_penalty: float = 0.0
-    volatility_penalty: float = 0.0
-    concentration_penalty: float = 0.0
-    concentration_limit: float = 0.4
-    cash_penalty: float = 0.0
+    # The penalties are weights in the reward (`envs.crypto.reward`).
+    drawdown_penalty: float = 0.0  # of the increase of the drawdown from the episode's peak
+    volatility_penalty: float = 0.0  # of the squared growth of a bar
+    concentration_penalty: float = 0.0  # of the largest weight above `concentration_limit`
+    concentration_limit: float = 0.4  # weight of one asset in V
+    cash_penalty: float = 0.0  # of the cash that is missing to `cash_reserve`, as a fraction of V
     # The reward's weight decays from 1 to this value over an episode; 1 is off.
     time_decay_floor: float = 1.0
-    reward_scale: float = 100.0
+    reward_scale: float = 100.0  # factor on the whole reward
     fee: float = 0.0025
     slippage: float = 0.0005
     minimum_order: float = 10.0

@@ -28,6 +28,11 @@ def choose_device(gpu: str | None) -> torch.device:
         return torch.device("cuda:0" if count else "cpu")
     if gpu == "cpu":
         return torch.device("cpu")
+    if gpu == "mps":
+        raise InputError(
+            "--gpu mps: GPUs of Macs are not supported, since sweepd computes money in float64, "
+            "which MPS does not have; use --gpu cpu"
+        )
     if gpu != "all" and not gpu.isdecimal():
         raise InputError(f"--gpu {gpu!r} is not valid; give the index of a GPU, all, or cpu")
     if count == 0:

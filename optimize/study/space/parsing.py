@@ -35,6 +35,9 @@ from optimize.study.space.search_space import SearchSpace
 from optimize.study.space.subject import MARKET_PPO, Scalar, Subject
 
 NARROW = "narrow:"  # of `--search-space`: the space around a trial of another study
+HEAD_KEYS = frozenset({"name", "version", "description", "timeframe"})  # besides the tables
+# Keys of a parameter's entry.
+ENTRY_KEYS = frozenset({"low", "high", "log", "step", "off", "start", "choices", "value"})
 # Flags whose defaults `[study]` may set.
 STUDY_DEFAULTS = frozenset({"budget", "rungs", "horizon", "n_envs", "seeds", "episodes", "play"})
 
@@ -121,7 +124,7 @@ def parse_space(
 def _parse_head(described: Mapping[str, Any], subject: Subject, source: str) -> tuple[str, int]:
     """Check the top-level keys and return name and version."""
     phases = frozenset() if subject.environment == CRYPTO else CURRICULUM_KEYS
-    known = {"name", "version", "description", "timeframe", *subject.tables}
+    known = {*HEAD_KEYS, *subject.tables}
     unknown = set(described) - known - phases - ({"study"} if phases else set())
     if unknown:
         raise InputError(
@@ -205,7 +208,7 @@ def _parse_dimension(where: str, names: Mapping[str, Any], name: str, entry: Any
         raise InputError(
             f"{where} = {entry!r} should be a table: {{ low, high }}, {{ choices }} or {{ value }}"
         )
-    unknown = set(entry) - {"low", "high", "log", "step", "off", "start", "choices", "value"}
+    unknown = set(entry) - ENTRY_KEYS
     if unknown:
         raise InputError(
             f"{where} has the unknown key {sorted(unknown)[0]!r}; use low, high, log, step, off, "

@@ -93,6 +93,7 @@ def refuse(market: Path, monkeypatch: pytest.MonkeyPatch) -> Refuse:
         (("--recipe", "none"), "recipe"),
         (("--gpu", "7000"), "--gpu 7000"),
         (("--gpu", "x"), "--gpu 'x'"),
+        (("--gpu", "mps"), "GPUs of Macs are not supported"),
         (("--storage", "mysql://h/d"), "--storage"),
         (("--storage", "bars/file/s.db"), "--storage"),
         (("--study-name", "a/b"), "--study-name 'a/b'"),
