@@ -37,7 +37,8 @@ class AccountView:
         younger.
     drawdown: fraction below the peak now; max_drawdown: at worst.
     sharpe: annualised; None for few bars.
-    exposure: fraction of the value that is not in cash now.
+    exposure: fraction of the value that is not in cash now; of an account with short positions,
+        long minus short.
     days: from its first bar to its last.
     growth: points of a sparkline.
     """
@@ -96,7 +97,7 @@ class Holdings:
 class OrderView:
     """An order and its result.
 
-    asked: notional of a buy, units of a sell.
+    asked: notional of a buy (of a cover, 0 until its price is known), units of a sell.
     status: filled, unfilled or intended.
     """
 
@@ -312,16 +313,17 @@ def _versions(registry: Registry, slot: Slot) -> list[VersionView]:
 
 def _order(line: OrderLine) -> OrderView:
     order, fill = line.order, line.fill
+    price = fill.price if fill else 0.0
     return OrderView(
         decided=order.decided,
         account=line.account,
         ticker=order.ticker,
         side=order.side,
-        asked=order.notional if order.side == "buy" else order.units,
+        asked=order.units if order.side == "sell" else order.notional or order.units * price,
         status="intended" if fill is None else fill.status,
         units=fill.units if fill else 0.0,
         notional=fill.notional if fill else 0.0,
-        price=fill.price if fill and fill.price else None,
+        price=price or None,
         fee=fill.fee if fill else 0.0,
         reason=fill.reason if fill else "",
     )

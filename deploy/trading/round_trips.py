@@ -1,6 +1,7 @@
 """Round trips of an account, and its profit and loss by trip, ticker and day.
 
-A round trip begins with the buy that opens a position and ends with the sell that closes it. The
+A round trip begins with the buy that opens a position and ends with the sell that closes it; a
+short one begins with a sale and ends with the buy that closes it, and its cost is negative. The
 cost of a position is its average cost, as in the trader's books (`deploy.trading.book`) and in the
 policy's observations: a buy adds what was paid, with its fee, and a sale realises its proceeds
 after fees minus the same fraction of the cost as of the units.
@@ -11,11 +12,13 @@ The identity, up to rounding:
 
 Units that a bar's end shows and no order explains are a transfer: what came in counts as bought at
 that bar's close, what went out as sold there. `unexplained` are the costs that left the account
-without an order (fees that a venue charges later); it is 0 in the simulator.
+without an order (fees that a venue charges later, and borrow fees); without short positions it is 0
+in the simulator.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -33,7 +36,7 @@ class Deal:
     decided: open of the bar at whose close the order was decided; a later bar's line contains it.
     at: seconds since the epoch.
     units: more than 0. money: quote units that were paid, or received after the fee.
-    whole: the order sells the complete position.
+    whole: the order closes the complete position.
     """
 
     ticker: str
@@ -63,11 +66,13 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class RoundTrip:
-    """A position from its first buy to its complete sale. Money in quote units.
+    """A position from its opening to its complete close. Money in quote units.
 
     closed: None while it is open. buys, sells: number of orders, with transfers.
-    bought, sold, held: units. paid, received: with fees. cost: of the units that are still held.
-    realised: profit of the sales. unrealised: of `held` at the last close; None if that is unknown.
+    bought, sold, held: units; held is negative if short. paid, received: with fees. cost: of the
+    units that are still held; of a short position, minus its proceeds.
+    realised: profit of what was closed. unrealised: of `held` at the last close; None if that is
+    unknown. short: whether it began with a sale.
     """
 
     ticker: str
@@ -84,6 +89,7 @@ class RoundTrip:
     cost: float = 0.0
     realised: float = 0.0
     unrealised: float | None = None
+    short: bool = False
 
     @property
     def profit(self) -> float:
@@ -92,23 +98,32 @@ class RoundTrip:
 
     @property
     def ratio(self) -> float:
-        """Profit as a fraction of what was paid."""
-        return self.profit / self.paid if self.paid > 0.0 else 0.0
+        """Profit as a fraction of what was paid; if short, of what was received."""
+        base = self.received if self.short else self.paid
+        return self.profit / base if base > 0.0 else 0.0
 
     @property
     def entry(self) -> float:
-        """Average price paid per unit, with fees."""
-        return self.paid / self.bought if self.bought > 0.0 else 0.0
+        """Average price per unit of the orders that opened it, after fees."""
+        return (self._sale if self.short else self._purchase) or 0.0
 
     @property
     def exit(self) -> float | None:
-        """Average price received per unit, after fees; None without a sale."""
+        """Average price per unit of the orders that closed it, after fees; None without one."""
+        return self._purchase if self.short else self._sale
+
+    @property
+    def _purchase(self) -> float | None:
+        return self.paid / self.bought if self.bought > 0.0 else None
+
+    @property
+    def _sale(self) -> float | None:
         return self.received / self.sold if self.sold > 0.0 else None
 
 
 @dataclass(frozen=True)
 class Sale:
-    """The profit that one sale realised at `at`."""
+    """The profit that one sale, or one cover of a short position, realised at `at`."""
 
     ticker: str
     at: int
@@ -190,8 +205,12 @@ class Profits:
 
 @dataclass
 class _Books:
-    """The open round trips by ticker, and what is closed."""
+    """The open round trips by ticker, and what is closed.
 
+    shorts: whether a sale without a position is short.
+    """
+
+    shorts: bool = False
     open: dict[str, RoundTrip] = field(default_factory=dict)
     closed: list[RoundTrip] = field(default_factory=list)
     sales: list[Sale] = field(default_factory=list)
@@ -199,12 +218,30 @@ class _Books:
     def book(self, deal: Deal) -> None:
         """Book an order's result."""
         if deal.side == "buy":
-            self.buy(deal.ticker, deal.at, deal.units, deal.money, deal.fee)
+            self.buy(deal.ticker, deal.at, deal.units, deal.money, deal.fee, deal.whole)
         else:
             self.sell(deal.ticker, deal.at, deal.units, deal.money, deal.fee, deal.whole)
 
-    def buy(self, ticker: str, at: int, units: float, money: float, fee: float = 0.0) -> None:
+    def buy(
+        self,
+        ticker: str,
+        at: int,
+        units: float,
+        money: float,
+        fee: float = 0.0,
+        complete: bool = False,
+    ) -> None:
         trip = self.open.get(ticker) or RoundTrip(ticker, at)
+        if trip.held < 0.0:
+            trip = replace(
+                trip,
+                buys=trip.buys + 1,
+                bought=trip.bought + units,
+                paid=trip.paid + money,
+                fees=trip.fees + fee,
+            )
+            self._close(trip, at, units, -money, complete)
+            return
         self.open[ticker] = replace(
             trip,
             buys=trip.buys + 1,
@@ -224,28 +261,41 @@ class _Books:
         fee: float = 0.0,
         complete: bool = False,
     ) -> None:
-        # Sold without a position: a venue filled more than was known; all of it is a gain.
-        trip = self.open.pop(ticker, None) or RoundTrip(ticker, at)
-        rest = trip.held - units
-        # Venues round units: a complete sale may leave dust, which the account no longer counts.
-        dust = complete and rest * money <= CENT * units
-        whole = dust or rest <= ROUNDING * trip.held
-        cost = trip.cost if whole else trip.cost * (units / trip.held)
+        # Sold without a position where nothing is short: a venue filled more than was known; all of
+        # it is a gain.
+        trip = self.open.get(ticker) or RoundTrip(ticker, at, short=self.shorts)
         trip = replace(
             trip,
             sells=trip.sells + 1,
             sold=trip.sold + units,
-            held=0.0 if whole else rest,
             received=trip.received + money,
             fees=trip.fees + fee,
+        )
+        if trip.short:
+            self.open[ticker] = replace(trip, held=trip.held - units, cost=trip.cost - money)
+        else:
+            self._close(trip, at, units, money, complete)
+
+    def _close(self, trip: RoundTrip, at: int, units: float, money: float, complete: bool) -> None:
+        """Close units of a position; `money` is what they bring, negative for a short one."""
+        size = abs(trip.held)
+        rest = size - units
+        # Venues round units: a complete sale may leave dust, which the account no longer counts.
+        dust = complete and rest * abs(money) <= CENT * units
+        whole = dust or rest <= ROUNDING * size
+        cost = trip.cost if whole else trip.cost * (units / size)
+        trip = replace(
+            trip,
+            held=0.0 if whole else math.copysign(rest, trip.held),
             cost=0.0 if whole else trip.cost - cost,
             realised=trip.realised + money - cost,
         )
-        self.sales.append(Sale(ticker, at, money - cost))
+        self.sales.append(Sale(trip.ticker, at, money - cost))
         if whole:
+            self.open.pop(trip.ticker, None)
             self.closed.append(replace(trip, closed=at))
         else:
-            self.open[ticker] = trip
+            self.open[trip.ticker] = trip
 
     def settle(self, point: Checkpoint) -> None:
         """Book the units that no order explains as transfers at the close."""
@@ -261,16 +311,19 @@ class _Books:
                 self.sell(ticker, point.end, -moved, -moved * close)
 
 
-def profits(deals: Sequence[Deal], points: Sequence[Checkpoint]) -> Profits | None:
+def profits(
+    deals: Sequence[Deal], points: Sequence[Checkpoint], *, shorts: bool = False
+) -> Profits | None:
     """Return the profit and loss of an account; None without any checkpoint.
 
     Args:
         deals: all filled orders, in the order of their bars.
         points: the account's first line, those with a transfer, and its last one, by time.
+        shorts: whether the account sells short.
     """
     if not points:
         return None
-    books, place = _Books(), 0
+    books, place = _Books(shorts), 0
     for point in points:
         while place < len(deals) and deals[place].decided < point.time:
             books.book(deals[place])

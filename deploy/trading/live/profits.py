@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from deploy.trading.brokers.base import LIQUIDATED
 from deploy.trading.live.queries import OrderFilter, Records
 from deploy.trading.live.records import Trader
 from deploy.trading.round_trips import Checkpoint, Deal, Profits, profits
@@ -27,12 +28,32 @@ class ProfitBook:
         with self._lock:
             kept = self._kept.get(key)
             if kept is None or kept[0] != version:
-                kept = version, profits(self._deals(*key), self._points(trader, account))
+                points = self._points(trader, account)
+                deals, covers = self._deals(*key)
+                # Short positions were bought back, or are still there.
+                last = points[-1].units if points else {}
+                shorts = covers or any(units < 0.0 for units in last.values())
+                kept = version, profits(deals, points, shorts=shorts)
                 self._kept[key] = kept
         return kept[1]
 
-    def _deals(self, slot: str, account: str) -> list[Deal]:
-        found = [
+    def _deals(self, slot: str, account: str) -> tuple[list[Deal], bool]:
+        """Return the filled orders by time, and whether any of them covers a short position."""
+        orders = [
+            one
+            for one in self._records.orders(OrderFilter(slot, account, status="filled"))
+            if one.filled_units > 0.0
+        ]
+        # In one bar, sells are filled before buys, and liquidations come last, at its close.
+        orders.sort(
+            key=lambda one: (
+                one.decided,
+                one.reason == LIQUIDATED,
+                one.at or one.decided,
+                one.side == "buy",
+            )
+        )
+        deals = [
             Deal(
                 ticker=one.ticker,
                 side="buy" if one.side == "buy" else "sell",
@@ -44,11 +65,9 @@ class ProfitBook:
                 fee=one.fee,
                 whole=one.whole,
             )
-            for one in self._records.orders(OrderFilter(slot, account, status="filled"))
-            if one.filled_units > 0.0
+            for one in orders
         ]
-        # In one bar, sells are filled before buys.
-        return sorted(found, key=lambda deal: (deal.decided, deal.at, deal.side == "buy"))
+        return deals, any(one.side == "buy" and one.notional == 0.0 for one in orders)
 
     def _points(self, trader: Trader, account: str) -> list[Checkpoint]:
         points = []

@@ -66,8 +66,8 @@ class OrderRecord(NamedTuple):
 
     @property
     def asked(self) -> float:
-        """Quote units to spend of a buy, units of a sell."""
-        return self.notional if self.side == "buy" else self.units
+        """Quote units to spend of a buy (of a cover, 0 until its price is known), units of a sell."""
+        return self.units if self.side == "sell" else self.notional or self.units * self.price
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,29 @@ def test_transfers_of_units_are_bought_and_sold_at_the_close() -> None:
     assert (found.flows, found.unexplained) == (60.0, pytest.approx(0.0, abs=1e-9))
 
 
+def test_short_round_trips_at_average_proceeds() -> None:
+    """Sold short: 2 for 199, 2 for 239; covered: 1 for 131, the rest for 361; then 1 is sold short."""
+    deals = [
+        deal(0, "sell", 2.0, 199.0),
+        deal(1, "sell", 2.0, 239.0),
+        deal(2, "buy", 1.0, 131.0),
+        deal(30, "buy", 3.0, 361.0),
+        deal(31, "sell", 1.0, 109.0),
+    ]
+    found = profits(
+        deals, [point(0, 1_000.0, {A: 0.0}, 100.0), point(40, 935.0, {A: -1.0}, 120.0)], shorts=True
+    )
+    assert found is not None
+    first, second = found.trips
+    assert (first.opened, first.closed, first.buys, first.sells) == (HOUR, 31 * HOUR, 2, 2)
+    assert (first.entry, first.exit, first.short) == (438.0 / 4.0, 492.0 / 4.0, True)
+    assert first.realised == pytest.approx(438.0 - 492.0)
+    assert first.ratio == pytest.approx(-54.0 / 438.0)
+    assert (second.closed, second.held, second.unrealised) == (None, -1.0, pytest.approx(-11.0))
+    assert found.by_day() == {0: pytest.approx(109.5 - 131.0), DAY: pytest.approx(328.5 - 361.0)}
+    assert found.unexplained == pytest.approx(0.0)
+
+
 def test_costs_without_an_order_are_named_and_dust_closes_a_round_trip() -> None:
     deals = [
         deal(0, "buy", 2.0, 201.0),

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from deploy.market.bundle import Bundle
+from deploy.registry.models import SLOT_ACCOUNT
 from deploy.trading.brokers.base import LIQUIDATED
+from deploy.trading.live.profits import ProfitBook
+from deploy.trading.live.queries import Records
 from deploy.trading.live.start import LiveFlags, TraderParts
 from deploy.trading.replay import replay
 from envs.crypto.data.bars import Bars
@@ -51,6 +54,23 @@ def test_the_live_trader_equals_the_replay_bit_for_bit(tmp_path: Path) -> None:
     liquidated = [one for one in orders if one.fill and one.fill.reason == LIQUIDATED]
     assert liquidated
     assert all(one.order.client_id.startswith(f"{SLOT}-") for one in liquidated)
+
+
+def test_round_trips_explain_the_equity_but_for_borrow_fees(tmp_path: Path) -> None:
+    world = World(tmp_path, bundle_of(), wild_bars(), FIRST)
+    world.run()
+    trader = world.store.trader(SLOT)
+    assert trader is not None
+    found = ProfitBook(Records(world.registry.database)).read(trader, SLOT_ACCOUNT)
+    assert found is not None
+    lines = world.lines()
+    borrowed = sum(line.fees for line in lines) - found.total.fees
+    assert borrowed > 0.0
+    assert found.unexplained == pytest.approx(-borrowed, rel=1e-9)
+    assert {trip.short for trip in found.trips} == {False, True}
+    held = {trip.ticker: trip.held for trip in found.trips if trip.closed is None}
+    units = {ticker: units for ticker, units in lines[-1].units.items() if units}
+    assert held == pytest.approx(units)
 
 
 def test_a_kill_at_any_step_changes_no_order_and_no_record(tmp_path: Path) -> None:
