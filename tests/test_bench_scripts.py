@@ -131,6 +131,12 @@ CASES = [
         },
     ),
     Case(
+        "dashboard_pages",
+        "--orders 40 --bars 60 --repeat 2",
+        ("machine.processor", "flags.orders", "pages.0.p95", "pages.0.kB"),
+        needs=("plotly", "werkzeug"),
+    ),
+    Case(
         "duel_training",
         THREAD + "--runs 1 --members 2 --games 8 --epochs 1",
         ("machine.processor", "goal", "sizes.games", "rows.0.decisions_per_second.0"),

@@ -1,4 +1,4 @@
-"""`sweepd trader`: halt, resume and show the trader of a slot."""
+"""`sweepd trader`: halt, resume, show and check the trader of a slot."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import time
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from deploy.cli.options import AsJson, RegistryFlags
 from deploy.dashboard.formatting import moment
 from deploy.dashboard.health import Health, health
 from deploy.registry.registry import Registry
+from deploy.trading.live.parity import DIFFERS, ParityDay, parity, store_parity
 from deploy.trading.live.records import Trader
 from deploy.trading.live.store import TraderStore
 from envs.support.errors import InputError
@@ -23,7 +26,7 @@ SlotArgument = Annotated[str, typer.Argument(help="Slot of the trader, for examp
 
 trader_app = typer.Typer(
     no_args_is_help=True,
-    help="Halt, resume or show the trader of a slot, which `sweepd trade SLOT` starts.",
+    help="Halt, resume, show or check the trader of a slot, which `sweepd trade SLOT` starts.",
 )
 
 
@@ -84,6 +87,51 @@ def status_command(
             f"{moment(trader.last_bar)} UTC, broker {trader.broker}, {trader.timeframe} bars from "
             f"{trader.feed}."
         )
+
+
+@trader_app.command("parity")
+@takes_flags
+def parity_command(where: RegistryFlags, slot: SlotArgument, as_json: AsJson = False) -> None:
+    """Recompute every decision and the simulator's return from the record, day by day.
+
+    The result is stored; the dashboard shows it. The exit code is 1 if a decision differs.
+    """
+    registry = where.open()
+    console = Console(stderr=True)
+    columns = (TextColumn("bars"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    plain = as_json or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=plain) as shown:
+        task = shown.add_task("", total=None)
+        days = parity(
+            registry,
+            slot,
+            progress=lambda done, total: shown.update(task, completed=done, total=total),
+        )
+    store_parity(registry, slot, days)
+    worst = max(days, key=lambda day: day.action)
+    differs = worst.action > DIFFERS
+    if as_json:
+        found = [dataclasses.asdict(day) | {"gap": day.gap} for day in days]
+        typer.echo(json.dumps({"slot": slot, "differs": differs, "days": found}, indent=1))
+    else:
+        Terminal().print_line(_parity_text(slot, days, worst))
+    if differs:
+        raise typer.Exit(1)
+
+
+def _parity_text(slot: str, days: list[ParityDay], worst: ParityDay) -> str:
+    bars, decisions = sum(day.bars for day in days), sum(day.decisions for day in days)
+    strays = max(days, key=lambda day: abs(day.gap))
+    agrees = (
+        "every decision is reproduced"
+        if worst.action <= DIFFERS
+        else f"decisions differ, by at most {worst.action:.3g} ({moment(worst.day)[:10]})"
+    )
+    return (
+        f"{slot}: {bars} bars in {len(days)} days, {decisions} decisions: {agrees}. Account minus "
+        f"simulator: at most {strays.gap:+.4%} in a day ({moment(strays.day)[:10]}). "
+        "sweepd dashboard shows each day."
+    )
 
 
 def _health(registry: Registry, trader: Trader) -> Health:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from deploy.dashboard import formatting
-from deploy.trading.live.queries import Candles, OrderRecord
+from deploy.trading.live.queries import Candles, Mark
 from deploy.trading.round_trips import RoundTrip
 from envs.crypto.data.timeframe import DAY
 
@@ -62,13 +62,13 @@ def joined(found: Candles, seconds: int) -> Candles:
 
 
 def candle_figure(
-    candles: Candles, orders: Sequence[OrderRecord], trips: Sequence[RoundTrip], span: Span
+    candles: Candles, marks: Sequence[Mark], trips: Sequence[RoundTrip], span: Span
 ) -> Figure:
     """Return a figure of candles, volume, orders and round trips.
 
     Args:
         candles: as `joined` returns them.
-        orders: of the ticker; those without a fill are left out.
+        marks: fills of the ticker, joined by candle.
         trips: of the ticker.
         span: what the candles show.
     """
@@ -98,7 +98,7 @@ def candle_figure(
         },
     ]
     data += [_lines(trips, span, gains) for gains in (True, False)]
-    data += [_marks(orders, side) for side in ("buy", "sell")]
+    data += [_marks(marks, side) for side in ("buy", "sell")]
     return {
         "data": [trace for trace in data if trace["x"]],
         "layout": {
@@ -117,18 +117,19 @@ def candle_figure(
     }
 
 
-def _marks(orders: Sequence[OrderRecord], side: str) -> Figure:
-    filled = [order for order in orders if order.side == side and order.filled_units > 0.0]
+def _marks(marks: Sequence[Mark], side: str) -> Figure:
+    own = [mark for mark in marks if mark.side == side]
     return {
         "type": "scatter",
         "mode": "markers",
         "name": "buys" if side == "buy" else "sells",
-        "x": [1000 * (order.at or order.decided) for order in filled],
-        "y": [order.price for order in filled],
+        "x": [1000 * mark.at for mark in own],
+        "y": [mark.price for mark in own],
         "text": [
-            f"{side} {formatting.units(order.filled_units)} at {formatting.price(order.price)}<br>"
-            f"{formatting.money(order.filled_notional)}, fee {formatting.money(order.fee)}"
-            for order in filled
+            f"{side if mark.fills == 1 else f'{mark.fills} {side}s'} "
+            f"{formatting.units(mark.units)} at {formatting.price(mark.price)}<br>"
+            f"{formatting.money(mark.notional)}, fee {formatting.money(mark.fee)}"
+            for mark in own
         ],
         "hovertemplate": "%{text}<extra></extra>",
         "marker": {

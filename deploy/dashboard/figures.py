@@ -12,6 +12,7 @@ from deploy.dashboard.series import EquityCurve
 from deploy.dashboard.view import SlotView
 from deploy.promotion.findings import short
 from deploy.trading.live.benchmarks import EQUAL_WEIGHT
+from deploy.trading.live.parity import ParityDay
 
 Figure = dict[str, Any]
 # Number of tones of challengers and of held tickers; the fifth has the first tone, another dash.
@@ -197,6 +198,34 @@ def days_figure(days: Sequence[Day]) -> Figure:
             "xaxis": {"type": "date", "anchor": "y2"},
             "yaxis": {"domain": [0.46, 1.0], "title": {"text": "day"}},
             "yaxis2": {"domain": [0.0, 0.4], "title": {"text": "sum"}},
+            "showlegend": False,
+            "hovermode": "closest",
+        },
+    }
+
+
+def parity_figure(days: Sequence[ParityDay]) -> Figure:
+    """Return a figure of the account's return minus the simulator's, by day (oldest first)."""
+    times = [1000 * day.day for day in days]
+    bars = {
+        "type": "bar",
+        "name": "account minus simulator",
+        "x": times,
+        "y": [day.gap for day in days],
+        "marker": {"color": ["tone:good" if day.gap > 0.0 else "tone:bad" for day in days]},
+        "hovertemplate": "%{x|%Y-%m-%d}: %{y:+.4%}<extra></extra>",
+    }
+    largest = max((abs(day.gap) for day in days), default=0.0)
+    return {
+        "data": [bars],
+        "layout": {
+            "xaxis": {"type": "date"},
+            # Rounding errors must not look like differences.
+            "yaxis": {
+                "tickformat": "+.2~%",
+                "title": {"text": "account - simulator"},
+                **({} if largest > 1e-6 else {"range": [-1e-4, 1e-4]}),
+            },
             "showlegend": False,
             "hovermode": "closest",
         },

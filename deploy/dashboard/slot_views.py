@@ -17,6 +17,7 @@ VIEWS = {
     "/days": "Days",
     "/orders": "Orders",
     "/events": "Events",
+    "/parity": "Parity",
 }
 
 

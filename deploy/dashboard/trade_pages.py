@@ -15,13 +15,14 @@ from werkzeug.wrappers import Request, Response
 from deploy.dashboard.candles import candle_figure, joined, span_of
 from deploy.dashboard.days import Day, days_of
 from deploy.dashboard.exports import export
-from deploy.dashboard.figures import days_figure
+from deploy.dashboard.figures import days_figure, parity_figure
 from deploy.dashboard.pages import Address, Handler, Pages, Paging, chosen
 from deploy.dashboard.severity import LEVELS, kinds_of, level_of
 from deploy.dashboard.slot_views import slot_links
 from deploy.dashboard.source import Opened, PaperSource
 from deploy.registry.models import SLOT_ACCOUNT
 from deploy.trading.live.benchmarks import EQUAL_WEIGHT
+from deploy.trading.live.parity import DIFFERS, ParityDay, stored_parity
 from deploy.trading.live.queries import (
     ORDER_STATUSES,
     EventFilter,
@@ -94,12 +95,14 @@ class TradePages:
             "/days": self._days,
             "/orders": self._orders,
             "/events": self._events,
+            "/parity": self._parity,
         }
         exports = {
             "/trades": self._export_trades,
             "/days": self._export_days,
             "/orders": self._export_orders,
             "/events": self._export_events,
+            "/parity": self._export_parity,
         }
         for path, make in exports.items():
             for kind in ("csv", "json"):
@@ -123,10 +126,9 @@ class TradePages:
             candles = joined(
                 records.candles(slot, ticker, since=span.first, until=span.stop), span.seconds
             )
-            wanted = OrderFilter(
-                slot, asked.account, ticker, status="filled", first=span.first - step, last=last
+            marks = records.marks(
+                slot, asked.account, ticker, since=span.first, until=span.stop, seconds=span.seconds
             )
-            orders = records.orders(wanted)[::-1]
             found = asked.opened.profits.read(asked.trader, asked.account)
             trips = [trip for trip in found.trips if trip.ticker == ticker] if found else []
             return {
@@ -137,11 +139,11 @@ class TradePages:
                 "until": request.args.get("to"),
                 "span": span,
                 "candles": candles,
-                "buys": sum(order.side == "buy" for order in orders),
-                "sells": sum(order.side == "sell" for order in orders),
+                "buys": sum(mark.fills for mark in marks if mark.side == "buy"),
+                "sells": sum(mark.fills for mark in marks if mark.side == "sell"),
                 "earlier": _date(span.first) if span.first > bars[0] else None,
                 "later": _date(min(bars[1], last + int(days) * DAY)) if last < bars[1] else None,
-                "figures": {"candles": candle_figure(candles, orders, trips, span)}
+                "figures": {"candles": candle_figure(candles, marks, trips, span)}
                 if candles.time.size
                 else {},
                 "address": asked.address("asset", "days"),
@@ -215,6 +217,27 @@ class TradePages:
 
         return self._page(request, "events.html", content)
 
+    def _parity(self, request: Request) -> Response:
+        def content(asked: _Asked) -> dict[str, Any]:
+            days, at = stored_parity(asked.opened.registry.database, asked.slot)
+            paging = Paging.of(request, len(days), size=DAYS_PER_PAGE)
+            return {
+                "days": days[::-1][paging.start : paging.stop],
+                "at": at,
+                "through": days[-1].day if days else None,
+                "decisions": sum(day.decisions for day in days),
+                "action": max((day.action for day in days), default=0.0),
+                "differs": DIFFERS,
+                "changed": sum(day.action > DIFFERS for day in days),
+                "gap": max(days, key=lambda day: abs(day.gap), default=None),
+                "bar": max((day.bar for day in days), default=0.0),
+                "paging": paging,
+                "figures": {"parity": parity_figure(days)} if days else {},
+                "address": asked.address(),
+            }
+
+        return self._page(request, "parity.html", content)
+
     # ---- exports ----
 
     def _export_orders(self, kind: str, request: Request) -> Response:
@@ -251,6 +274,15 @@ class TradePages:
         rows = (dataclasses.asdict(day) | {"day": _date(day.day)} for day in _days(asked))
         columns = [field.name for field in dataclasses.fields(Day)]
         return export(rows, columns, kind, f"days-{asked.slot}-{asked.account}")
+
+    def _export_parity(self, kind: str, request: Request) -> Response:
+        asked = self._asked(request)
+        days, _at = stored_parity(asked.opened.registry.database, asked.slot)
+        rows = (
+            dataclasses.asdict(one) | {"day": _date(one.day), "gap": one.gap} for one in days[::-1]
+        )
+        columns = [field.name for field in dataclasses.fields(ParityDay)]
+        return export(rows, (*columns, "gap"), kind, f"parity-{asked.slot}")
 
     # ---- what all of them need ----
 

@@ -1,7 +1,7 @@
 """The registry's tables (SQLAlchemy 2). Moments are UTC text, bar times seconds since the epoch.
 
 Triggers refuse to change or delete rows of the `APPEND_ONLY` tables. The other tables hold present
-state: `slots`, `challengers`, and of traders `traders`, `lanes` and `orders`. The migrations of
+state: `slots`, `challengers`, `parity_days`, and of traders `traders`, `lanes` and `orders`. The migrations of
 `deploy.registry.migrations` make the tables.
 """
 
@@ -248,3 +248,21 @@ class MarketBarRow(Base):
     close: Mapped[float] = mapped_column(Double)
     volume: Mapped[float] = mapped_column(Double)
     hole: Mapped[bool]
+
+
+class ParityRow(Base):
+    """A day of a slot's account against its recomputation: see `deploy.trading.live.parity`.
+
+    at: when it was computed. A new computation replaces the slot's rows.
+    """
+
+    __tablename__ = "parity_days"
+    slot: Mapped[str] = mapped_column(Text, primary_key=True)
+    day: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    bars: Mapped[int]
+    decisions: Mapped[int]
+    action: Mapped[float] = mapped_column(Double)
+    growth: Mapped[float] = mapped_column(Double)
+    simulated: Mapped[float] = mapped_column(Double)
+    bar: Mapped[float] = mapped_column(Double)
+    at: Mapped[str] = mapped_column(Text)

@@ -70,6 +70,18 @@ class OrderRecord(NamedTuple):
         return self.units if self.side == "sell" else self.notional or self.units * self.price
 
 
+class Mark(NamedTuple):
+    """Fills of one side in an interval; at: the first of them. price: average per unit."""
+
+    side: str
+    at: int
+    fills: int
+    units: float
+    price: float
+    notional: float
+    fee: float
+
+
 @dataclass(frozen=True)
 class EventFilter:
     """Which events of a slot. text: contained, in any case. first, last: UTC text, inclusive."""
@@ -130,10 +142,47 @@ class Records:
         yield from (OrderRecord(*row) for row in self._stream(self._orders(wanted)))
 
     def order_tickers(self, slot: str) -> list[str]:
-        """Return the tickers of a slot's bars and orders."""
-        bars = select(MarketBarRow.ticker).where(MarketBarRow.slot == slot)
+        """Return the tickers of a slot's newest bar and of its orders."""
+        row = MarketBarRow
+        # A scan of all bars would take long.
+        newest = select(func.max(row.time)).where(row.slot == slot).scalar_subquery()
+        bars = select(row.ticker).where(row.slot == slot, row.time == newest)
         orders = select(OrderRow.ticker).where(OrderRow.slot == slot)
-        return sorted({row[0] for row in self._rows(bars.distinct().union(orders.distinct()))})
+        return sorted({row[0] for row in self._rows(bars.union(orders))})
+
+    def marks(
+        self, slot: str, account: str, ticker: str, *, since: int, until: int, seconds: int
+    ) -> list[Mark]:
+        """Return the fills in since <= at < until, joined by side and interval of `seconds`."""
+        row = OrderRow
+        start = row.at - row.at % seconds
+        worth = func.sum(row.price * row.filled_units)
+        columns = (
+            row.side,
+            func.min(row.at),
+            func.count(),
+            func.sum(row.filled_units),
+            worth,
+            func.sum(row.filled_notional),
+            func.sum(row.fee),
+        )
+        query = (
+            select(*columns)
+            .where(
+                row.slot == slot,
+                row.account == account,
+                row.ticker == ticker,
+                row.filled_units > 0.0,
+                row.at >= since,
+                row.at < until,
+            )
+            .group_by(row.side, start)
+            .order_by(start)
+        )
+        return [
+            Mark(side, at, fills, units, total / units, notional, fee)
+            for side, at, fills, units, total, notional, fee in self._rows(query)
+        ]
 
     def settled(self, slot: str, account: str) -> tuple[int, int]:
         """Return the number of an account's filled orders and the last moment of one.
@@ -208,7 +257,8 @@ class Records:
             .where(row.slot == slot, row.ticker == ticker, row.time >= since, row.time < until)
             .order_by(row.time)
         )
-        found = self._rows(query)
+        # Tuples: numpy takes ten times as long to read the database's rows.
+        found = [tuple(row) for row in self._rows(query)]
         columns = np.array(found, dtype=np.float64).reshape(len(found), len(names)).T
         time, hole = columns[0].astype(np.int64), columns[6].astype(np.bool_)
         return Candles(time, columns[1], columns[2], columns[3], columns[4], columns[5], hole)

@@ -24,8 +24,10 @@ from deploy.registry.models import SLOT_ACCOUNT, TraderRow
 from deploy.registry.registry import Registry
 from deploy.trading.brokers.base import Fill, Order
 from deploy.trading.closed_bar import ClosedBar
+from deploy.trading.live.parity import ParityDay, store_parity
 from deploy.trading.live.records import AccountBar, AccountKind, AccountRecord, Changes, OrderLine
 from deploy.trading.live.store import TraderStore
+from envs.crypto.data.timeframe import DAY
 from tests.deploy.builders import small_bundle
 
 HOUR = 3600
@@ -253,6 +255,24 @@ ALERT = {
 }
 
 
+def _parity(session: MadeSession) -> list[ParityDay]:
+    """Forty days with small differences, one of them with another decision."""
+    rng, last = np.random.default_rng(5), int(session.time[-1]) // DAY * DAY
+    gaps, growth = 2e-4 * rng.standard_normal(40), 0.01 * rng.standard_normal(40)
+    return [
+        ParityDay(
+            last - DAY * (39 - n),
+            24,
+            24,
+            0.02 if n == 30 else 0.0,
+            float(growth[n]),
+            float(growth[n] - gaps[n]),
+            float(abs(gaps[n])),
+        )
+        for n in range(40)
+    ]
+
+
 def fill(folder: Path, *, bars: int = 24 * 75) -> list[tuple[TraderStore, MadeSession]]:
     """Four slots: one trading, one halted, one whose trader died, one never traded."""
     registry = Registry(folder)
@@ -273,6 +293,7 @@ def fill(folder: Path, *, bars: int = 24 * 75) -> list[tuple[TraderStore, MadeSe
         store, "demo-1h", made[:4], bars=bars, previous=made[4].hash, state={"monitor": MONITOR}
     )
     alive = [(store, full)]
+    store_parity(registry, "demo-1h", _parity(full))
     registry.promote("halted-1h", made[1], expected=None, reason="met every rule on the hold-out")
     noted = {"monitor": ALERT, "risk": ["daily loss of 5.1%, limit 5%"]}
     alive.append(

@@ -18,7 +18,7 @@ from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.test_web import OneStudy
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
-VIEWS = ("", "chart", "trades", "days", "orders", "events")
+VIEWS = ("", "chart", "trades", "days", "orders", "events", "parity")
 PATHS = (
     *(f"/{view}?slot=demo-1h" for view in VIEWS),
     "/?slot=halted-1h",

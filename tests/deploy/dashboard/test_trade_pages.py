@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("plotly")
 from werkzeug.test import Client
 
+from deploy.trading.live.parity import parity, store_parity
 from tests.deploy.dashboard.test_web import Checked, client, figures, get
 from tests.deploy.trading.live.test_session import FIRST, TICKERS, bars_of, bundle_of
 from tests.deploy.trading.live.world import SLOT, World
@@ -150,11 +151,12 @@ def test_candles_show_every_order_of_the_ticker(world: World, asked: Client) -> 
     ]
     for side, name in (("buy", "buys"), ("sell", "sells")):
         own = [fill for fill in filled if fill.order.side == side]
-        assert traces[name]["y"] == [fill.price for fill in own]
+        assert traces[name]["y"] == pytest.approx([fill.price for fill in own], rel=1e-14)
         assert traces[name]["x"] == [1000 * fill.at for fill in own]
     assert f"{len(traces['buys']['x'])} buys" in answer.text
     joined = figures(get(asked, f"/chart?slot={SLOT}&asset={TICKERS[asset]}&days=30"))["candles"]
     wide = joined["data"][0]
+    assert len(wide["x"]) <= 400
     assert max(wide["high"]) == bars.high[kept, asset][-720:].max()
     assert wide["close"][-1] == bars.close[kept, asset][-1]
     day = "2000-01-01"
@@ -213,3 +215,16 @@ def test_new_orders_appear_without_a_restart(tmp_path: Path) -> None:
     after = get(asked, f"/trades?slot={SLOT}").text
     assert f"{world.lines()[-1].value:,.2f} at the last close" in after
     assert before != after
+
+
+def test_parity_is_shown_when_it_was_computed(world: World, asked: Client) -> None:
+    path = f"/parity?slot={SLOT}"
+    assert f"sweepd trader parity {SLOT}" in get(asked, path).text
+    days = parity(world.registry, SLOT)
+    store_parity(world.registry, SLOT, days)
+    answer = get(asked, path)
+    assert "decisions reproduced" in answer.text
+    assert f"{sum(day.decisions for day in days):,}" in answer.text
+    assert len(figures(answer)["parity"]["data"][0]["y"]) == len(days)
+    found = rows(asked, f"/parity.csv?slot={SLOT}")
+    assert [float(one["growth"]) for one in found] == [day.growth for day in days][::-1]

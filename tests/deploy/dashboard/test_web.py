@@ -43,7 +43,7 @@ from optimize.study.insight.curves import table_row
 from optimize.study.insight.parameters import frontier, parallel
 from optimize.study.insight.rows import TrialRow
 
-PATHS = ("/", "/alerts", "/chart", "/trades", "/days", "/orders", "/events", "/training")
+PATHS = ("/", "/alerts", "/chart", "/trades", "/days", "/orders", "/events", "/parity", "/training")
 HOST = {"Host": "127.0.0.1:8080"}
 EVIL = '</script><script>alert("x")</script>&\'"'
 

@@ -21,7 +21,7 @@ from deploy.registry.registry import Registry
 from envs.support.errors import InputError
 from tests.deploy.builders import small_bundle
 
-REVISIONS = ["0004", "0005", "0006"]
+REVISIONS = ["0004", "0005", "0006", "0007"]
 SLOT = "crypto-1h"
 A, B, C, D = "a" * 64, "b" * 64, "c" * 64, "d" * 64
 BEFORE = "0004"  # the head revision before games had a kind of their own

@@ -1,0 +1,277 @@
+"""Parity of a live account with the simulator, day by day, recomputed from what was stored.
+
+Two accounts run over the stored bars, by the code that trades:
+
+* **decisions**: the account as it was recorded. It receives the recorded fills, cash and units of
+  every bar, and the policy decides again. A decision that differs means that other bars, another
+  policy or another version of the program decided.
+* **simulator**: the same bundles from the same start with the simulated broker, which the tests
+  hold to the environment's numbers. Its return differs from the account's by what the venue's fills
+  cost, and by what restricted the account: halts and risk rules, which the simulator does not know.
+
+Both decide at the bars at which the account decided, hand over to a new champion at the same bars,
+and receive the same transfers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from sqlalchemy import delete, select
+
+from deploy.market.bundle import Bundle, format_time
+from deploy.registry.database import RegistryDatabase, utc_now
+from deploy.registry.models import SLOT_ACCOUNT, ParityRow
+from deploy.registry.registry import Registry
+from deploy.trading.brokers.base import AccountState, Broker, Fill, Order
+from deploy.trading.brokers.sim import sim_broker
+from deploy.trading.closed_bar import COLUMNS, ClosedBar
+from deploy.trading.live.account import TradingAccount
+from deploy.trading.live.queries import Records
+from deploy.trading.live.records import AccountBar, Changes, Trader
+from deploy.trading.live.store import TraderStore
+from deploy.trading.risk import Conditions
+from deploy.trading.risk_limits import RiskLimits
+from envs.crypto.data.bars import Bars
+from envs.crypto.data.timeframe import DAY, bar_end
+from envs.support.errors import InputError
+
+DIFFERS = 1e-6  # actions are rounded to it
+FOREVER = 2**62
+
+
+@dataclass(frozen=True)
+class ParityDay:
+    """A day of an account against its recomputation.
+
+    day: its start, seconds since the epoch. bars, decisions: their numbers.
+    action: largest difference of an action, -1 to 1.
+    growth, simulated: returns of the day, of the account and of the simulator.
+    bar: largest difference of a bar's return.
+    """
+
+    day: int
+    bars: int = 0
+    decisions: int = 0
+    action: float = 0.0
+    growth: float = 0.0
+    simulated: float = 0.0
+    bar: float = 0.0
+
+    @property
+    def gap(self) -> float:
+        """Return of the account minus that of the simulator."""
+        return self.growth - self.simulated
+
+
+class RecordedBroker(Broker):
+    """An account whose state and fills are those of the record. Orders are ignored."""
+
+    immediate = False
+
+    def __init__(self, line: AccountBar, *, late_fees: bool) -> None:
+        self._late_fees, self._fills = late_fees, list[Fill]()
+        self.show(line, [])
+
+    def show(self, line: AccountBar, fills: Sequence[Fill]) -> None:
+        """Go on to the next bar: its line, and the results of the orders before it."""
+        self._state = AccountState(line.cash, line.units, late_fees=self._late_fees)
+        self._fills = list(fills)
+
+    def account(self) -> AccountState:
+        """Return what the account held at the bar's close."""
+        return self._state
+
+    def submit(self, orders: Sequence[Order]) -> None:
+        """Ignore the orders."""
+
+    def adopt(self, orders: Sequence[Order], *, final: bool = False) -> list[Order]:
+        """Return all orders."""
+        del final
+        return list(orders)
+
+    def fills(self) -> list[Fill]:
+        """Return the recorded results since the last call."""
+        found, self._fills = self._fills, []
+        return found
+
+
+def parity(
+    registry: Registry, slot: str, *, progress: Callable[[int, int], None] = lambda _n, _of: None
+) -> list[ParityDay]:
+    """Recompute the slot's own account from its record. Returns the days, oldest first.
+
+    Args:
+        registry: the registry that holds the slot.
+        slot: its name.
+        progress: called with the number of bars done and of all bars.
+
+    Raises:
+        InputError: the slot was never traded, or its record lacks bars or a bundle.
+    """
+    store, records = TraderStore(registry.database), Records(registry.database)
+    trader, lines = store.trader(slot), store.account_bars(slot, SLOT_ACCOUNT)
+    if trader is None or not lines:
+        raise InputError(f"slot {slot!r} has no account that was ever traded: sweepd trade {slot}")
+    bundles: dict[str, Bundle] = {}
+
+    def bundle_of(line: AccountBar) -> Bundle:
+        assert line.bundle is not None
+        if line.bundle not in bundles:
+            bundles[line.bundle] = registry.bundle(line.bundle, Bundle)
+        return bundles[line.bundle]
+
+    first = bundle_of(lines[0])
+    bars = stored_bars(records, trader, first.manifest.tickers)
+    replayed = _Replayed(trader, first, bars, lines[0])
+    fills = _fills_by_bar(store, slot)
+    days: list[ParityDay] = []
+    for number, line in enumerate(lines):
+        before = lines[number - 1] if number else None
+        booked = [] if before is None else fills.get(before.time, [])
+        step = replayed.next(line, before, booked, bundle_of(line))
+        if not days or days[-1].day != line.time // DAY * DAY:
+            days.append(ParityDay(line.time // DAY * DAY))
+        days[-1] = _with(days[-1], step)
+        progress(number + 1, len(lines))
+    return days
+
+
+def store_parity(registry: Registry, slot: str, days: Sequence[ParityDay]) -> None:
+    """Replace the slot's stored comparison, in one transaction."""
+    at = utc_now()
+    with registry.database.writing() as session:
+        session.execute(delete(ParityRow).where(ParityRow.slot == slot))
+        session.add_all(ParityRow(slot=slot, at=at, **vars(day)) for day in days)
+
+
+def stored_parity(database: RegistryDatabase, slot: str) -> tuple[list[ParityDay], str | None]:
+    """Return the stored comparison of a slot, oldest day first, and when it was computed."""
+    query = select(ParityRow).where(ParityRow.slot == slot).order_by(ParityRow.day)
+    with database.reading() as session:
+        rows = list(session.scalars(query))
+        names = ParityDay.__dataclass_fields__
+        days = [ParityDay(**{name: getattr(row, name) for name in names}) for row in rows]
+        return days, rows[0].at if rows else None
+
+
+def stored_bars(records: Records, trader: Trader, tickers: Sequence[str]) -> Bars:
+    """Return all bars that a slot's trader stored, in the order of `tickers`.
+
+    Raises:
+        InputError: there are none of a ticker.
+    """
+    found = [records.candles(trader.slot, one, since=0, until=FOREVER) for one in tickers]
+    time = found[0].time
+    for ticker, candles in zip(tickers, found, strict=True):
+        if not candles.time.size or not np.array_equal(candles.time, time):
+            raise InputError(
+                f"the registry does not have all bars of {ticker} in slot {trader.slot!r}: its "
+                "trader stores them since revision 0006 of the registry"
+            )
+    columns = {name: np.stack([getattr(one, name) for one in found], axis=1) for name in COLUMNS}
+    return Bars(
+        tickers=tuple(tickers), timeframe=trader.timeframe, time=time, synthetic=False, **columns
+    )
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One bar: the difference of the action (None without a decision), and both returns."""
+
+    action: float | None
+    growth: float
+    simulated: float
+
+
+class _Replayed:
+    """The two accounts.
+
+    Args:
+        trader: the slot's trader.
+        bundle: the one of the first bar.
+        bars: all stored bars.
+        line: the account's first line.
+    """
+
+    def __init__(self, trader: Trader, bundle: Bundle, bars: Bars, line: AccountBar) -> None:
+        self._timeframe, self._bars = trader.timeframe, bars
+        self._recorder = RecordedBroker(line, late_fees=trader.broker != "sim")
+        simulator = sim_broker(bundle)
+        simulator.restore({"cash": line.cash, "units": line.units})
+        limits, slot = RiskLimits(), trader.slot
+        self._recorded, self._simulated = (
+            TradingAccount(
+                slot, SLOT_ACCOUNT, SLOT_ACCOUNT, bundle, broker, limits=limits, any_account=True
+            )
+            for broker in (self._recorder, simulator)
+        )
+        self._place = int(np.searchsorted(bars.time, line.time))
+        needed = self._recorded.trader.bars_needed
+        if self._place < needed:
+            raise InputError(
+                f"the stored bars of slot {slot!r} begin at {format_time(int(bars.time[0]))}, too "
+                f"late for the first decision at {format_time(line.time)}: an earlier version of "
+                "sweepd traded then"
+            )
+        for account in (self._recorded, self._simulated):
+            account.start(bars.slice(self._place - needed, self._place))
+        self._before = 0.0  # the simulator's value at the last close
+
+    def next(
+        self, line: AccountBar, before: AccountBar | None, fills: Sequence[Fill], bundle: Bundle
+    ) -> _Step:
+        """Process the next bar, whose line is `line`, after that of `before`."""
+        bar, end = ClosedBar.of(self._bars, self._place), bar_end(self._timeframe, line.time)
+        if bar.time != line.time:
+            raise InputError(f"the registry lacks the bar of {format_time(line.time)}")
+        self._recorder.show(line, fills)
+        heir = None if bundle.hash == self._recorded.bundle.hash else bundle
+        # A new champion begins with the whole history; otherwise, only its tickers matter.
+        history = self._bars.slice(0 if heir else self._place, self._place + 1)
+        self._place += 1
+        decide, conditions = line.action is not None, Conditions(end)
+        again = self._recorded.on_bar(bar, history, conditions, Changes(), decide=decide, heir=heir)
+        entry = self._simulated.on_bar(
+            bar, history, conditions, Changes(), decide=decide, heir=heir, transfer=again.flow
+        )
+        self._simulated.send(entry.orders)
+        action = None
+        if line.action is not None and again.action is not None:
+            tickers = self._recorded.bundle.manifest.tickers
+            recorded = np.array([line.action[ticker] for ticker in tickers])
+            action = float(np.abs(recorded - again.action).max())
+        value, self._before = self._before, float(entry.value)
+        if before is None:
+            return _Step(action, 0.0, 0.0)
+        return _Step(
+            action,
+            _growth(before.value, line.value, line.flow),
+            _growth(value, self._before, line.flow),
+        )
+
+
+def _growth(before: float, value: float, flow: float) -> float:
+    return (value - flow) / before - 1.0 if before > 0.0 else 0.0
+
+
+def _with(day: ParityDay, step: _Step) -> ParityDay:
+    return replace(
+        day,
+        bars=day.bars + 1,
+        decisions=day.decisions + (step.action is not None),
+        action=max(day.action, step.action or 0.0),
+        growth=(1.0 + day.growth) * (1.0 + step.growth) - 1.0,
+        simulated=(1.0 + day.simulated) * (1.0 + step.simulated) - 1.0,
+        bar=max(day.bar, abs(step.growth - step.simulated)),
+    )
+
+
+def _fills_by_bar(store: TraderStore, slot: str) -> Mapping[int, list[Fill]]:
+    found: dict[int, list[Fill]] = {}
+    for line in store.orders(slot, account=SLOT_ACCOUNT):
+        if line.fill is not None:
+            found.setdefault(line.order.decided, []).append(line.fill)
+    return found
