@@ -1,29 +1,17 @@
 """Phases of a training in a game of two seats: whom a member plays against, and for how long.
 
-    [[phases]]
-    share = 0.3                                # of the budget; the shares of all phases add up to 1
-    opponents = { weak = 0.5, self = 0.5 }     # drawn at the start of every episode; default: self
-    seat = "either"                            # the member's: first, second or either
-    env = { mode = "train_shooting" }          # parameters of the game in this phase
-    replay = "keep"                            # or "clear": a replay buffer at the phase's start
-    until = { opponent = "weak", win_rate = 0.9, games = 200 }   # ends the phase earlier
-
-Phases change between rollouts, for each member by itself.
+Phases change between rollouts, for each member by itself. `envs.games.phase_files` reads them.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
-from envs.games.opponents import SEATS
 from envs.support.errors import InputError
-from envs.support.files import read_toml
 
 # Opponents that are policies: the member as it is now, as it was earlier, and the other members of
 # its trial.
@@ -33,10 +21,7 @@ LEAGUE = "league"  # the best members of the study's complete trials, in equilib
 BUNDLE = "bundle:"  # a champion of the registry
 NO_OPPONENTS = "none"  # of `--opponents`: the member has both seats
 BUNDLE_DIGITS = 16  # of a hash that names a bundle
-REPLAY = ("keep", "clear")
-MOST_PHASES = 50
 MOST_PAST = 1_000
-SUM_TOLERANCE = 1e-6  # shares are written in decimals
 
 
 @dataclass(frozen=True)
@@ -223,165 +208,6 @@ class Curriculum:
         return json.dumps([phase.to_dict() for phase in self.phases])
 
 
-CURRICULUM_KEYS = frozenset({"phases", "past_interval", "past_size"})  # of a TOML file
-_PHASE_KEYS = tuple(Phase.__dataclass_fields__)
-_UNTIL_KEYS = tuple(Until.__dataclass_fields__)
-
-
-def read_phases(text: str) -> Curriculum:
-    """Return the curriculum of `--phases`: the path of a TOML file, or a JSON list of phases.
-
-    Raises:
-        InputError: it cannot be read, or an entry is invalid.
-    """
-    if text.lstrip().startswith("["):
-        try:
-            return parse_curriculum({"phases": json.loads(text)}, "--phases")
-        except json.JSONDecodeError as error:
-            raise InputError(f"--phases: not a valid JSON list of phases ({error})") from None
-    source = f"--phases {text}"
-    described = read_toml(Path(text), source, "a TOML file with [[phases]], or give a JSON list")
-    unknown = sorted(set(described) - CURRICULUM_KEYS)
-    if unknown:
-        raise InputError(
-            f"{source}: unknown key {unknown[0]!r}; a file of phases has "
-            f"{', '.join(sorted(CURRICULUM_KEYS))}"
-        )
-    if "phases" not in described:
-        raise InputError(f"{source} has no [[phases]]")
-    return parse_curriculum(described, source)
-
-
-def read_opponents(text: str) -> Curriculum:
-    """Return the curriculum of `--opponents NAME=SHARE,…`, or `--opponents league`: one phase.
-
-    Raises:
-        InputError: an entry is invalid.
-    """
-    mixture: dict[str, Any] = {}
-    for part in (f"{LEAGUE}=1" if text.strip() == LEAGUE else text).split(","):
-        name, equals, share = part.strip().rpartition("=")
-        try:
-            if not equals or name in mixture:
-                raise ValueError
-            mixture[name] = float(share)
-        except ValueError:
-            raise InputError(
-                f"--opponents {text!r}: {part.strip()!r} is not valid; give every opponent once, "
-                "like weak=0.5,self=0.5"
-            ) from None
-    return Curriculum((Phase(opponents=_mixture(mixture, "--opponents")),))
-
-
-def parse_curriculum(described: Mapping[str, Any], source: str) -> Curriculum:
-    """Build a curriculum and check what can be checked without the game.
-
-    Args:
-        described: tables of a TOML file, or the result of `Curriculum.to_dict`; other keys than
-            `CURRICULUM_KEYS` are ignored.
-        source: name of the file in messages.
-
-    Raises:
-        InputError: an entry is invalid.
-    """
-    entries = described["phases"]
-    if not isinstance(entries, list) or not entries or len(entries) > MOST_PHASES:
-        raise InputError(f"{source}: phases must be a list of 1 to {MOST_PHASES} tables [[phases]]")
-    phases = tuple(
-        _parse_phase(entry, f"{source}: phase {number} of {len(entries)}", alone=len(entries) == 1)
-        for number, entry in enumerate(entries, 1)
-    )
-    total = math.fsum(phase.share for phase in phases)
-    if abs(total - 1.0) > SUM_TOLERANCE:
-        raise InputError(f"{source}: the shares of the phases add up to {total:g}, not 1")
-    if phases[-1].until is not None:
-        raise InputError(
-            f"{source}: the last phase has until, but no phase follows it; leave it out"
-        )
-    counts = {}
-    for key, least, most in (("past_interval", 1, 10**9), ("past_size", 1, MOST_PAST)):
-        if key in described:
-            counts[key] = described[key]
-            if not _is_whole(counts[key]) or not least <= counts[key] <= most:
-                raise InputError(
-                    f"{source}: {key} = {counts[key]!r} must be a whole number of {least} to "
-                    f"{most:,}"
-                )
-    return Curriculum(phases, **counts, bundles=described.get("bundles", {}))
-
-
-def _parse_phase(entry: Any, where: str, *, alone: bool) -> Phase:
-    """Return the phase that an entry describes. alone: it is the only phase."""
-    if not isinstance(entry, Mapping):
-        raise InputError(f"{where} is {entry!r}, not a table")
-    _refuse_unknown(entry, _PHASE_KEYS, where)
-    given = dict(entry)
-    if "share" not in given and not alone:
-        raise InputError(f"{where} has no share of the budget")
-    share = given.get("share", 1.0)
-    if not _is_number(share) or share <= 0:
-        raise InputError(f"{where}: share = {share!r} must be a number above 0")
-    for key, allowed in (("seat", tuple(SEATS)), ("replay", REPLAY)):
-        if given.get(key, allowed[0]) not in allowed:
-            raise InputError(
-                f"{where}: {key} = {given[key]!r} is not known; choose one of {', '.join(allowed)}"
-            )
-    if not isinstance(given.get("env", {}), Mapping):
-        raise InputError(
-            f"{where}: env = {given['env']!r} must be a table of the game's parameters"
-        )
-    if "opponents" in given:
-        given["opponents"] = _mixture(given["opponents"], where)
-    if "until" in given:
-        opponents = given.get("opponents", {SELF: 1.0})
-        given["until"] = _parse_until(given["until"], tuple(opponents), f"{where}: until")
-    return Phase(**{**given, "share": float(share), "env": dict(given.get("env", {}))})
-
-
-def _parse_until(entry: Any, opponents: Sequence[str], where: str) -> Until:
-    if not isinstance(entry, Mapping):
-        raise InputError(f"{where} = {entry!r} must be a table: {{ opponent, win_rate, games }}")
-    _refuse_unknown(entry, _UNTIL_KEYS, where)
-    given = dict(entry)
-    if len(opponents) == 1:
-        given.setdefault("opponent", opponents[0])
-    if given.get("opponent") not in opponents:
-        raise InputError(
-            f"{where}: opponent = {given.get('opponent')!r} is not one of the phase's: "
-            f"{', '.join(opponents)}"
-        )
-    if given["opponent"] == LEAGUE:
-        raise InputError(
-            f"{where}: games against {LEAGUE} cannot end a phase, since its players differ from "
-            "trial to trial; name another opponent or leave until out"
-        )
-    rate, games = given.get("win_rate"), given.get("games", 200)
-    if not _is_number(rate) or not 0 < rate <= 1:
-        raise InputError(f"{where}: win_rate = {rate!r} must be a number above 0, at most 1")
-    if not _is_whole(games) or games < 1:
-        raise InputError(f"{where}: games = {games!r} must be a whole number of at least 1")
-    return Until(given["opponent"], float(rate), games)
-
-
-def _mixture(entry: Any, where: str) -> dict[str, float]:
-    """Return the probabilities of opponents; those with probability 0 are left out."""
-    if not isinstance(entry, Mapping) or not entry:
-        raise InputError(
-            f"{where}: opponents = {entry!r} must be a table of shares, like "
-            "{ weak = 0.5, self = 0.5 }"
-        )
-    for name, share in entry.items():
-        if not name or not _is_number(share) or share < 0:
-            raise InputError(
-                f"{where}: the share of opponent {name!r} is {share!r}; it must be a number of at "
-                "least 0"
-            )
-    total = math.fsum(entry.values())
-    if abs(total - 1.0) > SUM_TOLERANCE:
-        raise InputError(f"{where}: the shares of the opponents add up to {total:g}, not 1")
-    return {str(name): float(share) for name, share in entry.items() if share > 0}
-
-
 def check_opponents(names: Sequence[str], scripted: Sequence[str], game: str) -> None:
     """Raise InputError for an opponent that does not exist; bundles are checked when loaded.
 
@@ -405,22 +231,3 @@ def check_opponents(names: Sequence[str], scripted: Sequence[str], game: str) ->
 def is_bundle(name: str) -> bool:
     """Whether an opponent is a bundle, named by its slot in the registry or by its path."""
     return name.startswith(BUNDLE) or "/" in name
-
-
-def _refuse_unknown(entry: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    unknown = [key for key in entry if key not in known]
-    if unknown:
-        near = difflib.get_close_matches(str(unknown[0]), known, 1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise InputError(
-            f"{where} has the unknown key {unknown[0]!r}{hint}; use {', '.join(known)}"
-        )
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    # In Python a bool is an int.
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_whole(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from typing import get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -33,25 +34,29 @@ class StrictModel(BaseModel):
 
 
 def first_fault(error: ValidationError, model: type[BaseModel]) -> str:
-    """Return key, value and what would be right of the first fault, as the end of a sentence.
+    """Return key, value and what would be right of one fault, as the end of a sentence.
 
     Args:
         error: why a file is no `model`.
         model: the file's model, for the keys that it knows.
     """
-    fault = error.errors()[0]
+    faults = error.errors()
+    # A misspelt key first: that the right one is missing follows from it.
+    fault = next((one for one in faults if one["type"] == "extra_forbidden"), faults[0])
     where = ".".join(map(str, fault["loc"]))
     found = f"{where} = {fault['input']!r}".strip()
     if fault["type"] == "extra_forbidden":
         *tables, key = map(str, fault["loc"])
         known = _keys(model, tables)
         near = get_close_matches(key, known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"choose of {', '.join(known)}"
-        return f"{where} is not known; {hint}"
+        hint = f"; choose of {', '.join(known)}" if known else ""
+        return f"{where} is not known" + (f"; did you mean {near[0]}?" if near else hint)
     if fault["type"] == "missing":
         return f"{where} is missing"
     if fault["type"] in SHOULD_BE:
-        expected = SHOULD_BE[fault["type"]].format(**fault.get("ctx", {}))
+        limits = fault.get("ctx", {}).items()
+        shown = {name: f"{n:g}" if isinstance(n, float) else n for name, n in limits}
+        expected = SHOULD_BE[fault["type"]].format(**shown)
         return f"{found} should be {expected}"
     message = fault["msg"].removeprefix("Value error, ")
     if message.startswith("Input "):
@@ -60,11 +65,15 @@ def first_fault(error: ValidationError, model: type[BaseModel]) -> str:
 
 
 def _keys(model: type[BaseModel], tables: list[str]) -> list[str]:
-    """Return the keys that a table of the model knows."""
+    """Return the keys that a table of the model knows; none if it is no model of its own."""
     for table in tables:
-        field = model.model_fields.get(table)
-        inner = field.annotation if field else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            break
-        model = inner
+        annotation = model.model_fields[table].annotation if table in model.model_fields else None
+        inner = [
+            kind
+            for kind in (annotation, *get_args(annotation))
+            if isinstance(kind, type) and issubclass(kind, BaseModel)
+        ]
+        if not inner:
+            return []
+        model = inner[0]
     return sorted(model.model_fields)

@@ -9,7 +9,8 @@ from typing import Any
 from agents.algorithms.table import get_algorithm
 from envs.crypto.features import default_recipe
 from envs.crypto.splits import CrossValidation
-from envs.games.curriculum import NO_OPPONENTS, Curriculum, read_opponents, read_phases
+from envs.games.curriculum import NO_OPPONENTS, Curriculum
+from envs.games.phase_files import read_opponents, read_phases
 from envs.support.errors import InputError
 from optimize.cli.demo import preset_of
 from optimize.cli.train_flags import TrainFlags

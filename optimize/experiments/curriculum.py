@@ -14,10 +14,10 @@ from envs.games.curriculum import (
     Phase,
     check_opponents,
     is_bundle,
-    parse_curriculum,
 )
 from envs.games.game import Game
 from envs.games.pairings import is_versus
+from envs.games.phase_files import parse_curriculum
 from envs.support.errors import InputError
 from envs.support.study_record import GameSpec
 

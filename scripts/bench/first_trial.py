@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from envs.games.curriculum import parse_curriculum
+from envs.games.phase_files import parse_curriculum
 from envs.support.study_record import GameSpec
 from optimize.experiments.games import GameExperiment
 from optimize.study.space.dimension import Dimension

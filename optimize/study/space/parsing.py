@@ -12,7 +12,7 @@ is one parameter, described by one of
 
 With `start` next to a range or choices, trial 0 has that value; the sampler draws its other
 parameters. `[timeframe.<name>.<table>]` replaces single entries for studies on bars of that length.
-A space for a game of two seats may have `[[phases]]` (`envs.games.curriculum`). A space for a game
+A space for a game of two seats may have `[[phases]]` (`envs.games.phase_files`). A space for a game
 may have a table `[study]`, with the defaults of flags: budget = 10_000_000, … (`STUDY_DEFAULTS`).
 A parameter that is not named keeps its default.
 """
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from envs.crypto.data.timeframe import SECONDS, bar_length
-from envs.games.curriculum import CURRICULUM_KEYS, parse_curriculum
+from envs.games.phase_files import CURRICULUM_KEYS, parse_curriculum
 from envs.support.errors import InputError
 from envs.support.files import read_toml
 from envs.support.study_record import CRYPTO, Play, StudySpec

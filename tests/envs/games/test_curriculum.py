@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.games.curriculum import (
-    Curriculum,
-    Phase,
-    Until,
-    check_opponents,
-    parse_curriculum,
-    read_opponents,
-    read_phases,
-)
+from envs.games.curriculum import Curriculum, Phase, Until, check_opponents
+from envs.games.opponents import SEATS
+from envs.games.phase_files import PhaseTable, parse_curriculum, read_opponents, read_phases
 from envs.support.errors import InputError
 
 FILE = """
@@ -106,12 +100,12 @@ def test_players_of_the_league_replace_it_in_every_phase() -> None:
     ("text", "message"),
     [
         ("weak=0.5,self=0.4", "opponents add up to 0.9, not 1"),
-        ("weak=1.5,self=-0.5", "share of opponent 'self' is -0.5; it must be a number of at least"),
-        ("weak=nan", "share of opponent 'weak' is nan"),
+        ("weak=1.5,self=-0.5", "--opponents: opponents.self = -0.5 should be at least 0"),
+        ("weak=nan", "opponents.weak = nan should be a finite number"),
         ("weak", "'weak' is not valid; give every opponent once, like weak=0.5,self=0.5"),
         ("weak=half", "'weak=half' is not valid"),
         ("weak=0.5,weak=0.5", "'weak=0.5' is not valid; give every opponent once"),
-        ("=1", "opponent '' is 1.0"),
+        ("=1", "'=1' is not valid"),
         ("", "'' is not valid"),
     ],
 )
@@ -128,43 +122,40 @@ LAST = {"share": 0.5}
 @pytest.mark.parametrize(
     ("phases", "message"),
     [
-        ([], "phases must be a list of 1 to 50 tables"),
-        ({"share": 1}, "phases must be a list"),
-        ([3], "phase 1 of 1 is 3, not a table"),
+        ([], "phases: List should have at least 1 item"),
+        ({"share": 1}, "phases must be a list of tables [[phases]]"),
+        ([3], "phases.0 = 3 should be a table"),
         ([{"share": 0.4}, {"share": 0.5}], "the shares of the phases add up to 0.9, not 1"),
-        ([{"share": -0.5}, {"share": 1.5}], "phase 1 of 2: share = -0.5 must be a number above 0"),
-        ([{"share": True}], "share = True must be a number"),
+        ([{"share": -0.5}, {"share": 1.5}], "phase 1 of 2: share = -0.5 should be above 0"),
+        ([{"share": True}], "share = True should be a number"),
         ([{}, LAST], "phase 1 of 2 has no share of the budget"),
-        ([{"share": 1, "mode": "normal"}], "has the unknown key 'mode'; use share, opponents"),
-        ([{"share": 1, "opponent": {}}], "unknown key 'opponent' (did you mean opponents?)"),
-        ([{"share": 1, "opponents": {}}], "opponents = {} must be a table of shares"),
+        ([{"share": 1, "mode": "normal"}], "mode is not known; choose of env, opponents, replay"),
+        ([{"share": 1, "opponent": {}}], "opponent is not known; did you mean opponents?"),
+        ([{"share": 1, "opponents": {}}], "the shares of the opponents add up to 0, not 1"),
         ([{"share": 1, "opponents": {"weak": 0.5}}], "phase 1 of 1: the shares of the opponents"),
-        (
-            [{"share": 1, "seat": "third"}],
-            "seat = 'third' is not known; choose one of first, second",
-        ),
-        (
-            [{"share": 1, "replay": "drop"}],
-            "replay = 'drop' is not known; choose one of keep, clear",
-        ),
-        ([{"share": 1, "env": "hard"}], "env = 'hard' must be a table of the game's parameters"),
-        ([{"share": 0.5, "until": 0.9}, LAST], "until = 0.9 must be a table"),
+        ([{"share": 1, "seat": "third"}], "seat = 'third' should be 'first', 'second' or 'either'"),
+        ([{"share": 1, "replay": "drop"}], "replay = 'drop' should be 'keep' or 'clear'"),
+        ([{"share": 1, "env": "hard"}], "env = 'hard' should be a table"),
+        ([{"share": 0.5, "until": 0.9}, LAST], "until = 0.9 should be a table"),
         (
             [{"share": 0.5, "until": {"opponent": "weak", "win_rate": 0.9}}, LAST],
             "phase 1 of 2: until: opponent = 'weak' is not one of the phase's: self",
         ),
         (
             [{"share": 0.5, "until": {"win_rate": 1.5}}, LAST],
-            "win_rate = 1.5 must be a number above",
+            "phase 1 of 2: until.win_rate = 1.5 should be at most 1",
         ),
         (
             [{"share": 0.5, "opponents": {"league": 1}, "until": {"win_rate": 0.5}}, LAST],
             "phase 1 of 2: until: games against league cannot end a phase",
         ),
-        ([{"share": 0.5, "until": {"rate": 0.5}}, LAST], "unknown key 'rate'"),
+        (
+            [{"share": 0.5, "until": {"rate": 0.5}}, LAST],
+            "until.rate is not known; did you mean win_rate?",
+        ),
         (
             [{"share": 0.5, "until": {"win_rate": 0.5, "games": 0}}, LAST],
-            "games = 0 must be a whole number of at least 1",
+            "until.games = 0 should be at least 1",
         ),
         ([{"share": 1, "until": {"win_rate": 0.5}}], "the last phase has until, but no phase"),
     ],
@@ -181,8 +172,8 @@ def test_bad_files_of_phases_are_refused(tmp_path: Path) -> None:
     for content, message in (
         ("", "has no [[phases]]"),
         ("[ppo]\nclip = 1", "unknown key 'ppo'; a file of phases has past_interval, past_size"),
-        ("past_size = 0\n[[phases]]", "past_size = 0 must be a whole number of 1 to 1,000"),
-        ("past_interval = 1.5\n[[phases]]", "past_interval = 1.5 must be a whole number"),
+        ("past_size = 0\n[[phases]]", "past_size = 0 should be at least 1"),
+        ("past_interval = 1.5\n[[phases]]", "past_interval = 1.5 should be a whole number"),
         ("[[phases", "not valid TOML"),
     ):
         path.write_text(content)
@@ -193,6 +184,10 @@ def test_bad_files_of_phases_are_refused(tmp_path: Path) -> None:
         read_phases(str(tmp_path / "none.toml"))
     with pytest.raises(InputError, match="--phases: not a valid JSON list of phases"):
         read_phases("[{")
+
+
+def test_the_seats_of_a_file_are_those_of_the_game() -> None:
+    assert get_args(PhaseTable.model_fields["seat"].annotation) == tuple(SEATS)
 
 
 def test_unknown_opponents_are_refused_with_the_known_ones() -> None:

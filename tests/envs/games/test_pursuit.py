@@ -8,8 +8,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from envs.games.curriculum import read_phases
 from envs.games.opponents import Scripted
+from envs.games.phase_files import read_phases
 from envs.games.registry import get_game
 from envs.games.tensor_game import NoParams
 from optimize.experiments.curriculum import check_curriculum

@@ -26,6 +26,8 @@ class Outer(StrictModel):
     name: str
     count: Annotated[int, Field(ge=1)] | None = None
     inner: Inner = Inner()
+    maybe: Inner | None = None
+    many: dict[str, Inner] = Field(default_factory=dict)
 
 
 @pytest.mark.parametrize(
@@ -36,12 +38,15 @@ class Outer(StrictModel):
         ({"count": True}, "count = True should be a whole number"),
         ({"count": 0}, "count = 0 should be at least 1"),
         ({"cuont": 1}, "cuont is not known; did you mean count?"),
-        ({"zzz": 1}, "zzz is not known; choose of count, inner, name"),
-        ({"inner": {"share": 0}}, "inner.share = 0 should be above 0.0"),
-        ({"inner": {"share": 2}}, "inner.share = 2 should be at most 1.0"),
+        ({"zzz": 1}, "zzz is not known; choose of count, inner, many, maybe, name"),
+        ({"inner": {"share": 0}}, "inner.share = 0 should be above 0"),
+        ({"inner": {"share": 2}}, "inner.share = 2 should be at most 1"),
         ({"inner": {"share": 0.5}}, "inner.share: one half is undecided"),
         ({"inner": {"shares": 1}}, "inner.shares is not known; did you mean share?"),
         ({"inner": {"seat": "x"}}, "inner.seat = 'x' should be 'first' or 'second'"),
+        ({"maybe": {"shares": 1}}, "maybe.shares is not known; did you mean share?"),
+        ({"many": {"a": {"shares": 1}}}, "many.a.shares is not known"),
+        ({"nmae": "own", "name": 3}, "nmae is not known; did you mean name?"),
         ({"inner": 3}, "inner = 3 should be a table"),
     ],
 )

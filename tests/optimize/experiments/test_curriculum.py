@@ -18,8 +18,9 @@ from agents.algorithms.elegantrl_agents import ElegantAgents
 from agents.algorithms.off_policy import OffPolicy
 from agents.policy.frozen import FrozenPolicy
 from envs.core.vec_env import VecEnv
-from envs.games.curriculum import Curriculum, parse_curriculum, read_opponents
+from envs.games.curriculum import Curriculum
 from envs.games.opponents import Scripted
+from envs.games.phase_files import parse_curriculum, read_opponents
 from envs.games.tensor_game import TensorGame
 from envs.support.errors import InputError
 from envs.support.study_record import GameSpec, TrialRecord
@@ -324,7 +325,7 @@ HALF = {"share": 0.5}
         (("--opponents", "league", "--env", "cartpole"), "cartpole has one seat"),
         (("--opponents", "league", "--env", "crypto"), "--opponents is for games, and --env is"),
         (("--opponents", "idle=0.5,self=0.4"), "add up to 0.9, not 1"),
-        (("--opponents", "idle=1.5,self=-0.5"), "share of opponent 'self' is -0.5"),
+        (("--opponents", "idle=1.5,self=-0.5"), "opponents.self = -0.5 should be at least 0"),
         (("--opponents", "self=1", "--phases", "[]"), "--opponents and --phases exclude each"),
         (("--opponents", "self=1", "--env", "cartpole"), "cartpole has one seat"),
         (("--opponents", "self=1", "--env", "bucket-brigade"), "bucket-brigade has 4 seats"),
@@ -348,7 +349,10 @@ HALF = {"share": 0.5}
             ("--phases", json.dumps([HALF, {**HALF, "env": {"wide": True}}])),
             "phase 2: env: all members' duels must have the same wide",
         ),
-        (("--phases", json.dumps([HALF, {**HALF, "mode": "x"}])), "unknown key 'mode'"),
+        (
+            ("--phases", json.dumps([HALF, {**HALF, "mode": "x"}])),
+            "phase 2 of 2: mode is not known",
+        ),
         (
             ("--phases", json.dumps([{"share": 0.1}] * 10), "--budget", "256", "--rungs", "1"),
             "10 phases need at least as many rollouts, and the budget has 2",

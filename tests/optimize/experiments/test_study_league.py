@@ -20,7 +20,7 @@ from agents.networks.weights import StateDict
 from agents.policy.equilibrium import equilibrium
 from agents.policy.frozen import FrozenPolicy, load_members, save_members
 from agents.policy.roster import Champion
-from envs.games.curriculum import read_opponents
+from envs.games.phase_files import read_opponents
 from envs.games.tensor_game import State
 from envs.support.errors import InputError
 from envs.support.study_record import LEAGUE_KEY, REASON_KEY, GameSpec, TrialRecord
