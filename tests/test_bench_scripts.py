@@ -566,7 +566,7 @@ def test_searches_on_tables(
     write_tables(data / "task")
     script = bench("search_replay")
     monkeypatch.setattr(script, "COST", 12.0)
-    searches = ("oracle-32", "racing", "hyperband", "sweepd", "optuna-tpe-asha")
+    searches = ("oracle-32", "racing", "hyperband", "sweepd", "sweepd-race", "optuna-tpe-asha")
     run(script, "--data", data, "--save", saved, "--repetitions", "1", "--only", "sweepd")
     run(script, "--data", data, "--save", saved, "--repetitions", "3", "--only", *searches)
     content = json.loads(saved.read_text())
@@ -615,8 +615,14 @@ def test_what_a_run_on_a_table_costs(bench: Importer, tmp_path: Path) -> None:
     assert one.left == pytest.approx(5.0 - 3)
     others = set(seeds[:, -1]) - set(final)
     assert one.fresh(4) == pytest.approx(np.mean(list(others)))
+    # A further seed is another one.
+    fourth = one.train(4, 1, first=3)
+    assert set(fourth) <= others
+    assert one.left == pytest.approx(5.0 - 4)
     with pytest.raises(InputError, match="8 seeds"):
         one.train(4, 8)
+    with pytest.raises(InputError, match="8 seeds"):
+        one.train(4, 1, first=7)
 
 
 @pytest.mark.slow

@@ -32,7 +32,8 @@ class FoundStudy:
         uid: its random id.
         run_dir: folder of its files.
         spec: what it was created with.
-        trials: COMPLETE trials of sweepd's workers, best first; of equal trials the earliest first.
+        trials: COMPLETE trials of sweepd's workers, those of the best configuration first, and of
+            its trials the best first; of equal trials the earliest first.
         finished: number of finished trials in any state.
         runs_dir: folder that --runs-dir must name to find `run_dir`; None where the database
             suffices.
@@ -124,7 +125,7 @@ def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> 
         uid=str(attributes.get(UID_KEY, "")),
         run_dir=folder,
         spec=spec,
-        trials=tuple(sorted(complete, key=lambda trial: (-objective_of(trial), trial.number))),
+        trials=tuple(t for one in spec.selection.configurations(complete) for t in one.trials),
         finished=sum(trial.state.is_finished() for trial in trials),
         chosen_from=int(attributes.get(ORIGIN_KEY, {}).get("finished", 0)),
         # Printed commands repeat --runs-dir only where the database does not lead to the folder.

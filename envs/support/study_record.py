@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import torch
 
+from envs.support.configurations import RACE, Selection
 from envs.support.errors import InputError
 
 # Study attributes.
@@ -153,6 +154,11 @@ class StudySpec(ABC):
         return False
 
     @property
+    def selection(self) -> Selection:
+        """How trials are compared."""
+        return Selection(racing=self.sampler == RACE)
+
+    @property
     def transitions(self) -> int:
         """Environment steps of one member in one rollout."""
         return self.num_envs * self.horizon
@@ -260,6 +266,11 @@ class GameSpec(StudySpec):
     @property
     def timeframe(self) -> None:
         return None
+
+    @property
+    def selection(self) -> Selection:
+        racing = self.sampler == RACE
+        return Selection(racing, self.rungs if racing else None)
 
     @property
     def about(self) -> str:

@@ -7,6 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from rich.table import Column, Table
 from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 
+from envs.support.configurations import Configuration
 from envs.support.database_url import hide_password
 from envs.support.errors import RunError
 from envs.support.formatting import minute
@@ -29,9 +31,10 @@ from optimize.cli.hooks import Hooks
 from optimize.experiments.outlook import CountLooks, sentence, study_outlook
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.database.patience import is_away, reason_of
+from optimize.study.fresh import fresh_seeds
 from optimize.study.pause import pause_of
 from optimize.study.recovery.registration import GRACE_SECONDS, WorkerRecord, list_workers
-from optimize.study.study import StudyHandle, best_trial, count_states
+from optimize.study.study import StudyHandle, best_configuration, count_states
 from optimize.worker.telemetry import GpuUse, duration
 
 FAILURES_SHOWN = 5
@@ -53,7 +56,7 @@ def study_status(handle: StudyHandle, count_looks: CountLooks | None = None) -> 
         [w["total"] for w in living if "total" in w], default=attributes.get(TOTAL_KEY, len(trials))
     )
     left = max(0, total - done)
-    pause, best = pause_of(attributes), best_trial(handle)
+    pause, best = pause_of(attributes), best_configuration(handle)
     # A paused study needs no worker.
     reasons = _unhealthy(workers, 0 if pause else left)
     # Waiting and stalled workers still report the speed of their last batch.
@@ -74,13 +77,23 @@ def study_status(handle: StudyHandle, count_looks: CountLooks | None = None) -> 
         "steps_per_second": speed,
         "trials_per_hour": round(hourly, 2),
         "eta_seconds": _eta(left, hourly, speed, living),
-        "best": None
-        if best is None
-        else {"trial": best.number, "value": best.value, "params": best.params},
+        "best": None if best is None else _best(handle, best),
         "gate": _gate(handle, max(total, done), count_looks),
         "workers": workers,
         "storage_retries": sum(w.get("storage_retries", 0) for w in living),
         "failures": _failures(trials),
+    }
+
+
+def _best(handle: StudyHandle, best: Configuration) -> dict[str, Any]:
+    fresh = fresh_seeds(handle, best)
+    return {
+        "trial": best.best_trial.number,
+        "value": best.value,
+        "params": best.best_trial.params,
+        "trials": sorted(trial.number for trial in best.trials),
+        "interval": best.interval,
+        "fresh": None if fresh is None else asdict(fresh),
     }
 
 
@@ -144,6 +157,19 @@ def _failures(trials: list[FrozenTrial]) -> list[dict[str, Any]]:
     ]
 
 
+def _shown(best: dict[str, Any]) -> str:
+    """Format the selected configuration: its value by the selection, and on fresh seeds."""
+    text = f"trial {best['trial']}, {best['value']:+.4f}"
+    if best["interval"]:
+        low, high = best["interval"]
+        text += f", mean of {len(best['trials'])} seeds (95% {low:+.4f} … {high:+.4f})"
+    if best["fresh"]:
+        fresh = best["fresh"]
+        low, high = fresh["interval"]
+        text += f"; on {fresh['seeds']} fresh seeds {fresh['value']:+.4f} (95% {low:+.4f} … {high:+.4f})"
+    return text
+
+
 def show(found: dict[str, Any]) -> Group:
     """Format the result of `study_status` as tables."""
     grid = Table.grid(Column(style="bold", no_wrap=True), "", padding=(0, 2))
@@ -156,7 +182,7 @@ def show(found: dict[str, Any]) -> Group:
         f"{found['done']} of {found['total']} done" + (f": {by_state}" if by_state else ""),
     )
     if found["best"]:
-        grid.add_row("best", f"trial {found['best']['trial']}, {found['best']['value']:+.4f}")
+        grid.add_row("best", _shown(found["best"]))
     grid.add_row("gate", sentence(found["gate"], (found["gate"] or {}).get("looks")))
     if found["paused"]:
         grid.add_row(

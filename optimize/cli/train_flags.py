@@ -83,7 +83,15 @@ class _FirstFlags:
             "wide, or game.",
         ),
     ] = None
-    sampler: Annotated[str, _option(STUDY, "tpe, random, or cmaes (for numeric ranges).")] = "tpe"
+    sampler: Annotated[
+        str,
+        _option(
+            STUDY,
+            "tpe, race (further trials of good parameters are further seeds; for games with "
+            "--seeds 1 --rungs 10 --pruner none, see docs/search.md), random, or cmaes (for "
+            "numeric ranges).",
+        ),
+    ] = "tpe"
     pruner: Annotated[
         str,
         _option(

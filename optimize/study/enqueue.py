@@ -55,12 +55,12 @@ def best_guesses(source: StudyHandle, space: SearchSpace, count: int) -> list[di
     trials = judged_trials(source)
     if not trials:
         raise InputError(f"study {source.name!r} has no complete trial to start from")
-    trials.sort(key=lambda trial: (-(trial.value or 0.0), trial.number))
+    best = [one.best_trial for one in source.spec.selection.configurations(trials)]
     known = {own.name: own for own in source.space.dimensions}
     shared = [own.name for own in space.dimensions if own.value is None and own.name in known]
     if not shared:
         raise InputError(f"study {source.name!r} shares no parameter with space {space.name!r}")
-    return [{name: known[name].resolve(t.params) for name in shared} for t in trials[:count]]
+    return [{name: known[name].resolve(t.params) for name in shared} for t in best[:count]]
 
 
 def parse_guess(words: list[str]) -> dict[str, Any]:

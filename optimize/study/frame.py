@@ -11,7 +11,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from envs.support.study_record import CREATED_KEY, SPEC_KEY, TOTAL_KEY, TrialRecord, is_ours
 from optimize.study.database.storage import StudyStorage
-from optimize.study.study import FINISHED, StudyHandle, best_trial
+from optimize.study.study import FINISHED, StudyHandle, best_configuration, best_trial
 
 STUDY_COLUMNS = (
     "study",
@@ -96,7 +96,7 @@ def studies_frame(storage: StudyStorage) -> pd.DataFrame:
     rows = []
     for study in ours:
         handle = StudyHandle(storage, study.study_name)
-        counts, best = handle.counts(), best_trial(handle)
+        counts, best = handle.counts(), best_configuration(handle)
         rows.append(
             {
                 "study": study.study_name,
@@ -107,7 +107,7 @@ def studies_frame(storage: StudyStorage) -> pd.DataFrame:
                 "running": counts[TrialState.RUNNING.name],
                 "finished": sum(counts[state.name] for state in FINISHED),
                 "total": study.user_attrs.get(TOTAL_KEY),
-                "best_trial": None if best is None else best.number,
+                "best_trial": None if best is None else best.best_trial.number,
                 "best_value": None if best is None else best.value,
                 "created": study.user_attrs.get(CREATED_KEY),
             }

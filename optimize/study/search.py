@@ -8,16 +8,19 @@ same decisions on recorded learning curves, with a storage in memory.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import optuna
+from optuna.samplers import BaseSampler
 from optuna.search_space import IntersectionSearchSpace
 from optuna.storages import BaseStorage
-from optuna.trial import FrozenTrial, TrialState
 
 from envs.core.streams import derive_seed
+from envs.support.configurations import RACE, Selection
+from optimize.study.sampling.cube import Cube
 from optimize.study.sampling.pruners import make_pruner
+from optimize.study.sampling.race import Race, RaceSampler
 from optimize.study.sampling.samplers import make_sampler
 from optimize.study.space.search_space import SearchSpace
 
@@ -31,13 +34,22 @@ class Search:
         pruner: one of `pruners.PRUNERS`.
         rungs: number of rungs of a trial.
         seed: the study's seed.
+        selection: how trials are compared.
     """
 
     def __init__(
-        self, space: SearchSpace, *, sampler: str, pruner: str, rungs: int, seed: int
+        self,
+        space: SearchSpace,
+        *,
+        sampler: str,
+        pruner: str,
+        rungs: int,
+        seed: int,
+        selection: Selection,
     ) -> None:
         self.space, self.seed = space, seed
         self.pruner = make_pruner(pruner, rungs)
+        self._race = Race(Cube(space), seed, selection.value)
         self._sampler = sampler
         self._shared_space = IntersectionSearchSpace(include_pruned=True)
 
@@ -52,6 +64,7 @@ class Search:
         trial_id: int,
         number: int,
         shape: Mapping[str, Any] | None,
+        total: int,
     ) -> tuple[optuna.Trial, dict[str, Any]]:
         """Draw the parameters of a RUNNING trial that it does not have yet.
 
@@ -61,6 +74,7 @@ class Search:
             trial_id: row id of the trial.
             number: number of the trial.
             shape: shape parameters that are given, as those of the trial's batch are.
+            total: number of trials that the study shall have.
 
         Returns:
             The trial, and all its parameters as Optuna stores them.
@@ -70,7 +84,11 @@ class Search:
         seed = derive_seed(self.seed, "sampler", number)
         start = self.space.start
         fixed = {**(start if number == 0 else {}), **(shape or {})}
-        sampler = make_sampler(self._sampler, seed, fixed, self._shared_space, start)
+        sampler: BaseSampler
+        if self._sampler == RACE:
+            sampler = RaceSampler(self._race, seed, total, fixed)
+        else:
+            sampler = make_sampler(self._sampler, seed, fixed, self._shared_space, start)
         # A new Study object, since a reused one shows its sampler the trials of its last `ask`.
         study = optuna.load_study(
             study_name=study_name, storage=storage, sampler=sampler, pruner=self.pruner
@@ -88,13 +106,3 @@ class Search:
         is not pruned.
         """
         return [trial is not None and trial.should_prune() for trial in trials]
-
-
-def best_complete(trials: Iterable[FrozenTrial]) -> FrozenTrial | None:
-    """Return the complete trial with the highest value, the earliest in a tie.
-
-    Returns:
-        None if no trial is complete.
-    """
-    complete = [t for t in trials if t.state == TrialState.COMPLETE and t.value is not None]
-    return max(complete, key=lambda t: (t.value or 0.0, -t.number), default=None)

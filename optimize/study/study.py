@@ -20,6 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from envs.core.streams import derive_seed
 from envs.crypto.scoring.selection import TrialReturns
+from envs.support.configurations import Configuration
 from envs.support.errors import InputError, TryAgainLater
 from envs.support.study_folder import recorded_folder, study_folder
 from envs.support.study_record import (
@@ -40,7 +41,7 @@ from optimize.study.database.gone import StudyGone
 from optimize.study.database.opening import require_study
 from optimize.study.database.storage import StudyStorage, TrialLost
 from optimize.study.recovery.deaths import is_suspect
-from optimize.study.search import Search, best_complete
+from optimize.study.search import Search
 from optimize.study.space.parsing import study_space
 from optimize.study.space.search_space import SearchSpace, Settings
 
@@ -187,6 +188,7 @@ class StudyHandle:
             pruner=self.spec.pruner,
             rungs=self.spec.rungs,
             seed=self.spec.seed,
+            selection=self.spec.selection,
         )
         # Returns of complete trials, cached here by `optimize.experiments.outlook`.
         self.returns = TrialReturns()
@@ -271,7 +273,7 @@ class StudyHandle:
                 continue
             # False if another worker was faster.
             if self.storage.claim_waiting(self.study_id, waiting._trial_id, worker, total):
-                plan = self._plan(waiting._trial_id, {**(shape or {}), **known})
+                plan = self._plan(waiting._trial_id, {**(shape or {}), **known}, total)
                 if plan is not None:
                     plans.append(plan)
                     shape = self.search.shape_known(plan.params)
@@ -285,20 +287,20 @@ class StudyHandle:
             trial_id = self.storage.claim_new(self.study_id, worker, total)
             if trial_id is None:
                 break
-            plan = self._plan(trial_id, shape)
+            plan = self._plan(trial_id, shape, total)
             if plan is not None:
                 plans.append(plan)
                 shape = self.search.shape_known(plan.params)
         return plans
 
-    def _plan(self, trial_id: int, shape: Mapping[str, Any] | None) -> Plan | None:
+    def _plan(self, trial_id: int, shape: Mapping[str, Any] | None, total: int) -> Plan | None:
         """Draw the missing parameters of a claimed trial. None if it failed or was lost."""
         number = self.storage.get_trial(trial_id).number
         try:
             try:
                 with self.cached.read_once(self.study_id, only_ours=True):
                     trial, params = self.search.draw(
-                        self.cached, self.name, trial_id, number, shape
+                        self.cached, self.name, trial_id, number, shape, total
                     )
                 settings = self.space.resolve(params)
                 self.space.validate(params)
@@ -383,12 +385,16 @@ def judged_trials(handle: StudyHandle) -> list[FrozenTrial]:
     ]
 
 
-def best_trial(handle: StudyHandle) -> FrozenTrial | None:
-    """Return the complete trial with the highest value, the earliest in a tie.
+def best_configuration(handle: StudyHandle) -> Configuration | None:
+    """Return the configuration that the study selects; None if no trial is complete.
 
-    Trials that another program finished are not considered.
-
-    Returns:
-        None if no trial is complete.
+    Trials that another program finished are not considered. Without a race, it consists of the
+    trial with the highest value, the earliest in a tie.
     """
-    return best_complete(judged_trials(handle))
+    return handle.spec.selection.best(judged_trials(handle))
+
+
+def best_trial(handle: StudyHandle) -> FrozenTrial | None:
+    """Return the best trial of `best_configuration`; None if no trial is complete."""
+    best = best_configuration(handle)
+    return None if best is None else best.best_trial

@@ -10,9 +10,11 @@ from optuna.trial import TrialState
 from rich.console import Console
 from rich.table import Column, Table
 
+from envs.support.configurations import Configuration
 from envs.support.study_record import REASON_KEY, GameSpec, TrialRecord
 from optimize.experiments.outlook import sentence, study_outlook
-from optimize.study.study import FINISHED, StudyHandle, best_trial
+from optimize.study.fresh import fresh_seeds
+from optimize.study.study import FINISHED, StudyHandle, best_configuration
 from optimize.worker.telemetry import Telemetry, duration
 from optimize.worker.timing import Phases
 
@@ -56,10 +58,13 @@ def print_summary(
     _print_trials(handle, say)
     if telemetry.steps_done:
         _print_worker(telemetry, batches, phases, say)
-    best = best_trial(handle)
-    if best is None:
+    selected = best_configuration(handle)
+    if selected is None:
         say("No trial is complete, so there is no best trial.")
         return
+    best = selected.best_trial
+    if handle.spec.selection.racing:
+        _print_selected(handle, selected, say)
     say(f"best trial: {best.number}, objective ({handle.spec.objective}) {best.value:+.4f}")
     record = TrialRecord.from_attributes(best.user_attrs)
     parameters = {**(record.shape or {}), **best.params}
@@ -71,6 +76,34 @@ def print_summary(
     if found is not None:
         console.print(_market_table(metrics))
         say(f"gate: {sentence(found)}")
+
+
+def _print_selected(
+    handle: StudyHandle, selected: Configuration, say: Callable[[str], None]
+) -> None:
+    numbers = ", ".join(str(number) for number in sorted(t.number for t in selected.trials))
+    count = len(selected.trials)
+    between = (
+        "" if selected.interval is None else " (95% {:+.4f} … {:+.4f})".format(*selected.interval)
+    )
+    seeds = "1 seed" if count == 1 else f"{count} seeds"
+    say(
+        f"best configuration: mean of {seeds} {selected.value:+.4f}{between}, trial"
+        f"{'' if count == 1 else 's'} {numbers}; it was selected by this mean"
+    )
+    if not isinstance(handle.spec, GameSpec):
+        return
+    fresh = fresh_seeds(handle, selected)
+    if fresh is None:
+        say(
+            f"  on fresh seeds: not measured; sweepd run --trial {handle.name}#{selected.best_trial.number}"
+        )
+    else:
+        low, high = fresh.interval
+        say(
+            f"  on {fresh.seeds} fresh seeds: {fresh.value:+.4f} (95% {low:+.4f} … {high:+.4f}), "
+            f"study {fresh.study}"
+        )
 
 
 def _print_trials(handle: StudyHandle, say: Callable[[str], None]) -> None:

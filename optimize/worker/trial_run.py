@@ -33,10 +33,18 @@ from envs.support.study_record import (
 from optimize.experiments.kinds import kind_of
 from optimize.experiments.request import MOST, check_count
 from optimize.study.database.storage import StudyStorage
+from optimize.study.fresh import run_name
 from optimize.study.space.dimension import Dimension
 from optimize.study.space.search_space import SearchSpace
 from optimize.study.spec import refuse_other
-from optimize.study.study import FINISHED, StudyHandle, create_study, judged_trials, study_exists
+from optimize.study.study import (
+    FINISHED,
+    StudyHandle,
+    best_trial,
+    create_study,
+    judged_trials,
+    study_exists,
+)
 from optimize.worker.freeze import choose_slots, spec_flags
 
 MOST_RUNGS = 40  # evaluations of a long run
@@ -98,7 +106,7 @@ def open_run(
     spec = _run_spec(source, trial, request, device)
     game = isinstance(spec, GameSpec)
     planned = PlannedRun(
-        request.name or f"{source.name}-run{trial.number}",
+        request.name or run_name(source.name, trial.number),
         1 if game else request.seeds,
         source,
         trial.number,
@@ -122,7 +130,7 @@ def _find(
     source = StudyHandle(storage, name, runs_dir)
     complete = judged_trials(source)
     if not number:
-        best = max(complete, key=lambda t: (t.value or 0.0, -t.number), default=None)
+        best = best_trial(source)
     else:
         best = next((trial for trial in complete if str(trial.number) == number), None)
     if best is None:

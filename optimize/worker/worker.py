@@ -25,7 +25,7 @@ from optimize.study.recovery.heartbeat import BEAT_SECONDS, Heartbeat
 from optimize.study.recovery.registration import GRACE_SECONDS
 from optimize.study.recovery.stale_trials import crash_file, recover_stale
 from optimize.study.recovery.stall import STALL_SECONDS, Progress
-from optimize.study.study import Plan, StudyHandle, best_trial
+from optimize.study.study import Plan, StudyHandle, best_configuration
 from optimize.worker.activity import Activity
 from optimize.worker.batch import Interrupted, Trainer, Training
 from optimize.worker.measure import make_chunks
@@ -205,9 +205,9 @@ class Worker:
         """Update the counts and the best trial that are shown."""
         # One read of the trials for both.
         with self.handle.cached.read_once(self.handle.study_id):
-            self.telemetry.counts, best = self.handle.counts(), best_trial(self.handle)
+            self.telemetry.counts, best = self.handle.counts(), best_configuration(self.handle)
         if best is not None:
-            self.telemetry.best = (float(best.value or 0.0), best.number)
+            self.telemetry.best = (best.value, best.best_trial.number)
 
     # -- training a batch
 

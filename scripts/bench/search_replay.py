@@ -94,6 +94,7 @@ SCHEDULES: Mapping[str, Schedule | Hyperband] = {
 }
 STUDIES: Mapping[str, DaemonStudy | OptunaStudy | Smac] = {
     "sweepd": DaemonStudy(),
+    "sweepd-race": DaemonStudy("race", "none", seeds=1, rungs=10),
     "sweepd-tpe-32x3": DaemonStudy(pruner="none", seeds=3),
     "sweepd-tpe-96x1": DaemonStudy(pruner="none", seeds=1),
     "sweepd-random-32x3": DaemonStudy("random", "none", seeds=3),

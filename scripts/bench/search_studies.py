@@ -22,7 +22,8 @@ from optuna.trial import FrozenTrial, TrialState
 from search_tables import Floats, Table, check_seeds
 
 from envs.games.play import interquartile_mean
-from optimize.study.search import Search, best_complete
+from envs.support.configurations import RACE, Selection
+from optimize.study.search import Search
 
 STUDY = "replay"
 
@@ -61,8 +62,8 @@ class Run:
         self._free[config] = False
         return config
 
-    def train(self, config: int, seeds: int, share: float = 1.0) -> Floats:
-        """Train the first seeds of a configuration to a share of the budget.
+    def train(self, config: int, seeds: int, share: float = 1.0, first: int = 0) -> Floats:
+        """Train seeds of a configuration, `first` the first of them, to a share of the budget.
 
         Returns:
             Their performance at the last checkpoint within that share, (seeds,); NaN where the run
@@ -71,13 +72,14 @@ class Run:
         Raises:
             InputError: no seed would be left to score the configuration.
         """
-        check_seeds(self.table, seeds)
-        self._trained[config, :seeds] = np.maximum(self._trained[config, :seeds], share)
+        check_seeds(self.table, first + seeds)
+        own = slice(first, first + seeds)
+        self._trained[config, own] = np.maximum(self._trained[config, own], share)
         at = self.table.checkpoint(share)
         if at < 0:
             return np.zeros(seeds)
-        failed = self._failed[config, :seeds, at]
-        return np.where(failed, np.nan, self._curves[config, :seeds, at])
+        failed = self._failed[config, own, at]
+        return np.where(failed, np.nan, self._curves[config, own, at])
 
     def fresh(self, config: int) -> float:
         """Return the mean final performance on the seeds that were not trained."""
@@ -93,6 +95,14 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class _Seat:
+    """The configuration that stands for a trial, and the first of its seeds."""
+
+    config: int
+    first: int
+
+
+@dataclass(frozen=True)
 class DaemonStudy:
     """A study of sweepd with the flags of `sweepd train`; the values are its defaults."""
 
@@ -104,36 +114,63 @@ class DaemonStudy:
 
     def choose(self, run: Run, seed: int) -> Choice | None:
         """Replay one study by one worker, until no further trial is affordable in full."""
+        trials, seats = self.play(run, seed)
+        best = self.selection.best(trials)
+        return best and Choice(seats[best.best_trial.number].config, best.value)
+
+    @property
+    def selection(self) -> Selection:
+        """How trials are compared, as in a study on a game."""
+        racing = self.sampler == RACE
+        return Selection(racing, self.rungs if racing else None)
+
+    def play(self, run: Run, seed: int) -> tuple[list[FrozenTrial], dict[int, _Seat]]:
+        """Return the trials of a study, and the seats by their numbers."""
         storage = optuna.storages.InMemoryStorage()
         study_id = storage.create_new_study([StudyDirection.MAXIMIZE], STUDY)
         search = Search(
-            run.table.space(), sampler=self.sampler, pruner=self.pruner, rungs=self.rungs, seed=seed
+            run.table.space(),
+            sampler=self.sampler,
+            pruner=self.pruner,
+            rungs=self.rungs,
+            seed=seed,
+            selection=self.selection,
         )
-        configs: dict[int, int] = {}  # by trial
+        seats: dict[int, _Seat] = {}
+        # Seats of trials by parameters: a trial with those of an earlier one trains further seeds.
+        taken: dict[frozenset[tuple[str, Any]], _Seat] = {}
+        total = int(run.budget / self.seeds)
         while size := min(self.trials_per_batch, int(run.left / self.seeds)):
             trials: list[optuna.Trial] = []
             shape = None
             while len(trials) < size and not run.exhausted:
                 trial_id = storage.create_new_trial(study_id)
                 number = storage.get_trial_number_from_id(trial_id)
-                trial, params = search.draw(storage, STUDY, trial_id, number, shape)
+                trial, params = search.draw(storage, STUDY, trial_id, number, shape, total)
                 shape = search.shape_known(params)
-                configs[number] = _stand_in(run, trial, params)
+                before = taken.get(frozenset(params.items()))
+                if before is None or self.sampler != RACE:
+                    seat = _Seat(_stand_in(run, trial, params), 0)
+                else:
+                    seat = _Seat(before.config, before.first + self.seeds)
+                taken[frozenset(storage.get_trial(trial_id).params.items())] = seat
+                seats[number] = seat
                 trials.append(trial)
             if not trials:
                 break
-            self._train(run, search, trials, configs)
-        return _selected(storage.get_all_trials(study_id, deepcopy=False), configs)
+            self._train(run, search, trials, seats)
+        return storage.get_all_trials(study_id, deepcopy=False), seats
 
     def _train(
-        self, run: Run, search: Search, trials: list[optuna.Trial], configs: dict[int, int]
+        self, run: Run, search: Search, trials: list[optuna.Trial], seats: dict[int, _Seat]
     ) -> None:
         """Train a batch rung by rung, as `Worker` does."""
         for rung in range(1, self.rungs + 1):
             values: list[float] = []
             reported: list[optuna.Trial] = []
             for trial in trials:
-                scores = run.train(configs[trial.number], self.seeds, rung / self.rungs)
+                seat = seats[trial.number]
+                scores = run.train(seat.config, self.seeds, rung / self.rungs, seat.first)
                 if np.isnan(scores).any():  # a diverged member fails the trial
                     trial.study.tell(trial.number, state=TrialState.FAIL)
                     continue
@@ -254,5 +291,5 @@ def _stand_in(run: Run, trial: optuna.Trial, params: dict[str, Any]) -> int:
 
 def _selected(trials: list[FrozenTrial], configs: dict[int, int]) -> Choice | None:
     """Return the choice of the best complete trial; None if there is none."""
-    best = best_complete(trials)
-    return best and Choice(configs[best.number], float(best.value or 0.0))
+    best = Selection().best(trials)
+    return best and Choice(configs[best.best_trial.number], best.value)

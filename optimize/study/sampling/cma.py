@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import optuna
 from numpy.typing import NDArray
-from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.search_space import IntersectionSearchSpace
 from optuna.trial import FrozenTrial, TrialState
 
 from envs.support.study_record import CMA_GENERATION_KEY
+from optimize.study.sampling.ranges import Range, share, value_at
 
 SIGMA = 0.25  # step size of the first generation; every range has the width 1
-Range = FloatDistribution | IntDistribution
 
 
 class CMASampler(BaseSampler):
@@ -70,7 +69,8 @@ class CMASampler(BaseSampler):
                 trial._trial_id, CMA_GENERATION_KEY, strategy.generation
             )
         return {
-            name: _value(d, x) for (name, d), x in zip(ranges.items(), strategy.ask(), strict=True)
+            name: value_at(d, x)
+            for (name, d), x in zip(ranges.items(), strategy.ask(), strict=True)
         }
 
     def sample_independent(
@@ -94,7 +94,7 @@ def _replay(
 
     count = len(ranges)
     bounds = np.array([[0.0, 1.0]] * count)
-    mean = [_share(own, start[name]) if name in start else 0.5 for name, own in ranges.items()]
+    mean = [share(own, start[name]) if name in start else 0.5 for name, own in ranges.items()]
     strategy = CMA(np.array(mean), SIGMA, bounds=bounds, seed=seed % 2**32)
     # Each `tell` advances the generation, until one whose population is not complete yet.
     while True:
@@ -111,35 +111,6 @@ def _covers(trial: FrozenTrial, ranges: Mapping[str, Range]) -> bool:
     return all(name in trial.params for name in ranges)
 
 
-def _ends(of: Range) -> tuple[float, float]:
-    """Return the ends of a range on the scale on which it is drawn.
-
-    A range of integers is extended by half a step on both sides, so that all integers have the same
-    share.
-    """
-    half = of.step / 2 if isinstance(of, IntDistribution) else 0.0
-    low, high = of.low - half, of.high + half
-    return (math.log(low), math.log(high)) if of.log else (low, high)
-
-
 def _point(params: Mapping[str, Any], ranges: Mapping[str, Range]) -> NDArray[np.float64]:
     """Return the parameters as (ranges,) numbers from 0 to 1."""
-    return np.array([_share(own, params[name]) for name, own in ranges.items()])
-
-
-def _share(of: Range, value: float) -> float:
-    """Return the position of a value in its range, from 0 to 1."""
-    low, high = _ends(of)
-    return float(((math.log(value) if of.log else value) - low) / (high - low))
-
-
-def _value(of: Range, share: float) -> float | int:
-    """Return the value at a position from 0 to 1 in the range."""
-    low, high = _ends(of)
-    value = low + float(share) * (high - low)
-    value = math.exp(value) if of.log else value
-    if of.step is not None:  # to the grid that starts at the lower end
-        value = of.low + round((value - of.low) / of.step) * of.step
-    # Rounding and exp may leave the range by the last bit.
-    value = min(max(value, of.low), of.high)
-    return int(value) if isinstance(of, IntDistribution) else value
+    return np.array([share(own, params[name]) for name, own in ranges.items()])

@@ -11,10 +11,11 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, PartialFixedSampler, RandomSampler, TPESampler
 from optuna.search_space import IntersectionSearchSpace
 
+from envs.support.configurations import RACE
 from envs.support.errors import InputError
 from optimize.study.sampling.cma import CMASampler
 
-SAMPLERS = ("tpe", "random", "cmaes")
+SAMPLERS = (RACE, "tpe", "random", "cmaes")
 
 
 class SharedSpaceTPE(TPESampler):

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
+import sqlalchemy as sa
+from optuna.storages._rdb import models
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from envs.crypto.data.bars import Bars
 from envs.support.study_record import TrialRecord
-from optimize.study.search import Search, best_complete
+from optimize.study.search import Search
 from optimize.study.space.dimension import Dimension
 from optimize.study.space.search_space import SearchSpace
 from optimize.study.study import StudyHandle, best_trial
-from tests.optimize.study_files import make_handle
+from tests.optimize.study_files import make_handle, open_handle
 from tests.optimize.worker.test_batch import make_spec
 
 RUNGS, BATCH, TRIALS = 4, 3, 24
@@ -73,7 +76,7 @@ def in_memory(search: Search) -> Decisions:
         for _ in range(BATCH):
             trial_id = storage.create_new_trial(study_id)
             number = storage.get_trial_number_from_id(trial_id)
-            trial, params = search.draw(storage, "m", trial_id, number, shape)
+            trial, params = search.draw(storage, "m", trial_id, number, shape, TRIALS)
             shape = search.shape_known(params)
             batch.append((trial, params))
         for rung in range(1, RUNGS + 1):
@@ -89,7 +92,9 @@ def in_memory(search: Search) -> Decisions:
     return decisions(storage.get_all_trials(study_id))
 
 
-@pytest.mark.parametrize(("sampler", "pruner"), [("tpe", "hyperband"), ("cmaes", "median")])
+@pytest.mark.parametrize(
+    ("sampler", "pruner"), [("tpe", "hyperband"), ("cmaes", "median"), ("race", "hyperband")]
+)
 def test_decisions_do_not_depend_on_the_storage(
     sampler: str, pruner: str, bars: Bars, tmp_path: Path
 ) -> None:
@@ -97,15 +102,81 @@ def test_decisions_do_not_depend_on_the_storage(
         bars, sampler=sampler, pruner=pruner, rungs=RUNGS, space=SPACE.to_dict(), seed=5
     )
     handle = make_handle(tmp_path, spec)
-    search = Search(handle.space, sampler=sampler, pruner=pruner, rungs=RUNGS, seed=5)
+    search = Search(
+        handle.space, sampler=sampler, pruner=pruner, rungs=RUNGS, seed=5, selection=spec.selection
+    )
     played = in_the_database(handle)
     assert played == in_memory(search)
     states = [state for _, _, state in played]
     assert len(states) == TRIALS
     assert {TrialState.COMPLETE, TrialState.PRUNED} == set(states)
     best = best_trial(handle)
-    assert best == best_complete(handle.trials())
     assert best is not None
+    if sampler == "race":
+        assert len({tuple(params.values()) for params, _, _ in played}) < TRIALS
+        return
     assert best.value == max(
         value(params, RUNGS) for params, _, state in played if state == TrialState.COMPLETE
     )
+
+
+class Killed(Exception):
+    """Stands for kill -9."""
+
+
+def play_killed(folder: Path, kills: random.Random) -> int:
+    """Play the study in the folder, killed at any write; return the number of kills."""
+    writes = (
+        "claim_new",
+        "claim_waiting",
+        "set_trial_param",
+        "set_trial_user_attrs",
+        "set_trial_intermediate_value",
+        "set_trial_state_values",
+    )
+    deaths = 0
+    while True:
+        handle = open_handle(folder)  # a new process has computed nothing
+        for trial in handle.trials():
+            if trial.state == TrialState.RUNNING:
+                requeue(handle, trial._trial_id)
+        left = kills.randrange(1, 20)
+
+        def dying(write: Any) -> Any:
+            def wrapped(*arguments: Any, **keywords: Any) -> Any:
+                nonlocal left
+                left -= 1
+                if left <= 0:
+                    raise Killed
+                return write(*arguments, **keywords)
+
+            return wrapped
+
+        for name in writes:
+            setattr(handle.storage, name, dying(getattr(handle.storage, name)))
+        try:
+            in_the_database(handle)
+        except Killed:
+            deaths += 1
+        else:
+            return deaths
+
+
+def requeue(handle: StudyHandle, trial_id: int) -> None:
+    """Set a trial of a dead worker to WAITING, as `recover_stale` does."""
+    with handle.storage.transaction() as session:
+        session.execute(
+            sa.update(models.TrialModel)
+            .where(models.TrialModel.trial_id == trial_id)
+            .values(state=TrialState.WAITING)
+        )
+
+
+def test_a_race_decides_the_same_however_often_it_is_killed(bars: Bars, tmp_path: Path) -> None:
+    spec = make_spec(
+        bars, sampler="race", pruner="none", rungs=RUNGS, space=SPACE.to_dict(), seed=5
+    )
+    whole = in_the_database(make_handle(tmp_path / "whole", spec))
+    make_handle(tmp_path / "killed", spec)
+    assert play_killed(tmp_path / "killed", random.Random(1)) > 20
+    assert decisions(open_handle(tmp_path / "killed").trials()) == whole

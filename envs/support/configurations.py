@@ -1,0 +1,112 @@
+"""Configurations of a study: trials with equal parameters, which differ by their seeds only.
+
+In a study with the sampler `RACE`, a trial is one run of a configuration, and further trials repeat
+it with other seeds. The configuration is selected, not the trial: the best of several seeds is
+mostly luck.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+RACE = "race"  # the sampler whose trials repeat configurations
+SETTLED = 0.8  # share of the training from which evaluations count
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Complete trials with equal parameters.
+
+    Attributes:
+        trials: the highest value first; of equal values the earliest first.
+        values: of the trials, see `Selection.value`.
+    """
+
+    trials: tuple[FrozenTrial, ...]
+    values: tuple[float, ...]
+
+    @property
+    def best_trial(self) -> FrozenTrial:
+        """The trial whose weights are used."""
+        return self.trials[0]
+
+    @property
+    def value(self) -> float:
+        """Mean over its trials."""
+        return sum(self.values) / len(self.values)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Student's 95 % interval of the mean over seeds; None of a single trial.
+
+        It says how far seeds scatter, and not how much the selection flatters the configuration.
+        """
+        count = len(self.values)
+        if count < 2:
+            return None
+        from scipy.stats import t  # takes long to import
+
+        spread = statistics.stdev(self.values) / math.sqrt(count)
+        reach = float(t.ppf(0.975, count - 1)) * spread
+        return self.value - reach, self.value + reach
+
+
+@dataclass(frozen=True)
+class Selection:
+    """How the trials of a study are compared.
+
+    Attributes:
+        racing: whether trials with equal parameters are one configuration. Otherwise every trial is
+            a configuration of its own.
+        rungs: number of evaluations of a trial, if its value is their mean from `SETTLED` of the
+            training on: it varies less than the last one alone. None: the trial's own value.
+    """
+
+    racing: bool = False
+    rungs: int | None = None
+
+    def value(self, trial: FrozenTrial) -> float | None:
+        """Return the value of a finished trial; None if it failed.
+
+        The value of a pruned trial is its last evaluation.
+        """
+        reports = trial.intermediate_values
+        value = trial.value if trial.state.name == "COMPLETE" else None
+        if value is None:
+            value = reports[max(reports)] if reports and trial.state.name == "PRUNED" else None
+        elif self.rungs is not None:
+            late = [own for rung, own in reports.items() if rung >= SETTLED * self.rungs - 1e-9]
+            value = sum(late) / len(late) if late else value
+        return None if value is None or not math.isfinite(value) else value
+
+    def configurations(self, trials: Iterable[FrozenTrial]) -> list[Configuration]:
+        """Return the configurations of the complete trials, the best first.
+
+        Those with at least half as many trials as the one with most come before the others: a mean
+        over few seeds is high by luck more often. Then the higher mean comes first, then the
+        earlier trial.
+        """
+        groups: dict[Hashable, list[FrozenTrial]] = {}
+        for trial in trials:
+            if trial.state.name == "COMPLETE" and self.value(trial) is not None:
+                key = frozenset(trial.params.items()) if self.racing else trial.number
+                groups.setdefault(key, []).append(trial)
+        most = max(map(len, groups.values()), default=0)
+        found = []
+        for group in groups.values():
+            ordered = sorted(group, key=lambda trial: (-float(trial.value or 0.0), trial.number))
+            values = tuple(value for t in ordered if (value := self.value(t)) is not None)
+            found.append(Configuration(tuple(ordered), values))
+        # Groups are in the order of their first trials, and sorting keeps it in a tie.
+        return sorted(found, key=lambda one: (2 * len(one.trials) < most, -one.value))
+
+    def best(self, trials: Iterable[FrozenTrial]) -> Configuration | None:
+        """Return the first of `configurations`; None without a complete trial."""
+        return next(iter(self.configurations(trials)), None)

@@ -1,0 +1,291 @@
+"""Sampler that decides between a new configuration and a further seed of an earlier one.
+
+Trials with equal parameters are seeds of one configuration, since every trial has a seed of its
+own. The first trials are points of a scrambled Sobol sequence. Then a Gaussian process over the
+configurations (`gp`) predicts what each is worth on average over seeds, and the trial gets the
+configuration with the highest upper confidence bound (Srinivas et al. 2010, arXiv 0912.3995), be it
+a new one or one that ran before. The last trials of a study are further seeds only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.trial import FrozenTrial
+from scipy.stats import qmc
+
+from envs.core.streams import derive_seed
+from optimize.study.sampling import gp
+from optimize.study.sampling.cube import UNDRAWN, Cube, Floats
+
+STARTS = 24  # most trials of the Sobol sequence; at most a quarter of the study
+RESERVED = 4  # 1 / RESERVED of the trials, the last ones, are further seeds
+MOST_SEEDS = 7  # of a configuration
+BETA = 1.5  # deviations above the mean in the confidence bound
+CANDIDATES = 100  # new configurations drawn anywhere, and as many near the best ones
+NEAR, STEP = 6, 0.15  # best configurations that have neighbours, and the neighbours' deviation
+MODELLED = 256  # most configurations in the model
+FIT_EVERY, FITTED = 12, 128  # trials between fits of the kernel, and most configurations in one
+Observe = Callable[[FrozenTrial], float | None]
+
+
+@dataclass
+class Arm:
+    """A configuration that can be drawn.
+
+    Attributes:
+        params: its parameters.
+        key: their values, in the order of the axes.
+        values: of its trials; None of a failed one.
+        pending: number of its trials without a result yet.
+    """
+
+    params: Mapping[str, Any]
+    key: tuple[Any, ...]
+    values: list[float | None] = field(default_factory=list)
+    pending: int = 0
+
+    @property
+    def count(self) -> int:
+        """Number of its trials."""
+        return len(self.values) + self.pending
+
+    @property
+    def known(self) -> list[float]:
+        """Values of the trials that did not fail."""
+        return [value for value in self.values if value is not None]
+
+    @property
+    def mean(self) -> float:
+        """Mean of its values, -inf without one."""
+        return sum(self.known) / len(self.known) if self.known else -math.inf
+
+
+class RaceSampler(BaseSampler):
+    """One trial's draw, see the module.
+
+    Args:
+        race: what trials of the study share.
+        seed: seed of this trial's candidates.
+        total: number of trials that the study shall have.
+        fixed: parameters with a fixed value.
+    """
+
+    def __init__(self, race: Race, seed: int, total: int, fixed: Mapping[str, Any]) -> None:
+        self._race, self._seed, self._total, self._fixed = race, seed, total, fixed
+        self._random = RandomSampler(seed=seed % 2**32)
+
+    def infer_relative_search_space(
+        self,
+        study: optuna.Study,  # noqa: ARG002
+        trial: FrozenTrial,  # noqa: ARG002
+    ) -> dict[str, BaseDistribution]:
+        return dict(self._race.cube.distributions)
+
+    def sample_relative(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        search_space: dict[str, BaseDistribution],  # noqa: ARG002
+    ) -> dict[str, Any]:
+        trials = [t for t in study.get_trials(deepcopy=False) if t.number != trial.number]
+        return self._race.draw(trials, trial.number, self._seed, self._total, self._fixed)
+
+    def sample_independent(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        # Only parameters that the draw left out: a switch was enqueued as on, and drawn as off.
+        return self._random.sample_independent(study, trial, param_name, param_distribution)
+
+
+class Race:
+    """The rule of one study. It keeps computed numbers only, which depend on the trials.
+
+    Args:
+        cube: the search space.
+        seed: the study's seed.
+        observe: returns the value of a finished trial; None if it failed.
+    """
+
+    def __init__(self, cube: Cube, seed: int, observe: Observe) -> None:
+        self.cube, self.seed, self.observe = cube, seed, observe
+        self._kernel: tuple[tuple[int, ...], gp.Kernel] | None = None  # the last one, by trials
+        self._places: dict[tuple[Any, ...], Floats] = {}  # by the configuration's key
+
+    def draw(
+        self,
+        trials: Sequence[FrozenTrial],
+        number: int,
+        seed: int,
+        total: int,
+        fixed: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Return the parameters of a trial.
+
+        Args:
+            trials: the others.
+            number: its number.
+            seed: of its candidates.
+            total: number of trials that the study shall have.
+            fixed: parameters with a fixed value.
+        """
+        if not self.cube.axes:
+            return {}
+        arms = self._arms(trials)
+        if number < min(STARTS, total // 4) or not any(arm.known for arm in arms):
+            return self.cube.params(self._start(number, fixed))
+        kernel = self._fitted(trials)
+        arms = _kept(arms, MODELLED)
+        runs = self._runs(arms)
+        own = np.array([_matches(arm.params, fixed) for arm in arms])
+        few = own & np.array([arm.count < MOST_SEEDS for arm in arms])
+        new = np.zeros((0, len(self.cube.axes)))
+        if number < total - total // RESERVED or not own.any():
+            best = np.argsort(-runs.means(kernel), kind="stable")[:NEAR]
+            new = self._candidates(runs, best, np.random.default_rng(seed), fixed)
+        # All have their seeds: further ones do no harm.
+        old = few if few.any() or len(new) else own
+        chosen = int(np.argmax(runs.bounds(kernel, self.cube.features(new), old)))
+        return (
+            dict(arms[chosen].params)
+            if chosen < len(arms)
+            else self.cube.params(new[chosen - len(arms)])
+        )
+
+    def _arms(self, trials: Sequence[FrozenTrial]) -> list[Arm]:
+        """Return the configurations in the order of their first trials."""
+        arms: dict[tuple[Any, ...], Arm] = {}
+        for trial in trials:
+            params = trial.params
+            key = tuple(map(params.get, self.cube.names))
+            arm = arms.get(key)
+            if arm is None:
+                if not self.cube.complete(params):
+                    continue
+                arm = arms[key] = Arm(params, key)
+            if trial.state.is_finished():
+                arm.values.append(self.observe(trial))
+            else:
+                arm.pending += 1
+        return list(arms.values())
+
+    def _runs(self, arms: Sequence[Arm]) -> _Runs:
+        points = np.array([self._place(arm) for arm in arms])
+        return _Runs(points, self.cube.features(points), arms)
+
+    def _place(self, arm: Arm) -> Floats:
+        found = self._places.get(arm.key)
+        if found is None:
+            found = self._places[arm.key] = self.cube.place(arm.params)
+        return found
+
+    def _fitted(self, trials: Sequence[FrozenTrial]) -> gp.Kernel:
+        """Return the kernel of the first finished trials, which changes every few trials."""
+        finished = [trial for trial in trials if trial.state.is_finished()]
+        finished = finished[: _fit_size(len(finished))]
+        numbers = tuple(trial.number for trial in finished)
+        if self._kernel is None or self._kernel[0] != numbers:
+            runs = self._runs(_kept([a for a in self._arms(finished) if a.values], FITTED))
+            self._kernel = numbers, gp.fit(runs.features, runs.values, runs.seeds)
+        return self._kernel[1]
+
+    def _start(self, number: int, fixed: Mapping[str, Any]) -> Floats:
+        """Return a point of the study's Sobol sequence."""
+        seed = derive_seed(self.seed, "sobol") % 2**32
+        sequence = qmc.Sobol(len(self.cube.axes), rng=np.random.default_rng(seed))
+        shares = sequence.random_base2(number.bit_length())[number : number + 1]
+        return np.asarray(self.cube.fixed(self.cube.spread(shares), fixed)[0])
+
+    def _candidates(
+        self, runs: _Runs, best: gp.Ints, rng: np.random.Generator, fixed: Mapping[str, Any]
+    ) -> Floats:
+        """Return points of new configurations, anywhere and near the best ones."""
+        axes = len(self.cube.axes)
+        anywhere = self.cube.spread(rng.random((CANDIDATES, axes)))
+        steps = rng.normal(0.0, STEP, (CANDIDATES, axes)) * (rng.random((CANDIDATES, axes)) < 0.5)
+        near = np.nan_to_num(runs.points[rng.choice(best, CANDIDATES)], nan=UNDRAWN) + steps
+        found = np.concatenate([anywhere, self.cube.snap(np.clip(near, 0.0, 1.0))])
+        found = self.cube.fixed(found, fixed)
+        ran = {point.round(9).tobytes() for point in runs.points}
+        return found[[point.round(9).tobytes() not in ran for point in found]]
+
+
+class _Runs:
+    """Configurations as arrays.
+
+    Args:
+        points: (configurations, axes).
+        features: (configurations, columns).
+        arms: the configurations.
+    """
+
+    def __init__(self, points: Floats, features: Floats, arms: Sequence[Arm]) -> None:
+        self.points, self.features = points, features
+        self.pending = np.array([arm.pending for arm in arms])
+        self.seeds = np.array([len(arm.values) for arm in arms])
+        self.known = np.flatnonzero(self.seeds)
+        known = [arm for arm in arms if arm.values]
+        # A failed trial counts as the worst.
+        lowest = min((v for arm in arms for v in arm.values if v is not None), default=0.0)
+        runs = [np.array([lowest if v is None else v for v in arm.values]) for arm in known]
+        means = np.array([own.mean() for own in runs])
+        scale = float(means.std()) or 1.0
+        self.values = (means - means.mean()) / scale
+        self.squares = np.zeros(len(arms))
+        self.squares[self.known] = [((own - own.mean()) ** 2).sum() / scale**2 for own in runs]
+
+    def means(self, kernel: gp.Kernel, new: Floats | None = None) -> Floats:
+        """Return the posterior means of the configurations, and of new ones after them."""
+        features = self.features if new is None else np.concatenate([self.features, new])
+        noise = gp.seed_variances(kernel, self.squares, self.seeds)[self.known]
+        return gp.means(kernel, features, self.known, self.values, noise / self.seeds[self.known])
+
+    def bounds(self, kernel: gp.Kernel, new: Floats, old: NDArray[np.bool_]) -> Floats:
+        """Return upper confidence bounds; -inf for configurations that are not `old`.
+
+        Trials without a result reduce the deviations, and leave the means as they are.
+        """
+        noise = gp.seed_variances(kernel, self.squares, self.seeds) / (self.seeds + self.pending)
+        features = np.concatenate([self.features, new])
+        everyone = np.arange(len(self.seeds))
+        found = self.means(kernel, new) + BETA * gp.deviations(kernel, features, everyone, noise)
+        found[: len(old)][~old] = -np.inf
+        return found
+
+
+def _matches(params: Mapping[str, Any], fixed: Mapping[str, Any]) -> bool:
+    return all(params.get(name) == value for name, value in fixed.items())
+
+
+def _fit_size(finished: int) -> int:
+    """Return the number of trials by which the kernel is fitted: it grows in steps."""
+    size = min(finished, FIT_EVERY)
+    while (step := max(FIT_EVERY, size // 8)) <= finished - size:
+        size += step
+    return size
+
+
+def _kept(arms: Sequence[Arm], most: int) -> list[Arm]:
+    """Return at most that many configurations: pending ones, the best, and some of the others."""
+    if len(arms) <= most:
+        return list(arms)
+    kept = {i for i, arm in enumerate(arms) if arm.pending}
+    best = sorted(range(len(arms)), key=lambda i: -arms[i].mean)
+    kept.update(best[: most // 2])
+    # Others at even distances in the order of their first trials.
+    others = [i for i in range(len(arms)) if i not in kept]
+    stride = len(others) / max(1, most - len(kept))
+    kept.update(others[int(k * stride)] for k in range(most - len(kept)))
+    return [arms[i] for i in sorted(kept)]

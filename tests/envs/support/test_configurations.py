@@ -1,0 +1,99 @@
+"""Configurations: trials with equal parameters, and which of them is selected."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import optuna
+import pytest
+from optuna.trial import FrozenTrial, TrialState
+
+from envs.support.configurations import Selection
+from tests.optimize.experiments import test_outlook
+from tests.optimize.experiments.test_game_study import make_spec
+
+COMPLETE, FAIL, PRUNED = TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED
+RACE = Selection(racing=True)
+
+
+def trial(
+    number: int,
+    value: float | None,
+    x: float = 0.0,
+    state: TrialState = COMPLETE,
+    rungs: Mapping[int, float] | None = None,
+) -> FrozenTrial:
+    made = optuna.trial.create_trial(
+        state=state,
+        value=value,
+        params={"x": x},
+        distributions={"x": optuna.distributions.FloatDistribution(0.0, 1.0)},
+        intermediate_values=dict(rungs or {}),
+    )
+    made.number = number
+    return made
+
+
+def numbers(selection: Selection, *trials: FrozenTrial) -> list[list[int]]:
+    return [[t.number for t in one.trials] for one in selection.configurations(trials)]
+
+
+def test_without_a_race_every_trial_stands_for_itself() -> None:
+    trials = [trial(0, 1.0), trial(1, 3.0), trial(2, 2.0, 0.5), trial(3, 3.0, 0.5)]
+    assert numbers(Selection(), *trials) == [[1], [3], [2], [0]]
+    best = Selection().best(trials)
+    assert best is not None
+    assert (best.best_trial.number, best.value) == (1, 3.0)
+
+
+def test_in_a_race_the_mean_over_seeds_decides() -> None:
+    trials = [trial(0, 1.0, 0.5), trial(1, 5.0), trial(2, -1.0), trial(3, 3.5, 0.5)]
+    assert numbers(RACE, *trials) == [[3, 0], [1, 2]]
+    best = RACE.best(trials)
+    assert best is not None
+    assert (best.value, best.values) == (2.25, (3.5, 1.0))
+
+
+def test_a_lucky_configuration_with_few_seeds_comes_later() -> None:
+    many = [trial(number, 1.0, 0.5) for number in range(4)]
+    lucky = trial(9, 9.0)
+    assert numbers(RACE, lucky, *many) == [[0, 1, 2, 3], [9]]
+    # Half as many seeds suffice.
+    assert numbers(RACE, lucky, trial(10, 5.0), *many) == [[9, 10], [0, 1, 2, 3]]
+
+
+def test_of_equal_means_the_earlier_configuration_comes_first() -> None:
+    assert numbers(RACE, trial(0, 1.0, 0.5), trial(1, 1.0)) == [[0], [1]]
+
+
+@pytest.mark.parametrize("state", [FAIL, PRUNED, TrialState.RUNNING])
+def test_only_complete_trials_are_selected(state: TrialState) -> None:
+    other = trial(0, None, state=state, rungs={1: 9.0})
+    assert numbers(RACE, other, trial(1, 0.5, 0.5)) == [[1]]
+    assert RACE.best([other]) is None
+
+
+def test_values_are_settled_over_the_last_evaluations() -> None:
+    settled = Selection(racing=True, rungs=10)
+    rungs = {rung: float(rung) for rung in range(1, 11)}
+    assert settled.value(trial(0, 10.0, rungs=rungs)) == 9.0
+    # With four evaluations there is one in the last fifth of the training.
+    assert Selection(rungs=4).value(trial(0, 4.0, rungs={1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0})) == 4.0
+    assert settled.value(trial(0, 7.0)) == 7.0
+
+
+def test_a_pruned_trial_has_its_last_evaluation_and_a_failed_one_nothing() -> None:
+    settled = Selection(racing=True, rungs=10)
+    assert settled.value(trial(0, None, state=PRUNED, rungs={3: 1.0, 5: 2.0})) == 2.0
+    assert settled.value(trial(0, None, state=PRUNED)) is None
+    assert settled.value(trial(0, None, state=FAIL, rungs={5: 2.0})) is None
+    assert Selection().value(trial(0, None, state=PRUNED, rungs={5: math.inf})) is None
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "race"])
+def test_a_study_says_how_its_trials_are_compared(sampler: str) -> None:
+    racing = sampler == "race"
+    game = make_spec(sampler=sampler, rungs=10).selection
+    assert game == Selection(racing, 10 if racing else None)
+    assert test_outlook.spec(1000, sampler=sampler).selection == Selection(racing, None)

@@ -1,0 +1,217 @@
+"""The race: new configurations and further seeds, from the study's trials alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from optuna.trial import FrozenTrial, TrialState
+
+from envs.core.streams import derive_seed
+from envs.support.configurations import Selection
+from optimize.study.sampling import race
+from optimize.study.sampling.cube import Cube
+from optimize.study.sampling.race import Race
+from optimize.study.space.dimension import Dimension
+from optimize.study.space.search_space import SearchSpace
+
+TOTAL, BATCH = 48, 4
+
+
+def space(**dimensions: Dimension) -> SearchSpace:
+    shape = {"minibatch": Dimension("minibatch", choices=(16, 32))}
+    return SearchSpace("s", 1, {"shape": shape, "ppo": dict(dimensions), "env": {}})
+
+
+SPACE = space(
+    learning_rate=Dimension("learning_rate", low=1e-5, high=1e-1, log=True),
+    clip=Dimension("clip", low=0.1, high=0.4),
+)
+Value = Callable[[Mapping[str, Any], int], float | None]
+
+
+def truth(params: Mapping[str, Any]) -> float:
+    """Best 0 at a learning rate of 1e-3 and a clip of 0.2."""
+    return float(
+        -((np.log10(params["learning_rate"]) + 3.0) ** 2) - 40 * (params["clip"] - 0.2) ** 2
+    )
+
+
+def noisy(params: Mapping[str, Any], number: int) -> float:
+    return truth(params) + float(np.random.default_rng(number).normal(0.0, 0.5))
+
+
+class Study:
+    """Trials of a race, in batches of one shape as a worker asks for them.
+
+    Args:
+        fresh: whether every draw is made by a new process, which has computed nothing.
+    """
+
+    def __init__(
+        self, value: Value = noisy, of: SearchSpace = SPACE, *, fresh: bool = False, seed: int = 0
+    ) -> None:
+        self.value, self.fresh, self.seed = value, fresh, seed
+        self.cube = Cube(of)
+        self.race = self.new_race()
+        self.trials: list[FrozenTrial] = []
+
+    def new_race(self) -> Race:
+        return Race(self.cube, self.seed, Selection().value)
+
+    def draw(self, total: int = TOTAL, fixed: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        number = len(self.trials)
+        own = self.new_race() if self.fresh else self.race
+        return own.draw(self.trials, number, derive_seed(self.seed, number), total, fixed or {})
+
+    def add(self, params: Mapping[str, Any], state: TrialState, value: float | None = None) -> None:
+        trial = optuna.trial.create_trial(
+            state=state,
+            value=value,
+            params=dict(params),
+            distributions={name: self.cube.distributions[name] for name in params},
+        )
+        trial.number = len(self.trials)
+        self.trials.append(trial)
+
+    def finish(self, number: int) -> None:
+        trial = self.trials[number]
+        value = self.value(trial.params, number)
+        trial.values = None if value is None else [value]
+        trial.state = TrialState.FAIL if value is None else TrialState.COMPLETE
+
+    def play(self, trials: int = TOTAL, total: int = TOTAL) -> Study:
+        while len(self.trials) < trials:
+            begin, shape = len(self.trials), {}
+            for _ in range(min(BATCH, trials - begin)):
+                self.add(self.draw(total, shape), TrialState.RUNNING)
+                shape = {"minibatch": self.trials[-1].params["minibatch"]}
+            for number in range(begin, len(self.trials)):
+                self.finish(number)
+        return self
+
+    @property
+    def params(self) -> list[dict[str, Any]]:
+        return [trial.params for trial in self.trials]
+
+    @property
+    def seeds(self) -> Counter[tuple[Any, ...]]:
+        return Counter(tuple(params.values()) for params in self.params)
+
+
+def test_draws_depend_on_the_trials_alone() -> None:
+    assert Study().play().params == Study(fresh=True).play().params
+    assert Study().play().params != Study(seed=1).play().params
+
+
+def test_results_of_equal_information_lead_to_the_same_draw() -> None:
+    one = Study().play(40)
+    several = next(key for key, count in one.seeds.items() if count > 1)
+    first, second = [t for t in one.trials if tuple(t.params.values()) == several][:2]
+    before = one.new_race().draw(one.trials, 40, 7, TOTAL, {})
+    first.values, second.values = second.values, first.values
+    assert one.new_race().draw(one.trials, 40, 7, TOTAL, {}) == before
+
+
+def test_good_configurations_get_further_seeds_and_the_last_quarter_is_seeds_only() -> None:
+    study = Study().play()
+    assert len({tuple(p.values()) for p in study.params[: TOTAL // 4]}) == TOTAL // 4
+    early = {tuple(p.values()) for p in study.params[: TOTAL - TOTAL // 4]}
+    assert set(study.seeds) == early
+    [(_, count)] = study.seeds.most_common(1)
+    assert 3 <= count <= race.MOST_SEEDS
+    chosen = Selection(racing=True).best(study.trials)
+    assert chosen is not None
+    assert truth(chosen.best_trial.params) > -0.15
+    assert len(chosen.trials) > 1
+
+
+def test_it_finds_more_than_random_draws_do() -> None:
+    def worth(study: Study) -> float:
+        best = Selection(racing=True).best(study.trials)
+        assert best is not None
+        return truth(best.best_trial.params)
+
+    raced, drawn = [], []
+    for seed in range(4):
+        raced.append(worth(Study(seed=seed).play()))
+        random = Study(seed=seed)
+        rng = np.random.default_rng(seed)
+        for number in range(TOTAL):
+            point = random.cube.spread(rng.random((1, len(random.cube.axes))))[0]
+            random.add(random.cube.params(point), TrialState.RUNNING)
+            random.finish(number)
+        drawn.append(worth(random))
+    assert np.mean(raced) > 0.5 * np.mean(drawn)  # both are negative
+
+
+def test_a_batch_keeps_its_shape_and_spreads() -> None:
+    study = Study().play(24)
+    shape = {"minibatch": 16}
+    batch = []
+    for _ in range(6):
+        batch.append(study.draw(fixed=shape))
+        study.add(batch[-1], TrialState.RUNNING)
+    assert {params["minibatch"] for params in batch} == {16}
+    # Trials that run already reduce what another one would tell.
+    assert len({tuple(params.values()) for params in batch}) >= 4
+
+
+def test_a_configuration_that_failed_is_the_worst() -> None:
+    def fails(params: Mapping[str, Any], number: int) -> float | None:
+        return None if params["clip"] > 0.25 else noisy(params, number)
+
+    study = Study(fails).play()
+    late = study.params[TOTAL // 2 :]
+    assert sum(params["clip"] > 0.25 for params in late) <= len(late) // 6
+
+
+def test_without_any_result_it_goes_on_with_the_sequence() -> None:
+    study = Study(lambda _params, _number: None).play(20)
+    assert len(study.seeds) == 20
+
+
+def test_a_space_with_few_configurations_repeats_them() -> None:
+    small = space(clip=Dimension("clip", choices=(0.1, 0.2)))
+    study = Study(lambda params, number: params["clip"] + 0.01 * number, small).play()
+    assert len(study.seeds) == 4
+    assert sum(study.seeds.values()) == TOTAL
+
+
+def test_a_space_of_constants_has_one_configuration() -> None:
+    constants = SearchSpace("s", 1, {"shape": {}, "ppo": {}, "env": {}})
+    assert Study(of=constants).draw() == {}
+
+
+@pytest.mark.parametrize("total", [1, 2, 5])
+def test_small_studies_begin_with_different_configurations(total: int) -> None:
+    study = Study()
+    for _ in range(total):
+        study.add(study.draw(total), TrialState.RUNNING)
+        study.finish(len(study.trials) - 1)
+    assert len(study.seeds) >= total - total // race.RESERVED
+
+
+def test_a_long_study_is_thinned_to_what_the_model_can_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(race, "MODELLED", 12)
+    monkeypatch.setattr(race, "FITTED", 8)
+    study = Study().play()
+    assert truth(max(study.trials, key=lambda t: truth(t.params)).params) > -0.3
+    arms = study.race._arms(study.trials)
+    kept = race._kept(arms, 12)
+    assert len(kept) == 12
+    assert max(arms, key=lambda arm: arm.mean) in kept
+    assert [arm for arm in arms if arm in kept] == kept
+
+
+def test_the_kernel_is_fitted_every_few_trials() -> None:
+    sizes = [race._fit_size(count) for count in range(1, 400)]
+    assert sizes[:13] == [*range(1, 13), 12]
+    assert sorted(set(sizes[12:100])) == [12, 24, 36, 48, 60, 72, 84, 96]
+    assert all(0 <= count - size <= max(12, size // 8) for count, size in enumerate(sizes, 1))

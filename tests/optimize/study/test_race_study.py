@@ -1,0 +1,134 @@
+"""Studies with the sampler race: the configuration is selected, shown and promoted."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from deploy.promotion.studies import find_study
+from envs.support.study_record import GameSpec, TrialRecord
+from optimize.cli.status import show, study_status
+from optimize.study.enqueue import best_guesses
+from optimize.study.frame import studies_frame
+from optimize.study.space.dimension import Dimension
+from optimize.study.space.search_space import SearchSpace
+from optimize.study.space.subject import Subject
+from optimize.study.study import StudyHandle, best_configuration, best_trial, create_study
+from optimize.worker.summary import print_summary
+from optimize.worker.telemetry import Telemetry
+from optimize.worker.timing import Phases
+from tests.optimize.experiments.test_game_study import make_spec
+from tests.optimize.study_files import make_handle
+
+METRICS = {
+    "iqm": 1.0,
+    "iqm_low": 0.5,
+    "iqm_high": 1.5,
+    "mean": 1.0,
+    "deviation": 1.0,
+    "worst": 0.0,
+    "length": 9.0,
+}
+# Learning rate and value by trial: 1e-3 has three seeds and the best mean, 1e-2 the best single one.
+RESULTS = ((1e-3, 4.0), (1e-2, 9.0), (1e-3, 8.0), (1e-4, 5.0), (1e-3, 6.0), (1e-4, 1.0))
+
+
+def spec(sampler: str, **changes: Any) -> GameSpec:
+    subject = Subject("cartpole")
+    rate = Dimension("learning_rate", low=1e-5, high=1e-1, log=True)
+    tables = {"shape": {}, "ppo": {"learning_rate": rate}, "env": {}}
+    space = SearchSpace("s", 1, tables, subject).to_dict()
+    return make_spec(sampler=sampler, seeds=1, space=space, **changes)
+
+
+def fill(handle: StudyHandle, results: tuple[tuple[float, float], ...] = RESULTS) -> StudyHandle:
+    for rate, value in results:
+        handle.study.enqueue_trial({"learning_rate": rate})
+        [plan] = handle.ask_batch(1, "w", 20)
+        trial_id = plan.trial_id
+        for rung in (1, 2):
+            handle.report(plan, rung, value)
+        record = TrialRecord(seed=1, scores=(value,), metrics=METRICS)
+        handle.storage.set_trial_user_attrs(trial_id, record.to_attributes(handle.spec))
+        handle.complete(trial_id, value)
+    return handle
+
+
+@pytest.fixture
+def race(tmp_path: Path) -> StudyHandle:
+    handle = fill(make_handle(tmp_path, spec("race")))
+    handle.run_dir.mkdir(parents=True, exist_ok=True)
+    return handle
+
+
+def summary(handle: StudyHandle) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=200)
+    print_summary(handle, console, Telemetry(console, "s", torch.device("cpu")), [], Phases())
+    return out.getvalue()
+
+
+def test_the_best_mean_is_selected_and_its_best_trial_used(race: StudyHandle) -> None:
+    best = best_configuration(race)
+    assert best is not None
+    assert (best.value, best.best_trial.number) == (6.0, 2)
+    low, high = best.interval or (0.0, 0.0)
+    # Student's interval of 4, 6, 8: 4.303 deviations of the mean.
+    assert (low, high) == pytest.approx((6.0 - 4.969, 6.0 + 4.969), abs=1e-3)
+    row = studies_frame(race.storage).loc["s"]
+    assert (row["best_trial"], row["best_value"]) == (2, 6.0)
+    guesses = best_guesses(race, race.space, 3)
+    assert [guess["learning_rate"] for guess in guesses] == [1e-3, 1e-4, 1e-2]
+
+
+def test_other_samplers_select_the_best_trial(tmp_path: Path) -> None:
+    handle = fill(make_handle(tmp_path, spec("tpe")))
+    best = best_trial(handle)
+    assert best is not None
+    assert best.number == 1
+    assert "best configuration" not in summary(handle)
+    found = study_status(handle)["best"]
+    assert (found["trials"], found["interval"], found["fresh"]) == ([1], None, None)
+
+
+def test_promotion_judges_the_trials_of_the_best_configuration_first(race: StudyHandle) -> None:
+    found = find_study("s", race.storage.url, race.run_dir.parent)
+    assert [trial.number for trial in found.trials] == [2, 4, 0, 3, 5, 1]
+
+
+def test_summary_and_status_show_the_mean_and_its_interval(race: StudyHandle) -> None:
+    found = study_status(race)["best"]
+    assert (found["trial"], found["value"], found["trials"]) == (2, 6.0, [0, 2, 4])
+    out = io.StringIO()
+    Console(file=out, width=200).print(show(study_status(race)))
+    assert "trial 2, +6.0000, mean of 3 seeds (95% +1.03" in out.getvalue()
+    text = summary(race)
+    assert "best configuration: mean of 3 seeds +6.0000 (95% +1.03" in text
+    assert "trials 0, 2, 4; it was selected by this mean" in text
+    assert "on fresh seeds: not measured; sweepd run --trial s#2" in text
+
+
+def test_a_run_with_fresh_seeds_is_shown_beside_the_selection(race: StudyHandle) -> None:
+    def run(trial: int, of: str, **changes: Any) -> None:
+        name = f"s-run{trial}"
+        runs = race.run_dir.parent
+        made = spec("random", seed=7, **changes)
+        assert create_study(race.storage, name, made, runs, {}, {"study": of, "trial": trial})
+        fill(StudyHandle(race.storage, name), ((1e-3, 1.0),))
+
+    run(1, "s")  # of another configuration
+    run(0, "another study")
+    run(4, "s", budget=1024)
+    assert study_status(race)["best"]["fresh"] is None
+    run(2, "s")
+    fresh = {"study": "s-run2", "seeds": 1, "value": 1.0, "interval": (0.5, 1.5)}
+    assert study_status(race)["best"]["fresh"] == fresh
+    assert "on 1 fresh seeds: +1.0000 (95% +0.5000 … +1.5000), study s-run2" in summary(race)
+    out = io.StringIO()
+    Console(file=out, width=300).print(show(study_status(race)))
+    assert "; on 1 fresh seeds +1.0000" in out.getvalue()
