@@ -24,6 +24,7 @@
 #   SWEEPD_PYTHON       interpreter of the environment        (default: python3)
 #   SWEEPD_VENV         directory of the virtual environment  (default: .venv)
 #   SWEEPD_DEV=1        also install the packages for testing
+#   SWEEPD_EXTRAS       also install these extras, e.g. ccxt,mlflow
 set -euo pipefail
 
 here=$PWD
@@ -96,6 +97,31 @@ urllib.request.urlopen(sys.argv[1], timeout=10).close()' "$index/torch/" 2>/dev/
     printf '%s' "$stamp" >"$venv/.sweepd-installed"
 }
 
+# Not as sweepd[EXTRA]: pip would then also build the dependencies of ElegantRL, which is not possible
+# on current Pythons.
+install_extras() {
+    local extras=${SWEEPD_EXTRAS:-} stamp packages
+    stamp="$(cat "$venv/.sweepd-installed") $extras"
+    [ -n "$extras" ] && [ "$(cat "$venv/.sweepd-extras" 2>/dev/null)" != "$stamp" ] || return 0
+    packages=$("$venv/bin/python" - "$extras" <<'END'
+import sys
+from importlib.metadata import metadata
+from envs.support.invocation import extra_packages
+
+known = metadata("sweepd").get_all("Provides-Extra")
+for extra in filter(None, map(str.strip, sys.argv[1].split(","))):
+    if extra not in known:
+        sys.exit(f"SWEEPD_EXTRAS names {extra!r}; the extras are {', '.join(known)}")
+    print(*extra_packages(extra), sep="\n")
+END
+    ) || refuse "no extra was installed"
+    say "installing the extras $extras"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+        --constraint "$root/requirements.lock" --constraint "$root/requirements-dev.lock" \
+        --requirement /dev/stdin <<<"$packages"
+    printf '%s' "$stamp" >"$venv/.sweepd-extras"
+}
+
 detach=0
 install_only=0
 subject=${SWEEPD_STORAGE:-} # not empty if an argument says what to train on
@@ -130,6 +156,7 @@ elif [ -n "${storage+given}" ]; then
 fi
 
 install
+install_extras
 [ "$install_only" = 0 ] || exit 0
 if [ -z "$subject" ]; then
     say "no --data-dir, --env, --config or --study-name: running the demo (--demo)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if name not in ("SWEEPD_STORAGE", "SWEEPD_DEV")
+        if name not in ("SWEEPD_STORAGE", "SWEEPD_DEV", "SWEEPD_EXTRAS")
     }
     return kept | {"SWEEPD_VENV": str(tmp_path / "venv"), "SWEEPD_TORCH": "cpu"}
 
@@ -165,3 +166,37 @@ def test_a_worker_that_is_ready_creates_the_file_it_is_told(tmp_path: Path) -> N
     Supervisor({"SWEEPD_READY_FILE": str(tmp_path / "gone" / "ready")}).ready(
         "at work"
     )  # no process waits any more
+
+
+# A Python that records what pip is asked to install.
+PYTHON = """#!/usr/bin/env bash
+if [ "$1" = -m ]; then echo "$@"; cat; else exec {python} "$@"; fi
+"""
+
+
+@pytest.fixture
+def with_python(environment: dict[str, str]) -> dict[str, str]:
+    program = Path(environment["SWEEPD_VENV"]) / "bin" / "python"
+    program.write_text(PYTHON.format(python=sys.executable))
+    program.chmod(0o755)
+    return environment
+
+
+def test_extras_are_installed_once_at_the_locked_versions(
+    tmp_path: Path, with_python: dict[str, str]
+) -> None:
+    wanted = with_python | {"SWEEPD_EXTRAS": "ccxt, postgres"}
+    found = start(tmp_path, wanted, "--install-only")
+    assert found.returncode == 0, found.stderr
+    assert "installing the extras ccxt, postgres" in found.stdout
+    assert f"--constraint {ROOT}/requirements-dev.lock" in found.stdout
+    assert found.stdout.endswith("ccxt>=4.4\npsycopg[binary]>=3.2\n")
+    assert start(tmp_path, wanted, "--install-only").stdout == ""
+    assert start(tmp_path, with_python, "--install-only").stdout == ""
+
+
+def test_an_unknown_extra_is_refused(tmp_path: Path, with_python: dict[str, str]) -> None:
+    found = start(tmp_path, with_python | {"SWEEPD_EXTRAS": "ccxt,nope"}, "--install-only")
+    assert found.returncode == 2
+    assert "SWEEPD_EXTRAS names 'nope'; the extras are dashboard, ccxt" in found.stderr
+    assert "pip" not in found.stdout

@@ -29,6 +29,16 @@ def install_extra(extra: str) -> str:
     It lists the packages instead of `sweepd[EXTRA]`, because pip would then also install the
     dependencies of ElegantRL, which sweepd does not need and which do not build.
     """
+    packages = shlex.join(extra_packages(extra))
+    return f"{shlex.quote(_shown(Path(sys.executable)))} -m pip install {packages}"
+
+
+def extra_packages(extra: str) -> list[str]:
+    """Return the requirements of an extra of pyproject.toml, as pip takes them.
+
+    Raises:
+        ValueError: there is no such extra.
+    """
     packages = [
         f"{name.name}{_extras(name)}{name.specifier}"
         for name in map(Requirement, metadata.requires("sweepd") or ())
@@ -36,7 +46,7 @@ def install_extra(extra: str) -> str:
     ]
     if not packages:
         raise ValueError(f"pyproject.toml has no extra {extra!r}")
-    return f"{shlex.quote(_shown(Path(sys.executable)))} -m pip install {shlex.join(packages)}"
+    return packages
 
 
 def _extras(requirement: Requirement) -> str:
