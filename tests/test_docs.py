@@ -1,4 +1,4 @@
-"""What the pages name exists: links, included files, documented modules and paths of the code.
+"""What the pages name exists: links, files, modules, paths of the code, commands and their flags.
 
 `mkdocs build --strict` checks more; this test needs no MkDocs.
 """
@@ -9,6 +9,10 @@ import re
 from pathlib import Path
 
 import pytest
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from sweepd import build_app
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
@@ -31,6 +35,58 @@ def test_what_a_page_names_exists(page: Path) -> None:
     for path in re.findall(rf"`({CODE})`", text):
         missing += [path] if not (ROOT / path).exists() else []
     assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_and_their_flags_exist(page: Path, app: TyperGroup) -> None:
+    assert [
+        f"{command}: {unknown}"
+        for command in commands_in(page.read_text())
+        if (unknown := unknown_word(app, command.split()))
+    ] == []
+
+
+def test_a_wrong_command_or_flag_is_found(app: TyperGroup) -> None:
+    text = "`sweepd trian`\n```bash\n.venv/bin/sweepd data check --to x \\\n  --nope 3 # why\n```\n"
+    found = [unknown_word(app, command.split()) for command in commands_in(text)]
+    assert found == ["--to", "trian"]
+
+
+@pytest.fixture(scope="module")
+def app() -> TyperGroup:
+    group = typer.main.get_command(build_app())
+    assert isinstance(group, TyperGroup)
+    return group
+
+
+def commands_in(text: str) -> list[str]:
+    """Return what follows `sweepd` in the shell blocks and the code of the text of a page."""
+    shell = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
+    lines = [line for block in shell for line in block.replace("\\\n", " ").splitlines()]
+    found = [re.match(r"\s*!?(?:\w+=\S+ )*(?:\S*/)?sweepd\s+([a-z].*)", line) for line in lines]
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    found += [
+        re.match(r"(?:\S*/)?sweepd\s+([a-z].*)", code, re.DOTALL)
+        for code in re.findall(r"`([^`]+)`", prose)
+    ]
+    return [re.split(r"\s#|[|>;&]", match[1])[0].strip() for match in found if match]
+
+
+def unknown_word(app: TyperGroup, words: list[str]) -> str | None:
+    """Return the first word that is neither a command nor one of its flags."""
+    command: TyperCommand | TyperGroup = app
+    while isinstance(command, TyperGroup) and words and words[0][0] not in "-…":
+        if words[0] not in command.commands:
+            return words[0]
+        command, words = command.commands[words[0]], words[1:]
+    if command.context_settings.get("ignore_unknown_options"):
+        return None  # `service install` takes the flags of other commands
+    known = {
+        "--help",
+        *(name for one in command.params for name in (*one.opts, *one.secondary_opts)),
+    }
+    flags = [word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)]
+    return next((flag for flag in flags if flag not in known), None)
 
 
 def test_every_page_is_in_the_navigation() -> None:
