@@ -99,6 +99,11 @@ GPU_PARTS = {
     "large": ("share_of_peak", "split.env", "curves.fp32.0"),
 }
 CASES = [
+    Case(
+        "ask_time",
+        "--threads 1 --trials 30 --draws 3",
+        ("machine.processor", "milliseconds.race-30.median", "milliseconds.tpe-30.worst"),
+    ),
     Case("batch_fill", "--trials 8", ("mean", "sizes.4", "shapes", "machine.processor")),
     Case(
         "bucket_brigade",

@@ -87,9 +87,9 @@ class _FirstFlags:
         str,
         _option(
             STUDY,
-            "tpe, race (further trials of good parameters are further seeds; for games with "
-            "--seeds 1 --rungs 10 --pruner none, see docs/search.md), random, or cmaes (for "
-            "numeric ranges).",
+            "auto (for games of one player race with --seeds 1 --rungs 10 --pruner none, unless "
+            "these are given; otherwise tpe), race (further trials of good parameters are further "
+            "seeds, see docs/search.md), tpe, random, or cmaes (for numeric ranges).",
         ),
     ] = "tpe"
     pruner: Annotated[

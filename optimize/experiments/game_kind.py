@@ -126,6 +126,11 @@ class GameKind(StudyKind[GameSpec]):
     def members(self, request: Request) -> int:
         return request.seeds
 
+    def races(self, request: Request) -> bool:
+        # Members that play with each other are one run, and a league's opponents change.
+        alone = request.curriculum is None and not self.train_together(request)
+        return alone and get_algorithm(request.algorithm).trains
+
     def train_together(self, request: Request) -> bool:
         if request.curriculum is not None:
             return request.curriculum.together

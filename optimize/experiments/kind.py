@@ -89,6 +89,10 @@ class StudyKind(ABC, Generic[Spec]):
     def members(self, request: Request) -> int:
         """Return the number of members of one trial."""
 
+    def races(self, request: Request) -> bool:
+        """Return whether the race is the best sampler: where one trial is one run, with its luck."""
+        return False
+
     def train_together(self, request: Request) -> bool:
         """Return whether the members of a trial share environments, and so a program."""
         return False

@@ -13,7 +13,7 @@ from optimize.experiments.kind import StudyKind
 from optimize.experiments.market_kind import MarketKind
 from optimize.experiments.request import MOST, Request, check_count, most_threads
 from optimize.study.sampling.pruners import PRUNERS
-from optimize.study.sampling.samplers import SAMPLERS
+from optimize.study.sampling.samplers import AUTO, SAMPLERS
 
 
 def kind_of(environment: str) -> StudyKind[StudySpec]:
@@ -39,7 +39,7 @@ def check_request(request: Request) -> None:
         )
     for flag, value, allowed in (
         ("objective", objective_name(request.objective), kind.objectives),
-        ("sampler", request.sampler, SAMPLERS),
+        ("sampler", request.sampler, (AUTO, *SAMPLERS)),
         ("pruner", request.pruner, PRUNERS),
     ):
         if value not in allowed:

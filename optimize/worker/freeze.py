@@ -16,6 +16,7 @@ from agents.networks.precision import set_precision
 from agents.networks.shape import FEWEST_SLOTS
 from envs.core.sizing import cpu_count
 from envs.crypto.data.bars import Bars
+from envs.support.configurations import RACE
 from envs.support.errors import InputError
 from envs.support.study_record import StudySpec, code_version, torch_version
 from optimize.experiments.experiment import Experiment
@@ -31,6 +32,7 @@ from optimize.study.fit import (
     multiple,
     refuse_misfit,
 )
+from optimize.study.sampling.samplers import AUTO
 from optimize.study.space.parsing import NARROW, load_space
 from optimize.study.space.search_space import SearchSpace
 from optimize.study.space.subject import Subject
@@ -40,6 +42,7 @@ from optimize.worker.measure import Bench, measure_num_envs, measure_threads
 
 CPU_SLOTS, GPU_SLOTS = 10, 64  # slots per program that use a device well
 TRIALS_PER_BATCH = 4
+RACE_RUNGS = 10  # evaluations of a trial in a race
 # Fields of every spec that a flag of the same name sets.
 COMPARED_FIELDS = frozenset(
     [
@@ -128,6 +131,8 @@ def _requested_spec(storage: StudyStorage, spec: StudySpec, request: Request) ->
     """Return the study's spec with the fields that were given as flags."""
     given, kind = request.given, kind_of(spec.environment)
     asked = {field: getattr(request, field) for field in COMPARED_FIELDS & given}
+    if request.sampler == AUTO:  # the study's own
+        asked.pop("sampler", None)
     if "algo" in given:
         asked["algorithm"] = request.algorithm
     if "budget" in given:  # raised as when the study was created
@@ -198,7 +203,7 @@ def decide(
     space = resolve_space(storage, request.search_space, request.subject, request.timeframe)
     chosen_by_user = request.search_space.endswith(".toml")
     source = f"--search-space {request.search_space}" if chosen_by_user else ""
-    request = kind.completed(request, space)
+    request = choose_sampler(kind.completed(request, space), space)
     request = fit_request(request, space, source, say)
     bars = bars or kind.load_bars(request)
     spec = draft_spec(request, space, bars, device)
@@ -223,6 +228,24 @@ def decide(
     if note:
         say(note)
     return dataclasses.replace(spec, space=space.to_dict()), bars, measured
+
+
+def choose_sampler(request: Request, space: SearchSpace) -> Request:
+    """Return the request with a sampler in place of `auto`.
+
+    Flags that were not given get the values that the sampler was measured with: the race decides
+    about seeds itself, and needs several evaluations near the end of the training.
+    """
+    if request.sampler != AUTO:
+        return request
+    if not kind_of(request.environment).races(request):
+        return dataclasses.replace(request, sampler="tpe")
+    own: dict[str, Any] = {"sampler": RACE, "pruner": "none", "seeds": 1}
+    envs = request.n_envs or most_envs(request.budget, request.horizon, space.minibatches)
+    if request.budget >= RACE_RUNGS * envs * request.horizon:
+        own["rungs"] = RACE_RUNGS
+    chosen = (request.given | space.study.keys()) - {"sampler"}
+    return dataclasses.replace(request, **{n: v for n, v in own.items() if n not in chosen})
 
 
 def fit_request(

@@ -16,6 +16,7 @@ from envs.support.errors import InputError
 from optimize.study.sampling.cma import CMASampler
 
 SAMPLERS = (RACE, "tpe", "random", "cmaes")
+AUTO = "auto"  # the best of them for the kind of study, chosen when the study is created
 
 
 class SharedSpaceTPE(TPESampler):

@@ -1,0 +1,106 @@
+"""`--sampler auto`: chosen when a study is created, and kept when it is joined."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from envs.games.phase_files import read_opponents
+from envs.support.errors import InputError
+from envs.support.study_record import GameSpec, StudySpec
+from optimize.experiments.kinds import check_request
+from optimize.experiments.request import Request
+from optimize.study.database.opening import open_storage, storage_url
+from optimize.worker.freeze import choose_sampler, open_study, resolve_space
+
+CPU = torch.device("cpu")
+
+
+def chosen(given: tuple[str, ...] = (), **changes: Any) -> Request:
+    settings = {"environment": "cartpole", "search_space": "game", "objective": "return", **changes}
+    asked = Request(sampler="auto", given=frozenset((*given, "sampler")), **settings)
+    check_request(asked)
+    return choose_sampler(asked, resolve_space(None, "game", asked.subject, None))  # type: ignore[arg-type]
+
+
+def flags(request: Request) -> tuple[str, str, int, int]:
+    return request.sampler, request.pruner, request.seeds, request.rungs
+
+
+def test_games_of_one_player_race_with_the_flags_it_was_measured_with() -> None:
+    assert flags(chosen()) == ("race", "none", 1, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("pruner", "median", ("race", "median", 1, 10)),
+        ("seeds", 3, ("race", "none", 3, 10)),
+        ("rungs", 5, ("race", "none", 1, 5)),
+    ],
+)
+def test_given_flags_are_kept(name: str, value: Any, wanted: tuple[str, str, int, int]) -> None:
+    assert flags(chosen((name,), **{name: value})) == wanted
+
+
+def test_a_small_budget_keeps_its_rungs() -> None:
+    assert chosen(budget=10 * 16 * 64, n_envs=16).rungs == 10
+    assert chosen(budget=10 * 16 * 64 - 1, n_envs=16).rungs == 4
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"environment": "bucket-brigade", "algorithm": "heuristic"},  # nothing is trained
+        {"environment": "bucket-brigade"},  # members play with each other
+        {
+            "environment": "hockey",
+            "objective": "points",
+            "curriculum": read_opponents("self=0.5,past=0.5"),
+        },
+    ],
+)
+def test_other_studies_use_tpe(changes: dict[str, Any]) -> None:
+    assert flags(chosen(**changes)) == ("tpe", "hyperband", 4, 4)
+
+
+def test_a_study_records_the_choice_and_can_be_joined_with_auto(tmp_path: Path) -> None:
+    storage = open_storage(storage_url(None, tmp_path))
+
+    def spec(sampler: str) -> StudySpec:
+        asked = Request(
+            environment="cartpole",
+            search_space="game",
+            objective="return",
+            budget=20_480,
+            n_envs=8,
+            threads=1,
+            sampler=sampler,
+            given=frozenset({"sampler"}),
+        )
+        lines: list[str] = []
+        handle, _ = open_study(storage, "s", asked, CPU, tmp_path, {}, lines.append)
+        if lines:
+            said.extend(lines)
+        return handle.spec
+
+    said: list[str] = []
+    made = spec("auto")
+    assert isinstance(made, GameSpec)
+    assert (made.sampler, made.seeds, made.rungs, made.pruner) == ("race", 1, 10, "none")
+    printed = " ".join(said)
+    assert "--sampler race" in printed
+    assert "--seeds 1" in printed
+    assert spec("auto") == spec("race") == made
+    with pytest.raises(InputError, match='sampler = "race"'):
+        spec("tpe")
+
+
+def test_markets_use_tpe() -> None:
+    asked = Request(sampler="auto", given=frozenset({"sampler"}))
+    check_request(asked)
+    space = resolve_space(None, "wide", asked.subject, "1h")  # type: ignore[arg-type]
+    assert choose_sampler(asked, space).sampler == "tpe"
