@@ -215,17 +215,11 @@ def parity_figure(days: Sequence[ParityDay]) -> Figure:
         "marker": {"color": ["tone:good" if day.gap > 0.0 else "tone:bad" for day in days]},
         "hovertemplate": "%{x|%Y-%m-%d}: %{y:+.4%}<extra></extra>",
     }
-    largest = max((abs(day.gap) for day in days), default=0.0)
     return {
         "data": [bars],
         "layout": {
             "xaxis": {"type": "date"},
-            # Rounding errors must not look like differences.
-            "yaxis": {
-                "tickformat": "+.2~%",
-                "title": {"text": "account - simulator"},
-                **({} if largest > 1e-6 else {"range": [-1e-4, 1e-4]}),
-            },
+            "yaxis": {"tickformat": "+.3~%", "title": {"text": "account - simulator"}},
             "showlegend": False,
             "hovermode": "closest",
         },

@@ -9,7 +9,7 @@ from werkzeug.wrappers import Request, Response
 
 from deploy.dashboard.figures import account_tones, equity_figure
 from deploy.dashboard.pages import Handler, Pages, chosen
-from deploy.dashboard.slot_views import slot_links
+from deploy.dashboard.slot_views import known_slots, slot_links
 from deploy.dashboard.source import PaperSource
 from envs.support.errors import InputError, RunError
 
@@ -35,12 +35,12 @@ class PaperPages:
                 raise NotFound(f"There is no slot {name!r}.")
             view = self._paper.view(name, days=float(days) if days else None)
         except (InputError, RunError) as problem:
-            links = slot_links(self._paper, None, request)
+            links = slot_links(known_slots(self._paper), None, request)
             return self._pages.render("paper.html", "/", problem, view=None, **links)
         return self._pages.render(
             "paper.html",
             "/",
-            **slot_links(self._paper, name, request),
+            **slot_links(slots, name, request),
             view=view,
             days=days,
             ranges=RANGES,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from werkzeug.wrappers import Request
 
+from deploy.dashboard.health import Health
 from deploy.dashboard.pages import Address
 from deploy.dashboard.source import PaperSource
 from envs.support.errors import InputError, RunError
@@ -21,12 +23,16 @@ VIEWS = {
 }
 
 
-def slot_links(paper: PaperSource, slot: str | None, request: Request) -> dict[str, Any]:
-    """Return what the template of a slot's pages needs: the slots, and the slot's views."""
+def known_slots(paper: PaperSource) -> dict[str, Health]:
+    """Return the slots for a page that reports a problem: none if they are part of it."""
     try:
-        slots = paper.slots()
+        return paper.slots()
     except (InputError, RunError):
-        slots = {}
+        return {}
+
+
+def slot_links(slots: Mapping[str, Health], slot: str | None, request: Request) -> dict[str, Any]:
+    """Return what the template of a slot's pages needs: the slots, and the slot's views."""
     address = Address.of(request, "account", "asset")
     return {
         "slots": slots,

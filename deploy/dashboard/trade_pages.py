@@ -12,23 +12,26 @@ from typing import Any
 from werkzeug.exceptions import BadRequest, NotFound
 from werkzeug.wrappers import Request, Response
 
-from deploy.dashboard.candles import candle_figure, joined, span_of
+from deploy.dashboard.candles import Span, candle_figure, joined, span_of
 from deploy.dashboard.days import Day, days_of
 from deploy.dashboard.exports import export
 from deploy.dashboard.figures import days_figure, parity_figure
+from deploy.dashboard.health import Health
 from deploy.dashboard.pages import Address, Handler, Pages, Paging, chosen
 from deploy.dashboard.severity import LEVELS, kinds_of, level_of
-from deploy.dashboard.slot_views import slot_links
+from deploy.dashboard.slot_views import known_slots, slot_links
 from deploy.dashboard.source import Opened, PaperSource
 from deploy.registry.models import SLOT_ACCOUNT
 from deploy.trading.live.benchmarks import EQUAL_WEIGHT
 from deploy.trading.live.parity import DIFFERS, ParityDay, stored_parity
 from deploy.trading.live.queries import (
     ORDER_STATUSES,
+    Candles,
     EventFilter,
     EventRecord,
     OrderFilter,
     OrderRecord,
+    Records,
 )
 from deploy.trading.live.records import BENCHMARK, Trader
 from deploy.trading.round_trips import RoundTrip
@@ -45,6 +48,7 @@ SORTS = {
     "ratio": "highest return first",
 }
 STATES = {"open": "open", "gain": "closed with a gain", "loss": "closed with a loss"}
+SAME = 1e-9  # returns that differ by less are equal up to rounding
 LAST_MOMENT = "T23:59:59.999Z"
 NEVER = "Slot {} was never traded. To start: sweepd trade {}"
 
@@ -55,6 +59,7 @@ class _Asked:
 
     request: Request
     opened: Opened
+    slots: Mapping[str, Health]
     trader: Trader
     accounts: list[str]
     account: str
@@ -123,9 +128,7 @@ class TradePages:
             day = asked.day("to")
             last = bars[1] if day is None else min(bars[1], day + DAY - step)
             span = span_of(last, int(days), step)
-            candles = joined(
-                records.candles(slot, ticker, since=span.first, until=span.stop), span.seconds
-            )
+            candles = _candles(records, slot, ticker, span)
             marks = records.marks(
                 slot, asked.account, ticker, since=span.first, until=span.stop, seconds=span.seconds
             )
@@ -232,7 +235,9 @@ class TradePages:
                 "gap": max(days, key=lambda day: abs(day.gap), default=None),
                 "bar": max((day.bar for day in days), default=0.0),
                 "paging": paging,
-                "figures": {"parity": parity_figure(days)} if days else {},
+                "figures": {"parity": parity_figure(days)}
+                if any(abs(day.gap) > SAME for day in days)
+                else {},
                 "address": asked.address(),
             }
 
@@ -308,7 +313,7 @@ class TradePages:
         tickers, asset = opened.records.order_tickers(slot), request.args.get("asset") or ""
         if asset and asset not in tickers:
             raise NotFound(f"Slot {slot!r} does not trade {asset!r}.")
-        return _Asked(request, opened, trader, accounts, account, tickers, asset)
+        return _Asked(request, opened, slots, trader, accounts, account, tickers, asset)
 
     def _page(self, request: Request, template: str, content: Any) -> Response:
         try:
@@ -316,7 +321,7 @@ class TradePages:
             return self._pages.render(
                 template,
                 "/",
-                **slot_links(self._paper, asked.slot, request),
+                **slot_links(asked.slots, asked.slot, request),
                 account=asked.account,
                 accounts=asked.accounts,
                 tickers=asked.tickers,
@@ -325,8 +330,16 @@ class TradePages:
                 **content(asked),
             )
         except (InputError, RunError) as problem:
-            links = slot_links(self._paper, request.args.get("slot"), request)
+            slots = known_slots(self._paper)
+            links = slot_links(slots, request.args.get("slot"), request)
             return self._pages.render("slot.html", "/", problem, **links)
+
+
+@functools.lru_cache(maxsize=16)
+def _candles(records: Records, slot: str, ticker: str, span: Span) -> Candles:
+    """Return the candles of a span whose bars are all stored; they never change."""
+    found = records.candles(slot, ticker, since=span.first, until=span.stop)
+    return joined(found, span.seconds)
 
 
 def _chosen_trips(asked: _Asked) -> list[RoundTrip]:

@@ -73,11 +73,17 @@ class RecordedBroker(Broker):
 
     def __init__(self, line: AccountBar, *, late_fees: bool) -> None:
         self._late_fees, self._fills = late_fees, list[Fill]()
-        self.show(line, [])
+        self.show(line, [], borrows=False)
 
-    def show(self, line: AccountBar, fills: Sequence[Fill]) -> None:
-        """Go on to the next bar: its line, and the results of the orders before it."""
-        self._state = AccountState(line.cash, line.units, late_fees=self._late_fees)
+    def show(self, line: AccountBar, fills: Sequence[Fill], *, borrows: bool) -> None:
+        """Go on to the next bar: its line, and the results of the orders before it.
+
+        borrows: the account may be charged for short positions, which only its fees tell.
+        """
+        charges = line.fees - sum(fill.fee for fill in fills) if borrows else 0.0
+        self._state = AccountState(
+            line.cash, line.units, late_fees=self._late_fees, charges=charges
+        )
         self._fills = list(fills)
 
     def account(self) -> AccountState:
@@ -227,7 +233,7 @@ class _Replayed:
         bar, end = ClosedBar.of(self._bars, self._place), bar_end(self._timeframe, line.time)
         if bar.time != line.time:
             raise InputError(f"the registry lacks the bar of {format_time(line.time)}")
-        self._recorder.show(line, fills)
+        self._recorder.show(line, fills, borrows=self._recorded.bundle.account.allow_short)
         heir = None if bundle.hash == self._recorded.bundle.hash else bundle
         # A new champion begins with the whole history; otherwise, only its tickers matter.
         history = self._bars.slice(0 if heir else self._place, self._place + 1)

@@ -6,7 +6,6 @@ import csv
 import io
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,6 +13,7 @@ pytest.importorskip("plotly")
 from werkzeug.test import Client
 
 from deploy.trading.live.parity import parity, store_parity
+from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.test_web import Checked, client, figures, get
 from tests.deploy.trading.live.test_session import FIRST, TICKERS, bars_of, bundle_of
 from tests.deploy.trading.live.world import SLOT, World
@@ -183,14 +183,14 @@ def test_events_are_filtered_by_kind_severity_text_and_time(asked: Client) -> No
     assert "the &lt;feed&gt; is out of reach" in text
 
 
-def test_a_shadow_or_challenger_has_its_own_pages(made: Any) -> None:
+def test_a_shadow_or_challenger_has_its_own_pages(made: Made) -> None:
     asked = client(made.folder)
     for view in ("trades", "days", "orders", "chart"):
         text = get(asked, f"/{view}?slot=demo-1h&account=shadow").text
         assert '<option value="shadow" selected>' in text
 
 
-def test_a_slot_without_a_trader_says_how_to_start_it(made: Any) -> None:
+def test_a_slot_without_a_trader_says_how_to_start_it(made: Made) -> None:
     for view in VIEWS:
         answer = get(client(made.folder), f"/{view}?slot=never-1h")
         assert answer.status_code == 200
@@ -225,6 +225,16 @@ def test_parity_is_shown_when_it_was_computed(world: World, asked: Client) -> No
     answer = get(asked, path)
     assert "decisions reproduced" in answer.text
     assert f"{sum(day.decisions for day in days):,}" in answer.text
-    assert len(figures(answer)["parity"]["data"][0]["y"]) == len(days)
+    assert "The returns of account and simulator are equal." in answer.text
     found = rows(asked, f"/parity.csv?slot={SLOT}")
     assert [float(one["growth"]) for one in found] == [day.growth for day in days][::-1]
+
+
+def test_differences_from_the_simulator_are_drawn(made: Made) -> None:
+    answer = get(client(made.folder), "/parity?slot=demo-1h")
+    assert len(figures(answer)["parity"]["data"][0]["y"]) == 40
+    assert "decisions differ" in answer.text
+    assert (
+        '<span class="loss">0.02</span>'
+        in get(client(made.folder), "/parity?slot=demo-1h&page=1").text
+    )

@@ -21,6 +21,8 @@ from envs.support.errors import InputError
 from tests.deploy.alpaca_server import Exchange, serving
 from tests.deploy.builders import ensemble_of
 from tests.deploy.trading.live.test_session import FIRST, LAST, PARAMS, TICKERS, bars_of, bundle_of
+from tests.deploy.trading.live.test_short_session import bundle_of as short_bundle
+from tests.deploy.trading.live.test_short_session import wild_bars
 from tests.deploy.trading.live.test_transfers import run, transfer
 from tests.deploy.trading.live.world import SLOT, World
 
@@ -54,6 +56,15 @@ def test_a_simulated_account_is_reproduced_exactly(tmp_path: Path, trials: int) 
     assert max(day.bar for day in days) < 1e-12
     assert all(day.growth == pytest.approx(day.simulated, abs=1e-12) for day in days)
     assert any(day.growth for day in days)
+
+
+def test_short_positions_with_borrow_fees_and_liquidations(tmp_path: Path) -> None:
+    world = World(tmp_path, short_bundle(), wild_bars(), FIRST)
+    world.run()
+    assert min(min(line.units.values()) for line in world.lines()) < 0.0
+    days = parity(world.registry, SLOT)
+    assert max(day.action for day in days) <= 1e-12
+    assert max(day.bar for day in days) < 1e-12
 
 
 def test_another_decision_is_found(tmp_path: Path) -> None:
