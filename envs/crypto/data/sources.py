@@ -7,32 +7,21 @@ import time as clock
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import requests
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception_type,
-    stop_after_attempt,
-    wait_exponential,
-)
 
+from envs.crypto.data.retrying import Busy, retrying
 from envs.crypto.data.timeframe import bar_seconds
 from envs.support.errors import InputError, RunError
 from envs.support.invocation import install_extra
-from envs.support.retries import error_of
 
 ALPACA_URL = "https://data.alpaca.markets"
 PAGE_BARS = 10_000  # the most that Alpaca returns at once
-ATTEMPTS = 7
-LONGEST_WAIT = 60.0  # seconds between attempts
-BACK_OFF = wait_exponential(max=LONGEST_WAIT)
 LATE_SECONDS = 30.0  # after the end of a longer bar, during which its last hour may be missing
 
 _BUSY = (408, 425, 429, 500, 502, 503, 504)  # HTTP status codes that are retried
-T = TypeVar("T")
 
 
 class Source(Protocol):
@@ -58,50 +47,6 @@ class Source(Protocol):
             InputError: the ticker is unknown.
             RunError: the source cannot be reached.
         """
-
-
-class Busy(Exception):
-    """The source asks for a retry. wait: seconds; None for exponential back-off."""
-
-    def __init__(self, message: str, wait: float | None = None) -> None:
-        super().__init__(message)
-        self.wait = wait
-
-
-def retrying(
-    call: Callable[[], T], what: str, sleep: Callable[[float], None], notice: Callable[[str], None]
-) -> T:
-    """Call until it does not raise Busy.
-
-    Waits 1, 2, 4, … s between attempts, or as long as the source asks for, at most a minute.
-
-    Raises:
-        RunError: `ATTEMPTS` attempts failed.
-    """
-
-    def pause(state: RetryCallState) -> float:
-        asked = getattr(error_of(state), "wait", None)
-        return BACK_OFF(state) if asked is None else min(LONGEST_WAIT, asked)
-
-    def announce(state: RetryCallState) -> None:
-        seconds = state.next_action.sleep if state.next_action else 0.0
-        notice(f"{what}: {error_of(state)}; trying again in {seconds:g} s")
-
-    retrying = Retrying(
-        retry=retry_if_exception_type(Busy),
-        wait=pause,
-        sleep=sleep,
-        stop=stop_after_attempt(ATTEMPTS),
-        before_sleep=announce,
-        reraise=True,
-    )
-    try:
-        return retrying(call)
-    except Busy as busy:
-        raise RunError(
-            f"{what}: {busy}, {ATTEMPTS} times; bars fetched so far are stored, and the same "
-            "command continues from there"
-        ) from None
 
 
 def _ignore(_: str) -> None:

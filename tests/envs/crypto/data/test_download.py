@@ -18,7 +18,8 @@ from envs.crypto.data import download as downloads
 from envs.crypto.data.bar_files import read_bars
 from envs.crypto.data.bars import load_bars
 from envs.crypto.data.download import SETTLE_SECONDS, Downloaded, download
-from envs.crypto.data.sources import ATTEMPTS, AlpacaSource, CcxtSource, Source, aggregate
+from envs.crypto.data.retrying import ATTEMPTS
+from envs.crypto.data.sources import AlpacaSource, CcxtSource, Source, aggregate
 from envs.support.errors import InputError, RunError
 from tests.envs.bar_samples import START, frame, put, sample_bars
 from tests.envs.loopback import Market, serving
