@@ -28,6 +28,7 @@ from envs.support.errors import InputError, RunError
 from envs.support.logs import LogConsole
 from optimize.experiments.outlook import study_outlook
 from optimize.study.database.opening import open_storage, storage_url
+from optimize.study.insight.rows import TrialRows
 from optimize.study.study import study_exists
 from tests.deploy.builders import FakeStudy
 from tests.deploy.games.test_promotion import bundle_of
@@ -189,7 +190,7 @@ def test_status_and_gate_require_the_same_ratio(tmp_path: Path) -> None:
     handle = SimpleNamespace(
         spec=spec(24_000),
         run_dir=fake.run_dir,
-        trials=lambda: trials,
+        rows=TrialRows(open_storage(fake.storage, read_only=True), fake.study._study_id),
         returns=TrialReturns(),
         origin=None,
     )

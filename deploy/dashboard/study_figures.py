@@ -55,10 +55,12 @@ def parallel_figure(found: Found, objective: str, count: int) -> Figure:
         looks.append((("equal", 3.0, "solid", f"trial {best['trial']}"), [best]))
     data = [_band_trace(part, axes, look) for look, part in looks if part]
     rows = len(axes) + 1
+    # Without lines there, the place is the rows'.
+    left = GUTTER - 0.05 if any(GUTTER in trace["x"] for trace in data) else -0.02
     return {
         "data": data,
         "layout": {
-            "xaxis": {"visible": False, "range": [GUTTER - 0.05, 1.05], "fixedrange": True},
+            "xaxis": {"visible": False, "range": [left, 1.05], "fixedrange": True},
             "yaxis": {"visible": False, "range": [0.5 - rows, 0.6], "fixedrange": True},
             "margin": {"l": 4, "r": 4, "t": 4, "b": 4},
             "hovermode": "closest",

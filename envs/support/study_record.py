@@ -14,6 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -388,6 +389,11 @@ class TrialRecord:
             for name, number in numbers.items()
             if isinstance(number, int | float) and math.isfinite(number)
         }
+
+    def folder(self, number: int) -> str:
+        """Return the folder of the files of this trial, in the study's folder."""
+        members = self.members
+        return f"trial-{number:05d}" if members is None else str(Path(members.path).parent)
 
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any]) -> Self:

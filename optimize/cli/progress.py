@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from optuna.trial import FrozenTrial, TrialState
 from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
@@ -24,6 +23,7 @@ from optimize.experiments.artifacts import artifact_store
 from optimize.experiments.outlook import CountLooks, sentence
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.database.storage import StudyStorage
+from optimize.study.insight.rows import TrialRow
 from optimize.study.insight.watch import StudyInsight, compare
 from optimize.study.study import StudyHandle
 from optimize.worker.telemetry import duration
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 MOST_PARTS = 60  # of the time that a study took
 PARTS = (60, 300, 900, 3600, 6 * 3600, 86400, 7 * 86400)  # their length, seconds
 SHOWN_PARTS = 24
-FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
 def study_progress(handle: StudyHandle, count_looks: CountLooks | None = None) -> dict[str, Any]:
@@ -44,11 +43,11 @@ def study_progress(handle: StudyHandle, count_looks: CountLooks | None = None) -
         "objective": handle.spec.objective,
         "synthetic": handle.spec.synthetic,
         "outlook": sentence(found["gate"], (found["gate"] or {}).get("looks")),
-        "history": history(handle.trials()),
+        "history": history(handle.rows.read()),
     }
 
 
-def history(trials: Sequence[FrozenTrial]) -> dict[str, Any]:
+def history(rows: Sequence[TrialRow]) -> dict[str, Any]:
     """Return the history of a study as plain data. Times are in seconds since the epoch.
 
     Returns:
@@ -56,24 +55,15 @@ def history(trials: Sequence[FrozenTrial]) -> dict[str, Any]:
         one's end: `at` (start of the part), `seconds`, `finished`, `per_hour`. `values`: complete
         trials in the order in which they ended: `at`, `trial`, `value`, and `best` (so far).
     """
-    ended = _ended(trials)
+    ended = [(row.ended, row) for row in rows if row.finished and row.ended is not None]
+    ended.sort(key=lambda pair: (pair[0], pair[1].number))
     values, best = [], -math.inf
-    for at, trial in ended:
-        if trial.state == TrialState.COMPLETE and trial.value is not None:
-            best = max(best, trial.value)
-            values.append({"at": at, "trial": trial.number, "value": trial.value, "best": best})
-    begun = [t.datetime_start.timestamp() for t in trials if t.datetime_start is not None]
+    for at, row in ended:
+        if row.value is not None:
+            best = max(best, row.value)
+            values.append({"at": at, "trial": row.number, "value": row.value, "best": best})
+    begun = [row.started for row in rows if row.started is not None]
     return {"rates": _rates([at for at, _ in ended], min(begun, default=0.0)), "values": values}
-
-
-def _ended(trials: Sequence[FrozenTrial]) -> list[tuple[float, FrozenTrial]]:
-    """Return finished trials by time of their end. Optuna stores local time without a zone."""
-    found = [
-        (t.datetime_complete.timestamp(), t)
-        for t in trials
-        if t.state in FINISHED and t.datetime_complete is not None
-    ]
-    return sorted(found, key=lambda pair: (pair[0], pair[1].number))
 
 
 def _rates(ended: Sequence[float], begin: float) -> list[dict[str, float]]:

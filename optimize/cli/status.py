@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 from optuna.exceptions import StorageInternalError
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Column, Table
@@ -25,16 +25,17 @@ from envs.support.configurations import Configuration
 from envs.support.database_url import hide_password
 from envs.support.errors import RunError
 from envs.support.formatting import minute
-from envs.support.study_record import REASON_KEY, SPEC_KEY, TOTAL_KEY
+from envs.support.study_record import SPEC_KEY, TOTAL_KEY
 from envs.support.terminal import Terminal
 from optimize.cli.hooks import Hooks
 from optimize.experiments.outlook import CountLooks, sentence, study_outlook
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.database.patience import is_away, reason_of
 from optimize.study.fresh import fresh_seeds
+from optimize.study.insight.rows import TrialRow, count_rows
 from optimize.study.pause import pause_of
 from optimize.study.recovery.registration import GRACE_SECONDS, WorkerRecord, list_workers
-from optimize.study.study import StudyHandle, best_configuration, count_states
+from optimize.study.study import StudyHandle
 from optimize.worker.telemetry import GpuUse, duration
 
 FAILURES_SHOWN = 5
@@ -46,17 +47,17 @@ DONE = ("COMPLETE", "PRUNED", "FAIL")
 def study_status(handle: StudyHandle, count_looks: CountLooks | None = None) -> dict[str, Any]:
     """Return the status of a study as plain data; docs/operations.md describes the keys."""
     attributes = handle.storage.get_study_user_attrs(handle.study_id)
-    trials = handle.trials()
+    rows = handle.rows.read()
     workers = [_worker(w) for w in list_workers(handle.storage, handle.study_id)]
     living = [w for w in workers if w["status"] != "dead"]
-    counts = count_states(trials)
+    counts = count_rows(rows)
     done = sum(counts[state] for state in DONE)
     # Workers may have been started with different --n-trials: the largest one decides.
     total = max(
-        [w["total"] for w in living if "total" in w], default=attributes.get(TOTAL_KEY, len(trials))
+        [w["total"] for w in living if "total" in w], default=attributes.get(TOTAL_KEY, len(rows))
     )
     left = max(0, total - done)
-    pause, best = pause_of(attributes), best_configuration(handle)
+    pause, best = pause_of(attributes), handle.rows.best(handle.spec.selection)
     # A paused study needs no worker.
     reasons = _unhealthy(workers, 0 if pause else left)
     # Waiting and stalled workers still report the speed of their last batch.
@@ -81,7 +82,7 @@ def study_status(handle: StudyHandle, count_looks: CountLooks | None = None) -> 
         "gate": _gate(handle, max(total, done), count_looks),
         "workers": workers,
         "storage_retries": sum(w.get("storage_retries", 0) for w in living),
-        "failures": _failures(trials),
+        "failures": _failures(rows),
     }
 
 
@@ -149,12 +150,9 @@ def _eta(left: int, hourly: float, speed: float, living: list[dict[str, Any]]) -
     return None if math.isnan(seconds) else round(seconds, 1)
 
 
-def _failures(trials: list[FrozenTrial]) -> list[dict[str, Any]]:
-    failed = [t for t in trials if t.state == TrialState.FAIL]
-    return [
-        {"trial": t.number, "reason": t.user_attrs.get(REASON_KEY, "")}
-        for t in failed[-FAILURES_SHOWN:]
-    ]
+def _failures(rows: Sequence[TrialRow]) -> list[dict[str, Any]]:
+    failed = [row for row in rows if row.state == TrialState.FAIL.name]
+    return [{"trial": row.number, "reason": row.reason} for row in failed[-FAILURES_SHOWN:]]
 
 
 def _shown(best: dict[str, Any]) -> str:

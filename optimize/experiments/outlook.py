@@ -7,6 +7,7 @@ the gate's rule `deflated-sharpe`, computed by the same function.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +15,10 @@ from optuna.trial import TrialState
 
 from envs.crypto.data.timeframe import bars_per_year
 from envs.crypto.scoring import luck
-from envs.crypto.scoring.selection import PATHS_FILE, TrialReturns, read_excess, trial_folder
+from envs.crypto.scoring.selection import PATHS_FILE, TrialReturns, read_excess
 from envs.crypto.study_data import study_splits
 from envs.support.study_record import CryptoSpec
-from optimize.study.study import StudyHandle, best_trial
+from optimize.study.study import StudyHandle
 
 CountLooks = Callable[[StudyHandle], int]  # number of evaluations on a study's hold-out so far
 MEASURABLE = 2  # complete trials from which spread and correlation can be measured
@@ -85,16 +86,23 @@ def study_outlook(handle: StudyHandle, total: int) -> dict[str, Any] | None:
     """
     if not isinstance(handle.spec, CryptoSpec):
         return None
-    for trial in handle.trials():
-        if trial.state == TrialState.COMPLETE and trial.number not in handle.returns.moments:
-            path = handle.run_dir / trial_folder(trial.user_attrs, trial.number) / PATHS_FILE
+    rows, folder = handle.rows.read(), handle.run_dir
+    # Opening the missing files of thousands of trials takes a second, listing the folder does not.
+    present = set(os.listdir(folder)) if folder.is_dir() else set()
+    for row in rows:
+        if row.state == TrialState.COMPLETE.name and row.number not in handle.returns.moments:
+            if row.folder.partition("/")[0] not in present:
+                continue
+            path = handle.run_dir / row.folder / PATHS_FILE
             try:
-                handle.returns.add(trial.number, *read_excess(path))
+                handle.returns.add(row.number, *read_excess(path))
             except (OSError, ValueError, KeyError):
                 continue  # the gate also leaves it out, and reports the reason
-    best = best_trial(handle)
+    best = handle.rows.best(handle.spec.selection)
     total += 0 if handle.origin is None else int(handle.origin["finished"])
-    return outlook(handle.spec, total, handle.returns, None if best is None else best.number)
+    return outlook(
+        handle.spec, total, handle.returns, None if best is None else best.best_trial.number
+    )
 
 
 def sentence(found: dict[str, Any] | None, looks: int | None = None) -> str:

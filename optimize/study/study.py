@@ -40,6 +40,7 @@ from optimize.study.database.cache import StudyCache
 from optimize.study.database.gone import StudyGone
 from optimize.study.database.opening import require_study
 from optimize.study.database.storage import StudyStorage, TrialLost
+from optimize.study.insight.rows import TrialRows
 from optimize.study.recovery.deaths import is_suspect
 from optimize.study.search import Search
 from optimize.study.space.parsing import study_space
@@ -192,6 +193,7 @@ class StudyHandle:
         )
         # Returns of complete trials, cached here by `optimize.experiments.outlook`.
         self.returns = TrialReturns()
+        self.rows = TrialRows(storage, self.study_id)
         self.cached = StudyCache(storage)
         self.study = optuna.load_study(study_name=name, storage=self.cached)
 

@@ -15,6 +15,7 @@ from envs.support.study_record import REASON_KEY, GameSpec, TrialRecord
 from optimize.experiments.outlook import sentence, study_outlook
 from optimize.study.fresh import fresh_seeds
 from optimize.study.study import FINISHED, StudyHandle, best_configuration
+from optimize.worker.search_summary import search_lines
 from optimize.worker.telemetry import Telemetry, duration
 from optimize.worker.timing import Phases
 
@@ -76,6 +77,8 @@ def print_summary(
     if found is not None:
         console.print(_market_table(metrics))
         say(f"gate: {sentence(found)}")
+    for line in search_lines(handle):
+        say(line)
 
 
 def _print_selected(

@@ -169,8 +169,7 @@ class TrialReturns:
 
 def trial_folder(attributes: Mapping[str, Any], number: int) -> str:
     """Return a trial's folder in the study's run directory, given the trial's user attributes."""
-    members = TrialRecord.from_attributes(attributes).members
-    return f"trial-{number:05d}" if members is None else str(Path(members.path).parent)
+    return TrialRecord.from_attributes(attributes).folder(number)
 
 
 def read_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, Array], NDArray[np.int64]]:

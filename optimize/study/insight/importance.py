@@ -16,9 +16,10 @@ from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.study import StudyDirection
 
 from optimize.study.insight.axes import Axis
-from optimize.study.insight.rows import TrialRow
+from optimize.study.insight.rows import TrialRow, frozen
 
 LEAST = 20  # complete trials: the best tenth of fewer is a single one
+WAIT = 0.1  # seconds that a request waits: enough for small studies
 GROWTH = 50  # computed again once there are more complete trials by this fraction: 2%
 SWITCH = "_on"  # ends the name of the parameter that switches a range off
 
@@ -38,7 +39,7 @@ def importances(rows: Sequence[TrialRow], axes: Sequence[Axis]) -> dict[str, flo
     judged = [row for row in rows if row.judged]
     if len(judged) < LEAST:
         return None
-    found = PedAnovaImportanceEvaluator().evaluate(_Judged(judged))
+    found = PedAnovaImportanceEvaluator().evaluate(JudgedStudy(judged))
     sums = {axis.name: found.get(axis.name, 0.0) for axis in axes}
     for axis in axes:
         if axis.switched:
@@ -48,22 +49,15 @@ def importances(rows: Sequence[TrialRow], axes: Sequence[Axis]) -> dict[str, flo
     return dict(sorted(shares.items(), key=lambda pair: -pair[1]))
 
 
-class _Judged(optuna.Study):
-    """A study of these trials alone, in memory.
+class JudgedStudy(optuna.Study):
+    """A study of some trials alone, for Optuna's evaluators.
 
-    The evaluator only asks for trials and directions. Adding thousands of trials to a storage takes
+    An evaluator only asks for trials and directions. Adding thousands of trials to a storage takes
     longer than evaluating them.
     """
 
     def __init__(self, judged: Sequence[TrialRow]) -> None:
-        self._trials = [
-            optuna.trial.create_trial(
-                value=row.value, params=dict(row.params), distributions=dict(row.distributions)
-            )
-            for row in judged
-        ]
-        for trial, row in zip(self._trials, judged, strict=True):
-            trial._trial_id = row.id  # told apart by it
+        self._trials = [frozen(row) for row in judged]
 
     @property
     def directions(self) -> list[StudyDirection]:
@@ -85,7 +79,7 @@ class LatestImportances:
         self._thread: threading.Thread | None = None
 
     def get(self, rows: Sequence[TrialRow], axes: Sequence[Axis]) -> dict[str, Any]:
-        """Return what is known now, without waiting.
+        """Return what is known now, or within a tenth of a second.
 
         Returns:
             `shares`: see `importances`, None while there are none yet. `trials`: number of complete
@@ -101,7 +95,12 @@ class LatestImportances:
                     target=self._compute, args=(judged, list(axes)), daemon=True
                 )
                 self._thread.start()
-            computing = self._thread is not None
+            thread = self._thread
+        if thread is not None:
+            thread.join(WAIT)
+            with self._lock:
+                shares, trials = self._found
+        computing = thread is not None and thread.is_alive()
         return {"shares": shares, "trials": trials, "computing": computing, "least": LEAST}
 
     def wait(self) -> None:

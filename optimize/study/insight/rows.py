@@ -18,15 +18,17 @@ from typing import Any
 import sqlalchemy as sa
 from optuna.distributions import BaseDistribution, json_to_distribution
 from optuna.storages._rdb import models
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.orm import Session
 
+from envs.support.configurations import Configuration, Selection
 from envs.support.study_record import TrialRecord, is_ours, record_keys, rung_key
 from optimize.study.database.storage import StudyStorage
 
+FINISHED = ("COMPLETE", "PRUNED", "FAIL")
 CHUNK = 500  # ids in one query: databases limit the number of parameters
 # Every trial that a worker finished has at least one of them.
-_KEYS = record_keys("seed", "scores", "seconds", "reason")
+_KEYS = record_keys("seed", "scores", "seconds", "reason", "members")
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class TrialRow:
         seconds: training time, all attempts together.
         scores: score per member (fold or seed) in the last evaluation.
         rungs: value of every rung that was reached.
+        folder: of the trial's files, in the study's folder.
         params: sampled parameters; a range that is switched off is not among them.
     """
 
@@ -54,6 +57,7 @@ class TrialRow:
     seconds: float | None = None
     scores: tuple[float, ...] = ()
     reason: str = ""
+    folder: str = ""
     rungs: Mapping[int, float] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)
     distributions: Mapping[str, BaseDistribution] = field(default_factory=dict, repr=False)
@@ -61,12 +65,12 @@ class TrialRow:
     @property
     def finished(self) -> bool:
         """Whether the trial is complete, pruned or failed."""
-        return TrialState[self.state].is_finished()
+        return self.state in FINISHED
 
     @property
     def judged(self) -> bool:
         """Whether the trial is complete and has a value of this study's objective."""
-        return self.state == TrialState.COMPLETE.name and self.value is not None and self.ours
+        return self.state == "COMPLETE" and self.value is not None and self.ours
 
 
 class TrialRows:
@@ -77,6 +81,7 @@ class TrialRows:
         self._known: dict[int, TrialRow] = {}  # by row id
         self._settled = 0  # all trials up to this row id are finished, and known
         self._ordered: list[TrialRow] = []
+        self._best: tuple[list[TrialRow], Configuration | None] | None = None
         self._lock = threading.Lock()
 
     def read(self) -> list[TrialRow]:
@@ -110,6 +115,15 @@ class TrialRows:
             self._known |= fresh
             self._ordered = sorted(self._known.values(), key=lambda row: row.number)
 
+    def best(self, selection: Selection) -> Configuration | None:
+        """Return the configuration that the study selects, as `best_configuration` does."""
+        rows = self.read()
+        # One assignment, so that threads need no lock; at worst, two compute the same.
+        found = self._best
+        if found is None or found[0] is not rows:
+            found = self._best = rows, selection.best(frozen(row) for row in rows if row.judged)
+        return found[1]
+
     def curves(self, numbers: Iterable[int]) -> dict[int, dict[int, list[float]]]:
         """Return the scores per member of these trials: number, rung, member.
 
@@ -127,6 +141,31 @@ class TrialRows:
             for trial_id, key, text in session.execute(query):
                 found[chosen[trial_id].number][keys[key]] = json.loads(text)
         return {number: dict(sorted(rungs.items())) for number, rungs in found.items()}
+
+
+def frozen(row: TrialRow) -> FrozenTrial:
+    """Return a trial as Optuna has it, without attributes and times."""
+    return FrozenTrial(
+        number=row.number,
+        trial_id=row.id,
+        state=TrialState[row.state],
+        value=row.value,
+        datetime_start=None,
+        datetime_complete=None,
+        params=dict(row.params),
+        distributions=dict(row.distributions),
+        user_attrs={},
+        system_attrs={},
+        intermediate_values=dict(row.rungs),
+    )
+
+
+def count_rows(rows: Iterable[TrialRow]) -> dict[str, int]:
+    """Return the number of trials by state; every state has an entry."""
+    counts = dict.fromkeys((state.name for state in TrialState), 0)
+    for row in rows:
+        counts[row.state] += 1
+    return counts
 
 
 def _rows(session: Session, found: Sequence[Any]) -> Iterable[TrialRow]:
@@ -149,6 +188,7 @@ def _rows(session: Session, found: Sequence[Any]) -> Iterable[TrialRow]:
                 record.seconds,
                 record.scores or (),
                 record.reason or "",
+                record.folder(number),
                 rungs[trial_id],
                 {name: value for name, (value, _) in params[trial_id].items()},
                 {name: kind for name, (_, kind) in params[trial_id].items()},

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from envs.support.configurations import Configuration
 from optimize.study.insight.axes import Axis, ordered, study_axes
 from optimize.study.insight.comparison import best_so_far, common_parameters, differences, summary
 from optimize.study.insight.curves import (
@@ -19,7 +20,7 @@ from optimize.study.insight.curves import (
 )
 from optimize.study.insight.importance import LatestImportances
 from optimize.study.insight.parameters import frontier, parallel, racing
-from optimize.study.insight.rows import TrialRow, TrialRows
+from optimize.study.insight.rows import TrialRow, count_rows
 from optimize.study.study import StudyHandle
 
 
@@ -32,7 +33,7 @@ class StudyInsight:
 
     def __init__(self, handle: StudyHandle) -> None:
         self.handle = handle
-        self.rows = TrialRows(handle.storage, handle.study_id)
+        self.rows = handle.rows
         self.importances = LatestImportances()
         self.axes = study_axes(handle.space)
         # By name: the rows and the key that a view was computed from, and the view.
@@ -57,7 +58,7 @@ class StudyInsight:
             "parallel": self._keep("parallel", rows, names, lambda: parallel(rows, axes)),
             "frontier": self._keep("frontier", rows, (), lambda: frontier(rows)),
             "racing": self._keep("racing", rows, (), lambda: racing(rows, self.handle.spec)),
-            "best": self._keep("best", rows, (), lambda: _best(rows, self.axes)),
+            "best": _best(self._selected(), self.axes),
         }
 
     def trials(self, chosen: Sequence[int] | None) -> dict[str, Any]:
@@ -101,22 +102,22 @@ class StudyInsight:
             "head": self.head(rows),
             "so_far": so_far,
             "summary": self._keep("summary", rows, (), lambda: summary(rows, so_far)),
-            "best": self._keep("best", rows, (), lambda: _best(rows, self.axes)),
+            "best": _best(self._selected(), self.axes),
         }
+
+    def _selected(self) -> Configuration | None:
+        return self.handle.rows.best(self.handle.spec.selection)
 
     def head(self, rows: Sequence[TrialRow]) -> dict[str, Any]:
         """Return name, objective and numbers of trials, which every page shows."""
         spec = self.handle.spec
-        counts = dict.fromkeys(("COMPLETE", "PRUNED", "FAIL", "RUNNING", "WAITING"), 0)
-        for row in rows:
-            counts[row.state] += 1
         return {
             "study": self.handle.name,
             "about": spec.about,
             "objective": spec.objective,
             "member": spec.member,
             "synthetic": spec.synthetic,
-            "trials": counts,
+            "trials": count_rows(rows),
         }
 
     def _keep(
@@ -149,13 +150,9 @@ def compare(first: StudyInsight, second: StudyInsight) -> dict[str, Any]:
     }
 
 
-def _best(rows: Sequence[TrialRow], axes: Sequence[Axis]) -> dict[str, Any] | None:
-    judged = [row for row in rows if row.judged]
-    if not judged:
+def _best(best: Configuration | None, axes: Sequence[Axis]) -> dict[str, Any] | None:
+    if best is None:
         return None
-    best = max(judged, key=lambda row: (row.value, -row.number))
-    values = {
-        axis.name: "off" if axis.is_off(best.params) else best.params.get(axis.name)
-        for axis in axes
-    }
-    return {"trial": best.number, "value": best.value, "params": values}
+    params = best.best_trial.params
+    values = {axis.name: "off" if axis.is_off(params) else params.get(axis.name) for axis in axes}
+    return {"trial": best.best_trial.number, "value": best.value, "params": values}

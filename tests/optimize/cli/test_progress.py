@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 import optuna
 import pytest
-from optuna.trial import FrozenTrial, TrialState, create_trial
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -18,19 +17,17 @@ from envs.support.formatting import sparkline
 from optimize.cli import train as train_command
 from optimize.cli.progress import StudyWatch, history
 from optimize.study.database.opening import open_storage, storage_url
+from optimize.study.insight.rows import TrialRow
 from optimize.study.study import StudyHandle
 from tests.optimize.conftest import TRAIN, search_app
 
+DAY = datetime(2026, 1, 1).timestamp()
 
-def trial(number: int, second: float, value: float | None) -> FrozenTrial:
+
+def trial(number: int, second: float, value: float | None) -> TrialRow:
     """A trial of one minute that ended at that second of a day."""
-    made = create_trial(
-        state=TrialState.COMPLETE if value is not None else TrialState.FAIL, value=value
-    )
-    made.number = number
-    made.datetime_complete = datetime(2026, 1, 1) + timedelta(seconds=second)
-    made.datetime_start = made.datetime_complete - timedelta(seconds=60)
-    return made
+    state, ended = "FAIL" if value is None else "COMPLETE", DAY + second
+    return TrialRow(number, number, state, value, started=ended - 60.0, ended=ended)
 
 
 def test_trials_per_hour_are_counted_in_equal_parts_of_the_time() -> None:
@@ -39,7 +36,7 @@ def test_trials_per_hour_are_counted_in_equal_parts_of_the_time() -> None:
     trials += [trial(9, 590, None)]
     found = history(trials)["rates"]
     assert sum(part["finished"] for part in found) == 7
-    assert found[0]["at"] == pytest.approx(datetime(2025, 12, 31, 23, 59).timestamp())
+    assert found[0]["at"] == DAY - 60.0
     assert [part["seconds"] for part in found] == pytest.approx([60.0] * 11)
     assert [part["finished"] for part in found] == [
         0,

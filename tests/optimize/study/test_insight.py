@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,19 @@ from optuna.trial import TrialState
 
 from envs.crypto.data.bars import Bars
 from envs.crypto.splits import CrossValidation
-from envs.support.study_record import TrialRecord, rung_key
+from envs.support.study_record import RecordedFile, TrialRecord, rung_key
 from optimize.study.database.opening import open_storage
+from optimize.study.insight import importance
 from optimize.study.insight.axes import Axis, study_axes
 from optimize.study.insight.comparison import best_so_far, common_parameters, summary
 from optimize.study.insight.curves import axis_of_rungs, best_first, curve, heat, member_names
 from optimize.study.insight.importance import LEAST, LatestImportances, importances
 from optimize.study.insight.parameters import BEST_LINES, MOST_LINES, frontier, parallel, racing
-from optimize.study.insight.rows import TrialRow, TrialRows
+from optimize.study.insight.rows import TrialRow, TrialRows, count_rows
 from optimize.study.insight.watch import StudyInsight
 from optimize.study.space.parsing import load_space
 from optimize.study.space.subject import Subject
-from optimize.study.study import StudyHandle
+from optimize.study.study import StudyHandle, best_configuration
 from tests.optimize.experiments.test_game_study import make_spec
 from tests.optimize.study_files import make_handle
 
@@ -49,11 +51,14 @@ def add(
     seed: int = 0,
     scores: tuple[float, ...] = (1.0, 2.0),
     attributes: Mapping[str, Any] | None = None,
+    members: RecordedFile | None = None,
 ) -> None:
     """Add a trial with random parameters, as a worker records it."""
     drawing = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed)).ask()
     handle.space.suggest(drawing)
-    record = TrialRecord(seed=1, scores=scores, seconds=2.5, reason="r", metrics={"iqm": 1.0})
+    record = TrialRecord(
+        seed=1, scores=scores, seconds=2.5, reason="r", metrics={"iqm": 1.0}, members=members
+    )
     own = record.to_attributes(handle.spec) | {rung_key(1): list(scores)}
     handle.study.add_trial(
         optuna.trial.create_trial(
@@ -74,7 +79,8 @@ def row(number: int, value: float | None = None, state: str = "COMPLETE", **more
 
 
 def test_rows_are_what_optuna_reads(handle: StudyHandle) -> None:
-    add(handle, value=1.5)
+    members = RecordedFile("elsewhere/members.safetensors", "")
+    add(handle, value=1.5, members=members)
     add(handle, TrialState.PRUNED, 0.5, seed=1)
     add(handle, TrialState.FAIL, math.nan, seed=2)
     add(handle, value=math.inf, seed=3, attributes={"other": 1})
@@ -92,6 +98,12 @@ def test_rows_are_what_optuna_reads(handle: StudyHandle) -> None:
             (trial.datetime_complete, mine.ended),
         ):
             assert seconds == (None if moment is None else moment.timestamp())
+    best, found = handle.rows.best(handle.spec.selection), best_configuration(handle)
+    assert best is not None
+    assert found is not None
+    assert (best.best_trial.number, best.value) == (found.best_trial.number, found.value)
+    assert count_rows(rows) == handle.counts()
+    assert (rows[0].folder, rows[1].folder) == ("elsewhere", "trial-00001")
     assert (rows[0].seconds, rows[0].scores, rows[1].reason) == (2.5, (1.0, 2.0), "r")
     assert [one.ours for one in rows] == [True, True, True, False, True]
     assert [one.judged for one in rows] == [True, False, False, False, False]
@@ -164,7 +176,9 @@ def test_axes_are_the_sampled_parameters(handle: StudyHandle) -> None:
     assert axes["epochs"].choices == (4, 8)
 
 
-def test_importances_find_the_parameter_that_decides(handle: StudyHandle) -> None:
+def test_importances_find_the_parameter_that_decides(
+    handle: StudyHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     axes = study_axes(handle.space)
     for seed in range(60):
         add(handle, seed=seed, state=TrialState.PRUNED)
@@ -187,9 +201,14 @@ def test_importances_find_the_parameter_that_decides(handle: StudyHandle) -> Non
     assert sum(found.values()) == pytest.approx(1.0)
     assert set(found) == {axis.name for axis in axes}
     assert importances(decided[: LEAST - 1], axes) is None
+    # A request does not wait for a long computation.
+    begin = threading.Event()
+    monkeypatch.setattr(importance, "importances", lambda *_: begin.wait(30.0) and found)
     latest = LatestImportances()
-    first = latest.get(decided, axes)
-    assert (first["shares"], first["computing"]) == (None, True), "a request does not wait"
+    for _ in range(2):
+        first = latest.get(decided, axes)
+        assert (first["shares"], first["computing"]) == (None, True)
+    begin.set()
     latest.wait()
     assert latest.get(decided, axes) == {
         "shares": found,

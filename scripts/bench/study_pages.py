@@ -1,0 +1,247 @@
+"""Time the dashboard's pages of a study with thousands of trials.
+
+    python scripts/bench/study_pages.py --trials 5000 --save FILE
+
+The study is one of a synthetic market in the preset `wide`, with half of its trials pruned or
+failed; it is kept in --folder for the next run. `first` is the first request after the server has
+started, which reads all trials; the others find most of them in memory. Requests go through the WSGI
+application without a socket. `importances` are the evaluators of Optuna, on the complete trials.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import torch
+from harness import benchmark_parser, print_machine, save_results
+from optuna.importance import (
+    BaseImportanceEvaluator,
+    FanovaImportanceEvaluator,
+    PedAnovaImportanceEvaluator,
+)
+from optuna.storages._rdb import models
+from optuna.trial import TrialState
+from sqlalchemy.orm import Session
+from werkzeug.test import Client
+
+from deploy.cli.options import RegistryFlags
+from deploy.dashboard.source import PaperSource
+from deploy.dashboard.web import Dashboard
+from envs.crypto.data.demo_market import make_demo_market
+from envs.support.study_record import TrialRecord, rung_key
+from optimize.cli.progress import StudyWatch
+from optimize.experiments.request import Request
+from optimize.study.database.opening import open_storage, storage_url
+from optimize.study.insight.importance import JudgedStudy
+from optimize.study.study import StudyHandle, study_exists
+from optimize.worker.freeze import open_study
+
+BEGIN = datetime(2026, 1, 1)
+FAILED, PRUNED = 0.03, 0.47  # shares of the trials
+FANOVA_TRIALS = 200  # for thousands it takes many minutes
+PAGES = {
+    "progress": "/training",
+    "parameters": "/training/parameters",
+    "all parameters": "/training/parameters?rows=all",
+    "trials": "/training/trials",
+    "last page of trials": "/training/trials?page=100&trials=1,2,3,4,5,6",
+    "compare": "/training/compare?study=bench&with=other",
+}
+HOST = {"Host": "127.0.0.1"}
+
+
+def filled_study(folder: Path, name: str, trials: int, seed: int) -> StudyHandle:
+    """Open a study, or create it with finished trials.
+
+    Values depend on `learning_rate` most, on `entropy_coef` less.
+    """
+    storage = open_storage(storage_url(None, folder))
+    if study_exists(storage, name):
+        return StudyHandle(storage, name)
+    bars = make_demo_market(0, assets=3, bars=8_000)
+    request = Request(folder, timeframe=bars.timeframe, threads=1, search_space="wide", seed=seed)
+    handle, _ = open_study(
+        storage, name, request, torch.device("cpu"), folder, {}, lambda _: None, bars
+    )
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    drawing = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed))
+    rng = np.random.default_rng(seed)
+    with storage.transaction() as session:
+        for number in range(trials):
+            trial = drawing.ask()
+            handle.space.suggest(trial)
+            _add(session, handle, trial, number, rng)
+    return handle
+
+
+def _add(
+    session: Session,
+    handle: StudyHandle,
+    drawn: optuna.Trial,
+    number: int,
+    rng: np.random.Generator,
+) -> None:
+    """Add a trial as rows: `Study.add_trial` takes minutes for thousands of trials."""
+    params, rungs, settings = drawn.params, handle.spec.rungs, handle.space.resolve(drawn.params)
+    peak = np.log(params["learning_rate"] / 4e-4) ** 2
+    value = float(1.0 - peak + 0.1 * np.log(params["entropy_coef"]) + rng.normal(0.0, 0.3))
+    fate = rng.random()
+    state = TrialState.COMPLETE
+    if fate < FAILED + PRUNED:
+        state = TrialState.FAIL if fate < FAILED else TrialState.PRUNED
+    reached = rungs if state == TrialState.COMPLETE else int(rng.integers(1, rungs))
+    curve = {rung: value - 1.5 / rung + rng.normal(0.0, 0.1) for rung in range(1, reached + 1)}
+    scores = {rung: (at + rng.normal(0.0, 0.4, 6)).tolist() for rung, at in curve.items()}
+    seconds = float(40.0 * reached * (1 + settings.shape["net_width"] / 128) * rng.uniform(0.9, 1))
+    record = TrialRecord(
+        seed=number,
+        shape=settings.shape,
+        env_params=settings.env,
+        learner_params=settings.learner,
+        scores=tuple(scores[reached]),
+        path_scores=tuple(scores[reached]),
+        metrics={f"metric_{index}": float(rng.normal()) for index in range(18)},
+        reason="" if state == TrialState.COMPLETE else "worse than its peers",
+        num_envs=handle.spec.num_envs,
+        device="cpu",
+        steps_per_second=20_000.0,
+        seconds=seconds,
+    )
+    attributes = record.to_attributes(handle.spec)
+    attributes |= {rung_key(rung): members for rung, members in scores.items()}
+    begin = BEGIN + timedelta(seconds=30.0 * number)
+    row = models.TrialModel(
+        study_id=handle.study_id,
+        number=number,
+        state=state,
+        datetime_start=begin,
+        datetime_complete=begin + timedelta(seconds=seconds),
+    )
+    session.add(row)
+    session.flush()
+    key = {"trial_id": row.trial_id}
+    kinds = {
+        name: (optuna.distributions.distribution_to_json(kind), kind)
+        for name, kind in drawn.distributions.items()
+    }
+    parts: list[tuple[Any, list[dict[str, Any]]]] = [
+        (
+            models.TrialParamModel,
+            [
+                key
+                | {
+                    "param_name": name,
+                    "param_value": kinds[name][1].to_internal_repr(one),
+                    "distribution_json": kinds[name][0],
+                }
+                for name, one in params.items()
+            ],
+        ),
+        (
+            models.TrialUserAttributeModel,
+            [
+                key | {"key": name, "value_json": json.dumps(one)}
+                for name, one in attributes.items()
+            ],
+        ),
+        (
+            models.TrialIntermediateValueModel,
+            [
+                key
+                | {
+                    "step": rung,
+                    "intermediate_value": float(at),
+                    "intermediate_value_type": "FINITE",
+                }
+                for rung, at in curve.items()
+            ],
+        ),
+    ]
+    if state == TrialState.COMPLETE:
+        final = key | {"objective": 0, "value": value, "value_type": "FINITE"}
+        parts.append((models.TrialValueModel, [final]))
+    for table, rows in parts:
+        session.bulk_insert_mappings(table, rows)
+
+
+def page_times(folder: Path, runs: int) -> dict[str, Any]:
+    """Return milliseconds per page: of the first request, median, and 95th percentile."""
+    found = {}
+    for name, path in PAGES.items():
+        search = StudyWatch("bench", str(folder / "sweepd.db"), folder)
+        client = Client(Dashboard(PaperSource(RegistryFlags(folder / "deployments")), search))
+        times = []
+        for _ in range(runs + 1):
+            began = time.perf_counter()
+            answer = client.get(path, headers=HOST)
+            content = answer.get_data()
+            times.append(1000.0 * (time.perf_counter() - began))
+            assert answer.status_code == 200, answer.text
+        found[name] = {
+            "first_ms": times[0],
+            "median_ms": statistics.median(times[1:]),
+            "p95_ms": float(np.quantile(times[1:], 0.95)),
+            "kilobytes": len(content) / 1000,
+        }
+        print(
+            f"{name:20} first {times[0]:7.0f} ms, median {found[name]['median_ms']:6.1f} ms, "
+            f"p95 {found[name]['p95_ms']:6.1f} ms, {len(content) / 1000:6.1f} kB",
+            flush=True,
+        )
+    return found
+
+
+def importance_times(handle: StudyHandle) -> dict[str, float]:
+    """Return seconds per evaluator of importances, and the numbers of complete trials."""
+    judged = [row for row in handle.rows.read() if row.judged]
+    found = {"complete": float(len(judged))}
+    evaluators: tuple[BaseImportanceEvaluator, ...] = (
+        PedAnovaImportanceEvaluator(),
+        FanovaImportanceEvaluator(seed=0),
+    )
+    for evaluator in evaluators:
+        name = type(evaluator).__name__.removesuffix("ImportanceEvaluator")
+        for count in (FANOVA_TRIALS, len(judged)):
+            if name == "Fanova" and count > FANOVA_TRIALS:
+                continue
+            began = time.perf_counter()
+            evaluator.evaluate(JudgedStudy(judged[:count]))
+            found[f"{name}_{count}"] = time.perf_counter() - began
+            print(
+                f"importances of {count} trials by {name}: {found[f'{name}_{count}']:.2f} s",
+                flush=True,
+            )
+    return found
+
+
+def main() -> None:
+    parser = benchmark_parser(__doc__ or "")
+    parser.add_argument("--trials", type=int, default=5000)
+    parser.add_argument("--runs", type=int, default=40, help="requests per page")
+    parser.add_argument("--folder", type=Path, help="of the study; default: a temporary one")
+    args = parser.parse_args()
+    described = print_machine()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = args.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = filled_study(folder, "bench", args.trials, 0)
+        filled_study(folder, "other", args.trials // 10, 1)
+        results = {
+            "machine": described,
+            "trials": args.trials,
+            "pages": page_times(folder, args.runs),
+            "importances_seconds": importance_times(handle),
+        }
+    save_results(args.save, results)
+
+
+if __name__ == "__main__":
+    main()
