@@ -80,9 +80,19 @@ def main(argv: list[str]) -> None:
         fill(Path(folder), flags.orders, flags.bars)
         print(f"{flags.orders} orders, {flags.bars} bars in {time.perf_counter() - start:.0f} s")
         rows = measure(Path(folder), flags.repeat)
-    slow = [row["page"] for row in rows if row["p95"] > GOAL]
-    print(f"slower than {GOAL:.0f} ms (p95): {', '.join(slow) or 'none'}")
-    save_results(flags.save, {"machine": machine, "flags": vars(flags), "pages": rows})
+    # An export is a file of all rows; the goal is for pages.
+    slow = [row["page"] for row in rows if row["p95"] > GOAL and "." not in row["page"]]
+    print(f"pages slower than {GOAL:.0f} ms (p95): {', '.join(slow) or 'none'}")
+    save_results(
+        flags.save,
+        {
+            "machine": machine,
+            "goal": GOAL,
+            "orders": flags.orders,
+            "bars": flags.bars,
+            "pages": rows,
+        },
+    )
 
 
 def measure(folder: Path, repeat: int) -> list[dict[str, Any]]:
