@@ -15,20 +15,18 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from envs.games.curriculum import LEAGUE, MOST_PAST, SELF, Curriculum, Phase, Until
 from envs.support.errors import InputError
 from envs.support.files import read_toml
-from envs.support.validation import StrictModel, first_fault
+from envs.support.validation import StrictModel, checked
 
 CURRICULUM_KEYS = frozenset({"phases", "past_interval", "past_size"})  # of a TOML file
 MOST_PHASES = 50
 SUM_TOLERANCE = 1e-6  # shares are written in decimals
-
-Table = TypeVar("Table", bound=StrictModel)
 
 
 class UntilTable(StrictModel):
@@ -118,7 +116,7 @@ def parse_curriculum(described: Mapping[str, Any], source: str) -> Curriculum:
     if not isinstance(described["phases"], list):  # such as [phases]
         raise InputError(f"{source}: phases must be a list of tables [[phases]]")
     own = {key: described[key] for key in CurriculumTable.model_fields if key in described}
-    table = _checked(CurriculumTable, own, f"{source}: ")
+    table = checked(CurriculumTable, own, f"{source}: ")
     count = len(table.phases)
     for number, entry in enumerate(table.phases, 1):
         if count > 1 and "share" not in entry:
@@ -137,17 +135,9 @@ def parse_curriculum(described: Mapping[str, Any], source: str) -> Curriculum:
     return Curriculum(phases, table.past_interval, table.past_size, table.bundles)
 
 
-def _checked(model: type[Table], given: Mapping[str, Any], before: str) -> Table:
-    """Return the table. before: begins the message if a key or value of it is wrong."""
-    try:
-        return model.model_validate(dict(given))
-    except ValidationError as error:
-        raise InputError(before + first_fault(error, model)) from None
-
-
 def _phase(entry: Mapping[str, Any], where: str) -> Phase:
     """Return the phase that an entry describes; opponents with probability 0 are left out."""
-    table = _checked(PhaseTable, entry, f"{where}: ")
+    table = checked(PhaseTable, entry, f"{where}: ")
     total = math.fsum(table.opponents.values())
     if abs(total - 1.0) > SUM_TOLERANCE:
         raise InputError(f"{where}: the shares of the opponents add up to {total:g}, not 1")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import get_args
+from typing import TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+
+from envs.support.errors import InputError
 
 # What should be there instead, by the type of pydantic's error.
 SHOULD_BE = {
@@ -31,6 +33,26 @@ class StrictModel(BaseModel):
     """A table of a file: unknown keys, conversions and numbers that are not finite are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+Table = TypeVar("Table", bound=StrictModel)
+
+
+def checked(model: type[Table], given: object, before: str) -> Table:
+    """Return a table of a file as its model.
+
+    Args:
+        model: the model.
+        given: the table.
+        before: begins the message.
+
+    Raises:
+        InputError: a key or value is unknown or wrong.
+    """
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        raise InputError(before + first_fault(error, model)) from None
 
 
 def first_fault(error: ValidationError, model: type[BaseModel]) -> str:

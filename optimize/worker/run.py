@@ -41,7 +41,7 @@ from optimize.study.study import Plan
 from optimize.tracking.tracker import Tracking
 from optimize.worker.batch import Interrupted, Trainer, Training, describe_envs
 from optimize.worker.freeze import draft_spec, fit_request
-from optimize.worker.run_config import NOT_OF_A_STUDY, SUBJECT, checked, read_config
+from optimize.worker.run_config import NOT_OF_A_STUDY, SUBJECT, check_config, read_config
 from optimize.worker.tracked import TrackedRun
 
 MOST_ENVS = 64  # the largest automatic num_envs; a study would measure it
@@ -95,7 +95,7 @@ def run(
     """
     if isinstance(config, Path):
         config, source = read_config(config), str(config)
-    tables = checked(config, source)
+    tables = check_config(config, source)
     train, torch_device = tables["train"], torch.device(device)
     bars = bars or _load(tables["data"])
     spec, settings = _spec(tables, config.get("train", {}), bars, torch_device, say)

@@ -18,7 +18,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
-from pydantic import Field, ValidationError, create_model
+from pydantic import Field, create_model
 
 from envs.crypto.params import EnvParams
 from envs.crypto.scoring.metrics import OBJECTIVES
@@ -26,7 +26,7 @@ from envs.crypto.splits import CrossValidation
 from envs.support.errors import InputError
 from envs.support.files import read_toml
 from envs.support.study_record import objective_name
-from envs.support.validation import StrictModel, first_fault
+from envs.support.validation import StrictModel, checked
 from optimize.experiments.request import Request, check_count, most_threads
 from optimize.study.space.subject import Subject
 
@@ -93,7 +93,7 @@ def read_config(path: Path) -> dict[str, Any]:
     return read_toml(path, str(path), tables)
 
 
-def checked(config: Mapping[str, Any], source: str) -> dict[str, dict[str, Any]]:
+def check_config(config: Mapping[str, Any], source: str) -> dict[str, dict[str, Any]]:
     """Return all tables of a configuration; [data] and [train] with their defaults.
 
     Args:
@@ -111,10 +111,7 @@ def checked(config: Mapping[str, Any], source: str) -> dict[str, dict[str, Any]]
             f"{', '.join(f'[{table}]' for table in TABLES)}"
         )
     for table, model in TABLES.items():
-        try:
-            model.model_validate(config.get(table, {}))
-        except ValidationError as error:
-            raise InputError(f"{file}[{table}] {first_fault(error, model)}") from None
+        checked(model, config.get(table, {}), f"{file}[{table}] ")
     tables = {table: dict(config.get(table, {})) for table in TABLES}
     tables["data"] = {**Data().model_dump(), **tables["data"]}
     tables["train"] = train = {**Train().model_dump(), **tables["train"]}

@@ -13,7 +13,7 @@ is one parameter, described by one of
 With `start` next to a range or choices, trial 0 has that value; the sampler draws its other
 parameters. `[timeframe.<name>.<table>]` replaces single entries for studies on bars of that length.
 A space for a game of two seats may have `[[phases]]` (`envs.games.phase_files`). A space for a game
-may have a table `[study]`, with the defaults of flags: budget = 10_000_000, … (`STUDY_DEFAULTS`).
+may have a table `[study]`, with the defaults of flags: budget = 10_000_000, … (`StudyDefaults`).
 A parameter that is not named keeps its default.
 """
 
@@ -23,13 +23,16 @@ import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from envs.crypto.data.timeframe import SECONDS, bar_length
 from envs.games.phase_files import CURRICULUM_KEYS, parse_curriculum
 from envs.support.errors import InputError
 from envs.support.files import read_toml
 from envs.support.study_record import CRYPTO, Play, StudySpec
+from envs.support.validation import StrictModel, checked
 from optimize.study.space.dimension import Dimension
 from optimize.study.space.search_space import SearchSpace
 from optimize.study.space.subject import MARKET_PPO, Scalar, Subject
@@ -38,8 +41,19 @@ NARROW = "narrow:"  # of `--search-space`: the space around a trial of another s
 HEAD_KEYS = frozenset({"name", "version", "description", "timeframe"})  # besides the tables
 # Keys of a parameter's entry.
 ENTRY_KEYS = frozenset({"low", "high", "log", "step", "off", "start", "choices", "value"})
-# Flags whose defaults `[study]` may set.
-STUDY_DEFAULTS = frozenset({"budget", "rungs", "horizon", "n_envs", "seeds", "episodes", "play"})
+Count = Annotated[int, Field(ge=1)]
+
+
+class StudyDefaults(StrictModel):
+    """`[study]`: flags whose defaults it may set."""
+
+    budget: Count | None = None
+    rungs: Count | None = None
+    horizon: Count | None = None
+    n_envs: Count | None = None
+    seeds: Count | None = None
+    episodes: Count | None = None
+    play: Play | None = None
 
 
 def load_space(
@@ -114,8 +128,11 @@ def parse_space(
         for table in subject.tables
     }
     curriculum = parse_curriculum(described, source) if "phases" in described else None
-    study = _parse_study(described, source)
-    space = SearchSpace(name, version, tables, subject, curriculum, study)
+    # Whether its values fit a study is checked like flags.
+    study = checked(StudyDefaults, described.get("study", {}), f"{source}: [study] ")
+    space = SearchSpace(
+        name, version, tables, subject, curriculum, study.model_dump(exclude_unset=True)
+    )
     _check_tables(space, source)
     _check_values(space, source)
     return space
@@ -141,28 +158,6 @@ def _parse_head(described: Mapping[str, Any], subject: Subject, source: str) -> 
             f"{source}: name (text) and version (a whole number) are needed at the top"
         )
     return name, version
-
-
-def _parse_study(described: Mapping[str, Any], source: str) -> dict[str, int | str]:
-    """Check `[study]` and return it. Whether its values fit a study is checked like flags."""
-    study = dict(_table(f"{source}: [study]", described.get("study", {})))
-    for name, number in study.items():
-        if name == "play":
-            if number not in get_args(Play):
-                raise InputError(
-                    f"{source}: [study] play = {number!r} should be {' or '.join(get_args(Play))}"
-                )
-            continue
-        if name not in STUDY_DEFAULTS:
-            raise InputError(
-                f"{source}: [study] {name} is not known; choose one of "
-                f"{', '.join(sorted(STUDY_DEFAULTS))}"
-            )
-        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-            raise InputError(
-                f"{source}: [study] {name} = {number!r} should be a whole number of at least 1"
-            )
-    return study
 
 
 def _timeframe_entries(

@@ -11,7 +11,7 @@ import pytest
 from agents.algorithms.table import get_algorithm
 from envs.games.phase_files import CURRICULUM_KEYS, PhaseTable, UntilTable
 from envs.games.registry import get_game
-from optimize.study.space.parsing import ENTRY_KEYS, HEAD_KEYS, STUDY_DEFAULTS, parse_space
+from optimize.study.space.parsing import ENTRY_KEYS, HEAD_KEYS, StudyDefaults, parse_space
 from optimize.study.space.subject import PRESETS, STUDY_LEVEL, Subject
 from scripts.search_space_reference import GAMES, LEARNERS, meanings, search_space_reference
 
@@ -22,7 +22,7 @@ BLOCKS = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 
 def test_the_page_names_every_key() -> None:
     code = " ".join(re.findall(r"`[^`\n]+`", PAGE) + BLOCKS)
-    keys = {*HEAD_KEYS, *ENTRY_KEYS, *STUDY_DEFAULTS, *CURRICULUM_KEYS, "study"}
+    keys = {*HEAD_KEYS, *ENTRY_KEYS, *StudyDefaults.model_fields, *CURRICULUM_KEYS, "study"}
     keys |= {*PhaseTable.model_fields, *UntilTable.model_fields}
     keys |= {name for names in PRESETS.values() for name in names}
     missing = [key for key in sorted(keys) if not re.search(rf"\b{key}\b", code)]
