@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +30,7 @@ MOST_WAITING = 1000  # runs
 FLUSH_SECONDS = 30.0  # from the end of the input to the end of the process, at most
 FAILING_FLUSH_SECONDS = 5.0  # the same where the tracker has not answered before
 FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0  # seconds between attempts
+BUSY_DELAY = 0.2  # the same at the end, while another sender has a run open
 LONGEST_ERROR = 300  # characters of an error that are shown
 
 
@@ -62,6 +65,7 @@ class Sender:
         self._runs: Runs | None = None
         self._pending: dict[str, Picture] = {}
         self._failing: set[str] = set()
+        self._busy = False  # whether another sender had a run open in the last round
         self._locks: dict[str, FileLock] = {}  # of runs that may be open in the tracker
         self._changed = threading.Condition()
         self._closing = False
@@ -80,9 +84,12 @@ class Sender:
                     self._changed.wait_for(lambda: self._closing or self._pending)
                 closing, batch, self._pending = self._closing, self._pending, {}
             failed = self._send_all(batch, closing)
-            if closing:
+            if closing and not self._busy:
                 break
-            delay = min(max(FIRST_DELAY, 2 * delay), LONGEST_DELAY) if failed else 0.0
+            if closing:  # until the other sender has ended, or this process must
+                time.sleep(BUSY_DELAY)
+            else:
+                delay = min(max(FIRST_DELAY, 2 * delay), LONGEST_DELAY) if failed else 0.0
         with suppress(Exception):
             if self._runs is not None:
                 self._runs.close()
@@ -112,15 +119,15 @@ class Sender:
 
     def _send_all(self, batch: dict[str, Picture], closing: bool) -> bool:
         """Send all pictures; keep those that fail. Return whether any did."""
-        failed = False
+        failed = self._busy = False
         for key, picture in batch.items():
-            if failed and closing:  # there is no time to try all of them
+            if failed and closing and not self._busy:  # there is no time to try all of them
                 self._put_back(picture)
                 continue
             try:
                 self._send(picture)
-            except Timeout:  # the sender of a worker that has just ended has the run open
-                failed = True
+            except Timeout:  # the sender of a worker that was killed has the run open
+                failed = self._busy = True
                 self._put_back(picture)
             except Exception as error:
                 failed = True
@@ -193,6 +200,7 @@ def main() -> None:
     """Run the sender of one worker."""
     name, folder = sys.argv[1], Path(sys.argv[2])
     os.nice(10)  # training goes first
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the end of the input ends this process
     # Libraries print to the standard streams, which belong to the worker.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     nowhere = os.open(os.devnull, os.O_WRONLY)

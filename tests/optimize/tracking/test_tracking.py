@@ -7,12 +7,14 @@ import importlib.util
 import json
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from envs.support.errors import InputError
 from optimize.tracking import sender
@@ -319,6 +321,23 @@ def test_one_failing_run_does_not_hold_up_the_others(
     [said] = map(json.loads, (tmp_path / "out").read_text().splitlines())
     assert said.startswith("fails (OSError: ")
     assert "secret" not in said
+
+
+def test_a_run_that_another_sender_has_open_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = Memory()
+    monkeypatch.setattr(sender, "open_runs", lambda *_: memory)
+    lock = FileLock(tmp_path / "abc-1.lock", thread_local=False)  # a timer releases it
+    lock.acquire()
+    release = threading.Timer(0.5, lock.release)
+    release.start()
+    ended = picture(points={1: {OBJECTIVE: 1.0}}, state="COMPLETE")
+    with (tmp_path / "out").open("w") as out:
+        assert Sender("mlflow", tmp_path, out, lambda: None).run([ended.to_json()]) == 0
+    release.join()
+    assert memory.runs["abc-1"].status == "COMPLETE"
+    assert not (tmp_path / "out").read_text()
 
 
 def test_a_picture_keeps_what_only_an_older_one_knows() -> None:
