@@ -30,13 +30,13 @@ RUN SWEEPD_TORCH="$BUILD" SWEEPD_TORCH_INDEX="$TORCH_INDEX" SWEEPD_EXTRAS="$EXTR
 
 # Files of volumes belong to this user: `--user` chooses another.
 RUN useradd --uid 1000 --create-home sweepd \
-    && mkdir -p /work/data /work/runs /work/deployments /work/logs /work/cache \
-    && chown -R sweepd:sweepd /work \
-    && chmod 1777 /work /work/*
-ENV PATH=/opt/venv/bin:$PATH SWEEPD_CACHE_DIR=/work/cache PYTHONUNBUFFERED=1
+    && mkdir -p /sweepd/data /sweepd/runs /sweepd/deployments /sweepd/logs /sweepd/cache \
+    && chown -R sweepd:sweepd /sweepd \
+    && chmod 1777 /sweepd /sweepd/*
+ENV PATH=/opt/venv/bin:$PATH SWEEPD_CACHE_DIR=/sweepd/cache PYTHONUNBUFFERED=1
 USER 1000:1000
-WORKDIR /work
-VOLUME ["/work/data", "/work/runs", "/work/deployments"]
+WORKDIR /sweepd
+VOLUME ["/sweepd/data", "/sweepd/runs", "/sweepd/deployments"]
 
 # 1: a study has trials left but no live worker, or a worker hangs. 2: there is no study (yet).
 HEALTHCHECK --interval=2m --timeout=1m --start-period=5m \

@@ -42,7 +42,7 @@ def test_the_process_is_not_root_and_gets_signals() -> None:
     assert "STOPSIGNAL SIGTERM" in DOCKERFILE
     assert "HEALTHCHECK" in DOCKERFILE
     for folder in ("data", "runs", "deployments"):
-        assert f'"/work/{folder}"' in DOCKERFILE
+        assert f'"/sweepd/{folder}"' in DOCKERFILE
 
 
 def test_the_context_has_what_is_installed() -> None:
