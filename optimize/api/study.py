@@ -84,7 +84,10 @@ class Study:
 
     @property
     def best_trial(self) -> int | None:
-        """Number of the complete trial with the highest objective; None without one."""
+        """Number of the complete trial with the highest objective; None without one.
+
+        In a race (docs/search.md), of the best trial of the selected configuration.
+        """
         best = best_trial(self._handle)
         return None if best is None else best.number
 

@@ -14,7 +14,8 @@ the one that a sampler asks for.
                                and the best 6 with 5 seeds
     hyperband                  random configurations, one seed, from 1/9 of the budget on
     sweepd…                    a study of sweepd: sampler, pruner, rungs, seeds and batches of
-                               trials as the worker uses them; `sweepd` has the default flags
+                               trials as the worker uses them; `sweepd` has the default flags,
+                               and `sweepd-race` those of `--sampler auto` on a CPU
     optuna…, smac              Optuna's samplers and pruners; SMAC3, where it is installed
     oracle…                    ceilings, see below
 
@@ -94,7 +95,7 @@ SCHEDULES: Mapping[str, Schedule | Hyperband] = {
 }
 STUDIES: Mapping[str, DaemonStudy | OptunaStudy | Smac] = {
     "sweepd": DaemonStudy(),
-    "sweepd-race": DaemonStudy("race", "none", seeds=1, rungs=10),
+    "sweepd-race": DaemonStudy("race", "none", seeds=1, rungs=10, trials_per_batch=10),
     "sweepd-tpe-32x3": DaemonStudy(pruner="none", seeds=3),
     "sweepd-tpe-96x1": DaemonStudy(pruner="none", seeds=1),
     "sweepd-random-32x3": DaemonStudy("random", "none", seeds=3),

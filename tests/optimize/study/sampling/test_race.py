@@ -161,6 +161,24 @@ def test_a_batch_keeps_its_shape_and_spreads() -> None:
     assert len({tuple(params.values()) for params in batch}) >= 4
 
 
+def test_a_trial_without_a_result_lowers_the_bound_and_keeps_the_means() -> None:
+    study = Study().play(24)
+    kernel = study.race._fitted(study.trials)
+    none, everyone = np.zeros((0, 4)), np.ones(len(study.seeds), dtype=np.bool_)
+
+    def now() -> tuple[race.Floats, race.Floats]:
+        runs = study.race._runs(study.race._arms(study.trials))
+        return runs.means(kernel), runs.bounds(kernel, none[:, : runs.features.shape[1]], everyone)
+
+    means, bounds = now()
+    leader = int(np.argmax(bounds))
+    study.add(study.race._arms(study.trials)[leader].params, TrialState.RUNNING)
+    after, lower = now()
+    assert after == pytest.approx(means)
+    assert lower[leader] < bounds[leader] - 0.01
+    assert (lower <= bounds + 1e-9).all()
+
+
 def test_a_configuration_that_failed_is_the_worst() -> None:
     def fails(params: Mapping[str, Any], number: int) -> float | None:
         return None if params["clip"] > 0.25 else noisy(params, number)
