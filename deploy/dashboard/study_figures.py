@@ -50,8 +50,8 @@ def parallel_figure(found: Found, objective: str, count: int) -> Figure:
         (look, [line for line in lines if line["band"] == band])
         for band, look in reversed(list(enumerate(BAND_LOOKS)))
     ]
-    best = max(lines, key=_value, default=None)
-    if best is not None and best["band"] is not None:
+    best = next((line for line in lines if line["trial"] == found["selected"]), None)
+    if best is not None:
         looks.append((("equal", 3.0, "solid", f"trial {best['trial']}"), [best]))
     data = [_band_trace(part, axes, look) for look, part in looks if part]
     rows = len(axes) + 1
@@ -73,11 +73,6 @@ def parallel_figure(found: Found, objective: str, count: int) -> Figure:
             ],
         },
     }
-
-
-def _value(line: Found) -> float:
-    value = line["value"]
-    return float("-inf") if value is None else float(value)
 
 
 def _band_trace(

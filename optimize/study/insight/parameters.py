@@ -19,10 +19,12 @@ BANDS = (0.05, 0.25, 0.5, 1.0)
 FAR = 3.0  # the lower end of the objective's axis cuts off values this many times as far away
 
 
-def parallel(rows: Sequence[TrialRow], axes: Sequence[Axis]) -> dict[str, Any]:
+def parallel(
+    rows: Sequence[TrialRow], axes: Sequence[Axis], selected: int | None = None
+) -> dict[str, Any]:
     """Return finished trials as lines of parallel coordinates.
 
-    Of many trials only some are lines: the best ones, and every k-th other one.
+    Of many trials only some are lines: the best ones, the selected one, and every k-th other one.
 
     Returns:
         `axes`: the parameters, see `Axis`. `objective`: `low` and `high` end of the objective's
@@ -30,12 +32,12 @@ def parallel(rows: Sequence[TrialRow], axes: Sequence[Axis]) -> dict[str, Any]:
         `trial`, `state`, `value`, `band` (index into `BANDS`; None if not complete), `at` (place of
         the value, None without one), `params`, `places` (one per axis; None if there is none) and
         `off` (per axis). `of`: number of finished trials. `best`, `every`: the rule, if not all
-        are lines.
+        are lines. `selected`: number of the trial that the study selects, None without one.
     """
     finished = [row for row in rows if row.finished]
     judged = _best_first(finished)
     low, high, cut = _ends([_value(row) for row in judged])
-    shown, every = _sample(finished, judged)
+    shown, every = _sample(finished, judged, selected)
     ranks = {row.number: rank for rank, row in enumerate(judged)}
     lines = []
     for row in sorted(shown, key=lambda row: -ranks.get(row.number, len(judged))):
@@ -60,6 +62,7 @@ def parallel(rows: Sequence[TrialRow], axes: Sequence[Axis]) -> dict[str, Any]:
         "of": len(finished),
         "best": BEST_LINES,
         "every": every,
+        "selected": selected,
     }
 
 
@@ -73,12 +76,14 @@ def _value(row: TrialRow) -> float:
 
 
 def _sample(
-    finished: Sequence[TrialRow], judged: Sequence[TrialRow]
+    finished: Sequence[TrialRow], judged: Sequence[TrialRow], selected: int | None
 ) -> tuple[Sequence[TrialRow], int]:
     """Return the trials that are lines, and k of the rule (1: all)."""
     if len(finished) <= MOST_LINES:
         return finished, 1
-    best = judged[:BEST_LINES]
+    # A race selects by the mean over seeds: not always the trial with the highest value.
+    chosen = [row for row in judged[BEST_LINES:] if row.number == selected]
+    best = [*judged[:BEST_LINES], *chosen]
     kept = {row.number for row in best}
     others = [row for row in finished if row.number not in kept]
     every = -(-len(others) // (MOST_LINES - len(best)))

@@ -52,13 +52,17 @@ class StudyInsight:
         found = self.importances.get(rows, self.axes)
         axes = ordered(self.axes, found["shares"] or {})
         names = tuple(axis.name for axis in axes)
+        best = _best(self._selected(), self.axes)
+        number = None if best is None else best["trial"]
         return {
             "head": self.head(rows),
             "importances": found,
-            "parallel": self._keep("parallel", rows, names, lambda: parallel(rows, axes)),
+            "parallel": self._keep(
+                "parallel", rows, (names, number), lambda: parallel(rows, axes, number)
+            ),
             "frontier": self._keep("frontier", rows, (), lambda: frontier(rows)),
             "racing": self._keep("racing", rows, (), lambda: racing(rows, self.handle.spec)),
-            "best": _best(self._selected(), self.axes),
+            "best": best,
         }
 
     def trials(self, chosen: Sequence[int] | None) -> dict[str, Any]:

@@ -156,7 +156,7 @@ def test_all_parameters_can_be_shown(folder: Path) -> None:
 def test_parallel_coordinates_show_states_scales_and_switches() -> None:
     off = {"rate": 1e-4, "width": 128, "kl_on": False}
     rows = [row(0, 1.0), row(1, 3.0, params=off), row(2, state="PRUNED"), row(3, state="FAIL")]
-    figure = parallel_figure(parallel(rows, AXES), "return", 3)
+    figure = parallel_figure(parallel(rows, AXES, 1), "return", 3)
     found = traces(figure)
     assert list(found) == ["pruned", "failed", "lower half", "best 5%", "trial 1"]
     best = found["trial 1"]

@@ -261,10 +261,12 @@ def test_parallel_coordinates_draw_every_state() -> None:
 
 def test_of_many_trials_the_best_and_every_kth_are_drawn() -> None:
     rows = [row(number, float(number)) for number in range(3000)]
-    found = parallel(rows, AXES)
+    found = parallel(rows, AXES, 777)
     drawn = {line["trial"] for line in found["lines"]}
+    assert 777 in drawn, "the selected trial"
     assert set(range(3000 - BEST_LINES, 3000)) <= drawn
-    assert set(range(0, 3000 - BEST_LINES, found["every"])) <= drawn
+    others = [number for number in range(3000 - BEST_LINES) if number != 777]
+    assert set(others[:: found["every"]]) <= drawn
     assert len(drawn) == len(found["lines"]) <= MOST_LINES
     bands = {line["trial"]: line["band"] for line in found["lines"]}
     assert {bands[number] for number in drawn if number >= 2850} == {0}
