@@ -46,12 +46,13 @@ from tests.optimize.experiments.test_outlook import spec
             "no space left at runs/x; free some",
         ),
         (OSError(errno.ENOSPC, "No space left on device"), 1, "no space left; free some"),
+        (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
 def test_errors_are_one_sentence_and_an_exit_code(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    error: Exception,
+    error: BaseException,
     code: int,
     says: str,
 ) -> None:

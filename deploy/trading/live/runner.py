@@ -23,6 +23,7 @@ from deploy.trading.live.store import Replaced
 from envs.support.errors import InputError, RunError, TryAgainLater
 
 PATIENCE = 600.0
+ASKED_TO_STOP = 0.5  # longest wait between retries once the trader was asked to stop
 PAUSES = (1.0, 2.0, 5.0, 15.0, 30.0, 60.0)
 
 
@@ -44,6 +45,21 @@ def only_one(folder: Path, slot: str) -> Iterator[None]:
         ) from None
     with held:
         yield
+
+
+def waits(stop: threading.Event) -> Callable[[float], None]:
+    """Return what waits between retries: a request to stop shortens the waits.
+
+    It does not end them, because a broker that is out of reach would be asked without a pause.
+    """
+
+    def wait(seconds: float) -> None:
+        if stop.is_set():
+            time.sleep(min(seconds, ASKED_TO_STOP))
+        else:
+            stop.wait(seconds)
+
+    return wait
 
 
 @contextmanager

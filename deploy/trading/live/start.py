@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from tenacity import sleep_using_event
 
 from deploy.market.bundle import Bundle, format_time, parse_moment
 from deploy.market.scoring import bars_of, first_decision, in_order, unseen_window
@@ -25,7 +24,7 @@ from deploy.trading.brokers.sim import sim_broker
 from deploy.trading.feeds import Feed, LiveFeed, RecordedFeed
 from deploy.trading.live.clock import Clock, FastClock, LeapingClock
 from deploy.trading.live.notify import NoticeKind, Notifier
-from deploy.trading.live.runner import ending_on_signals, keep_trading, only_one
+from deploy.trading.live.runner import ending_on_signals, keep_trading, only_one, waits
 from deploy.trading.live.session import LiveSession, TraderOptions
 from deploy.trading.live.store import TraderStore
 from deploy.trading.risk import RiskRules
@@ -189,7 +188,7 @@ class TraderParts:
             secret=secret,
             fee=bundle.account.fee,
             url=self._flags.url or PAPER_URL,
-            sleep=sleep_using_event(self._stop),
+            sleep=waits(self._stop),
         )
         skew = broker.clock_skew()
         if abs(skew) > MOST_CLOCK_SKEW:
@@ -203,7 +202,7 @@ class TraderParts:
         """Return the source of the slot's bars."""
         if self._recorded is not None:
             return RecordedFeed(in_order(self._recorded, bundle))
-        say, sleep, name = self._say, sleep_using_event(self._stop), self._flags.feed
+        say, sleep, name = self._say, waits(self._stop), self._flags.feed
         tickers, timeframe = bundle.manifest.tickers, bundle.manifest.timeframe
         if name == "folder":
             folder = self._folder(bundle)

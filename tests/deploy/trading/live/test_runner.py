@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,22 @@ def test_invalid_input_at_the_start_and_another_trader_end_the_process() -> None
         keep_trading(wrong, threading.Event(), lambda _: None)
     with pytest.raises(Replaced):
         keep(Sessions(Replaced("another one")), [])
+
+
+def test_waits_are_short_after_a_request_to_stop_but_there_are_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runner, "ASKED_TO_STOP", 0.05)
+    stop = threading.Event()
+    wait = runner.waits(stop)
+    threading.Timer(0.1, stop.set).start()
+    began = time.monotonic()
+    wait(60.0)
+    asked = time.monotonic()
+    assert asked - began < 10.0
+    wait(60.0)
+    wait(0.01)
+    assert 0.06 <= time.monotonic() - asked < 10.0
 
 
 def _hold(folder: Path, ready: threading.Event) -> None:
