@@ -104,6 +104,12 @@ CASES = [
         "--threads 1 --trials 30 --draws 3",
         ("machine.processor", "milliseconds.race-30.median", "milliseconds.tpe-30.worst"),
     ),
+    Case(
+        "tracking",
+        "--runs 1 --trials 1 --budget 4096 --rungs 2 --trackers wandb",
+        ("ratios.wandb", "ms_per_update", "machine.processor"),
+        needs=("wandb",),
+    ),
     Case("batch_fill", "--trials 8", ("mean", "sizes.4", "shapes", "machine.processor")),
     Case(
         "bucket_brigade",
