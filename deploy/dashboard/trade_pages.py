@@ -323,7 +323,8 @@ class TradePages:
                 "/",
                 **slot_links(asked.slots, asked.slot, request),
                 account=asked.account,
-                accounts=asked.accounts,
+                # Its own account is the choice of an address without one.
+                accounts=[name for name in asked.accounts if name != SLOT_ACCOUNT],
                 tickers=asked.tickers,
                 asset=asked.asset,
                 trader=asked.trader,

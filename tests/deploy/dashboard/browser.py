@@ -17,6 +17,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,12 @@ class Browser:
                 event["method"] == "Log.entryAdded" and event["params"]["entry"]["level"] == "error"
             )
         ]
+
+    def settle(self) -> None:
+        """Wait until a page that is loading, or updating itself, is likely to be done."""
+        for _ in range(3):
+            with suppress(RuntimeError):  # the old page has gone away
+                self.evaluate(SETTLED)
 
     def evaluate(self, script: str) -> Any:
         """Return a script's value; promises are awaited."""

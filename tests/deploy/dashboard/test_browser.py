@@ -73,3 +73,31 @@ def test_the_theme_can_be_chosen(browser: Browser, address: str) -> None:
     assert browser.evaluate(ground) == dark, "it is remembered"
     browser.evaluate("document.getElementById('theme').click()")
     assert browser.evaluate(ground) == before, "the system's again"
+
+
+def test_filters_become_the_address(browser: Browser, address: str) -> None:
+    browser.open(address + "/orders?slot=demo-1h&page=1")
+    browser.evaluate(
+        """(() => { const form = document.querySelector("form.filters");
+        form.side.value = "sell"; form.from.value = "2026-01-31"; form.requestSubmit(); })()"""
+    )
+    browser.settle()
+    assert browser.evaluate("location.pathname + location.search") == (
+        "/orders?slot=demo-1h&side=sell&from=2026-01-31"
+    )
+    chosen = "document.querySelector('select[name=side]').value"
+    assert browser.evaluate(chosen) == "sell"
+
+
+def test_a_page_updates_itself_and_keeps_its_chart(browser: Browser, address: str) -> None:
+    browser.open(address + "/chart?slot=demo-1h&asset=BTC/USDT")
+    drawn = "document.querySelectorAll('[data-figure] .main-svg').length"
+    before = browser.evaluate(drawn)
+    assert before > 0
+    browser.evaluate(
+        """(() => { const part = document.getElementById("candles-text");
+        part.textContent = "old"; document.dispatchEvent(new Event("visibilitychange")); })()"""
+    )
+    browser.settle()
+    assert browser.evaluate("document.getElementById('candles-text').textContent") != "old"
+    assert browser.evaluate(drawn) == before
