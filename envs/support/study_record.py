@@ -276,10 +276,8 @@ class GameSpec(StudySpec):
     @property
     def about(self) -> str:
         sampled = ", sampled play" if self.play == "sampled" else ""
-        return (
-            f"{self.game}, {self.algorithm}, {self.seeds} seeds, {self.budget:,} steps per seed"
-            f"{sampled}"
-        )
+        seeds = "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
+        return f"{self.game}, {self.algorithm}, {seeds}, {self.budget:,} steps per seed{sampled}"
 
     @property
     def game(self) -> str:

@@ -164,7 +164,8 @@ def _shown(best: dict[str, Any]) -> str:
     if best["fresh"]:
         fresh = best["fresh"]
         low, high = fresh["interval"]
-        text += f"; on {fresh['seeds']} fresh seeds {fresh['value']:+.4f} (95% {low:+.4f} … {high:+.4f})"
+        seeds = "1 fresh seed" if fresh["seeds"] == 1 else f"{fresh['seeds']} fresh seeds"
+        text += f"; on {seeds} {fresh['value']:+.4f} (95% {low:+.4f} … {high:+.4f})"
     return text
 
 

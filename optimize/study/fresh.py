@@ -25,6 +25,11 @@ class FreshSeeds:
     value: float
     interval: tuple[float, float]
 
+    @property
+    def described(self) -> str:
+        """The seeds in words."""
+        return "1 fresh seed" if self.seeds == 1 else f"{self.seeds} fresh seeds"
+
 
 def run_name(study: str, trial: int) -> str:
     """Return the name of the training run that repeats a trial."""

@@ -104,7 +104,7 @@ def _print_selected(
     else:
         low, high = fresh.interval
         say(
-            f"  on {fresh.seeds} fresh seeds: {fresh.value:+.4f} (95% {low:+.4f} … {high:+.4f}), "
+            f"  on {fresh.described}: {fresh.value:+.4f} (95% {low:+.4f} … {high:+.4f}), "
             f"study {fresh.study}"
         )
 

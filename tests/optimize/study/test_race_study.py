@@ -86,6 +86,10 @@ def test_the_best_mean_is_selected_and_its_best_trial_used(race: StudyHandle) ->
     assert [guess["learning_rate"] for guess in guesses] == [1e-3, 1e-4, 1e-2]
 
 
+def test_a_study_with_one_seed_per_trial_says_so(race: StudyHandle) -> None:
+    assert race.spec.about == "cartpole, ppo, 1 seed, 512 steps per seed"
+
+
 def test_other_samplers_select_the_best_trial(tmp_path: Path) -> None:
     handle = fill(make_handle(tmp_path, spec("tpe")))
     best = best_trial(handle)
@@ -128,7 +132,7 @@ def test_a_run_with_fresh_seeds_is_shown_beside_the_selection(race: StudyHandle)
     run(2, "s")
     fresh = {"study": "s-run2", "seeds": 1, "value": 1.0, "interval": (0.5, 1.5)}
     assert study_status(race)["best"]["fresh"] == fresh
-    assert "on 1 fresh seeds: +1.0000 (95% +0.5000 … +1.5000), study s-run2" in summary(race)
+    assert "on 1 fresh seed: +1.0000 (95% +0.5000 … +1.5000), study s-run2" in summary(race)
     out = io.StringIO()
     Console(file=out, width=300).print(show(study_status(race)))
-    assert "; on 1 fresh seeds +1.0000" in out.getvalue()
+    assert "; on 1 fresh seed +1.0000" in out.getvalue()
