@@ -418,14 +418,17 @@ class CryptoEnv(VecEnv):
         reward = self._trade(action)
         terminated, truncated = self._bankrupt(), self._no_rows
         if self._terminates:
+            self._keep_last(terminated)
             self._begin(terminated, self._place)
         if self._ends:
             truncated = self._ended.clone()  # the next plan overwrites it
-            # The last observation of the episode must be read before `_begin_next` overwrites the
-            # state.
-            torch.where(truncated.unsqueeze(1), self.observe(), self._final, out=self._final)
+            self._keep_last(truncated & ~terminated if self._terminates else truncated)
             self._begin_next(truncated)
         return Step(self.observe(out), reward, terminated, truncated)
+
+    def _keep_last(self, mask: Tensor) -> None:
+        """Keep the last observations of the rows in `mask` (R,), before `_begin` changes them."""
+        torch.where(mask.unsqueeze(1), self.observe(), self._final, out=self._final)
 
     def _begin_next(self, mask: Tensor) -> None:
         """Start the next episode in the rows of `mask` (R,)."""

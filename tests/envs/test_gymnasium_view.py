@@ -16,9 +16,10 @@ from envs.support.errors import RunError
 from tests.envs.market_samples import sample_market
 
 
-def test_the_single_environment_passes_gymnasiums_check() -> None:
+@pytest.mark.parametrize("short", [False, True])
+def test_the_single_environment_passes_gymnasiums_check(short: bool) -> None:
     register()
-    env = gymnasium.make(CRYPTO_ID, market=sample_market(), episode_bars=30)
+    env = gymnasium.make(CRYPTO_ID, market=sample_market(), episode_bars=30, allow_short=short)
     with pytest.warns(
         UserWarning, match="infinity"
     ):  # returns have no bounds, and gymnasium would like some

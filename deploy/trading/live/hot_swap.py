@@ -13,11 +13,14 @@ from envs.support.errors import InputError, RunError
 DRY_RUN_BARS = 100
 
 
-def problem_with(bundle: Bundle, running: Bundle, history: Bars) -> str | None:
+def problem_with(
+    bundle: Bundle, running: Bundle, history: Bars, *, broker: str = "sim"
+) -> str | None:
     """Return why `bundle` cannot take over from `running`, one sentence; None if it can.
 
     It must trade the same tickers at the same timeframe, and trade the last 100 bars of `history`
-    on virtual money without an error.
+    on virtual money without an error. With short positions, it needs an account that has them:
+    `broker` is the name of the slot's broker.
     """
     ours, theirs = running.manifest, bundle.manifest
     if theirs.timeframe != ours.timeframe:
@@ -26,6 +29,8 @@ def problem_with(bundle: Bundle, running: Bundle, history: Bars) -> str | None:
         return (
             f"it trades {', '.join(theirs.tickers)}, and the slot holds {', '.join(ours.tickers)}"
         )
+    if bundle.account.allow_short and broker != "sim":
+        return f"it was trained with --allow-short, and broker {broker} has no short positions"
     if running.account.allow_short and not bundle.account.allow_short:
         return "it trades without shorts, and the slot's account may hold short positions"
     trader, last = PaperTrader(bundle, slot="dry-run"), len(history) - 1

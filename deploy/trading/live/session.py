@@ -432,7 +432,9 @@ class LiveSession:
         assert champion is not None
         try:
             bundle = self._registry.bundle(champion, Bundle)
-            problem = problem_with(bundle, self._own.bundle, self._history)
+            problem = problem_with(
+                bundle, self._own.bundle, self._history, broker=self._options.broker
+            )
         except InputError as error:
             problem = str(error)
         if problem is None:

@@ -211,6 +211,8 @@ def test_a_champion_without_shorts_does_not_inherit_short_positions() -> None:
     history = market_bars(0)
     assert "without shorts" in str(problem_with(long, short, history))
     assert problem_with(short, long, history) is None
+    problem = problem_with(short, long, history, broker="alpaca")
+    assert problem == "it was trained with --allow-short, and broker alpaca has no short positions"
 
 
 def test_risk_rules_reduce_and_increase_on_both_sides() -> None:

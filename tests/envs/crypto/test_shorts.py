@@ -256,6 +256,9 @@ def test_a_bankrupt_account_terminates_in_training_and_starts_again(native: bool
             assert env.values()[0].tolist() == [10_000.0] * 2
             assert step.obs[:, :2].tolist() == [[1.0, 0.0]] * 2
             assert float(step.reward.max()) < -500.0
+            last = env.final_obs()
+            assert last[:, :3].tolist() == [[1.0, 0.0, 0.0]] * 2  # all cash, of a cent
+            assert last[:, -1].tolist() == step.obs[:, -1].tolist()  # features of the same bar
     assert sum(ended) == 1
     assert bool(step.truncated.all())  # the episode keeps its length
 

@@ -31,8 +31,11 @@ static void trade(const State& s, long first, long end, const Number* action, fl
         fill<SHORTS>(s, group, orders);
         if (s.log1p) reward(s, r, group.count, rewards + r);
         if (SHORTS && s.terminates)
-            for (long row = r; row < r + group.count; row++)
-                if (s.bankrupt[row] > 0) begin(s, row, s.place[row]);
+            for (long row = r; row < r + group.count; row++) {
+                if (!(s.bankrupt[row] > 0)) continue;
+                observe(s, row, 1, s.final_obs + row * s.columns, s.columns);
+                begin(s, row, s.place[row]);
+            }
         observe(s, r, group.count, obs + r * stride, stride);
     }
 }
@@ -74,7 +77,8 @@ void sweepd_crypto_restart(const State* state, const uint8_t* ended, const int64
     for (long r = 0; r < s.rows; r++) {
         if (!ended[r]) continue;
         float* row = obs + r * stride;
-        std::copy(row, row + s.columns, s.final_obs + r * s.columns);
+        const bool restarted = s.terminates && s.bankrupt[r] > 0;  // `trade` has kept its last one
+        if (!restarted) std::copy(row, row + s.columns, s.final_obs + r * s.columns);
         begin(s, r, s.bars - 1 - bars[r]);
         observe(s, r, 1, row, stride);
     }
