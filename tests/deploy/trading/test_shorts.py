@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.market.bundle import load_bundle
+from deploy.market.bundle import NO_SHORT_ENSEMBLES, load_bundle
+from deploy.market.candidates import build_bundle, open_study, read_candidate, study_search
 from deploy.market.constants import constant_returns, correlation
 from deploy.market.scoring import score_bundle
 from deploy.registry.bundle_files import write_bundle
@@ -28,7 +29,7 @@ from envs.crypto.ledger import Rules
 from envs.crypto.params import SHORTS, EnvParams, Instruments
 from envs.crypto.portfolio import Portfolio, plan_orders
 from envs.support.errors import InputError
-from tests.deploy.builders import ensemble_of, small_bundle
+from tests.deploy.builders import FakeStudy, ensemble_of, small_bundle
 from tests.deploy.trading.test_paper_trader import (
     LENGTH,
     SEVERE,
@@ -204,6 +205,21 @@ def test_bundles_without_the_parameters_of_shorts_load(tmp_path: Path) -> None:
     assert set(SHORT.recorded()) > set(SHORTS)
     bundle = small_bundle(tickers=TICKERS, env_params=SHORT.recorded())
     assert load_bundle(write_bundle(bundle, tmp_path)).account == SHORT
+
+
+def test_a_study_with_shorts_makes_a_bundle_with_them_but_no_ensemble(tmp_path: Path) -> None:
+    fake = FakeStudy(tmp_path)
+    params = EnvParams(allow_short=True, borrow_fee=0.3)
+    trials = [fake.add(1.0 + seed, fake.contrarian(), params=params) for seed in range(2)]
+    study = open_study(fake.name, fake.storage)
+    found = {trial.number: trial for trial in study.trials}
+    search = study_search(study)
+    one = read_candidate([found[trials[0]]], study, search)
+    assert not one.faults
+    bundle = build_bundle(one, study, fake.bars, fake.splits.holdout, gate={})
+    assert bundle.account == params
+    both = read_candidate([found[number] for number in trials], study, search)
+    assert NO_SHORT_ENSEMBLES in both.faults
 
 
 def test_a_champion_without_shorts_does_not_inherit_short_positions() -> None:

@@ -179,9 +179,10 @@ def test_a_short_earns_what_the_price_falls_less_costs() -> None:
 
 def test_proceeds_of_short_sales_buy_nothing() -> None:
     params = EnvParams(allow_short=True, action_scale=1.0, max_leverage=2.0, **COSTLESS)
-    held = portfolio(15_000.0, -50.0, 0.0)  # 5,000 owed, worth 10,000
-    orders = plan_orders(held, row(100.0, 100.0), row(0.0, 1.0), rules_of(params, 2))
-    assert float(orders.buy_notional[0, 1]) == 10_000.0
+    held = portfolio(11_000.0, -50.0, 40.0, 0.0)  # 5,000 owed, 4,000 owned, worth 10,000
+    close = row(100.0, 100.0, 100.0)
+    orders = plan_orders(held, close, row(0.0, 0.0, 1.0), rules_of(params, 3))
+    assert float(orders.buy_notional[0, 2]) == 6_000.0
 
 
 def test_without_shorts_a_sale_of_nothing_is_no_order() -> None:
