@@ -87,6 +87,7 @@ class ShortLedger(Ledger):
         factor = money.div_(self._sum_part().clamp_min_(TINY)).clamp_(0.0, 1.0)
         torch.where(self.short > 0, self.buy, self.buy * factor, out=self.buy)
         room = rules.leverage * total - self._sum_worth()
+        room.mul_(total > rules.bankrupt_value)  # a bankrupt account has none
         self.buy.mul_(room.div_(self._sum_bought().clamp_min_(TINY)).clamp_(0.0, 1.0))
 
     def _stopped(self, close: Tensor, rules: Rules) -> Tensor:
@@ -165,10 +166,11 @@ class ShortLedger(Ledger):
         sizes = self._sum_worth.total + (self._debt + self._debt)
         self._liquidate((total < rules.maintenance * sizes).double(), rules, tradable)
         total = self._sum_worth() + self.cash
-        # A bankrupt account loses what it still has, and what it owes.
+        # A bankrupt account has no positions, not even in a hole; the venue bears what it owes.
         bankrupt = total < rules.bankrupt_value
         self.bankrupt.copy_(bankrupt)
-        self._close(self.bankrupt)
+        self._liquidate(self.bankrupt, rules, None)
+        total = self._sum_worth() + self.cash
         torch.sub(fee, torch.where(bankrupt, rules.bankrupt_value - total, 0.0), out=self.charges)
         torch.where(bankrupt, rules.bankrupt_value, self.cash, out=self.cash)
         torch.where(bankrupt, rules.bankrupt_value, total, out=self._total)

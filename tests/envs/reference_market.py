@@ -172,6 +172,7 @@ class ReferenceMarket:
             ]
         if p.allow_short:
             room = max(0.0, p.max_leverage * total - math.fsum(self.sizes()))
+            room = room if total > 0.01 else 0.0  # a bankrupt account trades no more
             wished = math.fsum(increase)
             if wished > room:
                 increase = [n * (room / wished) for n in increase]
@@ -278,18 +279,22 @@ class ReferenceMarket:
         self.cash -= self.bill.charges
         if self.value() < p.maintenance_margin * math.fsum(self.sizes()):
             self.bill.liquidated = True
-            for i, position in enumerate(self.positions):
-                if position.units != 0 and not holes[i]:
-                    if position.units > 0:
-                        self._sell(position.units, closes[i])
-                    else:
-                        self._buy_units(-position.units, closes[i])
-                    self.positions[i] = Position()
+            self._close_at([0.0 if hole else c for c, hole in zip(closes, holes, strict=True)])
         if self.value() < 0.01:
             self.bill.bankrupt = True
+            self._close_at(closes)
             self.bill.charges -= 0.01 - self.value()
-            self.positions = [Position() for _ in self.positions]
             self.cash = 0.01
+
+    def _close_at(self, prices: Sequence[float]) -> None:
+        """Close the positions at these prices; 0 where there is none."""
+        for i, (position, price) in enumerate(zip(self.positions, prices, strict=True)):
+            if position.units != 0 and price > 0:
+                if position.units > 0:
+                    self._sell(position.units, price)
+                else:
+                    self._buy_units(-position.units, price)
+                self.positions[i] = Position()
 
     def _charge(self, notional: float, fee: float, slippage: float) -> None:
         self.bill.notional += notional

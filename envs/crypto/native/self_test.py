@@ -19,7 +19,7 @@ from envs.native.build import library
 from envs.native.memory import per_row, stride_of
 
 # After an intended change of the numerics: python -m envs.crypto.native.self_test
-DIGEST = "57a565819051e833"
+DIGEST = "ddca5e00c69d68f1"
 
 _ROWS, _ASSETS, _BARS, _FEATURES, _LOOKBACK, _STEPS = 67, 3, 40, 5, 2, 6
 _COLUMNS = 1 + 3 * _ASSETS + _LOOKBACK * _FEATURES + 1
@@ -128,14 +128,14 @@ def _parameters() -> dict[str, Tensor | None]:
 
 
 def _short_parameters() -> dict[str, Tensor | None]:
-    """Return parameters of shorts, with margin calls in some rows."""
+    """Return parameters of shorts, with margin calls and bankruptcies in some rows."""
     return {
         "short_allowed": (_spread() > 0.2).double(),
         "cover_level": _spread(low=1.0, high=1.1),
         "leverage": _spread(low=0.2, high=3.0),
         "maintenance": _spread(low=0.1, high=2.0),
         "borrow_rate": _spread(high=0.01),
-        "bankrupt_value": _spread(low=0.0, high=0.99 * _CASH),
+        "bankrupt_value": _spread(low=1.6 * _CASH, high=0.2 * _CASH),
     }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from deploy.market.bundle import NO_SHORT_ENSEMBLES, load_bundle
@@ -83,6 +83,17 @@ def test_env_and_trader_agree_under_every_rule(seed: int) -> None:
     holes=st.sampled_from([0.0, 0.2]),
     increment=st.sampled_from([0.0, 1e-3, 1.0]),
     lean=st.sampled_from([-0.3, 0.0, 0.3]),
+)
+@example(  # a bankrupt account, whose cent is no minimum order's
+    seed=127,
+    stop=0.0,
+    holding=0,
+    margin=(3.0, 0.3),
+    fee=0.0,
+    minimum=0.0,
+    holes=0.0,
+    increment=1.0,
+    lean=-0.3,
 )
 def test_env_and_trader_agree_for_random_parameters(
     seed: int,

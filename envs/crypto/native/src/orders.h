@@ -91,6 +91,7 @@ static inline void limit_buys(const State& s, const Group& group, Orders& o, vec
         o.worth[a] = o.size[a];
     }
     vec room = load(s.leverage + group.first, group.count) * V - sum(o.worth, N);
+    room = room * greater(V, load(s.bankrupt_value + group.first, group.count));
     factor = room / no_less(sum(o.flow, N), all(TINY));
     factor = no_more(no_less(factor, all(0.0)), all(1.0));
     for (int a = 0; a < N; a++) o.buy[a] = o.buy[a] * factor;
@@ -231,31 +232,35 @@ static inline void charge(const State& s, const Group& group, Orders& o, Settled
     cash = cash - fee;
     vec V = worth + cash, sizes = worth + (debt + debt);
     vec call = greater(load(s.maintenance + r, count) * sizes, V);
-    vec spent = all(0.0), sold = all(0.0);
-    if (any(call)) {
-        vec *closing = o.wish, *owed = o.size, *owned = o.flow;
-        for (int a = 0; a < N; a++) {
-            vec own = worth_of(a);
-            closing[a] = own != 0.0 ? call : all(0.0);
-            if (s.holes) closing[a] = closing[a] * column(group.prices, 2 * N + a);
-            owed[a] = no_less(-own, all(0.0)) * closing[a];
-            owned[a] = no_less(own, all(0.0)) * closing[a];
-            o.trades += closing[a];
+    // Close the positions of the rows where `rows` is 1, at the close.
+    auto liquidate = [&](vec rows, bool in_holes) {
+        vec spent = all(0.0), sold = all(0.0);
+        if (any(rows)) {
+            vec *closing = o.wish, *owed = o.size, *owned = o.flow;
+            for (int a = 0; a < N; a++) {
+                vec own = worth_of(a);
+                closing[a] = own != 0.0 ? rows : all(0.0);
+                if (s.holes && !in_holes)
+                    closing[a] = closing[a] * column(group.prices, 2 * N + a);
+                owed[a] = no_less(-own, all(0.0)) * closing[a];
+                owned[a] = no_less(own, all(0.0)) * closing[a];
+                o.trades += closing[a];
+            }
+            close_positions(s, group, closing);
+            spent = sum(owed, N) / load(s.buy_rate + r, count), sold = sum(owned, N);
         }
-        close_positions(s, group, closing);
-        spent = sum(owed, N) / load(s.buy_rate + r, count), sold = sum(owned, N);
-    }
-    // Also where nothing was closed: signs of 0 must not depend on the other rows of a group.
-    cash = cash + sold * load(s.sell_rate + r, count) - spent;
-    made.spent += spent;
-    made.proceeds += sold;
-    V = sum_worth() + cash;
+        // Also where nothing was closed: signs of 0 must not depend on the other rows of a group.
+        cash = cash + sold * load(s.sell_rate + r, count) - spent;
+        made.spent += spent;
+        made.proceeds += sold;
+        V = sum_worth() + cash;
+    };
+    liquidate(call, false);
     vec least = load(s.bankrupt_value + r, count), bankrupt = greater(least, V);
     store(s.bankrupt + r, count, bankrupt);
     made.charges = fee;
     if (any(bankrupt)) {
-        for (int a = 0; a < N; a++) o.wish[a] = bankrupt;
-        close_positions(s, group, o.wish);
+        liquidate(bankrupt, true);
         made.charges = fee - where(bankrupt, least - V, all(0.0));
         cash = where(bankrupt, least, cash);
         V = where(bankrupt, least, V);
