@@ -19,7 +19,7 @@ from envs.native.build import library
 from envs.native.memory import per_row, stride_of
 
 # After an intended change of the numerics: python -m envs.crypto.native.self_test
-DIGEST = "ddca5e00c69d68f1"
+DIGEST = "20b93a1e9abd82b3"
 
 _ROWS, _ASSETS, _BARS, _FEATURES, _LOOKBACK, _STEPS = 67, 3, 40, 5, 2, 6
 _COLUMNS = 1 + 3 * _ASSETS + _LOOKBACK * _FEATURES + 1

@@ -249,7 +249,9 @@ static inline void charge(const State& s, const Group& group, Orders& o, Settled
             close_positions(s, group, closing);
             spent = sum(owed, N) / load(s.buy_rate + r, count), sold = sum(owned, N);
         }
-        // Also where nothing was closed: signs of 0 must not depend on the other rows of a group.
+        // Signs of 0 must not depend on the other rows of a group.
+        spent = spent + 0.0;
+        sold = sold + 0.0;
         cash = cash + sold * load(s.sell_rate + r, count) - spent;
         made.spent += spent;
         made.proceeds += sold;
