@@ -81,7 +81,7 @@ class TrialRows:
         self._known: dict[int, TrialRow] = {}  # by row id
         self._settled = 0  # all trials up to this row id are finished, and known
         self._ordered: list[TrialRow] = []
-        self._best: tuple[list[TrialRow], Configuration | None] | None = None
+        self._configurations: tuple[list[TrialRow], list[Configuration]] | None = None
         self._lock = threading.Lock()
 
     def read(self) -> list[TrialRow]:
@@ -115,14 +115,19 @@ class TrialRows:
             self._known |= fresh
             self._ordered = sorted(self._known.values(), key=lambda row: row.number)
 
-    def best(self, selection: Selection) -> Configuration | None:
-        """Return the configuration that the study selects, as `best_configuration` does."""
+    def configurations(self, selection: Selection) -> list[Configuration]:
+        """Return the configurations of the complete trials, the best first."""
         rows = self.read()
         # One assignment, so that threads need no lock; at worst, two compute the same.
-        found = self._best
-        if found is None or found[0] is not rows:
-            found = self._best = rows, selection.best(frozen(row) for row in rows if row.judged)
-        return found[1]
+        kept = self._configurations
+        if kept is None or kept[0] is not rows:
+            judged = (frozen(row) for row in rows if row.judged)
+            kept = self._configurations = rows, selection.configurations(judged)
+        return kept[1]
+
+    def best(self, selection: Selection) -> Configuration | None:
+        """Return the configuration that the study selects, as `best_configuration` does."""
+        return next(iter(self.configurations(selection)), None)
 
     def curves(self, numbers: Iterable[int]) -> dict[int, dict[int, list[float]]]:
         """Return the scores per member of these trials: number, rung, member.

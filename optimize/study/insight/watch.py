@@ -23,6 +23,8 @@ from optimize.study.insight.parameters import frontier, parallel, racing
 from optimize.study.insight.rows import TrialRow, count_rows
 from optimize.study.study import StudyHandle
 
+SHOWN_RACE = 12  # configurations
+
 
 class StudyInsight:
     """Views of one study. What was computed is kept until a trial changes.
@@ -45,8 +47,8 @@ class StudyInsight:
 
         Returns:
             `head` (see `head`), `importances` (see `LatestImportances.get`), `parallel`, `frontier`
-            and `racing` (see those functions), and `best`: the best trial's number, value and
-            parameters, or None.
+            and `racing` (see those functions), `best`: the best trial's number, value and
+            parameters, or None, and `race` (see the function).
         """
         rows = self.rows.read()
         found = self.importances.get(rows, self.axes)
@@ -63,6 +65,7 @@ class StudyInsight:
             "frontier": self._keep("frontier", rows, (), lambda: frontier(rows)),
             "racing": self._keep("racing", rows, (), lambda: racing(rows, self.handle.spec)),
             "best": best,
+            "race": race(self.handle),
         }
 
     def trials(self, chosen: Sequence[int] | None) -> dict[str, Any]:
@@ -152,6 +155,25 @@ def compare(first: StudyInsight, second: StudyInsight) -> dict[str, Any]:
             [study.axes for study in studies], [side["best"] for side in sides]
         ),
     }
+
+
+def race(handle: StudyHandle) -> list[dict[str, Any]]:
+    """Return the best configurations of a race, the best first; none of another study.
+
+    Returns:
+        `trials` (their numbers, the best first), `value` (mean over them) and `interval` (of the
+        mean, 95%; None of a single trial).
+    """
+    selection = handle.spec.selection
+    found = handle.rows.configurations(selection)[:SHOWN_RACE] if selection.racing else []
+    return [
+        {
+            "trials": [trial.number for trial in one.trials],
+            "value": one.value,
+            "interval": one.interval,
+        }
+        for one in found
+    ]
 
 
 def _best(best: Configuration | None, axes: Sequence[Axis]) -> dict[str, Any] | None:

@@ -295,3 +295,16 @@ def test_values_of_two_objectives_have_their_own_axes() -> None:
     assert figure["data"][0]["x"] == [36.0]
     sides[1]["head"]["objective"] = "return"
     assert "yaxis2" not in race_figure(sides, "finished")["layout"]
+
+
+def test_a_race_shows_who_got_how_many_seeds(folder: Path, tmp_path: Path) -> None:
+    spec = game_spec(sampler="race", seeds=1)
+    handle = filled_study(tmp_path, 3, spec=spec, states=(TrialState.COMPLETE,))
+    handle.study.add_trial(handle.trials()[1])  # another run of the second configuration
+    text = get(client(tmp_path), "/training/parameters").text
+    part = text[text.index('id="race"') : text.index('id="racing"')]
+    best = handle.rows.configurations(spec.selection)
+    assert sorted(len(one.trials) for one in best) == [1, 1, 2]
+    assert "1, 3" in part
+    assert f"{best[0].value:+.4f}" in part
+    assert 'id="race"' not in get(client(folder), "/training/parameters?study=s").text

@@ -143,6 +143,7 @@ class OneStudy(NoStudies):
             "frontier": frontier([]),
             "racing": [],
             "best": None,
+            "race": [],
         }
 
     def trials(self, name: str, chosen: Any) -> dict[str, Any]:  # type: ignore[override]
