@@ -76,7 +76,7 @@ def test_a_study_ends_at_its_exact_total_with_complete_records(
         "auto_deploy",
     } <= set(handle.flags)
     # A second start has nothing to do, more trials continue it, and other settings are refused.
-    assert "training" not in sweepd("train", "--n-trials", 4).finish()
+    assert "training trial" not in sweepd("train", "--n-trials", 4).finish()
     sweepd("train", "--n-trials", 5, "--pruner", "hyperband").finish()
     assert len(open_handle(market).trials()) == 5
     refused = sweepd("train", "--n-trials", 6, "--budget", "193").finish(2)
