@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import threading
 from typing import Any
 
 import typer
@@ -51,10 +52,13 @@ def serve(paper: PaperSource, search: StudySource, port: int, path: str) -> None
         ) from None
     with listener:
         bound = listener.getsockname()[1]
+        application = Dashboard(paper, search)
+        # Reading all trials and orders for the first time takes about a second.
+        threading.Thread(target=application.warm, name="warm", daemon=True).start()
         server = make_server(
             "127.0.0.1",
             bound,
-            Dashboard(paper, search),
+            application,
             threaded=True,
             request_handler=Quiet,
             fd=listener.fileno(),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from werkzeug.exceptions import Forbidden, HTTPException, MethodNotAllowed, NotFound
 from werkzeug.sansio.utils import host_is_trusted
+from werkzeug.test import Client
 from werkzeug.wrappers import Request, Response
 
 from deploy.dashboard.alert_pages import AlertPages
@@ -49,6 +50,7 @@ ASSETS = {
     "plotly.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
+WARMED = ("/", "/training", "/training/parameters")  # which read most at the first request
 FOR_A_YEAR = "public, max-age=31536000, immutable"
 
 
@@ -77,6 +79,11 @@ class Dashboard:
                 f"{problem.description}\n", problem.code, headers=SECURITY, mimetype="text/plain"
             )
         return answer(environ, start_response)
+
+    def warm(self) -> None:
+        """Read what the first requests need: later ones read new rows only."""
+        for path in WARMED:
+            Client(self).get(path, base_url="http://127.0.0.1")
 
     def _answer(self, request: Request) -> WSGIApplication:
         """Return the response; raise HTTPException for refused requests."""

@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterable
 from html.parser import HTMLParser
@@ -35,6 +36,8 @@ from werkzeug.test import Client, TestResponse
 from werkzeug.wrappers import Response
 
 from deploy.cli.options import RegistryFlags
+from deploy.dashboard.health import Health
+from deploy.dashboard.server import serve
 from deploy.dashboard.source import PaperSource
 from deploy.dashboard.web import Dashboard
 from optimize.cli.progress import StudyWatch
@@ -560,6 +563,33 @@ def test_champions_of_generated_markets_are_marked(tmp_path: Path, synthetic: bo
     assert shown["data"]["synthetic"] is synthetic
     paper = json.loads(output("dashboard", "demo-1h", "--json"))["slots"][0]
     assert paper["health"]["synthetic"] is synthetic
+
+
+def test_server_reads_trials_and_orders_before_the_first_request(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = {"slots": threading.Event(), "progress": threading.Event()}
+
+    class Paper(PaperSource):
+        def slots(self) -> dict[str, Health]:
+            read["slots"].set()
+            return super().slots()
+
+    class Study(OneStudy):
+        def progress(self, name: str) -> dict[str, Any]:  # type: ignore[override]
+            read["progress"].set()
+            return super().progress(name)
+
+    class Server:
+        def serve_forever(self) -> None:
+            assert all(event.wait(60) for event in read.values())
+
+        def server_close(self) -> None:
+            pass
+
+    monkeypatch.setattr("werkzeug.serving.make_server", lambda *_, **__: Server())
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    serve(Paper(RegistryFlags(made.folder)), Study(), 0, "/")
 
 
 def _command(words: list[str], out: int) -> None:
