@@ -359,6 +359,12 @@ CASES = [
         },
     ),
     Case(
+        "study_pages",
+        "--trials 60 --runs 1",
+        ("pages.*.median_ms", "machine.processor", "importances_seconds.complete"),
+        needs=("plotly", "werkzeug"),
+    ),
+    Case(
         "trials_per_hour",
         THREAD + "--runs 1 --part 0.05 --seconds 0.001 --history 2",
         (

@@ -8,7 +8,6 @@ import time
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from deploy.cli.options import AsJson, RegistryFlags
@@ -97,7 +96,7 @@ def parity_command(where: RegistryFlags, slot: SlotArgument, as_json: AsJson = F
     The result is stored; the dashboard shows it. The exit code is 1 if a decision differs.
     """
     registry = where.open()
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     columns = (TextColumn("bars"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     plain = as_json or not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=plain) as shown:

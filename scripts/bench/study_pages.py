@@ -222,12 +222,12 @@ def importance_times(handle: StudyHandle) -> dict[str, float]:
     return found
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = benchmark_parser(__doc__ or "")
     parser.add_argument("--trials", type=int, default=5000)
     parser.add_argument("--runs", type=int, default=40, help="requests per page")
     parser.add_argument("--folder", type=Path, help="of the study; default: a temporary one")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     described = print_machine()
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or Path(temporary)

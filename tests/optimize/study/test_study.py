@@ -29,11 +29,11 @@ def test_an_error_while_a_batch_is_claimed_puts_its_trials_back(
     plan = StudyHandle._plan
 
     def interrupted(
-        own: StudyHandle, trial_id: int, shape: dict[str, object] | None
+        own: StudyHandle, trial_id: int, shape: dict[str, object] | None, total: int
     ) -> Plan | None:
         if own.storage.get_trial(trial_id).number == 2:
             raise KeyboardInterrupt
-        return plan(own, trial_id, shape)
+        return plan(own, trial_id, shape, total)
 
     monkeypatch.setattr(StudyHandle, "_plan", interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -147,9 +147,16 @@ def test_a_killed_worker_doubles_nothing(market: Path, sweepd: Sweepd) -> None:
     folder = market / "runs"
 
     def sent() -> bool:
+        # Stopped most of the time, so that the worker is not at its end before the sender is ready.
+        worker.signal(signal.SIGSTOP)
+        time.sleep(0.2)
         files = list(folder.glob("s-*/tracking/*/*-0.json"))
-        return len(files) == 2 and all(Sent.from_json(f.read_text()).steps for f in files)
+        done = len(files) == 2 and all(Sent.from_json(f.read_text()).steps for f in files)
+        if not done:
+            worker.signal(signal.SIGCONT)
+        return done
 
+    wait_for(lambda: any(folder.glob("s-*/trial-*/checkpoint-*")), 120)
     wait_for(sent, 120)
     assert not worker.ended
     worker.signal(signal.SIGKILL)
