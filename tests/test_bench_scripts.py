@@ -384,7 +384,7 @@ CASES = [
         slow=True,
     ),
 ]
-OWN_TESTS = {"gate_studies", "search_replay", "study_table"}
+OWN_TESTS = {"gate_studies", "search_replay", "search_transfer", "study_table"}
 
 
 def is_script(path: Path) -> bool:
@@ -610,6 +610,29 @@ def test_searches_on_tables(
         assert script.main([str(argument) for argument in wrong]) == 2
         captured = capsys.readouterr()
         assert message in captured.out + captured.err
+
+
+def test_transfer_between_tables(
+    bench: Importer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    data, saved = tmp_path / "tables", tmp_path / "results.json"
+    write_tables(data / "a")
+    script = bench("search_transfer")
+    monkeypatch.setattr(script, "COST", 20.0)
+    monkeypatch.setattr(script, "COSTS", (12.0, 16.0))
+    assert script.main(["--data", str(data)]) == 2
+    assert "no two of the tasks have the same" in capsys.readouterr().err
+    write_tables(data / "b")
+    run(script, "--data", data, "--save", saved, "--repetitions", "1")
+    content = json.loads(saved.read_text())
+    assert entry(content, "machine.processor")
+    assert set(content["tasks"]) == {"a after b", "b after a"}
+    for prior in ("none", "related", "negated", "permuted"):
+        assert 0.0 <= entry(content, f"means.16.{prior}.mean") <= 1.0
+    assert entry(content, "means.12.none.gain") == 0.0
 
 
 def test_what_a_run_on_a_table_costs(bench: Importer, tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def market_study(found: FoundStudy) -> MarketStudy:
 
 def study_search(study: MarketStudy) -> SearchStatistics:
     """Statistics of the paths of all its COMPLETE trials."""
-    # A run's trial was the best of others, which count as trials of the search.
+    # A run's trial was the best of others, and a prior's trials guided the search: they count.
     finished = study.finished + study.chosen_from
     return read_search(study.trials, finished, study.run_dir, study.spec.data.timeframe)
 

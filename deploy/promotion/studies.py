@@ -19,7 +19,14 @@ from deploy.registry.bundle_files import MEMBERS_FILE, sha256
 from envs.support.database_url import database_url, hide_password
 from envs.support.errors import InputError
 from envs.support.study_folder import study_folder
-from envs.support.study_record import ORIGIN_KEY, SPEC_KEY, UID_KEY, StudySpec, TrialRecord, is_ours
+from envs.support.study_record import (
+    SPEC_KEY,
+    UID_KEY,
+    StudySpec,
+    TrialRecord,
+    chosen_from,
+    is_ours,
+)
 
 
 @dataclass(frozen=True)
@@ -37,8 +44,8 @@ class FoundStudy:
         finished: number of finished trials in any state.
         runs_dir: folder that --runs-dir must name to find `run_dir`; None where the database
             suffices.
-        chosen_from: of a training run, the number of finished trials among which its trial was
-            chosen; 0 otherwise.
+        chosen_from: number of finished trials of other studies that its parameters depend on:
+            those among which a training run's trial was chosen, and those of a prior.
     """
 
     name: str
@@ -127,7 +134,7 @@ def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> 
         spec=spec,
         trials=tuple(t for one in spec.selection.configurations(complete) for t in one.trials),
         finished=sum(trial.state.is_finished() for trial in trials),
-        chosen_from=int(attributes.get(ORIGIN_KEY, {}).get("finished", 0)),
+        chosen_from=chosen_from(attributes),
         # Printed commands repeat --runs-dir only where the database does not lead to the folder.
         runs_dir=None if folder == study_folder(storage, attributes) else folder.parent,
     )

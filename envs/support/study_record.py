@@ -32,6 +32,7 @@ FLAGS_KEY = "sweepd:flags"  # flags of the `sweepd train` command that created t
 CREATED_KEY = "sweepd:created"  # time of creation, ISO 8601, UTC
 LEAGUE_REPORT = "league.json"  # in a study's folder: the league's players, points, equilibrium
 ORIGIN_KEY = "sweepd:origin"  # of a training run: the trial that it repeats, and its weights
+PRIOR_KEY = "sweepd:prior"  # earlier studies, and what the search learns from them
 TOTAL_KEY = "sweepd:total"  # number of finished trials that the last worker was asked for
 PAUSE_KEY = "sweepd:paused"  # present while the study is paused
 # Trial attributes that are written on their own; all others are fields of `TrialRecord`.
@@ -284,6 +285,17 @@ class GameSpec(StudySpec):
         """The game's name with the settings of --scenario and --env-param."""
         settings = ", ".join(f"{name} {value}" for name, value in self.env.items())
         return f"{self.environment} ({settings})" if settings else self.environment
+
+
+def chosen_from(attributes: Mapping[str, Any]) -> int:
+    """Return the number of finished trials of other studies that a study's parameters depend on.
+
+    Args:
+        attributes: of the study, a training run or one with a prior.
+    """
+    origin, prior = attributes.get(ORIGIN_KEY) or {}, attributes.get(PRIOR_KEY) or {}
+    earlier = sum(int(study["finished"]) for study in prior.get("studies", ()))
+    return int(origin.get("finished", 0)) + earlier
 
 
 def is_ours(attributes: Mapping[str, Any]) -> bool:

@@ -67,6 +67,7 @@ def make_request(flags: TrainFlags, given: frozenset[str]) -> Request:
         trials_per_batch=flags.trials_per_batch,
         search_space=flags.search_space or kind.default_space,
         sampler=flags.sampler,
+        prior=tuple(flags.prior or ()),
         pruner=flags.pruner,
         objective=flags.objective or kind.objectives[0],
         seed=flags.seed,

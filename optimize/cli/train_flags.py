@@ -92,6 +92,14 @@ class _FirstFlags:
             "seeds, see docs/search.md), tpe, random, or cmaes (for numeric ranges).",
         ),
     ] = "tpe"
+    prior: Annotated[
+        list[str] | None,
+        _option(
+            STUDY,
+            "With --sampler race: an earlier study of the same database with (at least) the same "
+            "parameters, from which a new study learns; may be repeated. See docs/search.md.",
+        ),
+    ] = None
     pruner: Annotated[
         str,
         _option(

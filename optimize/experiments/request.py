@@ -43,6 +43,7 @@ class Request:
     Attributes:
         given: names of the flags that were given; only these are compared with an existing study.
         n_trials: the study's total, so that no slot is kept for trials that it will not have.
+        prior: names of earlier studies that the race learns from.
         n_envs: environments per member; None is --n-envs auto.
         env: environment parameters that all trials share.
         look_steps: steps of random play per environment; 0 is automatic.
@@ -80,6 +81,7 @@ class Request:
     sampler: str = "tpe"
     pruner: str = "hyperband"
     objective: str = DEFAULT_OBJECTIVE
+    prior: tuple[str, ...] = ()
     seed: int = 0
     threads: int | None = None
     precision: str = "fp32"

@@ -19,6 +19,7 @@ from optuna.storages import BaseStorage
 from envs.core.streams import derive_seed
 from envs.support.configurations import RACE, Selection
 from optimize.study.sampling.cube import Cube
+from optimize.study.sampling.prior import Known
 from optimize.study.sampling.pruners import make_pruner
 from optimize.study.sampling.race import Race, RaceSampler
 from optimize.study.sampling.samplers import make_sampler
@@ -35,6 +36,7 @@ class Search:
         rungs: number of rungs of a trial.
         seed: the study's seed.
         selection: how trials are compared.
+        prior: configurations of earlier studies, which the race learns from.
     """
 
     def __init__(
@@ -46,10 +48,11 @@ class Search:
         rungs: int,
         seed: int,
         selection: Selection,
+        prior: Sequence[Known] = (),
     ) -> None:
         self.space, self.seed = space, seed
         self.pruner = make_pruner(pruner, rungs)
-        self._race = Race(Cube(space), seed, selection.value)
+        self._race = Race(Cube(space), seed, selection.value, prior)
         self._sampler = sampler
         self._shared_space = IntersectionSearchSpace(include_pruned=True)
 

@@ -30,10 +30,12 @@ from envs.support.study_record import (
     FOLDER_KEY,
     LEAGUE_KEY,
     ORIGIN_KEY,
+    PRIOR_KEY,
     REASON_KEY,
     SPEC_KEY,
     UID_KEY,
     StudySpec,
+    chosen_from,
     is_ours,
 )
 from optimize.study.database.cache import StudyCache
@@ -42,6 +44,7 @@ from optimize.study.database.opening import require_study
 from optimize.study.database.storage import StudyStorage, TrialLost
 from optimize.study.insight.rows import TrialRows
 from optimize.study.recovery.deaths import is_suspect
+from optimize.study.sampling.prior import read_known
 from optimize.study.search import Search
 from optimize.study.space.parsing import study_space
 from optimize.study.space.search_space import SearchSpace, Settings
@@ -83,6 +86,7 @@ def create_study(
     runs_dir: Path,
     flags: Mapping[str, Any],
     origin: Mapping[str, Any] | None = None,
+    prior: Mapping[str, Any] | None = None,
 ) -> bool:
     """Write a new study with its spec in one transaction.
 
@@ -93,6 +97,7 @@ def create_study(
         runs_dir: folder in which its folder will be.
         flags: flags to record.
         origin: the trial that the study repeats, see `optimize.worker.trial_run`.
+        prior: what it learns from earlier studies, see `optimize.study.prior`.
 
     Returns:
         False if a study of that name exists.
@@ -107,6 +112,8 @@ def create_study(
     }
     if origin is not None:
         attributes[ORIGIN_KEY] = dict(origin)
+    if prior is not None:
+        attributes[PRIOR_KEY] = dict(prior)
     try:
         with storage.transaction() as session:
             row = models.StudyModel(
@@ -183,6 +190,9 @@ class StudyHandle:
         self.flags: dict[str, Any] = attributes[FLAGS_KEY]
         # Of a training run: the trial that it repeats; None otherwise.
         self.origin: dict[str, Any] | None = attributes.get(ORIGIN_KEY)
+        # Of a study with a prior: what it learns from earlier studies; None otherwise.
+        self.prior: dict[str, Any] | None = attributes.get(PRIOR_KEY)
+        self.chosen_from = chosen_from(attributes)  # finished trials of other studies
         self.search = Search(
             self.space,
             sampler=self.spec.sampler,
@@ -190,6 +200,7 @@ class StudyHandle:
             rungs=self.spec.rungs,
             seed=self.spec.seed,
             selection=self.spec.selection,
+            prior=read_known(self.prior),
         )
         # Returns of complete trials, cached here by `optimize.experiments.outlook`.
         self.returns = TrialReturns()

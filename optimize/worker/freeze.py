@@ -32,6 +32,7 @@ from optimize.study.fit import (
     multiple,
     refuse_misfit,
 )
+from optimize.study.prior import make_prior, open_earlier, refuse_other_prior
 from optimize.study.sampling.samplers import AUTO
 from optimize.study.space.parsing import NARROW, load_space
 from optimize.study.space.search_space import SearchSpace
@@ -88,11 +89,14 @@ def open_study(
     check_request(request)
     folder = runs_dir if "runs_dir" in request.given else None
     if not study_exists(storage, name):
+        earlier = open_earlier(storage, request.prior)
         spec, bars, measured = decide(storage, request, device, say, bars)
+        prior = make_prior(earlier, spec, say)
         experiment = kind_of(spec.environment).make_experiment(
             spec, bars, device, lambda _: None, request.load_bundle
         )
-        if create_study(storage, name, spec, runs_dir, {**flags, "measured": measured}):
+        recorded = {**flags, "measured": measured}
+        if create_study(storage, name, spec, runs_dir, recorded, prior=prior):
             reproducing = reproducing_flags(spec, request)
             say(f"settings are now fixed; to reproduce this study: {reproducing}")
             return StudyHandle(storage, name, folder), experiment
@@ -106,6 +110,8 @@ def _join(
 ) -> Experiment:
     """Return the experiment of an existing study, which must agree with the request."""
     name, spec = handle.name, handle.spec
+    if "prior" in request.given:
+        refuse_other_prior(name, handle.prior, request.prior)
     # Two comparisons, so that the message tells a flag that differs from another version of sweepd.
     refuse_other(name, spec, _requested_spec(handle.storage, spec, request))
     present = dataclasses.replace(spec, code_version=code_version(), torch_version=torch_version())
@@ -344,6 +350,7 @@ def choose_slots(
 def reproducing_flags(spec: StudySpec, request: Request) -> str:
     """Return all flags that determine the study, as they are given on the command line."""
     flags = spec_flags(spec, request.search_space)
+    flags += [("prior", name) for name in request.prior]
     return " ".join(
         f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}"
         for name, value in flags

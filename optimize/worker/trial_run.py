@@ -242,7 +242,7 @@ def _origin(source: StudyHandle, trial: FrozenTrial, request: RunRequest) -> dic
     return {
         "study": source.name,
         "trial": trial.number,
-        "finished": sum(counts[state.name] for state in FINISHED),
+        "finished": sum(counts[state.name] for state in FINISHED) + source.chosen_from,
         "weights": weights,
     }
 

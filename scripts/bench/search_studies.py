@@ -23,6 +23,7 @@ from search_tables import Floats, Table, check_seeds
 
 from envs.games.play import interquartile_mean
 from envs.support.configurations import RACE, Selection
+from optimize.study.sampling.prior import Known
 from optimize.study.search import Search
 
 STUDY = "replay"
@@ -111,6 +112,7 @@ class DaemonStudy:
     seeds: int = 4
     rungs: int = 4
     trials_per_batch: int = 4
+    prior: tuple[Known, ...] = ()
 
     def choose(self, run: Run, seed: int) -> Choice | None:
         """Replay one study by one worker, until no further trial is affordable in full."""
@@ -135,6 +137,7 @@ class DaemonStudy:
             rungs=self.rungs,
             seed=seed,
             selection=self.selection,
+            prior=self.prior,
         )
         seats: dict[int, _Seat] = {}
         # Seats of trials by parameters: a trial with those of an earlier one trains further seeds.

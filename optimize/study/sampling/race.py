@@ -5,6 +5,9 @@ own. The first trials are points of a scrambled Sobol sequence. Then a Gaussian 
 configurations (`gp`) predicts what each is worth on average over seeds, and the trial gets the
 configuration with the highest upper confidence bound (Srinivas et al. 2010, arXiv 0912.3995), be it
 a new one or one that ran before. The last trials of a study are further seeds only.
+
+Configurations of earlier studies (`prior`) are further observations of the process. They are never
+drawn for their own sake, nor selected.
 """
 
 from __future__ import annotations
@@ -25,8 +28,10 @@ from scipy.stats import qmc
 from envs.core.streams import derive_seed
 from optimize.study.sampling import gp
 from optimize.study.sampling.cube import UNDRAWN, Cube, Floats
+from optimize.study.sampling.prior import Earlier, Known
 
 STARTS = 24  # most trials of the Sobol sequence; at most a quarter of the study
+INFORMED = 2  # with a prior, the number of those is divided by this
 RESERVED = 4  # 1 / RESERVED of the trials, the last ones, are further seeds
 MOST_SEEDS = 7  # of a configuration
 BETA = 1.5  # deviations above the mean in the confidence bound
@@ -117,10 +122,14 @@ class Race:
         cube: the search space.
         seed: the study's seed.
         observe: returns the value of a finished trial; None if it failed.
+        prior: configurations of earlier studies.
     """
 
-    def __init__(self, cube: Cube, seed: int, observe: Observe) -> None:
+    def __init__(
+        self, cube: Cube, seed: int, observe: Observe, prior: Sequence[Known] = ()
+    ) -> None:
         self.cube, self.seed, self.observe = cube, seed, observe
+        self._earlier = Earlier(cube, prior) if prior and cube.axes else None
         self._kernel: tuple[tuple[int, ...], gp.Kernel] | None = None  # the last one, by trials
         self._places: dict[tuple[Any, ...], Floats] = {}  # by the configuration's key
 
@@ -144,7 +153,7 @@ class Race:
         if not self.cube.axes:
             return {}
         arms = self._arms(trials)
-        if number < min(STARTS, total // 4) or not any(arm.known for arm in arms):
+        if number < self._starts(total) or not any(arm.known for arm in arms):
             return self.cube.params(self._start(number, fixed))
         kernel = self._fitted(trials)
         arms = _kept(arms, MODELLED)
@@ -157,12 +166,22 @@ class Race:
             new = self._candidates(runs, best, np.random.default_rng(seed), fixed)
         # All have their seeds: further ones do no harm.
         old = few if few.any() or len(new) else own
-        chosen = int(np.argmax(runs.bounds(kernel, self.cube.features(new), old)))
+        chosen = int(np.argmax(runs.bounds(kernel, self._features(new), old)))
         return (
             dict(arms[chosen].params)
             if chosen < len(arms)
             else self.cube.params(new[chosen - len(arms)])
         )
+
+    def _starts(self, total: int) -> int:
+        """Return the number of trials of the Sobol sequence."""
+        starts = min(STARTS, total // 4)
+        return starts if self._earlier is None else starts // INFORMED
+
+    def _features(self, points: Floats) -> Floats:
+        """Return columns for the model: with a prior, the last is the number of the study."""
+        found = self.cube.features(points)
+        return found if self._earlier is None else np.pad(found, ((0, 0), (0, 1)))
 
     def _arms(self, trials: Sequence[FrozenTrial]) -> list[Arm]:
         """Return the configurations in the order of their first trials."""
@@ -183,7 +202,7 @@ class Race:
 
     def _runs(self, arms: Sequence[Arm]) -> _Runs:
         points = np.array([self._place(arm) for arm in arms])
-        return _Runs(points, self.cube.features(points), arms)
+        return _Runs(points, self._features(points), arms, self._earlier)
 
     def _place(self, arm: Arm) -> Floats:
         found = self._places.get(arm.key)
@@ -198,7 +217,7 @@ class Race:
         numbers = tuple(trial.number for trial in finished)
         if self._kernel is None or self._kernel[0] != numbers:
             runs = self._runs(_kept([a for a in self._arms(finished) if a.values], FITTED))
-            self._kernel = numbers, gp.fit(runs.features, runs.values, runs.seeds)
+            self._kernel = numbers, runs.fit()
         return self._kernel[1]
 
     def _start(self, number: int, fixed: Mapping[str, Any]) -> Floats:
@@ -229,10 +248,13 @@ class _Runs:
         points: (configurations, axes).
         features: (configurations, columns).
         arms: the configurations.
+        earlier: those of earlier studies; None: there are none.
     """
 
-    def __init__(self, points: Floats, features: Floats, arms: Sequence[Arm]) -> None:
-        self.points, self.features = points, features
+    def __init__(
+        self, points: Floats, features: Floats, arms: Sequence[Arm], earlier: Earlier | None = None
+    ) -> None:
+        self.points, self.features, self.earlier = points, features, earlier
         self.pending = np.array([arm.pending for arm in arms])
         self.seeds = np.array([len(arm.values) for arm in arms])
         self.known = np.flatnonzero(self.seeds)
@@ -246,11 +268,29 @@ class _Runs:
         self.squares = np.zeros(len(arms))
         self.squares[self.known] = [((own - own.mean()) ** 2).sum() / scale**2 for own in runs]
 
+    def fit(self) -> gp.Kernel:
+        """Return the kernel of configurations that all have values, and of the earlier ones."""
+        if self.earlier is None:
+            return gp.fit(self.features, self.values, self.seeds)
+        features = np.concatenate([self.features, self.earlier.features])
+        return gp.fit(
+            features[:, :-1],
+            np.append(self.values, self.earlier.values),
+            np.append(self.seeds, self.earlier.seeds),
+            features[:, -1].astype(np.int64),
+        )
+
     def means(self, kernel: gp.Kernel, new: Floats | None = None) -> Floats:
         """Return the posterior means of the configurations, and of new ones after them."""
         features = self.features if new is None else np.concatenate([self.features, new])
         noise = gp.seed_variances(kernel, self.squares, self.seeds)[self.known]
-        return gp.means(kernel, features, self.known, self.values, noise / self.seeds[self.known])
+        values, count = self.values, len(features)
+        if self.earlier is not None:
+            values = np.append(values, self.earlier.values)
+        features, run, noise = self._joined(
+            kernel, features, self.known, noise / self.seeds[self.known]
+        )
+        return gp.means(kernel, features, run, values, noise)[:count]
 
     def bounds(self, kernel: gp.Kernel, new: Floats, old: NDArray[np.bool_]) -> Floats:
         """Return upper confidence bounds; -inf for configurations that are not `old`.
@@ -259,10 +299,25 @@ class _Runs:
         """
         noise = gp.seed_variances(kernel, self.squares, self.seeds) / (self.seeds + self.pending)
         features = np.concatenate([self.features, new])
-        everyone = np.arange(len(self.seeds))
-        found = self.means(kernel, new) + BETA * gp.deviations(kernel, features, everyone, noise)
+        count = len(features)
+        features, run, noise = self._joined(kernel, features, np.arange(len(self.seeds)), noise)
+        deviations = gp.deviations(kernel, features, run, noise)[:count]
+        found = self.means(kernel, new) + BETA * deviations
         found[: len(old)][~old] = -np.inf
         return found
+
+    def _joined(
+        self, kernel: gp.Kernel, features: Floats, run: gp.Ints, noise: Floats
+    ) -> tuple[Floats, gp.Ints, Floats]:
+        """Return the points of a posterior, and its observations, with the earlier ones last."""
+        if self.earlier is None:
+            return features, run, noise
+        added = np.arange(len(features), len(features) + len(self.earlier.values))
+        return (
+            np.concatenate([features, self.earlier.features]),
+            np.append(run, added),
+            np.append(noise, kernel.seed / self.earlier.seeds),
+        )
 
 
 def _matches(params: Mapping[str, Any], fixed: Mapping[str, Any]) -> bool:

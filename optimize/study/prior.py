@@ -1,0 +1,210 @@
+"""What a new study learns from earlier ones (`--prior`), copied into its record.
+
+The record is written when the study is created, so its decisions do not depend on what happens to
+the earlier studies later:
+
+    studies          per earlier study its name, its id, and the number of finished trials that the
+                     knowledge costs: its own, and those that it was informed by
+    configurations   at most `MOST` of them in all, see `Known`
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from optuna.trial import FrozenTrial
+
+from envs.support.configurations import RACE, Selection
+from envs.support.errors import InputError
+from envs.support.study_record import UID_KEY, CryptoSpec, StudySpec
+from optimize.study.database.storage import StudyStorage
+from optimize.study.sampling.prior import Known
+from optimize.study.space.parsing import NARROW, study_space
+from optimize.study.space.search_space import SearchSpace
+from optimize.study.study import FINISHED, StudyHandle, judged_trials
+
+MOST = 64  # configurations of all earlier studies together
+FEWEST = 4  # of one study
+MOST_STUDIES = 8
+
+
+def open_earlier(storage: StudyStorage, names: Sequence[str]) -> list[StudyHandle]:
+    """Open the studies of --prior.
+
+    Raises:
+        InputError: one does not exist or is named twice, or there are too many.
+    """
+    if len(names) > MOST_STUDIES:
+        raise InputError(f"--prior is given {len(names)} times; at most {MOST_STUDIES} are allowed")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"--prior {twice} is given twice")
+    found = []
+    for name in names:
+        try:
+            found.append(StudyHandle(storage, name))
+        except InputError:
+            raise InputError(
+                f"--prior {name}: the database has no study of sweepd with this name; see "
+                "sweepd studies list"
+            ) from None
+    return found
+
+
+def make_prior(
+    earlier: Sequence[StudyHandle], spec: StudySpec, say: Callable[[str], None]
+) -> dict[str, Any] | None:
+    """Return the record of a new study's prior; None without earlier studies.
+
+    Args:
+        earlier: the earlier studies.
+        spec: the new study's spec.
+        say: receives a line for each of them.
+
+    Raises:
+        InputError: one cannot be used for this study.
+    """
+    if not earlier:
+        return None
+    if spec.sampler != RACE:
+        raise InputError(f"--prior needs --sampler race; this study has --sampler {spec.sampler}")
+    space, studies = study_space(spec), []
+    known: list[Known] = []
+    for number, handle in enumerate(earlier, start=1):
+        _check_data(handle, spec)
+        own, dropped = _configurations(handle, space, number)
+        kept = strongest(own, MOST // len(earlier))
+        known += kept
+        finished = sum(handle.counts()[state.name] for state in FINISHED) + handle.chosen_from
+        uid = handle.storage.get_study_user_attrs(handle.study_id).get(UID_KEY, "")
+        studies.append({"study": handle.name, "uid": uid, "finished": finished})
+        say(
+            f"prior {handle.name}: {len(kept)} of {len(own) + dropped} configurations are used; "
+            f"{dropped} are outside of this study's search space"
+        )
+    configurations = [dataclasses.asdict(one) for one in known]
+    return {"studies": studies, "configurations": configurations}
+
+
+def refuse_other_prior(
+    study: str, recorded: Mapping[str, Any] | None, names: Sequence[str]
+) -> None:
+    """Raise InputError if an existing study was created with another prior."""
+    before = [] if recorded is None else [one["study"] for one in recorded["studies"]]
+    if before != list(names):
+        was = ", ".join(before) or "none"
+        raise InputError(
+            f"study {study!r} was created with --prior {was}, and now it is {', '.join(names)}; a "
+            "study's prior cannot change: leave the flag out, or choose another --study-name"
+        )
+
+
+def _check_data(handle: StudyHandle, spec: StudySpec) -> None:
+    """Raise InputError if the earlier study knows what this one's gate judges by."""
+    before = handle.spec
+    if not isinstance(spec, CryptoSpec) or not isinstance(before, CryptoSpec):
+        if type(spec) is not type(before):
+            raise InputError(
+                f"--prior {handle.name} is a study on {before.environment}, and this is one on "
+                f"{spec.environment}: a market and a game cannot inform each other"
+            )
+        return
+    # With the same bars and no smaller hold-out, none of its trials saw a bar of this hold-out.
+    if before.data.fingerprint != spec.data.fingerprint:
+        raise InputError(
+            f"--prior {handle.name} has other bars, so it may have seen the hold-out of this "
+            "study; on markets, only a study on the same bars can be a prior"
+        )
+    if before.holdout < spec.holdout:
+        raise InputError(
+            f"--prior {handle.name} has --holdout {before.holdout}, so it has seen a part of this "
+            f"study's hold-out; use --holdout {before.holdout} or less"
+        )
+    if handle.space.name.startswith(NARROW):
+        raise InputError(
+            f"--prior {handle.name} searched around a trial of another study, whose trials the "
+            "gate could not count; name that other study"
+        )
+
+
+def _configurations(
+    handle: StudyHandle, space: SearchSpace, number: int
+) -> tuple[list[Known], int]:
+    """Return a study's configurations that are in a space, and the number of the others."""
+    drawn = [own.name for own in space.dimensions if own.value is None]
+    present = {own.name for own in handle.space.dimensions}
+    lacking = [name for name in drawn if name not in present]
+    if lacking:
+        raise InputError(
+            f"--prior {handle.name} does not have the parameter {lacking[0]}, which this study "
+            "searches; an earlier study needs all of its parameters"
+        )
+    own, dropped = known_trials(
+        handle.spec.selection, judged_trials(handle), handle.space, space, number
+    )
+    if len(own) < FEWEST:
+        raise InputError(
+            f"--prior {handle.name} has {len(own)} complete configurations in this study's "
+            f"search space ({dropped} are outside of it); a prior needs at least {FEWEST}"
+        )
+    return own, dropped
+
+
+def known_trials(
+    selection: Selection,
+    trials: Iterable[FrozenTrial],
+    before: SearchSpace,
+    space: SearchSpace,
+    number: int,
+) -> tuple[list[Known], int]:
+    """Return the configurations of trials that are in a space, and the number of the others.
+
+    Args:
+        selection: how the trials are compared.
+        trials: the trials; only complete ones count.
+        before: their search space.
+        space: the present one, all of whose parameters they have.
+        number: number of their study.
+    """
+    dimensions = {own.name: own for own in before.dimensions}
+    drawn = [own.name for own in space.dimensions if own.value is None]
+    known, dropped = [], 0
+    # In the order of their first trials.
+    for one in sorted(
+        selection.configurations(trials), key=lambda c: min(t.number for t in c.trials)
+    ):
+        values = {name: dimensions[name].resolve(one.best_trial.params) for name in drawn}
+        try:
+            params = space.fixed_params(values)
+        except InputError:
+            dropped += 1
+            continue
+        known.append(Known(number, params, one.value, len(one.values)))
+    return standardised(known), dropped
+
+
+def standardised(known: Sequence[Known]) -> list[Known]:
+    """Return a study's configurations with values of mean 0 and variance 1."""
+    if not known:
+        return []
+    values = np.array([one.value for one in known])
+    scaled = (values - values.mean()) / (float(values.std()) or 1.0)
+    return [
+        dataclasses.replace(one, value=float(value))
+        for one, value in zip(known, scaled, strict=True)
+    ]
+
+
+def strongest(known: Sequence[Known], most: int) -> list[Known]:
+    """Return at most that many: the best half, and others at even distances."""
+    if len(known) <= most:
+        return list(known)
+    ranked = sorted(range(len(known)), key=lambda i: -known[i].value)
+    kept = set(ranked[: most // 2])
+    others = [i for i in range(len(known)) if i not in kept]
+    count = most - len(kept)
+    kept.update(others[int(k * len(others) / count)] for k in range(count))
+    return [known[i] for i in sorted(kept)]

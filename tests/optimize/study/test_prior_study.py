@@ -1,0 +1,145 @@
+"""`--prior`: copied when the study is created, counted, and refused where it cannot be used."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from deploy.promotion.studies import find_study
+from envs.crypto.data.bars import Bars
+from envs.support.errors import InputError
+from envs.support.study_record import GameSpec
+from optimize.study.prior import make_prior, open_earlier, refuse_other_prior
+from optimize.study.space.dimension import Dimension
+from optimize.study.space.parsing import parse_space, study_space
+from optimize.study.study import StudyHandle, create_study
+from optimize.worker.trial_run import _origin
+from tests.optimize.study.test_race_study import fill, spec
+from tests.optimize.study_files import make_handle
+from tests.optimize.worker.test_batch import make_spec
+
+RESULTS = ((1e-3, 4.0), (1e-2, 9.0), (1e-3, 8.0), (1e-4, 5.0), (1e-5, 1.0), (1e-1, 2.0))
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> StudyHandle:
+    return fill(make_handle(tmp_path, spec("race")), RESULTS)
+
+
+def new(earlier: StudyHandle, name: str, of: GameSpec, *priors: str) -> StudyHandle:
+    lines: list[str] = []
+    storage, runs = earlier.storage, earlier.run_dir.parent
+    prior = make_prior(open_earlier(storage, priors), of, lines.append)
+    assert create_study(storage, name, of, runs, {}, prior=prior)
+    return StudyHandle(storage, name)
+
+
+def draws(handle: StudyHandle, count: int) -> list[dict[str, Any]]:
+    for _ in range(count):
+        [plan] = handle.ask_batch(1, "w", 20)
+        for rung in (1, 2):
+            handle.report(plan, rung, plan.params["learning_rate"])
+        handle.storage.set_trial_user_attrs(plan.trial_id, {"sweepd:seed": 1})
+        handle.complete(plan.trial_id, plan.params["learning_rate"])
+    return [trial.params for trial in handle.trials()]
+
+
+def test_the_record_is_a_copy_and_decisions_outlive_the_earlier_study(earlier: StudyHandle) -> None:
+    first = new(earlier, "a", spec("race"), "s")
+    again = new(earlier, "b", spec("race"), "s")
+    plain = new(earlier, "c", spec("race"))
+    assert first.prior is not None
+    assert [one["study"] for one in first.prior["studies"]] == ["s"]
+    # One entry per configuration: 1e-3 has two seeds.
+    seeds = {c["params"]["learning_rate"]: c["seeds"] for c in first.prior["configurations"]}
+    assert seeds == {1e-3: 2, 1e-2: 1, 1e-4: 1, 1e-5: 1, 1e-1: 1}
+    expected = draws(first, 8)
+    optuna.delete_study(study_name="s", storage=earlier.storage)
+    assert draws(StudyHandle(earlier.storage, "b"), 8) == expected
+    assert again.prior == first.prior
+    assert draws(plain, 8) != expected
+    assert len(first.trials()) == 8  # the prior's configurations are no trials
+
+
+def test_its_trials_count_as_trials_of_the_search(earlier: StudyHandle) -> None:
+    first = new(earlier, "a", spec("race"), "s")
+    draws(first, 4)
+    second = new(earlier, "b", spec("race"), "a")
+    [trial] = [t for t in first.trials() if t.number == 0]
+    for handle in (earlier, first, second):
+        handle.run_dir.mkdir(parents=True, exist_ok=True)
+    counts = {}
+    for name in ("s", "a", "b"):
+        found = find_study(name, earlier.storage.url, earlier.run_dir.parent)
+        counts[name] = found.finished, found.chosen_from
+    # The prior of b was informed by s.
+    assert counts == {"s": (6, 0), "a": (4, 6), "b": (0, 10)}
+    request = type("Request", (), {"from_weights": False})()
+    assert _origin(first, trial, request)["finished"] == 4 + 6
+
+
+def test_configurations_outside_of_the_space_are_dropped_and_said(earlier: StudyHandle) -> None:
+    rate = Dimension("learning_rate", low=1e-4, high=1e-1, log=True)
+    small = dataclasses.replace(study_space(spec("race")))
+    tables = {**small.tables, "ppo": {"learning_rate": rate}}
+    of = dataclasses.replace(
+        spec("race"), space=dataclasses.replace(small, tables=tables).to_dict()
+    )
+    lines: list[str] = []
+    record = make_prior(open_earlier(earlier.storage, ["s"]), of, lines.append)
+    assert record is not None
+    assert len(record["configurations"]) == 4
+    assert lines == [
+        "prior s: 4 of 5 configurations are used; 1 are outside of this study's search space"
+    ]
+
+
+def test_what_cannot_be_used_is_refused(earlier: StudyHandle, bars: Bars, tmp_path: Path) -> None:
+    storage = earlier.storage
+
+    def refused(of: Any, message: str, *names: str) -> None:
+        with pytest.raises(InputError, match=message):
+            make_prior(open_earlier(storage, names), of, print)
+
+    race = spec("race")
+    refused(race, "--prior nothing: the database has no study", "nothing")
+    refused(race, "--prior s is given twice", "s", "s")
+    refused(race, "at most 8", *map(str, range(9)))
+    refused(spec("tpe"), "--prior needs --sampler race; this study has --sampler tpe", "s")
+    new(earlier, "empty", race)
+    refused(race, "has 0 complete configurations .* needs at least 4", "empty")
+    more = study_space(race)
+    gamma = {"gamma": Dimension("gamma", low=0.9, high=0.99)}
+    wider = dataclasses.replace(
+        more, tables={**more.tables, "ppo": {**more.tables["ppo"], **gamma}}
+    )
+    refused(
+        dataclasses.replace(race, space=wider.to_dict()), "does not have the parameter gamma", "s"
+    )
+    market = make_spec(bars, sampler="race")
+    refused(market, "a market and a game cannot inform each other", "s")
+
+    def add(name: str, **changes: Any) -> None:
+        own = dataclasses.replace(market, **changes)
+        assert create_study(storage, name, own, tmp_path / "runs", {})
+
+    add("other", data=dataclasses.replace(market.data, fingerprint="other"))
+    refused(market, "other has other bars, so it may have seen the hold-out", "other")
+    add("newer", holdout=market.holdout / 2)
+    refused(market, "so it has seen a part of this study's hold-out", "newer")
+    narrow = parse_space({**market.space, "name": "narrow:wide"})
+    add("narrow", space=narrow.to_dict())
+    refused(market, "searched around a trial of another study", "narrow")
+
+
+def test_a_studys_prior_cannot_change(earlier: StudyHandle) -> None:
+    handle = new(earlier, "a", spec("race"), "s")
+    refuse_other_prior("a", handle.prior, ["s"])
+    with pytest.raises(InputError, match="created with --prior s, and now it is t; a study's"):
+        refuse_other_prior("a", handle.prior, ["t"])
+    with pytest.raises(InputError, match="created with --prior none, and now it is s"):
+        refuse_other_prior("s", earlier.prior, ["s"])
