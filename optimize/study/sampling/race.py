@@ -154,7 +154,7 @@ class Race:
             return {}
         arms = self._arms(trials)
         if number < self._starts(total) or not any(arm.known for arm in arms):
-            return self.cube.params(self._start(number, fixed))
+            return self._params(self._start(number, fixed), fixed)
         kernel = self._fitted(trials)
         arms = _kept(arms, MODELLED)
         runs = self._runs(arms)
@@ -170,7 +170,7 @@ class Race:
         return (
             dict(arms[chosen].params)
             if chosen < len(arms)
-            else self.cube.params(new[chosen - len(arms)])
+            else self._params(new[chosen - len(arms)], fixed)
         )
 
     def _starts(self, total: int) -> int:
@@ -182,6 +182,11 @@ class Race:
         """Return columns for the model: with a prior, the last is the number of the study."""
         found = self.cube.features(points)
         return found if self._earlier is None else np.pad(found, ((0, 0), (0, 1)))
+
+    def _params(self, point: Floats, fixed: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the parameters at a point, the fixed ones to the last bit."""
+        found = self.cube.params(point)
+        return {name: fixed.get(name, value) for name, value in found.items()}
 
     def _arms(self, trials: Sequence[FrozenTrial]) -> list[Arm]:
         """Return the configurations in the order of their first trials."""

@@ -149,6 +149,14 @@ def test_it_finds_more_than_random_draws_do() -> None:
     assert np.mean(raced) > 0.5 * np.mean(drawn)  # both are negative
 
 
+def test_fixed_parameters_are_drawn_to_the_last_bit() -> None:
+    for played in (0, 24):  # of the sequence, and a new configuration
+        study = Study().play(played)
+        for learning_rate in np.linspace(1e-4, 1e-2, 40):
+            fixed = {"minibatch": 16, "learning_rate": float(learning_rate), "clip": 0.3}
+            assert study.draw(fixed=fixed) == fixed
+
+
 def test_a_batch_keeps_its_shape_and_spreads() -> None:
     study = Study().play(24)
     shape = {"minibatch": 16}
