@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from torch import Tensor
 
 from envs.core.vec_env import VecEnv
@@ -27,11 +27,13 @@ class SB3Env(SB3VecEnv):
 
     def __init__(self, env: VecEnv, state_avg: Tensor, state_std: Tensor) -> None:
         self.env, self.avg, self.scale = env, state_avg, 1.0 / state_std
-        action = (
-            Discrete(env.action_dim)
-            if env.if_discrete
-            else Box(-1.0, 1.0, (env.action_dim,), np.float32)
-        )
+        action: Box | Discrete | MultiDiscrete
+        if env.action_dims:
+            action = MultiDiscrete(np.array(env.action_dims))
+        elif env.if_discrete:
+            action = Discrete(env.action_dim)
+        else:
+            action = Box(-1.0, 1.0, (env.action_dim,), np.float32)
         super().__init__(env.num_envs, Box(-np.inf, np.inf, (env.state_dim,), np.float32), action)
         self.actions = np.zeros(0)
 
