@@ -37,7 +37,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -195,8 +195,14 @@ class OurSearch(Search):
         """See `Search.selections`: the study's own rule, applied to what had finished."""
         study = self._study(STUDY)
         began = datetime.fromisoformat((self.folder / "began").read_text())
+        limit = began + timedelta(minutes=self.options.minutes)
         ended = sorted(
-            (trial for trial in study.trials() if trial.state.is_finished()),
+            (
+                trial
+                for trial in study.trials()
+                # A worker that was stopped may still end a trial.
+                if trial.datetime_complete and trial.datetime_complete <= limit
+            ),
             key=lambda trial: trial.datetime_complete or began,
         )
         found: list[Selected] = []
