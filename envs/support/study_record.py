@@ -33,6 +33,7 @@ CREATED_KEY = "sweepd:created"  # time of creation, ISO 8601, UTC
 LEAGUE_REPORT = "league.json"  # in a study's folder: the league's players, points, equilibrium
 ORIGIN_KEY = "sweepd:origin"  # of a training run: the trial that it repeats, and its weights
 PRIOR_KEY = "sweepd:prior"  # earlier studies, and what the search learns from them
+_SOURCE = "sweepd:source:"  # before the random id of an earlier study, see `source_key`
 TOTAL_KEY = "sweepd:total"  # number of finished trials that the last worker was asked for
 PAUSE_KEY = "sweepd:paused"  # present while the study is paused
 # Trial attributes that are written on their own; all others are fields of `TrialRecord`.
@@ -287,15 +288,23 @@ class GameSpec(StudySpec):
         return f"{self.environment} ({settings})" if settings else self.environment
 
 
+def source_key(uid: str) -> str:
+    """Return the attribute of a study whose trials a space or enqueued parameters came from."""
+    return f"{_SOURCE}{uid}"
+
+
 def chosen_from(attributes: Mapping[str, Any]) -> int:
     """Return the number of finished trials of other studies that a study's parameters depend on.
 
     Args:
-        attributes: of the study, a training run or one with a prior.
+        attributes: of the study: a training run, one with a prior, or one with sources.
     """
     origin, prior = attributes.get(ORIGIN_KEY) or {}, attributes.get(PRIOR_KEY) or {}
-    earlier = sum(int(study["finished"]) for study in prior.get("studies", ()))
-    return int(origin.get("finished", 0)) + earlier
+    sources = [one for key, one in attributes.items() if key.startswith(_SOURCE)]
+    finished: dict[str, int] = {}  # by the study's random id: a study counts once
+    for study in (*prior.get("studies", ()), *sources):
+        finished[study["uid"]] = max(finished.get(study["uid"], 0), int(study["finished"]))
+    return int(origin.get("finished", 0)) + sum(finished.values())
 
 
 def is_ours(attributes: Mapping[str, Any]) -> bool:

@@ -15,6 +15,7 @@ from rich.table import Column, Table
 from envs.support.errors import InputError, RunError
 from envs.support.files import write_atomic
 from envs.support.formatting import counted
+from envs.support.study_record import source_key
 from envs.support.terminal import Terminal
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.enqueue import best_guesses, enqueue, parse_guess
@@ -147,10 +148,14 @@ def enqueue_trial(
     storage = open_storage(storage_url(where, runs_dir), create=False)
     handle = StudyHandle(storage, name, runs_dir)
     guesses = [parse_guess(words)]
-    if from_study is not None:
-        guesses = best_guesses(StudyHandle(storage, from_study, runs_dir), handle.space, best)
+    source = None if from_study is None else StudyHandle(storage, from_study, runs_dir)
+    if source is not None:
+        guesses = best_guesses(source, handle.space, best)
     for guess in guesses:  # all are checked before the first is written
         handle.space.fixed_params(guess)
+    if source is not None and source.study_id != handle.study_id:
+        record = source.as_source()
+        storage.set_study_user_attr(handle.study_id, source_key(record["uid"]), record)
     console = _console()
     for guess in guesses:
         number = enqueue(storage, handle.study_id, handle.space, guess)

@@ -19,12 +19,12 @@ from optuna.trial import FrozenTrial
 
 from envs.support.configurations import RACE, Selection
 from envs.support.errors import InputError
-from envs.support.study_record import UID_KEY, CryptoSpec, StudySpec
+from envs.support.study_record import CryptoSpec, StudySpec
 from optimize.study.database.storage import StudyStorage
 from optimize.study.sampling.prior import Known
 from optimize.study.space.parsing import NARROW, study_space
 from optimize.study.space.search_space import SearchSpace
-from optimize.study.study import FINISHED, StudyHandle, judged_trials
+from optimize.study.study import StudyHandle, judged_trials
 
 MOST = 64  # configurations of all earlier studies together
 FEWEST = 4  # of one study
@@ -78,9 +78,7 @@ def make_prior(
         own, dropped = _configurations(handle, space, number)
         kept = strongest(own, MOST // len(earlier))
         known += kept
-        finished = sum(handle.counts()[state.name] for state in FINISHED) + handle.chosen_from
-        uid = handle.storage.get_study_user_attrs(handle.study_id).get(UID_KEY, "")
-        studies.append({"study": handle.name, "uid": uid, "finished": finished})
+        studies.append(handle.as_source())
         say(
             f"prior {handle.name}: {len(kept)} of {len(own) + dropped} configurations are used; "
             f"{dropped} are outside of this study's search space"
@@ -123,7 +121,7 @@ def _check_data(handle: StudyHandle, spec: StudySpec) -> None:
             f"--prior {handle.name} has --holdout {before.holdout}, so it has seen a part of this "
             f"study's hold-out; use --holdout {before.holdout} or less"
         )
-    if handle.space.name.startswith(NARROW):
+    if handle.space.name.startswith(NARROW) and not handle.chosen_from:  # an older version's
         raise InputError(
             f"--prior {handle.name} searched around a trial of another study, whose trials the "
             "gate could not count; name that other study"

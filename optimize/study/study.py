@@ -37,6 +37,7 @@ from envs.support.study_record import (
     StudySpec,
     chosen_from,
     is_ours,
+    source_key,
 )
 from optimize.study.database.cache import StudyCache
 from optimize.study.database.gone import StudyGone
@@ -87,6 +88,7 @@ def create_study(
     flags: Mapping[str, Any],
     origin: Mapping[str, Any] | None = None,
     prior: Mapping[str, Any] | None = None,
+    source: Mapping[str, Any] | None = None,
 ) -> bool:
     """Write a new study with its spec in one transaction.
 
@@ -98,6 +100,7 @@ def create_study(
         flags: flags to record.
         origin: the trial that the study repeats, see `optimize.worker.trial_run`.
         prior: what it learns from earlier studies, see `optimize.study.prior`.
+        source: the study from which its search space came, see `StudyHandle.as_source`.
 
     Returns:
         False if a study of that name exists.
@@ -114,6 +117,8 @@ def create_study(
         attributes[ORIGIN_KEY] = dict(origin)
     if prior is not None:
         attributes[PRIOR_KEY] = dict(prior)
+    if source is not None:
+        attributes[source_key(source["uid"])] = dict(source)
     try:
         with storage.transaction() as session:
             row = models.StudyModel(
@@ -232,6 +237,16 @@ class StudyHandle:
     def counts(self) -> dict[str, int]:
         """Return the number of trials by state."""
         return count_states(self.trials())
+
+    def as_source(self) -> dict[str, Any]:
+        """Return the record of this study in one whose parameters its trials led to.
+
+        The gate counts its finished trials, and those of other studies that it depends on.
+        """
+        counts = self.counts()
+        finished = sum(counts[state.name] for state in FINISHED) + self.chosen_from
+        uid = self.storage.get_study_user_attrs(self.study_id).get(UID_KEY, "")
+        return {"study": self.name, "uid": uid, "finished": finished}
 
     def trial_dir(self, number: int) -> Path:
         """Return the folder of a trial's files."""

@@ -96,7 +96,9 @@ def open_study(
             spec, bars, device, lambda _: None, request.load_bundle
         )
         recorded = {**flags, "measured": measured}
-        if create_study(storage, name, spec, runs_dir, recorded, prior=prior):
+        narrowed = narrowed_study(storage, request.search_space)
+        source = None if narrowed is None else narrowed.as_source()
+        if create_study(storage, name, spec, runs_dir, recorded, prior=prior, source=source):
             reproducing = reproducing_flags(spec, request)
             say(f"settings are now fixed; to reproduce this study: {reproducing}")
             return StudyHandle(storage, name, folder), experiment
@@ -168,20 +170,27 @@ def resolve_space(
         subject: environment and algorithm of the space.
         timeframe: length of the bars, for the entries of the space that depend on it.
     """
-    if not name.startswith(NARROW):
+    handle = narrowed_study(storage, name)
+    if handle is None:
         return load_space(name, subject, timeframe)
-    study_name, _, number = name.removeprefix(NARROW).partition("#")
-    handle = StudyHandle(storage, study_name)
+    number = name.partition("#")[2]
     trial = best_trial(handle)
     if number:
         trial = next((t for t in handle.trials() if str(t.number) == number and t.params), None)
     if trial is None:
         wanted = f"trial {number}" if number else "complete trial"
         raise InputError(
-            f"--search-space {name}: study {study_name!r} has no {wanted} to search around"
+            f"--search-space {name}: study {handle.name!r} has no {wanted} to search around"
         )
     curriculum = kind_of(handle.spec.environment).curriculum(handle.spec)
     return dataclasses.replace(handle.space.around(trial.params), curriculum=curriculum)
+
+
+def narrowed_study(storage: StudyStorage, name: str) -> StudyHandle | None:
+    """Return the study of `narrow:STUDY[#TRIAL]`; None for other search spaces."""
+    if not name.startswith(NARROW):
+        return None
+    return StudyHandle(storage, name.removeprefix(NARROW).partition("#")[0])
 
 
 def decide(

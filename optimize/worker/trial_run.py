@@ -37,14 +37,7 @@ from optimize.study.fresh import run_name
 from optimize.study.space.dimension import Dimension
 from optimize.study.space.search_space import SearchSpace
 from optimize.study.spec import refuse_other
-from optimize.study.study import (
-    FINISHED,
-    StudyHandle,
-    best_trial,
-    create_study,
-    judged_trials,
-    study_exists,
-)
+from optimize.study.study import StudyHandle, best_trial, create_study, judged_trials, study_exists
 from optimize.worker.freeze import choose_slots, spec_flags
 
 MOST_RUNGS = 40  # evaluations of a long run
@@ -238,11 +231,10 @@ def _origin(source: StudyHandle, trial: FrozenTrial, request: RunRequest) -> dic
             raise InputError(f"--from-weights: the files of trial {trial.number} are not here")
         path = (source.run_dir / record.members.path).resolve()
         weights = {"path": str(path), "sha256": record.members.sha256}
-    counts = source.counts()
     return {
         "study": source.name,
         "trial": trial.number,
-        "finished": sum(counts[state.name] for state in FINISHED) + source.chosen_from,
+        "finished": source.as_source()["finished"],
         "weights": weights,
     }
 

@@ -661,6 +661,7 @@ def test_a_narrow_space_of_a_trial_has_no_shapes_left(
             catch_exceptions=False,
         )
         assert done.exit_code == 0
-    near = StudyHandle(open_storage(storage_url(None, Path("runs"))), "n").space
-    assert near.shape_names == ()
-    assert near.name == "narrow:tiny"
+    narrowed = StudyHandle(open_storage(storage_url(None, Path("runs"))), "n")
+    assert narrowed.space.shape_names == ()
+    assert narrowed.space.name == "narrow:tiny"
+    assert narrowed.chosen_from == 1  # the gate counts the trial of s

@@ -118,6 +118,10 @@ def test_parameters_are_enqueued() -> None:
     train("two", 3)
     done = StudyHandle(open_storage(storage_url(None, Path("runs"))), "two").trials()[1:]
     assert [trial.params for trial in done] == [trial.params for trial in best]
+    # The gate counts the other study's trials, once.
+    for source in ("one", "two"):
+        say("enqueue", "two", "--from-study", source, "--best", "1")
+    assert StudyHandle(open_storage(storage_url(None, Path("runs"))), "two").chosen_from == 3
 
     for words, said in (
         (["learning_rate"], "'learning_rate' is not a parameter; write NAME=VALUE"),
