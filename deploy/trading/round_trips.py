@@ -232,25 +232,17 @@ class _Books:
         complete: bool = False,
     ) -> None:
         trip = self.open.get(ticker) or RoundTrip(ticker, at)
-        if trip.held < 0.0:
-            trip = replace(
-                trip,
-                buys=trip.buys + 1,
-                bought=trip.bought + units,
-                paid=trip.paid + money,
-                fees=trip.fees + fee,
-            )
-            self._close(trip, at, units, -money, complete)
-            return
-        self.open[ticker] = replace(
+        trip = replace(
             trip,
             buys=trip.buys + 1,
             bought=trip.bought + units,
-            held=trip.held + units,
             paid=trip.paid + money,
             fees=trip.fees + fee,
-            cost=trip.cost + money,
         )
+        if trip.held < 0.0:
+            self._close(trip, at, units, -money, complete)
+        else:
+            self.open[ticker] = replace(trip, held=trip.held + units, cost=trip.cost + money)
 
     def sell(
         self,

@@ -17,9 +17,14 @@ import shutil
 import signal
 import sys
 import tempfile
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
 
 AXE_VARIABLE = "SWEEPD_AXE"
 CHROMIUM = next(
@@ -45,6 +50,22 @@ SETTLED = "new Promise((done) => setTimeout(() => requestAnimationFrame(() => do
 RUN_AXE = """axe.run(document, {resultTypes: ["violations"]}).then((found) =>
   found.violations.map((one) => `${one.id}: ${one.nodes.map(
     (node) => node.target.join(" ") + " " + (node.any[0]?.message || "")).join("; ")}`))"""
+
+
+@contextmanager
+def served(application: WSGIApplication) -> Iterator[str]:
+    """Serve an application on a free port, and give its address."""
+    from werkzeug.serving import make_server  # of the extra `dashboard`
+
+    server = make_server("127.0.0.1", 0, application, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 class Browser:

@@ -13,6 +13,7 @@ from deploy.dashboard.series import SeriesCache
 from deploy.dashboard.view import SlotView, slot_view
 from deploy.registry.registry import Registry
 from deploy.trading.live.store import TraderStore
+from tests.deploy.dashboard.browser import Browser
 from tests.deploy.dashboard.synthetic import MadeSession, fill
 
 
@@ -40,3 +41,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     registry = Registry(folder, create=False)
     yield Made(folder, registry, TraderStore(registry.database), sessions, at)
     registry.database.engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser() as opened:
+        yield opened

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 import pytest
 
 pytest.importorskip("plotly")
-from werkzeug.serving import make_server
 
 from deploy.cli.options import RegistryFlags
 from deploy.dashboard.source import PaperSource
 from deploy.dashboard.web import Dashboard
-from tests.deploy.dashboard.browser import AXE_VARIABLE, CHROMIUM, Browser, axe_file
+from tests.deploy.dashboard.browser import AXE_VARIABLE, CHROMIUM, Browser, axe_file, served
 from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.test_web import OneStudy
 
@@ -31,20 +29,8 @@ PATHS = (
 
 @pytest.fixture(scope="module")
 def address(made: Made) -> Iterator[str]:
-    application = Dashboard(PaperSource(RegistryFlags(made.folder)), OneStudy())
-    server = make_server("127.0.0.1", 0, application, threaded=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with Browser() as opened:
-        yield opened
+    with served(Dashboard(PaperSource(RegistryFlags(made.folder)), OneStudy())) as found:
+        yield found
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

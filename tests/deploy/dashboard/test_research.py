@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 from optuna.trial import TrialState
 
 pytest.importorskip("plotly")
-from werkzeug.serving import make_server
 from werkzeug.test import Client
 
 from deploy.cli.options import RegistryFlags
@@ -28,7 +26,7 @@ from envs.support.errors import InputError
 from optimize.cli.progress import StudyWatch
 from optimize.study.insight.axes import Axis
 from optimize.study.insight.parameters import frontier, parallel
-from tests.deploy.dashboard.browser import AXE_VARIABLE, CHROMIUM, Browser, axe_file
+from tests.deploy.dashboard.browser import AXE_VARIABLE, CHROMIUM, Browser, axe_file, served
 from tests.deploy.dashboard.studies import filled_study, game_spec
 from tests.deploy.dashboard.test_web import Checked, NoStudies, figures, get
 from tests.optimize.study.test_insight import AXES, row
@@ -55,19 +53,8 @@ def client(folder: Path, search: Any = None) -> Client:
 
 @pytest.fixture(scope="module")
 def address(folder: Path) -> Iterator[str]:
-    server = make_server("127.0.0.1", 0, client(folder).application, threaded=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with Browser() as opened:
-        yield opened
+    with served(client(folder).application) as found:
+        yield found
 
 
 def traces(figure: dict[str, Any]) -> dict[str, Any]:

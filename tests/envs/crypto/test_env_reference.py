@@ -50,6 +50,15 @@ def actions(rng: np.random.Generator, style: str, shape: tuple[int, int]) -> np.
     return rng.normal(0, 0.05, shape).clip(-1, 1) if style == "small" else rng.uniform(-1, 1, shape)
 
 
+def instruments(seed: int, assets: int, increments: bool) -> Instruments:
+    """Return random limits of an exchange; without increments, none."""
+    if not increments:
+        return Instruments.unrestricted(assets)
+    rng = np.random.default_rng(seed)
+    steps = rng.choice([0.0, 1e-8, 1e-3, 0.1, 1.0], assets)
+    return Instruments(tuple(rng.choice([0.0, 5.0, 50.0], assets).tolist()), tuple(steps.tolist()))
+
+
 def restarted(own: ReferenceMarket) -> ReferenceMarket:
     """Return a new account at the same bar, which continues the episode of a bankrupt one."""
     new = dataclasses.replace(own, start=own.bar, bill=Bill())
@@ -183,13 +192,7 @@ def test_increments_and_minimums_of_the_exchange_equal_the_reference(style: str)
 def test_random_markets_and_parameters_equal_the_reference(
     seed: int, assets: int, holes: float, style: str, increments: bool
 ) -> None:
-    rng = np.random.default_rng(seed)
-    rules = Instruments.unrestricted(assets)
-    if increments:
-        steps = rng.choice([0.0, 1e-8, 1e-3, 0.1, 1.0], assets)
-        rules = Instruments(
-            tuple(rng.choice([0.0, 5.0, 50.0], assets).tolist()), tuple(steps.tolist())
-        )
+    rules = instruments(seed, assets, increments)
     market = sample_market(
         seed, bars=160, assets=assets, hole_share=holes, volatility=0.05, instruments=rules
     )
@@ -238,13 +241,7 @@ def test_liquidations_and_bankruptcies_equal_the_reference(holes: float) -> None
 def test_shorts_on_random_markets_equal_the_reference(
     seed: int, assets: int, holes: float, style: str, increments: bool, volatility: float
 ) -> None:
-    rng = np.random.default_rng(seed)
-    rules = Instruments.unrestricted(assets)
-    if increments:
-        steps = rng.choice([0.0, 1e-8, 1e-3, 0.1, 1.0], assets)
-        rules = Instruments(
-            tuple(rng.choice([0.0, 5.0, 50.0], assets).tolist()), tuple(steps.tolist())
-        )
+    rules = instruments(seed, assets, increments)
     market = sample_market(
         seed, bars=160, assets=assets, hole_share=holes, volatility=volatility, instruments=rules
     )
