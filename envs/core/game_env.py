@@ -30,6 +30,15 @@ class GameEnv(VecEnv):
     def configure_member(self, member: int, params: Any) -> None:
         """Give a slot to another member; call `reset_member` or `set_member` next."""
 
+    def rest(self, rows: Tensor) -> None:
+        """Allow rows to be left out of further steps until their next reset.
+
+        Where a step costs time per row, these then cost none. What they show is undefined.
+
+        Args:
+            rows: (num_envs,) bool.
+        """
+
     def faults(self) -> Tensor:
         """See `VecEnv.faults`."""
         return self._faults.latched().to(self.device)

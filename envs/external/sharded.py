@@ -71,7 +71,8 @@ class ShardedEnvs:
     """Environments of one source, stepped together through shared buffers.
 
     Write actions into `buffers.action`, call `step`, and read the results from `buffers`.
-    Environments are idle (not stepped, their rows zero) until they are first reset.
+    Environments are idle (not stepped, their rows zero) until they are first reset, and again
+    after `idle`.
 
     Attributes:
         buffers: Rows of all environments.
@@ -165,6 +166,14 @@ class ShardedEnvs:
         for env, seed in zip(envs, seeds, strict=True):
             self._seeds[env] = seed
         self._call("reset", list(envs), lambda some: [self._seeds[env] for env in some])
+
+    def idle(self, envs: Sequence[int]) -> None:
+        """Make these environments idle until their next reset. Their observations stay."""
+        live = [env for env in envs if self._seeds[env] is not None]
+        for env in live:
+            self._seeds[env] = None
+        if live:
+            self._call("idle", live, None)
 
     def step(self) -> None:
         """Step every environment that is not idle."""

@@ -50,7 +50,7 @@ class Shard(ABC):
     """Environments that are stepped together, by their index in the shard.
 
     An environment is idle from its making to its first reset: `step` skips it, and its rows are
-    zero. Every method raises `EnvFailure` if an environment raises.
+    zero. `idle` makes it idle again. Every method raises `EnvFailure` if an environment raises.
     """
 
     _envs: list[Any]
@@ -65,6 +65,10 @@ class Shard(ABC):
 
         Later episodes are not seeded: they continue the environment's own random numbers.
         """
+
+    @abstractmethod
+    def idle(self, envs: Sequence[int]) -> None:
+        """Skip these until their next reset. Their observations stay, the other rows are zero."""
 
     @abstractmethod
     def step(self) -> None:
@@ -163,9 +167,13 @@ class GymShard(Shard):
         """See `Shard.reset`."""
         for row, seed in zip(envs, seeds, strict=True):
             self._begin(row, seed)
-        for array in (self._buffers.reward, self._buffers.terminated, self._buffers.truncated):
-            array[list(envs)] = 0
+        self._clear(envs)
         self._set_live(sorted({*self._live, *envs}))
+
+    def idle(self, envs: Sequence[int]) -> None:
+        """See `Shard.idle`."""
+        self._clear(envs)
+        self._set_live(sorted({*self._live} - {*envs}))
 
     def step(self) -> None:
         """See `Shard.step`."""
@@ -273,6 +281,11 @@ class GymShard(Shard):
             self._log.restored(row, snapshot)
         return True
 
+    def _clear(self, rows: Sequence[int]) -> None:
+        """Set what the last step returned of these rows to zero, but for the observations."""
+        for array in (self._buffers.reward, self._buffers.terminated, self._buffers.truncated):
+            array[list(rows)] = 0
+
     def _set_live(self, live: list[int]) -> None:
         self._live = live
         self._steps = [self._envs[row].step for row in live]
@@ -315,13 +328,23 @@ class MultiRowShard(Shard):
     def reset(self, envs: Sequence[int], seeds: Sequence[int]) -> None:
         """See `Shard.reset`."""
         for env, seed in zip(envs, seeds, strict=True):
-            part = self._parts[env]
-            part.reward[:], part.terminated[:], part.truncated[:] = 0.0, False, False
+            self._clear(env)
             try:
                 self._envs[env].reset(seed)
             except Exception:
                 _fail(env)
         self._live = sorted({*self._live, *envs})
+
+    def idle(self, envs: Sequence[int]) -> None:
+        """See `Shard.idle`."""
+        for env in envs:
+            self._clear(env)
+        self._live = sorted({*self._live} - {*envs})
+
+    def _clear(self, env: int) -> None:
+        """Set what the last step returned of its rows to zero, but for the observations."""
+        part = self._parts[env]
+        part.reward[:], part.terminated[:], part.truncated[:] = 0.0, False, False
 
     def step(self) -> None:
         """See `Shard.step`."""

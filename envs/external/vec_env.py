@@ -176,6 +176,11 @@ class ExternalVecEnv(GameEnv):
         self._begin(member)
         self._faults.clear(self._rows(member))
 
+    def rest(self, rows: Tensor) -> None:
+        """See `GameEnv.rest`. An environment of several rows rests if all of them may."""
+        resting = rows.cpu().numpy().reshape(-1, self._envs.rows).all(1)
+        self._envs.idle(np.flatnonzero(resting).tolist())
+
     def draw(self, horizon: int) -> None:
         """Do nothing: every environment has a random generator of its own."""
 

@@ -44,7 +44,8 @@ def play_episodes(
     """Play one episode in every game, from its present state to its end.
 
     Args:
-        env: The environment, just reset.
+        env: The environment, just reset. Reset it before it is used again, since rows rest (see
+            `GameEnv.rest`) once their episodes have ended.
         act: Maps observations to actions, for all rows.
         seats: Rows per game, which are adjacent.
         members: Number of members to play for, the first ones; None: all.
@@ -64,11 +65,15 @@ def play_episodes(
         alive &= row % env.envs_per_member < episodes * seats
     unit = env.reward_unit
     obs, step = env.observe(), 0
-    while step < LONGEST and (step % _CHECK_INTERVAL or bool(alive.any())):
+    while step < LONGEST:
+        if step % _CHECK_INTERVAL == 0:
+            if not bool(alive.any()):
+                break
+            env.rest(~alive)
         ask()
         made = env.step(act(obs))
         obs, step = made.obs, step + 1
-        # Rows that have ended their first episode already play the next one, which does not count.
+        # Until they rest, rows that have ended their episode play the next, which does not count.
         total += torch.where(alive, made.reward.double() * unit, 0.0)
         length += alive
         done = made.terminated | made.truncated
