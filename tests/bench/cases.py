@@ -1,0 +1,364 @@
+"""A run at a tiny size of every benchmark.
+
+The figures mean nothing. Where a size is part of a benchmark's definition and has no option, a
+constant of the script is replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from envs.crypto.data.bars import Bars
+from envs.crypto.data.demo_market import make_demo_market
+
+
+def tiny_bars() -> tuple[Bars, str]:
+    return make_demo_market(0, assets=2, bars=5_000), "the demo market"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run of a script, or two.
+
+    Attributes:
+        name: of the script, and after a colon what this run is called.
+        arguments: of the command line, without `--save`.
+        keys: paths in the results file that documents and pictures are made from: names and
+            indices, separated by dots. *: the first name.
+        constants: constants to replace, as module.name.
+        then: arguments of a second run, to which the results file is appended.
+        pictures: whether the script has an option `--picture`.
+        needs: packages without which the test is skipped.
+        slow: whether the test is marked as slow.
+    """
+
+    name: str
+    arguments: str
+    keys: Sequence[str]
+    constants: dict[str, Any] = field(default_factory=dict)
+    then: str = ""
+    pictures: bool = False
+    needs: Sequence[str] = ()
+    slow: bool = False
+
+    @property
+    def script(self) -> str:
+        return self.name.partition(":")[0]
+
+
+THREAD = "--threads 1 "
+TINY_PEAK: dict[str, Any] = {"peak.SIZES": ((1, 8, 8, 8), (2, 8, 8, 8)), "peak.ROUNDS": 100}
+QUICK = "--threads 1 --repeats 1 --seconds 0.001 "
+LEAGUE = "--threads 1 --steps 8192 --generations 2 --members 2 "
+SHORT = {"budget": 20_480, "n_envs": 8, "horizon": 64}
+TINY_STUDY = SHORT | {"rungs": 2, "trials_per_batch": 1, "pruner": "none"}
+PRUNING = "--threads 1 --trials 2 --budget 4096 --pruning "
+SPEED = ("machine.processor", "goal", "speed.0.games", "parts.0.microseconds")
+SB3_TASKS = {
+    "cartpole": (0.001, ()),
+    "pendulum": (0.01, ()),
+    "pendulum-ppo": (0.001, ()),
+    "hopper-ppo": (0.001, ("mujoco",)),
+    "acrobot": (0.001, ()),
+}
+GPU_PARTS = {
+    "ready": ("programs.sac.gradient_steps_recorded", "fused_kernels"),
+    "bits": ("sac.in company.equal", "ppo, gru.again.equal"),
+    "waits": ("d3qn.waits",),
+    "kernels": ("rows.0.microseconds", "total"),
+    "steps": ("rows.1.microseconds_per_gradient_step",),
+    "speed": ("0.per_second.launches",),
+    "off-policy": ("1.per_second.launches",),
+    "envs": ("5.steps_per_second",),
+    "memory": ("3.allocated",),
+    "standard": ("best.hours_for_500_trials",),
+    "large": ("share_of_peak", "split.env", "curves.fp32.0"),
+}
+CASES = [
+    Case(
+        "ask_time",
+        "--threads 1 --trials 30 --draws 3",
+        ("machine.processor", "milliseconds.race-30.median", "milliseconds.tpe-30.worst"),
+    ),
+    Case(
+        "tracking",
+        "--runs 1 --trials 1 --budget 4096 --rungs 2 --trackers wandb",
+        ("ratios.wandb", "ms_per_update", "machine.processor"),
+        needs=("wandb",),
+    ),
+    Case("batch_fill", "--trials 8", ("mean", "sizes.4", "shapes", "machine.processor")),
+    Case(
+        "bucket_brigade",
+        QUICK + "--sizes 16 --games 8 --reference none",
+        ("machine.processor", "speed.0.games_per_second", "scores.0.per_night"),
+        {"bucket_brigade.PUBLISHED": {("random", "easy"): 355.1}},
+    ),
+    Case(
+        "bucket_training:speed",
+        "speed --threads 1 --members 2 --games-per-member 4 --horizon 8 --minibatch 64 "
+        "--rollouts 1 --runs 1",
+        ("machine_speed.processor", "episodes_per_second", "episodes_per_core_second"),
+    ),
+    Case(
+        "bucket_training:goals",
+        "goals --threads 1 --scenarios easy --members 2 --games-per-member 8 --rollouts 1 "
+        "--games 32 --generations 1",
+        ("machine_goals.processor", "scenarios.easy, 2 members.teams.population.lead"),
+        {"bucket_training.CHOOSING": 8},
+    ),
+    Case(
+        "card_duel",
+        QUICK + "--sizes 8",
+        (*SPEED, "speed.0.moves_per_second", "kinds.MULLIGAN"),
+        {
+            "card_duel.GOAL_GAMES": 8,
+            "step_speed.GOAL_GAMES": 8,
+            "card_duel.OPENING": 1,
+            "card_duel.KINDS": (8, 1),
+        },
+    ),
+    Case(
+        "dashboard_pages",
+        "--orders 40 --bars 60 --repeat 2",
+        ("machine.processor", "orders", "pages.0.p95", "pages.0.kB"),
+        needs=("plotly", "werkzeug"),
+    ),
+    Case(
+        "duel_training",
+        THREAD + "--runs 1 --members 2 --games 8 --epochs 1",
+        ("machine.processor", "goal", "sizes.games", "rows.0.decisions_per_second.0"),
+        {"duel_training.MINIBATCH": 128},
+    ),
+    Case(
+        "env_steps",
+        QUICK + "--sizes 1 4 --bars 1000",
+        (
+            *("machine.processor", "machine.native.crypto", "machine.native.cartpole"),
+            *("results.1.steps_per_second", "results.1.share_of_moving_limit"),
+            *("results.1.torch_steps_per_second", "results.1.over_torch", "results.3.over_torch"),
+            "results.5.over_long_only",
+        ),
+    ),
+    Case(
+        "shorts",
+        "--seeds 1 --members 2 --steps 2048 --bars 2500 --num-envs 8",
+        ("machine.processor", "results.0.long only", "results.0.with shorts"),
+    ),
+    Case(
+        "gate_statistics:selection",
+        "--only selection --studies 2 --bars 200 --trials 10",
+        ("machine.processor", "results.0.share_dsr_95", "results.0.together_median_pbo"),
+        {"gate_statistics.HOURS": 200},
+    ),
+    Case(
+        "gate_statistics:holdout",
+        "--only holdout --series 5",
+        ("holdout_machine.processor", "holdout.0.size", "holdout.0.power_bootstrap"),
+        {"gate_statistics.HOLDOUTS": (("ar1", 0.5), ("ar2", 0.9))},
+    ),
+    *(
+        Case(
+            f"gpu:{part}",
+            f"--device cpu --tiny --seconds 0.01 --steady 0.01 --curves 1 --parts {part}",
+            (f"parts.{part}.machine.processor", *(f"parts.{part}.found.{key}" for key in keys)),
+        )
+        for part, keys in GPU_PARTS.items()
+    ),
+    Case(
+        "gradient_steps",
+        "--threads 1 --members 2 --widths 16 --minibatches 8 --updates 2 --buffer 64 --runs 1 "
+        "--seconds 0.001",
+        ("machine.processor", "results.1.runs.sb3.0", "results.0.ours_over_best"),
+        needs=("stable_baselines3",),
+    ),
+    Case(
+        "hockey",
+        QUICK + "--sizes 8",
+        (*SPEED, "speed.0.steps_per_second"),
+        {"hockey.GOAL_GAMES": 8, "step_speed.GOAL_GAMES": 8},
+    ),
+    Case(
+        "hockey_learning:curves",
+        "curves --threads 1 --only past --steps 8192",
+        ("variants.past.curves.0.strong.0", "variants.past.machine.processor"),
+        {"hockey_learning.SEEDS": 2, "hockey_learning.PARTS": 1, "hockey_learning.GAMES": 2},
+        then="draw",
+    ),
+    Case(
+        "items",
+        "--repetitions 1",
+        ("machine.processor", "rows", "milliseconds.with items", "milliseconds.MLP alone"),
+        {"items.ROWS": 32},
+    ),
+    Case(
+        "league:exact",
+        "kuhn --only league " + LEAGUE,
+        (
+            "kuhn.machine.processor",
+            "kuhn.studies.0.plain.curve.0.snapshots",
+            "kuhn.studies.0.league.curve.1.mixture",
+        ),
+        {"league.EPISODES": 2},
+    ),
+    Case(
+        "league:games",
+        "kuhn --only half --deals 2 " + LEAGUE,
+        ("kuhn.studies.0.half.sampled.champion.plain.1",),
+        {"league.EPISODES": 2, "league.is_enumerable": lambda *_: False},
+    ),
+    *(
+        Case(
+            f"learning:{kind}",
+            f"--only {kind} --threads 1 --seeds 1 --steps 64 --num-envs 2 --horizon 32 "
+            "--minibatch 64",
+            ("machine.processor", "outcomes.0.excess", "outcomes.0.by_group", "outcomes.0.passed"),
+            {"learning.BARS": 5_000},
+        )
+        for kind in ("oracle", "planted", "shuffled")
+    ),
+    *(
+        Case(
+            f"learning_vs_sb3:{task}",
+            f"{task} --threads 1 --seeds 2 --peer-seeds 1 --share {share}",
+            ("machine.processor", f"tasks.{task}.ours.curves.0.0.1", f"tasks.{task}.sb3.curves.0"),
+            {"learning_vs_sb3.LOOKS": 1, "learning_vs_sb3.EPISODES": 1},
+            pictures=True,
+            needs=("stable_baselines3", *packages),
+        )
+        for task, (share, packages) in SB3_TASKS.items()
+    ),
+    # A rollout of SB3's settings takes seconds.
+    Case(
+        "learning_vs_sb3:lunarlander-ppo",
+        "lunarlander-ppo --threads 1 --seeds 2 --share 0.001 --without-sb3",
+        ("tasks.lunarlander-ppo.ours.curves.0.0.1",),
+        {"learning_vs_sb3.LOOKS": 1, "learning_vs_sb3.EPISODES": 1},
+        pictures=True,
+        needs=("Box2D",),
+    ),
+    Case(
+        "opponents",
+        THREAD + "--runs 1 --members 2 --games 64",
+        ("machine.processor", "seat_steps_per_second.both seats", "ratios.self and 2 past"),
+        {"opponents.EPOCHS": 1},
+    ),
+    Case(
+        "poker:curves",
+        "curves --threads 1 --games kuhn --only both-seats past --steps 8192",
+        ("games.kuhn.past.curves.0.sampled.1", "games.kuhn.both-seats.machine.processor"),
+        {"poker.SEEDS": 2, "poker.PARTS": 1},
+        then="draw",
+    ),
+    Case(
+        "poker_peers",
+        "run --threads 1 --games kuhn --only cfr ppo nfsp psro --steps 3000",
+        (
+            "games.kuhn.cfr.curves.0.nash_conv",
+            "games.kuhn.ppo.machine.processor",
+            "games.kuhn.psro.curves.0.decisions",
+        ),
+        needs=("pyspiel",),
+    ),
+    Case(
+        "process_vec",
+        "--sizes 2 --rounds 1 --seconds 0.01",
+        (
+            "cartpole run.machine.processor",
+            "cartpole.0.ratio.best peer",
+            "one_process.0.ratio.best peer",
+            "uneven.1.ratio.best peer",
+        ),
+        {"process_vec.UNEVEN_ENVS": 4, "process_vec.UNEVEN_WORKERS": 2},
+    ),
+    Case(
+        "reproducible_mode",
+        "--pairs 1",
+        ("machine.processor", "modes.1", "results.0.ratio"),
+        slow=True,
+    ),
+    Case("peak", THREAD + "--seconds 0.01", ("machine.processor", "gflops.torch"), TINY_PEAK),
+    Case(
+        "roofline",
+        QUICK + "--members 2 --num-envs 8 --horizon 8 --epochs 1 --widths 64 --minibatches 64",
+        ("machine.processor", "setup.lookback", "results.0.share_of_peak", "results.0.split.env"),
+        TINY_PEAK,
+    ),
+    Case(
+        "scaling",
+        THREAD + "--runs 1 --seconds 0.001 --largest 1 --widths 16",
+        (
+            "num_envs.machine.processor",
+            "num_envs.rows.0.bytes",
+            "slots.rows.0.over_fastest_before",
+            "choice.rows.0.share",
+        ),
+        {"scaling.CHOICE_BUDGET": 8 * 64 * 100},
+    ),
+    Case(
+        "soak",
+        "--trials 6 --every 2",
+        ("machine.processor", "mib_per_100_trials", "ask_and_tell_cpu_ms.last"),
+        pictures=True,
+    ),
+    Case(
+        "train_vs_elegantrl",
+        THREAD + "--members 2 --num-envs 4 --horizon 16 --minibatch 64 --epochs 1 --width 16 "
+        "--runs 1 --seconds 0.001",
+        ("machine.processor", "steps_per_second.elegant 1env", "ours_over.elegant"),
+    ),
+    Case(
+        "train_vs_peers:speed",
+        "speed --threads 1 --members 2 --runs 1 --seconds 0.001 --num-envs 12 --minibatch 64 "
+        "--width 16",
+        ("speed.*.ours_over_best", "speed.*.machine.processor", "speed.*.runs.cleanrl.0"),
+        {"train_vs_peers.TRANSITIONS": 64},
+        needs=("stable_baselines3",),
+    ),
+    Case(
+        "train_vs_peers:scores",
+        "scores --threads 1 --members 2 --seeds 1",
+        ("scores.*.score.0", "scores.*.trainer", "scores.*.machine.processor"),
+        {
+            "train_vs_peers.SCORED_STEPS": {"crypto": 64, "cartpole": 64},
+            "trainers.TRAIN_SHARE": 0.99,
+            "trainers.CARTPOLE_EPISODES": 2,
+        },
+        needs=("stable_baselines3",),
+    ),
+    Case(
+        "train_vs_peers:pufferlib",
+        "pufferlib --threads 1 --runs 1 --seconds 0.001",
+        ("pufferlib.large, 10 members.steps_per_second", "pufferlib.to 475.mean_length"),
+        {
+            "train_vs_peers.PUFFER": dict.fromkeys(("small", "large"), (1, 1, 8, 1, 1.0)),
+            "train_vs_peers.balanced_steps": lambda *_: [500.0],
+        },
+    ),
+    Case(
+        "study_pages",
+        "--trials 60 --runs 1",
+        ("pages.*.median_ms", "machine.processor", "importances_seconds.complete"),
+        needs=("plotly", "werkzeug"),
+    ),
+    Case(
+        "trials_per_hour",
+        THREAD + "--runs 1 --part 0.05 --seconds 0.001 --history 2",
+        (
+            "history 2.machine.processor",
+            "history 2.ours_over.elegant 1 env",
+            "history 2.shares_of_worker.training",
+            "history 2.host_share",
+        ),
+        {"trials_per_hour.standard_bars": tiny_bars, "trials_per_hour.STANDARD": TINY_STUDY},
+    ),
+    Case(
+        "trials_per_hour:pruning",
+        PRUNING + "none",
+        ("pruning.0.none.trials_per_hour", "pruning.0.hyperband.machine.processor"),
+        {"trials_per_hour.PRUNING": {"groups": 3, "test_groups": 1, "bars": 4_000}},
+        then=PRUNING + "hyperband --save",
+        slow=True,
+    ),
+]

@@ -1,0 +1,55 @@
+"""Benchmarks run in this process: importing torch takes longer than most of their tiny runs."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import optuna
+import pytest
+import torch
+
+from envs.crypto import features
+
+BENCH = Path(__file__).resolve().parents[2] / "scripts" / "bench"
+Importer = Callable[[str], ModuleType]
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Importer]:
+    """Import scripts by name. What they change in this process is put back afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(BENCH))
+    monkeypatch.setattr(features, "_RECIPES", features._RECIPES.copy())
+    monkeypatch.setenv("SWEEPD_CACHE_DIR", str(tmp_path))
+    verbosity = optuna.logging.get_verbosity()
+    with torch.random.fork_rng():
+        yield importlib.import_module
+    optuna.logging.set_verbosity(verbosity)
+
+
+def run(script: ModuleType, *arguments: str | Path) -> None:
+    """Run a script as from the command line. Missed goals are no error; a message is one."""
+    try:
+        code = script.main([str(argument) for argument in arguments])
+    except SystemExit as end:
+        code = end.code
+    # 2: the arguments are wrong.
+    assert code is None or (isinstance(code, int) and code != 2), code
+
+
+def entry(content: Any, path: str) -> Any:
+    """Return the entry of a results file at a path, see `Case.keys`."""
+    for name in path.split("."):
+        if isinstance(content, list):
+            content = content[int(name)]
+        else:
+            content = content[next(iter(content)) if name == "*" else name]
+    return content
+
+
+def is_picture(path: Path) -> bool:
+    return path.read_bytes().startswith(b"\x89PNG")
