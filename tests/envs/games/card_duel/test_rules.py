@@ -104,10 +104,10 @@ def compare(games: int, seed: int, steps: int) -> list[Duel]:
     return ended
 
 
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(st.integers(0, 2**32 - 1))
 def test_random_games_are_those_of_the_reference(seed: int) -> None:
-    assert len(compare(games=4, seed=seed, steps=300)) == 4
+    assert len(compare(games=2, seed=seed, steps=300)) == 2
 
 
 def random_options(mask: Tensor, generator: torch.Generator) -> Tensor:
@@ -124,7 +124,7 @@ def random_actions(legal: Legal, generator: torch.Generator) -> Tensor:
 
 
 # A million moves take 100 s: SWEEPD_TEST_MOVES=1000000.
-MOVES = int(os.environ.get("SWEEPD_TEST_MOVES", "200000"))
+MOVES = int(os.environ.get("SWEEPD_TEST_MOVES", "50000"))
 
 
 @pytest.mark.slow

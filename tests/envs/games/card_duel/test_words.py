@@ -37,7 +37,7 @@ def shown_games(seed: int, seat: int) -> tuple[CardDuel, TurnsRenderer, torch.Ge
 
 
 def test_a_game_is_readable_in_80_columns_with_and_without_colour() -> None:
-    for seed in range(3):
+    for seed in range(2):
         env, renderer, generator = shown_games(seed, seed % 2)
         over, step = False, 0
         while not over:
@@ -117,16 +117,18 @@ def test_decisions_are_sentences() -> None:
     assert sentence("Mira", "pass") == "Mira passes"
     assert sentence("Mira", "play Manta to front 2") == "Mira plays Manta to front 2"
     env, renderer, generator = shown_games(2, 0)
+    verbs = "ends keeps takes plays gives casts attacks advances guards chooses uses passes"
     said: set[str] = set()
-    for _ in range(900):
+    games = 0
+    while games < 2 or said != set(verbs.split()):
         final = advance(env, generator)
+        games += final
         renderer.text("", final=False)
         said |= {entry.split(" ")[1] for entry in renderer.log[-1:]}
         if final:
             renderer.text("", final=True)
             assert not renderer.log
-    verbs = "ends keeps takes plays gives casts attacks advances guards chooses uses passes"
-    assert said == set(verbs.split())
+        assert games < 8, said
 
 
 def test_pictures_have_everything_in_its_place() -> None:
