@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import alembic.util
 import pytest
@@ -78,6 +79,24 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     (cache / "native").symlink_to(native)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SWEEPD_CACHE_DIR", str(cache))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def environments_in_this_process() -> Iterator[None]:
+    """Keep external environments in the process that steps them, unless a test gives a layout.
+
+    Measuring which layout is fastest starts processes and takes seconds.
+    """
+    from envs.external import vec_env
+    from envs.external.layouts import LayoutChoice
+    from envs.external.sharded import Layout
+
+    def choose(source: Any, own: Sequence[Any], what: Any) -> LayoutChoice:  # noqa: ARG001
+        return LayoutChoice(Layout(len(own)), {}, "in tests")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vec_env, "choose_layout", choose)
         yield
 
 
