@@ -30,6 +30,7 @@ from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.study import StudyHandle
 from optimize.worker import stopping
 from optimize.worker.stopping import Life
+from tests.entry_point import run_sweepd
 from tests.optimize.conftest import SPACE, TRAIN, search_app
 
 SECRET = "hunter2"
@@ -221,16 +222,6 @@ def test_a_recorded_password_is_removed_when_the_database_is_opened_for_writing(
     assert {name: StudyHandle(storage, name).flags for name in flags} == flags
 
 
-def _command(words: list[str], output: Path) -> None:
-    """The entry point in a forked process, its output in a file."""
-    with output.open("a") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-    sys.argv = ["sweepd", *words]
-    sweepd.main()
-
-
 def _pages(url: str, output: Path) -> None:
     """What a browser sees of the training."""
     from werkzeug.test import Client
@@ -284,17 +275,8 @@ def test_no_secret_is_anywhere_after_a_study_and_its_promotion(
     ]
 
     def run(*words: str, code: int = 0) -> str:
-        before = output.stat().st_size if output.exists() else 0
-        process = multiprocessing.get_context("fork").Process(
-            target=_command, args=(list(words), output)
-        )
-        process.start()
-        process.join(120)
-        said = output.read_text()[before:]
-        assert process.exitcode == code, said
-        return said
+        return run_sweepd(words, tmp_path / "output", code)
 
-    output = tmp_path / "output"
     said = run(*train, "--n-trials", "1", "--storage", url)
     assert "can read the password in --storage" in said
     assert [name for name, content in _tables(url).items() if SECRET.encode() in content] == []
@@ -311,7 +293,10 @@ def test_no_secret_is_anywhere_after_a_study_and_its_promotion(
     )
     pages.start()
     pages.join(120)
-    found = {"output": output.read_bytes(), "pages": (tmp_path / "pages").read_bytes()}
+    found = {
+        "output": (tmp_path / "output").read_bytes(),
+        "pages": (tmp_path / "pages").read_bytes(),
+    }
     found |= {str(path): path.read_bytes() for path in work.rglob("*") if path.is_file()}
     found |= _tables(url)
     assert len(found["pages"]) > 1000

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
-from tests.bench.conftest import Importer, entry, run
+from envs.support.errors import InputError
+from tests.bench.conftest import BENCH, Importer, entry, run
+from tests.entry_point import run_sweepd
 
 
-@pytest.mark.slow
-def test_a_live_search_is_run_and_scored(bench: Importer, tmp_path: Path) -> None:
+def test_a_live_search_is_run_and_scored(
+    bench: Importer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     script, saved = bench("search_live"), tmp_path / "results.json"
+
+    def call(_: Any, command: list[str], seconds: float | None = None) -> str:
+        assert command[:2] == [sys.executable, str(BENCH.parents[1] / "sweepd.py")]
+        assert seconds == (120.0 if command[2] == "train" else None)
+        return run_sweepd(command[2:], tmp_path / "output")
+
+    monkeypatch.setattr(script.Search, "call", call)
+    small = ("--seeds", "1", "--rungs", "2", "--episodes", "4")
+    monkeypatch.setitem(script.OURS, "random", ("--sampler", "random", *small))
     run(script, "--smoke", "--folder", tmp_path / "live", "--save", saved)
     content = json.loads(saved.read_text())
     found = entry(content, "tasks.cartpole.random-0")
@@ -26,6 +41,27 @@ def test_a_live_search_is_run_and_scored(bench: Importer, tmp_path: Path) -> Non
     run(script, "--smoke", "--folder", tmp_path / "live", "--save", saved)
     again = json.loads(saved.read_text())["tasks"]
     assert again == content["tasks"]
+
+
+def test_processes_of_a_search_end_in_time(
+    bench: Importer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = bench("search_live")
+    monkeypatch.setattr(script, "GRACE", 0.2)
+    search = script.Search("cartpole", "random", 0, SimpleNamespace(folder=tmp_path, steps=1))
+
+    def call(code: str, seconds: float | None = None) -> str:
+        return search.call(["/bin/sh", "-c", code], seconds)
+
+    assert call("echo done") == "done\n"
+    with pytest.raises(InputError, match=r"failed: see .*log\.txt"):
+        call("echo broken >&2; exit 3")
+    assert (search.folder / "log.txt").read_text() == "broken\n"
+    assert call("trap 'echo ended; exit' TERM; while :; do sleep 0.05; done", 0.3) == "ended\n"
+    # A process that does not stop is killed, with what it has started.
+    assert call("trap '' TERM; sleep 600 & echo $! > pid; wait", 0.3) == ""
+    started = int(Path("pid").read_text())
+    assert not psutil.pid_exists(started) or psutil.Process(started).status() == "zombie"
 
 
 def test_when_a_live_search_reaches_a_level(bench: Importer) -> None:

@@ -8,8 +8,6 @@ import os
 import pty
 import re
 import select
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +32,7 @@ from envs.games.turns_view import TurnsRenderer
 from envs.support.errors import InputError
 from envs.support.terminal import Terminal
 from tests.deploy.games.players import study_of
+from tests.entry_point import enter
 from tests.envs.games.toys import chooser
 
 NIM = "tests.envs.games.toys:NIM"
@@ -249,7 +248,6 @@ def test_a_person_needs_no_champion_against_a_scripted_player(
 
 
 DUEL = ("--env", "card-duel", "--seat", "me", "--opponent", "greedy")
-SWEEPD = (sys.executable, "-m", "sweepd", "play")
 
 
 @pytest.mark.parametrize(("words", "ready"), [(DUEL, b"quit"), (("BUNDLE",), b"game 1, step")])
@@ -263,7 +261,7 @@ def test_ctrl_c_in_a_terminal_ends_with_one_line(
     child, terminal = pty.fork()
     if child == 0:
         os.environ["TERM"] = "xterm"
-        os.execv(SWEEPD[0], [*SWEEPD, *given])
+        enter(["play", *given])
     said, pressed = b"", False
     with contextlib.suppress(OSError):  # what reading raises when the process has ended
         while True:
@@ -289,18 +287,22 @@ def test_ctrl_c_in_a_terminal_ends_with_one_line(
 def test_a_closed_pipe_ends_it_without_a_traceback(bundle: Path) -> None:
     # More output than a pipe holds is not needed: its reader is gone.
     for words in ((*DUEL, "--episodes", "9"), (str(bundle), "--episodes", "200")):
-        process = subprocess.Popen(
-            [*SWEEPD, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        assert process.stdin
-        assert process.stdout
-        assert process.stderr
-        process.stdin.write(b"1\n" * 5000)
-        process.stdin.close()
-        process.stdout.readline()
-        process.stdout.close()
-        assert process.stderr.read() == b""
-        assert process.wait() == 1
+        (stdin, written), (read, stdout), (errors, stderr) = (os.pipe() for _ in range(3))
+        child = os.fork()
+        if child == 0:
+            for number, file in enumerate((stdin, stdout, stderr)):
+                os.dup2(file, number)
+            os.closerange(3, 1024)
+            enter(["play", *words])
+        for file in (stdin, stdout, stderr):
+            os.close(file)
+        with os.fdopen(written, "wb") as given:
+            given.write(b"1\n" * 5000)
+        with os.fdopen(read) as out:
+            out.readline()
+        with os.fdopen(errors) as said:
+            assert said.read() == ""
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
 def test_hidden_cards_change_no_line_for_the_person(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,63 @@
+"""The `sweepd` command in a forked process: a new interpreter needs seconds to import torch."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import sweepd
+
+
+def enter(words: Sequence[str]) -> NoReturn:
+    """Go on as the command, in a forked process, on the standard files that it has now."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
+    sys.argv = ["sweepd", *words]
+    code = 0
+    try:
+        sweepd.main()
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        traceback.print_exc()
+        code = 120  # as of an interpreter that cannot write what is left
+    os._exit(code)
+
+
+def run_sweepd(words: Sequence[str], output: Path, code: int = 0) -> str:
+    """Run the command to its end, and check its exit code.
+
+    Args:
+        words: of the command line.
+        output: a file to which all output is appended.
+        code: the expected exit code.
+
+    Returns:
+        The output.
+    """
+    before = output.stat().st_size if output.exists() else 0
+    process = multiprocessing.get_context("fork").Process(target=_enter, args=(words, output))
+    process.start()
+    process.join(120)
+    said = output.read_text()[before:]
+    assert process.exitcode == code, said
+    return said
+
+
+def _enter(words: Sequence[str], output: Path) -> NoReturn:
+    with output.open("a") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    enter(words)
