@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,16 +20,17 @@ from tests.entry_point import run_sweepd
 def test_a_live_search_is_run_and_scored(
     bench: Importer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    script, saved = bench("search_live"), tmp_path / "results.json"
+    script, searches = bench("search_live"), bench("live_searches")
+    saved = tmp_path / "results.json"
 
     def call(_: Any, command: list[str], seconds: float | None = None) -> str:
         assert command[:2] == [sys.executable, str(BENCH.parents[1] / "sweepd.py")]
-        assert seconds == (120.0 if command[2] == "train" else None)
+        assert seconds == (120.0 if "live" in command else None)
         return run_sweepd(command[2:], tmp_path / "output")
 
-    monkeypatch.setattr(script.Search, "call", call)
-    small = ("--seeds", "1", "--rungs", "2", "--episodes", "4")
-    monkeypatch.setitem(script.OURS, "random", ("--sampler", "random", *small))
+    monkeypatch.setattr(searches.Search, "call", call)
+    small = ("--rungs", "2", "--episodes", "4")
+    monkeypatch.setitem(searches.OURS, "random", ("--sampler", "random", *small))
     run(script, "--smoke", "--folder", tmp_path / "live", "--save", saved)
     content = json.loads(saved.read_text())
     found = entry(content, "tasks.cartpole.random-0")
@@ -37,6 +38,7 @@ def test_a_live_search_is_run_and_scored(
     assert len(found["scores"]) == 2
     assert found["selections"][-1]["scores"] == found["scores"]
     assert entry(found, "machine.processor")
+    assert entry(content, "table.cartpole.scores.random") == found["score"]
     # The same command has nothing left to do.
     run(script, "--smoke", "--folder", tmp_path / "live", "--save", saved)
     again = json.loads(saved.read_text())["tasks"]
@@ -46,9 +48,11 @@ def test_a_live_search_is_run_and_scored(
 def test_processes_of_a_search_end_in_time(
     bench: Importer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    script = bench("search_live")
-    monkeypatch.setattr(script, "GRACE", 0.2)
-    search = script.Search("cartpole", "random", 0, SimpleNamespace(folder=tmp_path, steps=1))
+    searches = bench("live_searches")
+    monkeypatch.setattr(searches, "GRACE", 0.2)
+    options = argparse.Namespace(folder=tmp_path, steps=1, minutes=1.0)
+    search = searches.Search("cartpole", "random", 0, options)
+    search.make_folder()
 
     def call(code: str, seconds: float | None = None) -> str:
         return search.call(["/bin/sh", "-c", code], seconds)
@@ -67,26 +71,91 @@ def test_processes_of_a_search_end_in_time(
 def test_when_a_live_search_reaches_a_level(bench: Importer) -> None:
     script = bench("search_live")
     worth = {"a": [1.0, 1.0], "b": [4.0, 8.0], "c": [9.0, 9.0], "d": [2.0, float("nan")]}
-    trained: list[str] = []
+    trained: list[list[str]] = []
 
     class Finished:
+        group = 2
+
         def selections(self) -> list[Any]:
             return [script.Selected(10.0 * at, key, 0.0) for at, key in enumerate("abcad", 1)]
 
-        def scores(self, chosen: Any) -> list[float]:
-            trained.append(chosen.key)
-            return worth[chosen.key]
+        def scores(self, keys: list[str]) -> list[list[float]]:
+            trained.append(keys)
+            return [worth[key] for key in keys]
 
     known: dict[str, list[float]] = {}
-    reached, scores = script.first_above(Finished(), 6.0, known)
-    assert reached == 20.0
+    when, scores = script.first_above(Finished(), 6.0, known)
+    assert when == 20.0
     assert scores is worth["d"]
-    # What comes after the level was reached is not trained, but the last selection is.
-    assert trained == ["a", "b", "d"]
     assert script.mean_of(scores) == -np.inf
+    # The last selection and the first ones, until the level is reached.
+    assert trained == [["d", "a"], ["b", "c"]]
     trained.clear()
+    assert script.first_above(Finished(), 1.0, {})[0] == 10.0
+    assert trained == [["d", "a"]]
     assert script.first_above(Finished(), 10.0, {})[0] is None
-    assert trained == ["a", "b", "c", "d"]
+
+
+def test_what_a_peer_had_selected_when(bench: Importer, tmp_path: Path) -> None:
+    """The trial with the highest latest value; a schedule counts to the end of the run."""
+    searches = bench("live_searches")
+    options = argparse.Namespace(folder=tmp_path, minutes=1.0, steps=None, cores=2, fresh=2)
+    search = searches.make_search("cartpole", "pbt", 0, options)
+    search.folder.mkdir(parents=True)
+    a, b = {"rate": 1.0}, {"rate": 2.0}
+    results = [
+        (10.0, "first", 5.0, [[0.1, a]]),
+        (20.0, "second", 5.0, [[0.1, b]]),  # a tie
+        (30.0, "first", 7.0, [[0.1, a], [0.2, a]]),  # the same configuration
+        (40.0, "first", 4.0, [[0.1, a], [0.2, a], [0.3, a]]),
+        (50.0, "second", 9.0, [[0.1, b], [0.2, a]]),
+        (55.0, "third", float("nan"), [[0.1, a]]),
+        (70.0, "third", 99.0, [[0.1, a]]),  # too late
+    ]
+    names = ("seconds", "trial", "value", "schedule")
+    lines = [json.dumps(dict(zip(names, result, strict=True))) for result in results]
+    search.history.write_text("\n".join(lines))
+    found = [(one.seconds, json.loads(one.key), one.value) for one in search.selections()]
+    assert found == [
+        (10.0, [[1.0, a]], 5.0),
+        (40.0, [[1.0, b]], 5.0),
+        (50.0, [[0.1, b], [1.0, a]], 9.0),
+    ]
+
+
+def test_the_table_of_times_to_a_level(bench: Importer) -> None:
+    live_table = bench("live_table")
+
+    def one(seconds: float | None, score: float | None) -> dict[str, Any]:
+        return {"seconds_to_level": seconds, "score": score, "scores": [], "level": 475.0}
+
+    results = {
+        "cartpole": {
+            **{f"race-{seed}": one(10.0 * seed, 480.0) for seed in (1, 2, 3)},
+            "random-1": one(40.0, 490.0),
+            "zoo-1": one(80.0, 480.0),
+            "pbt-1": one(None, None),
+            "asha-1": {"trials": 3},  # not scored yet
+        },
+        "pendulum": {"race-1": one(30.0, 480.0), "zoo-1": one(None, 1.0)},
+        "planted": {"race-1": one(None, 1.0), "random-1": one(30.0, 480.0)},
+        "lunarlander": {},
+    }
+    found = live_table.table(results, dict.fromkeys(results, 120.0), ours=("race", "random"))
+    cartpole = found["cartpole"]
+    assert cartpole["seconds"] == {"race": 20.0, "random": 40.0, "zoo": 80.0, "pbt": None}
+    assert cartpole["scores"]["pbt"] is None
+    assert cartpole["peer"] == {"value": 0.25, "bound": "="}
+    assert cartpole["random"] == {"value": 0.5, "bound": "="}
+    # A search that did not reach the level needs longer than its time.
+    assert found["pendulum"]["peer"] == {"value": 0.25, "bound": "<"}
+    assert found["pendulum"]["random"] is None
+    assert found["planted"]["random"] == {"value": 4.0, "bound": ">"}
+    assert "lunarlander" not in found
+    text = live_table.lines(found)
+    assert text[1].split()[:3] == ["cartpole", "475", "20"]
+    assert ">120 (none)" in text[1]
+    assert text[2].endswith("<0.25             -")
 
 
 def test_a_live_search_refuses_wrong_arguments(
@@ -94,34 +163,26 @@ def test_a_live_search_refuses_wrong_arguments(
 ) -> None:
     script, folder = bench("search_live"), ("--folder", tmp_path)
     saved = tmp_path / "results.json"
-    saved.write_text(json.dumps({"settings": {"minutes": 1.0}}))
+    saved.write_text(json.dumps({"settings": {"cartpole": {"minutes": 1.0}}}))
+    stopped = tmp_path / "stopped" / "cartpole" / "race-0"
+    stopped.mkdir(parents=True)
     ours = ("--tasks", "cartpole", "--searches", "race")
+    peer = ("--tasks", "cartpole", "--searches", "zoo", "--peer-python", "zoo=/bin/false")
     for wrong, message in (
         (ours, "give --folder"),
-        ((*folder, *ours), "run random first"),
-        ((*folder, *ours, "--save", saved), "other settings"),
+        ((*folder, *ours, "--save", saved), "results of cartpole with other settings"),
         ((*folder, *ours, "--peer-python", "ray=/bin/sh"), "give NAME=PATH"),
-        (
-            (
-                *folder,
-                "--tasks",
-                "cartpole",
-                "--searches",
-                "zoo",
-                "--peer-python",
-                "zoo=/bin/false",
-            ),
-            "pip install stable-baselines3==",
-        ),
+        ((*folder, *peer), "pip install stable-baselines3=="),
+        (("--folder", tmp_path / "stopped", *ours), f"{stopped} holds a search that was stopped"),
     ):
         assert script.main([str(argument) for argument in wrong]) == 2
         assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("task", ["planted", "cartpole", "pendulum", "rest_trap"])
-def test_the_peers_trainer_on_live_tasks(task: str, bench: Importer) -> None:
+def test_the_peers_trainer_on_live_tasks(task: str, bench: Importer, tmp_path: Path) -> None:
     pytest.importorskip("stable_baselines3")
-    peers = bench("live_peers")
+    peers = bench("live_trainer")
     params = {
         "n_steps_pow": 5,
         "batch_size_pow": 8,
@@ -142,3 +203,12 @@ def test_the_peers_trainer_on_live_tasks(task: str, bench: Importer) -> None:
     assert trainer.model.learning_rate == 1e-4
     assert trainer.score(4, 0) == trainer.score(4, 0)
     assert np.isfinite(trainer.value())
+    # Another process continues from its checkpoint.
+    trainer.save(tmp_path)
+    other = peers.Trainer(task, 4_096, 1)
+    other.load(tmp_path, params | {"learning_rate": 1e-4})
+    assert other.model.num_timesteps == trainer.model.num_timesteps
+    assert other.score(4, 0) == trainer.score(4, 0)
+    whole = peers.Trainer(task, 4_096, 0)
+    whole.follow([(0.5, params)])
+    assert whole.model.num_timesteps >= 4_096
