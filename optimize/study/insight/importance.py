@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import optuna
-from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.study import StudyDirection
 
 from optimize.study.insight.axes import Axis
@@ -39,6 +38,9 @@ def importances(rows: Sequence[TrialRow], axes: Sequence[Axis]) -> dict[str, flo
     judged = [row for row in rows if row.judged]
     if len(judged) < LEAST:
         return None
+    # Imported here: it imports scikit-learn, which would delay the start of every command.
+    from optuna.importance import PedAnovaImportanceEvaluator
+
     found = PedAnovaImportanceEvaluator().evaluate(JudgedStudy(judged))
     sums = {axis.name: found.get(axis.name, 0.0) for axis in axes}
     for axis in axes:
