@@ -69,17 +69,23 @@ def migrations_read_once() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the cache of measurements in a temporary folder.
-
-    Compiled kernels stay in the user's: they are found by the content of their sources, and each
-    test process would otherwise compile them again.
-    """
-    native, cache = cache_dir() / "native", tmp_path_factory.mktemp("cache")
-    native.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (cache / "native").symlink_to(native)
+    """Keep the cache of measurements in a temporary folder."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SWEEPD_CACHE_DIR", str(cache))
+        use_empty_cache(tmp_path_factory.mktemp("cache"), patch)
         yield
+
+
+def use_empty_cache(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Make a folder the cache of measurements.
+
+    Compiled kernels stay in the user's cache: they are found by the content of their sources, and
+    each test process would otherwise compile them again.
+    """
+    native = cache_dir() / "native"
+    native.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
+    (folder / "native").symlink_to(native)
+    patch.setenv("SWEEPD_CACHE_DIR", str(folder))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import itertools
 import re
@@ -34,18 +35,24 @@ SOURCES = [
 ]
 
 
-def modules_imported(tree: ast.Module) -> Iterator[str]:
+@functools.cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """Return all nodes of a module's syntax tree, which is read once."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
+def modules_imported(path: Path) -> Iterator[str]:
     """Yield the dotted names of everything that a module imports, inside functions too."""
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def imported(tree: ast.Module) -> Iterator[str]:
+def imported(path: Path) -> Iterator[str]:
     """Yield the top-level names of everything that a module imports."""
-    for name in modules_imported(tree):
+    for name in modules_imported(path):
         yield name.partition(".")[0]
 
 
@@ -53,7 +60,7 @@ def imported(tree: ast.Module) -> Iterator[str]:
 def test_packages_import_only_what_the_arrows_allow(package: str) -> None:
     forbidden = (set(MAY_IMPORT) | {"sweepd"}) - MAY_IMPORT[package] - {package}
     for path in (ROOT / package).rglob("*.py"):
-        wrong = forbidden & set(imported(ast.parse(path.read_text())))
+        wrong = forbidden & set(imported(path))
         assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
 
 
@@ -63,8 +70,7 @@ def test_rooms_of_a_package_import_only_those_before_them(package: str) -> None:
     for position, room in enumerate(rooms):
         later = re.compile(rf"^{package}\.({'|'.join(rooms[position + 1 :]) or '-'})\b")
         for path in (ROOT / package / room).rglob("*.py"):
-            tree = ast.parse(path.read_text())
-            wrong = sorted(name for name in modules_imported(tree) if later.match(name))
+            wrong = sorted(name for name in modules_imported(path) if later.match(name))
             assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
 
 
@@ -86,7 +92,7 @@ def test_no_modules_import_each_other() -> None:
     }
     graph = {}
     for module, path in sources.items():
-        names = {*modules_imported(ast.parse(path.read_text()))}
+        names = {*modules_imported(path)}
         names |= {name.rpartition(".")[0] for name in names}
         graph[module] = names & set(sources) - {module}
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
@@ -94,9 +100,8 @@ def test_no_modules_import_each_other() -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_nothing_is_evaluated_or_unpickled(path: Path) -> None:
-    tree = ast.parse(path.read_text())
-    assert not {"pickle", "dill", "joblib", "cloudpickle"} & set(imported(tree))
-    for node in ast.walk(tree):
+    assert not {"pickle", "dill", "joblib", "cloudpickle"} & set(imported(path))
+    for node in nodes_of(path):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             assert called not in {
@@ -111,9 +116,12 @@ def test_nothing_is_evaluated_or_unpickled(path: Path) -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_modules_are_documented_and_not_overlong(path: Path) -> None:
-    text = path.read_text()
-    assert ast.get_docstring(ast.parse(text)), "no module docstring"
-    assert len(text.splitlines()) <= 600, "more than a reader can hold: split it by subject"
+    module = nodes_of(path)[0]
+    assert isinstance(module, ast.Module)
+    assert ast.get_docstring(module), "no module docstring"
+    assert len(path.read_text().splitlines()) <= 600, (
+        "more than a reader can hold: split it by subject"
+    )
 
 
 def parameters_of(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
@@ -130,7 +138,7 @@ def parameters_of(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_docstrings_name_parameters_that_exist(path: Path) -> None:
     """`mkdocs build --strict` demands it, one name per line of `Args:`."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             _, _, section = (ast.get_docstring(node) or "").partition("\nArgs:\n")
             lines = itertools.takewhile(lambda line: line[:1] in ("", " "), section.splitlines())
@@ -182,7 +190,7 @@ NOT_BELOW = {
 @pytest.mark.parametrize("room", NOT_BELOW)
 def test_rooms_of_deploy_import_in_one_direction(room: str) -> None:
     for path in (ROOT / "deploy" / room).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("deploy."):
                 other = (node.module or "").split(".")[1]
                 assert other not in NOT_BELOW[room], f"{path.relative_to(ROOT)} imports {other}"

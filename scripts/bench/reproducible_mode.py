@@ -11,6 +11,7 @@ reproducible mode is faster.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import statistics
 import subprocess
@@ -36,17 +37,19 @@ def serve() -> None:
     from envs.support.mkl import current_mode
 
     print(current_mode(), flush=True)
-    slots, programs = 10, {}
-    for width, minibatch in CELLS:
+
+    @functools.cache
+    def program(width: int, minibatch: int) -> tuple[PPO, CartPole]:
+        slots = 10
         env = CartPole([CartPoleParams()] * slots, 128)
         ppo = PPO(Shape.for_env(env, net_width=width, minibatch=minibatch, horizon=16, epochs=2))
         for slot in range(slots):
             ppo.add_member(slot, PPOParams(), slot, 100, torch.zeros(4), torch.ones(4))
         ppo.begin(env.reset(0))
-        programs[width, minibatch] = ppo, env
+        return ppo, env
+
     for line in sys.stdin:
-        width, minibatch = map(int, line.split())
-        ppo, env = programs[width, minibatch]
+        ppo, env = program(*map(int, line.split()))
         began = time.process_time()
         ppo.train(env, 1)
         print(time.process_time() - began, flush=True)

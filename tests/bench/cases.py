@@ -276,6 +276,7 @@ CASES = [
         "reproducible_mode",
         "--pairs 1",
         ("machine.processor", "modes.1", "results.0.ratio"),
+        {"reproducible_mode.CELLS": [(64, 1024)]},
         slow=True,
     ),
     Case("peak", THREAD + "--seconds 0.01", ("machine.processor", "gflops.torch"), TINY_PEAK),
@@ -338,7 +339,7 @@ CASES = [
     ),
     Case(
         "study_pages",
-        "--trials 60 --runs 1",
+        "--trials 24 --runs 1",
         ("pages.*.median_ms", "machine.processor", "importances_seconds.complete"),
         needs=("plotly", "werkzeug"),
     ),

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from envs.crypto import features
+from tests.conftest import use_empty_cache
 
 BENCH = Path(__file__).resolve().parents[2] / "scripts" / "bench"
 Importer = Callable[[str], ModuleType]
@@ -24,7 +25,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Importer]
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(BENCH))
     monkeypatch.setattr(features, "_RECIPES", features._RECIPES.copy())
-    monkeypatch.setenv("SWEEPD_CACHE_DIR", str(tmp_path))
+    use_empty_cache(tmp_path, monkeypatch)
     verbosity = optuna.logging.get_verbosity()
     with torch.random.fork_rng():
         yield importlib.import_module

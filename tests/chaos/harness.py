@@ -269,7 +269,7 @@ def _round(
             started += 1
         elif not alive and _over(url, name, trials):
             return
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def _over(url: str, name: str, trials: int) -> bool:

@@ -27,6 +27,7 @@ from optimize.cli import doctor, pause, profile, run, status, train
 from optimize.cli.commands import search_commands
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.database.storage import StudyStorage
+from optimize.study.recovery.heartbeat import Heartbeat
 
 # Modules that the commands import late. Importing them here saves time in each forked process.
 PRELOADED = (
@@ -189,6 +190,15 @@ def market(tmp_path: Path, bars: Bars) -> Path:
     write_bars(bars, tmp_path / "bars")
     (tmp_path / "tiny.toml").write_text(SPACE)
     return tmp_path
+
+
+@pytest.fixture
+def frequent_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers report their state five times per second."""
+    monkeypatch.setattr(
+        "optimize.worker.worker.Heartbeat",
+        lambda storage, name, _, *rest: Heartbeat(storage, name, 0.2, *rest),
+    )
 
 
 @pytest.fixture

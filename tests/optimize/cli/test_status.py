@@ -73,6 +73,7 @@ def _age_beats(folder: Path, seconds: float) -> None:
         connection.execute("UPDATE sweepd_workers SET beat = beat - ?", (seconds,))
 
 
+@pytest.mark.usefixtures("frequent_beats")
 def test_keys_are_those_documented(market: Path, sweepd: Sweepd) -> None:
     documented = (Path(__file__).resolve().parents[3] / "docs" / "operations.md").read_text()
     worker = sweepd("train", "--n-trials", 3, *ENDLESS)

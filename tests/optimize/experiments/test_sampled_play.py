@@ -39,7 +39,7 @@ GAMES: dict[str, dict[str, Any]] = {
     SCRIPTED: {"objective": "points"},
     "tests.envs.games.toys:NIM": {"objective": "points"},
     "cartpole": {},
-    "hockey": {"objective": "points", "env": {"max_timesteps": 200}},
+    "hockey": {"objective": "points", "env": {"max_timesteps": 60}},
     "bucket-brigade": {"env": {"scenario": "v2_minimal", "max_nights": 12}},
 }
 

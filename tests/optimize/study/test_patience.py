@@ -192,7 +192,7 @@ def test_a_worker_waits_for_a_locked_database_and_continues(market: Path, sweepd
         time.sleep(0.02)
     with closing(sqlite3.connect(database, isolation_level=None, timeout=30)) as other:
         other.execute("BEGIN IMMEDIATE")
-        time.sleep(3)
+        time.sleep(1)
         other.rollback()
     worker.finish()
     with closing(sqlite3.connect(database)) as other:

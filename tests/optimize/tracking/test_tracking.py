@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import shutil
 import signal
 import sys
 import threading
@@ -44,8 +45,21 @@ STEPS = (64, 128, 192)  # of the tiny study's rungs
 THREE = ("--n-trials", 3, "--trials-per-batch", 3)
 
 
+@pytest.fixture(scope="module")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
+    """An empty database of MLflow, which needs seconds for its migrations."""
+    if importlib.util.find_spec("mlflow") is None:
+        return None
+    folder = tmp_path_factory.mktemp("mlflow")
+    assert mlflow_runs(store(folder)) == {}
+    return folder / "mlflow.db"
+
+
 @pytest.fixture(autouse=True)
-def _variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, empty_store: Path | None) -> None:
+    if empty_store:
+        for name in ("mlflow.db", "server.db"):
+            shutil.copy(empty_store, tmp_path / name)
     for name in ("MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID", "WANDB_DIR", "WANDB_PROJECT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store(tmp_path))
@@ -255,6 +269,8 @@ def test_an_unreachable_server_stops_nothing_and_is_made_up_for(
         out = sweepd(*train).finish()
     assert out.count("could not be told everything") == 1
     assert "trials: 3 complete" in out
+    if server == "hangs":  # what follows does not depend on the reason
+        return
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store(market))
     sweepd(*train).finish()  # nothing is left to train
     runs = mlflow_runs(store(market))

@@ -20,6 +20,7 @@ from optimize.study.study import StudyHandle
 from optimize.worker import chunks as chunks_module
 from optimize.worker import measure
 from optimize.worker.chunks import MEASURED, SHORTAGE, Chunk, Chunks, machine_key
+from tests.conftest import use_empty_cache
 from tests.optimize.conftest import INDEPENDENT, Sweepd
 
 SHAPE = {"net_width": 64, "net_depth": 2, "minibatch": 512, "epochs": 4}
@@ -164,7 +165,7 @@ def test_a_worker_that_runs_out_of_memory_halves_the_chunk_once_and_fails_no_tri
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setenv("SWEEPD_CACHE_DIR", str(tmp_path / "cache"))
+    use_empty_cache(tmp_path / "cache", monkeypatch)
     # As if all slots at once were the fastest.
     monkeypatch.setattr(
         measure, "measure_program", lambda _experiment, _shape, slots, *_: Measurement(slots, 0)

@@ -15,6 +15,7 @@ from envs.support.measurement_cache import MeasurementCache
 from optimize.worker import worker
 from optimize.worker.chunks import Chunks
 from optimize.worker.sharing import DeviceShare, device_key
+from tests.conftest import use_empty_cache
 from tests.optimize.conftest import Sweepd
 from tests.optimize.study_files import training_begun, wait_for
 
@@ -95,7 +96,7 @@ def test_chunks_of_a_shared_device_are_measured_and_cached_separately(tmp_path: 
 def test_a_second_worker_on_the_same_device_limits_its_memory(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SWEEPD_CACHE_DIR", str(market / "cache"))
+    use_empty_cache(market / "cache", monkeypatch)
     monkeypatch.setattr(worker, "device_key", lambda _: "a-gpu")
     monkeypatch.setattr(
         worker, "limit_memory", lambda _, share: print(f"limited to {share}", flush=True)
