@@ -141,15 +141,17 @@ def crypto(*, windows: bool = False) -> Any:
     return CryptoEnv(market, [params] * 3, [[(first, first + 600)]] * 3, 4, device=DEVICE)
 
 
+# Enough where a step has hundreds of launches.
+FEW_STEPS = {"horizon": 4}
 # Environments as studies use them, which are told their device.
 ENVIRONMENTS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "crypto": (crypto, {}),
     "cartpole": (game("cartpole"), {}),
     "bucket-brigade": (game("bucket-brigade"), {}),
-    "hockey": (game("hockey"), {}),
-    "hockey, opponents": (game("hockey", versus=True), {}),
-    "card-duel": (game("card-duel"), {}),
-    "card-duel, opponents": (game("card-duel", versus=True), {}),
+    "hockey": (game("hockey"), FEW_STEPS),
+    "hockey, opponents": (game("hockey", versus=True), FEW_STEPS),
+    "card-duel": (game("card-duel"), FEW_STEPS),
+    "card-duel, opponents": (game("card-duel", versus=True), FEW_STEPS),
     "kuhn": (game("kuhn"), {"autoregressive": False}),
     "kuhn, per seat": (game("kuhn"), PER_SEAT),
     "leduc": (game("leduc"), {"autoregressive": False}),
