@@ -70,6 +70,7 @@ class D3QN(OffPolicy):
     algorithm = "d3qn"
     params_type = D3QNParams
     stats_type = D3QNStats
+    episode_state = (*OffPolicy.episode_state, "held")
 
     def __init__(self, shape: Shape, device: torch.device | str = "cpu") -> None:
         place = torch.device(device)

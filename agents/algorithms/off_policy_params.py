@@ -34,6 +34,8 @@ class OffPolicyParams(Hyperparameters):
     weight_decay: float = 0.0
     warmup: int = 1_000
 
+    of_the_run: ClassVar[tuple[str, ...]] = ("reward_scale", "warmup")
+
 
 @dataclass(frozen=True, kw_only=True)
 class SACParams(OffPolicyParams):
@@ -50,6 +52,7 @@ class SACParams(OffPolicyParams):
     target_entropy: float = -1.0
     initial_alpha: float = math.exp(-1.0)
 
+    of_the_run = (*OffPolicyParams.of_the_run, "initial_alpha")
     _above_zero: ClassVar[tuple[str, ...]] = (*OffPolicyParams._above_zero, "initial_alpha")
     _finite: ClassVar[tuple[str, ...]] = ("target_entropy",)
 

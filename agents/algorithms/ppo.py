@@ -162,6 +162,7 @@ class PPO(Program):
         recurrent=True,
         per_seat=True,
     )
+    episode_state = (*Program.episode_state, "memory")
     _layout = 2
 
     def __init__(self, shape: Shape, device: torch.device | str = "cpu") -> None:

@@ -53,6 +53,7 @@ class PPOParams(Hyperparameters):
     lr_schedule: str = "constant"
     weight_average: float = 0.0
 
+    of_the_run = ("initial_log_std", "popart_beta", "weight_average")
     _above_zero: ClassVar[tuple[str, ...]] = (
         "learning_rate",
         "clip",

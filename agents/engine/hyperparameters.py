@@ -17,7 +17,12 @@ class Hyperparameters:
     A subclass lists its fields by range: `_above_zero`, `_zero_to_one` (bounds included),
     `_finite` (any finite number) and `_options` (strings, with the values allowed). All other
     fields must be at least 0.
+
+    `of_the_run` are the fields that a member keeps throughout its training: they act at its start,
+    or are the unit of what it has stored.
     """
+
+    of_the_run: ClassVar[tuple[str, ...]] = ()
 
     _above_zero: ClassVar[tuple[str, ...]] = (
         "learning_rate",

@@ -135,6 +135,8 @@ class Program(ABC):
 
     algorithm: str
     supports: ClassVar[Supported] = Supported()
+    # Tensors of a member's state that belong to the episodes in progress.
+    episode_state: ClassVar[tuple[str, ...]] = ("obs",)
     params_type: type[Hyperparameters]
     stats_type: type[Any]  # NamedTuple of a rollout's statistics, (G,) each
     # Version of the layout of `_shape_code` and of the tensors in a member's state.
@@ -375,6 +377,30 @@ class Program(ABC):
             target.copy_(state[name])
         self.streams.set_state(slot, state["stream"])
         self._occupy(slot, Member(params, total, rollouts, bool(has_obs)))
+
+    def inherit(
+        self, own: Mapping[str, Tensor], source: Mapping[str, Tensor], params: Any
+    ) -> StateDict:
+        """Return the state of a member that goes on with another member's weights.
+
+        Networks, optimizer, normalisers and replay buffer are the source's. Random numbers, and
+        what belongs to the episodes in progress (`episode_state`), stay the member's own.
+
+        Args:
+            own: the member's state, as `get_member` returns it.
+            source: that of the other member, after as many rollouts; it may be the same one.
+            params: the hyperparameters to go on with.
+
+        Raises:
+            ValueError: the members are not between the same two rollouts.
+        """
+        if not torch.equal(own["counters"], source["counters"]):
+            raise ValueError(
+                f"counters {own['counters'].tolist()} differ from {source['counters'].tolist()}"
+            )
+        kept = {name: own[name] for name in ("stream", *self.episode_state) if name in own}
+        numbers = torch.tensor(params.to_numbers(), dtype=torch.float64)
+        return {**source, **kept, "params": numbers}
 
     # Training.
 

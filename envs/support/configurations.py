@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 RACE = "race"  # the sampler whose trials repeat configurations
+TRIALS = "trials"  # the search whose trials keep their hyperparameters
+PBT = "pbt"  # population-based training, whose trials copy weights from each other
+SEARCHES = (TRIALS, PBT)
 SETTLED = 0.8  # share of the training from which evaluations count
 
 

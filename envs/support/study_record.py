@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import torch
 
-from envs.support.configurations import RACE, Selection
+from envs.support.configurations import PBT, RACE, TRIALS, Selection
 from envs.support.errors import InputError
 
 # Study attributes.
@@ -41,6 +41,9 @@ REASON_KEY = "sweepd:reason"
 CHECKPOINT_KEY = "sweepd:checkpoint"  # newest checkpoint: path, sha256, rung and rollouts
 # Opponents of a trial's training from the study's league: the players and their shares.
 LEAGUE_KEY = "sweepd:league"
+# Of a member of a population: the weights that it copied, and its hyperparameters from then on, see
+# `optimize.study.sampling.evolution.Change`.
+CHANGES_KEY = "sweepd:changes"
 ATTEMPTS_KEY = "sweepd:attempts"  # attempts that ended with the death of a worker
 CMA_GENERATION_KEY = "sweepd:cma_generation"  # system attribute: generation of the CMA-ES sampler
 
@@ -116,6 +119,7 @@ class StudySpec(ABC):
             study, "" in studies of earlier versions. Results on other kinds agree to rounding.
         kernels: what computes PPO's networks and updates, "torch" or the native kernels
             (`agents.native.choice.chosen`); the same for all workers.
+        search: "trials", or "pbt": the trials of a batch are a population.
     """
 
     member: ClassVar[str]
@@ -138,6 +142,7 @@ class StudySpec(ABC):
     precision: str = "fp32"
     processor: str = ""
     kernels: str = "torch"
+    search: str = TRIALS
     code_version: str = dataclasses.field(default_factory=code_version)
     torch_version: str = dataclasses.field(default_factory=torch_version)
 
@@ -160,6 +165,11 @@ class StudySpec(ABC):
     def selection(self) -> Selection:
         """How trials are compared."""
         return Selection(racing=self.sampler == RACE)
+
+    @property
+    def evolves(self) -> bool:
+        """Whether trials copy weights from each other (population-based training)."""
+        return self.search == PBT
 
     @property
     def transitions(self) -> int:

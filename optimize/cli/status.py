@@ -24,7 +24,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from envs.support.configurations import Configuration
 from envs.support.database_url import hide_password
 from envs.support.errors import RunError
-from envs.support.formatting import minute
+from envs.support.formatting import counted, minute
 from envs.support.study_record import SPEC_KEY, TOTAL_KEY
 from envs.support.terminal import Terminal
 from optimize.cli.hooks import Hooks
@@ -34,6 +34,7 @@ from optimize.study.database.patience import is_away, reason_of
 from optimize.study.fresh import fresh_seeds
 from optimize.study.insight.rows import TrialRow, count_rows
 from optimize.study.pause import pause_of
+from optimize.study.population import schedule_record
 from optimize.study.recovery.registration import GRACE_SECONDS, WorkerRecord, list_workers
 from optimize.study.study import StudyHandle
 from optimize.worker.telemetry import GpuUse, duration
@@ -93,6 +94,9 @@ def _best(handle: StudyHandle, best: Configuration) -> dict[str, Any]:
         "value": best.value,
         "params": best.best_trial.params,
         "trials": sorted(trial.number for trial in best.trials),
+        "schedule": schedule_record(handle, best.best_trial.number)
+        if handle.spec.evolves
+        else None,
         "interval": best.interval,
         "fresh": None if fresh is None else asdict(fresh),
     }
@@ -161,6 +165,9 @@ def _shown(best: dict[str, Any]) -> str:
     if best["interval"]:
         low, high = best["interval"]
         text += f", mean of {len(best['trials'])} seeds (95% {low:+.4f} … {high:+.4f})"
+    if best["schedule"]:
+        changes = len(best["schedule"]) - 1
+        text += f", {counted(changes, 'change')} of hyperparameters on the way to its weights"
     if best["fresh"]:
         fresh = best["fresh"]
         low, high = fresh["interval"]

@@ -147,6 +147,11 @@ def enqueue_trial(
         raise InputError("--from-study and NAME=VALUE exclude each other")
     storage = open_storage(storage_url(where, runs_dir), create=False)
     handle = StudyHandle(storage, name, runs_dir)
+    if handle.spec.evolves:
+        raise InputError(
+            f"enqueue {name}: the members of a population (--search pbt) are drawn together; only "
+            "studies without it take parameters of your own"
+        )
     guesses = [parse_guess(words)]
     source = None if from_study is None else StudyHandle(storage, from_study, runs_dir)
     if source is not None:

@@ -66,6 +66,7 @@ def make_request(flags: TrainFlags, given: frozenset[str]) -> Request:
         n_trials=flags.n_trials,
         trials_per_batch=flags.trials_per_batch,
         search_space=flags.search_space or kind.default_space,
+        search=flags.search,
         sampler=flags.sampler,
         prior=tuple(flags.prior or ()),
         pruner=flags.pruner,

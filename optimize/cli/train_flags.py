@@ -83,6 +83,15 @@ class _FirstFlags:
             "wide, or game.",
         ),
     ] = None
+    search: Annotated[
+        str,
+        _option(
+            STUDY,
+            "trials (every trial keeps its hyperparameters), or pbt (population-based training, for "
+            "games of one player: after every rung, the worst quarter of a population takes weights "
+            "and hyperparameters of the best quarter; see docs/search.md).",
+        ),
+    ] = "trials"
     sampler: Annotated[
         str,
         _option(
@@ -126,7 +135,8 @@ class _FirstFlags:
         _option(
             STUDY,
             "Trials of one network shape that a worker trains and prunes together. Default: 4, or "
-            "as many as fill --slots, and no more than --n-trials of a new study.",
+            "as many as fill --slots, and no more than --n-trials of a new study. With --search "
+            "pbt: members of a population; default: up to 40.",
         ),
     ] = None
     auto_deploy: Annotated[

@@ -53,5 +53,7 @@ def run_trial(
     console.print(report_table(found))
     write_run_report(study.handle, found)
     console.print_line(f"report: {study.handle.run_dir / 'learning_curves.png'}")
-    console.print_line(f"the run as a config file: {study.handle.run_dir / 'train.toml'}")
+    config = study.handle.run_dir / "train.toml"
+    if config.exists():
+        console.print_line(f"the run as a config file: {config}")
     console.print_line(f"to ask for promotion: sweepd promote --study-name {planned.name}")

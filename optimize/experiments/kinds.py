@@ -6,11 +6,13 @@ from typing import cast
 
 from agents.algorithms.table import get_algorithm
 from agents.networks.shape import FEWEST_SLOTS
+from envs.support.configurations import SEARCHES
 from envs.support.errors import InputError
 from envs.support.study_record import CRYPTO, StudySpec, objective_name
 from optimize.experiments.game_kind import GameKind
 from optimize.experiments.kind import StudyKind
 from optimize.experiments.market_kind import MarketKind
+from optimize.experiments.populations import check_population
 from optimize.experiments.request import MOST, Request, check_count, most_threads
 from optimize.study.sampling.pruners import PRUNERS
 from optimize.study.sampling.samplers import AUTO, SAMPLERS
@@ -39,6 +41,7 @@ def check_request(request: Request) -> None:
         )
     for flag, value, allowed in (
         ("objective", objective_name(request.objective), kind.objectives),
+        ("search", request.search, SEARCHES),
         ("sampler", request.sampler, (AUTO, *SAMPLERS)),
         ("pruner", request.pruner, PRUNERS),
     ):
@@ -56,6 +59,7 @@ def check_request(request: Request) -> None:
     if request.seed < 0:
         raise InputError(f"--seed {request.seed} must be at least 0")
     kind.check(request)
+    check_population(request)
     try:
         params(**request.env)
     except TypeError as error:

@@ -11,6 +11,7 @@ from typing import Any
 from envs.crypto.scoring.metrics import DEFAULT_OBJECTIVE
 from envs.crypto.splits import CrossValidation
 from envs.games.curriculum import MOST_PAST, Curriculum
+from envs.support.configurations import TRIALS
 from envs.support.errors import InputError
 from envs.support.study_record import CRYPTO, Play
 from optimize.experiments.curriculum import LoadBundle
@@ -78,6 +79,7 @@ class Request:
     n_trials: int | None = None
     trials_per_batch: int | None = None
     search_space: str = "wide"
+    search: str = TRIALS
     sampler: str = "tpe"
     pruner: str = "hyperband"
     objective: str = DEFAULT_OBJECTIVE

@@ -11,6 +11,7 @@ from optuna.trial import TrialState
 from envs.support.errors import InputError
 from optimize.study.database.storage import StudyStorage
 from optimize.study.space.search_space import SearchSpace
+from optimize.study.spec import refuse_schedules
 from optimize.study.study import StudyHandle, judged_trials
 
 
@@ -52,6 +53,7 @@ def best_guesses(source: StudyHandle, space: SearchSpace, count: int) -> list[di
     Raises:
         InputError: the study has no complete trial, or shares no parameter with the space.
     """
+    refuse_schedules(source.name, source.spec, "--from-study")
     trials = judged_trials(source)
     if not trials:
         raise InputError(f"study {source.name!r} has no complete trial to start from")

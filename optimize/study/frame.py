@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from envs.support.study_record import CREATED_KEY, SPEC_KEY, TOTAL_KEY, TrialRecord, is_ours
 from optimize.study.database.storage import StudyStorage
+from optimize.study.population import schedule_record
 from optimize.study.study import FINISHED, StudyHandle, best_configuration, best_trial
 
 STUDY_COLUMNS = (
@@ -41,12 +43,17 @@ def trials_frame(handle: StudyHandle) -> pd.DataFrame:
         steps_per_second: environment steps per second of the worker.
         seed: the trial's seed (Int64).
         reason: why it was pruned or failed.
+        schedule: with `--search pbt`, the hyperparameters by rung that led to its weights, as JSON
+            (`optimize.study.population.schedule_record`); the parameters are those at its start.
         params_NAME: sampled parameters.
         metrics_NAME: metrics of the last evaluation.
         scores_I: score of member I (fold or seed) in the last evaluation.
         Columns without any value are left out, except the first three.
     """
     rows = [_row(trial) for trial in handle.trials()]
+    if handle.spec.evolves:
+        for row in rows:
+            row["schedule"] = json.dumps(schedule_record(handle, row["number"]))
     fixed = ("number", "state", "value", "ours")
     named = {name for row in rows for name, value in row.items() if value is not None}
     # In order of first appearance, but grouped: all parameters, then all metrics, then all scores.

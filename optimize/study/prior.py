@@ -24,6 +24,7 @@ from optimize.study.database.storage import StudyStorage
 from optimize.study.sampling.prior import Known
 from optimize.study.space.parsing import NARROW, study_space
 from optimize.study.space.search_space import SearchSpace
+from optimize.study.spec import refuse_schedules
 from optimize.study.study import StudyHandle, judged_trials
 
 MOST = 64  # configurations of all earlier studies together
@@ -74,6 +75,7 @@ def make_prior(
     space, studies = study_space(spec), []
     known: list[Known] = []
     for number, handle in enumerate(earlier, start=1):
+        refuse_schedules(handle.name, handle.spec, f"--prior {handle.name}")
         _check_data(handle, spec)
         own, dropped = _configurations(handle, space, number)
         kept = strongest(own, MOST // len(earlier))

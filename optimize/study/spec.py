@@ -76,6 +76,22 @@ def refuse_other(study_name: str, recorded: StudySpec, requested: StudySpec) -> 
         )
 
 
+def refuse_schedules(study: str, spec: StudySpec, wanted: str) -> None:
+    """Raise InputError if the trials of a study have schedules in place of parameters.
+
+    Args:
+        study: name of the study.
+        spec: its spec.
+        wanted: the flag or command that asks for parameters.
+    """
+    if spec.evolves:
+        raise InputError(
+            f"{wanted}: the trials of study {study!r} (--search pbt) changed their hyperparameters "
+            "during their training, so none of them stands for one set of parameters; name another "
+            "study"
+        )
+
+
 def _short(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "…"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +24,7 @@ from envs.support.configurations import Configuration
 from envs.support.errors import InputError, TryAgainLater
 from envs.support.study_folder import recorded_folder, study_folder
 from envs.support.study_record import (
+    CHANGES_KEY,
     CHECKPOINT_KEY,
     CREATED_KEY,
     FLAGS_KEY,
@@ -45,6 +46,7 @@ from optimize.study.database.opening import require_study
 from optimize.study.database.storage import StudyStorage, TrialLost
 from optimize.study.insight.rows import TrialRows
 from optimize.study.recovery.deaths import is_suspect
+from optimize.study.sampling.evolution import Change, changes_of
 from optimize.study.sampling.prior import read_known
 from optimize.study.search import Search
 from optimize.study.space.parsing import study_space
@@ -67,6 +69,7 @@ class Plan:
         reported: values that earlier attempts reported, by rung.
         checkpoint: its newest recorded checkpoint.
         league: its opponents from the study's league; None until they are recorded.
+        changes: of a member of a population, what it went on with after its rungs.
     """
 
     trial_id: int
@@ -78,6 +81,7 @@ class Plan:
     reported: dict[int, float] = field(default_factory=dict)
     checkpoint: dict[str, Any] | None = None
     league: dict[str, Any] | None = None
+    changes: list[Change] = field(default_factory=list)
 
 
 def create_study(
@@ -271,9 +275,15 @@ class StudyHandle:
             worker: name of the worker.
             total: number of trials that the study shall have.
         """
+        with self.claiming():
+            return self._ask_batch(size, worker, total)
+
+    @contextmanager
+    def claiming(self) -> Iterator[None]:
+        """Return a context after whose failure the trials claimed in it are WAITING again."""
         before = set(self.storage.held())  # trials of an earlier batch stay claimed
         try:
-            return self._ask_batch(size, worker, total)
+            yield
         except TryAgainLater:  # without a database nothing can be put back
             raise
         except BaseException:
@@ -301,7 +311,7 @@ class StudyHandle:
                 continue
             # False if another worker was faster.
             if self.storage.claim_waiting(self.study_id, waiting._trial_id, worker, total):
-                plan = self._plan(waiting._trial_id, {**(shape or {}), **known}, total)
+                plan = self.plan(waiting._trial_id, {**(shape or {}), **known}, total)
                 if plan is not None:
                     plans.append(plan)
                     shape = self.search.shape_known(plan.params)
@@ -315,13 +325,13 @@ class StudyHandle:
             trial_id = self.storage.claim_new(self.study_id, worker, total)
             if trial_id is None:
                 break
-            plan = self._plan(trial_id, shape, total)
+            plan = self.plan(trial_id, shape, total)
             if plan is not None:
                 plans.append(plan)
                 shape = self.search.shape_known(plan.params)
         return plans
 
-    def _plan(self, trial_id: int, shape: Mapping[str, Any] | None, total: int) -> Plan | None:
+    def plan(self, trial_id: int, shape: Mapping[str, Any] | None, total: int) -> Plan | None:
         """Draw the missing parameters of a claimed trial. None if it failed or was lost."""
         number = self.storage.get_trial(trial_id).number
         try:
@@ -350,6 +360,7 @@ class StudyHandle:
             dict(frozen.intermediate_values),
             frozen.user_attrs.get(CHECKPOINT_KEY),
             frozen.user_attrs.get(LEAGUE_KEY),
+            changes_of(frozen.user_attrs.get(CHANGES_KEY)),
         )
 
     # -- telling
@@ -363,6 +374,16 @@ class StudyHandle:
             plan.trial.report(value, step=rung)
             plan.reported[rung] = value
             self.storage.reached(plan.trial_id, rung)
+
+    def record_change(self, plan: Plan, change: Change) -> None:
+        """Record what a member of a population goes on with; no effect if repeated.
+
+        Raises TrialLost.
+        """
+        if change not in plan.changes:
+            plan.changes.append(change)
+            record = [own.to_record() for own in plan.changes]
+            self.storage.set_trial_user_attr(plan.trial_id, CHANGES_KEY, record)
 
     def judge(self, plans: Sequence[Plan]) -> list[bool]:
         """Return for each trial whether it is pruned at the rung that it has reported.

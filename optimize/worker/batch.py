@@ -13,7 +13,7 @@ import gc
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from envs.support.errors import RunError
 from envs.support.study_record import StudySpec
 from optimize.experiments.experiment import Evaluation, Experiment
 from optimize.study.checkpoint import Checkpoint, MemberState, State
+from optimize.study.space.search_space import Settings
 from optimize.study.study import Plan
 from optimize.worker.pace import CheckpointPace
 
@@ -50,6 +51,7 @@ class Training:
             the usual initialization.
         curves: by rollout, one row of the algorithm's curves per member, since they were last
             taken.
+        undecided: whether its population has not decided yet what it goes on with after the rung.
     """
 
     plan: Plan
@@ -59,6 +61,12 @@ class Training:
     seconds: float = 0.0
     initial: list[StateDict] = field(default_factory=list)
     curves: dict[int, list[list[float]]] = field(default_factory=lambda: defaultdict(list))
+    undecided: bool = False
+
+    @property
+    def kept_rung(self) -> int:
+        """The rung of a checkpoint: a rung is reached once its decision has been carried out."""
+        return self.rung - self.undecided
 
     @property
     def begun(self) -> bool:
@@ -144,6 +152,26 @@ class Trainer:
     def start(self, plan: Plan) -> Training:
         """Return a trial at its beginning; its members are initialized when first loaded."""
         return Training(plan, [MemberState() for _ in range(self.experiment.members)])
+
+    def inherit(
+        self, training: Training, source: Sequence[MemberState], settings: Settings
+    ) -> None:
+        """Let a trial go on with other settings, and with the weights of another trial's members.
+
+        Args:
+            training: the trial, between two rollouts.
+            source: the states of the other trial's members, after as many rollouts.
+            settings: of the same shape and environment.
+        """
+        _, learner = self.program(training)
+        params = self.experiment.learner_params(settings)
+        members = []
+        for own, other in zip(training.members, source, strict=True):
+            assert own.learner is not None
+            assert other.learner is not None
+            state = learner.inherit(own.learner, other.learner, params)
+            members.append(MemberState(state, own.env, own.rollouts))
+        training.plan, training.members = replace(training.plan, settings=settings), members
 
     @property
     def steps_per_second(self) -> float:

@@ -16,11 +16,12 @@ from agents.networks.precision import set_precision
 from agents.networks.shape import FEWEST_SLOTS
 from envs.core.sizing import cpu_count
 from envs.crypto.data.bars import Bars
-from envs.support.configurations import RACE
+from envs.support.configurations import PBT, RACE
 from envs.support.errors import InputError
 from envs.support.study_record import StudySpec, code_version, torch_version
 from optimize.experiments.experiment import Experiment
 from optimize.experiments.kinds import check_request, kind_of
+from optimize.experiments.populations import check_total, choose_population
 from optimize.experiments.request import Request
 from optimize.study.database.storage import StudyStorage
 from optimize.study.fit import (
@@ -37,7 +38,7 @@ from optimize.study.sampling.samplers import AUTO
 from optimize.study.space.parsing import NARROW, load_space
 from optimize.study.space.search_space import SearchSpace
 from optimize.study.space.subject import Subject
-from optimize.study.spec import refuse_other
+from optimize.study.spec import refuse_other, refuse_schedules
 from optimize.study.study import StudyHandle, best_trial, create_study, study_exists
 from optimize.worker.measure import Bench, measure_num_envs, measure_threads
 
@@ -52,6 +53,7 @@ COMPARED_FIELDS = frozenset(
         "horizon",
         "slots",
         "trials_per_batch",
+        "search",
         "sampler",
         "pruner",
         "objective",
@@ -112,6 +114,7 @@ def _join(
 ) -> Experiment:
     """Return the experiment of an existing study, which must agree with the request."""
     name, spec = handle.name, handle.spec
+    check_total(spec, request.n_trials)
     if "prior" in request.given:
         refuse_other_prior(name, handle.prior, request.prior)
     # Two comparisons, so that the message tells a flag that differs from another version of sweepd.
@@ -182,6 +185,7 @@ def resolve_space(
         raise InputError(
             f"--search-space {name}: study {handle.name!r} has no {wanted} to search around"
         )
+    refuse_schedules(handle.name, handle.spec, f"--search-space {name}")
     curriculum = kind_of(handle.spec.environment).curriculum(handle.spec)
     return dataclasses.replace(handle.space.around(trial.params), curriculum=curriculum)
 
@@ -219,6 +223,7 @@ def decide(
     chosen_by_user = request.search_space.endswith(".toml")
     source = f"--search-space {request.search_space}" if chosen_by_user else ""
     request = choose_sampler(kind.completed(request, space), space)
+    request = choose_population(request, space)
     request = fit_request(request, space, source, say)
     bars = bars or kind.load_bars(request)
     spec = draft_spec(request, space, bars, device)
@@ -251,7 +256,7 @@ def choose_sampler(request: Request, space: SearchSpace) -> Request:
     Flags that were not given get the values that the sampler was measured with: the race decides
     about seeds itself, and needs several evaluations near the end of the training.
     """
-    if request.sampler != AUTO:
+    if request.sampler != AUTO or request.search == PBT:
         return request
     if not kind_of(request.environment).races(request):
         return dataclasses.replace(request, sampler="tpe")
@@ -324,6 +329,7 @@ def draft_spec(
         "slots": slots,
         "trials_per_batch": request.trials_per_batch or trials_per_batch,
         "objective": request.objective,
+        "search": request.search,
         "sampler": request.sampler,
         "pruner": request.pruner,
         "seed": request.seed,
@@ -384,6 +390,7 @@ def spec_flags(spec: StudySpec, search_space: str) -> list[tuple[str, Any]]:
         ("rungs", spec.rungs),
         ("seed", spec.seed),
         ("search-space", search_space),
+        *([("search", spec.search)] if spec.evolves else []),
         ("sampler", spec.sampler),
         ("pruner", spec.pruner),
         ("objective", spec.objective),

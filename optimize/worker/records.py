@@ -12,6 +12,7 @@ A background thread writes most of them. The order of writes makes a kill harmle
 from __future__ import annotations
 
 import functools
+import json
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from envs.support.errors import InputError, RunError
+from envs.support.files import write_atomic
 from envs.support.formatting import counted
 from envs.support.study_record import CHECKPOINT_KEY, TrialRecord
 from optimize.experiments.artifacts import announce, announced, publish
@@ -35,6 +37,7 @@ from optimize.study.checkpoint import (
 )
 from optimize.study.database.gone import StudyGone
 from optimize.study.database.storage import TrialLost
+from optimize.study.population import schedule_record
 from optimize.study.study import Plan, StudyHandle
 from optimize.worker.background import Background
 from optimize.worker.batch import Trainer, Training
@@ -183,7 +186,7 @@ class Records:
         # whole, so a copy of the list is enough; rows are appended to the curves.
         curves = {rollout: list(rows) for rollout, rows in training.curves.items()}
         members = list(training.members)
-        content = Checkpoint(members, training.rung, training.seconds, note_of(plan), curves)
+        content = Checkpoint(members, training.kept_rung, training.seconds, note_of(plan), curves)
         # The attempt's token keeps an older attempt, which may still run, from using this name.
         token = self.handle.storage.held().get(plan.trial_id, "")
         rollouts, rung = _progress_of(training)
@@ -277,6 +280,11 @@ class Records:
         members = self.experiment.write(
             handle.trial_dir(plan.number), trainer.actors(training), evaluation
         )
+        if handle.spec.evolves:
+            made = schedule_record(handle, plan.number)
+            write_atomic(
+                handle.trial_dir(plan.number) / "schedule.json", json.dumps(made, indent=1)
+            )
         record = TrialRecord(members=members)
         handle.storage.set_trial_user_attrs(plan.trial_id, record.to_attributes(handle.spec))
         announce(plan.trial_id, handle.storage, self.experiment.published)
@@ -331,7 +339,7 @@ class Records:
 
 
 def _progress_of(training: Training) -> Progress:
-    return total_rollouts(training.members), training.rung
+    return total_rollouts(training.members), training.kept_rung
 
 
 def _progress_in_name(path: Path) -> Progress:

@@ -14,6 +14,7 @@ from envs.support.configurations import Configuration
 from envs.support.study_record import REASON_KEY, GameSpec, TrialRecord
 from optimize.experiments.outlook import sentence, study_outlook
 from optimize.study.fresh import fresh_seeds
+from optimize.study.population import schedule_lines
 from optimize.study.study import FINISHED, StudyHandle, best_configuration
 from optimize.worker.search_summary import search_lines
 from optimize.worker.telemetry import Telemetry, duration
@@ -70,6 +71,9 @@ def print_summary(
     record = TrialRecord.from_attributes(best.user_attrs)
     parameters = {**(record.shape or {}), **best.params}
     say("  " + "  ".join(f"{name}={_number(value)}" for name, value in parameters.items()))
+    if handle.spec.evolves:
+        for line in schedule_lines(handle, best.number):
+            say(f"  {line}")
     metrics = record.metrics or {}
     found = study_outlook(handle, sum(handle.counts()[state.name] for state in FINISHED))
     if isinstance(handle.spec, GameSpec):

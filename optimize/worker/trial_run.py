@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from agents.algorithms.identity import processor_kind
 from agents.algorithms.table import get_algorithm
 from agents.native.choice import chosen
 from envs.core.streams import derive_seed
+from envs.support.configurations import TRIALS
 from envs.support.errors import InputError
 from envs.support.files import write_atomic
 from envs.support.study_record import (
@@ -34,6 +35,8 @@ from optimize.experiments.kinds import kind_of
 from optimize.experiments.request import MOST, check_count
 from optimize.study.database.storage import StudyStorage
 from optimize.study.fresh import run_name
+from optimize.study.population import trial_schedule
+from optimize.study.sampling.evolution import Stretch
 from optimize.study.space.dimension import Dimension
 from optimize.study.space.search_space import SearchSpace
 from optimize.study.spec import refuse_other
@@ -111,8 +114,10 @@ def open_run(
     folder = source.run_dir.parent if runs_dir is None else runs_dir
     create_study(storage, planned.name, spec, folder, _flags(source, planned, spec), origin)
     handle = StudyHandle(storage, planned.name, runs_dir)
-    _write_config(handle, planned)
-    say(f"run {planned.name}: trial {trial.number} of {source.name}, with its exact parameters")
+    if not source.spec.evolves:  # no flag sets a schedule
+        _write_config(handle, planned)
+    what = "the schedule of its weights" if source.spec.evolves else "its exact parameters"
+    say(f"run {planned.name}: trial {trial.number} of {source.name}, with {what}")
     return planned
 
 
@@ -150,6 +155,8 @@ def _run_spec(
             f"--trial {request.reference}: it was trained against the league of its study, which a "
             "run does not have"
         )
+    if spec.evolves:
+        _check_schedule(source, request)
     budget = _budget(request.budget, spec)
     factor = budget / spec.budget
     rungs = max(spec.rungs, min(MOST_RUNGS, round(spec.rungs * factor)))
@@ -162,6 +169,7 @@ def _run_spec(
         "budget": budget,
         "rungs": rungs,
         "space": _constants(source, trial).to_dict(),
+        "search": TRIALS,
         "sampler": "random",
         "pruner": "none",
         # Seeds that the selection of the trial has not seen.
@@ -195,19 +203,37 @@ def _budget(text: str | None, spec: StudySpec) -> int:
     return budget
 
 
+def _check_schedule(source: StudyHandle, request: RunRequest) -> None:
+    """Raise InputError for what a run that repeats a schedule cannot do."""
+    reference = f"--trial {request.reference}"
+    if request.from_weights:
+        raise InputError(
+            f"--from-weights: {reference} has a schedule of hyperparameters (--search pbt), which "
+            "begins with new networks"
+        )
+    if _budget(request.budget, source.spec) != source.spec.budget:
+        raise InputError(
+            f"--budget {request.budget}: {reference} has a schedule of hyperparameters (--search "
+            f"pbt) for the {source.spec.budget:,} steps of its study; leave --budget out"
+        )
+
+
+def _stretches(source: StudyHandle, trial: FrozenTrial) -> list[Stretch]:
+    """Return the trial's schedule; of a trial without one, a single stretch."""
+    if source.spec.evolves:
+        return trial_schedule(source, trial.number)
+    return [Stretch(0, trial.number, trial.params)]
+
+
 def _constants(source: StudyHandle, trial: FrozenTrial) -> SearchSpace:
-    """Return the space with the trial's numbers; raise InputError if they mean others today."""
-    space = source.space
-    tables = {
-        table: {
-            name: Dimension(name, value=own.resolve(trial.params))
-            for name, own in space.tables[table].items()
-        }
-        for table in space.subject.tables
-    }
-    constants = SearchSpace(f"trial:{source.name}#{trial.number}", 1, tables, space.subject)
+    """Return the space with the trial's numbers; raise InputError if they mean others today.
+
+    Of a schedule, they are the numbers at its beginning.
+    """
+    stretches = _stretches(source, trial)
+    first, last = (_with_values(source, trial, s.params) for s in (stretches[0], stretches[-1]))
     record = TrialRecord.from_attributes(trial.user_attrs)
-    settings = constants.resolve({})
+    settings = last.resolve({})
     algorithm = get_algorithm(source.spec.algorithm)
     for recorded, now in (
         (record.learner_params, dataclasses.asdict(algorithm.params(**settings.learner))),
@@ -219,7 +245,32 @@ def _constants(source: StudyHandle, trial: FrozenTrial) -> SearchSpace:
                     f"--trial {source.name}#{trial.number}: {name} was {value} in the trial, and "
                     f"this version of sweepd would use {now[name]}"
                 )
-    return constants
+    return first
+
+
+def _with_values(source: StudyHandle, trial: FrozenTrial, params: Mapping[str, Any]) -> SearchSpace:
+    space = source.space
+    tables = {
+        table: {
+            name: Dimension(name, value=own.resolve(params))
+            for name, own in space.tables[table].items()
+        }
+        for table in space.subject.tables
+    }
+    return SearchSpace(f"trial:{source.name}#{trial.number}", 1, tables, space.subject)
+
+
+def _schedule(source: StudyHandle, trial: FrozenTrial) -> list[dict[str, Any]]:
+    """Return the values of the algorithm's hyperparameters by rung, see `worker.evolution`."""
+    table = source.space.tables[source.space.subject.learner.table]
+    return [
+        {
+            "rung": stretch.rung,
+            "trial": stretch.trial,
+            "params": {name: own.resolve(stretch.params) for name, own in table.items()},
+        }
+        for stretch in _stretches(source, trial)
+    ]
 
 
 def _origin(source: StudyHandle, trial: FrozenTrial, request: RunRequest) -> dict[str, Any]:
@@ -236,6 +287,7 @@ def _origin(source: StudyHandle, trial: FrozenTrial, request: RunRequest) -> dic
         "trial": trial.number,
         "finished": source.as_source()["finished"],
         "weights": weights,
+        **({"schedule": _schedule(source, trial)} if source.spec.evolves else {}),
     }
 
 
@@ -254,8 +306,13 @@ def _check_existing(
 
 
 def _flags(source: StudyHandle, planned: PlannedRun, spec: StudySpec) -> dict[str, Any]:
-    own = {"study_name": planned.name, "n_trials": planned.total, "budget": spec.budget}
-    return {**source.flags, **own, "rungs": spec.rungs, "seed": spec.seed}
+    own: dict[str, Any] = {
+        "study_name": planned.name,
+        "n_trials": planned.total,
+        "budget": spec.budget,
+    }
+    own |= {"rungs": spec.rungs, "seed": spec.seed, "search": spec.search}
+    return {**source.flags, **own}
 
 
 def _write_config(handle: StudyHandle, planned: PlannedRun) -> None:

@@ -20,6 +20,7 @@ from optimize.experiments.experiment import Evaluation, Experiment
 from optimize.experiments.study_league import study_league
 from optimize.study.database.storage import TrialLost
 from optimize.study.pause import PauseWatch
+from optimize.study.population import claim_population
 from optimize.study.recovery.deaths import CrashFile
 from optimize.study.recovery.heartbeat import BEAT_SECONDS, Heartbeat
 from optimize.study.recovery.registration import GRACE_SECONDS
@@ -28,6 +29,7 @@ from optimize.study.recovery.stall import STALL_SECONDS, Progress
 from optimize.study.study import Plan, StudyHandle, best_configuration
 from optimize.worker.activity import Activity
 from optimize.worker.batch import Interrupted, Trainer, Training
+from optimize.worker.evolution import evolution_of
 from optimize.worker.measure import make_chunks
 from optimize.worker.prometheus import serving_metrics
 from optimize.worker.records import Records
@@ -121,6 +123,7 @@ class Worker:
         self.pause = PauseWatch(handle.storage, handle.study_id)
         self.records = Records(handle, experiment, self.heartbeat.lost.add, say)
         self.league = study_league(handle, experiment, say)
+        self.evolution = evolution_of(handle, say)
         self.tracked = TrackedStudy(handle, options.track, say)
         self.reporter = TrialReporter(
             handle, experiment, self.records, telemetry, self.phases, alive, self.tracked.update
@@ -177,7 +180,8 @@ class Worker:
         """Requeue the trials of dead workers, and claim a batch; empty where there is none."""
         with self.phases("asking"):
             self._recover()
-            plans = self.handle.ask_batch(self.spec.trials_per_batch, self.name, self.options.total)
+            ask = claim_population if self.spec.evolves else StudyHandle.ask_batch
+            plans = ask(self.handle, self.spec.trials_per_batch, self.name, self.options.total)
             self._refresh()
         new_best, self.best = self.telemetry.best != self.best, self.telemetry.best
         if new_best and self.batches and plans and self.on_new_best is not None:
@@ -299,14 +303,19 @@ class Worker:
         for training in trainings:
             self.records.resume(training)
             self.tracked.update(training.plan.trial_id)
+        if self.evolution is not None:
+            self.evolution.resume(trainer, trainings)
         numbers = ", ".join(str(plan.number) for plan in plans)
         described = " ".join(f"{name} {value}" for name, value in shape.items())
         trained = f"trials {numbers} together" if len(plans) > 1 else f"trial {numbers}"
         self.telemetry.say(f"training {trained} ({described})")
         return trainer, trainings
 
-    def _train_rung(self, trainer: Trainer, trainings: list[Training]) -> list[Training]:
+    def _train_rung(self, trainer: Trainer, batch: list[Training]) -> list[Training]:
         """Train to the next rung, evaluate and report; return the trials that continue."""
+        trainings = batch if self.evolution is None else self.evolution.next(batch)
+        now = {training.plan.number for training in trainings}
+        others = [training for training in batch if training.plan.number not in now]
         self._begin_rung(trainings)
         try:
             with self.phases("training"):
@@ -315,8 +324,8 @@ class Worker:
             with self.phases("evaluation"):
                 evaluations = trainer.evaluate(trainings)
         except Interrupted:
-            return self._after_interruption(trainings)
-        trainings = self._finish_rung(trainer, trainings, evaluations)
+            return self._after_interruption([*trainings, *others])
+        trainings = self._finish_rung(trainer, trainings, evaluations, others)
         if not self.memory.at_rung():
             return trainings
         self.records.wait()
@@ -343,9 +352,16 @@ class Worker:
         self.activity.training([plan.number for plan in plans], doing, steps, info)
 
     def _finish_rung(
-        self, trainer: Trainer, trainings: list[Training], evaluations: list[Evaluation | None]
+        self,
+        trainer: Trainer,
+        trainings: list[Training],
+        evaluations: list[Evaluation | None],
+        others: list[Training],
     ) -> list[Training]:
-        """Report all trials, then complete, prune or checkpoint each; return the last group."""
+        """Report all trials, then complete, prune or checkpoint each; return those that continue.
+
+        others: trials of the batch that had reached this rung before.
+        """
         with self.phases("files"):
             self.records.wait()  # raises errors of the writes since the last rung
             self.records.ensure_folder()
@@ -354,14 +370,22 @@ class Worker:
             if evaluation is None:
                 continue
             training.rung += 1
+            training.undecided = self.evolution is not None and training.rung < self.spec.rungs
             self.records.curves(training, evaluation)
             if self.reporter.report(training, evaluation, trainer.steps_per_second):
                 reported.append((training, evaluation))
         self.reporter.fail_diverged(trainings)  # in the evaluation
+        if self.evolution is not None:
+            whole = [training for training, _ in reported]
+            lost = len(whole) < sum(not training.fault for training in trainings)
+            if lost or not self.evolution.change(trainer, whole, [*whole, *others]):
+                return self._requeue([*whole, *others])
+            self.reporter.fail_diverged(whole)
+            reported = [(training, found) for training, found in reported if not training.fault]
         # All have reported before any is judged, as the pruner compares them with each other.
         with self.phases("reports"):
             verdicts = self.handle.judge([training.plan for training, _ in reported])
-        continuing = []
+        continuing = others
         for (training, evaluation), pruned in zip(reported, verdicts, strict=True):
             if training.rung >= self.spec.rungs:  # the last rung is never pruned: it is complete
                 self.reporter.complete(trainer, training, evaluation)
@@ -383,7 +407,14 @@ class Worker:
             for training in trainings:
                 if training.plan.trial_id in lost:
                     self.reporter.drop(training)
-            return [training for training in trainings if training.plan.trial_id not in lost]
+            left = [training for training in trainings if training.plan.trial_id not in lost]
+            if self.evolution is None:
+                return left
+            trainings = left  # a population is trained by one worker
+        return self._requeue(trainings)
+
+    def _requeue(self, trainings: list[Training]) -> list[Training]:
+        """Requeue trials with checkpoints of their present state; return none."""
         self.records.wait()  # an older checkpoint must not be recorded after the one written now
         for training in self.reporter.fail_diverged(trainings):
             self.reporter.requeue(training, with_checkpoint=True)

@@ -21,6 +21,7 @@ from optimize.study.insight.curves import (
 from optimize.study.insight.importance import LatestImportances
 from optimize.study.insight.parameters import frontier, parallel, racing
 from optimize.study.insight.rows import TrialRow, count_rows
+from optimize.study.population import schedule_table
 from optimize.study.study import StudyHandle
 
 SHOWN_RACE = 12  # configurations
@@ -48,7 +49,8 @@ class StudyInsight:
         Returns:
             `head` (see `head`), `importances` (see `LatestImportances.get`), `parallel`, `frontier`
             and `racing` (see those functions), `best`: the best trial's number, value and
-            parameters, or None, and `race` (see the function).
+            parameters, or None, `race` (see the function), and `schedule`: of a study with
+            `--search pbt` that of the best trial (see `schedule_table`), else None.
         """
         rows = self.rows.read()
         found = self.importances.get(rows, self.axes)
@@ -66,6 +68,7 @@ class StudyInsight:
             "racing": self._keep("racing", rows, (), lambda: racing(rows, self.handle.spec)),
             "best": best,
             "race": race(self.handle),
+            "schedule": self._keep("schedule", rows, number, lambda: self._schedule(number)),
         }
 
     def trials(self, chosen: Sequence[int] | None) -> dict[str, Any]:
@@ -111,6 +114,11 @@ class StudyInsight:
             "summary": self._keep("summary", rows, (), lambda: summary(rows, so_far)),
             "best": _best(self._selected(), self.axes),
         }
+
+    def _schedule(self, number: int | None) -> dict[str, Any] | None:
+        if number is None or not self.handle.spec.evolves:
+            return None
+        return schedule_table(self.handle, number)
 
     def _selected(self) -> Configuration | None:
         return self.handle.rows.best(self.handle.spec.selection)

@@ -23,9 +23,12 @@ from deploy.dashboard.study_figures import (
 )
 from deploy.dashboard.web import Dashboard
 from envs.support.errors import InputError
+from envs.support.study_record import CHANGES_KEY
 from optimize.cli.progress import StudyWatch
+from optimize.study.database.storage import replace_attributes
 from optimize.study.insight.axes import Axis
 from optimize.study.insight.parameters import frontier, parallel
+from optimize.study.sampling.evolution import Change
 from tests.deploy.dashboard.browser import AXE_VARIABLE, CHROMIUM, Browser, axe_file, served
 from tests.deploy.dashboard.studies import filled_study, game_spec
 from tests.deploy.dashboard.test_web import Checked, NoStudies, figures, get
@@ -295,3 +298,22 @@ def test_a_race_shows_who_got_how_many_seeds(folder: Path, tmp_path: Path) -> No
     assert "1, 3" in part
     assert f"{best[0].value:+.4f}" in part
     assert 'id="race"' not in get(client(folder), "/training/parameters?study=s").text
+
+
+def test_a_population_shows_the_schedule_of_its_best_trial(folder: Path, tmp_path: Path) -> None:
+    spec = game_spec(search="pbt", seeds=1)
+    handle = filled_study(tmp_path, 4, spec=spec, states=(TrialState.COMPLETE,))
+    best = handle.spec.selection.best(handle.trials())
+    assert best is not None
+    number = best.best_trial.number
+    other = (number + 1) % 4
+    changed = {**handle.trials()[other].params, "learning_rate": 0.0123}
+    attributes = {CHANGES_KEY: [Change(1, other, changed).to_record()]}
+    with handle.storage.transaction() as session:  # the trial is finished
+        replace_attributes(session, best.best_trial._trial_id, attributes)
+    text = get(client(tmp_path), "/training/parameters").text
+    part = text[text.index('id="schedule"') : text.index('id="racing"')]
+    assert f"<td>{other}</td>" in part
+    assert "0.0123" in part
+    assert "1 to 1" in part
+    assert 'id="schedule"' not in get(client(folder), "/training/parameters?study=s").text

@@ -147,6 +147,7 @@ class OneStudy(NoStudies):
             "racing": [],
             "best": None,
             "race": [],
+            "schedule": None,
         }
 
     def trials(self, name: str, chosen: Any) -> dict[str, Any]:  # type: ignore[override]

@@ -1,0 +1,147 @@
+"""Changes of weights and hyperparameters between the rungs of a batch of trials.
+
+They are those of a population (`--search pbt`), or those of a schedule that a training run repeats.
+
+A trial's checkpoint of a rung is written after the changes of that rung. The files of a batch are
+written in the order of its rungs. So after a kill at any time, a trial is either before the changes
+of a rung, which are then made again from the same reports, or after them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from optimize.study.database.storage import TrialLost
+from optimize.study.population import changes_at
+from optimize.study.sampling.evolution import Change, params_after
+from optimize.study.space.dimension import Dimension
+from optimize.study.space.search_space import SearchSpace, Settings
+from optimize.study.study import StudyHandle
+from optimize.worker.batch import Trainer, Training
+
+# The changes after a rung, by trial: arguments are the number of a trial of the batch and the rung.
+Decide = Callable[[int, int], Mapping[int, Change]]
+
+
+def evolution_of(handle: StudyHandle, say: Callable[[str], None]) -> Evolution | None:
+    """Return what changes a study's trials; None where they keep their hyperparameters."""
+    if handle.spec.evolves:
+        return Evolution(handle, lambda number, rung: changes_at(handle, number, rung), say)
+    schedule = (handle.origin or {}).get("schedule")
+    if not schedule:
+        return None
+    later = {stretch["rung"]: stretch["params"] for stretch in schedule if stretch["rung"]}
+
+    def repeat(number: int, rung: int) -> Mapping[int, Change]:
+        return {number: Change(rung, number, later[rung])} if rung in later else {}
+
+    return Evolution(handle, repeat, say)
+
+
+class Evolution:
+    """Changes the trials of a batch after their rungs.
+
+    Args:
+        handle: the study.
+        decide: the changes after a rung.
+        say: prints one line.
+    """
+
+    def __init__(self, handle: StudyHandle, decide: Decide, say: Callable[[str], None]) -> None:
+        self.handle, self._decide, self._say = handle, decide, say
+
+    def resume(self, trainer: Trainer, trainings: Sequence[Training]) -> None:
+        """Set the hyperparameters of trials that were loaded from their checkpoints.
+
+        If the checkpoints do not fit together, as after a file was lost, all trials start again.
+        """
+        if not self._fits(trainings):
+            self._say("the population starts again: its checkpoints are not of one rung")
+            for training in trainings:
+                fresh = trainer.start(training.plan)
+                training.members, training.rung, training.curves = fresh.members, 0, fresh.curves
+        for training in trainings:
+            plan = training.plan
+            settings = settings_of(
+                self.handle.space, params_after(training.rung, plan.params, plan.changes)
+            )
+            training.plan = dataclasses.replace(plan, settings=settings)
+
+    def _fits(self, trainings: Sequence[Training]) -> bool:
+        """Return whether no trial has trained beyond a rung that another one has not reached."""
+        following = min(training.rung for training in trainings) + 1
+        end = self.handle.spec.rung_end(following)
+        return all(
+            training.rung < following
+            or (training.rung == following and all(m.rollouts == end for m in training.members))
+            for training in trainings
+        )
+
+    def next(self, trainings: Sequence[Training]) -> list[Training]:
+        """Return the trials to train now: those at the lowest rung."""
+        lowest = min(training.rung for training in trainings)
+        return [training for training in trainings if training.rung == lowest]
+
+    def change(
+        self, trainer: Trainer, reported: Sequence[Training], batch: Sequence[Training]
+    ) -> bool:
+        """Decide what trials go on with after a rung that they have reported, record it, do it.
+
+        Args:
+            trainer: trains the batch.
+            reported: the trials that have just reported the rung.
+            batch: all trials that are in training.
+
+        Returns:
+            False if a trial was lost, in which case nothing was changed.
+        """
+        if not reported or not any(training.undecided for training in reported):
+            return True
+        first = reported[0]
+        changes = self._decide(first.plan.number, first.rung)
+        # The states before the changes. A source does not change, as it is one of the best.
+        states = {t.plan.number: t.members for t in batch if t.rung == first.rung and not t.fault}
+        # What is recorded counts: the last bits of a number may differ between machines.
+        changed = [
+            (t, next((own for own in t.plan.changes if own.rung == t.rung), changes[t.plan.number]))
+            for t in reported
+            if t.plan.number in changes
+        ]
+        try:
+            for training, change in changed:
+                self.handle.record_change(training.plan, change)
+        except TrialLost:
+            return False
+        for training, change in changed:
+            if change.source not in states:
+                training.fault = (
+                    f"lost: its weights after rung {change.rung} were those of trial "
+                    f"{change.source}, which has ended, and its checkpoint is missing"
+                )
+                continue
+            settings = settings_of(self.handle.space, change.params)
+            trainer.inherit(training, states[change.source], settings)
+            if change.source != training.plan.number:
+                self._say(
+                    f"trial {training.plan.number} goes on with the weights of trial "
+                    f"{change.source} after rung {change.rung}"
+                )
+        for training in reported:
+            training.undecided = False
+        return True
+
+
+def settings_of(space: SearchSpace, params: Mapping[str, Any]) -> Settings:
+    """Return the settings of parameters; in a run's space of constants, they replace these."""
+    tables = {
+        table: {
+            name: Dimension(name, value=params[name])
+            if own.value is not None and name in params
+            else own
+            for name, own in entries.items()
+        }
+        for table, entries in space.tables.items()
+    }
+    return dataclasses.replace(space, tables=tables).resolve(params)
