@@ -29,6 +29,7 @@ from envs.support.errors import InputError
 from envs.support.study_record import GameSpec
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.enqueue import enqueue
+from optimize.study.space.search_space import SearchSpace
 from optimize.study.study import StudyHandle, create_study
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -214,7 +215,7 @@ class OurSearch(Search):
         study = self._fresh_study()
         trials = [
             [
-                enqueue(study.storage, study.study_id, study.space, json.loads(key))
+                enqueue(study.storage, study.study_id, study.space, guess(study.space, key))
                 for _ in range(self.options.fresh)
             ]
             for key in keys
@@ -251,6 +252,12 @@ class OurSearch(Search):
             env_params=EnvParams(**policy.env_params) if self.task == "planted" else None,
             max_lookback=getattr(policy.spec, "max_lookback", None),
         )
+
+
+def guess(space: SearchSpace, key: str) -> dict[str, Any]:
+    """Return the parameters of a key as `enqueue` takes them: switches are values that are off."""
+    params = json.loads(key)
+    return {own.name: own.resolve(params) for own in space.dimensions if own.value is None}
 
 
 class PeerSearch(Search):

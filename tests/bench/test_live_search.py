@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from envs.support.errors import InputError
+from optimize.study.space.parsing import load_space
 from tests.bench.conftest import BENCH, Importer, entry, run
 from tests.entry_point import run_sweepd
 
@@ -121,6 +122,19 @@ def test_what_a_peer_had_selected_when(bench: Importer, tmp_path: Path) -> None:
         (40.0, [[1.0, b]], 5.0),
         (50.0, [[0.1, b], [1.0, a]], 9.0),
     ]
+
+
+def test_a_configuration_of_a_market_is_enqueued_with_its_switches(bench: Importer) -> None:
+    searches, space = bench("live_searches"), load_space("wide")
+    for target_kl, trailing_stop in ((0.0, 0.1), (0.02, 0.0)):
+        params = space.fixed_params({"target_kl": target_kl, "trailing_stop": trailing_stop})
+        others = {own.name: own.start for own in space.dimensions if own.start is not None}
+        params = {**space.fixed_params(others), **params}
+        guess = searches.guess(space, json.dumps(params))
+        assert guess["target_kl"] == target_kl
+        again = space.fixed_params(guess)
+        assert {name: params[name] for name in again} == again
+        assert again["trailing_stop_on"] is (trailing_stop > 0.0)
 
 
 def test_the_table_of_times_to_a_level(bench: Importer) -> None:
