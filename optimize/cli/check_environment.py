@@ -41,7 +41,7 @@ from optimize.study.fit import (
 )
 from optimize.study.space.parsing import NARROW, load_space
 from optimize.study.space.search_space import SearchSpace
-from optimize.worker.freeze import draft_spec, fit_request
+from optimize.worker.freeze import choose_sampler, draft_spec, fit_request
 
 ROWS = 16  # games of the random play
 DEALS = 4  # of random play against every scripted player, each in both seatings
@@ -96,6 +96,7 @@ def examine_study(
             f"{request.environment}: not played, for want of bars: give --data-dir (sweepd data "
             "check examines the bars themselves)",
         )
+    request = choose_sampler(request, space)
     numbers = list(_numbers(request, space))
     yield from numbers
     playable = isinstance(kind, GameKind) or data_dir is not None

@@ -100,12 +100,12 @@ class _FirstFlags:
             "these are given; otherwise tpe), race (further trials of good parameters are further "
             "seeds, see docs/search.md), tpe, random, or cmaes (for numeric ranges).",
         ),
-    ] = "tpe"
+    ] = "auto"
     prior: Annotated[
         list[str] | None,
         _option(
             STUDY,
-            "With --sampler race: an earlier study of the same database with (at least) the same "
+            "In a race: an earlier study of the same database with (at least) the same "
             "parameters, from which a new study learns; may be repeated. See docs/search.md.",
         ),
     ] = None
@@ -114,7 +114,8 @@ class _FirstFlags:
         _option(
             STUDY,
             "hyperband (stops the worse half of each bracket's trials at every rung), median, or "
-            "none.",
+            "none. Default: hyperband; none if --sampler auto takes race.",
+            show_default=False,
         ),
     ] = "hyperband"
     objective: Annotated[
@@ -166,7 +167,14 @@ class _FirstFlags:
             "heuristic.",
         ),
     ] = "ppo"
-    seeds: Annotated[int, _option(ENVIRONMENT, "Games: members (training seeds) per trial.")] = 4
+    seeds: Annotated[
+        int,
+        _option(
+            ENVIRONMENT,
+            "Games: members (training seeds) per trial. Default: 4; 1 if --sampler auto takes race.",
+            show_default=False,
+        ),
+    ] = 4
     episodes: Annotated[
         int, _option(ENVIRONMENT, "Games: evaluation episodes per member at each rung.")
     ] = 32
@@ -310,7 +318,8 @@ class TrainFlags(FoldFlags, _FirstFlags):
         _option(
             TRAINING,
             "Number of equal parts of the budget. After each one, trials are evaluated, "
-            "checkpointed, and may be pruned.",
+            "checkpointed, and may be pruned. Default: 4; 10 if --sampler auto takes race.",
+            show_default=False,
         ),
     ] = 4
     n_envs: Annotated[

@@ -127,8 +127,8 @@ class GameKind(StudyKind[GameSpec]):
         return request.seeds
 
     def races(self, request: Request) -> bool:
-        # Members that play with each other are one run, and a league's opponents change.
-        alone = request.curriculum is None and not self.train_together(request)
+        # It was measured on games of one player only.
+        alone = self.game.seats(self.game.params(**request.env)) == 1
         return alone and get_algorithm(request.algorithm).trains
 
     def train_together(self, request: Request) -> bool:

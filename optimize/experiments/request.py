@@ -80,7 +80,7 @@ class Request:
     trials_per_batch: int | None = None
     search_space: str = "wide"
     search: str = TRIALS
-    sampler: str = "tpe"
+    sampler: str = "auto"
     pruner: str = "hyperband"
     objective: str = DEFAULT_OBJECTIVE
     prior: tuple[str, ...] = ()

@@ -11,9 +11,12 @@ import torch
 from envs.games.phase_files import read_opponents
 from envs.support.errors import InputError
 from envs.support.study_record import GameSpec, StudySpec
+from optimize.cli.study_request import make_request
+from optimize.cli.train_flags import TrainFlags
 from optimize.experiments.kinds import check_request
 from optimize.experiments.request import Request
 from optimize.study.database.opening import open_storage, storage_url
+from optimize.study.sampling.samplers import AUTO
 from optimize.worker.freeze import choose_sampler, open_study, resolve_space
 
 CPU = torch.device("cpu")
@@ -21,13 +24,18 @@ CPU = torch.device("cpu")
 
 def chosen(given: tuple[str, ...] = (), **changes: Any) -> Request:
     settings = {"environment": "cartpole", "search_space": "game", "objective": "return", **changes}
-    asked = Request(sampler="auto", given=frozenset((*given, "sampler")), **settings)
+    asked = Request(given=frozenset(given), **settings)
     check_request(asked)
-    return choose_sampler(asked, resolve_space(None, "game", asked.subject, None))  # type: ignore[arg-type]
+    space = resolve_space(None, "game", asked.subject, None)  # type: ignore[arg-type]
+    return choose_sampler(asked, space)
 
 
 def flags(request: Request) -> tuple[str, str, int, int]:
     return request.sampler, request.pruner, request.seeds, request.rungs
+
+
+def test_auto_is_the_default_of_train_and_of_requests() -> None:
+    assert make_request(TrainFlags(), frozenset()).sampler == Request().sampler == AUTO
 
 
 def test_games_of_one_player_race_with_the_flags_it_was_measured_with() -> None:
@@ -56,6 +64,7 @@ def test_a_small_budget_keeps_its_rungs() -> None:
     [
         {"environment": "bucket-brigade", "algorithm": "heuristic"},  # nothing is trained
         {"environment": "bucket-brigade"},  # members play with each other
+        {"environment": "kuhn", "objective": "points"},  # and a member with itself
         {
             "environment": "hockey",
             "objective": "points",
@@ -70,7 +79,7 @@ def test_other_studies_use_tpe(changes: dict[str, Any]) -> None:
 def test_a_study_records_the_choice_and_can_be_joined_with_auto(tmp_path: Path) -> None:
     storage = open_storage(storage_url(None, tmp_path))
 
-    def spec(sampler: str) -> StudySpec:
+    def spec(sampler: str, given: frozenset[str] = frozenset({"sampler"})) -> StudySpec:
         asked = Request(
             environment="cartpole",
             search_space="game",
@@ -79,7 +88,7 @@ def test_a_study_records_the_choice_and_can_be_joined_with_auto(tmp_path: Path) 
             n_envs=8,
             threads=1,
             sampler=sampler,
-            given=frozenset({"sampler"}),
+            given=given,
         )
         lines: list[str] = []
         handle, _ = open_study(storage, "s", asked, CPU, tmp_path, {}, lines.append)
@@ -95,12 +104,13 @@ def test_a_study_records_the_choice_and_can_be_joined_with_auto(tmp_path: Path) 
     assert "--sampler race" in printed
     assert "--seeds 1" in printed
     assert spec("auto") == spec("race") == made
+    assert spec("tpe", given=frozenset()) == made  # a default is no wish
     with pytest.raises(InputError, match='sampler = "race"'):
         spec("tpe")
 
 
 def test_markets_use_tpe() -> None:
-    asked = Request(sampler="auto", given=frozenset({"sampler"}))
+    asked = Request()
     check_request(asked)
     space = resolve_space(None, "wide", asked.subject, "1h")  # type: ignore[arg-type]
     assert choose_sampler(asked, space).sampler == "tpe"
