@@ -12,6 +12,7 @@ SMALL = {
     "rungs": 2,  # evaluations at which a trial may be pruned
     "seeds": 2,  # members per trial
     "episodes": 8,  # per member and evaluation
+    "fresh_seeds": 2,  # on which the best parameters are trained at the end
     "n_envs": 16,
     "slots": 8,
     "threads": 1,

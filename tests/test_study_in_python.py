@@ -33,6 +33,7 @@ GAME: dict[str, Any] = {
     "gpu": "cpu",
     "look_steps": 16,
     "pruner": "none",
+    "fresh_seeds": 0,
 }
 MARKET: dict[str, Any] = {
     "data_dir": "bars",

@@ -16,6 +16,7 @@ from deploy.games.gate import GameEvidence, shown
 from deploy.games.manifest import GameManifest, GameOriginPart, GamePart, PlayerPart
 from deploy.games.panel import Panel
 from deploy.games.player import read_player, single_file, split_members
+from deploy.games.selection import selection_of
 from deploy.promotion.studies import FoundStudy, objective_of, scored_weights, unrecorded
 from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite, new_bundle
 from envs.games.game import Game
@@ -39,10 +40,12 @@ class GameStudy(FoundStudy):
     Attributes:
         league: the members that play in the study's league, by trial; empty without a league.
             Trials with larger shares of its equilibrium then come first, before larger objectives.
+        selection: of a game of one player, see `selection_of`.
     """
 
     spec: GameSpec
     league: Mapping[int, LeagueMember] = field(default_factory=dict)
+    selection: Mapping[str, Any] | None = None
 
     @property
     def game(self) -> Game:
@@ -66,7 +69,8 @@ def game_study(found: FoundStudy) -> GameStudy:
         raise InputError(f"study {found.name!r} is on {found.environment!r}, which is not a game")
     league = _read_league(found)
     trials = sorted(found.trials, key=lambda trial: -_share(league, trial.number))
-    return GameStudy(**{**vars(found), "trials": tuple(trials), "league": league})
+    ordered = {"trials": tuple(trials), "league": league, "selection": selection_of(found)}
+    return GameStudy(**{**vars(found), **ordered})
 
 
 def _read_league(found: FoundStudy) -> dict[int, LeagueMember]:
@@ -100,6 +104,7 @@ class GameCandidate:
         weights: bytes of a file with this member alone, None if there are faults.
         faults: what keeps it from being deployed, in sentences.
         solved: the mean return from which the game counts as solved, None if undefined.
+        selection: of the study, if the trial is one of its selected configuration.
     """
 
     trial: FrozenTrial
@@ -110,6 +115,7 @@ class GameCandidate:
     weights: bytes | None
     faults: tuple[str, ...]
     solved: float | None
+    selection: Mapping[str, Any] | None = None
 
     @property
     def trials(self) -> tuple[int, ...]:
@@ -136,6 +142,7 @@ class GameCandidate:
             "member": self.member,
             "score": self.score,
             "play": self.play,
+            "selection": self.selection,
             "shown": "" if score is None else shown(score, self.solved),
             "panel": None if score is None else score.to_dict(),
         }
@@ -164,7 +171,7 @@ def read_candidate(trial: FrozenTrial, study: GameStudy, play: Play | None = Non
     member = max(range(len(scores)), key=lambda index: scores[index])
     if trial.number in study.league and study.league[trial.number].member < len(scores):
         member = study.league[trial.number].member
-    weights = None
+    weights, selection = None, study.selection
     try:
         content = scored_weights(record, study.run_dir)
         if not faults:
@@ -180,6 +187,7 @@ def read_candidate(trial: FrozenTrial, study: GameStudy, play: Play | None = Non
         weights,
         tuple(faults),
         study.game.solved,
+        selection if selection and trial.number in selection["trials"] else None,
     )
 
 

@@ -207,8 +207,8 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
             panel = dataclasses.replace(panel, champion=opponent)
         return dataclasses.replace(candidate.evidence(), panel=panel), panel
 
-    def _report(self, candidate: GameCandidate, score: Panel) -> dict[str, Any]:  # noqa: ARG002
-        return {"panel": score.to_dict()}
+    def _report(self, candidate: GameCandidate, score: Panel) -> dict[str, Any]:
+        return {"panel": score.to_dict(), "selection": candidate.selection}
 
     def _promotion(
         self, outcome: CandidateOutcome[GameResult], results: Sequence[GameResult] = ()

@@ -13,6 +13,7 @@ from deploy.games.duel_panel import CANDIDATE, DuelPanel
 from deploy.games.gate import MAJORITY, shown
 from deploy.games.panel import Panel
 from deploy.games.promote import GamePromotion
+from deploy.games.selection import selection_sentence
 from deploy.promotion.findings import findings_page
 from envs.support.files import write_atomic
 
@@ -110,6 +111,7 @@ def summary(
         f"{panel.games:,} games{each} for the deployment slot {promotion.slot}. Panel evaluations "
         f"of this game used, in this registry: {promotion.looks}.",
         promotion.reason[:1].upper() + promotion.reason[1:] + ".",
+        *([selection_sentence(chosen.selection)] if chosen.selection else []),
         shown(panel, chosen.solved),
     ]
 

@@ -13,6 +13,7 @@ from deploy.games.bundle import GameBundle
 from deploy.games.candidates import plain
 from deploy.games.duel_panel import CANDIDATE
 from deploy.games.promote import GamePromotion, GameResult
+from deploy.games.selection import selection_sentence
 from deploy.promotion import views
 from deploy.promotion.views import bundle_panel, columns, identity_table
 
@@ -20,7 +21,13 @@ from deploy.promotion.views import bundle_panel, columns, identity_table
 def promotion_view(promotion: GamePromotion) -> RenderableType:
     """The whole report of a promotion."""
     chosen = promotion.chosen
-    note = "" if chosen is None else chosen.candidate.describe(chosen.score)["shown"]
+    notes = []
+    if chosen is not None:
+        notes = [chosen.candidate.describe(chosen.score)["shown"]]
+        notes += (
+            [selection_sentence(chosen.candidate.selection)] if chosen.candidate.selection else []
+        )
+    note = "\n".join(filter(None, notes))
     return views.promotion_view(promotion, cells=_cells, score=_score, note=note)
 
 
@@ -137,6 +144,7 @@ def game_facts(
         "look": gate.get("look"),
         "looks_now": looks,
         "panel": gate.get("panel"),
+        "selection": gate.get("selection"),
         "findings": gate.get("findings", []),
     }
 
@@ -159,6 +167,8 @@ def game_view(facts: Mapping[str, Any], gate: RenderableType | None) -> Renderab
         f"{origin['objective_value']:.5g}), seed {origin['member']} of {origin['members']} "
         f"(mean {origin['score']:.5g} when the trial was judged)",
     )
+    if facts["selection"]:
+        identity.add_row("selection", selection_sentence(facts["selection"]))
     actions = (
         f"choices of {player['choices']}"
         if player["choices"]

@@ -16,8 +16,10 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from deploy.registry.bundle_files import MEMBERS_FILE, sha256
+from envs.support.configurations import Configuration
 from envs.support.database_url import database_url, hide_password
 from envs.support.errors import InputError
+from envs.support.fresh import FreshSeeds, read_fresh, run_name
 from envs.support.study_folder import study_folder
 from envs.support.study_record import (
     SPEC_KEY,
@@ -138,6 +140,21 @@ def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> 
         # Printed commands repeat --runs-dir only where the database does not lead to the folder.
         runs_dir=None if folder == study_folder(storage, attributes) else folder.parent,
     )
+
+
+def fresh_seeds(study: FoundStudy, selected: Configuration) -> FreshSeeds | None:
+    """Return the value of a configuration on fresh seeds; None if no training run measured it."""
+    for trial in selected.trials:
+        try:
+            name, attributes, trials = _load_study(
+                run_name(study.name, trial.number), study.storage
+            )
+        except InputError:  # there is no such run
+            continue
+        found = read_fresh(name, attributes, trials, study.name, study.spec.budget)
+        if found is not None:
+            return found
+    return None
 
 
 def objective_of(trial: FrozenTrial) -> float:

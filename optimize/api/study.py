@@ -166,7 +166,9 @@ class Study:
         total = flags.n_trials if n_trials is None else n_trials
         check_count("n_trials =", total, MOST_TRIALS)
         track = tuple(flags.track or ())
-        options = WorkerOptions(total, flags.alongside, flags.metrics_port, track=track)
+        options = WorkerOptions(
+            total, flags.alongside, flags.metrics_port, fresh_seeds=flags.fresh_seeds, track=track
+        )
         return work(self._handle, self._requested.experiment, options, self._console)
 
 

@@ -47,6 +47,7 @@ SMOKE_GAME: dict[str, Any] = {
     "n_envs": "16",
     "horizon": 64,
     "seeds": 2,
+    "fresh_seeds": 2,
     "episodes": 8,
     "slots": 4,
     "threads": 1,  # not measured, which would take longer than the training

@@ -25,6 +25,7 @@ from envs.support.configurations import Configuration
 from envs.support.database_url import hide_password
 from envs.support.errors import RunError
 from envs.support.formatting import counted, minute
+from envs.support.fresh import described
 from envs.support.study_record import SPEC_KEY, TOTAL_KEY
 from envs.support.terminal import Terminal
 from optimize.cli.hooks import Hooks
@@ -171,8 +172,9 @@ def _shown(best: dict[str, Any]) -> str:
     if best["fresh"]:
         fresh = best["fresh"]
         low, high = fresh["interval"]
-        seeds = "1 fresh seed" if fresh["seeds"] == 1 else f"{fresh['seeds']} fresh seeds"
-        text += f"; on {seeds} {fresh['value']:+.4f} (95% {low:+.4f} … {high:+.4f})"
+        text += (
+            f"; on {described(fresh['seeds'])} {fresh['value']:+.4f} (95% {low:+.4f} … {high:+.4f})"
+        )
     return text
 
 

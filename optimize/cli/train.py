@@ -24,7 +24,7 @@ from optimize.cli.train_flags import TrainFlags
 from optimize.experiments.experiment import Experiment
 from optimize.experiments.kinds import check_request, kind_of
 from optimize.experiments.outlook import sentence, study_outlook
-from optimize.experiments.request import MOST_TRIALS, Request, check_count
+from optimize.experiments.request import MOST, MOST_TRIALS, Request, check_count
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.recovery.registration import leave, register_worker
 from optimize.study.study import StudyHandle, study_exists
@@ -74,7 +74,12 @@ def _train_study(
         return True
     limit = default_limit() if flags.max_memory is None else round(flags.max_memory * GIB)
     options = WorkerOptions(
-        flags.n_trials, flags.alongside, flags.metrics_port, limit, tuple(flags.track or ())
+        flags.n_trials,
+        flags.alongside,
+        flags.metrics_port,
+        max_memory=limit,
+        fresh_seeds=flags.fresh_seeds,
+        track=tuple(flags.track or ()),
     )
     promotion = (hooks.after_study, hooks.on_new_best) if flags.auto_deploy else (None, None)
     return work(handle, study.experiment, options, console, *promotion)
@@ -123,12 +128,23 @@ def open_requested(
     flags = _with_recorded(flags, given, name)
     request = dataclasses.replace(make_request(flags, given), load_bundle=hooks.load_bundle)
     check_request(request)
+    _check_fresh_seeds(flags, request)
     if kind_of(flags.env).needs_data and (flags.demo or flags.smoke):
         console.print(BANNER, style="bold yellow")
         make_demo_data(request.data_dir, request.timeframe, demo_bars(flags), say)
     handle, experiment = _open_study(flags, name, request, device, hooks, say)
     _describe(handle, experiment, say)
     return RequestedStudy(flags, handle, experiment)
+
+
+def _check_fresh_seeds(flags: TrainFlags, request: Request) -> None:
+    check_count("--fresh-seeds", flags.fresh_seeds, MOST["seeds"], least=0)
+    asked = flags.fresh_seeds and "fresh_seeds" in request.given
+    if asked and not kind_of(request.environment).one_player(request):
+        raise InputError(
+            f"--fresh-seeds {flags.fresh_seeds} is for games of one player that are trained, and "
+            f"this is --env {request.environment} with --algo {request.algorithm}; leave it out"
+        )
 
 
 def _with_recorded(flags: TrainFlags, given: frozenset[str], name: str) -> TrainFlags:

@@ -128,6 +128,14 @@ class _FirstFlags:
             "(interquartile mean over seeds); of two players: points.",
         ),
     ] = None
+    fresh_seeds: Annotated[
+        int,
+        _option(
+            STUDY,
+            "Games of one player: once the study is complete, train the selected parameters with "
+            "this many seeds that the selection has not seen; 0: do not.",
+        ),
+    ] = 5
     seed: Annotated[
         int, _option(STUDY, "Seed of the sampler; trial seeds derive from it and the trial number.")
     ] = 0

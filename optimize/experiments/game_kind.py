@@ -41,6 +41,7 @@ class GameKind(StudyKind[GameSpec]):
         [
             "seeds",
             "episodes",
+            "fresh_seeds",
             "look_steps",
             "play",
             "scenario",
@@ -126,10 +127,9 @@ class GameKind(StudyKind[GameSpec]):
     def members(self, request: Request) -> int:
         return request.seeds
 
-    def races(self, request: Request) -> bool:
-        # It was measured on games of one player only.
-        alone = self.game.seats(self.game.params(**request.env)) == 1
-        return alone and get_algorithm(request.algorithm).trains
+    def one_player(self, settings: Request | GameSpec) -> bool:
+        alone = self.game.seats(self.game.params(**settings.env)) == 1
+        return alone and get_algorithm(settings.algorithm).trains
 
     def train_together(self, request: Request) -> bool:
         if request.curriculum is not None:

@@ -35,6 +35,7 @@ from envs.games.registry import get_game
 from envs.games.scaling import ObservationScale, random_play
 from envs.support.errors import InputError
 from envs.support.files import write_atomic
+from envs.support.formatting import counted
 from envs.support.study_record import GameSpec, RecordedFile, TrialRecord
 from optimize.experiments.artifacts import scored_file
 from optimize.experiments.curriculum import LoadBundle, spec_curriculum
@@ -363,8 +364,8 @@ class GameExperiment(Experiment):
         against += ", in sampled play" if self._sampled else ""
         return [
             f"game: {spec.game}{players}; algorithm {spec.algorithm}",
-            f"seeds: {spec.seeds} members per trial{together}, each judged by {spec.episodes} "
-            f"episodes{against}",
+            f"seeds: {counted(spec.seeds, 'member')} per trial{together}, each judged by "
+            f"{spec.episodes} episodes{against}",
             *([] if self._phased is None else self._phased.curriculum.describe()),
             *([str(self.look)] if self.look.rows else []),
             *([ENDLESS_NOTE + self._how_to_limit] if self._endless else []),

@@ -89,8 +89,11 @@ class StudyKind(ABC, Generic[Spec]):
     def members(self, request: Request) -> int:
         """Return the number of members of one trial."""
 
-    def races(self, request: Request) -> bool:
-        """Return whether the race is the best sampler: where one trial is one run, with its luck."""
+    def one_player(self, settings: Request | Spec) -> bool:
+        """Return whether one player is trained, whose result depends on the seed alone.
+
+        Then the race is the best sampler, and fresh seeds measure what a selection is worth.
+        """
         return False
 
     def train_together(self, request: Request) -> bool:

@@ -106,10 +106,10 @@ def open_study(
             return StudyHandle(storage, name, folder), experiment
         say(f"another worker has created study {name} in the meantime; joining it")
     handle = StudyHandle(storage, name, folder)
-    return handle, _join(handle, request, device, say)
+    return handle, join_study(handle, request, device, say)
 
 
-def _join(
+def join_study(
     handle: StudyHandle, request: Request, device: torch.device, say: Callable[[str], None]
 ) -> Experiment:
     """Return the experiment of an existing study, which must agree with the request."""
@@ -258,7 +258,7 @@ def choose_sampler(request: Request, space: SearchSpace) -> Request:
     """
     if request.sampler != AUTO or request.search == PBT:
         return request
-    if not kind_of(request.environment).races(request):
+    if not kind_of(request.environment).one_player(request):
         return dataclasses.replace(request, sampler="tpe")
     own: dict[str, Any] = {"sampler": RACE, "pruner": "none", "seeds": 1}
     envs = request.n_envs or most_envs(request.budget, request.horizon, space.minibatches)

@@ -1,4 +1,4 @@
-"""The life of a worker process: register, train, summarize, close the study, leave."""
+"""The life of a worker process: register, train, measure, summarize, close the study, leave."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from optimize.study.recovery.heartbeat import Heartbeat
 from optimize.study.recovery.registration import claim_closing, leave, register_worker
 from optimize.study.study import StudyHandle
 from optimize.worker.batch import describe_envs
+from optimize.worker.fresh_run import measure_fresh_seeds
 from optimize.worker.stopping import Life, StopRequest, restart
 from optimize.worker.summary import print_summary
 from optimize.worker.telemetry import Telemetry
@@ -83,6 +84,8 @@ def _work(
         try:
             worker = Worker(handle, experiment, options, telemetry, name, stop, on_new_best)
             outcome = _run(worker, life)
+            if outcome is Outcome.DONE and not measure_fresh_seeds(worker, console):
+                outcome = Outcome.STOPPED
         except BaseException:
             leave(handle.storage, name)
             raise

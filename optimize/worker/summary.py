@@ -11,7 +11,9 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from envs.support.configurations import Configuration
+from envs.support.fresh import described
 from envs.support.study_record import REASON_KEY, GameSpec, TrialRecord
+from optimize.experiments.kinds import kind_of
 from optimize.experiments.outlook import sentence, study_outlook
 from optimize.study.fresh import fresh_seeds
 from optimize.study.population import schedule_lines
@@ -66,7 +68,7 @@ def print_summary(
         return
     best = selected.best_trial
     if handle.spec.selection.racing:
-        _print_selected(handle, selected, say)
+        _print_selected(selected, say)
     say(f"best trial: {best.number}, objective ({handle.spec.objective}) {best.value:+.4f}")
     record = TrialRecord.from_attributes(best.user_attrs)
     parameters = {**(record.shape or {}), **best.params}
@@ -74,6 +76,8 @@ def print_summary(
     if handle.spec.evolves:
         for line in schedule_lines(handle, best.number):
             say(f"  {line}")
+    if kind_of(handle.spec.environment).one_player(handle.spec) and handle.origin is None:
+        _print_fresh(handle, selected, say)
     metrics = record.metrics or {}
     found = study_outlook(handle, sum(handle.counts()[state.name] for state in FINISHED))
     if isinstance(handle.spec, GameSpec):
@@ -85,9 +89,7 @@ def print_summary(
         say(line)
 
 
-def _print_selected(
-    handle: StudyHandle, selected: Configuration, say: Callable[[str], None]
-) -> None:
+def _print_selected(selected: Configuration, say: Callable[[str], None]) -> None:
     numbers = ", ".join(str(number) for number in sorted(t.number for t in selected.trials))
     count = len(selected.trials)
     between = (
@@ -98,19 +100,20 @@ def _print_selected(
         f"best configuration: mean of {seeds} {selected.value:+.4f}{between}, trial"
         f"{'' if count == 1 else 's'} {numbers}; it was selected by this mean"
     )
-    if not isinstance(handle.spec, GameSpec):
-        return
+
+
+def _print_fresh(handle: StudyHandle, selected: Configuration, say: Callable[[str], None]) -> None:
+    what = "best configuration" if handle.spec.selection.racing else "best trial's configuration"
     fresh = fresh_seeds(handle, selected)
     if fresh is None:
-        say(
-            f"  on fresh seeds: not measured; sweepd run --trial {handle.name}#{selected.best_trial.number}"
-        )
-    else:
-        low, high = fresh.interval
-        say(
-            f"  on {fresh.described}: {fresh.value:+.4f} (95% {low:+.4f} … {high:+.4f}), "
-            f"study {fresh.study}"
-        )
+        trial = selected.best_trial.number
+        say(f"{what} on fresh seeds: not measured; sweepd run --trial {handle.name}#{trial}")
+        return
+    low, high = fresh.interval
+    say(
+        f"{what} on {described(fresh.seeds)}, which the selection has not seen: interquartile mean "
+        f"{fresh.value:+.4f} (95% {low:+.4f} … {high:+.4f}), study {fresh.study}"
+    )
 
 
 def _print_trials(handle: StudyHandle, say: Callable[[str], None]) -> None:

@@ -106,6 +106,7 @@ class Telemetry:
         self.steps_done = 0
         self._gpu = GpuMeter(device)
         self._began = time.monotonic()
+        self._ended: float | None = None
         self._finished_here = 0
         self._steps_finished = 0  # steps_done when the last trial was finished
         self._recent: deque[tuple[float, int]] = deque()  # (time, steps) within RATE_WINDOW
@@ -128,6 +129,7 @@ class Telemetry:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._ended = time.monotonic()
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -158,7 +160,8 @@ class Telemetry:
 
     @property
     def elapsed(self) -> float:
-        return time.monotonic() - self._began
+        """Seconds since training began, or that it took if it has ended."""
+        return (time.monotonic() if self._ended is None else self._ended) - self._began
 
     @property
     def steps_per_second(self) -> float:

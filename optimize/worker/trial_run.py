@@ -23,6 +23,7 @@ from envs.core.streams import derive_seed
 from envs.support.configurations import TRIALS
 from envs.support.errors import InputError
 from envs.support.files import write_atomic
+from envs.support.fresh import run_name
 from envs.support.study_record import (
     ORIGIN_KEY,
     GameSpec,
@@ -34,7 +35,6 @@ from envs.support.study_record import (
 from optimize.experiments.kinds import kind_of
 from optimize.experiments.request import MOST, check_count
 from optimize.study.database.storage import StudyStorage
-from optimize.study.fresh import run_name
 from optimize.study.population import trial_schedule
 from optimize.study.sampling.evolution import Stretch
 from optimize.study.space.dimension import Dimension

@@ -66,6 +66,8 @@ class WorkerOptions:
         track: names of trackers, see `optimize.tracking`.
         max_memory: bytes of resident memory above which the process restarts itself at the next
             rung; 0 for no limit.
+        fresh_seeds: seeds on which the selection of a complete study is measured, see
+            `optimize.worker.fresh_run`; 0 for none.
         beat_seconds: interval of the heartbeats.
         grace_seconds: time without a heartbeat after which a worker counts as dead.
         patience_seconds: how long to retry while the database does not answer.
@@ -77,6 +79,7 @@ class WorkerOptions:
     alongside: bool = False
     metrics_port: int | None = None
     max_memory: int = 0
+    fresh_seeds: int = 0
     track: tuple[str, ...] = ()
     beat_seconds: float = BEAT_SECONDS
     grace_seconds: float = GRACE_SECONDS

@@ -105,7 +105,7 @@ class _Seat:
 
 @dataclass(frozen=True)
 class DaemonStudy:
-    """A study of sweepd with the flags of `sweepd train`; the values are its defaults."""
+    """A study of sweepd with the flags of `sweepd train`; the values are those of TPE."""
 
     sampler: str = "tpe"
     pruner: str = "hyperband"

@@ -65,6 +65,7 @@ def main(argv: list[str]) -> None:
                     gpu="cpu",
                     pruner="none",
                     sampler="random",
+                    fresh_seeds=0,
                     track=list(trackers) or None,
                 )
                 began = time.process_time()

@@ -29,10 +29,13 @@ from optimize.study.database.storage import replace_attributes
 from optimize.study.insight.axes import Axis
 from optimize.study.insight.parameters import frontier, parallel
 from optimize.study.sampling.evolution import Change
+from optimize.study.study import StudyHandle, create_study
 from tests.deploy.dashboard.browser import AXE_VARIABLE, CHROMIUM, Browser, axe_file, served
 from tests.deploy.dashboard.studies import filled_study, game_spec
 from tests.deploy.dashboard.test_web import Checked, NoStudies, figures, get
 from tests.optimize.study.test_insight import AXES, row
+from tests.optimize.study.test_race_study import fill, spec
+from tests.optimize.study_files import make_handle
 
 PAGES = ("/training/parameters", "/training/trials", "/training/compare")
 
@@ -108,6 +111,19 @@ def test_pages_name_what_is_missing(folder: Path, path: str) -> None:
     assert "start one with sweepd train" in get(client(folder, NoStudies()), path).text
     problem = NoStudies(InputError("<script>alert(1)</script>"))
     assert "<script>alert" not in get(client(folder, problem), path).text
+
+
+def test_the_page_of_the_training_shows_the_value_on_fresh_seeds(tmp_path: Path) -> None:
+    handle = fill(make_handle(tmp_path, spec("race")))
+    runs = tmp_path / "runs"
+    assert "on fresh seeds" not in get(client(runs), "/training?study=s").text
+    assert create_study(
+        handle.storage, "s-run2", spec("random"), runs, {}, {"study": "s", "trial": 2}
+    )
+    fill(StudyHandle(handle.storage, "s-run2"), ((1e-3, 1.0),))
+    text = get(client(runs), "/training?study=s").text
+    assert "<dt>on fresh seeds</dt><dd>+1.0000" in text
+    assert "interquartile mean of 1, 95% +0.5000 … +1.5000" in text
 
 
 @pytest.mark.parametrize("path", PAGES)

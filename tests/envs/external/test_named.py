@@ -72,6 +72,8 @@ def test_a_study_on_an_external_environment(name: str, tmp_path: Path) -> None:
         "--search-space",
         "tiny.toml",
         "--no-auto-deploy",
+        "--fresh-seeds",
+        "0",
     ]
     limit = ["--env-param", "max_episode_steps=20"] if "CartPole" in name else []
     out = Running([*words, *limit], tmp_path, tmp_path / "out.txt").finish()

@@ -244,6 +244,8 @@ def test_it_is_searched_promoted_and_shown(
         "--rungs",
         2,
         "--no-auto-deploy",
+        "--fresh-seeds",
+        0,
         "--env-param",
         "gust=0.3",
     )

@@ -29,6 +29,7 @@ GAME = {
     "threads": 1,
     "gpu": "cpu",
     "look-steps": 16,
+    "fresh-seeds": 0,
 }
 
 

@@ -132,7 +132,8 @@ def test_a_run_with_fresh_seeds_is_shown_beside_the_selection(race: StudyHandle)
     run(2, "s")
     fresh = {"study": "s-run2", "seeds": 1, "value": 1.0, "interval": (0.5, 1.5)}
     assert study_status(race)["best"]["fresh"] == fresh
-    assert "on 1 fresh seed: +1.0000 (95% +0.5000 … +1.5000), study s-run2" in summary(race)
+    shown = "interquartile mean +1.0000 (95% +0.5000 … +1.5000), study s-run2"
+    assert f"on 1 fresh seed, which the selection has not seen: {shown}" in summary(race)
     out = io.StringIO()
     Console(file=out, width=300).print(show(study_status(race)))
     assert "; on 1 fresh seed +1.0000" in out.getvalue()

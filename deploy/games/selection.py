@@ -1,0 +1,50 @@
+"""The configuration that a study selected: the value it was selected by, and that on fresh seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from deploy.promotion.studies import FoundStudy, fresh_seeds
+from envs.games.registry import get_game
+from envs.support.fresh import described
+
+
+def selection_of(study: FoundStudy) -> dict[str, Any] | None:
+    """Describe the best configuration of a study on a game of one player.
+
+    Returns:
+        `trials`, `value` and `interval` (95 %, None with one trial), by which it was selected, and
+        `fresh`: None, or `study`, `seeds`, `value` and `interval` of a training run with other
+        seeds. None in other games, and without a complete trial.
+    """
+    game, best = get_game(study.environment), study.spec.selection.best(study.trials)
+    if best is None or game.seats(game.params(**study.spec.env)) != 1:
+        return None
+    fresh = fresh_seeds(study, best)
+    return {
+        "trials": sorted(trial.number for trial in best.trials),
+        "value": best.value,
+        "interval": best.interval,
+        "fresh": None if fresh is None else asdict(fresh),
+    }
+
+
+def selection_sentence(selection: Mapping[str, Any]) -> str:
+    """Return the result of `selection_of` in a sentence."""
+    count = len(selection["trials"])
+    by = f"the mean of {count} trials" if count > 1 else "the value of one trial"
+    text = f"Its configuration was selected by {by}, {_number(selection)}; on "
+    fresh = selection["fresh"]
+    if fresh is None:
+        return text + "fresh seeds it was not measured."
+    return text + f"{described(fresh['seeds'])}, its interquartile mean is {_number(fresh)}."
+
+
+def _number(found: Mapping[str, Any]) -> str:
+    between = ""
+    if found["interval"] is not None:
+        low, high = found["interval"]
+        between = f" (95% {low:.5g} to {high:.5g})"
+    return f"{found['value']:.5g}{between}"
