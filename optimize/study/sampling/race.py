@@ -161,10 +161,10 @@ class Race:
         own = np.array([_matches(arm.params, fixed) for arm in arms])
         few = own & np.array([arm.count < MOST_SEEDS for arm in arms])
         new = np.zeros((0, len(self.cube.axes)))
-        if number < total - total // RESERVED or not own.any():
+        if number < total - total // RESERVED or not few.any():
             best = np.argsort(-runs.means(kernel), kind="stable")[:NEAR]
             new = self._candidates(runs, best, np.random.default_rng(seed), fixed)
-        # All have their seeds: further ones do no harm.
+        # Every configuration of a small space may have all its seeds.
         old = few if few.any() or len(new) else own
         chosen = int(np.argmax(runs.bounds(kernel, self._features(new), old)))
         return (

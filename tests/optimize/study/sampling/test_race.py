@@ -208,6 +208,20 @@ def test_a_space_with_few_configurations_repeats_them() -> None:
     assert sum(study.seeds.values()) == TOTAL
 
 
+def test_a_shape_whose_configurations_have_all_their_seeds_gets_a_new_one() -> None:
+    study = Study()
+    for minibatch, seeds in ((16, TOTAL // 2), (32, race.MOST_SEEDS)):
+        for seed in range(seeds):
+            rate = 1e-3 * (1.1 ** (seed if minibatch == 16 else 0))
+            params = {"minibatch": minibatch, "learning_rate": rate, "clip": 0.2}
+            study.add(params, TrialState.RUNNING)
+            study.finish(len(study.trials) - 1)
+    before = set(study.seeds)
+    total = len(study.trials) + 1  # the last trial: otherwise a further seed
+    assert tuple(study.draw(total, {"minibatch": 16}).values()) in before
+    assert tuple(study.draw(total, {"minibatch": 32}).values()) not in before
+
+
 def test_a_space_of_constants_has_one_configuration() -> None:
     constants = SearchSpace("s", 1, {"shape": {}, "ppo": {}, "env": {}})
     assert Study(of=constants).draw() == {}
