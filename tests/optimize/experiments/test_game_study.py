@@ -400,7 +400,7 @@ def test_spaces_of_games_have_a_start() -> None:
     resolved = space.resolve(space.start)
     assert resolved.learner["gamma"] == pytest.approx(0.99)
     assert parse_space(space.to_dict(), Subject("cartpole")) == space
-    assert load_space("wide").start == {}
+    assert load_space("demo").start == {}
     described = space.to_dict()
     described["ppo"]["clip"]["start"] = 0.9
     with pytest.raises(InputError, match=r"clip start = 0.9 lies outside 0.1 … 0.3"):

@@ -156,3 +156,12 @@ def test_presets_are_files_to_copy_and_unknown_names_are_refused(tmp_path: Path)
         load_space("wider")
     with pytest.raises(InputError, match="cannot be read"):
         load_space(str(tmp_path / "none.toml"))
+
+
+def test_the_first_trial_of_the_space_wide_has_the_defaults() -> None:
+    space = load_space("wide")
+    resolved = space.resolve(space.start)
+    learner, env = vars(PPOParams()), vars(EnvParams())
+    assert resolved.learner == pytest.approx({name: learner[name] for name in resolved.learner})
+    assert resolved.env == {name: env[name] for name in resolved.env}
+    assert len(space.start) >= sum(own.value is None for own in space.dimensions)
