@@ -41,7 +41,7 @@ from optimize.study.fit import (
 )
 from optimize.study.space.parsing import NARROW, load_space
 from optimize.study.space.search_space import SearchSpace
-from optimize.worker.freeze import choose_sampler, draft_spec, fit_request
+from optimize.worker.freeze import choose_search, draft_spec, fit_request
 
 ROWS = 16  # games of the random play
 DEALS = 4  # of random play against every scripted player, each in both seatings
@@ -96,11 +96,13 @@ def examine_study(
             f"{request.environment}: not played, for want of bars: give --data-dir (sweepd data "
             "check examines the bars themselves)",
         )
-    request = choose_sampler(request, space)
+    search = _Attempt("search", lambda: choose_search(request, space))
+    yield from search.failures
+    request = search.result or request
     numbers = list(_numbers(request, space))
     yield from numbers
     playable = isinstance(kind, GameKind) or data_dir is not None
-    if playable and all(finding.ok for finding in numbers):
+    if playable and not search.failures and all(finding.ok for finding in numbers):
         yield from _study(request, space, device)
 
 

@@ -28,7 +28,7 @@ def check_population(request: Request) -> None:
 
 
 def choose_population(request: Request, space: SearchSpace) -> Request:
-    """Return the request for a new study with the settings of a population.
+    """Return the request for a new study with `--search pbt` with the settings of a population.
 
     Flags that were not given get values that suit population-based training; the initial
     population is drawn at random.
@@ -36,8 +36,6 @@ def choose_population(request: Request, space: SearchSpace) -> Request:
     Raises:
         InputError: population-based training cannot do what is asked for.
     """
-    if request.search != PBT:
-        return request
     _check_subject(request)  # again: the space may have phases
     _check_space(request, space)
     chosen = request.given | space.study.keys()

@@ -222,8 +222,7 @@ def decide(
     space = resolve_space(storage, request.search_space, request.subject, request.timeframe)
     chosen_by_user = request.search_space.endswith(".toml")
     source = f"--search-space {request.search_space}" if chosen_by_user else ""
-    request = choose_sampler(kind.completed(request, space), space)
-    request = choose_population(request, space)
+    request = choose_search(kind.completed(request, space), space)
     request = fit_request(request, space, source, say)
     bars = bars or kind.load_bars(request)
     spec = draft_spec(request, space, bars, device)
@@ -250,13 +249,18 @@ def decide(
     return dataclasses.replace(spec, space=space.to_dict()), bars, measured
 
 
-def choose_sampler(request: Request, space: SearchSpace) -> Request:
-    """Return the request with a sampler in place of `auto`.
+def choose_search(request: Request, space: SearchSpace) -> Request:
+    """Return the request with a sampler in place of `auto`, and with the settings of a population.
 
     Flags that were not given get the values that the sampler was measured with: the race decides
     about seeds itself, and needs several evaluations near the end of the training.
+
+    Raises:
+        InputError: population-based training cannot do what is asked for.
     """
-    if request.sampler != AUTO or request.search == PBT:
+    if request.search == PBT:
+        return choose_population(request, space)
+    if request.sampler != AUTO:
         return request
     if not kind_of(request.environment).one_player(request):
         return dataclasses.replace(request, sampler="tpe")

@@ -134,6 +134,17 @@ def test_an_algorithm_or_opponents_that_do_not_fit_are_failed_checks() -> None:
     assert (code, found["opponents"][0]) == (1, False)
 
 
+def test_a_population_has_its_size_and_no_incomplete_one_is_allowed() -> None:
+    pbt = ("--search", "pbt", "--n-envs", "16", "--horizon", "64")
+    code, found = check("cartpole", *pbt, "--n-trials", "24")
+    assert code == 0
+    assert "24 trials of 1 seed" in found["study"][1]
+    code, found = check("cartpole", *pbt, "--n-trials", "24", "--trials-per-batch", "10")
+    assert (code, found["search"][0]) == (1, False)
+    assert "not a multiple" in found["search"][1]
+    assert "study" not in found
+
+
 def test_numbers_that_do_not_fit_have_the_nearest_valid_values(tmp_path: Path) -> None:
     space = tmp_path / "own.toml"
     space.write_text('name = "own"\nversion = 1\n[shape]\nminibatch = { value = 512 }\n')

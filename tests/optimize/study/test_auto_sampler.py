@@ -17,7 +17,7 @@ from optimize.experiments.kinds import check_request
 from optimize.experiments.request import Request
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.sampling.samplers import AUTO
-from optimize.worker.freeze import choose_sampler, open_study, resolve_space
+from optimize.worker.freeze import choose_search, open_study, resolve_space
 
 CPU = torch.device("cpu")
 
@@ -27,7 +27,7 @@ def chosen(given: tuple[str, ...] = (), **changes: Any) -> Request:
     asked = Request(given=frozenset(given), **settings)
     check_request(asked)
     space = resolve_space(None, "game", asked.subject, None)  # type: ignore[arg-type]
-    return choose_sampler(asked, space)
+    return choose_search(asked, space)
 
 
 def flags(request: Request) -> tuple[str, str, int, int]:
@@ -113,4 +113,4 @@ def test_markets_use_tpe() -> None:
     asked = Request()
     check_request(asked)
     space = resolve_space(None, "wide", asked.subject, "1h")  # type: ignore[arg-type]
-    assert choose_sampler(asked, space).sampler == "tpe"
+    assert choose_search(asked, space).sampler == "tpe"
