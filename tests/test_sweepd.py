@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import subprocess
 import sys
 import time
 from datetime import datetime
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from optuna.trial import TrialState
 from rich.console import Console
@@ -106,10 +108,29 @@ def test_unexpected_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch)
         sweepd.main()
 
 
+def own_priority(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Let evaluations run at the priority of the tests; return the values that they would get.
+
+    On a busy machine, a process of the lowest priority makes no progress for minutes.
+    """
+    lowered: list[int] = []
+    monkeypatch.setattr(sweepd, "_lower_priority", lambda _, niceness: lowered.append(niceness))
+    return lowered
+
+
+def test_the_priority_of_a_process_is_lowered() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        sweepd._lower_priority(process, 19)
+        assert psutil.Process(process.pid).nice() == 19
+        process.kill()
+    sweepd._lower_priority(process, 19)  # it may have ended
+
+
 def test_new_best_trials_are_evaluated_in_the_background(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    lowered = own_priority(monkeypatch)
     fake = FakeStudy(tmp_path)
     fake.add(2.0, fake.contrarian())
     handle = SimpleNamespace(
@@ -126,6 +147,7 @@ def test_new_best_trials_are_evaluated_in_the_background(
     assert time.monotonic() - began < 2.0
     assert first is not None
     assert judge.process is first  # one at a time
+    assert lowered == [19]
     assert first.wait(120) == 0
     said = (fake.run_dir / "gate" / "first-stage.log").read_text()
     assert "FIRST STAGE" in said
@@ -140,6 +162,7 @@ def test_finished_studies_are_evaluated_in_a_separate_process(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWEEPD_DEPLOYMENTS", str(tmp_path / "elsewhere"))
+    lowered = own_priority(monkeypatch)
     fake = FakeStudy(tmp_path)
     fake.add(2.0, fake.contrarian())
     handle = SimpleNamespace(
@@ -147,6 +170,7 @@ def test_finished_studies_are_evaluated_in_a_separate_process(
     )
     console = Console(width=120, record=True, file=io.StringIO())
     sweepd.promote_best(handle, console)  # type: ignore[arg-type]
+    assert lowered == [10]
     said = console.export_text()
     for words in ("PROMOTED", "Paper replay of", "sweepd trade --replay demo-1h"):
         assert words in said
