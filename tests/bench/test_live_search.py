@@ -30,7 +30,8 @@ def test_a_live_search_is_run_and_scored(
         return run_sweepd(command[2:], tmp_path / "output")
 
     monkeypatch.setattr(searches.Search, "call", call)
-    small = ("--rungs", "2", "--episodes", "4")
+    # A forked process cannot use the threads of this one.
+    small = ("--rungs", "2", "--episodes", "4", "--threads", "1")
     monkeypatch.setitem(searches.OURS, "random", ("--sampler", "random", *small))
     run(script, "--smoke", "--folder", tmp_path / "live", "--save", saved)
     content = json.loads(saved.read_text())

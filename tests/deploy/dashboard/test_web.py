@@ -117,6 +117,7 @@ class OneStudy(NoStudies):
                 "trials": [3],
                 "value": 0.9,
                 "interval": None,
+                "fresh": None,
                 "params": {"learning_rate": 3e-4},
             },
             "workers": [worker],

@@ -26,7 +26,7 @@ def test_an_error_while_a_batch_is_claimed_puts_its_trials_back(
 ) -> None:
     handle = make_handle(tmp_path, make_spec(bars))
     [held] = handle.ask_batch(1, "w", 9)
-    plan = StudyHandle._plan
+    plan = StudyHandle.plan
 
     def interrupted(
         own: StudyHandle, trial_id: int, shape: dict[str, object] | None, total: int
@@ -35,7 +35,7 @@ def test_an_error_while_a_batch_is_claimed_puts_its_trials_back(
             raise KeyboardInterrupt
         return plan(own, trial_id, shape, total)
 
-    monkeypatch.setattr(StudyHandle, "_plan", interrupted)
+    monkeypatch.setattr(StudyHandle, "plan", interrupted)
     with pytest.raises(KeyboardInterrupt):
         handle.ask_batch(3, "w", 9)
     assert [t.state.name for t in handle.trials()] == ["RUNNING", "WAITING", "WAITING"]
