@@ -28,7 +28,7 @@ CARTPOLE_ID = "sweepd/CartPole-v1"
 BUCKET_BRIGADE_ID = "sweepd/BucketBrigade-v0"
 
 
-def _spaces(env: VecEnv) -> tuple[Space[Any], Space[Any]]:
+def row_spaces(env: VecEnv) -> tuple[Space[Any], Space[Any]]:
     """Return the spaces of one row's observation (without privileged columns) and action."""
     if env.players > 1:
         raise InputError(
@@ -61,7 +61,7 @@ class GymnasiumVectorView(VectorEnv[Any, Any, Any]):
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}
         self.env = env
         self.num_envs = env.num_envs
-        self.single_observation_space, self.single_action_space = _spaces(env)
+        self.single_observation_space, self.single_action_space = row_spaces(env)
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
         self.action_space = batch_space(self.single_action_space, env.num_envs)
 
@@ -112,7 +112,7 @@ class GymnasiumView(gymnasium.Env[Any, Any]):
                 f"a single environment has one row, not {env.num_envs}; use GymnasiumVectorView"
             )
         self.env = env
-        self.observation_space, self.action_space = _spaces(env)
+        self.observation_space, self.action_space = row_spaces(env)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deploy.dashboard.figures import Figure
+from envs.support.formatting import value_text
 
 Found = Mapping[str, Any]
 # The page's place for legends is where these figures have the title of their axis.
@@ -22,11 +23,6 @@ BAND_LOOKS = (
     ("band3", 0.8, "solid", "lower half"),
 )
 OTHER_LOOKS = {"PRUNED": ("cash", 0.8, "dot", "pruned"), "FAIL": ("bad", 1.0, "dash", "failed")}
-
-
-def number(value: Any) -> str:
-    """Return a parameter's value: floats with four significant digits."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def parallel_figure(found: Found, objective: str, count: int) -> Figure:
@@ -90,7 +86,7 @@ def _band_trace(
         texts.append(name if at is None else f"{line['value']:+.4g}")
         for axis, place, off in zip(axes, line["places"], line["off"], strict=False):
             x.append(round(place, 4) if place is not None else GUTTER if off else None)
-            texts.append("off" if off else number(line["params"][axis["name"]]))
+            texts.append("off" if off else value_text(line["params"][axis["name"]]))
         x.append(None)
         y += [*(-row for row in range(len(axes) + 1)), None]
         trials += [line["trial"]] * (len(axes) + 2)

@@ -8,7 +8,7 @@ from typing import Any
 
 from deploy.promotion.studies import FoundStudy, fresh_seeds
 from envs.games.registry import get_game
-from envs.support.fresh import described
+from envs.support.formatting import counted
 
 
 def selection_of(study: FoundStudy) -> dict[str, Any] | None:
@@ -39,7 +39,8 @@ def selection_sentence(selection: Mapping[str, Any]) -> str:
     fresh = selection["fresh"]
     if fresh is None:
         return text + "fresh seeds it was not measured."
-    return text + f"{described(fresh['seeds'])}, its interquartile mean is {_number(fresh)}."
+    seeds = counted(fresh["seeds"], "fresh seed")
+    return text + f"{seeds}, its interquartile mean is {_number(fresh)}."
 
 
 def _number(found: Mapping[str, Any]) -> str:

@@ -29,6 +29,11 @@ def counted(count: int, name: str) -> str:
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
+def value_text(value: object) -> str:
+    """Format a value: floats with four significant digits, others as they are."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def minute(text: str | None) -> str:
     """Format UTC text to the minute: 2026-01-02T03:04:05.678Z as 2026-01-02 03:04."""
     return MISSING if text is None else text[:16].replace("T", " ")

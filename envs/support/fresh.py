@@ -37,11 +37,6 @@ def run_name(study: str, trial: int) -> str:
     return f"{study}-run{trial}"
 
 
-def described(seeds: int) -> str:
-    """Return a number of fresh seeds in words."""
-    return "1 fresh seed" if seeds == 1 else f"{seeds} fresh seeds"
-
-
 def read_fresh(
     name: str, attributes: Mapping[str, Any], trials: Iterable[FrozenTrial], study: str, budget: int
 ) -> FreshSeeds | None:

@@ -25,7 +25,6 @@ from envs.support.configurations import Configuration
 from envs.support.database_url import hide_password
 from envs.support.errors import RunError
 from envs.support.formatting import counted, minute
-from envs.support.fresh import described
 from envs.support.study_record import SPEC_KEY, TOTAL_KEY
 from envs.support.terminal import Terminal
 from optimize.cli.hooks import Hooks
@@ -172,9 +171,7 @@ def _shown(best: dict[str, Any]) -> str:
     if best["fresh"]:
         fresh = best["fresh"]
         low, high = fresh["interval"]
-        text += (
-            f"; on {described(fresh['seeds'])} {fresh['value']:+.4f} (95% {low:+.4f} … {high:+.4f})"
-        )
+        text += f"; on {counted(fresh['seeds'], 'fresh seed')} {fresh['value']:+.4f} (95% {low:+.4f} … {high:+.4f})"
     return text
 
 

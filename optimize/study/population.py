@@ -11,6 +11,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
+from envs.support.formatting import value_text
 from envs.support.study_record import CHANGES_KEY, rung_key
 from optimize.study.database.storage import TrialLost
 from optimize.study.sampling.evolution import (
@@ -149,7 +150,7 @@ def schedule_table(handle: StudyHandle, number: int) -> dict[str, Any]:
             "first": stretch.rung + 1,
             "last": end,
             "trial": stretch.trial,
-            "values": [_text(stretch.params[name]) for name in names],
+            "values": [value_text(stretch.params[name]) for name in names],
         }
         for stretch, end in zip(found, ends, strict=True)
     ]
@@ -169,7 +170,3 @@ def schedule_lines(handle: StudyHandle, number: int) -> list[str]:
             + "  ".join(f"{name}={value}" for name, value in values)
         )
     return lines
-
-
-def _text(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from envs.support.errors import InputError
-from envs.support.fresh import described
+from envs.support.formatting import counted
 from optimize.experiments.experiment import Experiment
 from optimize.experiments.kinds import kind_of
 from optimize.experiments.request import Request
@@ -50,7 +50,9 @@ def measure_fresh_seeds(worker: Worker, console: Console) -> bool:
     try:
         run, experiment = _open(worker, best.best_trial.number)
     except InputError as error:  # for example, another run has the name
-        worker.telemetry.say(f"the selection is not measured on {described(seeds)}: {error}")
+        worker.telemetry.say(
+            f"the selection is not measured on {counted(seeds, 'fresh seed')}: {error}"
+        )
         return True
     heartbeat = Heartbeat(handle.storage, worker.name, worker.options.beat_seconds)
     heartbeat.state = MEASURING
@@ -71,7 +73,7 @@ def _open(worker: Worker, trial: int) -> tuple[StudyHandle, Experiment]:
     settings = Request(environment=run.spec.environment, threads=torch.get_num_threads())
     experiment = join_study(run, settings, device, say)
     say(
-        f"measuring the selection of {handle.name}, trial {trial}, on {described(seeds)} "
+        f"measuring the selection of {handle.name}, trial {trial}, on {counted(seeds, 'fresh seed')} "
         f"(study {run.name})"
     )
     return run, experiment

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from envs.support.configurations import Configuration
-from envs.support.fresh import described
+from envs.support.formatting import counted, value_text
 from envs.support.study_record import REASON_KEY, GameSpec, TrialRecord
 from optimize.experiments.kinds import kind_of
 from optimize.experiments.outlook import sentence, study_outlook
@@ -72,7 +72,7 @@ def print_summary(
     say(f"best trial: {best.number}, objective ({handle.spec.objective}) {best.value:+.4f}")
     record = TrialRecord.from_attributes(best.user_attrs)
     parameters = {**(record.shape or {}), **best.params}
-    say("  " + "  ".join(f"{name}={_number(value)}" for name, value in parameters.items()))
+    say("  " + "  ".join(f"{name}={value_text(value)}" for name, value in parameters.items()))
     if handle.spec.evolves:
         for line in schedule_lines(handle, best.number):
             say(f"  {line}")
@@ -111,7 +111,7 @@ def _print_fresh(handle: StudyHandle, selected: Configuration, say: Callable[[st
         return
     low, high = fresh.interval
     say(
-        f"{what} on {described(fresh.seeds)}, which the selection has not seen: interquartile mean "
+        f"{what} on {counted(fresh.seeds, 'fresh seed')}, which the selection has not seen: interquartile mean "
         f"{fresh.value:+.4f} (95% {low:+.4f} … {high:+.4f}), study {fresh.study}"
     )
 
@@ -194,7 +194,3 @@ def _game_table(metrics: Mapping[str, Any], spec: GameSpec) -> Table:
     if metrics.get("at_limit"):
         table.add_row("episodes that ended by the limit of steps", f"{metrics['at_limit']:.0%}")
     return table
-
-
-def _number(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from torch import Tensor
 
 from envs.core.vec_env import VecEnv
+from envs.gymnasium_view import row_spaces
 
 try:
     from stable_baselines3.common.vec_env.base_vec_env import VecEnv as SB3VecEnv
@@ -27,14 +27,7 @@ class SB3Env(SB3VecEnv):
 
     def __init__(self, env: VecEnv, state_avg: Tensor, state_std: Tensor) -> None:
         self.env, self.avg, self.scale = env, state_avg, 1.0 / state_std
-        action: Box | Discrete | MultiDiscrete
-        if env.action_dims:
-            action = MultiDiscrete(np.array(env.action_dims))
-        elif env.if_discrete:
-            action = Discrete(env.action_dim)
-        else:
-            action = Box(-1.0, 1.0, (env.action_dim,), np.float32)
-        super().__init__(env.num_envs, Box(-np.inf, np.inf, (env.state_dim,), np.float32), action)
+        super().__init__(env.num_envs, *row_spaces(env))
         self.actions = np.zeros(0)
 
     def _array(self, obs: Tensor) -> np.ndarray:
