@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from typer.testing import CliRunner
 
 from envs.support.errors import InputError
 from optimize.study.space.parsing import load_space
+from sweepd import build_app
 from tests.bench.conftest import BENCH, Importer, entry, run
-from tests.entry_point import run_sweepd
 
 
 def test_a_live_search_is_run_and_scored(
@@ -27,10 +28,11 @@ def test_a_live_search_is_run_and_scored(
     def call(_: Any, command: list[str], seconds: float | None = None) -> str:
         assert command[:2] == [sys.executable, str(BENCH.parents[1] / "sweepd.py")]
         assert seconds == (120.0 if "live" in command else None)
-        return run_sweepd(command[2:], tmp_path / "output")
+        done = CliRunner().invoke(build_app(), command[2:], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.stdout
 
     monkeypatch.setattr(searches.Search, "call", call)
-    # A forked process cannot use the threads of this one.
     small = ("--rungs", "2", "--episodes", "4", "--threads", "1")
     monkeypatch.setitem(searches.OURS, "random", ("--sampler", "random", *small))
     run(script, "--smoke", "--folder", tmp_path / "live", "--save", saved)
