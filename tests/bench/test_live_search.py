@@ -53,7 +53,6 @@ def test_processes_of_a_search_end_in_time(
     bench: Importer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     searches = bench("live_searches")
-    monkeypatch.setattr(searches, "GRACE", 0.2)
     options = argparse.Namespace(folder=tmp_path, steps=1, minutes=1.0)
     search = searches.Search("cartpole", "random", 0, options)
     search.make_folder()
@@ -65,9 +64,10 @@ def test_processes_of_a_search_end_in_time(
     with pytest.raises(InputError, match=r"failed: see .*log\.txt"):
         call("echo broken >&2; exit 3")
     assert (search.folder / "log.txt").read_text() == "broken\n"
-    assert call("trap 'echo ended; exit' TERM; while :; do sleep 0.05; done", 0.3) == "ended\n"
+    assert call("trap 'echo ended; exit' TERM; while :; do sleep 0.05; done", 1.0) == "ended\n"
     # A process that does not stop is killed, with what it has started.
-    assert call("trap '' TERM; sleep 600 & echo $! > pid; wait", 0.3) == ""
+    monkeypatch.setattr(searches, "GRACE", 0.2)
+    assert call("trap '' TERM; sleep 600 & echo $! > pid; wait", 1.0) == ""
     started = int(Path("pid").read_text())
     assert not psutil.pid_exists(started) or psutil.Process(started).status() == "zombie"
 
