@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,6 +27,16 @@ settings.load_profile("sweepd")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+# Until all tests are collected: garbage collections would take half of that time.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from now on, but not among the imported modules and collected tests."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,9 +7,10 @@ same decisions on recorded learning curves, with a storage in memory.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import optuna
 from optuna.samplers import BaseSampler
@@ -21,9 +22,11 @@ from envs.support.configurations import RACE, Selection
 from optimize.study.sampling.cube import Cube
 from optimize.study.sampling.prior import Known
 from optimize.study.sampling.pruners import make_pruner
-from optimize.study.sampling.race import Race, RaceSampler
 from optimize.study.sampling.samplers import make_sampler
 from optimize.study.space.search_space import SearchSpace
+
+if TYPE_CHECKING:
+    from optimize.study.sampling.race import Race
 
 
 class Search:
@@ -52,9 +55,14 @@ class Search:
     ) -> None:
         self.space, self.seed = space, seed
         self.pruner = make_pruner(pruner, rungs)
-        self._race = Race(Cube(space), seed, selection.value, prior)
-        self._sampler = sampler
+        self._sampler, self._selection, self._prior = sampler, selection, prior
         self._shared_space = IntersectionSearchSpace(include_pruned=True)
+
+    @functools.cached_property
+    def _race(self) -> Race:
+        from optimize.study.sampling.race import Race  # imports scipy, which takes long
+
+        return Race(Cube(self.space), self.seed, self._selection.value, self._prior)
 
     def shape_known(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the shape parameters among `params`."""
@@ -89,7 +97,7 @@ class Search:
         fixed = {**(start if number == 0 else {}), **(shape or {})}
         sampler: BaseSampler
         if self._sampler == RACE:
-            sampler = RaceSampler(self._race, seed, total, fixed)
+            sampler = self._race.sampler(seed, total, fixed)
         else:
             sampler = make_sampler(self._sampler, seed, fixed, self._shared_space, start)
         # A new Study object, since a reused one shows its sampler the trials of its last `ask`.

@@ -133,6 +133,10 @@ class Race:
         self._kernel: tuple[tuple[int, ...], gp.Kernel] | None = None  # the last one, by trials
         self._places: dict[tuple[Any, ...], Floats] = {}  # by the configuration's key
 
+    def sampler(self, seed: int, total: int, fixed: Mapping[str, Any]) -> RaceSampler:
+        """Return the sampler of one trial; see `RaceSampler`."""
+        return RaceSampler(self, seed, total, fixed)
+
     def draw(
         self,
         trials: Sequence[FrozenTrial],
