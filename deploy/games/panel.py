@@ -134,7 +134,7 @@ class PanelGames:
             act = make(env)
             ended = getattr(act, "ended", lambda _: None)
             return play_episodes(
-                env, act, self.game.seats(self.params), ended=ended, episodes=self.games
+                env, act, self.game.seats(self.params), ended=ended, episodes=[self.games]
             )
 
     def play_player(self, player: Player) -> EpisodeResults:

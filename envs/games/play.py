@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,10 +36,9 @@ def play_episodes(
     env: GameEnv,
     act: Callable[[Tensor], Tensor],
     seats: int = 1,
-    members: int | None = None,
     ask: Callable[[], None] = lambda: None,
     ended: Callable[[Tensor], None] = lambda _: None,
-    episodes: int | None = None,
+    episodes: Sequence[int] | None = None,
 ) -> EpisodeResults:
     """Play one episode in every game, from its present state to its end.
 
@@ -48,10 +47,10 @@ def play_episodes(
             `GameEnv.rest`) once their episodes have ended.
         act: Maps observations to actions, for all rows.
         seats: Rows per game, which are adjacent.
-        members: Number of members to play for, the first ones; None: all.
         ask: Called before every step; it may raise to stop.
         ended: Called after every step with (num_envs,) bool, the rows whose episodes it ended.
-        episodes: Number of games to play per member, the first ones; None: all.
+        episodes: Number of games to play of each of the first members; None: all games of all. The
+            results have as many columns as the largest number, and zeros where fewer were played.
 
     Raises:
         RunError: An action was illegal.
@@ -60,9 +59,10 @@ def play_episodes(
     total = torch.zeros(rows, dtype=torch.float64, device=env.device)
     length = torch.zeros(rows, dtype=torch.int64, device=env.device)
     row = torch.arange(rows, device=env.device)
-    alive = row < (members or env.num_members) * env.envs_per_member
-    if episodes is not None:
-        alive &= row % env.envs_per_member < episodes * seats
+    here = env.envs_per_member
+    wanted = [here // seats] * env.num_members if episodes is None else list(episodes)
+    games = torch.tensor(wanted + [0] * (env.num_members - len(wanted)), device=env.device)
+    alive = row % here < (games * seats).repeat_interleave(here)
     unit = env.reward_unit
     obs, step = env.observe(), 0
     while step < LONGEST:
@@ -81,8 +81,8 @@ def play_episodes(
         ended(done)
     env.check()
     # A game's return is the sum over its seats; its length is that of its longest seat.
-    returns = total.view(env.num_members, -1, seats).sum(-1)[:members, :episodes]
-    lengths = length.view(env.num_members, -1, seats).amax(-1)[:members, :episodes]
+    returns = total.view(env.num_members, -1, seats).sum(-1)[: len(wanted), : max(wanted)]
+    lengths = length.view(env.num_members, -1, seats).amax(-1)[: len(wanted), : max(wanted)]
     return EpisodeResults(returns.cpu().numpy(), lengths.cpu().numpy())
 
 

@@ -75,6 +75,10 @@ class Selection:
     racing: bool = False
     rungs: int | None = None
 
+    def settled(self, rung: int) -> bool:
+        """Return whether a trial's value is a mean that includes the evaluation at a rung (1 …)."""
+        return self.rungs is not None and rung >= SETTLED * self.rungs - 1e-9
+
     def value(self, trial: FrozenTrial) -> float | None:
         """Return the value of a finished trial; None if it failed.
 
@@ -85,7 +89,7 @@ class Selection:
         if value is None:
             value = reports[max(reports)] if reports and trial.state.name == "PRUNED" else None
         elif self.rungs is not None:
-            late = [own for rung, own in reports.items() if rung >= SETTLED * self.rungs - 1e-9]
+            late = [own for rung, own in reports.items() if self.settled(rung)]
             value = sum(late) / len(late) if late else value
         return None if value is None or not math.isfinite(value) else value
 

@@ -259,7 +259,7 @@ class GameSpec(StudySpec):
 
     Attributes:
         seeds: members per trial.
-        episodes: episodes per member in every evaluation; the same ones for all trials.
+        episodes: episodes per member in an evaluation that decides; the same ones for all trials.
         centred: how observations are scaled, see `random_play`; False in earlier studies.
         look_steps: steps per environment of the random play that determines the scaling.
         play: how members act in evaluations.
@@ -284,6 +284,11 @@ class GameSpec(StudySpec):
     def selection(self) -> Selection:
         racing = self.sampler == RACE
         return Selection(racing, self.rungs if racing else None)
+
+    def decides(self, rung: int) -> bool:
+        """Return whether the search uses the evaluation at a rung (1 …)."""
+        every = self.evolves or self.pruner != "none"
+        return every or rung >= self.rungs or self.selection.settled(rung)
 
     @property
     def about(self) -> str:

@@ -184,7 +184,11 @@ class _FirstFlags:
         ),
     ] = 4
     episodes: Annotated[
-        int, _option(ENVIRONMENT, "Games: evaluation episodes per member at each rung.")
+        int,
+        _option(
+            ENVIRONMENT,
+            "Games: evaluation episodes per member; an eighth at rungs that the search does not use.",
+        ),
     ] = 32
     look_steps: Annotated[
         int,

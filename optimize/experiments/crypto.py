@@ -133,6 +133,7 @@ class CryptoExperiment(Experiment):
     def evaluate(
         self,
         settings: Sequence[Settings],
+        rungs: Sequence[int],  # noqa: ARG002
         programs: Sequence[Act],
         slots: int,
         ask: Callable[[], None],

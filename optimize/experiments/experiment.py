@@ -135,10 +135,15 @@ class Experiment(ABC):
             **own, algorithm=self.spec.algorithm, horizon=self.spec.horizon, **settings.shape
         )
 
+    def evaluation_share(self, rung: int) -> float:  # noqa: ARG002
+        """Return the share of a full evaluation that is made at a rung (1 …)."""
+        return 1.0
+
     @abstractmethod
     def evaluate(
         self,
         settings: Sequence[Settings],
+        rungs: Sequence[int],
         programs: Sequence[Act],
         slots: int,
         ask: Callable[[], None],
@@ -147,6 +152,7 @@ class Experiment(ABC):
 
         Args:
             settings: settings of each trial.
+            rungs: the rung (1 …) that each trial has been trained to.
             programs: act for all members of all trials in order, `slots` members each; the last
                 program is filled up with dummies. The first program is repeated until there are
                 as many as a full batch needs, since rounding must not depend on the number of

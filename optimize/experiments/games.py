@@ -259,21 +259,31 @@ class GameExperiment(Experiment):
         """Return mean and deviation of random play; the same for all members."""
         return self.look.avg, self.look.std
 
+    def evaluation_share(self, rung: int) -> float:
+        """See `Experiment.evaluation_share`: an eighth where the search does not use the result."""
+        return 1.0 if self.opponents or self.spec.decides(rung) else 0.125
+
+    def _episodes(self, rung: int) -> int:
+        return max(1, round(self.evaluation_share(rung) * self.spec.episodes))
+
     def evaluate(
         self,
         settings: Sequence[Settings],
+        rungs: Sequence[int],
         programs: Sequence[Act],
         slots: int,
         ask: Callable[[], None],
     ) -> list[GameEvaluation | None]:
         """Evaluate one program after the other.
 
-        Every member plays the same episodes with the study's own parameters. A trial's `[env]`
-        parameters are for training only. In a game of two players, the opponents are the game's
-        scripted players, and returns are outcomes. Random numbers of sampled play come from the
-        study's seed, and are the same for all members.
+        Every member plays the same episodes with the study's own parameters, but only the first of
+        them at a rung that the search does not use. A trial's `[env]` parameters are for training
+        only. In a game of two players, the opponents are the game's scripted players, and returns
+        are outcomes. Random numbers of sampled play come from the study's seed, and are the same
+        for all members.
         """
         count = len(settings) * self.members
+        wanted = [self._episodes(rung) for rung in rungs for _ in range(self.members)]
         played = []
         # One program at a time, so rounding does not depend on how many there are: no dummies.
         for index, act in enumerate(programs[: -(-count // slots)]):
@@ -288,19 +298,16 @@ class GameExperiment(Experiment):
             getattr(act, "begin", lambda _: None)(env)
             done = getattr(act, "done", lambda _: None)
             acting = self._acting(act, env)
-            played.append(
-                play_episodes(env, acting, self.seats, here, ask, done, self.spec.episodes)
-            )
-        returns = np.concatenate([part.returns for part in played])
-        lengths = np.concatenate([part.lengths for part in played])
-        parts = [
-            slice(trial * self.members, (trial + 1) * self.members)
-            for trial in range(len(settings))
-        ]
-        return [
-            _judge(EpisodeResults(returns[part], lengths[part]), self.opponents, self._limit)
-            for part in parts
-        ]
+            episodes = wanted[index * slots :][:here]
+            played.append(play_episodes(env, acting, self.seats, ask, done, episodes))
+        rows = [own for part in played for own in zip(part.returns, part.lengths, strict=True)]
+        found = []
+        for trial, rung in enumerate(rungs):
+            own = rows[trial * self.members : (trial + 1) * self.members]
+            count = len(own[0][0]) if self.opponents else self._episodes(rung)
+            returns, lengths = (np.stack(part)[:, :count] for part in zip(*own, strict=True))
+            found.append(_judge(EpisodeResults(returns, lengths), self.opponents, self._limit))
+        return found
 
     def _acting(self, act: Act, env: GameEnv) -> Act:
         """Return how a program's members act in an evaluation, from observations alone."""

@@ -394,7 +394,9 @@ class Trainer:
             if self.stop():
                 raise Interrupted
 
-        evaluations = self.experiment.evaluate(settings, programs, self.slots, ask)
+        # A finished run that is evaluated once more has no rung left.
+        rungs = [min(training.rung + 1, self.spec.rungs) for training in trainings]
+        evaluations = self.experiment.evaluate(settings, rungs, programs, self.slots, ask)
         return [
             evaluation
             and self.experiment.with_exact(evaluation, functools.partial(self.actors, training))

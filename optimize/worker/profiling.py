@@ -128,6 +128,8 @@ def profile(experiment: Experiment, seconds: float = 5.0) -> Profile:
             rollouts = _advance(trainer, trainings, done + rollouts + 1) - done
     measured = dict(phases.seconds)
     phases.seconds.clear()  # an evaluation also loads members and chooses actions
+    for training in trainings:  # the evaluation at the end
+        training.rung = spec.rungs - 1
     with phases("evaluation"):
         trainer.evaluate(trainings)
     evaluation = sum(phases.seconds.values())
@@ -137,7 +139,8 @@ def profile(experiment: Experiment, seconds: float = 5.0) -> Profile:
     }
     # Every rollout above moved all members in and out once. A worker moves them once per rung.
     whole["transfer"] = measured.get("transfer", 0.0) * spec.rungs / rollouts
-    whole["evaluation"] = evaluation * spec.rungs
+    shares = [experiment.evaluation_share(rung) for rung in range(1, spec.rungs + 1)]
+    whole["evaluation"] = evaluation * sum(shares)
     whole["host"] += _bookkeeping(experiment, trainings)
     steps = len(plans) * experiment.members * spec.rollouts * spec.transitions
     return Profile(whole, steps, len(plans))

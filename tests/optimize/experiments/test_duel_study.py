@@ -36,7 +36,7 @@ def evaluation(environment: str, options: list[int], **changes: object) -> GameE
     def act(obs: Tensor) -> Tensor:
         return torch.tensor([*options, 0, 0][:4]).repeat_interleave(len(obs) // 4)
 
-    found = experiment.evaluate([SETTINGS], [act], 4, lambda: None)[0]
+    found = experiment.evaluate([SETTINGS], [1], [act], 4, lambda: None)[0]
     assert found is not None
     return found
 
@@ -64,10 +64,12 @@ def test_members_with_actions_that_are_not_finite_have_no_value() -> None:
         "hockey", objective="points", seeds=2, slots=2, episodes=2, env={"max_timesteps": 3}
     )
     bad = experiment.evaluate(
-        [SETTINGS], [lambda obs: torch.full((len(obs), 4), torch.nan)], 2, lambda: None
+        [SETTINGS], [1], [lambda obs: torch.full((len(obs), 4), torch.nan)], 2, lambda: None
     )
     assert bad == [None]
-    good = experiment.evaluate([SETTINGS], [lambda obs: torch.zeros(len(obs), 4)], 2, lambda: None)
+    good = experiment.evaluate(
+        [SETTINGS], [1], [lambda obs: torch.zeros(len(obs), 4)], 2, lambda: None
+    )
     assert good[0] is not None
     assert good[0].scores[0] == good[0].scores[1]  # the same games
     assert "each of weak, strong" in " ".join(experiment.describe())
@@ -107,7 +109,7 @@ def test_the_league_of_a_small_game_in_turns_has_exact_values(tmp_path: Path) ->
     def act(obs: torch.Tensor, **_: object) -> torch.Tensor:
         return torch.zeros(len(obs), dtype=torch.int64)
 
-    found = experiment.evaluate([SETTINGS], [act], 2, lambda: None)[0]
+    found = experiment.evaluate([SETTINGS], [1], [act], 2, lambda: None)[0]
     assert found is not None
     experiment.write(tmp_path, members, found)
     experiment.draw(tmp_path, "trial 0")

@@ -270,7 +270,7 @@ def test_the_objective_is_the_interquartile_mean_over_seeds_of_the_mean_return()
         )
     low, high = interval(rng.normal(10.0, 1.0, 200))
     assert low < 10.0 < high < low + 0.6
-    experiment = make_experiment()
+    experiment = make_experiment(rungs=1)
     trainer = Trainer(experiment)
     training = trainer.start(plan(0))
     advance_to(trainer, [training], 1)
@@ -282,6 +282,40 @@ def test_the_objective_is_the_interquartile_mean_over_seeds_of_the_mean_return()
     assert (
         evaluation.episodes.returns == evaluation.episodes.lengths
     ).all()  # CartPole pays 1 a step
+
+
+@pytest.mark.parametrize("slots", [2, 3, 6])
+def test_an_evaluation_that_the_search_does_not_use_plays_an_eighth(slots: int) -> None:
+    """The first episodes of a full one, also next to trials at other rungs."""
+    experiment = make_experiment(sampler="race", rungs=5, episodes=16, slots=slots)
+    trainer = Trainer(experiment)
+    trainings = [trainer.start(plan(n)) for n in range(3)]
+    advance_to(trainer, trainings, 1)
+
+    def played(*rungs: int) -> list[list[list[float]]]:
+        for training, rung in zip(trainings, rungs, strict=True):
+            training.rung = rung - 1
+        return [e.episodes.returns.tolist() for e in trainer.evaluate(trainings) if e]
+
+    whole = played(4, 5, 5)
+    assert [len(own) for trial in whole for own in trial] == [16] * 6
+    first = [[own[:2] for own in trial] for trial in whole]
+    assert played(1, 2, 3) == first
+    assert played(3, 4, 1) == [first[0], whole[1], first[2]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "rungs"),
+    [
+        ({"sampler": "race"}, [8, 9, 10]),
+        ({"sampler": "random"}, [10]),
+        ({"sampler": "race", "pruner": "median"}, [*range(1, 11)]),
+        ({"sampler": "random", "search": "pbt"}, [*range(1, 11)]),
+    ],
+)
+def test_which_evaluations_the_search_uses(changes: dict[str, Any], rungs: list[int]) -> None:
+    spec = make_spec(rungs=10, **changes)
+    assert [rung for rung in range(1, 11) if spec.decides(rung)] == rungs
 
 
 def test_a_study_on_a_game_is_searched_and_its_output_names_no_markets(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def _episodes() -> Any:
     def act(obs: Tensor) -> Tensor:
         return torch.zeros(len(obs), dtype=torch.int64)
 
-    [found] = experiment.evaluate([plan(0).settings], [act], 2, lambda: None)
+    [found] = experiment.evaluate([plan(0).settings], [1], [act], 2, lambda: None)
     assert found is not None
     return found.episodes
 
