@@ -167,7 +167,16 @@ def play(env: Any, act: Any, steps: int) -> None:
         getattr(act, "done", lambda _: None)(terminated | truncated)
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+EXPENSIVE = ("card-duel, opponents", "hockey, opponents", "kuhn, per seat")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.extra] if name in EXPENSIVE else [])
+        for name in ENVIRONMENTS
+    ],
+)
 def test_environments_are_trained_in_and_evaluated_on_a_card(name: str) -> None:
     make, changes = ENVIRONMENTS[name]
     env = made_there(make, names_device=True)

@@ -31,7 +31,7 @@ class Case:
         then: arguments of a second run, to which the results file is appended.
         pictures: whether the script has an option `--picture`.
         needs: packages without which the test is skipped.
-        slow: whether the test is marked as slow.
+        extra: whether the test is marked as extra.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Case:
     then: str = ""
     pictures: bool = False
     needs: Sequence[str] = ()
-    slow: bool = False
+    extra: bool = False
 
     @property
     def script(self) -> str:
@@ -87,6 +87,7 @@ CASES = [
         "--runs 1 --trials 1 --budget 4096 --rungs 2 --trackers wandb",
         ("ratios.wandb", "ms_per_update", "machine.processor"),
         needs=("wandb",),
+        extra=True,
     ),
     Case("batch_fill", "--trials 8", ("mean", "sizes.4", "shapes", "machine.processor")),
     Case(
@@ -151,6 +152,7 @@ CASES = [
         "--only selection --studies 2 --bars 200 --trials 10",
         ("machine.processor", "results.0.share_dsr_95", "results.0.together_median_pbo"),
         {"gate_statistics.HOURS": 200},
+        extra=True,
     ),
     Case(
         "gate_statistics:holdout",
@@ -185,6 +187,7 @@ CASES = [
         ("variants.past.curves.0.strong.0", "variants.past.machine.processor"),
         {"hockey_learning.SEEDS": 2, "hockey_learning.PARTS": 1, "hockey_learning.GAMES": 2},
         then="draw",
+        extra=True,
     ),
     Case(
         "items",
@@ -207,6 +210,7 @@ CASES = [
         "kuhn --only half --deals 2 " + LEAGUE,
         ("kuhn.studies.0.half.sampled.champion.plain.1",),
         {"league.EPISODES": 2, "league.is_enumerable": lambda *_: False},
+        extra=True,
     ),
     *(
         Case(
@@ -271,13 +275,14 @@ CASES = [
             "uneven.1.ratio.best peer",
         ),
         {"process_vec.UNEVEN_ENVS": 4, "process_vec.UNEVEN_WORKERS": 2},
+        extra=True,
     ),
     Case(
         "reproducible_mode",
         "--pairs 1",
         ("machine.processor", "modes.1", "results.0.ratio"),
         {"reproducible_mode.CELLS": [(64, 1024)]},
-        slow=True,
+        extra=True,
     ),
     Case("peak", THREAD + "--seconds 0.01", ("machine.processor", "gflops.torch"), TINY_PEAK),
     Case(
@@ -302,6 +307,7 @@ CASES = [
         "--trials 6 --every 2",
         ("machine.processor", "mib_per_100_trials", "ask_and_tell_cpu_ms.last"),
         pictures=True,
+        extra=True,
     ),
     Case(
         "train_vs_elegantrl",
@@ -342,6 +348,7 @@ CASES = [
         "--trials 24 --runs 1",
         ("pages.*.median_ms", "machine.processor", "importances_seconds.complete"),
         needs=("plotly", "werkzeug"),
+        extra=True,
     ),
     Case(
         "trials_per_hour",
@@ -360,6 +367,6 @@ CASES = [
         ("pruning.0.none.trials_per_hour", "pruning.0.hyperband.machine.processor"),
         {"trials_per_hour.PRUNING": {"groups": 3, "test_groups": 1, "bars": 4_000}},
         then=PRUNING + "hyperband --save",
-        slow=True,
+        extra=True,
     ),
 ]

@@ -50,7 +50,7 @@ def test_every_other_module_is_used_by_a_script() -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id=case.name, marks=[pytest.mark.slow] if case.slow else [])
+        pytest.param(case, id=case.name, marks=[pytest.mark.extra] if case.extra else [])
         for case in CASES
     ],
 )

@@ -119,7 +119,7 @@ def test_operations_wait_for_a_locked_file_and_write_once(tmp_path: Path) -> Non
     assert storage.patience.retries == 3
 
 
-@pytest.mark.slow
+@pytest.mark.extra
 def test_stopping_the_server_during_training_loses_and_repeats_nothing(
     market: Path,
     sweepd: Sweepd,

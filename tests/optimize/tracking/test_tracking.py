@@ -191,6 +191,7 @@ def test_a_killed_worker_doubles_nothing(market: Path, sweepd: Sweepd) -> None:
 
 
 @needs_mlflow
+@pytest.mark.extra
 def test_a_run_of_a_file_is_tracked_and_resumed(market: Path, sweepd: Sweepd) -> None:
     config = """
 [data]
@@ -232,6 +233,7 @@ lookback = 1
 
 
 @needs_mlflow
+@pytest.mark.extra
 def test_a_server_that_dies_and_returns_has_everything(tmp_path: Path) -> None:
     pytest.importorskip("flask", reason="MLflow's server needs flask")
     port, said = free_port(), list[str]()
@@ -257,7 +259,7 @@ def test_a_server_that_dies_and_returns_has_everything(tmp_path: Path) -> None:
 
 
 @needs_mlflow
-@pytest.mark.parametrize("server", ["refuses", "hangs"])
+@pytest.mark.parametrize("server", ["refuses", pytest.param("hangs", marks=pytest.mark.extra)])
 def test_an_unreachable_server_stops_nothing_and_is_made_up_for(
     market: Path, sweepd: Sweepd, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

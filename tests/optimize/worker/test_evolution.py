@@ -145,7 +145,16 @@ INSTANTS: dict[str, tuple[Any, str, int]] = {
 }
 
 
-@pytest.mark.parametrize("instant", INSTANTS)
+EXPENSIVE = ("before the record", "after the records", "after the copies")
+
+
+@pytest.mark.parametrize(
+    "instant",
+    [
+        pytest.param(instant, marks=[pytest.mark.extra] if instant in EXPENSIVE else [])
+        for instant in INSTANTS
+    ],
+)
 def test_a_kill_at_any_instant_changes_no_number(
     instant: str, whole: Path, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +169,7 @@ def test_a_kill_at_any_instant_changes_no_number(
     assert everything(tmp_path) == everything(whole)
 
 
+@pytest.mark.extra
 def test_kill_9_and_sigterm_at_random_change_no_number(
     whole: Path, start: Start, tmp_path: Path
 ) -> None:

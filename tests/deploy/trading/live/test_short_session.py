@@ -73,6 +73,7 @@ def test_round_trips_explain_the_equity_but_for_borrow_fees(tmp_path: Path) -> N
     assert held == pytest.approx(units)
 
 
+@pytest.mark.extra
 def test_a_kill_at_any_step_changes_no_order_and_no_record(tmp_path: Path) -> None:
     bars, bundle = wild_bars(), bundle_of()
     undisturbed = World(tmp_path / "undisturbed", bundle, bars, FIRST)

@@ -80,8 +80,7 @@ def play(
     return played
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["random", "greedy"])
+@pytest.mark.parametrize("name", ["random", pytest.param("greedy", marks=pytest.mark.extra)])
 def test_the_first_player_has_no_large_advantage(name: str) -> None:
     decks = [CardDuelParams(decks=own, mirrored=True) for own in (*PRESETS, "random")]
     played = play((name, name), 1000, 5, decks)
