@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.extra import with_extra
+
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 BUNDLE = EXAMPLES / "bundles" / "a2679b82b0017640"
 # Words that a program prints at its end.
@@ -47,7 +49,7 @@ def test_all_programs_are_listed() -> None:
     assert sorted(path.stem for path in EXAMPLES.glob("*.py")) == sorted(PROGRAMS)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", with_extra(PROGRAMS, ("own_agent",)))
 def test_example(
     name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

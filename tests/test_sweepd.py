@@ -126,6 +126,7 @@ def test_the_priority_of_a_process_is_lowered() -> None:
     sweepd._lower_priority(process, 19)  # it may have ended
 
 
+@pytest.mark.extra
 def test_new_best_trials_are_evaluated_in_the_background(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,7 @@ def test_a_game_is_trained_longer_with_new_seeds_and_exact_numbers() -> None:
 
 
 @pytest.mark.parametrize("algo", ["d3qn", "elegantrl:ppo"])
+@pytest.mark.extra
 def test_other_algorithms(algo: str) -> None:
     settings = GAME | {"algo": algo, "budget": 256, "rungs": 1, "horizon": 16}
     sweepd.create_study("game", n_trials=1, **settings).run()

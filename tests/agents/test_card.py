@@ -35,6 +35,7 @@ from tests.agents.toy_env import (
     ToyEnv,
 )
 from tests.envs.games.toys import Nim
+from tests.extra import with_extra
 
 PER_SEAT = {"policies": "per-seat", "autoregressive": False}
 
@@ -84,7 +85,10 @@ PPO_CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", PPO_CASES)
+# The others are recorded below, in the same way.
+@pytest.mark.parametrize(
+    "name", with_extra(PPO_CASES, set(PPO_CASES) - {"choices", "gru", "turns"})
+)
 def test_ppo_trains_and_acts_on_a_card(name: str) -> None:
     make, changes = PPO_CASES[name]
     env = made_there(make)
@@ -170,13 +174,7 @@ def play(env: Any, act: Any, steps: int) -> None:
 EXPENSIVE = ("card-duel, opponents", "hockey, opponents", "kuhn, per seat")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.extra] if name in EXPENSIVE else [])
-        for name in ENVIRONMENTS
-    ],
-)
+@pytest.mark.parametrize("name", with_extra(ENVIRONMENTS, EXPENSIVE))
 def test_environments_are_trained_in_and_evaluated_on_a_card(name: str) -> None:
     make, changes = ENVIRONMENTS[name]
     env = made_there(make, names_device=True)

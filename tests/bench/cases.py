@@ -204,6 +204,7 @@ CASES = [
             "kuhn.studies.0.league.curve.1.mixture",
         ),
         {"league.EPISODES": 2},
+        extra=True,
     ),
     Case(
         "league:games",
@@ -342,6 +343,7 @@ CASES = [
             "train_vs_peers.PUFFER": dict.fromkeys(("small", "large"), (1, 1, 8, 1, 1.0)),
             "train_vs_peers.balanced_steps": lambda *_: [500.0],
         },
+        extra=True,
     ),
     Case(
         "study_pages",
@@ -360,6 +362,7 @@ CASES = [
             "history 2.host_share",
         ),
         {"trials_per_hour.standard_bars": tiny_bars, "trials_per_hour.STANDARD": TINY_STUDY},
+        extra=True,
     ),
     Case(
         "trials_per_hour:pruning",

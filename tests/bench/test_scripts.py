@@ -142,7 +142,7 @@ def test_skill_of_hockey_players(bench: Importer, tmp_path: Path) -> None:
     assert sum(entry(content, "results.seed 0.strong")) == 4
 
 
-@pytest.mark.slow
+@pytest.mark.extra
 def test_studies_of_the_gate_and_their_table(
     bench: Importer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -37,7 +37,7 @@ MANY_DRAWS = {"buffer": 40_000, "minibatch": 40_000, "net_width": 8, "updates": 
         Program(toy(ToyEnv, 64, action_dim=5), MANY_ROWS, 2),
         pytest.param(Program(toy(AbsentChoicesEnv, 64), MANY_ROWS, 2), marks=pytest.mark.extra),
         Program(toy(ImageEnv), {"net_width": 192, "horizon": 64}, 1),
-        Program(toy(ItemsEnv, 64), MANY_ROWS, 2),
+        pytest.param(Program(toy(ItemsEnv, 64), MANY_ROWS, 2), marks=pytest.mark.extra),
         Program(toy(ToyEnv), MANY_DRAWS, 2, off_policy=True),
         Program(toy(ToyEnv), {"net_width": 192}, 2, off_policy=True),
     ],

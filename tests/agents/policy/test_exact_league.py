@@ -156,7 +156,7 @@ class Drawn(RandomEntrant):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("sampled", [False, pytest.param(True, marks=pytest.mark.extra)])
 # With seed 4, three policies of Leduc poker are in the exact equilibrium.
 @pytest.mark.parametrize(("name", "seed"), [("kuhn", 0), ("leduc", 4)])
 def test_a_league_calls_exploitable_what_open_spiel_exploits(

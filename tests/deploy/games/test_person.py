@@ -322,7 +322,7 @@ def test_hidden_cards_change_no_line_for_the_person(monkeypatch: pytest.MonkeyPa
             return out.getvalue()
 
         monkeypatch.setattr(person, "_read", lambda _: "1")
-        for _ in range(150):
+        for _ in range(100):
             if int(env.to_move()[0]) == seat:
                 before = env._state
                 said = output()

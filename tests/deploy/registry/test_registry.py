@@ -21,6 +21,7 @@ from deploy.registry.registry import Registry
 from envs.support.errors import InputError
 from tests.deploy.builders import small_bundle
 from tests.deploy.registry_chaos import SLOT, act, audit, audit_race, die_at, live, race
+from tests.extra import with_extra
 
 
 @pytest.fixture(scope="module")
@@ -340,7 +341,10 @@ def _die(folder: str, action: str, bundle: Bundle, point: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("action", ["promote", "challenger", "rollback", "clear"])
+@pytest.mark.parametrize(
+    "action",
+    with_extra(("promote", "challenger", "rollback", "clear"), ("challenger", "rollback", "clear")),
+)
 def test_a_kill_at_every_point_leaves_the_old_state_or_the_new_one(
     tmp_path: Path, bundles: list[Bundle], action: str
 ) -> None:

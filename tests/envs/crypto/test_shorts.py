@@ -25,6 +25,7 @@ from envs.crypto.portfolio import (
 )
 from envs.support.errors import InputError
 from tests.envs.market_samples import WINDOWS, random_short_params, sample_market
+from tests.extra import with_extra
 
 YEAR = 8766.0
 COSTLESS = {"fee": 0.0, "slippage": 0.0, "minimum_order": 0.0, "cash_reserve": 0.0}
@@ -264,7 +265,7 @@ def test_a_bankrupt_account_terminates_in_training_and_starts_again(native: bool
     assert bool(step.truncated.all())  # the episode keeps its length
 
 
-@pytest.mark.parametrize("timeframe", ["1h", "1d"])
+@pytest.mark.parametrize("timeframe", with_extra(("1h", "1d"), ("1h",)))
 def test_a_year_of_borrowing_costs_the_fee(timeframe: str) -> None:
     rate = 0.3
     params = EnvParams(allow_short=True, borrow_fee=rate)

@@ -417,6 +417,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
             kind([NoParams()], 4)
 
 
+@pytest.mark.extra
 def test_it_is_searched_promoted_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With opponents that are policies in a second phase, and against itself in the terminal."""
     app = sweepd.build_app()

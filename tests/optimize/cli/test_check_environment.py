@@ -204,6 +204,7 @@ def test_findings_of_random_play_are_of_the_first_step_with_a_problem() -> None:
     assert Finding(True, "a", "b").advice == ""
 
 
+@pytest.mark.extra
 def test_the_profile_of_card_duels_is_complete_and_fits() -> None:
     space = load_space("game", Subject("card-duel"))
     assert {"budget", "n_envs", "horizon", "seeds", "episodes"} <= set(space.study)

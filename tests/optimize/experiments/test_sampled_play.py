@@ -20,6 +20,7 @@ from optimize.experiments.request import Request
 from optimize.worker.batch import Trainer
 from tests.agents.policy.test_exact_league import BETS_ALWAYS, BETS_WITH_KINGS, actor
 from tests.envs.games.toys import chooser
+from tests.extra import with_extra
 from tests.optimize.conftest import Running
 from tests.optimize.experiments.test_game_study import (
     make_experiment,
@@ -44,7 +45,7 @@ GAMES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("game", GAMES)
+@pytest.mark.parametrize("game", with_extra(GAMES, ("hockey",)))
 def test_sampled_results_are_the_same_alone_in_a_batch_and_after_a_stop(game: str) -> None:
     experiment = make_experiment(game, play="sampled", episodes=6, **GAMES[game])
     in_company = same_alone_in_a_batch_and_after_a_stop(experiment)

@@ -93,7 +93,12 @@ def in_memory(search: Search) -> Decisions:
 
 
 @pytest.mark.parametrize(
-    ("sampler", "pruner"), [("tpe", "hyperband"), ("cmaes", "median"), ("race", "hyperband")]
+    ("sampler", "pruner"),
+    [
+        pytest.param("tpe", "hyperband", marks=pytest.mark.extra),
+        pytest.param("cmaes", "median", marks=pytest.mark.extra),
+        ("race", "hyperband"),
+    ],
 )
 def test_decisions_do_not_depend_on_the_storage(
     sampler: str, pruner: str, bars: Bars, tmp_path: Path

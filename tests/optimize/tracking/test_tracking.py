@@ -151,6 +151,7 @@ def test_wandb_shows_every_trial_exactly(market: Path, sweepd: Sweepd) -> None:
 
 @needs_mlflow
 @needs_wandb
+@pytest.mark.extra
 def test_a_killed_worker_doubles_nothing(market: Path, sweepd: Sweepd) -> None:
     """Killed after the first rung was sent; the next worker resumes the same runs."""
     command = (

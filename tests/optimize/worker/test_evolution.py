@@ -20,6 +20,7 @@ from optimize.study.sampling.evolution import changes_of
 from optimize.worker import records
 from optimize.worker.batch import Trainer
 from optimize.worker.evolution import Evolution
+from tests.extra import with_extra
 from tests.optimize.conftest import Running
 from tests.optimize.study_files import numbers, open_handle, wait_for
 
@@ -145,16 +146,7 @@ INSTANTS: dict[str, tuple[Any, str, int]] = {
 }
 
 
-EXPENSIVE = ("before the record", "after the records", "after the copies")
-
-
-@pytest.mark.parametrize(
-    "instant",
-    [
-        pytest.param(instant, marks=[pytest.mark.extra] if instant in EXPENSIVE else [])
-        for instant in INSTANTS
-    ],
-)
+@pytest.mark.parametrize("instant", with_extra(INSTANTS, set(INSTANTS) - {"after a record"}))
 def test_a_kill_at_any_instant_changes_no_number(
     instant: str, whole: Path, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

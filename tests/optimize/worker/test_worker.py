@@ -100,7 +100,7 @@ def test_two_racing_workers_reach_the_total_exactly(market: Path, sweepd: Sweepd
     assert {t.state for t in trials} == {TrialState.COMPLETE}
 
 
-@pytest.mark.slow
+@pytest.mark.extra
 def test_interruptions_and_kills_change_no_result(market: Path, sweepd: Sweepd) -> None:
     """SIGINT within a rung and SIGKILL after a later one change no bit of the results."""
     long = ("--budget", 960, *INDEPENDENT)

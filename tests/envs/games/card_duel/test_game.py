@@ -80,7 +80,8 @@ def play(
     return played
 
 
-@pytest.mark.parametrize("name", ["random", pytest.param("greedy", marks=pytest.mark.extra)])
+@pytest.mark.parametrize("name", ["random", "greedy"])
+@pytest.mark.extra
 def test_the_first_player_has_no_large_advantage(name: str) -> None:
     decks = [CardDuelParams(decks=own, mirrored=True) for own in (*PRESETS, "random")]
     played = play((name, name), 1000, 5, decks)
