@@ -7,7 +7,9 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
+import optuna
 import pytest
+from optuna.trial import TrialState
 from typer.testing import CliRunner
 
 import sweepd
@@ -145,6 +147,30 @@ def test_a_market_runs_one_trial_per_seed_and_counts_where_it_was_chosen(folder:
     (source.trial_dir(best or 0) / "members.safetensors").write_bytes(b"other")
     with pytest.raises(InputError, match="have been changed"):
         initial_actors(warm)
+
+
+def test_an_unfinished_trial_of_a_game_is_trained_once_it_has_been_evaluated() -> None:
+    sweepd.create_study("game", n_trials=1, **GAME).run()
+    source = handle_of("game")
+    [complete] = source.trials()
+    for values in ({}, {1: 5.0}):
+        source.storage.create_new_trial(
+            source.study_id,
+            optuna.trial.create_trial(
+                state=TrialState.RUNNING,
+                params=complete.params,
+                distributions=complete.distributions,
+                intermediate_values=values,
+            ),
+        )
+    assert "no complete trial 1" in refuse("--trial", "game#1")
+    assert "the files of trial 2 are not here" in refuse("--trial", "game#2", "--from-weights")
+    run("--trial", "game#2", "--seeds", "2")
+    [trial] = handle_of("game-run2").trials()
+    ours, theirs = (TrialRecord.from_attributes(t.user_attrs) for t in (trial, complete))
+    assert (ours.learner_params, ours.shape) == (theirs.learner_params, theirs.shape)
+    found = json.loads((handle_of("game-run2").run_dir / "run.json").read_text())
+    assert found["origin"]["value"] is None
 
 
 def test_wrong_runs_are_refused() -> None:

@@ -87,7 +87,7 @@ class Selection:
         reports = trial.intermediate_values
         value = trial.value if trial.state.name == "COMPLETE" else None
         if value is None:
-            value = reports[max(reports)] if reports and trial.state.name == "PRUNED" else None
+            value = latest(trial) if reports and trial.state.name == "PRUNED" else None
         elif self.rungs is not None:
             late = [own for rung, own in reports.items() if self.settled(rung)]
             value = sum(late) / len(late) if late else value
@@ -117,3 +117,27 @@ class Selection:
     def best(self, trials: Iterable[FrozenTrial]) -> Configuration | None:
         """Return the first of `configurations`; None without a complete trial."""
         return next(iter(self.configurations(trials)), None)
+
+
+def leading(trials: Iterable[FrozenTrial]) -> FrozenTrial | None:
+    """Return the unfinished trial with the highest latest evaluation, the earliest in a tie.
+
+    It says where a search stands before a trial is complete. None if none has been evaluated.
+    """
+    return max(unfinished(trials), key=lambda one: (latest(one), -one.number), default=None)
+
+
+def unfinished(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
+    """Return the unfinished trials that have been evaluated."""
+    return [
+        trial
+        for trial in trials
+        if not trial.state.is_finished()
+        and trial.intermediate_values
+        and math.isfinite(latest(trial))
+    ]
+
+
+def latest(trial: FrozenTrial) -> float:
+    """Return the latest evaluation of a trial that has one."""
+    return trial.intermediate_values[max(trial.intermediate_values)]

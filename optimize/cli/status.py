@@ -14,14 +14,14 @@ from typing import Any
 
 import typer
 from optuna.exceptions import StorageInternalError
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 
-from envs.support.configurations import Configuration
+from envs.support.configurations import Configuration, latest, leading
 from envs.support.database_url import hide_password
 from envs.support.errors import RunError
 from envs.support.formatting import counted, minute
@@ -32,7 +32,7 @@ from optimize.experiments.outlook import CountLooks, sentence, study_outlook
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.database.patience import is_away, reason_of
 from optimize.study.fresh import fresh_seeds
-from optimize.study.insight.rows import TrialRow, count_rows
+from optimize.study.insight.rows import TrialRow, count_rows, frozen
 from optimize.study.pause import pause_of
 from optimize.study.population import schedule_record
 from optimize.study.recovery.registration import GRACE_SECONDS, WorkerRecord, list_workers
@@ -59,6 +59,7 @@ def study_status(handle: StudyHandle, count_looks: CountLooks | None = None) -> 
     )
     left = max(0, total - done)
     pause, best = pause_of(attributes), handle.rows.best(handle.spec.selection)
+    ahead = leading(map(frozen, rows)) if best is None else None
     # A paused study needs no worker.
     reasons = _unhealthy(workers, 0 if pause else left)
     # Waiting and stalled workers still report the speed of their last batch.
@@ -80,6 +81,7 @@ def study_status(handle: StudyHandle, count_looks: CountLooks | None = None) -> 
         "trials_per_hour": round(hourly, 2),
         "eta_seconds": _eta(left, hourly, speed, living),
         "best": None if best is None else _best(handle, best),
+        "leading": None if ahead is None else _leading(ahead),
         "gate": _gate(handle, max(total, done), count_looks),
         "workers": workers,
         "storage_retries": sum(w.get("storage_retries", 0) for w in living),
@@ -100,6 +102,11 @@ def _best(handle: StudyHandle, best: Configuration) -> dict[str, Any]:
         "interval": best.interval,
         "fresh": None if fresh is None else asdict(fresh),
     }
+
+
+def _leading(trial: FrozenTrial) -> dict[str, Any]:
+    rung = max(trial.intermediate_values)
+    return {"trial": trial.number, "value": latest(trial), "rung": rung, "params": trial.params}
 
 
 def _gate(handle: StudyHandle, total: int, count_looks: CountLooks | None) -> dict[str, Any] | None:
@@ -188,6 +195,13 @@ def show(found: dict[str, Any]) -> Group:
     )
     if found["best"]:
         grid.add_row("best", _shown(found["best"]))
+    if found["leading"]:
+        ahead = found["leading"]
+        grid.add_row(
+            "leading",
+            f"trial {ahead['trial']}, {ahead['value']:+.4f} at rung {ahead['rung']} of "
+            f"{found['rungs']}; no trial is complete yet",
+        )
     grid.add_row("gate", sentence(found["gate"], (found["gate"] or {}).get("looks")))
     if found["paused"]:
         grid.add_row(

@@ -20,7 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from envs.core.streams import derive_seed
 from envs.crypto.scoring.selection import TrialReturns
-from envs.support.configurations import Configuration
+from envs.support.configurations import Configuration, leading
 from envs.support.errors import InputError, TryAgainLater
 from envs.support.study_folder import recorded_folder, study_folder
 from envs.support.study_record import (
@@ -441,6 +441,11 @@ def best_configuration(handle: StudyHandle) -> Configuration | None:
     trial with the highest value, the earliest in a tie.
     """
     return handle.spec.selection.best(judged_trials(handle))
+
+
+def leading_trial(handle: StudyHandle) -> FrozenTrial | None:
+    """Return the leading unfinished trial; None once a trial is complete."""
+    return leading(handle.trials()) if best_trial(handle) is None else None
 
 
 def best_trial(handle: StudyHandle) -> FrozenTrial | None:

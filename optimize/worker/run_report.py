@@ -29,7 +29,8 @@ def run_report(handle: StudyHandle, source: StudyHandle, trial: int) -> dict[str
         trial: number of the trial.
 
     Returns:
-        study, origin (study, trial, and the value by which it was selected), objective, rungs: per
+        study, origin (study, trial, and its value, None of an
+        unfinished one), objective, rungs: per
         rung `steps` (environment steps per member), `seeds` (values), `mean`, `low` and `high`
         (95% interval of the mean over seeds, by Student's t; None for one seed).
     """

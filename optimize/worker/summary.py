@@ -10,14 +10,14 @@ from optuna.trial import TrialState
 from rich.console import Console
 from rich.table import Column, Table
 
-from envs.support.configurations import Configuration
+from envs.support.configurations import Configuration, latest
 from envs.support.formatting import counted, value_text
 from envs.support.study_record import REASON_KEY, GameSpec, TrialRecord
 from optimize.experiments.kinds import kind_of
 from optimize.experiments.outlook import sentence, study_outlook
 from optimize.study.fresh import fresh_seeds
 from optimize.study.population import schedule_lines
-from optimize.study.study import FINISHED, StudyHandle, best_configuration
+from optimize.study.study import FINISHED, StudyHandle, best_configuration, leading_trial
 from optimize.worker.search_summary import search_lines
 from optimize.worker.telemetry import Telemetry, duration
 from optimize.worker.timing import Phases
@@ -65,6 +65,11 @@ def print_summary(
     selected = best_configuration(handle)
     if selected is None:
         say("No trial is complete, so there is no best trial.")
+        if (ahead := leading_trial(handle)) is not None:
+            say(
+                f"leading: trial {ahead.number}, {latest(ahead):+.4f} at rung "
+                f"{max(ahead.intermediate_values)} of {handle.spec.rungs}"
+            )
         return
     best = selected.best_trial
     if handle.spec.selection.racing:

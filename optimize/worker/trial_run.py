@@ -20,7 +20,7 @@ from agents.algorithms.identity import processor_kind
 from agents.algorithms.table import get_algorithm
 from agents.native.choice import chosen
 from envs.core.streams import derive_seed
-from envs.support.configurations import TRIALS
+from envs.support.configurations import TRIALS, unfinished
 from envs.support.errors import InputError
 from envs.support.files import write_atomic
 from envs.support.fresh import run_name
@@ -94,8 +94,8 @@ def open_run(
         say: receives lines for the user.
 
     Raises:
-        InputError: there is no such complete trial, it cannot be repeated here, or the run exists
-            with other settings.
+        InputError: there is no such complete trial (on games also an unfinished one that has been
+            evaluated), it cannot be repeated here, or the run exists with other settings.
     """
     source, trial = _find(storage, request.reference, runs_dir)
     check_count("--seeds", request.seeds, MOST["seeds"])
@@ -126,11 +126,14 @@ def _find(
 ) -> tuple[StudyHandle, FrozenTrial]:
     name, _, number = reference.partition("#")
     source = StudyHandle(storage, name, runs_dir)
-    complete = judged_trials(source)
     if not number:
         best = best_trial(source)
     else:
-        best = next((trial for trial in complete if str(trial.number) == number), None)
+        usable = judged_trials(source)
+        # On markets, the gate would have to count the other unfinished trials too.
+        if isinstance(source.spec, GameSpec) and not source.spec.evolves:
+            usable += unfinished(source.trials())
+        best = next((trial for trial in usable if str(trial.number) == number), None)
     if best is None:
         wanted = f"trial {number}" if number else "trial"
         raise InputError(f"--trial {reference}: study {name!r} has no complete {wanted}")

@@ -20,11 +20,13 @@ from typing import Any
 
 from learning import bars_of
 from live_tasks import HOLDOUT, TASKS, TIMEFRAME, score_of
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 import sweepd
 from envs.core.streams import derive_seed
 from envs.crypto.data.bars import write_bars
 from envs.crypto.params import EnvParams
+from envs.support.configurations import latest, leading
 from envs.support.errors import InputError
 from envs.support.study_record import GameSpec
 from optimize.study.database.opening import open_storage, storage_url
@@ -199,15 +201,46 @@ class OurSearch(Search):
             ),
             key=lambda trial: trial.datetime_complete or began,
         )
-        found: list[Selected] = []
+        found = self._leading(study, ended[0].datetime_complete or limit if ended else limit)
         for count in range(1, len(ended) + 1):
             best = study.spec.selection.best(ended[:count])
             if best is None:
                 continue
-            key = json.dumps(best.best_trial.params, sort_keys=True)
             moment = ended[count - 1].datetime_complete or began
-            if not found or found[-1].key != key:
-                found.append(Selected((moment - began).total_seconds(), key, best.value))
+            _select(found, (moment - began).total_seconds(), best.best_trial, best.value)
+        return found
+
+    def _leading(self, study: StudyHandle, until: datetime) -> list[Selected]:
+        """Return the leading trials before one was complete, as `sweepd status` showed them.
+
+        The time of an evaluation is that of its curves for TensorBoard, which are written after it.
+        """
+        reports = sorted(
+            (event.wall_time, trial.number, trial, event.step)
+            for trial in study.trials()
+            for event in _evaluations(study.run_dir / "tensorboard" / f"trial-{trial.number:05d}")
+            if datetime.fromtimestamp(event.wall_time) < until
+        )
+        began = datetime.fromisoformat((self.folder / "began").read_text()).timestamp()
+        found: list[Selected] = []
+        rungs = {
+            study.spec.rung_end(rung) * study.spec.transitions: rung
+            for rung in range(1, study.spec.rungs + 1)
+        }
+        seen: dict[int, FrozenTrial] = {}
+        for moment, number, trial, step in reports:
+            rung = rungs[step]
+            values = {r: v for r, v in trial.intermediate_values.items() if r <= rung}
+            seen[number] = create_trial(
+                state=TrialState.RUNNING,
+                params=trial.params,
+                distributions=trial.distributions,
+                intermediate_values=values,
+            )
+            seen[number].number = number
+            ahead = leading(seen.values())
+            if ahead is not None:
+                _select(found, moment - began, ahead, latest(ahead))
         return found
 
     def scores(self, keys: Sequence[str]) -> list[list[float]]:
@@ -252,6 +285,24 @@ class OurSearch(Search):
             env_params=EnvParams(**policy.env_params) if self.task == "planted" else None,
             max_lookback=getattr(policy.spec, "max_lookback", None),
         )
+
+
+def _select(found: list[Selected], seconds: float, trial: FrozenTrial, value: float) -> None:
+    """Append a trial's configuration unless it is selected already."""
+    key = json.dumps(trial.params, sort_keys=True)
+    if not found or found[-1].key != key:
+        found.append(Selected(seconds, key, value))
+
+
+def _evaluations(folder: Path) -> list[Any]:
+    """Return the events of a trial's evaluations, with `wall_time` and `step`."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    if not folder.exists():
+        return []
+    events = EventAccumulator(str(folder)).Reload()
+    tags = [tag for tag in events.Tags()["scalars"] if tag.startswith("test/over_")]
+    return [event for tag in tags for event in events.Scalars(tag)]
 
 
 def guess(space: SearchSpace, key: str) -> dict[str, Any]:

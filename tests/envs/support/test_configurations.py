@@ -9,11 +9,12 @@ import optuna
 import pytest
 from optuna.trial import FrozenTrial, TrialState
 
-from envs.support.configurations import Selection
+from envs.support.configurations import Selection, leading, unfinished
 from tests.optimize.experiments import test_outlook
 from tests.optimize.experiments.test_game_study import make_spec
 
 COMPLETE, FAIL, PRUNED = TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED
+RUNNING, WAITING = TrialState.RUNNING, TrialState.WAITING
 RACE = Selection(racing=True)
 
 
@@ -97,3 +98,21 @@ def test_a_study_says_how_its_trials_are_compared(sampler: str) -> None:
     game = make_spec(sampler=sampler, rungs=10).selection
     assert game == Selection(racing, 10 if racing else None)
     assert test_outlook.spec(1000, sampler=sampler).selection == Selection(racing, None)
+
+
+def test_the_leading_trial_is_unfinished_and_has_the_highest_latest_evaluation() -> None:
+    trials = [
+        trial(0, 9.0, rungs={1: 9.0}),
+        trial(1, None, state=FAIL, rungs={1: 9.0}),
+        trial(2, None, state=PRUNED, rungs={1: 9.0}),
+        trial(3, None, state=RUNNING, rungs={1: 8.0, 2: 1.0}),
+        trial(4, None, state=WAITING, rungs={1: 2.0}),  # requeued with its checkpoint
+        trial(5, None, state=RUNNING, rungs={1: math.nan}),
+        trial(6, None, state=RUNNING),
+        trial(7, None, state=RUNNING, rungs={1: 2.0}),
+    ]
+    assert [one.number for one in unfinished(trials)] == [3, 4, 7]
+    ahead = leading(trials)
+    assert ahead is not None
+    assert ahead.number == 4
+    assert leading(trials[:3]) is None

@@ -31,6 +31,7 @@ STUDY_KEYS = {
     "trials_per_hour",
     "eta_seconds",
     "best",
+    "leading",
     "gate",
     "workers",
     "storage_retries",
