@@ -63,6 +63,14 @@ def kernels_of_one_test() -> Iterator[None]:
         os.environ["SWEEPD_KERNELS"] = before
 
 
+@pytest.fixture(autouse=True)
+def whole_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute programs as a whole: measuring each new shape takes most of a tiny study's time."""
+    from optimize.worker.chunks import Chunks
+
+    monkeypatch.setattr(Chunks, "_choose", lambda chunks, *_: chunks._slots)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def migrations_read_once() -> Iterator[None]:
     """Cache Alembic's migration files: loading them is most of the time of opening a database."""

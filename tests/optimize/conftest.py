@@ -28,6 +28,7 @@ from optimize.cli.commands import search_commands
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.database.storage import StudyStorage
 from optimize.study.recovery.heartbeat import Heartbeat
+from optimize.study.sampling import race
 
 # Modules that the commands import late. Importing them here saves time in each forked process.
 PRELOADED = (
@@ -35,6 +36,7 @@ PRELOADED = (
     matplotlib.backends.backend_agg,
     matplotlib.figure,
     torch.utils.tensorboard,
+    race,
     train,
     profile,
     run,

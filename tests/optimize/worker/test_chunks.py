@@ -28,6 +28,11 @@ CPU = torch.device("cpu")
 Speeds = dict[int, float]
 
 
+@pytest.fixture
+def whole_programs() -> None:
+    """Measure chunks, which other tests do not."""
+
+
 class Machine:
     """A machine with given speeds by number of slots; 0 means out of memory."""
 

@@ -20,6 +20,11 @@ from tests.optimize.conftest import Sweepd
 from tests.optimize.study_files import training_begun, wait_for
 
 
+@pytest.fixture
+def whole_programs() -> None:
+    """Measure chunks, which other tests do not."""
+
+
 def test_each_worker_limits_itself_to_its_share_until_the_other_leaves(tmp_path: Path) -> None:
     told: list[tuple[str, float]] = []
     first = DeviceShare("gpu-a", lambda share: told.append(("first", share)), tmp_path)
