@@ -200,9 +200,11 @@ class Worker:
             self.handle.study_id,
             grace=self.options.grace_seconds,
             run_dir=self.handle.run_dir,
+            populations=self.spec.evolves,
         ):
+            company = "in its population" if self.spec.evolves else "alone"
             fate = (
-                f"failed: {trial.deaths} workers died while they trained it alone ({trial.how})"
+                f"failed: {trial.deaths} workers died while they trained it {company} ({trial.how})"
                 if trial.quarantined
                 else f"requeued, its worker died ({trial.how})"
             )

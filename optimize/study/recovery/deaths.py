@@ -12,8 +12,9 @@ are two kinds of evidence:
   compares them.
 
 A death with evidence counts against a trial that was alone in training. If several trials were in
-training, each of them is a suspect and is trained alone until it has a new checkpoint. A new
-checkpoint also resets the count: a trial fails only after `MAX_DEATHS` deaths between two
+training, each of them is a suspect and is trained alone until it has a new checkpoint. The trials
+of a population (`--search pbt`) cannot be trained alone, so the death counts against all of them.
+A new checkpoint also resets the count: a trial fails only after `MAX_DEATHS` deaths between two
 checkpoints.
 """
 
@@ -34,6 +35,7 @@ from typing import Any, Self
 from envs.support.study_record import ATTEMPTS_KEY, CHECKPOINT_KEY
 from optimize.study.recovery.processes import boot_id
 
+ALONE, TOGETHER, POPULATION = "alone", "in company", "population"  # kinds of evidence
 MAX_DEATHS = 3  # deaths that count, without a new checkpoint, before a trial fails
 # Seconds after the last heartbeat in which the machine's counter of memory kills is evidence.
 SOON = 300.0
@@ -216,13 +218,19 @@ class Death:
     suspects: frozenset[int] = frozenset()
 
     def note(
-        self, number: int, checkpoint: Mapping[str, Any] | None, **known: Any
+        self,
+        number: int,
+        checkpoint: Mapping[str, Any] | None,
+        *,
+        populations: bool = False,
+        **known: Any,
     ) -> dict[str, Any]:
         """Return the entry for the history of a trial.
 
         Args:
             number: number of the trial.
             checkpoint: the trial's checkpoint attribute.
+            populations: whether the trials of the study are trained in populations.
             known: further entries.
         """
         found: dict[str, Any] = {
@@ -231,7 +239,8 @@ class Death:
             "checkpoint": checkpoint_position(checkpoint),
         }
         if number in self.suspects:
-            found["evidence"] = "alone" if len(self.suspects) == 1 else "in company"
+            company = POPULATION if populations else TOGETHER
+            found["evidence"] = ALONE if len(self.suspects) == 1 else company
         return found
 
 
@@ -255,10 +264,14 @@ def add_note(history: Sequence[dict[str, Any]], note: dict[str, Any]) -> list[di
 
 
 def counted(history: Sequence[Mapping[str, Any]], checkpoint: Mapping[str, Any] | None) -> int:
-    """Return the number of deaths that count: alone, with evidence, since the last checkpoint."""
+    """Return the number of deaths that count: with evidence, since the last checkpoint.
+
+    Those in company do not count, except in a population.
+    """
     here = checkpoint_position(checkpoint)
     return sum(
-        entry.get("evidence") == "alone" and entry.get("checkpoint") == here for entry in history
+        entry.get("evidence") in (ALONE, POPULATION) and entry.get("checkpoint") == here
+        for entry in history
     )
 
 

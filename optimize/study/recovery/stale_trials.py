@@ -99,6 +99,7 @@ def recover_stale(
     *,
     grace: float = GRACE_SECONDS,
     run_dir: Path | None = None,
+    populations: bool = False,
 ) -> list[Recovered]:
     """Put RUNNING trials of dead workers back to WAITING under their own numbers.
 
@@ -115,6 +116,7 @@ def recover_stale(
         study_id: row id of the study.
         grace: seconds without a heartbeat.
         run_dir: folder of the study, with the crash files.
+        populations: whether the trials of the study are trained in populations.
     """
     with storage.transaction() as session:
         storage.lock_study(session, study_id)
@@ -127,7 +129,7 @@ def recover_stale(
         stale = attempt.worker in dead_workers or now - attempt.beat > grace
         if stale and attempt.trial_id not in held:
             owner = known_workers.get(attempt.worker)
-            found = _recover(storage, attempt, owner, now, run_dir)
+            found = _recover(storage, attempt, owner, now, run_dir, populations)
             if found is not None:
                 recovered.append(found)
     dead_workers |= {
@@ -184,6 +186,7 @@ def _recover(
     owner: WorkerRecord | None,
     now: float,
     run_dir: Path | None,
+    populations: bool,
 ) -> Recovered | None:
     """Put a trial back to WAITING or fail it, unless its attempt or state has changed since.
 
@@ -193,6 +196,7 @@ def _recover(
         owner: record of its worker, if there is one.
         now: time of the database's clock.
         run_dir: folder of the study, with the crash files.
+        populations: whether the trials of the study are trained in populations.
     """
     trial, trial_id = models.TrialModel, attempt.trial_id
     with storage.transaction() as session:
@@ -212,7 +216,12 @@ def _recover(
         checkpoint = _attribute(session, trial_id, CHECKPOINT_KEY)
         who = f"{owner.host}:{owner.pid}" if owner else ""
         note = death.note(
-            attempt.number, checkpoint, worker=who, rung=attempt.rung, seen_dead=round(now)
+            attempt.number,
+            checkpoint,
+            populations=populations,
+            worker=who,
+            rung=attempt.rung,
+            seen_dead=round(now),
         )
         history = add_note(_attribute(session, trial_id, ATTEMPTS_KEY) or [], note)
         deaths = counted(history, checkpoint)
@@ -220,11 +229,12 @@ def _recover(
         values: dict[str, Any] = {"state": TrialState.WAITING}
         attributes: dict[str, Any] = {ATTEMPTS_KEY: history}
         if quarantined:
+            company = "in its population" if populations else "alone"
             ended = datetime.now(UTC).replace(tzinfo=None)  # as Optuna stores it
             values = {"state": TrialState.FAIL, "_datetime_complete_utc": ended}
             attributes[REASON_KEY] = (
-                f"quarantined: {deaths} workers died while they trained it alone, without a new "
-                f"checkpoint ({death.how})"
+                f"quarantined: {deaths} workers died while they trained it {company}, without "
+                f"a new checkpoint ({death.how})"
             )
         running = (trial.trial_id == trial_id) & (trial.state == TrialState.RUNNING)
         if changed_rows(session, sa.update(trial).where(running).values(**values)) != 1:

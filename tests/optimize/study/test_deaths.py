@@ -232,3 +232,21 @@ def test_deaths_count_only_with_evidence_and_alone(
     assert ("Bus error" if evidence == "crash" else "for lack of memory") in reason
     with storage.transaction() as session:
         assert session.execute(sa.select(sa.func.count()).select_from(workers)).scalar_one() == 0
+
+
+def test_deaths_count_against_all_trials_of_a_population(
+    storage: StudyStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = storage.get_study_id_from_name("s")
+    frozen = optuna.trial.create_trial(state=TrialState.WAITING)
+    members = [storage.create_new_trial(study, frozen) for _ in range(2)]
+    monkeypatch.setattr(stale_trials, "ran_out_of_memory", lambda *_: True)
+    for death in range(1, MAX_DEATHS + 1):
+        _die(storage, members, [0, 1])
+        found = recover_stale(storage, study, run_dir=tmp_path, populations=True)
+        assert [one.deaths for one in found] == [death] * 2
+        assert [one.quarantined for one in found] == [death == MAX_DEATHS] * 2
+    for trial in storage.get_all_trials(study):
+        assert trial.state == TrialState.FAIL
+        reason = trial.user_attrs["sweepd:reason"]
+        assert reason.startswith("quarantined: 3 workers died while they trained it in its popul")
