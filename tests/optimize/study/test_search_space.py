@@ -42,7 +42,8 @@ def test_a_switched_off_parameter_is_not_drawn_and_resolves_to_its_off_value() -
     fixed = {
         d.name: d.choices[0] if d.choices else d.low for d in space.dimensions if d.value is None
     }
-    off = fixed | {"trailing_stop_on": False, "target_kl_on": True}
+    switches = {d.switch: d.name == "target_kl" for d in space.dimensions if d.off is not None}
+    off = fixed | switches
     params = space.suggest(optuna.trial.FixedTrial(off))
     assert "trailing_stop" not in params
     assert params["target_kl"] == 0.005
