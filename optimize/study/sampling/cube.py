@@ -107,9 +107,11 @@ class Cube:
     """
 
     def __init__(self, space: SearchSpace) -> None:
+        self.space = space
         self.axes = [axis for dimension in space.dimensions for axis in _axes(dimension)]
         self.names = tuple(axis.name for axis in self.axes)
         self.distributions = {axis.name: axis.distribution for axis in self.axes}
+        self._shape = [i for i, name in enumerate(self.names) if name in space.shape_names]
 
     def place(self, params: Mapping[str, Any]) -> Floats:
         """Return the point of a trial's parameters, (axes,); NaN where one is not drawn."""
@@ -134,6 +136,17 @@ class Cube:
             for axis in self.axes
             if axis.name in found and (axis.switch is None or found[axis.switch])
         }
+
+    def log_arithmetic(self, points: Floats) -> Floats:
+        """Return the logarithms of `SearchSpace.arithmetic`, (points,)."""
+        # A space has few shapes.
+        shapes, index = np.unique(points[:, self._shape], axis=0, return_inverse=True)
+        axes = [self.axes[i] for i in self._shape]
+        found = [
+            self.space.arithmetic({a.name: a.value(p) for a, p in zip(axes, shape, strict=True)})
+            for shape in shapes
+        ]
+        return np.log(found)[index.reshape(-1)]
 
     def spread(self, shares: Floats) -> Floats:
         """Return `Axis.spread` of every column of (points, axes)."""

@@ -96,6 +96,18 @@ class SearchSpace:
         """Return all shape parameters of a trial, including constants and defaults."""
         return {**self.subject.learner.shape, **self._resolve_table("shape", params)}
 
+    def arithmetic(self, params: Mapping[str, Scalar]) -> float:
+        """Return about how much arithmetic a trial's gradient steps need, in an arbitrary unit.
+
+        Args:
+            params: at least the sampled parameters of the shape.
+        """
+        shape = self.shape_of(params)
+        layers = shape.get("net_width", 1) ** 2 * shape.get("net_depth", 1)
+        # Transitions of all gradient steps of a rollout, in units of the rollout or in transitions.
+        passes = shape.get("epochs") or shape.get("updates", 1) * shape.get("minibatch", 1)
+        return float(layers * passes)
+
     def _resolve_table(self, table: str, params: Mapping[str, Scalar]) -> dict[str, Any]:
         return {name: own.resolve(params) for name, own in self.tables[table].items()}
 
