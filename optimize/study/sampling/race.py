@@ -1,10 +1,11 @@
 """Sampler that decides between a new configuration and a further seed of an earlier one.
 
 Trials with equal parameters are seeds of one configuration, since every trial has a seed of its
-own. The first trials are points of a scrambled Sobol sequence. Then a Gaussian process over the
-configurations (`gp`) predicts what each is worth on average over seeds, and the trial gets the
-configuration with the highest upper confidence bound (Srinivas et al. 2010, arXiv 0912.3995), be it
-a new one or one that ran before. The last trials of a study are further seeds only.
+own. The first trials are points of a scrambled Sobol sequence, and points near the start values of
+the search space. Then a Gaussian process over the configurations (`gp`) predicts what each is worth
+on average over seeds, and the trial gets the configuration with the highest upper confidence bound
+(Srinivas et al. 2010, arXiv 0912.3995), be it a new one or one that ran before. New configurations
+of costly network shapes need a higher bound. The last trials of a study are further seeds only.
 
 Configurations of earlier studies (`prior`) are further observations of the process. They are never
 drawn for their own sake, nor selected.
@@ -27,10 +28,10 @@ from scipy.stats import qmc
 
 from envs.core.streams import derive_seed
 from optimize.study.sampling import gp
-from optimize.study.sampling.cube import UNDRAWN, Cube, Floats
+from optimize.study.sampling.cube import Cube, Floats
 from optimize.study.sampling.prior import Earlier, Known
 
-STARTS = 24  # most trials of the Sobol sequence; at most a quarter of the study
+STARTS = 24  # most trials before the model is used; at most a quarter of the study
 INFORMED = 2  # with a prior, the number of those is divided by this
 RESERVED = 4  # 1 / RESERVED of the trials, the last ones, are further seeds
 MOST_SEEDS = 7  # of a configuration
@@ -133,8 +134,8 @@ class Race:
         self, cube: Cube, seed: int, observe: Observe, prior: Sequence[Known] = ()
     ) -> None:
         self.cube, self.seed, self.observe = cube, seed, observe
-        start, shape = cube.space.start, cube.space.shape_names
-        self._shape = {name: start[name] for name in shape if name in start}
+        start = cube.space.start
+        self._home = cube.place(start) if cube.complete(start) else None
         self._earlier = Earlier(cube, prior) if prior and cube.axes else None
         self._kernel: tuple[tuple[int, ...], gp.Kernel] | None = None  # the last one, by trials
         self._places: dict[tuple[Any, ...], Floats] = {}  # by the configuration's key
@@ -177,7 +178,8 @@ class Race:
         # Every configuration of a small space may have all its seeds.
         old = few if few.any() or len(new) else own
         bounds = runs.bounds(kernel, self._features(new), old)
-        bounds -= SAVING * self.cube.log_arithmetic(np.concatenate([runs.points, new]))
+        if len(new):
+            bounds -= SAVING * self.cube.log_arithmetic(np.concatenate([runs.points, new]))
         chosen = int(np.argmax(bounds))
         return (
             dict(arms[chosen].params)
@@ -186,7 +188,7 @@ class Race:
         )
 
     def _starts(self, total: int) -> int:
-        """Return the number of trials of the Sobol sequence."""
+        """Return the number of trials before the model is used."""
         starts = min(STARTS, total // 4)
         return starts if self._earlier is None else starts // INFORMED
 
@@ -238,22 +240,43 @@ class Race:
         return self._kernel[1]
 
     def _start(self, number: int, fixed: Mapping[str, Any]) -> Floats:
-        """Return a point of the study's Sobol sequence, with the shape of the first trial."""
+        """Return the point of one of the first trials.
+
+        They are points of the study's Sobol sequence. If the space has start values for all
+        parameters, every second one is near them instead, and no network shape is costlier than
+        theirs.
+        """
+        if self._home is None:
+            return np.asarray(self.cube.fixed(self._sobol(number), fixed)[0])
+        home, found = self._home[None], self._sobol(number // 2)
+        shapes = np.concatenate([found, home])
+        if number % 2:
+            rng = np.random.default_rng(derive_seed(self.seed, "near", number))
+            found = self.cube.moved(home, self._steps(1, rng))
+            if np.array_equal(found, home, equal_nan=True):  # few choices, none within a step
+                found = self.cube.spread(rng.random(home.shape))
+        found = self.cube.with_shape(found, shapes[self.cube.log_arithmetic(shapes).argmin()])
+        return np.asarray(self.cube.fixed(found, fixed)[0])
+
+    def _sobol(self, index: int) -> Floats:
+        """Return a point of the study's sequence, (1, axes)."""
         seed = derive_seed(self.seed, "sobol") % 2**32
         sequence = qmc.Sobol(len(self.cube.axes), rng=np.random.default_rng(seed))
-        shares = sequence.random_base2(number.bit_length())[number : number + 1]
-        return np.asarray(self.cube.fixed(self.cube.spread(shares), {**self._shape, **fixed})[0])
+        return self.cube.spread(sequence.random_base2(index.bit_length())[index : index + 1])
+
+    def _steps(self, count: int, rng: np.random.Generator) -> Floats:
+        """Return steps to neighbours, (count, axes): along half of the axes on average."""
+        size = (count, len(self.cube.axes))
+        return np.asarray(rng.normal(0.0, STEP, size) * (rng.random(size) < 0.5))
 
     def _candidates(
         self, runs: _Runs, best: gp.Ints, rng: np.random.Generator, fixed: Mapping[str, Any]
     ) -> Floats:
         """Return points of new configurations, anywhere and near the best ones."""
-        axes = len(self.cube.axes)
-        anywhere = self.cube.spread(rng.random((CANDIDATES, axes)))
-        steps = rng.normal(0.0, STEP, (CANDIDATES, axes)) * (rng.random((CANDIDATES, axes)) < 0.5)
-        near = np.nan_to_num(runs.points[rng.choice(best, CANDIDATES)], nan=UNDRAWN) + steps
-        found = np.concatenate([anywhere, self.cube.snap(np.clip(near, 0.0, 1.0))])
-        found = self.cube.fixed(found, fixed)
+        anywhere = self.cube.spread(rng.random((CANDIDATES, len(self.cube.axes))))
+        steps = self._steps(CANDIDATES, rng)
+        near = self.cube.moved(runs.points[rng.choice(best, CANDIDATES)], steps)
+        found = self.cube.fixed(np.concatenate([anywhere, near]), fixed)
         ran = {point.round(9).tobytes() for point in runs.points}
         return found[[point.round(9).tobytes() not in ran for point in found]]
 

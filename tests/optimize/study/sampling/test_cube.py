@@ -119,3 +119,39 @@ def test_choices_without_an_order_are_equally_far_from_each_other() -> None:
     # Numbers have an order: 16 is farther from 64 than from 32.
     sizes = [CUBE.place({**params, "minibatch": size})[0] for size in (16, 32, 64)]
     assert sizes == [0.0, 0.5, 1.0]
+
+
+def test_arithmetic_is_that_of_the_parameters() -> None:
+    for preset, algorithm in (("wide", "ppo"), ("game", "sac")):
+        subject = Subject("crypto" if preset == "wide" else "cartpole", algorithm)
+        space = load_space(preset, subject)
+        cube = Cube(space)
+        points = cube.spread(np.random.default_rng(0).random((40, len(cube.axes))))
+        wanted = [np.log(space.arithmetic(cube.params(point))) for point in points]
+        assert cube.log_arithmetic(points) == pytest.approx(wanted)
+        assert len(set(wanted)) > 4
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name", "factor"),
+    [
+        ("ppo", "epochs", 2.0),
+        ("ppo", "minibatch", 1.0),
+        ("ppo", "net_depth", 2.0),
+        ("sac", "updates", 2.0),
+        ("sac", "minibatch", 2.0),
+        ("sac", "net_width", 4.0),
+    ],
+)
+def test_arithmetic_of_twice_as_much(algorithm: str, name: str, factor: float) -> None:
+    """The rollout of PPO is divided into minibatches; SAC draws as many as it has updates."""
+    space = load_space("game", Subject("cartpole", algorithm))
+    shape = space.shape_of(space.start)
+    table = {key: Dimension(key, value=value) for key, value in shape.items()}
+    twice = {**table, name: Dimension(name, value=2 * shape[name])}
+
+    def of(shapes: dict[str, Dimension]) -> float:
+        own = {**space.tables, "shape": shapes}
+        return SearchSpace("s", 1, own, space.subject).arithmetic({})
+
+    assert of(twice) == factor * of(table)

@@ -45,6 +45,26 @@ def noisy(params: Mapping[str, Any], number: int) -> float:
     return truth(params) + float(np.random.default_rng(number).normal(0.0, 0.5))
 
 
+def started() -> SearchSpace:
+    """Return a space with start values: widths from 16 to 256, the start's is 64."""
+    shape = {"net_width": Dimension("net_width", choices=(16, 64, 256), start=64)}
+    return SearchSpace(
+        "started",
+        1,
+        {
+            "shape": shape,
+            "ppo": {
+                "learning_rate": Dimension(
+                    "learning_rate", low=1e-5, high=1e-1, log=True, start=1e-3
+                ),
+                "clip": Dimension("clip", low=0.1, high=0.4, start=0.2),
+                "target_kl": Dimension("target_kl", low=0.01, high=0.1, off=0.0, start=0.0),
+            },
+            "env": {},
+        },
+    )
+
+
 class Study:
     """Trials of a race, in batches of one shape as a worker asks for them.
 
@@ -89,7 +109,8 @@ class Study:
             begin, shape = len(self.trials), {}
             for _ in range(min(BATCH, trials - begin)):
                 self.add(self.draw(total, shape), TrialState.RUNNING)
-                shape = {"minibatch": self.trials[-1].params["minibatch"]}
+                params = self.trials[-1].params
+                shape = {name: params[name] for name in self.cube.space.shape_names}
             for number in range(begin, len(self.trials)):
                 self.finish(number)
         return self
@@ -103,9 +124,10 @@ class Study:
         return Counter(tuple(params.values()) for params in self.params)
 
 
-def test_draws_depend_on_the_trials_alone() -> None:
-    assert Study().play().params == Study(fresh=True).play().params
-    assert Study().play().params != Study(seed=1).play().params
+@pytest.mark.parametrize("of", [SPACE, started()], ids=lambda of: of.name)
+def test_draws_depend_on_the_trials_alone(of: SearchSpace) -> None:
+    assert Study(of=of).play().params == Study(of=of, fresh=True).play().params
+    assert Study(of=of).play().params != Study(of=of, seed=1).play().params
 
 
 def test_results_of_equal_information_lead_to_the_same_draw() -> None:
@@ -255,3 +277,73 @@ def test_the_kernel_is_fitted_every_few_trials() -> None:
     assert sizes[:13] == [*range(1, 13), 12]
     assert sorted(set(sizes[12:100])) == [12, 24, 36, 48, 60, 72, 84, 96]
     assert all(0 <= count - size <= max(12, size // 8) for count, size in enumerate(sizes, 1))
+
+
+def test_every_second_start_is_near_the_start_values_and_the_others_anywhere() -> None:
+    study = Study(of=started())
+    home = study.cube.place(started().start)
+    points = np.array([study.race._start(number, {}) for number in range(800)])
+    rate, clip, on = map(study.cube.names.index, ("learning_rate", "clip", "target_kl_on"))
+    near, anywhere = points[1::2], points[::2]
+    # The switch is too far for a step. Without any step, a start is anywhere.
+    within = near[near[:, on] == 0.0]
+    assert len(within) > 0.8 * len(near)
+    steps = np.abs(within - home)[:, [rate, clip]]
+    moved = steps > 0.0
+    assert 0.4 < moved.mean() < 0.75
+    assert np.median(steps[moved]) == pytest.approx(0.674 * race.STEP, rel=0.25)
+    quantiles = np.quantile(anywhere[:, rate], [0.05, 0.5, 0.95])
+    assert quantiles == pytest.approx([0.05, 0.5, 0.95], abs=0.02)
+    assert anywhere[:, on].mean() == pytest.approx(0.5, abs=0.02)
+
+
+def test_starts_need_no_more_arithmetic_than_the_start_values() -> None:
+    study = Study(of=started())
+    starts = [study.cube.params(study.race._start(number, {})) for number in range(60)]
+    assert Counter(params["net_width"] for params in starts) == {16: 20, 64: 40}
+    # A batch has the shape of its first trial.
+    assert study.draw(fixed={"net_width": 256})["net_width"] == 256
+
+
+def test_a_start_without_a_neighbour_within_a_step_is_anywhere() -> None:
+    choices = {
+        name: Dimension(name, choices=(0.1, 0.2), start=0.1) for name in ("clip", "gae_lambda")
+    }
+    study = Study(of=SearchSpace("choices", 1, {"shape": {}, "ppo": choices, "env": {}}))
+    starts = Counter(tuple(study.race._start(number, {})) for number in range(1, 64, 2))
+    assert len(starts) == 4
+    assert max(starts.values()) < 16
+
+
+def test_costly_shapes_need_a_higher_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    def widths(seed: int, gain: float) -> list[float]:
+        """Return the widths of new configurations; every factor of 4 in width is worth `gain`."""
+
+        def value(params: Mapping[str, Any], number: int) -> float:
+            return noisy(params, number) + gain * np.log(params["net_width"]) / np.log(4.0)
+
+        study = Study(value, started(), seed=seed)
+        for _ in range(40):
+            study.add(study.draw(96), TrialState.RUNNING)
+            study.finish(len(study.trials) - 1)
+        return [params["net_width"] for params in study.params[24:]]
+
+    aware = np.array([widths(seed, 0.0) for seed in range(4)])
+    assert (aware == 256).mean() < 0.1
+    # A costly shape that is worth it is found.
+    worth = np.array([widths(seed, 3.0) for seed in range(4)])
+    assert (worth == 256).mean() > 0.5
+    monkeypatch.setattr(race, "SAVING", 0.0)
+    blind = np.array([widths(seed, 0.0) for seed in range(4)])
+    assert (blind == 256).mean() > (aware == 256).mean() + 0.1
+
+
+def test_further_seeds_at_the_end_do_not_depend_on_the_cost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    study = Study(of=started()).play(40)
+    late = [study.new_race().draw(study.trials, 40, seed, TOTAL, {}) for seed in range(4)]
+    monkeypatch.setattr(race, "SAVING", 100.0)
+    assert late == [study.new_race().draw(study.trials, 40, seed, TOTAL, {}) for seed in range(4)]
+    early = study.new_race().draw(study.trials, 40, 0, 10 * TOTAL, {})
+    assert early["net_width"] == 16
