@@ -148,12 +148,6 @@ class Cube:
         ]
         return np.log(found)[index.reshape(-1)]
 
-    def with_shape(self, points: Floats, shaped: Floats) -> Floats:
-        """Return the points with the network shape of another point, (axes,)."""
-        points = points.copy()
-        points[:, self._shape] = shaped[self._shape]
-        return points
-
     def moved(self, points: Floats, steps: Floats) -> Floats:
         """Return the points after steps, on the grid. A range that is off counts as its middle."""
         return self.snap(np.clip(np.nan_to_num(points, nan=UNDRAWN) + steps, 0.0, 1.0))

@@ -4,8 +4,8 @@ Trials with equal parameters are seeds of one configuration, since every trial h
 own. The first trials are points of a scrambled Sobol sequence, and points near the start values of
 the search space. Then a Gaussian process over the configurations (`gp`) predicts what each is worth
 on average over seeds, and the trial gets the configuration with the highest upper confidence bound
-(Srinivas et al. 2010, arXiv 0912.3995), be it a new one or one that ran before. New configurations
-of costly network shapes need a higher bound. The last trials of a study are further seeds only.
+(Srinivas et al. 2010, arXiv 0912.3995), be it a new one or one that ran before. A costlier network
+shape needs a higher bound. The last trials of a study are further seeds only.
 
 Configurations of earlier studies (`prior`) are further observations of the process. They are never
 drawn for their own sake, nor selected.
@@ -36,9 +36,9 @@ INFORMED = 2  # with a prior, the number of those is divided by this
 RESERVED = 4  # 1 / RESERVED of the trials, the last ones, are further seeds
 MOST_SEEDS = 7  # of a configuration
 BETA = 1.5  # deviations above the mean in the confidence bound
-# Deviations that e times the arithmetic must be worth. With e times as many trials, the best of n
-# random ones gains 1 / sqrt(2 ln n) deviations, 0.33 at n = 100; and the time of a trial grows about
-# as the square root of the arithmetic.
+# What e times the arithmetic must be worth, in deviations between configurations' means. With e times
+# as many trials, the best of n random ones gains 1 / sqrt(2 ln n) of them, 0.33 at n = 100. The time
+# of a trial grows about as the square root of the arithmetic, which halves this.
 SAVING = 0.16
 CANDIDATES = 100  # new configurations drawn anywhere, and as many near the best ones
 NEAR, STEP = 6, 0.15  # best configurations that have neighbours, and the neighbours' deviation
@@ -134,8 +134,6 @@ class Race:
         self, cube: Cube, seed: int, observe: Observe, prior: Sequence[Known] = ()
     ) -> None:
         self.cube, self.seed, self.observe = cube, seed, observe
-        start = cube.space.start
-        self._home = cube.place(start) if cube.complete(start) else None
         self._earlier = Earlier(cube, prior) if prior and cube.axes else None
         self._kernel: tuple[tuple[int, ...], gp.Kernel] | None = None  # the last one, by trials
         self._places: dict[tuple[Any, ...], Floats] = {}  # by the configuration's key
@@ -242,20 +240,23 @@ class Race:
     def _start(self, number: int, fixed: Mapping[str, Any]) -> Floats:
         """Return the point of one of the first trials.
 
-        They are points of the study's Sobol sequence. If the space has start values for all
-        parameters, every second one is near them instead, and no network shape is costlier than
-        theirs.
+        They are points of the study's Sobol sequence. If the space has start values, every second
+        trial is near them instead, and no network shape is costlier than theirs.
         """
-        if self._home is None:
+        space, start = self.cube.space, self.cube.space.start
+        if not start:
             return np.asarray(self.cube.fixed(self._sobol(number), fixed)[0])
-        home, found = self._home[None], self._sobol(number // 2)
-        shapes = np.concatenate([found, home])
+        found = self._sobol(number // 2)
+        drawn = self.cube.params(found[0])
+        cheaper = min({**drawn, **start}, drawn, key=space.arithmetic)
+        fixed = {**{name: cheaper[name] for name in space.shape_names}, **fixed}
         if number % 2:
             rng = np.random.default_rng(derive_seed(self.seed, "near", number))
-            found = self.cube.moved(home, self._steps(1, rng))
-            if np.array_equal(found, home, equal_nan=True):  # few choices, none within a step
-                found = self.cube.spread(rng.random(home.shape))
-        found = self.cube.with_shape(found, shapes[self.cube.log_arithmetic(shapes).argmin()])
+            found = self.cube.spread(rng.random(found.shape))
+            home = self.cube.fixed(found, {**start, **fixed})
+            near = self.cube.fixed(self.cube.moved(home, self._steps(1, rng)), fixed)
+            # Few choices may leave no neighbour within a step.
+            found = found if np.allclose(near, home, equal_nan=True) else near
         return np.asarray(self.cube.fixed(found, fixed)[0])
 
     def _sobol(self, index: int) -> Floats:

@@ -289,6 +289,11 @@ def _check_tables(space: SearchSpace, source: str) -> None:
             f"{source}: [shape] minibatch must be choices or a value, since it must divide a "
             "rollout"
         )
+    switched = next((name for name, own in shape.items() if own.off is not None), None)
+    if switched is not None:
+        raise InputError(
+            f"{source}: [shape] {switched} cannot have off: use choices, since a batch has one shape"
+        )
     if {"gamma", "one_minus_gamma"} <= set(learner):
         table = space.subject.learner.table
         raise InputError(f"{source}: [{table}] has both gamma and one_minus_gamma; keep one")

@@ -104,9 +104,10 @@ class SearchSpace:
         """
         shape = self.shape_of(params)
         layers = shape.get("net_width", 1) ** 2 * shape.get("net_depth", 1)
-        # Transitions of all gradient steps of a rollout, in units of the rollout or in transitions.
-        passes = shape.get("epochs") or shape.get("updates", 1) * shape.get("minibatch", 1)
-        return float(layers * passes)
+        # PPO passes over its rollout `epochs` times. Others draw `updates` minibatches for each
+        # rollout. The units differ, but a space has one algorithm.
+        drawn = shape.get("updates", 1) * shape.get("minibatch", 1)
+        return float(layers * shape.get("epochs", drawn))
 
     def _resolve_table(self, table: str, params: Mapping[str, Scalar]) -> dict[str, Any]:
         return {name: own.resolve(params) for name, own in self.tables[table].items()}

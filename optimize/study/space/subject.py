@@ -11,6 +11,7 @@ from agents.algorithms.table import Algorithm, get_algorithm
 from agents.networks.shape import check_policies
 from envs.crypto.params import SHORTS, EnvParams
 from envs.games.registry import get_game
+from envs.support.errors import InputError
 from envs.support.study_record import CRYPTO
 
 Scalar = bool | int | float | str
@@ -76,9 +77,11 @@ class Subject:
     def check(self, table: str, name: str, value: Scalar) -> None:
         """Raise InputError, TypeError or ValueError if the value of a parameter is invalid."""
         if table == "shape":
-            # The sizes of a shape are checked together, when the program is built.
+            # The sizes of a shape are checked together when the program is built.
             if name == "policies":
                 check_policies(value)
+            elif not isinstance(value, str) and (not isinstance(value, int) or value < 1):
+                raise InputError("must be a whole number of at least 1")
             return
         if name == "one_minus_gamma":
             name, value = "gamma", 1.0 - float(value)

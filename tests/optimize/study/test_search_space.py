@@ -37,6 +37,14 @@ def test_a_space_survives_json_and_applies_its_timeframe() -> None:
     assert hourly.tables["ppo"]["one_minus_gamma"].low == 3e-3
 
 
+@pytest.mark.parametrize("name", ["wide", "large"])
+@pytest.mark.parametrize("timeframe", ["1h", "5m", "1m"])
+def test_the_first_trial_on_a_market_has_start_values_only(name: str, timeframe: str) -> None:
+    space = load_space(name, timeframe=timeframe)
+    assert space.start == space.suggest(optuna.trial.FixedTrial(space.start))
+    space.validate(space.start)
+
+
 def test_a_switched_off_parameter_is_not_drawn_and_resolves_to_its_off_value() -> None:
     space = load_space("wide")
     fixed = {
@@ -134,6 +142,18 @@ def test_narrow_stays_inside_the_space_and_around_the_trial() -> None:
         (
             'name = "x"\nversion = 1\n[ppo]\nclip = { value = 0.1, start = 0.2 }',
             "differs from its only value",
+        ),
+        (
+            'name = "x"\nversion = 1\n[shape]\nnet_width = { low = 32, high = 128, off = 16 }',
+            r"\[shape\] net_width cannot have off",
+        ),
+        (
+            'name = "x"\nversion = 1\n[shape]\nnet_depth = { choices = [0, 1, 2] }',
+            "net_depth = 0: must be a whole number of at least 1",
+        ),
+        (
+            'name = "x"\nversion = 1\n[shape]\nepochs = { low = 1.5, high = 4 }',
+            "epochs = 1.5: must be a whole number",
         ),
         ('name = "x"', "version"),
         ("name = ", "not valid TOML"),

@@ -302,7 +302,9 @@ def test_starts_need_no_more_arithmetic_than_the_start_values() -> None:
     starts = [study.cube.params(study.race._start(number, {})) for number in range(60)]
     assert Counter(params["net_width"] for params in starts) == {16: 20, 64: 40}
     # A batch has the shape of its first trial.
-    assert study.draw(fixed={"net_width": 256})["net_width"] == 256
+    for number in range(4):
+        point = study.race._start(number, {"net_width": 256})
+        assert study.cube.params(point)["net_width"] == 256
 
 
 def test_a_start_without_a_neighbour_within_a_step_is_anywhere() -> None:
@@ -313,6 +315,33 @@ def test_a_start_without_a_neighbour_within_a_step_is_anywhere() -> None:
     starts = Counter(tuple(study.race._start(number, {})) for number in range(1, 64, 2))
     assert len(starts) == 4
     assert max(starts.values()) < 16
+
+
+def test_near_starts_differ_from_the_first_trial_in_more_than_the_shape() -> None:
+    shape = {
+        name: Dimension(name, low=1, high=8, start=4)
+        for name in ("net_width", "net_depth", "epochs")
+    }
+    ppo = {"clip": Dimension("clip", low=0.1, high=0.5, step=0.1, start=0.3)}
+    study = Study(of=SearchSpace("steps", 1, {"shape": shape, "ppo": ppo, "env": {}}))
+    given = {"net_width": 4, "net_depth": 4, "epochs": 4}
+    starts = [study.cube.params(study.race._start(n, given)) for n in range(1, 200, 2)]
+    # Anywhere is one of 5 values; at every second step, near is another one than the start.
+    same = sum(float(params["clip"]) == pytest.approx(0.3) for params in starts)
+    assert same < 30
+
+
+def test_parameters_without_a_start_value_are_anywhere() -> None:
+    part = space(
+        learning_rate=Dimension("learning_rate", low=1e-5, high=1e-1, log=True),
+        clip=Dimension("clip", low=0.1, high=0.4, start=0.2),
+    )
+    study = Study(of=part)
+    near = np.array([study.race._start(number, {}) for number in range(1, 400, 2)])
+    rate, clip = (near[:, study.cube.names.index(name)] for name in ("learning_rate", "clip"))
+    assert np.quantile(rate, [0.1, 0.5, 0.9]) == pytest.approx([0.1, 0.5, 0.9], abs=0.1)
+    assert (np.abs(clip - 1 / 3) < 2.5 * race.STEP).mean() > 0.85
+    assert (np.abs(clip - 1 / 3) < 1e-9).mean() > 0.2
 
 
 def test_costly_shapes_need_a_higher_bound(monkeypatch: pytest.MonkeyPatch) -> None:
