@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 OUR = "race"
-NEVER = math.inf
+# Seconds until a level was reached; with False, it was not reached before them.
+Time = tuple[float, bool]
 
 
 def table(
@@ -17,62 +18,60 @@ def table(
     """Return the outcomes of every task.
 
     Args:
-        results: by task, and by search and seed such as "race-0"; those without scores are left
+        results: by task, and by search and seed such as "race-0"; those without selections are left
             out.
         limits: seconds of a search, by task.
         ours: names of the searches that are not another project's.
 
     Returns:
-        By task: `seconds` to the level and `scores` of the last selection, each the median over
-        seeds by search, None for never; `peer` and `random`: the ratio of our time to that of the
-        best other project, or of random draws, see `ratio`.
+        By task, each the median over seeds by search: `seconds` to the level, where `exact`, and
+        otherwise a lower bound of them; `scores` of the last selection, None if there is none.
+        `peer` and `random`: the ratio of our time to that of the best other project, or of random
+        draws, see `ratio`.
     """
     found: dict[str, Any] = {}
     for task, own in results.items():
-        scored = {key: one for key, one in own.items() if "scores" in one}
-        names = list(dict.fromkeys(key.rpartition("-")[0] for key in scored))
+        limit = limits[task]
+        known = {key: one for key, one in own.items() if "selections" in one}
+        names = list(dict.fromkeys(key.rpartition("-")[0] for key in known))
         if not names:
             continue
         by_name = {
-            name: [one for key, one in scored.items() if key.rpartition("-")[0] == name]
+            name: [one for key, one in known.items() if key.rpartition("-")[0] == name]
             for name in names
         }
-        seconds = {
-            name: statistics.median_low(map(_seconds, ones)) for name, ones in by_name.items()
+        times = {
+            name: _median([_time(one, limit) for one in ones]) for name, ones in by_name.items()
         }
-        peers = [time for name, time in seconds.items() if name not in ours]
-        limit = limits[task]
+        peers = [time for name, time in times.items() if name not in ours]
         found[task] = {
-            "level": next(iter(scored.values()))["level"],
+            "level": next(iter(known.values()))["level"],
             "limit": limit,
-            "seconds": {name: _finite(time) for name, time in seconds.items()},
+            "seconds": {name: seconds for name, (seconds, _) in times.items()},
+            "exact": {name: exact for name, (_, exact) in times.items()},
             "scores": {
                 name: _finite(statistics.median_low(map(_score, ones)))
                 for name, ones in by_name.items()
+                if all("scores" in one for one in ones)
             },
             "seeds": {name: len(ones) for name, ones in by_name.items()},
-            "peer": ratio(seconds.get(OUR), min(peers, default=None), limit),
-            "random": ratio(seconds.get(OUR), seconds.get("random"), limit),
+            "peer": ratio(times.get(OUR), min(peers, default=None)),
+            "random": ratio(times.get(OUR), times.get("random")),
         }
     return found
 
 
-def ratio(ours: float | None, other: float | None, limit: float) -> dict[str, Any] | None:
+def ratio(ours: Time | None, other: Time | None) -> dict[str, Any] | None:
     """Return our time by another one.
 
-    Args:
-        ours: seconds to the level; infinite for never.
-        other: likewise.
-        limit: seconds of a search. A search that did not reach the level within it needs longer.
-
     Returns:
-        `value`, and `bound`: "=", "<" if only we reached the level, ">" if only the other did.
-        None if neither did, or one was not run.
+        `value`, and `bound`: "=", or "<" and ">" if the other time or ours is a lower bound. None
+        if both are, or one is missing.
     """
-    if ours is None or other is None or (ours == NEVER and other == NEVER):
+    if ours is None or other is None or not (ours[1] or other[1]):
         return None
-    bound = ">" if ours == NEVER else "<" if other == NEVER else "="
-    return {"value": min(ours, limit) / min(other, limit), "bound": bound}
+    bound = "=" if ours[1] and other[1] else "<" if ours[1] else ">"
+    return {"value": ours[0] / other[0], "bound": bound}
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:
@@ -87,12 +86,20 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     return [*rows, "seconds to the level (score of the last selection); ratios of the seconds"]
 
 
-def _seconds(one: Mapping[str, Any]) -> float:
-    return NEVER if one["seconds_to_level"] is None else float(one["seconds_to_level"])
+def _time(one: Mapping[str, Any], limit: float) -> Time:
+    seconds = one["seconds_to_level"]
+    return (limit, False) if seconds is None else (float(seconds), one["exact"])
+
+
+def _median(times: Sequence[Time]) -> Time:
+    """Return the lower median. It is exact if no bound below it may in truth be above it."""
+    ordered = sorted(times)
+    middle = (len(ordered) - 1) // 2
+    return ordered[middle][0], all(exact for _, exact in ordered[: middle + 1])
 
 
 def _score(one: Mapping[str, Any]) -> float:
-    return -NEVER if one["score"] is None else float(one["score"])
+    return -math.inf if one["score"] is None else float(one["score"])
 
 
 def _finite(value: float) -> float | None:
@@ -102,9 +109,9 @@ def _finite(value: float) -> float | None:
 def _cell(one: Mapping[str, Any], name: str) -> str:
     if name not in one["seconds"]:
         return "-"
-    seconds, score = one["seconds"][name], one["scores"][name]
-    when = f">{one['limit']:.0f}" if seconds is None else f"{seconds:.0f}"
-    return f"{when} ({'none' if score is None else f'{score:.4g}'})"
+    score = one["scores"].get(name, "-")
+    shown = "none" if score is None else score if score == "-" else f"{score:.4g}"
+    return f"{'' if one['exact'][name] else '>'}{one['seconds'][name]:.0f} ({shown})"
 
 
 def _ratio(one: Mapping[str, Any] | None) -> str:

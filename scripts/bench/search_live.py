@@ -21,8 +21,10 @@ requires `gymnasium[box2d]`.
     python scripts/bench/search_live.py --folder DIR --save scripts/bench/results/search_live.json
     python scripts/bench/search_live.py --smoke
 
-Every finished search of a task is saved, and so is every score. The same command continues. Tasks
-may have different `--minutes` and `--steps` in one file, but all searches of a task have the same.
+Every finished search of a task is saved, and so is every score. The same command continues. Where
+scores are missing, the table has a lower bound of the time: that of the first selection without a
+score. Tasks may have different `--minutes` and `--steps` in one file, but all searches of a task
+have the same.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,44 +58,30 @@ PACKAGES: dict[str, dict[str, str]] = {  # of the peers
 }
 
 
-def first_above(
-    search: Search, level: float, known: dict[str, list[float]]
-) -> tuple[float | None, list[float]]:
-    """Return when the selection first reached the level, and the scores of the last selection.
-
-    Args:
-        search: a finished search.
-        level: mean score on the fresh seeds.
-        known: scores by configuration, to which those that are missing are added. The last
-            selection and the earliest ones are trained first. Once the level is reached, the others
-            are left out.
-    """
-    selections = search.selections()
-    if not selections:
-        return None, []
-    keys = [selections[-1].key, *(one.key for one in selections)]
-    missing = [key for key in dict.fromkeys(keys) if key not in known]
-    for group in _groups(missing, search.group):
-        known.update(zip(group, search.scores(group), strict=True))
-        if reached(selections, level, known) is not None:
-            break
-    return reached(selections, level, known), known[selections[-1].key]
-
-
 def _groups(keys: Sequence[str], size: int) -> list[list[str]]:
     return [list(keys[first : first + size]) for first in range(0, len(keys), size)]
 
 
 def reached(
-    selections: Sequence[Selected], level: float, known: dict[str, list[float]]
-) -> float | None:
-    """Return the seconds of the first selection at or above a level; None: unknown, or never."""
+    selections: Sequence[Selected], level: float, known: Mapping[str, list[float]]
+) -> tuple[float | None, bool]:
+    """Return when the selection first reached a level.
+
+    Args:
+        selections: the changes of the selection.
+        level: mean score on the fresh seeds.
+        known: scores by configuration, some of which may be missing.
+
+    Returns:
+        The seconds and True; or False with those before which it was not reached, None if it never
+        was.
+    """
     for one in selections:
         if one.key not in known:
-            return None
+            return one.seconds, False
         if mean_of(known[one.key]) >= level:
-            return one.seconds
-    return None
+            return one.seconds, True
+    return None, False
 
 
 def mean_of(scores: Sequence[float]) -> float:
@@ -184,28 +172,66 @@ def measure(options: argparse.Namespace, content: dict[str, Any]) -> None:
                     found |= {"machine": described, "load_after": os.getloadavg()[0]}
                     own[f"{name}-{seed}"] = found
                     save_results(options.save, content)
-                if "scores" not in found and not options.search_only:
-                    began = time.time()
-                    score(search, found)
-                    found["seconds_of_scores"] = time.time() - began
+                if "selections" not in found:
+                    record(search, found, {})
                     save_results(options.save, content)
+                if not (options.search_only or is_scored(found)):
+                    for _ in score(search, found):
+                        save_results(options.save, content)
                     print_result(task, name, seed, found)
 
 
-def score(search: Search, found: dict[str, Any]) -> None:
-    """Add the outcomes of a finished search."""
+def is_scored(found: Mapping[str, Any]) -> bool:
+    """Return whether further scores of a search cannot change its outcomes."""
+    return "scores" in found and (found["exact"] or found["seconds_to_level"] is None)
+
+
+def score(search: Search, found: dict[str, Any]) -> Iterator[None]:
+    """Train selected configurations until the outcomes are known.
+
+    The last selection and the earliest ones come first. Once one has reached the level, the others
+    are left out.
+
+    Args:
+        search: a finished search.
+        found: its results so far, to which the scores are added. Scores that it has are kept.
+
+    Yields:
+        After every group of configurations.
+    """
     selections = search.selections()
-    level = TASKS[search.task].level
-    known: dict[str, list[float]] = {}
-    when, scores = first_above(search, level, known)
+    known = {
+        one.key: own["scores"]
+        for one, own in zip(selections, found["selections"], strict=True)
+        if own["scores"] is not None
+    }
+    keys = dict.fromkeys(one.key for one in (*selections[-1:], *selections))
+    missing = [key for key in keys if key not in known]
+    found.setdefault("seconds_of_scores", 0.0)
+    for group in _groups(missing, search.group):
+        began = time.time()
+        known.update(zip(group, search.scores(group), strict=True))
+        found["seconds_of_scores"] += time.time() - began
+        record(search, found, known)
+        yield
+        if is_scored(found):
+            break
+
+
+def record(search: Search, found: dict[str, Any], known: Mapping[str, list[float]]) -> None:
+    """Add what the known scores say of a finished search."""
+    selections, level = search.selections(), TASKS[search.task].level
     found["selections"] = [
         {"seconds": one.seconds, "value": one.value, "scores": known.get(one.key)}
         for one in selections
     ]
-    found |= {"level": level, "seconds_to_level": when, "scores": scores}
-    mean = mean_of(scores)
-    found["score"] = mean if math.isfinite(mean) else None
-    found["chosen"] = json.loads(selections[-1].key) if selections else None
+    when, exact = reached(selections, level, known)
+    found |= {"level": level, "seconds_to_level": when, "exact": exact}
+    scores = known.get(selections[-1].key) if selections else []
+    if scores is not None:
+        mean = mean_of(scores)
+        found |= {"scores": scores, "score": mean if math.isfinite(mean) else None}
+        found["chosen"] = json.loads(selections[-1].key) if selections else None
 
 
 def print_result(task: str, name: str, seed: int, found: dict[str, Any]) -> None:

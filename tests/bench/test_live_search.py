@@ -78,26 +78,55 @@ def test_when_a_live_search_reaches_a_level(bench: Importer) -> None:
     trained: list[list[str]] = []
 
     class Finished:
-        group = 2
+        task, group = "cartpole", 2
+
+        def __init__(self, selected: str = "abcad") -> None:
+            self.selected = selected
 
         def selections(self) -> list[Any]:
-            return [script.Selected(10.0 * at, key, 0.0) for at, key in enumerate("abcad", 1)]
+            return [
+                script.Selected(10.0 * at, json.dumps(key), 0.0)
+                for at, key in enumerate(self.selected, 1)
+            ]
 
         def scores(self, keys: list[str]) -> list[list[float]]:
-            trained.append(keys)
-            return [worth[key] for key in keys]
+            trained.append([json.loads(key) for key in keys])
+            return [[100.0 * value for value in worth[json.loads(key)]] for key in keys]
 
-    known: dict[str, list[float]] = {}
-    when, scores = script.first_above(Finished(), 6.0, known)
-    assert when == 20.0
-    assert scores is worth["d"]
-    assert script.mean_of(scores) == -np.inf
+    def outcomes(search: Finished) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
+        found: dict[str, Any] = {}
+        script.record(search, found, {})
+        seen = [(found["seconds_to_level"], found["exact"], "scores" in found)]
+        for _ in script.score(search, found):
+            seen.append((found["seconds_to_level"], found["exact"], "scores" in found))
+        return found, seen
+
+    found, seen = outcomes(Finished())
+    # A lower bound at first: the first selection without a score.
+    assert seen == [(10.0, False, False), (20.0, False, True), (20.0, True, True)]
+    assert found["score"] is None  # the last selection diverged
+    assert found["chosen"] == "d"
+    assert script.is_scored(found)
     # The last selection and the first ones, until the level is reached.
     assert trained == [["d", "a"], ["b", "c"]]
     trained.clear()
-    assert script.first_above(Finished(), 1.0, {})[0] == 10.0
+    worth["a"] = [5.0, 5.0]
+    assert outcomes(Finished())[1][-1] == (10.0, True, True)
     assert trained == [["d", "a"]]
-    assert script.first_above(Finished(), 10.0, {})[0] is None
+    worth |= {"a": [1.0, 1.0], "b": [2.0, 2.0]}
+    assert outcomes(Finished("abab"))[1][-1] == (None, False, True)
+    assert outcomes(Finished(""))[1] == [(None, False, True)]
+    # What was interrupted goes on with the scores that it has.
+    found = {}
+    search = Finished("abc")
+    script.record(search, found, {})
+    next(script.score(search, found))
+    assert (found["seconds_to_level"], found["exact"]) == (20.0, False)
+    assert not script.is_scored(found)
+    trained.clear()
+    list(script.score(search, found))
+    assert trained == [["b"]]
+    assert (found["seconds_to_level"], found["exact"]) == (30.0, True)
 
 
 def test_what_a_peer_had_selected_when(bench: Importer, tmp_path: Path) -> None:
@@ -143,36 +172,46 @@ def test_a_configuration_of_a_market_is_enqueued_with_its_switches(bench: Import
 def test_the_table_of_times_to_a_level(bench: Importer) -> None:
     live_table = bench("live_table")
 
-    def one(seconds: float | None, score: float | None) -> dict[str, Any]:
-        return {"seconds_to_level": seconds, "score": score, "scores": [], "level": 475.0}
+    def one(seconds: float | None, score: float | None, exact: bool = True) -> dict[str, Any]:
+        known = {"seconds_to_level": seconds, "exact": exact and seconds is not None}
+        return known | {"score": score, "scores": [], "level": 475.0, "selections": []}
 
+    unscored = one(100.0, None, exact=False)
+    del unscored["scores"]
     results = {
         "cartpole": {
             **{f"race-{seed}": one(10.0 * seed, 480.0) for seed in (1, 2, 3)},
             "random-1": one(40.0, 490.0),
             "zoo-1": one(80.0, 480.0),
             "pbt-1": one(None, None),
-            "asha-1": {"trials": 3},  # not scored yet
+            "asha-1": {"trials": 3},  # neither selections nor scores yet
         },
-        "pendulum": {"race-1": one(30.0, 480.0), "zoo-1": one(None, 1.0)},
+        "pendulum": {"race-1": one(30.0, 480.0), "zoo-1": one(None, 1.0), "asha-1": unscored},
         "planted": {"race-1": one(None, 1.0), "random-1": one(30.0, 480.0)},
         "lunarlander": {},
     }
     found = live_table.table(results, dict.fromkeys(results, 120.0), ours=("race", "random"))
     cartpole = found["cartpole"]
-    assert cartpole["seconds"] == {"race": 20.0, "random": 40.0, "zoo": 80.0, "pbt": None}
+    assert cartpole["seconds"] == {"race": 20.0, "random": 40.0, "zoo": 80.0, "pbt": 120.0}
+    assert cartpole["exact"] == {"race": True, "random": True, "zoo": True, "pbt": False}
     assert cartpole["scores"]["pbt"] is None
     assert cartpole["peer"] == {"value": 0.25, "bound": "="}
     assert cartpole["random"] == {"value": 0.5, "bound": "="}
-    # A search that did not reach the level needs longer than its time.
-    assert found["pendulum"]["peer"] == {"value": 0.25, "bound": "<"}
+    # A search that did not reach the level needs longer than its time, and one without scores
+    # longer than to its first selection.
+    assert found["pendulum"]["peer"] == {"value": 0.3, "bound": "<"}
     assert found["pendulum"]["random"] is None
+    assert "asha" not in found["pendulum"]["scores"]
     assert found["planted"]["random"] == {"value": 4.0, "bound": ">"}
     assert "lunarlander" not in found
     text = live_table.lines(found)
     assert text[1].split()[:3] == ["cartpole", "475", "20"]
     assert ">120 (none)" in text[1]
-    assert text[2].endswith("<0.25             -")
+    assert ">100 (-)" in text[2]
+    assert text[2].endswith("<0.30             -")
+    # The median of a lower bound and two times is exact only if the bound is not below it.
+    assert live_table._median([(10.0, True), (20.0, True), (30.0, False)]) == (20.0, True)
+    assert live_table._median([(10.0, True), (20.0, True), (5.0, False)]) == (10.0, False)
 
 
 def test_a_live_search_refuses_wrong_arguments(
