@@ -10,6 +10,10 @@ with the same trials.
 
 from __future__ import annotations
 
+import envs  # noqa: F401  # before NumPy: OpenBLAS reads its number of threads once
+
+# isort: split
+
 import gc
 import sys
 import time
@@ -26,6 +30,7 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState, create_trial
 
 from envs.support.configurations import RACE, Selection
+from optimize.study.sampling import race  # noqa: F401  # as a worker does before its first draw
 from optimize.study.search import Search
 from optimize.study.space.parsing import load_space
 from optimize.study.space.subject import Subject
