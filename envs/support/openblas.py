@@ -1,7 +1,7 @@
 """One thread for OpenBLAS, which computes the products and factorizations of NumPy and SciPy.
 
 With several threads it rounds differently, so that decisions of a search could depend on the number
-of cores. Ours are of matrices with a few hundred rows: threads save nothing, and on busy cores they
+of cores. The project's matrices have a few hundred rows: threads save nothing, and on busy cores they
 wait for each other (a draw of the race took 0.9 s instead of 0.03 s). Torch has threads of its own.
 """
 

@@ -109,8 +109,10 @@ def _finite(value: float) -> float | None:
 def _cell(one: Mapping[str, Any], name: str) -> str:
     if name not in one["seconds"]:
         return "-"
-    score = one["scores"].get(name, "-")
-    shown = "none" if score is None else score if score == "-" else f"{score:.4g}"
+    shown = "-"
+    if name in one["scores"]:
+        score = one["scores"][name]
+        shown = "none" if score is None else f"{score:.4g}"
     return f"{'' if one['exact'][name] else '>'}{one['seconds'][name]:.0f} ({shown})"
 
 

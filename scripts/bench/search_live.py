@@ -173,7 +173,7 @@ def measure(options: argparse.Namespace, content: dict[str, Any]) -> None:
                     own[f"{name}-{seed}"] = found
                     save_results(options.save, content)
                 if "selections" not in found:
-                    record(search, found, {})
+                    record(task, search.selections(), found, {})
                     save_results(options.save, content)
                 if not (options.search_only or is_scored(found)):
                     for _ in score(search, found):
@@ -212,15 +212,20 @@ def score(search: Search, found: dict[str, Any]) -> Iterator[None]:
         began = time.time()
         known.update(zip(group, search.scores(group), strict=True))
         found["seconds_of_scores"] += time.time() - began
-        record(search, found, known)
+        record(search.task, selections, found, known)
         yield
         if is_scored(found):
             break
 
 
-def record(search: Search, found: dict[str, Any], known: Mapping[str, list[float]]) -> None:
-    """Add what the known scores say of a finished search."""
-    selections, level = search.selections(), TASKS[search.task].level
+def record(
+    task: str,
+    selections: Sequence[Selected],
+    found: dict[str, Any],
+    known: Mapping[str, list[float]],
+) -> None:
+    """Add to the results of a finished search what the known scores say."""
+    level = TASKS[task].level
     found["selections"] = [
         {"seconds": one.seconds, "value": one.value, "scores": known.get(one.key)}
         for one in selections

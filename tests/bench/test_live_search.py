@@ -95,7 +95,7 @@ def test_when_a_live_search_reaches_a_level(bench: Importer) -> None:
 
     def outcomes(search: Finished) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
         found: dict[str, Any] = {}
-        script.record(search, found, {})
+        script.record(search.task, search.selections(), found, {})
         seen = [(found["seconds_to_level"], found["exact"], "scores" in found)]
         for _ in script.score(search, found):
             seen.append((found["seconds_to_level"], found["exact"], "scores" in found))
@@ -119,7 +119,7 @@ def test_when_a_live_search_reaches_a_level(bench: Importer) -> None:
     # What was interrupted goes on with the scores that it has.
     found = {}
     search = Finished("abc")
-    script.record(search, found, {})
+    script.record(search.task, search.selections(), found, {})
     next(script.score(search, found))
     assert (found["seconds_to_level"], found["exact"]) == (20.0, False)
     assert not script.is_scored(found)

@@ -176,7 +176,7 @@ class Race:
         # Every configuration of a small space may have all its seeds.
         old = few if few.any() or len(new) else own
         bounds = runs.bounds(kernel, self._features(new), old)
-        if len(new):
+        if len(new):  # further seeds at the end go to the best configurations, whatever they cost
             bounds -= SAVING * self.cube.log_arithmetic(np.concatenate([runs.points, new]))
         chosen = int(np.argmax(bounds))
         return (
