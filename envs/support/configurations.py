@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,10 +30,13 @@ class Configuration:
     Attributes:
         trials: the highest value first; of equal values the earliest first.
         values: of the trials, see `Selection.value`.
+        error: standard error of their mean, from the variance of seeds in all configurations; 0 if
+            none has two trials.
     """
 
     trials: tuple[FrozenTrial, ...]
     values: tuple[float, ...]
+    error: float
 
     @property
     def best_trial(self) -> FrozenTrial:
@@ -96,27 +99,36 @@ class Selection:
     def configurations(self, trials: Iterable[FrozenTrial]) -> list[Configuration]:
         """Return the configurations of the complete trials, the best first.
 
-        Those with at least half as many trials as the one with most come before the others: a mean
-        over few seeds is high by luck more often. Then the higher mean comes first, then the
-        earlier trial.
+        They are ordered by the mean minus its standard error, since a mean over few seeds is high
+        by luck more often. Of equal ones, the configuration with the earliest trial comes first.
         """
-        groups: dict[Hashable, list[FrozenTrial]] = {}
+        groups: dict[Hashable, list[tuple[FrozenTrial, float]]] = {}
         for trial in trials:
-            if trial.state.name == "COMPLETE" and self.value(trial) is not None:
+            if trial.state.name == "COMPLETE" and (value := self.value(trial)) is not None:
                 key = frozenset(trial.params.items()) if self.racing else trial.number
-                groups.setdefault(key, []).append(trial)
-        most = max(map(len, groups.values()), default=0)
+                groups.setdefault(key, []).append((trial, value))
+        variance = _seed_variance([[value for _, value in group] for group in groups.values()])
         found = []
         for group in groups.values():
-            ordered = sorted(group, key=lambda trial: (-float(trial.value or 0.0), trial.number))
-            values = tuple(value for t in ordered if (value := self.value(t)) is not None)
-            found.append(Configuration(tuple(ordered), values))
+            group.sort(key=lambda one: (-float(one[0].value or 0.0), one[0].number))
+            ordered, values = zip(*group, strict=True)
+            found.append(Configuration(ordered, values, math.sqrt(variance / len(group))))
         # Groups are in the order of their first trials, and sorting keeps it in a tie.
-        return sorted(found, key=lambda one: (2 * len(one.trials) < most, -one.value))
+        return sorted(found, key=lambda one: one.error - one.value)
 
     def best(self, trials: Iterable[FrozenTrial]) -> Configuration | None:
         """Return the first of `configurations`; None without a complete trial."""
         return next(iter(self.configurations(trials)), None)
+
+
+def _seed_variance(groups: Sequence[Sequence[float]]) -> float:
+    """Return the variance within groups, estimated from all of them; 0 if none has two values."""
+    freedom = sum(len(group) - 1 for group in groups)
+    if not freedom:
+        return 0.0
+    means = [sum(group) / len(group) for group in groups]
+    pairs = zip(groups, means, strict=True)
+    return sum((value - mean) ** 2 for group, mean in pairs for value in group) / freedom
 
 
 def leading(trials: Iterable[FrozenTrial]) -> FrozenTrial | None:

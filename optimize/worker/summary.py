@@ -103,7 +103,7 @@ def _print_selected(selected: Configuration, say: Callable[[str], None]) -> None
     seeds = "1 seed" if count == 1 else f"{count} seeds"
     say(
         f"best configuration: mean of {seeds} {selected.value:+.4f}{between}, trial"
-        f"{'' if count == 1 else 's'} {numbers}; it was selected by this mean"
+        f"{'' if count == 1 else 's'} {numbers}; it was selected by this mean minus its standard error"
     )
 
 

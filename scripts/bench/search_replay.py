@@ -1,10 +1,10 @@
 """Searches replayed on tabulated learning curves: what is their choice worth on fresh seeds?
 
 A search asks for a configuration, gets its learning curve on one seed up to a part of the budget,
-and pays that part. Every search may pay for 96 full runs. Its choice is scored by the
-mean final performance on the seeds that it did not use, scaled to 0 … 1 for each task, and averaged
-over repetitions with other random numbers. The nearest unused configuration of the table stands for
-the one that a sampler asks for.
+and pays that part. Every search may pay for 96 full runs; with another `--cost`, only studies are
+replayed. The choice is scored by the mean final performance on the seeds that were not used, scaled
+to 0 … 1 for each task, and averaged over repetitions with other random numbers. The nearest unused
+configuration of the table stands for the one that a sampler asks for.
 
 `--data` is a folder of tables (`search_tables.py`). The searches:
 
@@ -15,7 +15,8 @@ the one that a sampler asks for.
     hyperband                  random configurations, one seed, from 1/9 of the budget on
     sweepd…                    a study of sweepd: sampler, pruner, rungs, seeds and batches of
                                trials as the worker uses them; `sweepd` has the default flags,
-                               and `sweepd-race` those of `--sampler auto` on a CPU
+                               and `sweepd-race` those of `--sampler auto` on a CPU; for
+                               `sweepd-race-open`, --n-trials is out of reach
     optuna…, smac              Optuna's samplers and pruners; SMAC3, where it is installed
     oracle…                    ceilings, see below
 
@@ -96,6 +97,9 @@ SCHEDULES: Mapping[str, Schedule | Hyperband] = {
 STUDIES: Mapping[str, DaemonStudy | OptunaStudy | Smac] = {
     "sweepd": DaemonStudy(),
     "sweepd-race": DaemonStudy("race", "none", seeds=1, rungs=10, trials_per_batch=10),
+    "sweepd-race-open": DaemonStudy(
+        "race", "none", seeds=1, rungs=10, trials_per_batch=10, open_ended=True
+    ),
     "sweepd-tpe-32x3": DaemonStudy(pruner="none", seeds=3),
     "sweepd-tpe-96x1": DaemonStudy(pruner="none", seeds=1),
     "sweepd-random-32x3": DaemonStudy("random", "none", seeds=3),
@@ -111,15 +115,15 @@ STUDIES: Mapping[str, DaemonStudy | OptunaStudy | Smac] = {
 }
 
 
-def replay_study(table: Table, name: str, repetition: int, seed: int) -> Chosen:
+def replay_study(table: Table, name: str, repetition: int, seed: int, cost: float) -> Chosen:
     """Replay one repetition of a study."""
     own = derive_seed(seed, table.name, name, repetition)
-    run = Run(table, np.random.default_rng(own), COST)
+    run = Run(table, np.random.default_rng(own), cost)
     choice = STUDIES[name].choose(run, own % 2**32)
     # A search without any result has nothing to deploy.
     fresh = 0.0 if choice is None else run.fresh(choice.config)
     selected = 0.0 if choice is None else choice.value
-    return Chosen(*(np.array([number]) for number in (fresh, selected, COST - run.left)))
+    return Chosen(*(np.array([number]) for number in (fresh, selected, cost - run.left)))
 
 
 @dataclass
@@ -165,12 +169,12 @@ class Tally:
 Tallies = dict[str, dict[str, Tally]]  # by search and task
 
 
-def replay(table: Table, name: str, done: int, wanted: int, seed: int) -> Chosen:
+def replay(table: Table, name: str, done: int, options: argparse.Namespace) -> Chosen:
     """Replay the next repetitions of a search: all that are missing, or one of a study."""
     if name in STUDIES:
-        return replay_study(table, name, done, seed)
-    rng = np.random.default_rng(derive_seed(seed, table.name, name, done))
-    return SCHEDULES[name].run(table, rng, wanted - done)
+        return replay_study(table, name, done, options.seed, options.cost)
+    rng = np.random.default_rng(derive_seed(options.seed, table.name, name, done))
+    return SCHEDULES[name].run(table, rng, options.repetitions - done)
 
 
 def replay_all(
@@ -194,7 +198,7 @@ def replay_all(
                 if time.process_time() > 60.0 * options.minutes:
                     return
                 tally = own[table.name]
-                tally.add(replay(table, name, tally.repetitions, wanted, options.seed))
+                tally.add(replay(table, name, tally.repetitions, options))
             save()
         print_row(name, row_of(own))
 
@@ -244,7 +248,7 @@ def report(tables: list[Table], tallies: Tallies, saved: dict[str, Any]) -> dict
 
 def names_to_replay(options: argparse.Namespace) -> list[str]:
     """Return the searches of `--only`, by default all that are installed."""
-    names = [*SCHEDULES, *STUDIES]
+    names = [*SCHEDULES, *STUDIES] if options.cost == COST else [*STUDIES]
     installed = importlib.util.find_spec("smac") is not None
     if not options.only:
         return [name for name in names if name != "smac" or installed]
@@ -264,6 +268,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--repetitions", type=int, default=200, help="per task")
     parser.add_argument("--minutes", type=float, default=10.0, help="of processor time, then end")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cost", type=float, default=COST, help="full runs of a study")
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -276,7 +281,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     machine = print_machine()
     saved = load_results(options.save)
-    settings = {"cost": COST, "seed": options.seed}
+    settings = {"cost": options.cost, "seed": options.seed}
     if saved.get("settings", settings) != settings:
         print(f"--save {options.save} has results of other settings: {saved['settings']}")
         return 2

@@ -27,6 +27,7 @@ from optimize.study.sampling.prior import Known
 from optimize.study.search import Search
 
 STUDY = "replay"
+OUT_OF_REACH = 1_000_000  # trials
 
 
 class Run:
@@ -105,13 +106,20 @@ class _Seat:
 
 @dataclass(frozen=True)
 class DaemonStudy:
-    """A study of sweepd with the flags of `sweepd train`; the values are those of TPE."""
+    """A study of sweepd with the flags of `sweepd train`; the values are those of TPE.
+
+    Attributes:
+        open_ended: whether `--n-trials` is out of reach, and the study is stopped when the cost is
+            spent.
+        prior: configurations of earlier studies.
+    """
 
     sampler: str = "tpe"
     pruner: str = "hyperband"
     seeds: int = 4
     rungs: int = 4
     trials_per_batch: int = 4
+    open_ended: bool = False
     prior: tuple[Known, ...] = ()
 
     def choose(self, run: Run, seed: int) -> Choice | None:
@@ -142,7 +150,7 @@ class DaemonStudy:
         seats: dict[int, _Seat] = {}
         # Seats of trials by parameters: a trial with those of an earlier one trains further seeds.
         taken: dict[frozenset[tuple[str, Any]], _Seat] = {}
-        total = int(run.budget / self.seeds)
+        total = OUT_OF_REACH if self.open_ended else int(run.budget / self.seeds)
         while size := min(self.trials_per_batch, int(run.left / self.seeds)):
             trials: list[optuna.Trial] = []
             shape = None

@@ -75,8 +75,27 @@ def test_searches_on_tables(
     run(script, "--data", data, "--save", again, "--repetitions", "3", "--only", "sweepd")
     single = json.loads(again.read_text())["searches"]["sweepd"]["task"]
     assert single == pytest.approx(entry(content, "searches.sweepd.task"))
+    # A study with another cost; schedules have theirs.
+    cheap = tmp_path / "cheap.json"
+    run(
+        script,
+        "--data",
+        data,
+        "--save",
+        cheap,
+        "--repetitions",
+        "1",
+        "--only",
+        "sweepd",
+        "--cost",
+        "8",
+    )
+    content = json.loads(cheap.read_text())
+    assert 7.0 <= entry(content, "means.sweepd.cost") <= 8.0
     for wrong, message in (
         (("--data", data, "--save", saved, "--seed", "1"), "other settings"),
+        (("--data", data, "--save", saved, "--cost", "8"), "other settings"),
+        (("--data", data, "--only", "racing", "--cost", "8"), "racing is not known"),
         (("--data", tmp_path / "nothing"), "nothing has no folder"),
         (("--data", data, "--only", "magic"), "magic is not known"),
         (("--data", data, "--tasks", "chess"), "chess is not in"),

@@ -5,7 +5,7 @@ own. The first trials are points of a scrambled Sobol sequence, and points near 
 the search space. Then a Gaussian process over the configurations (`gp`) predicts what each is worth
 on average over seeds, and the trial gets the configuration with the highest upper confidence bound
 (Srinivas et al. 2010, arXiv 0912.3995), be it a new one or one that ran before. A costlier network
-shape needs a higher bound. The last trials of a study are further seeds only.
+shape needs a higher bound. Every third trial is a further seed.
 
 Configurations of earlier studies (`prior`) are further observations of the process. They are never
 drawn for their own sake, nor selected.
@@ -33,7 +33,9 @@ from optimize.study.sampling.prior import Earlier, Known
 
 STARTS = 24  # most trials before the model is used; at most a quarter of the study
 INFORMED = 2  # with a prior, the number of those is divided by this
-RESERVED = 4  # 1 / RESERVED of the trials, the last ones, are further seeds
+REPEATED = (
+    3  # every third trial is a further seed, which makes the leading means reliable at any time
+)
 MOST_SEEDS = 7  # of a configuration
 BETA = 1.5  # deviations above the mean in the confidence bound
 # What e times the arithmetic must be worth, in deviations between configurations' means. With e times
@@ -170,13 +172,13 @@ class Race:
         own = np.array([_matches(arm.params, fixed) for arm in arms])
         few = own & np.array([arm.count < MOST_SEEDS for arm in arms])
         new = np.zeros((0, len(self.cube.axes)))
-        if number < total - total // RESERVED or not few.any():
+        if (number + 1) % REPEATED or not few.any():
             best = np.argsort(-runs.means(kernel), kind="stable")[:NEAR]
             new = self._candidates(runs, best, np.random.default_rng(seed), fixed)
         # Every configuration of a small space may have all its seeds.
         old = few if few.any() or len(new) else own
         bounds = runs.bounds(kernel, self._features(new), old)
-        if len(new):  # further seeds at the end go to the best configurations, whatever they cost
+        if len(new):  # a further seed goes to the best configuration, whatever it costs
             bounds -= SAVING * self.cube.log_arithmetic(np.concatenate([runs.points, new]))
         chosen = int(np.argmax(bounds))
         return (

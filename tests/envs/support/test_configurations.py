@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import numpy as np
 import optuna
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from optuna.trial import FrozenTrial, TrialState
 
 from envs.support.configurations import Selection, leading, unfinished
@@ -57,11 +60,30 @@ def test_in_a_race_the_mean_over_seeds_decides() -> None:
 
 
 def test_a_lucky_configuration_with_few_seeds_comes_later() -> None:
-    many = [trial(number, 1.0, 0.5) for number in range(4)]
-    lucky = trial(9, 9.0)
-    assert numbers(RACE, lucky, *many) == [[0, 1, 2, 3], [9]]
-    # Half as many seeds suffice.
-    assert numbers(RACE, lucky, trial(10, 5.0), *many) == [[9, 10], [0, 1, 2, 3]]
+    # 8 / 3 is the variance of seeds: the errors are 1.63 of one and 0.82 of four.
+    many = [trial(number, value, 0.5) for number, value in enumerate((-2.0, 0.0, 0.0, 2.0))]
+    lucky = trial(9, 0.8)
+    assert numbers(RACE, lucky, *many) == [[3, 1, 2, 0], [9]]
+    assert numbers(RACE, trial(9, 0.9), *many) == [[9], [3, 1, 2, 0]]
+    # A second seed with the same value makes the lucky one more certain.
+    assert numbers(RACE, lucky, trial(10, 0.8), *many)[0] == [9, 10]
+    best = RACE.best([lucky, *many])
+    assert best is not None
+    assert best.error == pytest.approx(math.sqrt(8.0 / 3.0 / 4.0))
+
+
+@given(st.lists(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=4), min_size=1, max_size=6))
+def test_the_highest_mean_minus_its_standard_error_is_selected(groups: list[list[float]]) -> None:
+    made = [(value, i / 10.0) for i, group in enumerate(groups) for value in group]
+    trials = [trial(number, *one) for number, one in enumerate(made)]
+    several = [np.array(group) for group in groups]
+    freedom = sum(len(group) - 1 for group in groups)
+    squares = sum(((own - own.mean()) ** 2).sum() for own in several)
+    deviation = math.sqrt(squares / freedom) if freedom else 0.0
+    bounds = [own.mean() - deviation / math.sqrt(len(own)) for own in several]
+    best = RACE.best(trials)
+    assert best is not None
+    assert best.value - best.error == pytest.approx(max(bounds), abs=1e-6)
 
 
 def test_of_equal_means_the_earlier_configuration_comes_first() -> None:

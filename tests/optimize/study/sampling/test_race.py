@@ -139,11 +139,14 @@ def test_results_of_equal_information_lead_to_the_same_draw() -> None:
     assert one.new_race().draw(one.trials, 40, 7, TOTAL, {}) == before
 
 
-def test_good_configurations_get_further_seeds_and_the_last_quarter_is_seeds_only() -> None:
+def test_good_configurations_get_further_seeds_and_every_third_trial_is_one() -> None:
     study = Study().play()
-    assert len({tuple(p.values()) for p in study.params[: TOTAL // 4]}) == TOTAL // 4
-    early = {tuple(p.values()) for p in study.params[: TOTAL - TOTAL // 4]}
-    assert set(study.seeds) == early
+    keys = [tuple(params.values()) for params in study.params]
+    begun = TOTAL // 4
+    assert len(set(keys[:begun])) == begun
+    new = [n for n in range(begun, TOTAL) if keys[n] not in keys[:n]]
+    assert new
+    assert all((n + 1) % race.REPEATED for n in new)
     [(_, count)] = study.seeds.most_common(1)
     assert 3 <= count <= race.MOST_SEEDS
     chosen = Selection(racing=True).best(study.trials)
@@ -239,9 +242,10 @@ def test_a_shape_whose_configurations_have_all_their_seeds_gets_a_new_one() -> N
             study.add(params, TrialState.RUNNING)
             study.finish(len(study.trials) - 1)
     before = set(study.seeds)
-    total = len(study.trials) + 1  # the last trial: otherwise a further seed
-    assert tuple(study.draw(total, {"minibatch": 16}).values()) in before
-    assert tuple(study.draw(total, {"minibatch": 32}).values()) not in before
+    while (len(study.trials) + 1) % race.REPEATED:  # until a further seed is drawn
+        study.add(study.params[0], TrialState.RUNNING)
+    assert tuple(study.draw(fixed={"minibatch": 16}).values()) in before
+    assert tuple(study.draw(fixed={"minibatch": 32}).values()) not in before
 
 
 def test_a_space_of_constants_has_one_configuration() -> None:
@@ -255,7 +259,7 @@ def test_small_studies_begin_with_different_configurations(total: int) -> None:
     for _ in range(total):
         study.add(study.draw(total), TrialState.RUNNING)
         study.finish(len(study.trials) - 1)
-    assert len(study.seeds) >= total - total // race.RESERVED
+    assert len(study.seeds) >= total - total // race.REPEATED
 
 
 def test_a_long_study_is_thinned_to_what_the_model_can_hold(
@@ -367,12 +371,13 @@ def test_costly_shapes_need_a_higher_bound(monkeypatch: pytest.MonkeyPatch) -> N
     assert (blind == 256).mean() > (aware == 256).mean() + 0.1
 
 
-def test_further_seeds_at_the_end_do_not_depend_on_the_cost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    study = Study(of=started()).play(40)
-    late = [study.new_race().draw(study.trials, 40, seed, TOTAL, {}) for seed in range(4)]
+def test_further_seeds_do_not_depend_on_the_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = Study(of=started()).play(41)
+
+    def drawn(number: int) -> list[dict[str, Any]]:
+        return [study.new_race().draw(study.trials, number, seed, TOTAL, {}) for seed in range(4)]
+
+    further = drawn(41)
     monkeypatch.setattr(race, "SAVING", 100.0)
-    assert late == [study.new_race().draw(study.trials, 40, seed, TOTAL, {}) for seed in range(4)]
-    early = study.new_race().draw(study.trials, 40, 0, 10 * TOTAL, {})
-    assert early["net_width"] == 16
+    assert drawn(41) == further
+    assert drawn(42)[0]["net_width"] == 16
