@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,16 +181,29 @@ def _write(joined: list[tuple[Joined, Path]], to: Path) -> None:
                 write_file(new, one.bars.time, one.bars.values, {"source": SOURCE})
                 renames.append((new, path))
             # Ctrl-C interrupts the main thread only: what has begun to appear appears completely.
+            # `submit` may be interrupted as well, so its result is not what says whether they have.
+            outcome: Future[None] = Future()
             with ThreadPoolExecutor(1) as pool, suppress(KeyboardInterrupt):
-                done = pool.submit(_rename, renames, to)
-                done.result()
-            done.result()
+                pool.submit(_appear, renames, to, outcome).result()
+            if not outcome.done():
+                raise KeyboardInterrupt
+            outcome.result()
     except OSError as error:
         raise RunError(f"{to}: cannot be written ({error.strerror or error})") from None
     finally:
         if not existed:
             with suppress(OSError):  # not empty, or never made
                 to.rmdir()
+
+
+def _appear(renames: list[tuple[Path, Path]], to: Path, outcome: Future[None]) -> None:
+    """Rename the files, and record when it is done or why it failed."""
+    try:
+        _rename(renames, to)
+    except OSError as error:
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(None)
 
 
 def _rename(renames: list[tuple[Path, Path]], to: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -693,6 +694,24 @@ def test_files_that_have_begun_to_appear_appear_completely(
         "BTC_USDT-1h.parquet",
         "ETH_USDT-1h.parquet",
     ]
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_an_interrupt_while_the_files_begin_to_appear(
+    begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(ThreadPoolExecutor):
+        def submit(self, *args: Any, **kwargs: Any) -> Any:
+            if begun:
+                super().submit(*args, **kwargs)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(folder, "ThreadPoolExecutor", Interrupted)
+    to = tmp_path / "bars"
+    result = run("--from", two_tickers(tmp_path), "--to", to)
+    assert (result.exit_code == 0) == begun
+    assert len(list(to.glob("*"))) == (2 if begun else 0)
+    assert not isinstance(result.exception, UnboundLocalError)
 
 
 def two_tickers(tmp_path: Path) -> Path:
