@@ -67,7 +67,7 @@ def test_the_record_is_a_copy_and_decisions_outlive_the_earlier_study(earlier: S
 
 def test_its_trials_count_as_trials_of_the_search(earlier: StudyHandle) -> None:
     first = new(earlier, "a", spec("race"), "s")
-    draws(first, 4)
+    draws(first, 5)  # the third trial is a further seed
     second = new(earlier, "b", spec("race"), "a")
     [trial] = [t for t in first.trials() if t.number == 0]
     for handle in (earlier, first, second):
@@ -77,9 +77,9 @@ def test_its_trials_count_as_trials_of_the_search(earlier: StudyHandle) -> None:
         found = find_study(name, earlier.storage.url, earlier.run_dir.parent)
         counts[name] = found.finished, found.chosen_from
     # The prior of b was informed by s.
-    assert counts == {"s": (6, 0), "a": (4, 6), "b": (0, 10)}
+    assert counts == {"s": (6, 0), "a": (5, 6), "b": (0, 11)}
     request = type("Request", (), {"from_weights": False})()
-    assert _origin(first, trial, request)["finished"] == 4 + 6
+    assert _origin(first, trial, request)["finished"] == 5 + 6
 
 
 def test_configurations_outside_of_the_space_are_dropped_and_said(earlier: StudyHandle) -> None:
