@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -70,8 +71,14 @@ def test_processes_of_a_search_end_in_time(
     monkeypatch.setattr(searches, "GRACE", 0.2)
     assert call("trap '' TERM; sleep 600 & echo $! > pid; wait", 1.0) == ""
     started = int(Path("pid").read_text())
+
     # The kill is asynchronous, and a zombie remains where no init process collects it.
-    wait_for(lambda: not psutil.pid_exists(started) or psutil.Process(started).status() == "zombie")
+    def has_ended() -> bool:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return bool(psutil.Process(started).status() == psutil.STATUS_ZOMBIE)
+        return True
+
+    wait_for(has_ended)
 
 
 def test_when_a_live_search_reaches_a_level(bench: Importer) -> None:
