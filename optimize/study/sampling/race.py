@@ -33,9 +33,7 @@ from optimize.study.sampling.prior import Earlier, Known
 
 STARTS = 24  # most trials before the model is used; at most a quarter of the study
 INFORMED = 2  # with a prior, the number of those is divided by this
-REPEATED = (
-    3  # every third trial is a further seed, which makes the leading means reliable at any time
-)
+REPEATED = 3  # every third trial is a further seed: the leading means are reliable at any time
 MOST_SEEDS = 7  # of a configuration
 BETA = 1.5  # deviations above the mean in the confidence bound
 # What e times the arithmetic must be worth, in deviations between configurations' means. With e times
