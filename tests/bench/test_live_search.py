@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from typer.testing import CliRunner
 
 from envs.support.errors import InputError
+from optimize.study.recovery.processes import started
 from optimize.study.space.parsing import load_space
 from sweepd import build_app
 from tests.bench.conftest import BENCH, Importer, entry, run
@@ -70,15 +69,8 @@ def test_processes_of_a_search_end_in_time(
     # A process that does not stop is killed, with what it has started.
     monkeypatch.setattr(searches, "GRACE", 0.2)
     assert call("trap '' TERM; sleep 600 & echo $! > pid; wait", 1.0) == ""
-    started = int(Path("pid").read_text())
-
-    # The kill is asynchronous, and a zombie remains where no init process collects it.
-    def has_ended() -> bool:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return bool(psutil.Process(started).status() == psutil.STATUS_ZOMBIE)
-        return True
-
-    wait_for(has_ended)
+    pid = int(Path("pid").read_text())
+    wait_for(lambda: started(pid) is None)  # the kill is asynchronous
 
 
 def test_when_a_live_search_reaches_a_level(bench: Importer) -> None:

@@ -22,6 +22,7 @@ from envs.external import guard, shared_memory
 from envs.external.sharded import Layout, even_layout
 from envs.external.vec_env import ExternalVecEnv
 from envs.support.errors import InputError, RunError
+from optimize.study.recovery.processes import started
 from tests.envs.external.samples import Buffered, Counter, Everything, Tag, only_in
 from tests.envs.external.test_external_env import actions_for
 
@@ -129,10 +130,7 @@ def failing(trouble: str, layout: Layout, **more: Any) -> tuple[str, float]:
 def gone(pids: list[int]) -> None:
     """Wait until these processes have ended."""
     deadline = time.monotonic() + QUICKLY
-    while any(
-        psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-        for pid in pids
-    ):
+    while any(started(pid) is not None for pid in pids):
         assert time.monotonic() < deadline, "workers live on"
         time.sleep(0.02)
 
@@ -255,8 +253,8 @@ FORKING = """
 
 def test_processes_that_an_environment_started_end_with_the_host(tmp_path: Path) -> None:
     """In the host's own process and in a worker: forks (inheriting pipes), programs, sessions."""
-    started = tmp_path / "pids"
-    command = [sys.executable, "-c", textwrap.dedent(FORKING), str(started)]
+    pid_file = tmp_path / "pids"
+    command = [sys.executable, "-c", textwrap.dedent(FORKING), str(pid_file)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as driver:
@@ -264,7 +262,7 @@ def test_processes_that_an_environment_started_end_with_the_host(tmp_path: Path)
         workers = [int(pid) for pid in driver.stdout.readline().split()]
         driver.kill()
         driver.wait()
-    pids = workers + [int(pid) for pid in started.read_text().split()]
+    pids = workers + [int(pid) for pid in pid_file.read_text().split()]
     try:
         assert len(pids) == 1 + 3 * 3  # `describe` makes one in the parent first
         gone(pids)

@@ -19,6 +19,7 @@ from optuna.trial import TrialState
 
 from envs.core import sizing
 from envs.support.errors import RunError
+from optimize.study.recovery.processes import started
 from optimize.worker import stopping
 from optimize.worker.stopping import Life, MemoryLimit, StopRequest, default_limit, restart
 from tests.notify_listener import Listener
@@ -72,18 +73,18 @@ def _grow(words: list[str], folder: Path, environment: dict[str, str]) -> None:
 @pytest.fixture
 def growing(market: Path) -> Iterator[Start]:
     """Start a worker that can restart itself on the tiny study; its output goes to `out`."""
-    started: list[BaseProcess] = []
+    workers: list[BaseProcess] = []
 
     def start(*flags: object, **environment: str) -> BaseProcess:
         (market / "out").touch()
         words = ["train", *TRAIN, *map(str, flags)]
         context = multiprocessing.get_context("fork")
-        started.append(context.Process(target=_grow, args=(words, market, environment)))
-        started[-1].start()
-        return started[-1]
+        workers.append(context.Process(target=_grow, args=(words, market, environment)))
+        workers[-1].start()
+        return workers[-1]
 
     yield start
-    for process in started:
+    for process in workers:
         process.kill()
         process.join()
 
@@ -155,11 +156,7 @@ def test_environment_processes_end_before_a_restart(tmp_path: Path) -> None:
         command, capture_output=True, text=True, timeout=60, env=environment, check=False
     )
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
-    left = [
-        pid
-        for pid in pids
-        if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    ]
+    left = [pid for pid in pids if started(pid) is not None]
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     assert done.stdout == "1 []\n", done.stderr
