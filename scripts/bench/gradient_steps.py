@@ -13,8 +13,8 @@ crypto assets) and 7 actions, and all networks have two hidden layers of equal w
                  dueling)
 
 A peer trains one member at a time, in one process with all threads and in two concurrent processes
-with half of the threads each. Ratios compare ours with the fastest of all of these in each of the
-paired runs.
+with half of the threads each, other than ours and with MKL in its default mode. Ratios compare ours
+with the fastest of all of these in each of the paired runs.
 
     python scripts/bench/gradient_steps.py --save scripts/bench/results/gradient_steps.json
 """
@@ -35,6 +35,7 @@ from elegantrl.agents import AgentD3QN, AgentModSAC, AgentSAC
 from elegantrl.train.config import Config
 from elegantrl.train.replay_buffer import ReplayBuffer
 from harness import (
+    CLOCKS,
     benchmark_parser,
     median_ratio,
     medians,
@@ -44,7 +45,7 @@ from harness import (
     steps_per_second,
     torch_only,
 )
-from pairs import Pair, serve
+from peers import PeerProcesses, serve
 from torch import Tensor
 
 from agents.algorithms.d3qn import D3QN, D3QNParams
@@ -225,24 +226,37 @@ def peer(name: str, cell: dict[str, Any]) -> Callable[[], int]:
     return sb3(sizes) if name == "sb3" else elegant(sizes, name)
 
 
-def measure(cell: Cell, pair: Pair | None, runs: int, seconds: float) -> dict[str, Any]:
-    """Measure all contenders in turn."""
+def measure(
+    cell: Cell, processes: dict[str, PeerProcesses], runs: int, seconds: float, clock: str
+) -> dict[str, Any]:
+    """Measure all contenders in turn.
+
+    Args:
+        cell: algorithm and sizes.
+        processes: that run the peers, by what is added to the name of a peer.
+        runs: measurements of each.
+        seconds: minimum time of a measurement.
+        clock: of `harness.CLOCKS`.
+    """
     steps = {"ours": ours(cell), "ours, torch": ours_in_torch(cell)}
-    steps |= {name: peer(name, asdict(cell)) for name in PEERS[cell.algorithm]}
     for run in steps.values():
         run()
     contenders: dict[str, Callable[[], float]] = {
-        name: functools.partial(steps_per_second, run, seconds) for name, run in steps.items()
+        name: functools.partial(steps_per_second, run, seconds, CLOCKS[clock])
+        for name, run in steps.items()
     }
-    if pair:
+    mode = None
+    for suffix, process in processes.items():
         for name in PEERS[cell.algorithm]:
-            pair.prepare(name, asdict(cell))
-            contenders[f"{name} pair"] = functools.partial(pair.measure, name, seconds)
-    speeds = paired_runs(contenders, runs)
+            mode = process.prepare(name, asdict(cell))
+            contenders[name + suffix] = functools.partial(process.measure, name, seconds, clock)
+    speeds = paired_runs(contenders, runs, clock)
     others = [values for name, values in speeds.items() if not name.startswith("ours")]
     best = [max(values) for values in zip(*others, strict=True)]
     return {
         "cell": asdict(cell),
+        "clock": clock,
+        "peers_mkl": mode,
         "runs": speeds,
         "ours_over_best": median_ratio(speeds["ours"], best),
         "ours_over_torch": median_ratio(speeds["ours"], speeds["ours, torch"]),
@@ -263,7 +277,7 @@ def show(cell: Cell, found: dict[str, Any]) -> None:
 def main(argv: list[str]) -> int:
     """Measure all cells. Returns 1 if a goal is missed, else 0."""
     parser = benchmark_parser(__doc__, threads=2)
-    parser.add_argument("as_pair", nargs="?", choices=["as-pair"], help=argparse.SUPPRESS)
+    parser.add_argument("as_peer", nargs="?", choices=["as-peer"], help=argparse.SUPPRESS)
     parser.add_argument("--algorithms", nargs="+", choices=sorted(PEERS), default=sorted(PEERS))
     parser.add_argument("--widths", type=int, nargs="+", default=[64], help="of both hidden layers")
     parser.add_argument("--minibatches", type=int, nargs="+", default=[64, 256])
@@ -272,25 +286,33 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--buffer", type=int, default=16_384, help="transitions per member")
     parser.add_argument("--runs", type=int, default=5, help="paired repetitions")
     parser.add_argument("--seconds", type=float, default=0.5, help="minimum time per measurement")
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="measure processor time, on one thread"
+    )
     args = parser.parse_args(argv)
+    if args.cpu_time:
+        args.threads = 1  # idle threads spin, which counts as processor time
     torch.set_num_threads(args.threads)
-    if args.as_pair:
+    if args.as_peer:
         serve(peer)
         return 0
     content: dict[str, Any] = {"machine": print_machine(), "goal": GOAL, "results": []}
-    pair = Pair(__file__, args.threads) if args.threads >= 2 else None
+    clock = "processor" if args.cpu_time else "wall"
+    processes = {"": PeerProcesses(__file__, args.threads)}
+    if args.threads >= 2:
+        processes[" pair"] = PeerProcesses(__file__, args.threads // 2, 2)
     missed = 0
     for algorithm in args.algorithms:
         for width in args.widths:
             for minibatch in args.minibatches:
                 cell = Cell(algorithm, width, minibatch, args.members, args.updates, args.buffer)
-                found = measure(cell, pair, args.runs, args.seconds)
+                found = measure(cell, processes, args.runs, args.seconds, clock)
                 show(cell, found)
                 missed += found["ours_over_best"] < GOAL
                 content["results"].append(found)
                 save_results(args.save, content)
-    if pair:
-        pair.close()
+    for process in processes.values():
+        process.close()
     return int(missed > 0)
 
 

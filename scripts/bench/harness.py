@@ -8,18 +8,32 @@ import os
 import platform
 import re
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 from envs.core.sizing import cpu_count, processor_name
 from envs.native.build import TORCH, VARIABLE
 from envs.support.files import write_atomic
 from envs.support.mkl import current_mode
+
+ROOT = Path(__file__).resolve().parents[2]
+CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
+# Cores that other processes may use during the runs that make a ratio of wall-clock times.
+SHARED = 0.25
+PEERS = (
+    *("elegantrl", "stable-baselines3", "sb3-contrib", "gymnasium", "pettingzoo"),
+    *("pufferlib", "pufferlib-core", "jax", "optuna", "smac", "ray", "open-spiel", "wandb"),
+)
 
 
 def benchmark_parser(description: str, *, threads: int | None = None) -> argparse.ArgumentParser:
@@ -39,7 +53,8 @@ def benchmark_parser(description: str, *, threads: int | None = None) -> argpars
 
 
 def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Return processor, MKL's mode, cores, threads, versions, load and, on CUDA, the GPU."""
+    """Return what a result must be read with: processor, MKL's mode, cores, threads, versions, load,
+    on CUDA the GPU, and as `source` commit, date, command and the versions of peers."""
     described: dict[str, Any] = {
         "processor": processor_name(),
         "family": processor_family(),
@@ -52,7 +67,43 @@ def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
     }
     if torch.device(device).type == "cuda":
         described["gpu"] = torch.cuda.get_device_name(device)
-    return described
+    return described | {"source": source()}
+
+
+def source() -> dict[str, Any]:
+    """Return the program that makes a result.
+
+    Returns:
+        commit; dirty, whether files other than documents and results differ from it (both None
+        outside a repository); sweepd's version; date (UTC); command, with the options' paths
+        without their folders; versions of the installed peers.
+    """
+    files = ("status", "--porcelain", "--", ":!docs", ":!scripts/bench/results", ":!*.md")
+    commit, changed = _git("rev-parse", "HEAD"), _git(*files)
+    words = [Path(word).name if os.path.isabs(word) else word for word in sys.argv[1:]]
+    peers = {}
+    for name in PEERS:
+        try:
+            peers[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {
+        "commit": commit,
+        "dirty": None if commit is None else bool(changed),
+        "version": version("sweepd"),
+        "date": datetime.now(UTC).date().isoformat(),
+        "command": " ".join([Path(sys.argv[0]).name, *words]),
+        "peers": peers,
+    }
+
+
+def _git(*arguments: str) -> str | None:
+    """Return the output of git in this repository; None if there is no git or no repository."""
+    command = ["git", "-C", str(ROOT), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def processor_family() -> str:
@@ -68,7 +119,8 @@ def processor_family() -> str:
 def print_machine(device: torch.device | str = "cpu", **changes: Any) -> dict[str, Any]:
     """Print the machine on one line and return it. changes: entries that replace the measured."""
     described = machine(device) | changes
-    print(", ".join(f"{name} {value}" for name, value in described.items()), flush=True)
+    shown = (f"{name} {value}" for name, value in described.items() if name != "source")
+    print(", ".join(shown), flush=True)
     return described
 
 
@@ -111,13 +163,55 @@ def steps_per_second(
             return steps / passed
 
 
-def paired_runs(contenders: dict[str, Callable[[], float]], runs: int) -> dict[str, list[float]]:
-    """Measure all contenders in turn, `runs` times, so that a change of load affects all alike."""
+def paired_runs(
+    contenders: dict[str, Callable[[], float]], runs: int, clock: str = "wall"
+) -> dict[str, list[float]]:
+    """Measure all contenders in turn, `runs` times, so that a change of load affects all alike.
+
+    Args:
+        contenders: functions that measure, by name.
+        runs: number of measurements of each.
+        clock: the one of `CLOCKS` that they use; ratios of wall-clock times need an idle machine.
+    """
     found: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(runs):
-        for name, measure in contenders.items():
-            found[name].append(measure())
+    with idle_machine(clock):
+        for _ in range(runs):
+            for name, measure in contenders.items():
+                found[name].append(measure())
     return found
+
+
+@contextmanager
+def idle_machine(clock: str = "wall") -> Iterator[None]:
+    """Refuse what was measured if other processes used the cores meanwhile.
+
+    Programs differ in how much a shared core delays them (threads wait for each other at barriers),
+    so ratios of wall-clock times say nothing then; ratios of processor times do.
+
+    Raises:
+        SystemExit: others used more than `SHARED` cores, and `clock` is not "processor".
+    """
+    began, before = time.perf_counter(), _seconds_of_others()
+    yield
+    used = (_seconds_of_others() - before) / (time.perf_counter() - began)
+    if clock != "processor" and used > SHARED:
+        sys.exit(
+            f"Other processes used {used:.1f} cores during these runs (at most {SHARED:g}), so "
+            "their wall-clock times cannot be compared. Stop the other processes, or use "
+            "--cpu-time if this script has it."
+        )
+
+
+def _seconds_of_others() -> float:
+    """Return the processor seconds that others than this process and its children have used."""
+    cores = psutil.cpu_times()
+    own = psutil.Process()
+    times = [own.cpu_times(), *(child.cpu_times() for child in own.children(recursive=True))]
+    idle = cores.idle + getattr(cores, "iowait", 0.0)
+    guests = getattr(cores, "guest", 0.0) + getattr(cores, "guest_nice", 0.0)  # in user, too
+    ended = times[0].children_user + times[0].children_system
+    ours = sum(one.user + one.system for one in times)
+    return float(sum(cores) - guests - idle - ours - ended)
 
 
 def median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import functools
 import sys
-import time
 from collections.abc import Callable
 
 import torch
 from harness import (
+    CLOCKS,
     benchmark_parser,
     median_ratio,
     medians,
@@ -76,7 +76,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--games", type=int, default=512, help="per member")
     parser.add_argument(
-        "--processor-time", action="store_true", help="instead of time, on a machine that is shared"
+        "--cpu-time", action="store_true", help="measure processor time (on a busy machine)"
     )
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
@@ -86,14 +86,14 @@ def main(argv: list[str]) -> None:
         f"minibatch {MINIBATCH}"
     )
     print(sizes)
-    clock = time.process_time if args.processor_time else time.perf_counter
-    make = functools.partial(training, members=args.members, games=args.games, clock=clock)
+    clock = "processor" if args.cpu_time else "wall"
+    make = functools.partial(training, members=args.members, games=args.games, clock=CLOCKS[clock])
     contenders = {"self": make(roster(0, args.members, args.games))}
     for past in PAST:
         contenders[f"self and {past} past"] = make(roster(past, args.members, args.games))
     contenders["weak"] = make(Scripted({"weak": PLAYERS["weak"]}, args.members))
     contenders["both seats"] = make(None)
-    runs = paired_runs(contenders, args.runs)
+    runs = paired_runs(contenders, args.runs, clock)
     ratios = {name: median_ratio(own, runs["self"]) for name, own in runs.items()}
     for name, speed in medians(runs).items():
         shares = f"{ratios[name]:.2f} of self, {speed / GOAL:.2f} of the goal"
@@ -104,7 +104,8 @@ def main(argv: list[str]) -> None:
             "machine": found,
             "sizes": sizes,
             "goal": GOAL,
-            "clock": clock.__name__,
+            "clock": clock,
+            "runs": runs,
             "seat_steps_per_second": medians(runs),
             "ratios": ratios,
         },

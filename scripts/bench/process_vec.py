@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -251,16 +250,6 @@ def uneven(burn: bool, args: argparse.Namespace, puffer: bool) -> dict[str, Any]
     return found
 
 
-def versions(puffer: bool) -> dict[str, str]:
-    found = {"gymnasium": gymnasium.__version__, "numpy": np.__version__}
-    for name in ("pufferlib", "pufferlib-core") if puffer else ():
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
 def main(arguments: list[str]) -> None:
     parser = benchmark_parser(__doc__)
     parser.add_argument("--sizes", type=int, nargs="*", default=[8, 64, 256])
@@ -277,7 +266,7 @@ def main(arguments: list[str]) -> None:
 def measure(args: argparse.Namespace) -> None:
     """Measure all parts, print and save."""
     puffer = importlib.util.find_spec("pufferlib") is not None
-    about = print_machine(**versions(puffer))
+    about = print_machine()
     print(f"medians of {args.rounds} paired runs of {args.seconds:g} s")
     if not puffer:
         print("PufferLib isn't installed (pip install pufferlib): compared with Gymnasium's alone")

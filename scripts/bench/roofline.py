@@ -30,7 +30,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from harness import benchmark_parser, print_machine, save_results
+from harness import benchmark_parser, idle_machine, print_machine, save_results
 from peak import now, peaks
 
 import agents.algorithms.ppo
@@ -209,7 +209,8 @@ def main(arguments: list[str]) -> None:
     results = []
     for width in args.widths:
         for minibatch in args.minibatches:
-            row = measure(args, market, width, minibatch)
+            with idle_machine():
+                row = measure(args, market, width, minibatch)
             results.append(row)
             parts = "  ".join(f"{row['split'][phase]:>{len(phase)}.1%}" for phase in PHASES)
             print(

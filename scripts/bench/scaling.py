@@ -29,7 +29,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import benchmark_parser, load_results, print_machine, save_results, steps_per_second
+from harness import (
+    benchmark_parser,
+    idle_machine,
+    load_results,
+    paired_runs,
+    print_machine,
+    save_results,
+    steps_per_second,
+)
 from trainers import Cell, market, ours
 
 NUM_ENVS = tuple(4**power for power in range(9))
@@ -94,9 +102,10 @@ def alone(cell: Cell, threads: int, seconds: float) -> tuple[float, int]:
 def sweep(name: str, cells: dict[int, Cell], args: argparse.Namespace) -> list[dict[str, Any]]:
     """Measure all points in rounds; print and return their medians."""
     points: dict[int, list[tuple[float, int]]] = {size: [] for size in cells}
-    for _ in range(args.runs):
-        for size, cell in cells.items():
-            points[size].append(alone(cell, args.threads, args.seconds))
+    with idle_machine():
+        for _ in range(args.runs):
+            for size, cell in cells.items():
+                points[size].append(alone(cell, args.threads, args.seconds))
     print(f"\n{name:>8} {'steps/s':>12} {'MiB':>8} {'per env':>10}   of the fastest before")
     rows, fastest = [], 0.0
     for size, found in points.items():
@@ -144,10 +153,11 @@ def choice(args: argparse.Namespace) -> list[dict[str, Any]]:
             {size for power in range(17) if fewest <= (size := 2**power) <= most}
             | {fewest, most, chosen}
         )
-        runs = {size: [] for size in sizes}
-        for _ in range(args.runs):
-            for size in sizes:
-                runs[size].append(bench.measure(size).steps_per_second)
+        measured = {
+            size: lambda size=size, bench=bench: bench.measure(size).steps_per_second
+            for size in sizes
+        }
+        runs = paired_runs(measured, args.runs)
         speeds = {size: statistics.median(values) for size, values in runs.items()}
         best = max(speeds, key=lambda size: speeds[size])
         share = speeds[chosen] / speeds[best]

@@ -74,7 +74,7 @@ def main(argv: list[str]) -> None:
 
     contenders = {"none": study, **{name: lambda own=name: study(own) for name in args.trackers}}
     with mock.patch.object(TrackedStudy, "update", timed):
-        seconds = paired_runs(contenders, args.runs)
+        seconds = paired_runs(contenders, args.runs, "processor")
     described = print_machine()
     ratios = {name: median_ratio(seconds[name], seconds["none"]) for name in args.trackers}
     for name, median in medians(seconds).items():

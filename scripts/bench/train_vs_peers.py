@@ -7,7 +7,8 @@ resumes if its results file is given again:
                Ours trains the members (folds) together, and its steps are summed over them. A peer
                trains one at a time, in one process with all threads and in two concurrent processes
                with half of the threads each. Full rollouts are timed: exploration, advantages,
-               update. Medians of paired runs.
+               update. Medians of paired runs. Peers run in processes of their own,
+               with MKL in its default mode.
     scores     the same trainers after equal steps per member: mean episode length on CartPole, and
                annual growth over equal weight on later bars of a learnable market.
     pufferlib  CartPole with PufferLib 3's published sizes: 1,024 agents, horizon 64, minibatch
@@ -39,7 +40,9 @@ from typing import Any
 
 import torch
 from harness import (
+    CLOCKS,
     benchmark_parser,
+    idle_machine,
     load_results,
     machine,
     median_ratio,
@@ -48,8 +51,8 @@ from harness import (
     save_results,
     steps_per_second,
 )
-from pairs import Pair, serve
 from peak import peaks
+from peers import PeerProcesses, serve
 from roofline import operations
 from trainers import PARAMS, PEERS, TRAINERS, Cell, balanced_steps, make_env, scores
 
@@ -66,6 +69,7 @@ GOALS = {
     128: {64: 9.0, 256: 6.0, 1024: 4.0},
     256: {64: 5.0, 256: 3.5, 1024: 3.0},
 }
+PAIR = " pair"  # of the names of peers in two concurrent processes
 PAIR_GOAL = 1.3  # everywhere, against the fastest peer in two concurrent processes
 SCORED = Cell("cartpole", 32, 512, 64, 64, 8)
 SCORED_STEPS = {"cartpole": 200_000, "crypto": 200_000}
@@ -114,7 +118,7 @@ class Results:
 
 
 def prepare(name: str, cell: dict[str, Any]) -> Callable[[], int]:
-    """Return the rollouts of a trainer, for `pairs.serve`."""
+    """Return the rollouts of a trainer, for `peers.serve`."""
     return TRAINERS[name](Cell(**cell), 0).rollout
 
 
@@ -128,24 +132,34 @@ def operations_per_step(cell: Cell) -> float:
 def measure_cell(
     cell: Cell,
     peers: list[str],
-    pair: Pair | None,
+    processes: dict[str, PeerProcesses],
     runs: int,
     seconds: float,
-    clock: Callable[[], float],
+    clock: str,
 ) -> dict[str, Any]:
-    """Measure all trainers in turn."""
-    trainers = {name: TRAINERS[name](cell, 0) for name in (*OURS, *peers)}
+    """Measure all trainers in turn.
+
+    Args:
+        cell: the sizes.
+        peers: their names.
+        processes: that run them, by what is added to the name of the peer.
+        runs: measurements of each.
+        seconds: minimum time of a measurement.
+        clock: of `harness.CLOCKS`.
+    """
+    trainers = {name: TRAINERS[name](cell, 0) for name in OURS}
     for trainer in trainers.values():
         trainer.rollout()
     contenders: dict[str, Callable[[], float]] = {
-        name: functools.partial(steps_per_second, trainer.rollout, seconds, clock)
+        name: functools.partial(steps_per_second, trainer.rollout, seconds, CLOCKS[clock])
         for name, trainer in trainers.items()
     }
-    if pair:
+    mode = None
+    for suffix, process in processes.items():
         for name in peers:
-            pair.prepare(name, asdict(cell))
-            contenders[f"{name} pair"] = functools.partial(pair.measure, name, seconds)
-    speeds = paired_runs(contenders, runs)
+            mode = process.prepare(name, asdict(cell))
+            contenders[name + suffix] = functools.partial(process.measure, name, seconds, clock)
+    speeds = paired_runs(contenders, runs, clock)
 
     def over(names: list[str]) -> float:
         best = [max(values) for values in zip(*(speeds[name] for name in names), strict=True)]
@@ -153,14 +167,16 @@ def measure_cell(
 
     result: dict[str, Any] = {
         "cell": asdict(cell),
+        "clock": clock,
+        "peers_mkl": mode,
         "runs": speeds,
         "ours_over_best": over(peers),
         "ours_over_torch": median_ratio(speeds["ours"], speeds["torch"]),
         "operations_per_step": operations_per_step(cell),
         "peak_gflops": max(peaks(torch.device("cpu"), seconds).values()) / 1e9,
     }
-    if pair:
-        result["ours_over_best_pair"] = over([f"{name} pair" for name in peers])
+    if PAIR in processes:
+        result["ours_over_best_pair"] = over([name + PAIR for name in peers])
     return result
 
 
@@ -176,13 +192,15 @@ def speed(args: argparse.Namespace) -> int:
         else:
             cells += default_cells(task, args.members)
     results = Results(args.save, "speed", args.stop_after)
-    clock = time.process_time if args.cpu_time else time.perf_counter
-    pair = Pair(__file__, args.threads) if args.threads >= 2 and not args.no_pair else None
+    clock = "processor" if args.cpu_time else "wall"
+    processes = {"": PeerProcesses(__file__, args.threads)}
+    if args.threads >= 2 and not args.no_pair:
+        processes[PAIR] = PeerProcesses(__file__, args.threads // 2, 2)
     for cell in results.missing(cells):
-        made = measure_cell(cell, args.peers, pair, args.runs, args.seconds, clock)
+        made = measure_cell(cell, args.peers, processes, args.runs, args.seconds, clock)
         results.add(str(cell), made)
-    if pair:
-        pair.close()
+    for process in processes.values():
+        process.close()
     print(
         f"steps/s, medians of {args.runs} paired runs of at least {args.seconds:g} s; ours summed "
         "over the members"
@@ -295,7 +313,7 @@ def puffer_trainer(
 def pufferlib(args: argparse.Namespace) -> int:
     """Measure steps per second at both sizes, and the time to a mean length of 475."""
     results = Results(args.save, "pufferlib", args.stop_after)
-    clock = time.process_time if args.cpu_time else time.perf_counter
+    clock = "processor" if args.cpu_time else "wall"
     for size, (known, depth, width, theirs, goal) in PUFFER.items():
         for members in (1, 10):
             ppo, env = puffer_trainer(depth, width, members, 0.01)
@@ -311,7 +329,10 @@ def pufferlib(args: argparse.Namespace) -> int:
                 ppo.train(env, 1)
                 return ppo.shape.slots * ppo.shape.samples
 
-            runs = [steps_per_second(rollout, args.seconds, clock) for _ in range(args.runs)]
+            with idle_machine(clock):
+                runs = [
+                    steps_per_second(rollout, args.seconds, CLOCKS[clock]) for _ in range(args.runs)
+                ]
             rate = statistics.median(runs)
             print(
                 f"{size}: {weights:,} weights (PufferLib: {known:,}), {members} x 1,024 agents: "
@@ -343,7 +364,7 @@ def pufferlib(args: argparse.Namespace) -> int:
 def main(argv: list[str]) -> int:
     """Run one part. Returns the number of missed goals."""
     parser = benchmark_parser(__doc__, threads=2)
-    parser.add_argument("part", choices=["speed", "scores", "pufferlib", "as-pair"])
+    parser.add_argument("part", choices=["speed", "scores", "pufferlib", "as-peer"])
     parser.add_argument(
         "--tasks", nargs="+", choices=sorted(PARAMS), default=["crypto", "cartpole"]
     )
@@ -367,7 +388,7 @@ def main(argv: list[str]) -> int:
     if args.cpu_time:
         args.threads = 1  # idle threads spin, which counts as processor time
     torch.set_num_threads(args.threads)
-    if args.part == "as-pair":
+    if args.part == "as-peer":
         serve(prepare)
         return 0
     print_machine()

@@ -39,13 +39,14 @@ import torch
 from elegantrl_run import ElegantEnv, make_agent, train_rollout
 from harness import (
     benchmark_parser,
+    idle_machine,
     load_results,
     median_ratio,
     print_machine,
     save_results,
-    steps_per_second,
 )
 from optuna.trial import TrialState
+from peers import PeerProcesses, serve
 from studies import STANDARD, STANDARD_SPACE, add_history, standard_bars, study_in, work
 
 from agents.networks.shape import Shape
@@ -58,6 +59,14 @@ from optimize.study.space.search_space import Settings
 HOUR = 3600.0
 GOALS = {"elegant 1 env": 50.0, "elegant": 5.0}
 PRUNING = {"groups": 4, "test_groups": 2, "bars": 12_000}
+
+
+def prepare(name: str, cell: dict[str, Any]) -> Callable[[], int]:
+    """Return the rollouts of a peer, for `peers.serve`, with the parameters of a trial."""
+    with tempfile.TemporaryDirectory() as folder:
+        handle, experiment = study_in(Path(folder), standard_bars()[0], STANDARD, STANDARD_SPACE)
+        plan = handle.space.resolve(cell["params"])
+    return elegant(experiment, plan, experiment.spec.num_envs if name == "elegant" else 1)
 
 
 def elegant(experiment: CryptoExperiment, settings: Settings, num_envs: int) -> Callable[[], int]:
@@ -101,24 +110,21 @@ def pairs(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     scale = STANDARD["budget"] / (spec.rollouts * spec.transitions)
     if args.history:
         add_history(handle, max(0, args.history - len(handle.trials())))
-    peers: dict[str, Callable[[], int]] = {}
+    peers, mode = PeerProcesses(__file__, args.threads), None
     runs: list[dict[str, Any]] = []
     trial_steps = len(experiment.folds) * STANDARD["budget"]
-    for _ in range(args.runs):
+    for run in range(args.runs):
         worker, seconds = work(handle, experiment, spec.trials_per_batch)
-        plan = handle.space.resolve(handle.trials()[-1].params)
         phases = {name: spent for name, spent, _ in worker.phases.shares(seconds)}
         phases["training"] *= scale
         whole = sum(phases.values())
-        peers = peers or {
-            "elegant": elegant(experiment, plan, spec.num_envs),
-            "elegant 1 env": elegant(experiment, plan, 1),
-        }
+        if run == 0:
+            cell = {"params": handle.trials()[-1].params}
+            mode = {peers.prepare(name, cell) for name in GOALS}.pop()
         rates = {"ours": HOUR * spec.trials_per_batch / whole}
         speeds = {}
-        for name, rollout in peers.items():
-            rollout()
-            speeds[name] = steps_per_second(rollout, args.seconds)
+        for name in GOALS:
+            speeds[name] = peers.measure(name, args.seconds)
             rates[name] = HOUR * speeds[name] / trial_steps
         speeds["ours, training alone"] = spec.trials_per_batch * trial_steps / phases["training"]
         runs.append(
@@ -127,8 +133,10 @@ def pairs(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         print(
             ", ".join(f"{name} {rate:.2f} trials/hour" for name, rate in rates.items()), flush=True
         )
+    peers.close()
     setup = {
         "bars": described,
+        "peers_mkl": mode,
         "observation": experiment.training_env(1, 1).state_dim,
         "folds": len(experiment.folds),
         **STANDARD,
@@ -241,6 +249,7 @@ def compare(kept: dict[str, Any]) -> None:
 def main(argv: list[str]) -> None:
     """Measure, print and save."""
     parser = benchmark_parser(__doc__, threads=2)
+    parser.add_argument("as_peer", nargs="?", choices=["as-peer"], help=argparse.SUPPRESS)
     parser.add_argument("--runs", type=int, default=5, help="paired repetitions")
     parser.add_argument(
         "--part", type=float, default=0.125, help="fraction of the budget that ours trains"
@@ -262,6 +271,9 @@ def main(argv: list[str]) -> None:
     )
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
+    if args.as_peer:
+        serve(prepare)
+        return
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     described = print_machine()
     kept = load_results(args.save)
@@ -274,7 +286,8 @@ def main(argv: list[str]) -> None:
             compare(kept["pruning"])
         else:
             key = f"history {args.history}"
-            result = pairs(args, folder) | {"machine": described}
+            with idle_machine():
+                result = pairs(args, folder) | {"machine": described}
             if same_setup(kept.get(key), result):
                 result["runs"] = kept[key]["runs"] + result["runs"]
             report(result)

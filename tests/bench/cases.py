@@ -311,12 +311,6 @@ CASES = [
         extra=True,
     ),
     Case(
-        "train_vs_elegantrl",
-        THREAD + "--members 2 --num-envs 4 --horizon 16 --minibatch 64 --epochs 1 --width 16 "
-        "--runs 1 --seconds 0.001",
-        ("machine.processor", "steps_per_second.elegant 1env", "ours_over.elegant"),
-    ),
-    Case(
         "train_vs_peers:speed",
         "speed --threads 1 --members 2 --runs 1 --seconds 0.001 --num-envs 12 --minibatch 64 "
         "--width 16",

@@ -27,6 +27,8 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Importer]
     monkeypatch.setattr(features, "_RECIPES", features._RECIPES.copy())
     use_empty_cache(tmp_path, monkeypatch)
     verbosity = optuna.logging.get_verbosity()
+    # Tests run beside other processes.
+    monkeypatch.setattr(importlib.import_module("harness"), "SHARED", float("inf"))
     with torch.random.fork_rng():
         yield importlib.import_module
     optuna.logging.set_verbosity(verbosity)

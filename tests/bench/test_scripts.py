@@ -7,13 +7,19 @@ import dataclasses
 import io
 import json
 import shlex
+import subprocess
+import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from agents.policy.frozen import save_members
 from deploy.registry.registry import Registry
+from envs.support.mkl import current_mode
 from tests.bench.cases import CASES, Case
 from tests.bench.conftest import BENCH, Importer, entry, is_picture, run
 
@@ -177,17 +183,11 @@ def test_studies_of_the_gate_and_their_table(
 @pytest.mark.parametrize(
     ("name", "arguments", "peer"),
     [
-        ("train_vs_peers", "as-pair --threads 1", "cleanrl"),
-        ("gradient_steps", "as-pair --threads 1", "elegant"),
-        (
-            "train_vs_elegantrl",
-            "--as-peer --threads 1 --num-envs 4 --horizon 16 --minibatch 64 --epochs 1 --width 16 "
-            "--seconds 0.001",
-            "",
-        ),
+        ("train_vs_peers", "as-peer --threads 1", "cleanrl"),
+        ("gradient_steps", "as-peer --threads 1", "elegant"),
     ],
 )
-def test_processes_that_train_in_pairs(
+def test_processes_of_peers(
     name: str,
     arguments: str,
     peer: str,
@@ -199,9 +199,64 @@ def test_processes_that_train_in_pairs(
         "cleanrl": bench("trainers").Cell("cartpole", 4, 16, 16, 4, 1, members=2),
         "elegant": bench("gradient_steps").Cell("sac", 16, 8, 1, updates=2, buffer=64),
     }
-    cell = dataclasses.asdict(sizes[peer]) if peer else {}
-    requests = [{"prepare": peer, "cell": cell}, {"measure": peer, "seconds": 0.001}]
+    requests = [
+        {"prepare": peer, "cell": dataclasses.asdict(sizes[peer])},
+        {"measure": peer, "seconds": 0.001, "clock": "processor"},
+    ]
     lines = "".join(json.dumps(request) + "\n" for request in requests)
     monkeypatch.setattr("sys.stdin", io.StringIO(lines))
     run(bench(name), *shlex.split(arguments))
     assert float(capsys.readouterr().out.split()[-1]) > 0.0
+
+
+@pytest.mark.skipif(current_mode() is None, reason="torch has no MKL")
+def test_peers_compute_in_mkls_default_mode(bench: Importer) -> None:
+    peers = bench("peers").PeerProcesses(str(BENCH / "gradient_steps.py"), threads=1)
+    cell = bench("gradient_steps").Cell("d3qn", 16, 8, 1, updates=2, buffer=64)
+    assert peers.prepare("elegant", dataclasses.asdict(cell)) == "off"
+    assert peers.measure("elegant", 0.001, "processor") > 0.0
+    peers.close()
+    assert current_mode() != "off"  # in this process, as in all of sweepd's
+
+
+def test_no_ratio_of_wall_clock_times_beside_other_processes(
+    bench: Importer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = bench("harness")
+    monkeypatch.setattr(harness, "SHARED", 0.25)
+    others = iter((100.0, 101.0) * 2)
+    monkeypatch.setattr(harness, "_seconds_of_others", lambda: next(others))
+    with pytest.raises(SystemExit, match=r"Other processes used .* cores .*--cpu-time"):
+        harness.paired_runs({"ours": lambda: 1.0}, 2)
+    assert harness.paired_runs({"ours": lambda: 1.0}, 2, "processor") == {"ours": [1.0, 1.0]}
+
+
+def test_the_load_is_that_of_other_processes(bench: Importer) -> None:
+    seconds = bench("harness")._seconds_of_others
+    # The parent of the busy process has ended, so it is no child of this one.
+    script = (
+        "import subprocess, sys; "
+        "print(subprocess.Popen([sys.executable, '-c', 'while True: pass']).pid)"
+    )
+    with tempfile.TemporaryFile() as output:
+        subprocess.run([sys.executable, "-c", script], stdout=output, check=True)
+        output.seek(0)
+        other = psutil.Process(int(output.read()))
+    try:
+        before, used = seconds(), sum(other.cpu_times()[:2])
+        while sum(other.cpu_times()[:2]) < used + 0.5:
+            time.sleep(0.01)
+        assert seconds() - before > 0.4
+    finally:
+        other.kill()
+
+
+def test_results_say_how_they_were_made(bench: Importer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/somewhere/peak.py", "--save", "/elsewhere/peak.json"])
+    machine = bench("harness").machine()
+    assert {"processor", "family", "mkl", "torch"} <= set(machine)
+    source = machine["source"]
+    assert source["command"] == "peak.py --save peak.json"
+    assert source["version"]
+    assert source["peers"]["elegantrl"]
+    assert source["commit"] is None or len(source["commit"]) == 40

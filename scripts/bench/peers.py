@@ -1,0 +1,109 @@
+"""Peers in processes of their own, where MKL computes as it does without sweepd.
+
+sweepd asks MKL for its reproducible mode, which limits products to AVX2 on Intel processors. MKL's
+mode holds for a whole process, so peers run in others. Two concurrent processes often make more
+steps per second than one with all threads.
+
+A script that uses them calls `serve` when its first argument is `as-peer`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness import CLOCKS, steps_per_second
+
+from envs.support.mkl import VARIABLE, current_mode
+
+# Runs a script after a product, at which MKL has chosen its default mode.
+_START = """
+import runpy, sys, warnings
+import torch
+torch.ones(64, 64) @ torch.ones(64, 64)
+warnings.filterwarnings("ignore", message="torch computed a matrix product before sweepd")
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+class PeerProcesses:
+    """Processes that run the same peers at the same time.
+
+    Args:
+        script: path of the script that they run.
+        threads: of each process.
+        count: number of processes.
+    """
+
+    def __init__(self, script: str, threads: int, count: int = 1) -> None:
+        command = [sys.executable, "-c", _START, script, "as-peer", "--threads", str(threads)]
+        environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+        path = [str(Path(script).parent), environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+        self._processes = [
+            subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            )
+            for _ in range(count)
+        ]
+
+    def _ask(self, request: dict[str, Any]) -> list[Any]:
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+        answers = []
+        for process in self._processes:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line:
+                sys.exit(f"A process of the peers ended with exit code {process.wait()}.")
+            answers.append(json.loads(line))
+        return answers
+
+    def prepare(self, name: str, cell: dict[str, Any]) -> str | None:
+        """Create and warm up a peer in all processes. Returns the mode of MKL there."""
+        mode: str | None = self._ask({"prepare": name, "cell": cell})[0]
+        return mode
+
+    def measure(self, name: str, seconds: float, clock: str = "wall") -> float:
+        """Return the steps per second of all processes, summed.
+
+        Args:
+            name: a peer that was prepared.
+            seconds: minimum time of the measurement.
+            clock: of `CLOCKS`.
+        """
+        return float(sum(self._ask({"measure": name, "seconds": seconds, "clock": clock})))
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait()
+
+
+def serve(prepare: Callable[[str, dict[str, Any]], Callable[[], int]]) -> None:
+    """Serve requests from stdin as one of the processes.
+
+    Args:
+        prepare: returns a function that runs a peer, by name and sizes, and returns its steps.
+    """
+    made = {}
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "prepare" in request:
+            made[request["prepare"]] = run = prepare(request["prepare"], request["cell"])
+            run()
+            answer: Any = current_mode()
+        else:
+            run, clock = made[request["measure"]], CLOCKS[request["clock"]]
+            answer = steps_per_second(run, request["seconds"], clock)
+        print(json.dumps(answer), flush=True)
