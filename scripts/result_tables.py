@@ -1,0 +1,421 @@
+"""Write the tables of measured figures in `docs/` from the files in `scripts/bench/results/`.
+
+    python scripts/result_tables.py
+
+A table stands between `<!-- table NAME -->` and `<!-- end -->` (`TABLES` has the names), and ends
+with a line that says on which machine, at which commit and with which peers it was measured. A test
+compares the pages with the files.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "scripts" / "bench" / "results"
+_MARKED = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_FAMILIES = {"25/17": "Zen 4", "26/2": "Zen 5"}
+
+
+def load(name: str) -> dict[str, Any]:
+    """Return the content of a results file."""
+    content: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return content
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(map(str, cells))} |\n" for cells in lines)
+
+
+def origin(name: str, *machines: dict[str, Any]) -> str:
+    """Return the line that says how the figures of a results file were made."""
+    descriptions = dict.fromkeys(_machine(machine) for machine in machines)
+    loads = [machine["load"] for machine in machines]
+    low, high = f"{min(loads):.1f}", f"{max(loads):.1f}"
+    load_range = low if low == high else f"{low} to {high}"
+    return f"\n(`{name}.json`: {'; '.join(descriptions)}; load {load_range})\n"
+
+
+def _machine(machine: dict[str, Any]) -> str:
+    family = machine.get("family")
+    processor = machine["processor"] + (f" ({_FAMILIES.get(family, family)})" if family else "")
+    parts = [processor, f"{machine['cores']} cores", f"torch {machine['torch']}"]
+    source = machine.get("source")
+    if source is None:  # files from before these were recorded
+        return ", ".join([*parts, "commit and date not recorded"])
+    commit = f"commit {source['commit'][:10]}" if source["commit"] else "no commit"
+    peers = [f"{name} {number}" for name, number in source["peers"].items()]
+    changes = " with changes" if source["dirty"] else ""
+    return ", ".join([*parts, commit + changes, source["date"], *peers])
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.1f}×" if value < 20 else f"{value:.0f}×"
+
+
+def train_vs_peers(task: str) -> str:
+    """Ratios to the fastest of three peers, by network and minibatch."""
+    cells = load("train_vs_peers_epyc")["speed"].values()
+    found = {
+        (cell["cell"]["width"], cell["cell"]["minibatch"]): cell
+        for cell in cells
+        if cell["cell"]["task"] == task and cell["cell"]["num_envs"] == 256
+    }
+    widths, minibatches = (sorted({key[at] for key in found}) for at in (0, 1))
+
+    def entry(cell: dict[str, Any]) -> str:
+        runs = cell["runs"]
+        ours = statistics.median(runs["ours"])
+        peer = max(
+            statistics.median(rates)
+            for name, rates in runs.items()
+            if name not in ("ours", "torch") and not name.endswith(" pair")
+        )
+        share = ours * cell["operations_per_step"] / 1e9 / cell["peak_gflops"]
+        return (
+            f"{_ratio(cell['ours_over_best'])} · {ours:,.0f} against {peer:,.0f} · {share:.0%} · "
+            f"{_ratio(cell['ours_over_torch'])}"
+        )
+
+    rows = [
+        [f"{width}×{width}", *(entry(found[width, size]) for size in minibatches)]
+        for width in widths
+    ]
+    machines = [cell["machine"] for cell in found.values()]
+    head = [task, *(f"minibatch {size:,}" for size in minibatches)]
+    return table(head, rows) + origin("train_vs_peers_epyc", *machines)
+
+
+def scores() -> str:
+    """Scores after equal steps."""
+    found = list(load("train_vs_peers_epyc")["scores"].values())
+    trainers = {
+        "ours": "sweepd",
+        "torch": "sweepd in torch",
+        "elegant": "ElegantRL",
+        "sb3": "Stable-Baselines3",
+        "cleanrl": "CleanRL's style",
+    }
+
+    def entry(task: str, trainer: str, digits: int) -> str:
+        values = [
+            value
+            for one in found
+            if (one["task"], one["trainer"]) == (task, trainer)
+            for value in one["score"]
+        ]
+        mean, worst, best = statistics.fmean(values), min(values), max(values)
+        return f"{mean:.{digits}f} ({worst:.{digits}f} to {best:.{digits}f})"
+
+    rows = [
+        [title, *(entry(task, trainer, digits) for trainer in trainers)]
+        for task, title, digits in (("cartpole", "CartPole", 0), ("crypto", "crypto", 2))
+    ]
+    machines = [one["machine"] for one in found]
+    return table(["", *trainers.values()], rows) + origin("train_vs_peers_epyc", *machines)
+
+
+def pufferlib() -> str:
+    """CartPole at PufferLib's sizes."""
+    found = load("train_vs_peers_epyc")["pufferlib"]
+    rows = []
+    for size, goal in (("small", 9), ("large", 5)):
+        one, ten = found[f"{size}, 1 members"], found[f"{size}, 10 members"]
+        rates = [
+            f"{cell['steps_per_second']:,.0f} steps/s, {_ratio(cell['over_pufferlib'])}"
+            for cell in (one, ten)
+        ]
+        rows.append([f"{one['weights']:,} weights", *rates, f"{goal}×"])
+    head = ["", "one member", "ten members together", "goal"]
+    machines = [cell["machine"] for cell in found.values()]
+    return table(head, rows) + origin("train_vs_peers_epyc", *machines)
+
+
+def trials_per_hour() -> str:
+    """The standard study."""
+    found = load("trials_per_hour_epyc")["history 0"]
+    names = {
+        "ours": "the worker, including all its other work",
+        "elegant": "ElegantRL, one fold after another, the same number of envs, training only",
+        "elegant 1 env": "ElegantRL with one env",
+    }
+    goals = {"elegant": "5×", "elegant 1 env": "50×"}
+    rows = []
+    for name, title in names.items():
+        rate = statistics.median(run["trials_per_hour"][name] for run in found["runs"])
+        ratio = found["ours_over"].get(name)
+        rows.append([title, f"{rate:.1f}", _ratio(ratio) if ratio else "", goals.get(name, "")])
+    head = ["trials per hour", "", "sweepd is", "goal"]
+    return table(head, rows) + origin("trials_per_hour_epyc", found["machine"])
+
+
+def roofline() -> str:
+    """Share of the processor's peak, and of the time."""
+    found = load("roofline_epyc")
+    phases = {
+        "env": "env",
+        "policy forward": "policy forward",
+        "update products": "updates",
+        "other": "other",
+    }
+    goals = {256: "70%", 128: "55%"}
+    rows = [
+        [
+            "×".join(map(str, row["network"])),
+            f"{row['share_of_peak']:.1%} ({goals[row['network'][0]]})",
+            f"{row['peak_gflops']:.0f} GFLOP/s",
+            *(f"{row['split'][phase]:.1%}" for phase in phases),
+        ]
+        for row in found["results"]
+    ]
+    head = ["network", "share (goal)", "peak", *phases.values()]
+    return table(head, rows) + origin("roofline_epyc", found["machine"])
+
+
+def items() -> str:
+    """The item encoder."""
+    found = load("items")
+    rows = [
+        [name, f"{value:.1f}", f"{1e3 * found['rows'] / value:,.0f}"]
+        for name, value in found["milliseconds"].items()
+    ]
+    return table(["", "ms", "rows/s"], rows) + origin("items", found["machine"])
+
+
+def gradient_steps() -> str:
+    """Gradient steps of SAC and D3QN."""
+    found = load("gradient_steps")
+    rows = []
+    for row in found["results"]:
+        cell = row["cell"]
+        rate = {name: statistics.median(values) for name, values in row["runs"].items()}
+        peers = [
+            max(rate[name] for name in rate if name.startswith(kinds))
+            for kinds in (("elegant", "modsac"), ("sb3",))
+        ]
+        speeds = [rate["ours"], rate["ours, torch"], *peers]
+        rows.append(
+            [
+                *(cell["algorithm"].upper(), str(cell["minibatch"])),
+                *(f"{speed:,.0f}" for speed in speeds),
+                _ratio(row["ours_over_best"]),
+            ]
+        )
+    head = ["steps per second", "minibatch", "sweepd", "in torch", "ElegantRL"]
+    head += ["Stable-Baselines3", "sweepd is"]
+    return table(head, sorted(rows, reverse=True)) + origin("gradient_steps", found["machine"])
+
+
+def env_steps() -> str:
+    """Steps of the market environment and CartPole."""
+    found = load("env_steps_epyc")
+    rows = {(row["env"], row["num_envs"]): row for row in found["results"]}
+
+    def entry(env: str, count: int) -> list[str]:
+        row = rows[env, count]
+        speeds = [f"{row[key]:,.0f}" for key in ("steps_per_second", "torch_steps_per_second")]
+        return [*speeds, f"{row['over_torch']:.1f}"]
+
+    counts = sorted({count for _, count in rows})
+    lines = [[f"{n:,}", *entry("crypto", n), *entry("cartpole", n)] for n in counts]
+    head = ["envs", "crypto, native", "torch", "ratio", "CartPole, native", "torch", "ratio"]
+    return table(head, lines) + origin("env_steps_epyc", found["machine"])
+
+
+def scaling_choice() -> str:
+    """The automatic number of environments."""
+    found = load("scaling_choice_epyc")["choice"]
+    rows = [
+        [f"{row['width']}×{row['width']}", row["chosen"], row["best"], f"{row['share']:.1%}"]
+        for row in found["rows"]
+    ]
+    head = ["network", "chosen", "fastest", "share of its speed"]
+    return table(head, rows) + origin("scaling_choice_epyc", found["machine"])
+
+
+def process_vec() -> str:
+    """Vectorizers of external environments."""
+    found = load("process_vec")
+    rows = []
+    for row in found["cartpole"]:
+        speed, alone = (row["steps_per_second"][name] for name in _PROCESS_VEC)
+        ratio = f"{row['ratio']['best peer']:.2f}"
+        rows.append([str(row["envs"]), row["layout"], f"{speed:,.0f}", ratio, f"{alone:,.0f}"])
+    for row in found["uneven"]:
+        kind = "computing" if row["burn"] else "waiting"
+        speed = next(iter(row["steps_per_second"].values()))
+        locked = row["ratio"]["sweepd, all together"]
+        rows.append(
+            [
+                f"{row['envs']} with uneven steps ({kind}), those that are ready first",
+                f"{row['workers']} workers",
+                *(f"{speed:,.0f}", f"{row['ratio']['best peer']:.2f}"),
+                f"{locked:.2f} times the speed of steps in lockstep",
+            ]
+        )
+    head = ["environments", "layout chosen", "steps/s", "ratio to the best peer"]
+    machines = [found[f"{part} run"]["machine"] for part in ("cartpole", "uneven")]
+    return table([*head, "steps/s in one process"], rows) + origin("process_vec", *machines)
+
+
+_PROCESS_VEC = ("sweepd", "sweepd, all in one process")
+
+
+def step_speed(name: str, unit: str) -> str:
+    """Steps of a game, by number of games and threads."""
+    found = load(name)
+    rates = {(row["games"], row["threads"]): row[f"{unit}_per_second"] for row in found["speed"]}
+    counts, threads = (sorted({key[at] for key in rates}) for at in (0, 1))
+    rows = [[f"{n:,}", *(f"{rates[n, count]:,.0f}" for count in threads)] for n in counts]
+    head = ["games at once"]
+    head += [f"{unit}/s, {count} thread{'s' * (count > 1)}" for count in threads]
+    return table(head, rows) + origin(name, found["machine"])
+
+
+def learning() -> str:
+    """Learning on markets with a known answer."""
+    files = {"native": load("learning_epyc"), "torch": load("learning_epyc_torch")}
+    titles = {
+        "planted": "planted edge (AR(1) deviations, fees .25% + .05%)",
+        "oracle": "leaked oracle (the next bar's return as a feature)",
+        "shuffled": "shuffled returns (nothing to learn)",
+    }
+    rows = []
+    for kind, title in titles.items():
+        for kernels, found in files.items():
+            values = [f"{one['excess']:+.2f}" for one in found["outcomes"] if one["kind"] == kind]
+            first = kernels == "native"
+            steps = f"{found['steps'][kind]:,}" if first else ""
+            rows.append([title if first else "", steps, kernels, *values])
+    head = ["market", "steps per member", "kernels", "seed 0", "seed 1", "seed 2"]
+    machines = [found["machine"] for found in files.values()]
+    return table(head, rows) + origin("learning_epyc", *machines)
+
+
+def registry_chaos() -> str:
+    """Kills and races at the registry."""
+    files = {title: load(f"registry_chaos_{title.lower()}") for title in ("SQLite", "PostgreSQL")}
+    rows = []
+    for title, found in files.items():
+        kills, races = found["kills"], found["races"]
+        figures = [
+            *(kills["kills"], kills["promotions_and_rollbacks"], kills["interrupted_writes_seen"]),
+            *(len(kills["failures"]), races["races"], len(races["failures"])),
+        ]
+        rows.append([title, *(f"{figure:,}" for figure in figures)])
+    head = ["", "kills", "changes of the champion", "interrupted writes found", "invalid states"]
+    machines = [found["machine"] for found in files.values()]
+    return table([*head, "races", "races lost"], rows) + origin("registry_chaos_*", *machines)
+
+
+def chaos() -> str:
+    """Kills of workers."""
+    found = load("chaos")
+    rows = []
+    for key, title in (("sqlite", "SQLite"), ("postgresql", "PostgreSQL")):
+        one = found[key]
+        names = ("killed", "suspended", "retrained")
+        rows.append([title, *(str(one[name]) for name in names), str(len(one["problems"]))])
+    head = ["", "kills", "suspensions", "trials, each trained again", "problems found"]
+    machines = [found[key]["machine"] for key in ("sqlite", "postgresql")]
+    return table(head, rows) + origin("chaos", *machines)
+
+
+def ask_time() -> str:
+    """Time of a draw."""
+    found = load("ask_time")
+    times = found["milliseconds"]
+
+    def entry(name: str) -> str:
+        return ", ".join(f"{times[name][key]:.0f}" for key in ("median", "worst", "first")) + " ms"
+
+    counts = sorted({int(name.rpartition("-")[2]) for name in times})
+    rows = [[f"{n:,}", entry(f"race-{n}"), entry(f"tpe-{n}")] for n in counts]
+    head = ["finished trials", "race: median, longest, first", "TPE: median, longest, first"]
+    return table(head, rows) + origin("ask_time", found["machine"])
+
+
+def search_replay() -> str:
+    """Searches on recorded learning curves."""
+    found = load("search_replay")
+    titles = {
+        "random-32x3": "random, 32 × 3 seeds",
+        "random-96x1": "random, 96 × 1 seed",
+        "racing": "racing: 64 → 16 → 4 with 1, 2, 6 seeds",
+        "halving-racing": "halving (160 → 80 → 32 → 6 at 20, 50, 100%), then 5 seeds",
+        "hyperband": "Hyperband, random configurations",
+        "sweepd": "`sweepd` with `--sampler tpe` (4 seeds, 4 rungs, hyperband)",
+        "sweepd-race": "`sweepd` with `--sampler race` (1 seed, 10 rungs, batches of 10)",
+        "smac": "SMAC3, its facade for hyperparameters, which races seeds",
+        "optuna-tpe-hyperband": "Optuna's TPE, its Hyperband pruner",
+        "optuna-tpe-96x1": "Optuna's TPE, 96 × 1 seed",
+        "optuna-cmaes-96x1": "Optuna's CMA-ES, 96 × 1 seed",
+        "optuna-tpe-asha": "Optuna's TPE, ASHA pruner",
+        "oracle-32": "ceiling: the best of 32 random ones, without noise",
+        "oracle-96": "ceiling: the best of 96 random ones, without noise",
+        "oracle-160": "ceiling: the best of 160 random ones, without noise",
+        "oracle-best-16x6": "ceiling: the 16 best of the table, chosen by 6 seeds",
+        "oracle-best-32x3": "ceiling: the 32 best of the table, chosen by 3 seeds",
+    }
+    rows = []
+    for name, title in titles.items():
+        one = found["means"][name]
+        score = f"{one['mean']:.3f} ± {one['standard_error']:.3f}"
+        rows.append([title, score, f"{one['selected']:.3f}", f"{one['repetitions']:,}"])
+    head = ["search", "on fresh seeds", "by what it was selected", "repetitions"]
+    return table(head, rows) + origin("search_replay", found["machine"])
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "train-crypto": partial(train_vs_peers, "crypto"),
+    "train-cartpole": partial(train_vs_peers, "cartpole"),
+    "scores": scores,
+    "pufferlib": pufferlib,
+    "trials-per-hour": trials_per_hour,
+    "roofline": roofline,
+    "items": items,
+    "gradient-steps": gradient_steps,
+    "env-steps": env_steps,
+    "scaling-choice": scaling_choice,
+    "process-vec": process_vec,
+    "hockey": partial(step_speed, "hockey", "steps"),
+    "card-duel": partial(step_speed, "card_duel", "moves"),
+    "learning": learning,
+    "registry-chaos": registry_chaos,
+    "chaos": chaos,
+    "ask-time": ask_time,
+    "search-replay": search_replay,
+}
+
+
+def filled(text: str) -> str:
+    """Return a page with its tables made from the results.
+
+    Raises:
+        KeyError: the page names a table that does not exist.
+    """
+    return _MARKED.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], text)
+
+
+def pages() -> list[Path]:
+    """Return the pages with generated tables."""
+    files = sorted((ROOT / "docs").glob("*.md"))
+    return [path for path in files if _MARKED.search(path.read_text(encoding="utf-8"))]
+
+
+def main() -> None:
+    """Write the pages."""
+    for path in pages():
+        path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

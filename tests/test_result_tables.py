@@ -1,0 +1,73 @@
+"""Tables of measured figures in the docs, and what results files say of their origin."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.result_tables import RESULTS, TABLES, filled, load, origin, pages
+
+# Written before commit, date, command and versions of peers were recorded. A new measurement removes
+# its file from this list.
+WITHOUT_SOURCE = {
+    *("ask_time", "batch_fill", "bucket_brigade", "bucket_training", "card_duel", "chaos"),
+    *("dashboard_pages", "emulated_processors", "env_steps_epyc", "gate_statistics"),
+    *("gate_studies", "gate_studies_information_ratio", "gradient_steps", "hockey"),
+    *("hockey_curves", "hockey_skill", "league", "learning_epyc", "learning_epyc_torch"),
+    *("learning_vs_sb3", "poker_curves", "poker_peers", "process_vec", "real_1h"),
+    *("real_1h_200", "real_5m", "registry_chaos_postgresql", "registry_chaos_sqlite"),
+    *("reproducible_mode", "roofline_epyc", "scaling_choice_epyc", "search_live"),
+    *("search_live_starts", "search_replay", "search_replay_24", "search_replay_48", "soak"),
+    *("study_pages_epyc", "trader_chaos", "trader_tracking", "train_vs_peers_epyc"),
+    "trials_per_hour_epyc",
+}
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda path: path.name)
+def test_tables_are_those_of_the_results(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert filled(text) == text, "run scripts/result_tables.py"
+
+
+def test_every_table_is_on_a_page() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in pages())
+    assert [name for name in TABLES if f"<!-- table {name} -->" not in text] == []
+
+
+def test_a_changed_figure_changes_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = load("roofline_epyc")
+    changed["results"][0]["share_of_peak"] = 0.123
+    before = TABLES["roofline"]()
+    monkeypatch.setattr("scripts.result_tables.load", lambda _: changed)
+    assert "12.3%" in TABLES["roofline"]()
+    assert "12.3%" not in before
+
+
+def _machines(content: Any) -> list[dict[str, Any]]:
+    """Return all descriptions of machines in a results file."""
+    if isinstance(content, list):
+        return [machine for one in content for machine in _machines(one)]
+    if not isinstance(content, dict):
+        return []
+    own = [content] if "processor" in content and "torch" in content else []
+    return own + [machine for one in content.values() for machine in _machines(one)]
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_results_say_how_they_were_made(path: Path) -> None:
+    machines = _machines(json.loads(path.read_text(encoding="utf-8")))
+    named = {"commit", "dirty", "version", "date", "command", "peers"}
+    complete = bool(machines) and all(named <= set(one.get("source", {})) for one in machines)
+    assert complete != (path.stem in WITHOUT_SOURCE)
+
+
+def test_the_line_below_a_table_says_what_is_not_recorded() -> None:
+    machine = {"processor": "AMD EPYC", "family": "25/17", "cores": 2, "torch": "2", "load": 0.5}
+    assert "Zen 4" in origin("file", machine)
+    assert "commit and date not recorded" in origin("file", machine)
+    source = {"commit": "a" * 40, "dirty": True, "date": "2026-11-24", "peers": {"jax": "1"}}
+    line = origin("file", machine | {"source": source}, machine | {"load": 1.0, "source": source})
+    assert "commit aaaaaaaaaa with changes, 2026-11-24, jax 1; load 0.5 to 1.0" in line
