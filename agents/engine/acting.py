@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,12 +18,20 @@ from agents.networks.weights import leaf_views
 from envs.core.vec_env import Legal
 
 
+class _Buffers(threading.local):
+    """What a thread's calls compute, by the number of rows per member."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, Activations] = {}
+
+
 class Actors:
     """A function from (G * k, obs_dim or state_dim) observations to actions, for any k.
 
     Rows are grouped by member. Actions have the environment's form: (G * k, action_dim), or int64
     where they are discrete: (G * k,), or (G * k, choices). They are deterministic, or drawn with
-    given random numbers. Recurrent actors take each call as the rows' next step.
+    given random numbers. Recurrent actors take each call as the rows' next step. Several threads may
+    call the same actors: each has its own buffers, and its own recurrent states.
 
     Args:
         shape: its `slots` is the number of members.
@@ -43,7 +52,7 @@ class Actors:
         self._distribution = distribution_of(shape)
         self.uniforms = self._distribution.columns(shape)
         self._kernel = policy_kernel(shape, self._weights)
-        self._buffers: dict[int, Activations] = {}
+        self._buffers = _Buffers()
 
     @staticmethod
     def together(parts: Sequence[Actors]) -> Actors:
@@ -63,7 +72,7 @@ class Actors:
             ended: (G * k,) bool, rows whose next observation is the first of an episode.
         """
         slots = self.shape.slots
-        into = self._buffers.get(ended.shape[0] // slots)
+        into = self._buffers.of.get(ended.shape[0] // slots)
         if into is not None and into.cells is not None:
             into.cells.state[:slots].masked_fill_(ended.view(slots, -1, 1), 0.0)
 
@@ -80,10 +89,11 @@ class Actors:
         """
         shape = self.shape
         rows = obs.shape[0] // shape.slots
-        if rows not in self._buffers:
+        buffers = self._buffers.of
+        if rows not in buffers:
             # Acting needs no critic, so privileged columns are dropped from the shape.
-            self._buffers[rows] = Activations(replace(shape, privileged_dim=0), rows, obs.device)
-        into = self._buffers[rows]
+            buffers[rows] = Activations(replace(shape, privileged_dim=0), rows, obs.device)
+        into = buffers[rows]
         state = obs.view(shape.slots, rows, -1)[..., : shape.state_dim]
         if shape.image_shape is None:
             normalised = (state - self.state_avg).div_(self.state_std)

@@ -2,7 +2,8 @@
 
 ctypes rather than a binding library: a call takes one struct of sizes and pointers, so there is
 nothing to generate, no Python header to compile against, and a library serves every version of
-Python. The interpreter's lock is released during calls.
+Python. The interpreter's lock is released during calls, so each call has arguments of its own:
+several threads may call the same kernel.
 
 The kernels compute what torch computes in `agents.networks.mlp`, `agents.networks.distributions`
 and `agents.algorithms.ppo`, to rounding. In addition, their bits do not depend on the processor
@@ -12,6 +13,7 @@ and `agents.algorithms.ppo`, to rounding. In addition, their bits do not depend 
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
@@ -160,11 +162,12 @@ class Kernels:
     def outputs(self, networks: Located, obs: Tensor) -> Tensor:
         """Run a network of every slot for normalised rows, (G, rows, inputs)."""
         head_sizes = torch.tensor(networks.heads)
-        arguments = _Outputs(
+        described = _Outputs(
             slots=obs.shape[0],
             width=networks.width,
             depth=networks.depth,
             inputs=networks.inputs,
+            outputs=sum(networks.heads),
             heads=len(networks.heads),
             linear_top=networks.linear_top,
             sets=1,
@@ -174,17 +177,19 @@ class Kernels:
             head_sizes=head_sizes.data_ptr(),
         )
         into = torch.empty(*obs.shape[:2], sum(networks.heads))
-        self.run_outputs(arguments, obs, into)
+        self.run_outputs(described, obs, into)
         return into
 
-    def run_outputs(self, arguments: _Outputs, obs: Tensor, into: Tensor) -> bool:
-        """Complete the arguments and run; return whether all ids of items are in the vocabulary."""
-        if obs.stride(2) != 1:
+    def run_outputs(self, networks: _Outputs, obs: Tensor, into: Tensor) -> bool:
+        """Run described networks; return whether all ids of items are in the vocabulary."""
+        arguments, strides = _Outputs.from_buffer_copy(networks), obs.stride()
+        if strides[2] != 1:
             obs = obs.contiguous()
-        arguments.rows, arguments.outputs = obs.shape[1], into.shape[2]
-        arguments.obs_stride, arguments.out_stride = obs.stride(0), into.stride(0)
-        arguments.obs_row, arguments.obs = obs.stride(1), obs.data_ptr()
-        arguments.result, arguments.threads = into.data_ptr(), threads.count()
+            strides = obs.stride()
+        arguments.rows, arguments.obs = obs.shape[1], obs.data_ptr()
+        arguments.obs_stride, arguments.obs_row, _ = strides
+        arguments.result, arguments.out_stride = into.data_ptr(), into.stride(0)
+        arguments.threads = threads.count()
         return bool(self._lib.sweepd_outputs(arguments))
 
     def off_policy(self, algorithm: str) -> tuple[Any, Any]:
@@ -247,15 +252,17 @@ class PolicyKernel:
             _places(weights, own.data_ptr(), critic=bool(critic))
             for critic, own in enumerate(first)
         ]
-        heads = torch.tensor([shape.action_dim, 1])  # outputs of actors and critics
+        outputs = shape.action_dim, 1  # of actors and critics
+        heads = torch.tensor(outputs)
         # Addresses do not keep tensors alive.
         self._kept = [weights, layout, heads, *places]
-        self._arguments = [
+        self._networks = [
             _Outputs(
                 slots=shape.slots,
                 width=shape.net_width,
                 depth=shape.net_depth,
                 inputs=own.shape[1],
+                outputs=count,
                 heads=1,
                 sets=shape.sets_per_member,
                 seat_column=shape.seat_column or 0,
@@ -265,7 +272,7 @@ class PolicyKernel:
                 head_sizes=head.data_ptr(),
                 items=None if layout is None else layout.pointer,
             )
-            for own, place, head in zip(first, places, heads, strict=True)
+            for own, place, count, head in zip(first, places, outputs, heads, strict=True)
         ]
 
     def __call__(self, obs: Tensor, into: Tensor, *, critic: bool) -> None:
@@ -279,7 +286,7 @@ class PolicyKernel:
         Raises:
             RunError: an item's id is not in the vocabulary.
         """
-        if not self._kernels.run_outputs(self._arguments[critic], obs, into):
+        if not self._kernels.run_outputs(self._networks[critic], obs, into):
             raise unknown_item(self._vocabulary)
 
 
@@ -294,6 +301,8 @@ class Rollout(Protocol):
 
 class UpdateKernel:
     """All gradient steps of a program's rollouts.
+
+    They change the program's weights, so calls from several threads follow each other.
 
     Args:
         kernels: the library.
@@ -318,8 +327,7 @@ class UpdateKernel:
         self._lib, self._optimizer = kernels._lib, optimizer
         slots, sets = shape.slots, shape.sets_per_member
         leaves = leaf_views(weights, shape)
-        self._stats = torch.zeros(len(STATS), slots)
-        self._diverged = torch.zeros(slots, dtype=torch.bool)
+        self._slots, self._calls = slots, threading.Lock()
         options, layout = torch.tensor(shape.choices), _item_layout(shape)
         places = [
             _places(leaves, weights[int(critic)].data_ptr(), critic=critic)
@@ -327,7 +335,7 @@ class UpdateKernel:
         ]
         # Addresses do not keep tensors alive.
         self._kept = [weights, rollout, state_avg, state_std, options, layout, *places]
-        self._arguments = _Update(
+        self._program = _Update(
             slots=slots,
             width=shape.net_width,
             depth=shape.net_depth,
@@ -358,8 +366,6 @@ class UpdateKernel:
             state_avg=state_avg.data_ptr(),
             state_std=state_std.data_ptr(),
             adam_steps=optimizer.step.data_ptr(),
-            stats=self._stats.data_ptr(),
-            diverged=self._diverged.data_ptr(),
         )
         self._scratch = torch.empty(0)
 
@@ -377,21 +383,23 @@ class UpdateKernel:
             (G,) each, the `STATS` of the last minibatch; and (G,) bool, members whose gradients
             were not finite.
         """
-        optimizer, arguments = self._optimizer, self._arguments
+        optimizer, arguments = self._optimizer, _Update.from_buffer_copy(self._program)
         rows, numbers = rows.contiguous(), torch.stack([terms[name] for name in TERMS])
         adam = torch.tensor(
             [optimizer.lr, optimizer.eps, optimizer.weight_decay], dtype=torch.float64
         )
-        self._stats.zero_()
-        self._diverged.zero_()
+        found = torch.zeros(len(STATS), self._slots)
+        diverged = torch.zeros(self._slots, dtype=torch.bool)
         arguments.steps, arguments.rows = rows.shape[0], rows.data_ptr()
         arguments.terms, arguments.adam = numbers.data_ptr(), adam.data_ptr()
+        arguments.stats, arguments.diverged = found.data_ptr(), diverged.data_ptr()
         arguments.learns, arguments.threads = learns.data_ptr(), threads.count()
         size = self._lib.sweepd_scratch(arguments)
-        if len(self._scratch) < size:
-            self._scratch = torch.empty(size)
-        arguments.scratch = self._scratch.data_ptr()
-        self._lib.sweepd_update(arguments)
-        stats = dict(zip(STATS, self._stats.clone(), strict=True))
-        optimizer.step += stats["updates"]
-        return stats, self._diverged.clone()
+        stats = dict(zip(STATS, found, strict=True))
+        with self._calls:
+            if len(self._scratch) < size:
+                self._scratch = torch.empty(size)
+            arguments.scratch = self._scratch.data_ptr()
+            self._lib.sweepd_update(arguments)
+            optimizer.step += stats["updates"]
+        return stats, diverged

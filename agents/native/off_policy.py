@@ -7,6 +7,7 @@ rounding.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Mapping, Sequence
 from ctypes import c_int64, c_void_p
 from dataclasses import dataclass
@@ -116,6 +117,8 @@ class Trained:
 class ReplayKernel:
     """All gradient steps of a program that follow a rollout.
 
+    They change the program's weights, so calls from several threads follow each other.
+
     Args:
         kernels: the library.
         shape: the program's.
@@ -136,14 +139,11 @@ class ReplayKernel:
         algorithm, slots = shape.algorithm, shape.slots
         self._run, self._scratch_size = kernels.off_policy(algorithm)
         self._networks, self._names = networks, STATS[algorithm]
-        self._stats = torch.zeros(len(self._names) + 1, slots)
-        self._diverged = torch.zeros(slots, dtype=torch.bool)
-        self._made = {name: torch.zeros(slots) for name in networks}
-        self._adam = {name: torch.zeros(3, slots, dtype=torch.float64) for name in networks}
+        self._slots, self._calls = slots, threading.Lock()
         self._scratch = torch.empty(0)
         # Addresses do not keep tensors alive.
         self._kept = [*rings.values(), *normaliser]
-        self._arguments = _Replayed(
+        self._program = _Replayed(
             slots=slots,
             width=shape.net_width,
             depth=shape.net_depth,
@@ -154,19 +154,16 @@ class ReplayKernel:
             **{name: ring.data_ptr() for name, ring in rings.items()},
             state_avg=normaliser[0].data_ptr(),
             state_std=normaliser[1].data_ptr(),
-            stats=self._stats.data_ptr(),
-            diverged=self._diverged.data_ptr(),
-            **{name: self._described(name) for name in networks},
+            **{name: self._described(network) for name, network in networks.items()},
         )
 
-    def _described(self, name: str) -> _Networks:
-        network, adam = self._networks[name], self._networks[name].optimizer
+    @staticmethod
+    def _described(network: Trained) -> _Networks:
+        adam = network.optimizer
         described = _Networks(
             flat=network.flat.data_ptr(),
             stride=network.flat.shape[2],
             places=None if network.places is None else network.places.data_ptr(),
-            adam=self._adam[name].data_ptr(),
-            made=self._made[name].data_ptr(),
         )
         if adam is not None:
             described.m, described.v = adam.m.data_ptr(), adam.v.data_ptr()
@@ -188,27 +185,37 @@ class ReplayKernel:
             (G,) each, sums of statistics over the steps; (G,), the number of steps; and (G,) bool,
             members of which a gradient was not finite.
         """
-        arguments = self._arguments
+        arguments = _Replayed.from_buffer_copy(self._program)
         numbers = torch.stack([terms[name] for name in TERMS])
         rows, noise = rows.contiguous(), None if noise is None else noise.contiguous()
-        for name, network in self._networks.items():
-            if (adam := network.optimizer) is not None:
-                numbers_of_adam = [adam.lr, adam.eps, adam.weight_decay]
-                self._adam[name].copy_(torch.tensor(numbers_of_adam, dtype=torch.float64))
-                self._made[name].zero_()
-        self._stats.zero_()
-        self._diverged.zero_()
+        optimizers = {
+            name: network.optimizer
+            for name, network in self._networks.items()
+            if network.optimizer is not None
+        }
+        made = torch.zeros(len(optimizers), self._slots)
+        # Addresses do not keep tensors alive.
+        rates = [
+            torch.tensor([adam.lr, adam.eps, adam.weight_decay], dtype=torch.float64)
+            for adam in optimizers.values()
+        ]
+        for name, adam_numbers, steps in zip(optimizers, rates, made, strict=True):
+            networks = getattr(arguments, name)
+            networks.adam, networks.made = adam_numbers.data_ptr(), steps.data_ptr()
+        found = torch.zeros(len(self._names) + 1, self._slots)
+        diverged = torch.zeros(self._slots, dtype=torch.bool)
         arguments.updates, arguments.rows = rows.shape[0], rows.data_ptr()
         arguments.noise = None if noise is None else noise.data_ptr()
         arguments.terms, arguments.learns = numbers.data_ptr(), learns.data_ptr()
+        arguments.stats, arguments.diverged = found.data_ptr(), diverged.data_ptr()
         arguments.threads = threads.count()
         size = self._scratch_size(ctypes.byref(arguments))
-        if len(self._scratch) < size:
-            self._scratch = torch.empty(size)
-        arguments.scratch = self._scratch.data_ptr()
-        self._run(ctypes.byref(arguments))
-        for name, network in self._networks.items():
-            if network.optimizer is not None:
-                network.optimizer.step += self._made[name]
-        *stats, updates = self._stats.clone().unbind(0)
-        return dict(zip(self._names, stats, strict=True)), updates, self._diverged.clone()
+        with self._calls:
+            if len(self._scratch) < size:
+                self._scratch = torch.empty(size)
+            arguments.scratch = self._scratch.data_ptr()
+            self._run(ctypes.byref(arguments))
+            for adam, steps in zip(optimizers.values(), made, strict=True):
+                adam.step += steps
+        *stats, updates = found.unbind(0)
+        return dict(zip(self._names, stats, strict=True)), updates, diverged
