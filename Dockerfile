@@ -9,7 +9,7 @@
 ARG PYTHON=3.11
 FROM python:${PYTHON}-slim
 
-# g++ compiles the CPU kernels at their first use; tini passes signals on and reaps processes.
+# g++ compiles the CPU kernels; tini passes signals on and reaps processes.
 # Versions are those of the base image's Debian release.
 # hadolint ignore=DL3008
 RUN apt-get update \
@@ -34,6 +34,8 @@ RUN useradd --uid 1000 --create-home sweepd \
     && chown -R sweepd:sweepd /sweepd \
     && chmod 1777 /sweepd /sweepd/*
 ENV PATH=/opt/venv/bin:$PATH SWEEPD_CACHE_DIR=/sweepd/cache PYTHONUNBUFFERED=1
+# As root, whose files every user may load. For all processors: this is not the machine it runs on.
+RUN sweepd doctor --compile
 USER 1000:1000
 WORKDIR /sweepd
 VOLUME ["/sweepd/data", "/sweepd/runs", "/sweepd/deployments"]

@@ -38,6 +38,8 @@ def test_the_process_is_not_root_and_gets_signals() -> None:
     users = re.findall(r"^USER (\S+)", DOCKERFILE, re.MULTILINE)
     assert users == ["1000:1000"]
     assert DOCKERFILE.index("USER 1000") < DOCKERFILE.index("ENTRYPOINT")
+    # Libraries that root compiled can be loaded by every user.
+    assert DOCKERFILE.index("RUN sweepd doctor --compile") < DOCKERFILE.index("USER 1000")
     assert 'ENTRYPOINT ["tini", "--", "sweepd"]' in DOCKERFILE
     assert "STOPSIGNAL SIGTERM" in DOCKERFILE
     assert "HEALTHCHECK" in DOCKERFILE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -39,7 +40,7 @@ class NativeLibrary(Generic[Library]):
         self.of, self.instead = of, instead
         self._source, self._load, self._digest, self._expected = source, load, digest, expected
         self._found: Library | None = None
-        self._tried = False
+        self._tried, self._first_use = False, threading.Lock()
 
     def library(self, device: torch.device) -> Library | None:
         """Return the library for work on `device`; None where torch does it."""
@@ -51,14 +52,20 @@ class NativeLibrary(Generic[Library]):
         It is compiled and tested once per process; if that fails, the log says why.
         """
         if not self._tried:
-            self._tried = True
-            try:
-                self._found = self.checked()
-            except (BuildError, OSError) as error:
-                logging.getLogger("sweepd").warning(
-                    "no native code of %s: %s; %s", self.of, error, self.instead
-                )
+            with self._first_use:
+                if not self._tried:
+                    self._found = self._checked_or_none()
+                    self._tried = True  # after the result: other threads read both without a lock
         return self._found
+
+    def _checked_or_none(self) -> Library | None:
+        try:
+            return self.checked()
+        except (BuildError, OSError) as error:
+            logging.getLogger("sweepd").warning(
+                "no native code of %s: %s; %s", self.of, error, self.instead
+            )
+            return None
 
     def checked(self) -> Library:
         """Return the library after its self-test.
@@ -71,6 +78,14 @@ class NativeLibrary(Generic[Library]):
         if self._digest(found) != self._expected:
             raise BuildError("what was compiled fails its self-test")
         return found
+
+    def compiled(self, vectors: tuple[str, ...]) -> Path:
+        """Compile the library for a kind of processor (`envs.native.build.processor_kinds`).
+
+        Raises:
+            BuildError: it cannot be compiled.
+        """
+        return library(self._source, vectors)
 
     def status(self) -> str:
         """Return in a few words whether the library can be used on this machine, or why not."""

@@ -241,27 +241,40 @@ def doctor(
     context: typer.Context,
     flags: TrainFlags,
     config: ConfigFile = None,  # noqa: ARG001 (its callback uses it)
+    compile_now: Annotated[
+        bool,
+        typer.Option(
+            "--compile",
+            help="Only compile the native code, for all processors of this architecture, into the "
+            "cache: for images, and machines whose cache cannot be written to later.",
+        ),
+    ] = False,
 ) -> None:
     """Check this machine, or with --env NAME an environment and the flags of a study on it.
 
     Without --env: torch, GPUs, memory, disk, database and package versions. With --env: random
     legal play with all strict checks on, shapes and types, masks, whether the algorithm and the
     opponents fit, and whether n-envs, horizon, minibatch and budget do, with the nearest valid
-    values. Flags are those of `train`. Every line says `ok`, or what to fix.
+    values. Flags are those of `train`. Every line says `ok`, or what to fix. With --compile, the
+    native code is compiled and tested, and nothing else is done.
 
     The exit code is 1 if anything needs fixing, and 2 for wrong input.
     """
     given = given_flags(context)
     if "env" in given:
+        if compile_now:
+            raise InputError("--compile compiles for every environment; omit --env")
         from optimize.cli.check_environment import check_environment
 
         raise typer.Exit(1 if check_environment(flags, given, context.obj) else 0)
-    from optimize.cli.doctor import diagnose
+    from optimize.cli.doctor import compile_native, diagnose
 
-    misplaced = sorted(given - {"storage", "runs_dir", "config"})
+    misplaced = sorted(given - {"storage", "runs_dir", "config", "compile_now"})
     if misplaced:
         raise InputError(
             f"sweepd doctor needs --env NAME to check --{misplaced[0].replace('_', '-')}; without "
             "--env, it checks this machine"
         )
+    if compile_now:
+        raise typer.Exit(1 if compile_native() else 0)
     raise typer.Exit(1 if diagnose(flags.storage, flags.runs_dir) else 0)

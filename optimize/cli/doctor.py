@@ -17,6 +17,7 @@ from agents.native.choice import KERNELS
 from envs.core.sizing import available_memory, cpu_count
 from envs.crypto.native.choice import STEP as CRYPTO
 from envs.games.native.cartpole import STEP as CARTPOLE
+from envs.native.build import BuildError, processor_kinds, vector_flags
 from envs.support.database_url import hide_password
 from envs.support.errors import InputError, TryAgainLater
 from envs.support.formatting import counted
@@ -26,6 +27,7 @@ from optimize.cli.findings import Finding, print_findings
 from optimize.study.database.opening import open_storage, storage_url
 
 GIB = 2**30
+NATIVE = (KERNELS, CRYPTO, CARTPOLE)
 VERSIONS = (
     "optuna",
     "elegantrl",
@@ -149,7 +151,7 @@ def _identity() -> Iterator[Finding]:
     own = os.environ.get(VARIABLE, "")
     whose = "" if own == MODE else ", not sweepd's default"
     yield Finding(True, "numbers", f"{processor_kind()} ({VARIABLE}={own}{whose})")
-    for code in (KERNELS, CRYPTO, CARTPOLE):
+    for code in NATIVE:
         yield Finding(True, f"native code: {code.of}", code.status())
     advice = (
         f"results are not reproducible on this machine: unset {VARIABLE} or set {VARIABLE}={MODE}, "
@@ -182,3 +184,32 @@ def _installed(package: str) -> str | None:
 def diagnose(where: str | None, runs_dir: Path) -> int:
     """Print all checks; return the number of problems."""
     return print_findings(examine(storage_url(where, runs_dir), runs_dir))
+
+
+def compile_native() -> int:
+    """Compile the native code for all processors of this architecture; return the failures.
+
+    That for this processor is tested, too.
+    """
+    return print_findings(_compiled())
+
+
+def _compiled() -> Iterator[Finding]:
+    kinds = processor_kinds()
+    if not kinds:
+        yield Finding(False, "native code", f"there is none for {platform.machine()}", "use torch")
+    try:
+        own = vector_flags()
+    except BuildError:
+        own = None
+    for code in NATIVE:
+        for kind, vectors in kinds.items():
+            subject = f"native code: {code.of}, for {kind} processors"
+            try:
+                path = code.compiled(vectors).resolve()  # not that of a descriptor
+                if vectors == own:
+                    code.checked()
+            except (BuildError, OSError) as error:
+                yield Finding(False, subject, str(error), f"otherwise {code.instead}")
+                continue
+            yield Finding(True, subject, f"{path}{', tested' if vectors == own else ''}")

@@ -21,6 +21,8 @@ from typer.testing import CliRunner
 import agents.algorithms.identity
 from envs.core.sizing import Measurement
 from envs.crypto.data.bars import load_bars
+from envs.native import build
+from envs.native.use import NativeLibrary
 from envs.support.errors import InputError
 from envs.support.formatting import counted
 from envs.support.study_record import TOTAL_KEY, StudySpec
@@ -609,6 +611,31 @@ def test_doctor_checks_reproducibility(monkeypatch: pytest.MonkeyPatch, tmp_path
         in wrong.found
     )
     assert "MKL_CBWR=AVX2,STRICT" in wrong.advice
+
+
+def test_doctor_compiles_the_native_code_for_all_processors(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    try:
+        kinds = [*build.processor_kinds()] if build.compiler() and build.vector_flags() else []
+    except build.BuildError as error:
+        pytest.skip(f"no native code: {error}")
+    monkeypatch.setenv("SWEEPD_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "src").mkdir()
+    source = tmp_path / "src" / "one.cpp"
+    source.write_text("int one;")
+    for expected, code in (("right", 0), ("other", 1)):
+        made = NativeLibrary("tests", source, str, lambda _: "right", expected)
+        monkeypatch.setattr("optimize.cli.doctor.NATIVE", [made])
+        result = CliRunner().invoke(search_app(), ["doctor", "--compile"])
+        assert result.exit_code == code, result.output
+        for kind in kinds:
+            assert f"native code: tests, for {kind} processors: " in result.output
+        assert (", tested" in result.output) == (not code)
+        assert ("fails its self-test" in result.output) == bool(code)
+    assert len([*(tmp_path / "cache" / "native").iterdir()]) == len(kinds)
+    result = CliRunner().invoke(search_app(), ["doctor", "--compile", "--env", "cartpole"])
+    assert result.exit_code != 0
 
 
 def test_doctor_checks_settings_of_miopen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
