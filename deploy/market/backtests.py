@@ -85,6 +85,7 @@ class SearchStatistics:
         unreadable: why the paths of other COMPLETE trials cannot be read, by number.
         returns: the returns of `backtests`.
         timeframe: length of a bar.
+        evaluations: of a trial, on average.
     """
 
     trials: int
@@ -92,6 +93,7 @@ class SearchStatistics:
     unreadable: Mapping[int, str]
     returns: TrialReturns
     timeframe: str
+    evaluations: float = 1.0
 
     @property
     def bars(self) -> int:
@@ -128,7 +130,9 @@ class SearchStatistics:
             backtest: the back-test.
             diversification: (φ,) of several trials together, see `Combination`.
         """
-        return self.returns.deflate(backtest.moments, self.trials, diversification)
+        return self.returns.deflate(
+            backtest.moments, self.trials, diversification, evaluations=self.evaluations
+        )
 
     def describe(self, trials: Sequence[int], selection: Selection) -> dict[str, Any]:
         """The statistics for JSON.
@@ -141,6 +145,7 @@ class SearchStatistics:
         deflation = selection.deflation
         told: dict[str, Any] = {
             "trials": self.trials,
+            "evaluations_per_trial": self.evaluations,
             "reached_the_final_rung": len(self.backtests),
             "unreadable": {str(trial): why for trial, why in self.unreadable.items()},
             "bars": self.bars,
@@ -157,13 +162,11 @@ class SearchStatistics:
                 "dsr_by_path": list(deflation.by_path),
                 "median_path": deflation.path,
                 "sharpe": self.annual * deflation.moments.sharpe,
-                "skewness": deflation.moments.skewness,
-                "kurtosis": deflation.moments.kurtosis,
+                "sharpe_error": self.annual * deflation.moments.error,
                 "luck_sharpe": self.annual * deflation.luck,
                 "needed_sharpe": self.annual * deflation.needed,
                 "effective_trials": deflation.effective,
                 "correlation": deflation.correlation,
-                "sharpe_deviation": self.annual * math.sqrt(deflation.variance),
                 "track_record_bars": deflation.record,
                 "diversification": deflation.diversification,
             }
@@ -181,7 +184,11 @@ def read_paths(path: Path) -> tuple[PathTrades, NDArray[np.int64]]:
 
 
 def read_search(
-    complete: Sequence[FrozenTrial], finished: int, run_dir: Path, timeframe: str
+    complete: Sequence[FrozenTrial],
+    finished: int,
+    run_dir: Path,
+    timeframe: str,
+    evaluations: float = 1.0,
 ) -> SearchStatistics:
     """Read the paths of all COMPLETE trials.
 
@@ -190,6 +197,7 @@ def read_search(
         finished: number of finished trials in any state.
         run_dir: folder of the study.
         timeframe: length of a bar.
+        evaluations: of a trial, on average.
     """
     backtests: dict[int, Backtest] = {}
     unreadable: dict[int, str] = {}
@@ -206,7 +214,7 @@ def read_search(
         backtests[trial.number] = Backtest(
             metrics, returns.moments[trial.number], np.mean(excess, axis=0)
         )
-    return SearchStatistics(finished, backtests, unreadable, returns, timeframe)
+    return SearchStatistics(finished, backtests, unreadable, returns, timeframe, evaluations)
 
 
 def combine(

@@ -150,7 +150,9 @@ def study_search(study: MarketStudy) -> SearchStatistics:
     """Statistics of the paths of all its COMPLETE trials."""
     # A run's trial was the best of others, and a prior's trials guided the search: they count.
     finished = study.finished + study.chosen_from
-    return read_search(study.trials, finished, study.run_dir, study.spec.data.timeframe)
+    return read_search(
+        study.trials, finished, study.run_dir, study.spec.data.timeframe, study.evaluations
+    )
 
 
 def read_candidate(

@@ -137,13 +137,14 @@ def _deflated_sharpe(evidence: MarketEvidence) -> Measured | None:
         "its path" if len(found.by_path) == 1 else f"the median of its {len(found.by_path)} paths"
     )
     lucky = (
-        f"without skill, the best of {found.trials} trials ({found.effective:.1f} independent "
-        f"ones) is expected to have {luck:+.2f}"
+        f"without skill, the best of {found.trials} trials (equivalent to {found.effective:,.1f} "
+        f"independent ones) is expected to have {luck:+.2f}"
     )
     if selection.chosen > 1:
         lucky = (
             f"without skill, {selection.chosen} trials, each as lucky as the best of "
-            f"{found.trials} ({found.effective:.1f} independent ones), are expected to have "
+            f"{found.trials} (equivalent to {found.effective:,.1f} independent ones), are expected "
+            "to have "
             f"{luck:+.2f} together, {found.diversification:.2f} times the ratio of one"
         )
     explanation = (

@@ -16,6 +16,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from deploy.registry.bundle_files import MEMBERS_FILE, sha256
+from envs.crypto.scoring.selection import mean_evaluations
 from envs.support.configurations import Configuration
 from envs.support.database_url import database_url, hide_password
 from envs.support.errors import InputError
@@ -48,6 +49,7 @@ class FoundStudy:
             suffices.
         chosen_from: number of finished trials of other studies that its parameters depend on:
             those among which a training run's trial was chosen, and those of a prior.
+        evaluations: of a finished trial, on average.
     """
 
     name: str
@@ -59,6 +61,7 @@ class FoundStudy:
     finished: int
     runs_dir: Path | None
     chosen_from: int = 0
+    evaluations: float = 1.0
 
     @property
     def environment(self) -> str:
@@ -137,6 +140,9 @@ def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> 
         trials=tuple(t for one in spec.selection.configurations(complete) for t in one.trials),
         finished=sum(trial.state.is_finished() for trial in trials),
         chosen_from=chosen_from(attributes),
+        evaluations=mean_evaluations(
+            [len(trial.intermediate_values) for trial in trials if trial.state.is_finished()]
+        ),
         # Printed commands repeat --runs-dir only where the database does not lead to the folder.
         runs_dir=None if folder == study_folder(storage, attributes) else folder.parent,
     )

@@ -15,17 +15,21 @@ from optuna.trial import TrialState
 
 from envs.crypto.data.timeframe import bars_per_year
 from envs.crypto.scoring import luck
-from envs.crypto.scoring.selection import PATHS_FILE, TrialReturns, read_excess
+from envs.crypto.scoring.selection import PATHS_FILE, TrialReturns, mean_evaluations, read_excess
 from envs.crypto.study_data import study_splits
 from envs.support.study_record import CryptoSpec
 from optimize.study.study import StudyHandle
 
 CountLooks = Callable[[StudyHandle], int]  # number of evaluations on a study's hold-out so far
-MEASURABLE = 2  # complete trials from which spread and correlation can be measured
+MEASURABLE = 2  # complete trials from which their dependence can be measured
 
 
 def outlook(
-    spec: CryptoSpec, total: int, returns: TrialReturns | None = None, best: int | None = None
+    spec: CryptoSpec,
+    total: int,
+    returns: TrialReturns | None = None,
+    best: int | None = None,
+    evaluations: float = 1.0,
 ) -> dict[str, Any]:
     """Return the figures for a study of `total` trials.
 
@@ -36,23 +40,24 @@ def outlook(
         total: number of trials, including those among which a run's trial was chosen.
         returns: returns of the complete trials.
         best: number of the best trial.
+        evaluations: of a trial, on average.
 
     Returns:
         The figures by name:
-        planned_sharpe: ratio for a deflated Sharpe ratio of 95% if the trials are independent and
-            without skill, and their returns normal; None if no ratio suffices.
-        needed_sharpe: the same, measured on the best trial's median path from the spread and
-            correlation of the trials, as the gate requires it; as planned if it cannot be measured
-            yet.
+        planned_sharpe: ratio for a deflated Sharpe ratio of 95% if the trials are independent of
+            each other and their returns without autocorrelation; None if no ratio suffices.
+        needed_sharpe: the same, measured from how the trials depend on each other and from the
+            autocorrelation of the best one's median path, as the gate requires it; as planned if it
+            cannot be measured yet.
         best, sharpe: number of the best trial and its ratio on that path; None if not measured.
         measured: number of complete trials that were measured.
-        effective: number of independent trials that `total` trials are equivalent to.
+        effective: number of independent trials that need the same ratio as the `total` trials.
         bars, years: length of a back-test path.
         enough_years: length from which luck alone is not expected to reach an annual ratio of 1.
     """
     splits = study_splits(spec)
     bars, per_year = len(splits.path_bars), bars_per_year(spec.data.timeframe)
-    planned = _annual(luck.needed_sharpe(bars, total), per_year)
+    planned = _annual(luck.planned_sharpe(bars, total), per_year)
     found = {
         "trials": total,
         "bars": bars,
@@ -65,10 +70,10 @@ def outlook(
         "sharpe": None,
         "effective": float(total),
     }
-    # Spread and correlation need at least two trials, and the best one must be among them.
+    # Dependence needs at least two trials, and the best one must be among them.
     if returns is None or best not in returns.moments or len(returns.moments) < MEASURABLE:
         return found
-    deflation = returns.deflate(returns.moments[best], total)
+    deflation = returns.deflate(returns.moments[best], total, evaluations=evaluations)
     return found | {
         "needed_sharpe": _annual(deflation.needed, per_year),
         "measured": len(returns.moments),
@@ -101,7 +106,11 @@ def study_outlook(handle: StudyHandle, total: int) -> dict[str, Any] | None:
     best = handle.rows.best(handle.spec.selection)
     total += 0 if handle.origin is None else int(handle.origin["finished"])
     return outlook(
-        handle.spec, total, handle.returns, None if best is None else best.best_trial.number
+        handle.spec,
+        total,
+        handle.returns,
+        None if best is None else best.best_trial.number,
+        mean_evaluations([len(row.rungs) for row in rows if row.finished]),
     )
 
 
@@ -124,7 +133,8 @@ def sentence(found: dict[str, Any] | None, looks: int | None = None) -> str:
         text = (
             f"trial {found['best']}, the best of {found['measured']} complete, has an {ratio} of "
             f"{found['sharpe']:+.2f} on its median path and needs {needed:+.2f} to be "
-            f"distinguished from luck among {found['trials']} trials ({found['effective']:.1f} independent ones), "
+            f"distinguished from luck among {found['trials']} trials "
+            f"(equivalent to {found['effective']:,.1f} independent ones), "
             f"measured{before}"
         )
     else:

@@ -1,10 +1,21 @@
 """Error rates of the selection statistics on thousands of simulated studies without skill.
 
-Each study is a matrix of returns, trials × bars, with zero mean: normal, or fat-tailed with
-volatility clustering and correlated trials. DSR is that of the trial with the highest Sharpe ratio,
-with V and the mean correlation estimated from the matrix, as in the gate. Required: P(DSR ≥ .95) ≤
-.05 and a median PBO in [.35, .65]. The same is required of the best three trials together, whose
-SR0 is that of one trial times the diversification factor; DSR without this factor is also shown.
+Records (`--only records`): the rate at which a single record without skill is significant at 5%,
+for returns that are independent, autocorrelated, fat-tailed or of clustered volatility.
+
+Searches (`--only searches`): the project's own searches (`gate_searches`) on policies without
+skill, and with a planted one, judged by DSR and PBO as in the gate's first stage; also a search
+that varies its best trial, with and without 100 copies of the winner. Required: a rate of DSR ≥ .95
+of at most .05.
+
+Selection (`--only selection`): each study is a matrix of returns, trials × bars, with zero mean:
+normal, or fat-tailed with volatility clustering and correlated trials. DSR is that of the trial
+with the highest Sharpe ratio. Required: P(DSR ≥ .95) ≤ .05 and a median PBO in [.35, .65]. The same
+is required of the best three trials together, whose luck is that of one trial times the
+diversification factor; DSR without this factor is also shown.
+
+Rates are shown with their 95% interval (Clopper and Pearson 1934), and a requirement counts as met
+if the interval does not lie above it.
 
 The hold-out test (`deploy.promotion.bootstrap.mean_above_zero`): its rejection rate at .05 if the
 mean is 0 (size) and if it is three standard errors (power), for excess returns that are independent
@@ -23,7 +34,9 @@ import math
 import sys
 from typing import Any
 
+import gate_searches
 import numpy as np
+import optuna
 from harness import benchmark_parser, load_results, machine, print_machine, save_results
 from numpy.typing import NDArray
 from scipy.signal import lfilter
@@ -31,9 +44,20 @@ from scipy.signal import lfilter
 from deploy.promotion.bootstrap import batch_count, batch_means_p, block_length, bootstrap_means
 from deploy.promotion.overfitting import cscv
 from envs.crypto.scoring import luck
+from envs.crypto.scoring.selection import TrialReturns
 
 SKILL, HOURS, TOGETHER = 3.0, 8766, 3
 LEVEL, DRAWS = 0.05, 500  # of the hold-out test
+WRONG = "  NOT AS ASKED"
+RECORDS = (
+    ("ar1", 0.0),
+    ("ar1", 0.3),
+    ("ar1", 0.5),
+    ("ar1", -0.3),
+    ("ar1", 0.9),
+    ("clustered", 0.0),
+    ("t3", 0.0),
+)
 HOLDOUTS = (
     ("ar1", 0.0),
     ("clustered", 0.0),
@@ -64,21 +88,20 @@ def judge(returns: NDArray[np.float64]) -> dict[str, float]:
     Everything else is estimated from the returns. `unscaled` is the latter's DSR with the SR0 of a
     single trial.
     """
-    found = [luck.moments(column) for column in returns.T]
-    sharpes = np.array([one.sharpe for one in found])
-    correlations = np.corrcoef(returns.T)
     trials = returns.shape[1]
-    rho = (np.sum(correlations) - trials) / (trials * (trials - 1))
-    effective, variance = luck.effective_trials(trials, float(rho)), float(np.var(sharpes, ddof=1))
-    best = np.argsort(-sharpes)[:TOGETHER]
+    search = TrialReturns()
+    for number, column in enumerate(returns.T):
+        search.add(number, column[None], np.arange(len(column)))
+    best = np.argsort(-search.sharpes[:, 0])[:TOGETHER]
     whole = returns[:, best].mean(axis=1)
-    several, gain = luck.moments(whole), float(np.mean(returns[:, best].std(axis=0)) / whole.std())
+    several = [luck.moments(whole)]
+    gain = np.array([np.mean(returns[:, best].std(axis=0)) / whole.std()])
     return {
-        "dsr": luck.deflated_sharpe(found[best[0]], variance, effective),
+        "dsr": search.deflate(search.moments[int(best[0])], trials).probability,
         "pbo": cscv(returns).pbo,
-        "together_dsr": luck.deflated_sharpe(several, variance * gain**2, effective),
+        "together_dsr": search.deflate(several, trials, gain).probability,
         "together_pbo": cscv(returns, chosen=TOGETHER).pbo,
-        "unscaled": luck.deflated_sharpe(several, variance, effective),
+        "unscaled": search.deflate(several, trials).probability,
     }
 
 
@@ -112,6 +135,100 @@ def measure(
     }
 
 
+def interval(hits: int, count: int) -> list[float]:
+    """Return the 95% interval of a rate (Clopper and Pearson 1934)."""
+    from scipy.stats import binomtest
+
+    found = binomtest(hits, count).proportion_ci(0.95, method="exact")
+    return [float(found.low), float(found.high)]
+
+
+def rate(hits: NDArray[np.bool_]) -> dict[str, Any]:
+    """Return a rate with its interval."""
+    return {"rate": float(np.mean(hits)), "interval": interval(int(np.sum(hits)), hits.size)}
+
+
+def shown(found: dict[str, Any]) -> str:
+    """Return a rate in words."""
+    low, high = found["interval"]
+    return f"{found['rate']:.1%} ({low:.1%} to {high:.1%})"
+
+
+def records(series: int, bars: int, seed: int) -> tuple[list[dict[str, Any]], bool]:
+    """Measure single records, see `holdout_tests`."""
+    results, good = [], True
+    for kind, phi in RECORDS:
+        random = np.random.default_rng([seed, bars])
+        scores = np.array(
+            [
+                luck.moments(excess_returns(random, kind, phi, bars)[0]).score()
+                for _ in range(series)
+            ]
+        )
+        found = rate(scores > luck.NORMAL.inv_cdf(luck.CONFIDENCE))
+        results.append({"kind": kind, "phi": phi, "bars": bars, "series": series} | found)
+        ok = found["interval"][0] <= 0.06
+        good &= ok
+        print(f"record of {bars:,} bars, {kind:9} {phi:5.2f}: {shown(found)}{'' if ok else WRONG}")
+    return results, good
+
+
+def searches(options: argparse.Namespace, kept: dict[str, Any]) -> bool:
+    """Measure searches, add each to `kept`, and print it. Returns whether requirements are met."""
+    good, seeds = True, [options.seed, 1]
+    found = kept.setdefault("searches", {})
+    for name in options.searches:
+        for annual in (0.0, *options.planted):
+            bars, studies = options.bars, options.studies
+            if annual:
+                bars, studies = options.long_bars, max(2, studies // 4)
+            every = []
+            for index in range(studies):
+                random = np.random.default_rng([*seeds, index])
+                market = gate_searches.Market(bars, options.phi, annual / math.sqrt(HOURS), random)
+                every.append(gate_searches.search(market, name, options.search_trials, index))
+            about = {"search": name, "bars": bars, "phi": options.phi, "skill": annual}
+            found[f"{name} {annual:g}"] = about | _first_stage(every)
+            good &= _told(found[f"{name} {annual:g}"])
+            save_results(options.save, kept | {"searches_machine": machine()})
+    for copies in (0, 100):
+        every = []
+        for index in range(options.studies):
+            random = np.random.default_rng([*seeds, index])
+            made = gate_searches.climb(options.bars, options.search_trials, 0.9, random)
+            made = gate_searches.with_copies(made, copies, random)
+            best = int(np.argmax([own.mean() / own.std() for own in made]))
+            every.append(gate_searches.judge(dict(enumerate(made)), best, len(made)))
+        name = f"varies its best trial, {copies} copies"
+        about = {"search": name, "bars": options.bars, "phi": 0.0, "skill": 0.0}
+        found[name] = about | _first_stage(every)
+        good &= _told(found[name])
+    kept["searches_machine"] = machine()
+    return good
+
+
+def _told(one: dict[str, Any]) -> bool:
+    ok = bool(one["skill"] > 0.0 or one["dsr"]["interval"][0] <= 0.05)
+    print(
+        f"{one['search']:36} skill {one['skill']:3.1f}: DSR >= .95 in {shown(one['dsr'])}, PBO <= "
+        f".2 in {shown(one['pbo'])}, both {shown(one['both'])}{'' if ok else WRONG}",
+        flush=True,
+    )
+    return ok
+
+
+def _first_stage(every: list[dict[str, float]]) -> dict[str, Any]:
+    dsr, pbo = (np.array([one[name] for one in every]) for name in ("dsr", "pbo"))
+    return {
+        "studies": len(every),
+        "dsr": rate(dsr >= 0.95),
+        "pbo": rate(pbo <= 0.2),
+        "both": rate((dsr >= 0.95) & (pbo <= 0.2)),
+        "median_pbo": float(np.median(pbo)),
+        "median_needed": float(np.median([one["needed"] for one in every])),
+    }
+
+
 def excess_returns(
     rng: np.random.Generator, kind: str, phi: float, bars: int
 ) -> tuple[NDArray[np.float64], float]:
@@ -123,6 +240,8 @@ def excess_returns(
             values[t] = math.sqrt(variance) * draw
             variance = 0.05 + 0.15 * values[t] ** 2 + 0.8 * variance
         return values[300:], 1.0
+    if kind == "t3":
+        return rng.standard_t(3, bars), 3.0
     if kind == "ar2":
         return lfilter([1.0], [1.0, -0.5, -(phi - 0.5)], noise)[300:], (1.0 / (1.0 - phi)) ** 2
     values = lfilter([1.0], [1.0, -phi], noise)[300:]
@@ -222,22 +341,42 @@ def selection_tests(options: argparse.Namespace) -> tuple[list[dict[str, Any]], 
 def main(argv: list[str]) -> int:
     parser = benchmark_parser(__doc__)
     parser.add_argument("--studies", type=int, default=200, help="studies per setting")
-    parser.add_argument("--bars", type=int, default=2000)
+    parser.add_argument("--bars", type=int, default=1200)
     parser.add_argument("--trials", type=int, nargs="+", default=[10, 40, 100])
     parser.add_argument(
         "--series", type=int, default=1000, help="series per setting of the hold-out test"
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", choices=["selection", "holdout"])
+    parser.add_argument("--phi", type=float, default=0.3, help="autocorrelation of searches")
+    parser.add_argument("--search-trials", type=int, default=40, help="trials of a search")
+    parser.add_argument(
+        "--searches",
+        nargs="*",
+        choices=gate_searches.SEARCHES,
+        default=gate_searches.SEARCHES,
+        help="samplers",
+    )
+    parser.add_argument(
+        "--planted", type=float, nargs="*", default=[1.5, 3.0], help="annual Sharpe ratios"
+    )
+    parser.add_argument("--long-bars", type=int, default=2 * HOURS, help="bars with skill")
+    parser.add_argument("--only", choices=["records", "searches", "selection", "holdout"])
     options = parser.parse_args(argv)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     print_machine()
     kept: dict[str, Any] = load_results(options.save)
     good = []
-    if options.only != "selection":
+    if options.only in (None, "records"):
+        kept["records"], fine = records(options.series, options.bars, options.seed)
+        kept["records_machine"] = machine()
+        good.append(fine)
+    if options.only in (None, "searches"):
+        good.append(searches(options, kept))
+    if options.only in (None, "holdout"):
         kept["holdout"], fine = holdout_tests(options.series, options.seed)
         kept["holdout_machine"] = machine()
         good.append(fine)
-    if options.only != "holdout":
+    if options.only in (None, "selection"):
         kept["results"], fine = selection_tests(options)
         kept["machine"] = machine()
         good.append(fine)

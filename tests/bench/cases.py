@@ -155,6 +155,16 @@ CASES = [
         extra=True,
     ),
     Case(
+        "gate_statistics:searches",
+        "--only searches --studies 2 --bars 200 --long-bars 200 --search-trials 8 --planted 3",
+        ("searches_machine.processor", "searches.race 0.dsr.interval", "searches.pbt 3.both.rate"),
+    ),
+    Case(
+        "gate_statistics:records",
+        "--only records --series 5 --bars 100",
+        ("records_machine.processor", "records.0.rate", "records.0.interval"),
+    ),
+    Case(
         "gate_statistics:holdout",
         "--only holdout --series 5",
         ("holdout_machine.processor", "holdout.0.size", "holdout.0.power_bootstrap"),

@@ -1,89 +1,258 @@
 """How much of a Sharpe ratio is luck: what the best of many trials shows without any skill.
 
-Everything is per bar, not annualised, unless stated otherwise. These are pure formulas, so the
-search can report in advance what the gate will require.
+Everything is per bar, not annualised, unless stated otherwise.
 
-Sources: D. H. Bailey and M. López de Prado 2012, "The Sharpe Ratio Efficient Frontier" (PSR,
-MinTRL); the same 2014, "The Deflated Sharpe Ratio" (DSR); D. H. Bailey, J. M. Borwein, M. López de
-Prado and Q. J. Zhu 2014, "Pseudo-Mathematics and Financial Charlatanism" (MinBTL).
+A single record is judged by the standard error of its Sharpe ratio, which accounts for
+autocorrelation. The best of a search is judged by simulated searches without skill: `best_by_luck`.
+Both are statements under the null hypothesis that no trial has skill. Skewness and kurtosis have no
+influence under it: their terms in the variance of a Sharpe ratio vanish for a true ratio of 0.
+
+Sources: M. López de Prado, A. Lipton and V. Zoonekynd 2026, "How to Use the Sharpe Ratio" (the
+variance of a Sharpe ratio under the null hypothesis and under autocorrelation); D. H. Bailey and
+M. López de Prado 2012, 2014 (probabilistic and deflated Sharpe ratio); E. Lazarus, D. J. Lewis, J.
+H. Stock and M. W. Watson 2018, "HAR Inference: Recommendations for Practice" (long-run variance by
+cosine weights); D. W. K. Andrews and J. C. Monahan 1992 (prewhitening); D. H. Bailey, J. M.
+Borwein, M. López de Prado and Q. J. Zhu 2014, "Pseudo-Mathematics and Financial Charlatanism"
+(MinBTL).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
+Array = NDArray[np.float64]
 NORMAL = NormalDist()
 EULER_GAMMA = 0.5772156649015329
-CONFIDENCE = 0.95  # at which a Sharpe ratio counts as above a benchmark
+CONFIDENCE = 0.95  # at which a Sharpe ratio counts as above luck
+FEWEST_BARS = 8  # with fewer, nothing is significant
+MOST_CORRELATED = 0.97  # bound of the coefficient of an autoregression, as in Andrews and Monahan
+SEARCHES = 5_000  # simulated ones
+CHUNK = 1_000_000  # scores simulated at once
+TRACKED = 64  # best trials of a simulated search whose ranks are followed
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Moments of n returns.
+    """The Sharpe ratio of n returns, and its error without skill.
 
     Attributes:
         n: number of returns.
         sharpe: SR, the mean over the population standard deviation.
-        skewness: g3, corrected for bias.
-        kurtosis: g4, raw (3 for a normal distribution), corrected for bias.
+        error: standard error of SR if the true ratio is 0; infinite with too few returns.
+        freedom: degrees of freedom ν of the error's estimate.
     """
 
     n: int
     sharpe: float
-    skewness: float = 0.0
-    kurtosis: float = 3.0
+    error: float
+    freedom: float
 
-    @property
-    def spread(self) -> float:
-        """Return 1 - g3·SR + (g4 - 1)/4·SR²: n - 1 times the variance of the estimated SR.
+    def score(self, factor: float = 1.0) -> float:
+        """Return the normal score of SR: standard normal without skill.
 
-        The variance of an estimated Sharpe ratio under non-normal returns (Mertens 2002; Bailey and
-        López de Prado 2012). For normal returns it is 1 + SR²/2 (Lo 2002).
+        The score has the same p value as t = SR / (factor · error) has in Student's distribution.
         """
-        return 1.0 - self.skewness * self.sharpe + (self.kurtosis - 1.0) / 4.0 * self.sharpe**2
+        from scipy.special import ndtri, stdtr  # takes long to import
+
+        return -float(ndtri(stdtr(self.freedom, -self.sharpe / (factor * self.error))))
+
+    def ratio(self, score: float) -> float:
+        """Return the Sharpe ratio that has this score, the inverse of `score`."""
+        from scipy.special import stdtrit
+
+        if math.isinf(self.error):
+            return math.inf
+        return -float(stdtrit(self.freedom, NORMAL.cdf(-score))) * self.error
 
 
-def moments(returns: NDArray[np.float64]) -> Moments:
-    """Compute the moments of (n,) returns.
+def moments(returns: Array) -> Moments:
+    """Compute SR and its error for (n,) returns.
 
-    Fewer than 4 returns, or returns that do not vary, give SR = 0 and normal higher moments.
+    Returns that do not vary have SR = 0. With fewer than `FEWEST_BARS` the error is infinite.
     """
     n = returns.size
-    # The bias-corrected kurtosis divides by n - 3.
-    if n < 4:
-        return Moments(n, 0.0)
-    mean = float(np.mean(returns))
-    centred = returns - mean
-    m2, m3, m4 = (float(np.mean(centred**power)) for power in (2, 3, 4))
+    if n < FEWEST_BARS:
+        return Moments(n, 0.0, math.inf, 1.0)
+    mean, deviation = float(np.mean(returns)), float(np.std(returns))
     # Constant returns vary by rounding, so the threshold is relative to their size.
-    if math.sqrt(m2) <= 1e-12 * float(np.max(np.abs(returns))) or m2 == 0.0:
-        return Moments(n, 0.0)
-    # The usual unbiased sample estimators: G1 of skewness, G2 of excess kurtosis.
-    g1, g2 = m3 / m2**1.5, m4 / m2**2
-    skewness = math.sqrt(n * (n - 1.0)) / (n - 2.0) * g1
-    excess = (n - 1.0) / ((n - 2.0) * (n - 3.0)) * ((n + 1.0) * g2 - 3.0 * (n - 1.0))
-    return Moments(n, mean / math.sqrt(m2), skewness, excess + 3.0)
+    if deviation <= 1e-12 * float(np.max(np.abs(returns))) or deviation == 0.0:
+        return without_autocorrelation(n)
+    variance, freedom = long_run_variance((returns - mean) / deviation)
+    return Moments(n, mean / deviation, math.sqrt(variance / n), freedom)
 
 
-def probabilistic_sharpe(moments: Moments, benchmark: float = 0.0) -> float:
-    """Return the probabilistic Sharpe ratio: P(true Sharpe ratio > `benchmark`).
+def without_autocorrelation(n: int, sharpe: float = 0.0) -> Moments:
+    """Return the moments of n independent returns: the error is 1/√n."""
+    if n < FEWEST_BARS:
+        return Moments(n, sharpe, math.inf, 1.0)
+    return Moments(n, sharpe, 1.0 / math.sqrt(n), float(_cosines(n)))
 
-        PSR(SR*) = Φ[(SR - SR*) · √(n - 1) / √(1 - g3·SR + (g4 - 1)/4·SR²)]
 
-    0 if the moments are so extreme that the variance is not positive.
+def _cosines(n: int) -> int:
+    """ν = 0.41 · n^(2/3), as recommended by Lazarus et al."""
+    return max(4, int(0.41 * n ** (2.0 / 3.0)))
+
+
+def long_run_variance(values: Array) -> tuple[float, float]:
+    """Estimate n times the variance of the mean of (n,) values with mean 0, and ν.
+
+    Σ_k Cov(x_t, x_{t+k}), estimated as ω/(1 - ρ)². ρ is the coefficient of an autoregression of
+    order 1, corrected for its bias of -(1 + 3ρ)/n, and ω the mean square of the first ν cosine
+    coefficients of its residuals. For an AR(1) this estimates σ²·(1 + ρ)/(1 - ρ), the factor of
+    López de Prado et al. The mean divided by its standard error has about Student's distribution
+    with ν degrees of freedom.
     """
-    # Extreme sample moments of short series can make the estimated variance negative.
-    if moments.n < 2 or not moments.spread > 0.0:
-        return 0.0
-    # The estimated Sharpe ratio is asymptotically normal around the true one.
-    return NORMAL.cdf(
-        (moments.sharpe - benchmark) * math.sqrt(moments.n - 1) / math.sqrt(moments.spread)
-    )
+    from scipy.fft import dct  # takes long to import
+
+    n = values.size
+    rho = float(values[1:] @ values[:-1]) / float(values @ values)
+    rho = min(max(rho + (1.0 + 3.0 * rho) / n, -MOST_CORRELATED), MOST_CORRELATED)
+    residuals = values[1:] - rho * values[:-1]
+    freedom = _cosines(n)
+    # The orthonormal transform; its coefficient 0 is the mean.
+    waves = dct(residuals, type=2, norm="ortho")[1 : freedom + 1]
+    variance = float(np.mean(waves**2)) / (1.0 - rho) ** 2
+    # Residuals that do not vary have no error to estimate: then nothing is significant.
+    return (variance if variance > 0.0 else math.inf), float(freedom)
+
+
+@dataclass(frozen=True)
+class Link:
+    """How a trial depends on an earlier one.
+
+    Attributes:
+        correlation: ρ of its returns with those of the most similar earlier trial, 0 … 1: 0 for an
+            independent trial, 1 for a copy.
+        rank: of that earlier trial among all earlier ones, 0 for the best.
+        parent: position of that earlier trial.
+    """
+
+    correlation: float = 0.0
+    rank: int = 0
+    parent: int = 0
+
+
+def links_of(correlations: Array, scores: Array) -> tuple[Link, ...]:
+    """Find what each trial depends on.
+
+    Args:
+        correlations: (n, n) of the trials' returns, in the order in which they were made.
+        scores: (n,) their Sharpe ratios.
+    """
+    links = [Link()]
+    for own in range(1, len(scores)):
+        parent = int(np.argmax(correlations[own, :own]))
+        rank = int(np.count_nonzero(scores[:own] > scores[parent]))
+        rho = min(max(float(correlations[own, parent]), 0.0), 1.0)
+        links.append(Link(rho, rank, parent))
+    return tuple(links)
+
+
+def extended(links: Sequence[Link], trials: int) -> tuple[Link, ...]:
+    """Add links for trials whose returns are not known, such as pruned ones.
+
+    They depend on earlier ones as the known ones do: their links are repeated in turn, with the same
+    relative rank. Without two known trials they are independent.
+    """
+    known = list(enumerate(links))[1:]
+    every = list(links[:trials]) or [Link()][:trials]
+    while len(every) < trials:
+        count = len(every)
+        if not known:
+            every.append(Link())
+            continue
+        at, link = known[(count - len(links)) % len(known)]
+        # The middle of what was one of `at` places: the first of one is the median of many.
+        rank, parent = ((place + 0.5) * count / at for place in (link.rank, link.parent))
+        every.append(Link(link.correlation, int(rank), int(parent)))
+    return tuple(every)
+
+
+@dataclass(frozen=True, eq=False)
+class BestByLuck:
+    """Scores of the best trial of simulated searches without skill.
+
+    Attributes:
+        scores: ascending.
+    """
+
+    scores: Array
+
+    def probability(self, score: float) -> float:
+        """Return the share of searches whose best trial has a lower score.
+
+        One minus the p value (1 + #{best ≥ score})/(searches + 1), so it is never 1.
+        """
+        below = int(np.searchsorted(self.scores, score, side="left"))
+        return below / (len(self.scores) + 1)
+
+    @property
+    def mean(self) -> float:
+        """The expected score of the best."""
+        return float(np.mean(self.scores))
+
+    @property
+    def needed(self) -> float:
+        """The lowest score whose probability is at least `CONFIDENCE`."""
+        count = math.ceil(CONFIDENCE * (len(self.scores) + 1))
+        return float(np.nextafter(self.scores[count - 1], math.inf))
+
+    @property
+    def effective(self) -> float:
+        """N_eff, the number of independent trials that need the same score.
+
+        Solved for N: Φ(needed)^N = CONFIDENCE.
+        """
+        return math.log(CONFIDENCE) / math.log1p(-NORMAL.cdf(-self.needed))
+
+
+@lru_cache(maxsize=64)
+def best_by_luck(links: tuple[Link, ...]) -> BestByLuck:
+    """Simulate searches that proceed as this one did, on trials without skill.
+
+    The score of trial k is ρ · (score of the earlier trial) + √(1 - ρ²) · (a new standard normal
+    number). A search decides by ranks: good trials lead to similar ones. So the earlier trial is
+    the one that has the same rank at that time in the simulated search. A search that varies its
+    best trial therefore adds up luck in the simulation, too. Each trial can only raise the best,
+    and a copy (ρ = 1) changes nothing.
+
+    The dependence on one earlier trial is kept, that on others is lost. So trials that are alike
+    without being derived from each other count as less alike than they are, which overstates their
+    luck. Ranks are followed among the best `TRACKED` trials; for another rank, the earlier trial is
+    the same as in the search.
+
+    Args:
+        links: one per trial, in the order in which they were made; at least one.
+    """
+    random = np.random.default_rng(len(links))  # the same trials give the same figures everywhere
+    # In chunks, which bounds the memory.
+    size = min(SEARCHES, max(1, CHUNK // len(links)))
+    sizes = [min(size, SEARCHES - start) for start in range(0, SEARCHES, size)]
+    return BestByLuck(np.sort(np.concatenate([_bests(links, one, random) for one in sizes])))
+
+
+def _bests(links: Sequence[Link], searches: int, random: np.random.Generator) -> Array:
+    """Return (searches,) scores of the best trial, see `best_by_luck`."""
+    scores = random.standard_normal((len(links), searches))
+    top = np.full((TRACKED, searches), -np.inf)  # each column descending
+    for own, link in enumerate(links):
+        scores[own] *= math.sqrt(1.0 - link.correlation**2)
+        if own and link.correlation > 0.0:
+            parent = top[link.rank] if link.rank < TRACKED else scores[link.parent]
+            scores[own] += link.correlation * parent
+        # Insert into the sorted columns: those that are lower move down by one place.
+        used = min(own + 1, TRACKED)
+        moved = np.minimum(top[: used - 1], scores[own])
+        top[:used] = np.maximum(top[:used], np.concatenate([scores[own][None], moved]))
+    best: Array = top[0]
+    return best
 
 
 def expected_maximum(trials: float) -> float:
@@ -104,50 +273,6 @@ def expected_maximum(trials: float) -> float:
     return (1.0 - EULER_GAMMA) * first + EULER_GAMMA * second
 
 
-def effective_trials(trials: int, correlation: float) -> float:
-    """Return N_eff = N · (1 - ρ) + ρ, the equivalent number of independent trials.
-
-    Args:
-        trials: N.
-        correlation: ρ, the mean correlation of the trials' returns; clipped to 0 … 1.
-    """
-    # Linear between N independent trials (ρ = 0) and a single one (ρ = 1).
-    rho = min(max(correlation, 0.0), 1.0)
-    return trials * (1.0 - rho) + rho
-
-
-def luck_sharpe(variance: float, trials: float) -> float:
-    """Return SR0, the Sharpe ratio that the best of N trials without skill is expected to show.
-
-        SR0 = √V · expected_maximum(N_eff)
-
-    Args:
-        variance: V, the variance of the Sharpe ratios over the trials.
-        trials: N_eff.
-    """
-    # The trials' Sharpe ratios without skill are N(0, V), so their maximum scales with √V.
-    return math.sqrt(variance) * expected_maximum(trials)
-
-
-def deflated_sharpe(moments: Moments, variance: float, trials: float) -> float:
-    """Return DSR = PSR(SR0): P(true Sharpe ratio > SR0 of `trials` effective trials)."""
-    return probabilistic_sharpe(moments, luck_sharpe(variance, trials))
-
-
-def minimum_track_record(moments: Moments, benchmark: float = 0.0) -> float:
-    """Return MinTRL, the bars needed until PSR(SR*) reaches `CONFIDENCE` at this Sharpe ratio.
-
-        MinTRL = 1 + (1 - g3·SR + (g4 - 1)/4·SR²) · (Φ⁻¹(CONFIDENCE) / (SR - SR*))²
-
-    Infinite if SR is not above the benchmark.
-    """
-    if moments.sharpe <= benchmark or not moments.spread > 0.0:
-        return math.inf
-    # PSR = CONFIDENCE, solved for n.
-    ratio = NORMAL.inv_cdf(CONFIDENCE) / (moments.sharpe - benchmark)
-    return 1.0 + moments.spread * (ratio * ratio)
-
-
 def minimum_backtest_years(trials: float, annual_sharpe: float = 1.0) -> float:
     """Return MinBTL, in years of data.
 
@@ -160,37 +285,11 @@ def minimum_backtest_years(trials: float, annual_sharpe: float = 1.0) -> float:
     return (expected_maximum(trials) / annual_sharpe) ** 2
 
 
-def needed_sharpe(
-    bars: int,
-    trials: float,
-    variance: float | None = None,
-    *,
-    skewness: float = 0.0,
-    kurtosis: float = 3.0,
-) -> float:
-    """Return the Sharpe ratio (per bar) at which DSR reaches `CONFIDENCE`.
+def planned_sharpe(bars: int, trials: int) -> float:
+    """Return the Sharpe ratio (per bar) that the best of N independent trials needs.
 
-    Args:
-        bars: n, out of sample.
-        trials: N, or N_eff if the correlation is known.
-        variance: V over the trials; by default 1 / (n - 1), that of trials without skill.
-        skewness: g3 of the returns.
-        kurtosis: raw g4 of the returns.
-
-    Returns:
-        The larger solution SR of the equation below; infinite if the data are too short for any.
-
-            (SR - SR0)² · (n - 1) = Φ⁻¹(CONFIDENCE)² · (1 - g3·SR + (g4 - 1)/4·SR²)
+    The returns are independent, too. The probability that the best of N trials without skill is
+    lower is `CONFIDENCE`: Φ(score)^N = CONFIDENCE. Infinite if there are too few bars.
     """
-    # DSR = CONFIDENCE, squared and sorted by powers of SR: a·SR² - 2b·SR + c = 0.
-    m = bars - 1.0
-    z2 = NORMAL.inv_cdf(CONFIDENCE) ** 2
-    a = m - z2 * (kurtosis - 1.0) / 4.0
-    # Without a positive a, the estimation error grows with SR faster than SR itself.
-    if a <= 0.0:
-        return math.inf
-    # The estimated Sharpe ratio of a trial without skill has the variance 1 / (n - 1).
-    luck = luck_sharpe(1.0 / m if variance is None else variance, trials)
-    b, c = m * luck - z2 * skewness / 2.0, m * luck**2 - z2
-    # Squaring added the smaller solution, which lies below SR0 and would have DSR = 1 - CONFIDENCE.
-    return (b + math.sqrt(max(b * b - a * c, 0.0))) / a
+    score = NORMAL.inv_cdf(CONFIDENCE ** (1.0 / max(trials, 1)))
+    return without_autocorrelation(bars).ratio(score)

@@ -7,6 +7,7 @@ that every complete trial stored.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from envs.support.study_record import TrialRecord
 
 Array = NDArray[np.float64]
 PATHS_FILE = "paths.parquet"
+BLOCKS = 1024  # of a longer path, at least: over them, returns are summed to compare trials
 
 
 @dataclass(frozen=True)
@@ -34,21 +36,19 @@ class Deflation:
         path: index of the path with the median DSR (the lower of the two middle ones if their
             number is even), to which the other attributes refer.
         moments: of the path's excess returns.
-        variance: V, over the trials.
-        correlation: mean correlation of the trials' returns.
-        luck: SR0, per bar.
+        correlation: mean correlation of two trials' returns, over all paths.
+        luck: expected ratio of the best of as many trials without skill, per bar.
         trials: N.
-        effective: N_eff.
-        needed: Sharpe ratio per bar at which DSR would be 0.95, given these returns' skewness and
-            kurtosis.
+        effective: N_eff, the number of independent trials with one evaluation each that need the
+            same ratio.
+        needed: Sharpe ratio per bar at which DSR would be 0.95, given these returns' error.
         record: bars needed at the present Sharpe ratio.
-        diversification: factor on a single trial's SR0 (`deploy.market.backtests.Combination`).
+        diversification: factor on a single trial's ratio (`deploy.market.backtests.Combination`).
     """
 
     by_path: tuple[float, ...]
     path: int
     moments: Moments
-    variance: float
     correlation: float
     luck: float
     trials: int
@@ -74,7 +74,8 @@ class TrialReturns:
     def __init__(self) -> None:
         self.moments: dict[int, tuple[Moments, ...]] = {}
         self.time: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        self._sums: Array = np.empty((0, 0))  # sum of the trials' standardised returns, (φ, T)
+        self._sums: dict[int, Array] = {}  # by trial number, unit vectors (φ, blocks)
+        self._shape: tuple[int, ...] = ()
         self._lock = threading.Lock()
 
     def add(self, number: int, excess: Array, time: NDArray[np.int64]) -> None:
@@ -87,12 +88,13 @@ class TrialReturns:
             if number in self.moments:
                 return
             if not self.moments:
-                self.time, self._sums = time, np.zeros(excess.shape)
-            elif excess.shape != self._sums.shape or not np.array_equal(time, self.time):
+                self.time, self._shape = time, excess.shape
+            elif excess.shape != self._shape or not np.array_equal(time, self.time):
                 raise ValueError("its paths are on other bars than those of the other trials")
-            # The sum of the unit vectors is all that `correlation` needs, so the returns themselves
-            # are not kept: memory does not grow with the number of trials.
-            self._sums += _standard(excess)
+            # Sums over blocks suffice for correlations, so the memory per trial is bounded. They
+            # also contain what trials have in common with a delay of some bars.
+            edges = np.arange(0, excess.shape[1], max(1, excess.shape[1] // BLOCKS))
+            self._sums[number] = _standard(np.add.reduceat(excess, edges, axis=1))
             self.moments[number] = tuple(luck.moments(row) for row in excess)
 
     @property
@@ -100,31 +102,13 @@ class TrialReturns:
         """Return the Sharpe ratios per bar: (n, φ), in the order in which trials were added."""
         return np.array([[one.sharpe for one in moments] for moments in self.moments.values()])
 
-    @property
-    def correlation(self) -> Array:
-        """Return the mean correlation of two trials' returns by path: (φ,), clipped to 0 … 1.
-
-        For unit vectors z_i, |Σ z_i|² = n + Σ_{i≠j} ρ_ij, so one sum over trials suffices instead
-        of all pairs.
-        """
-        n = len(self.moments)
-        if n < 2:
-            return np.zeros(len(self._sums))
-        return np.asarray(np.clip((np.sum(self._sums**2, axis=1) - n) / (n * (n - 1)), 0.0, 1.0))
-
-    def variance(self, path: int) -> float:
-        """Return V, the variance of the trials' Sharpe ratios on a path.
-
-        With fewer than two trials 1 / (T - 1), the variance without any skill.
-        """
-        return (
-            float(np.var(self.sharpes[:, path], ddof=1))
-            if len(self.moments) > 1
-            else 1.0 / (len(self.time) - 1)
-        )
-
     def deflate(
-        self, moments: Sequence[Moments], trials: int, diversification: Array | None = None
+        self,
+        moments: Sequence[Moments],
+        trials: int,
+        diversification: Array | None = None,
+        *,
+        evaluations: float = 1.0,
     ) -> Deflation:
         """Return the DSR of a back-test selected from `trials` trials.
 
@@ -132,39 +116,58 @@ class TrialReturns:
             moments: one per path.
             trials: all trials of the search, including pruned and failed ones.
             diversification: (φ,), for several trials together.
+            evaluations: of a trial, on average (`mean_evaluations`).
         """
-        # N_eff and V are estimated per path, since each path comes from other members.
-        correlation = self.correlation
-        effective = [luck.effective_trials(trials, float(rho)) for rho in correlation]
-        spread = np.ones(len(effective)) if diversification is None else diversification
-        variances = [self.variance(path) for path in range(len(effective))]
-        # Dividing the capital lowers the deviation by `ratio`, which raises the Sharpe ratio that
-        # luck alone shows by the same factor: SR0 · ratio, hence V · ratio².
-        enlarged = [
-            variance * float(ratio) ** 2 for variance, ratio in zip(variances, spread, strict=True)
-        ]
+        links, correlation = self._links()
+        # A search chooses at every rung among what it sees there, so each evaluation is a chance.
+        chances = max(round(trials * evaluations), len(links), 1)
+        best = luck.best_by_luck(luck.extended(links, chances))
+        factors = np.ones(len(moments)) if diversification is None else diversification
+        # Dividing the capital lowers the deviation by `factor`, which raises the Sharpe ratio that
+        # luck alone shows by the same factor.
         by_path = tuple(
-            luck.deflated_sharpe(one, variance, count)
-            for one, variance, count in zip(moments, enlarged, effective, strict=True)
+            best.probability(one.score(float(factor)))
+            for one, factor in zip(moments, factors, strict=True)
         )
         # A stable sort, so that ties give the same path on every machine.
         path = int(np.argsort(by_path, kind="stable")[(len(by_path) - 1) // 2])
-        own, expected = moments[path], luck.luck_sharpe(enlarged[path], effective[path])
+        own, factor = moments[path], float(factors[path])
+        needed = factor * own.ratio(best.needed)
         return Deflation(
             by_path=by_path,
             path=path,
             moments=own,
-            variance=variances[path],
-            correlation=float(correlation[path]),
-            luck=expected,
+            correlation=correlation,
+            luck=factor * own.ratio(best.mean),
             trials=trials,
-            effective=effective[path],
-            needed=luck.needed_sharpe(
-                own.n, effective[path], enlarged[path], skewness=own.skewness, kurtosis=own.kurtosis
-            ),
-            record=luck.minimum_track_record(own, expected),
-            diversification=float(spread[path]),
+            effective=best.effective,
+            needed=needed,
+            # Errors fall with the square root of the number of bars.
+            record=own.n * (needed / own.sharpe) ** 2 if own.sharpe > 0.0 else math.inf,
+            diversification=factor,
         )
+
+    def _links(self) -> tuple[tuple[luck.Link, ...], float]:
+        """Return the trials' links in the order of their numbers, and their mean correlation."""
+        with self._lock:
+            numbers = sorted(self._sums)
+            if len(numbers) < 2:
+                return (luck.Link(),) * len(numbers), 0.0
+            units = np.stack([self._sums[number] for number in numbers], axis=1)
+            found = [[path.sharpe for path in self.moments[number]] for number in numbers]
+        correlations = np.mean(units @ units.transpose(0, 2, 1), axis=0)  # over the paths
+        n = len(numbers)
+        mean = (np.sum(correlations) - np.trace(correlations)) / (n * (n - 1))
+        return luck.links_of(correlations, np.mean(found, axis=1)), float(mean)
+
+
+def mean_evaluations(reports: Sequence[int]) -> float:
+    """Return the mean number of evaluations of a finished trial, at least 1.
+
+    Args:
+        reports: number of rungs that each finished trial has reported; a trial without counts as 1.
+    """
+    return sum(max(1, count) for count in reports) / len(reports) if reports else 1.0
 
 
 def trial_folder(attributes: Mapping[str, Any], number: int) -> str:

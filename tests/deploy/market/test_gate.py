@@ -28,7 +28,7 @@ from deploy.promotion.rules import (
     passed,
     with_limits,
 )
-from envs.crypto.scoring.luck import Moments
+from envs.crypto.scoring.luck import without_autocorrelation
 from envs.crypto.scoring.metrics import Metrics, summarise
 from envs.crypto.scoring.selection import Deflation
 from envs.support.errors import InputError
@@ -54,8 +54,7 @@ def selection(*, dsr: float = 0.96, pbo: float = 0.1, **changes: Any) -> Selecti
     deflation = Deflation(
         by_path=(dsr,),
         path=0,
-        moments=Moments(5000, 0.04),
-        variance=1e-4,
+        moments=without_autocorrelation(5000, 0.04),
         correlation=0.2,
         luck=0.02,
         trials=40,
@@ -186,7 +185,7 @@ def test_what_it_would_have_needed_is_said() -> None:
     }
     for words in (
         "+3.74",
-        "best of 40 trials (32.2 independent",
+        "best of 40 trials (equivalent to 32.2 independent",
         "is expected to have +1.87",
         "+3.65 is needed",
     ):
