@@ -21,7 +21,7 @@ from envs.external.env_worker_main import CALLED, REQUEST, EnvWorkerSetup
 from envs.external.guard import guarded
 from envs.external.shards import EnvFailure
 from envs.external.shared_memory import CALL, FAILED, IDLE, STEP, GoneError, HandOver, SharedMemory
-from envs.external.sources import FactorySource, Source
+from envs.external.sources import Source
 
 IN_WORKER = "SWEEPD_ENV_WORKER"  # variable in the environment of env workers
 START_TIMEOUT = 120.0  # seconds to import modules and make environments
@@ -44,7 +44,7 @@ def why_unpicklable(source: Source, env_kwargs: Sequence[Mapping[str, Any]]) -> 
 
 def _main_module(source: Source) -> dict[str, str]:
     """Return where to find the program's main module, if the source is defined in it."""
-    if not isinstance(source, FactorySource) or not source.name.startswith("__main__."):
+    if not source.in_main:
         return {}
     data = spawn.get_preparation_data("")
     return {name: value for name, value in data.items() if name.startswith("init_main")}

@@ -27,6 +27,7 @@ from envs.support.plugins import find, load
 
 GYM, VECTOR, PETTINGZOO = "gym:", "vector:", "pettingzoo:"
 PREFIXES = (GYM, VECTOR, PETTINGZOO)
+MAIN = "__main__"  # the module of the running script
 SIZE = "num_envs"  # a function with this argument is told how many environments to make at once
 
 
@@ -94,6 +95,26 @@ class GymSource:
         """The id with its prefix."""
         return f"{VECTOR if self.batched else GYM}{self.env_id}"
 
+    @property
+    def _spec(self) -> EnvSpec | None:
+        return gymnasium.registry.get(self.env_id.rpartition(":")[2])
+
+    @property
+    def in_main(self) -> bool:
+        """Whether the program's main module defines the environment."""
+        found = self._spec
+        points = (found.entry_point, found.vector_entry_point) if found else ()
+        return any(
+            point.startswith(f"{MAIN}:")
+            if isinstance(point, str)
+            else getattr(point, "__module__", "") == MAIN
+            for point in points
+        )
+
+    def __reduce__(self) -> Any:
+        # With its registration, which may have been made by a script that workers do not run.
+        return _registered, (self._spec, self.env_id, self.kwargs, self.batched)
+
     def make(self, overrides: Mapping[str, Any]) -> Made:
         """Make one environment with the common arguments, overridden by `overrides`.
 
@@ -122,6 +143,14 @@ class GymSource:
         return Made(env.env if type(env) is gymnasium.wrappers.OrderEnforcing else env, limit)
 
 
+def _registered(
+    spec: EnvSpec | None, env_id: str, kwargs: Mapping[str, Any], batched: int
+) -> GymSource:
+    if spec is not None:
+        gymnasium.registry.setdefault(spec.id, spec)
+    return GymSource(env_id, kwargs, batched)
+
+
 @dataclass(frozen=True)
 class FactorySource:
     """A function (or class) that makes one environment of any kind that `describe` recognizes.
@@ -139,6 +168,12 @@ class FactorySource:
         if not isinstance(plain, type) and hasattr(plain, "name"):
             return str(plain.name)
         return f"{plain.__module__}.{getattr(plain, '__qualname__', type(plain).__qualname__)}"
+
+    @property
+    def in_main(self) -> bool:
+        """Whether the program's main module defines the function."""
+        plain = self.factory.func if isinstance(self.factory, functools.partial) else self.factory
+        return (plain.module if isinstance(plain, Imported) else plain.__module__) == MAIN
 
     def make(self, overrides: Mapping[str, Any]) -> Made:
         """Make one environment with the common arguments, overridden by `overrides`.

@@ -289,24 +289,41 @@ def test_idle_workers_sleep() -> None:
 
 
 SCRIPT = """
+    import gymnasium
     from envs.external.sharded import ShardedEnvs, Layout
-    from envs.external.sources import FactorySource
+    from envs.external.sources import FactorySource, named_env
     from tests.envs.external.samples import Counter
 
     class Mine(Counter):
         pass
 
+    gymnasium.register("Mine-v0", Mine)
+    gymnasium.register("Named-v0", "__main__:Mine")
+
     GUARD
-    envs = ShardedEnvs(FactorySource(Mine), [{}] * 2, Layout(1, (1,)))
+    gymnasium.register("Elsewhere-v0", "tests.envs.external.samples:Counter")
+    envs = ShardedEnvs(SOURCE, [{}] * 2, Layout(1, (1,)))
     envs.reset(range(2), range(2))
     envs.step()
     print(envs.buffers.reward.tolist())
 """
 
 
-@pytest.mark.parametrize("guarded", [True, False])
-def test_scripts_may_define_environments_themselves(guarded: bool, tmp_path: Path) -> None:
-    head, tail = textwrap.dedent(SCRIPT).split("GUARD")
+@pytest.mark.parametrize(
+    ("source", "guarded"),
+    [
+        ("FactorySource(Mine)", True),
+        ("FactorySource(Mine)", False),
+        ("named_env('gym:Mine-v0').source", True),
+        ("named_env('gym:Named-v0').source", True),
+        ("named_env('gym:Elsewhere-v0').source", True),
+        ("named_env('__main__:Mine').source", True),
+    ],
+)
+def test_scripts_may_define_environments_themselves(
+    source: str, guarded: bool, tmp_path: Path
+) -> None:
+    head, tail = textwrap.dedent(SCRIPT).replace("SOURCE", source).split("GUARD")
     if guarded:
         tail = "if __name__ == '__main__':" + textwrap.indent(tail, "    ")
     path = tmp_path / "script.py"
