@@ -6,6 +6,7 @@ To use an environment of your own, subclass `envs.core.vec_env.VecEnv` and wrap 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsFloat
@@ -18,10 +19,12 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from envs.core.vec_env import VecEnv
+from envs.external.codec import SpaceCodec
 from envs.support.errors import InputError
 
 if TYPE_CHECKING:
     from envs.crypto.market import Market
+    from envs.games.game import Game
 
 CRYPTO_ID = "sweepd/Crypto-v0"
 CARTPOLE_ID = "sweepd/CartPole-v1"
@@ -43,6 +46,25 @@ def row_spaces(env: VecEnv) -> tuple[Space[Any], Space[Any]]:
     else:
         action = Box(-1.0, 1.0, (env.action_dim,), np.float32)
     return Box(-np.inf, np.inf, (env.state_dim,), np.float32), action
+
+
+def codec_of(game: Game, params: Any) -> SpaceCodec:
+    """Return what reads and writes the spaces of one row of a game.
+
+    Raises:
+        InputError: the environment cannot be made, has players in turns in every row, or masks its
+            choices one after the other.
+    """
+    if game.described is not None:
+        return SpaceCodec.of(game.described(params))
+    with contextlib.closing(game.make([params], 1, together=1, device="cpu")) as env:
+        found = row_spaces(env)
+        if env.masked:
+            raise InputError(
+                f"{env.env_name} says which options are legal by the choices made so far; use "
+                "act(observation, legal) with its action_mask"
+            )
+        return SpaceCodec(*found)
 
 
 def _numpy(env: VecEnv, obs: torch.Tensor) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Read the results of a study: trials as a table, the files of a trial, a policy that acts."""
 
-import numpy as np
+import gymnasium
 import pandas as pd
 from study_in_python import main as run_study
 
@@ -23,7 +23,13 @@ def main() -> None:
 
     # Its policy, in new games:
     policy = sweepd.load_policy(study)
-    print("action:", policy.act(np.zeros(policy.state_dim, np.float32)))
+    env = gymnasium.make("CartPole-v1")
+    observation, _ = env.reset(seed=0)
+    steps, over = 0, False
+    while not over:
+        observation, _, terminated, truncated, _ = env.step(policy.action(observation))
+        steps, over = steps + 1, terminated or truncated
+    print("steps in Gymnasium's own CartPole:", steps)
     print(sweepd.evaluate(policy, games=20).to_string())
 
 

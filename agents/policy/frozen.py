@@ -116,7 +116,7 @@ class FrozenPolicy:
         if row.shape != (self.state_dim,):
             raise RunError(
                 f"The policy reads observations of shape ({self.state_dim},), and was given "
-                f"{row.shape}."
+                f"{row.shape}; Policy.action takes observations as the environment returns them."
             )
         if not np.isfinite(row).all():
             column = int(np.flatnonzero(~np.isfinite(row))[0])

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
+from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from agents.algorithms.table import get_algorithm
 from agents.policy.frozen import FrozenPolicy
+from agents.policy.outside import SpacePolicy
 from deploy.games.candidates import game_study, read_candidate
 from deploy.games.duel_panel import DuelGames
 from deploy.games.panel import PanelGames
@@ -28,8 +31,10 @@ from envs.crypto.market import make_market
 from envs.crypto.params import EnvParams, Instruments
 from envs.crypto.splits import Window
 from envs.crypto.study_data import holdout_times
+from envs.external.codec import SpaceCodec
 from envs.games.pairings import is_versus
 from envs.games.registry import get_game
+from envs.gymnasium_view import codec_of
 from envs.support.errors import InputError
 from envs.support.study_record import CryptoSpec, GameSpec, StudySpec, TrialRecord
 
@@ -106,6 +111,52 @@ class Policy:
             RunError: the observation has another shape, or a value that is not finite.
         """
         return self.acting.act(observation, legal)
+
+    def action(self, observation: Any, info: Mapping[str, Any] | None = None) -> Any:
+        """Return the deterministic action for `env.step`, in the environment's own spaces.
+
+        Unlike `act`, it takes what the environment returns and gives what it accepts: actions are
+        scaled to the bounds of a Box and whole numbers for Discrete; images may have their channels
+        last; Dict and Tuple spaces work as they are.
+
+        Args:
+            observation: of the observation space, or a batch of them as Gymnasium's vector
+                environments return it. In a game of several agents, that of one agent.
+            info: what `reset` or `step` returned with the observation; needed only by environments
+                that put the action mask there.
+
+        Returns:
+            An action of the action space; of a batch what the vector environment's `step` takes.
+
+        Raises:
+            RunError: the observation is not of the space.
+            InputError: the environment cannot be made to look up its spaces, or acts by choices
+                that are masked one after the other, or by players in turns.
+        """
+        return self._in_spaces.action(observation, info)
+
+    def reset(self, ended: NDArray[np.bool_] | None = None) -> None:
+        """Begin an episode: clear the state of a recurrent policy; no effect on others.
+
+        Args:
+            ended: (n,) bool, the rows of a batch that begin one; None: all.
+        """
+        if ended is None:
+            self.acting.reset()
+        else:
+            self.acting.done(np.asarray(ended))
+
+    @cached_property
+    def _in_spaces(self) -> SpacePolicy:
+        if isinstance(self.spec, CryptoSpec):
+            codec = SpaceCodec(
+                Box(-np.inf, np.inf, (self.state_dim,), np.float32),
+                Box(-1.0, 1.0, (self.action_dim,), np.float32),
+            )
+        else:
+            game = get_game(self.spec.environment)
+            codec = codec_of(game, game.params(**self.spec.env))  # as it was evaluated
+        return SpacePolicy(self.acting, codec, self.spec.algorithm)
 
     def member(self, index: int) -> Policy:
         """Return the same policy with only this member acting.

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from agents.policy.outside import SpacePolicy
 from deploy.games.manifest import FORMAT, GameManifest, GameOriginPart
-from deploy.games.player import Player, read_player
+from deploy.games.player import Network, Player, read_player
 from deploy.registry.bundle_files import (
     GAME,
     MEMBERS_FILE,
@@ -22,8 +23,10 @@ from deploy.registry.bundle_files import (
     check_file,
     sha256,
 )
+from envs.external.codec import SpaceCodec
 from envs.games.game import Game
 from envs.games.registry import get_game
+from envs.gymnasium_view import codec_of
 from envs.support.errors import InputError
 
 
@@ -49,6 +52,23 @@ class GameBundle(StoredBundle[GameManifest]):
     def params(self) -> Any:
         """Parameters of the game."""
         return self.game.params(**self.manifest.game.params)
+
+    @cached_property
+    def policy(self) -> SpacePolicy:
+        """The player as a policy for the environment outside a study: `policy.action(observation)`.
+
+        Raises:
+            InputError: the player is no network; or the bundle is of an earlier version, without
+                the spaces, and the environment cannot be made to look them up.
+        """
+        if not isinstance(self.player, Network):
+            raise InputError(f"the player of bundle {self.name} is no network")
+        part = self.manifest.player
+        if part.spaces is None:
+            codec = codec_of(self.game, self.params)
+        else:
+            codec = SpaceCodec.from_dict(part.spaces)
+        return SpacePolicy(self.player.policy, codec, part.algorithm)
 
     @property
     def origin(self) -> GameOriginPart:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite, n
 from envs.games.game import Game
 from envs.games.pairings import is_versus
 from envs.games.registry import get_game
+from envs.gymnasium_view import codec_of
 from envs.support.errors import InputError
 from envs.support.study_record import LEAGUE_REPORT, GameSpec, Play, TrialRecord
 
@@ -214,6 +216,7 @@ def build_bundle(candidate: GameCandidate, study: GameStudy, gate: dict[str, Any
             choices=player.choices,
             shape=dict(record.shape or {}),
             play=candidate.play,
+            spaces=_spaces(study),
         ),
         origin=GameOriginPart(
             study=study.name,
@@ -238,6 +241,14 @@ def build_bundle(candidate: GameCandidate, study: GameStudy, gate: dict[str, Any
         files=describe_files(files),
     )
     return new_bundle(GameBundle, manifest, files)
+
+
+def _spaces(study: GameStudy) -> dict[str, Any] | None:
+    """The spaces in which the player acts, for its bundle; None if it has none."""
+    game = study.game
+    with contextlib.suppress(InputError):
+        return codec_of(game, game.params(**study.spec.env)).to_dict()
+    return None
 
 
 def same_game(bundle: GameBundle, study: GameStudy) -> bool:

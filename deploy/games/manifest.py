@@ -34,6 +34,9 @@ class PlayerPart(StrictModel):
         play: whether it takes its most probable actions or draws them. Random numbers come from the
             recorded seed of the panel, or the seed of `sweepd play`. Bundles of earlier versions
             play deterministically.
+        spaces: the spaces of one player's observations and actions, as `SpaceCodec.to_dict` gives
+            them; None: there are none (players in turns, choices that depend on each other), or
+            the bundle is of an earlier version.
     """
 
     algorithm: str
@@ -42,6 +45,7 @@ class PlayerPart(StrictModel):
     choices: tuple[int, ...]
     shape: dict[str, int | str | bool]
     play: Play = "deterministic"
+    spaces: dict[str, Any] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> PlayerPart:

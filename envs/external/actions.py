@@ -52,6 +52,10 @@ class ActionLayout:
         """Return (n, width) rows as n actions of the space, which share no memory with `rows`."""
         return _decode(self.space, rows)
 
+    def decode_batch(self, rows: NDArray[Any]) -> Any:
+        """Return (n, width) rows as a vector environment takes them: a Dict or Tuple of arrays."""
+        return _stacked(self.space, self.decode(rows))
+
 
 def _leaves(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
     """Return the spaces that a Dict or Tuple space is made of."""
@@ -119,3 +123,17 @@ def _decode(space: spaces.Space[Any], rows: NDArray[Any]) -> list[Any]:
     else:
         scaled = rows.astype(space.dtype)
     return list(scaled.reshape(len(rows), *(space.shape or ())))
+
+
+def _stacked(space: spaces.Space[Any], actions: list[Any]) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {
+            name: _stacked(part, [action[name] for action in actions])
+            for name, part in space.items()
+        }
+    if isinstance(space, spaces.Tuple):
+        return tuple(
+            _stacked(part, [action[index] for action in actions])
+            for index, part in enumerate(space)
+        )
+    return np.array(actions, dtype=space.dtype)

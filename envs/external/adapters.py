@@ -229,7 +229,7 @@ class VectorAdapter:
 
     def step(self) -> None:
         buffers = self._buffers
-        action = _batched(self._env.single_action_space, self._actions.decode(buffers.action))
+        action = self._actions.decode_batch(buffers.action)
         observations, buffers.reward[:], buffers.terminated[:], buffers.truncated[:], infos = (
             self._env.step(action)
         )
@@ -250,21 +250,6 @@ class VectorAdapter:
 def autoreset_mode(env: Any) -> AutoresetMode:
     """Return when a vector environment resets; NEXT_STEP, Gymnasium's default, if not declared."""
     return AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
-
-
-def _batched(space: spaces.Space[Any], actions: list[Any]) -> Any:
-    """Stack actions as a vector environment takes them: a Dict or Tuple of arrays."""
-    if isinstance(space, spaces.Dict):
-        return {
-            name: _batched(part, [action[name] for action in actions])
-            for name, part in space.items()
-        }
-    if isinstance(space, spaces.Tuple):
-        return tuple(
-            _batched(part, [action[index] for action in actions])
-            for index, part in enumerate(space)
-        )
-    return np.array(actions, dtype=space.dtype)
 
 
 class BufferedAdapter:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from envs.core.game_env import GameEnv
+from envs.external.describe import Description
 from envs.games.opponents import Opponents, ScriptedPlayer
 from envs.games.seating import VersusEnv
 
@@ -64,10 +65,11 @@ class Game:
             observations of any number of rows to actions.
         unit: Returns the number of environments that are made at once with these parameters; `make`
             rounds up to a multiple.
-        external: Whether it runs on the CPU, one environment at a time.
         versus: Makes environments with opponents or with outcomes as rewards; None: the game has
             no opponents.
         scripted: Returns the scripted players that can be opponents, from the parameters.
+        described: Returns what an external environment is, from the parameters; None: it is made
+            of tensors.
     """
 
     name: str
@@ -80,9 +82,14 @@ class Game:
         lambda _params, _seed: {}
     )
     unit: Callable[[Any], int] = lambda _: 1
-    external: bool = False
     versus: MakeVersus | None = None
     scripted: Callable[[Any], Mapping[str, ScriptedPlayer]] = lambda _: {}
+    described: Callable[[Any], Description] | None = None
+
+    @property
+    def external(self) -> bool:
+        """Whether it runs on the CPU, one environment at a time."""
+        return self.described is not None
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ def _external(name: str) -> Game:
         return ExternalVecEnv(source, [dict(own) for own in params], rows, device=device)
 
     return Game(
-        name, _env_arguments, make, seats=seats, solved=env.solved, unit=unit, external=True
+        name, _env_arguments, make, seats=seats, solved=env.solved, unit=unit, described=described
     )
 
 
