@@ -228,6 +228,13 @@ class VecEnv(ABC):
     def close(self) -> None:  # noqa: B027
         """Release processes and other resources. Do nothing by default."""
 
+    def reward_fault(self, member: int) -> str:  # noqa: ARG002
+        """Return which reward of the member was not finite, in words; "" if all were.
+
+        Only environments on the CPU know; of others, training finds it in the gradients.
+        """
+        return ""
+
     def restarted(self, member: int) -> bool:  # noqa: ARG002
         """Whether `set_member` could not restore the member's episodes and started new ones.
 

@@ -68,8 +68,16 @@ def _leaves(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
             )
         if not space.is_bounded():
             raise InputError(
-                f"the action space {space} has no bounds; wrap it "
-                "(gymnasium.wrappers.RescaleAction)"
+                f"the action space {space} has no bounds; say which numbers are worth trying, for "
+                "example gymnasium.wrappers.TransformAction(env, lambda action: action, "
+                "gymnasium.spaces.Box(-1, 1, env.action_space.shape))"
+            )
+        with np.errstate(over="ignore"):
+            span = space.high - space.low
+        if not np.isfinite(span).all():
+            raise InputError(
+                f"the action space {space} is too wide: high - low is not finite in {space.dtype}; "
+                "give it the bounds of the numbers that are worth trying"
             )
     elif not isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         raise InputError(

@@ -8,11 +8,12 @@ from enum import Enum
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from envs.external.actions import ActionLayout
 from envs.external.adapters import InfoMask, autoreset_mode
-from envs.external.observations import ObservationLayout
+from envs.external.observations import ObservationLayout, shape_of
 from envs.external.sources import Source
 from envs.support.errors import InputError
 
@@ -73,6 +74,11 @@ def describe(source: Source, kwargs: Mapping[str, Any]) -> Description:
         ) from error
     try:
         kind, observation, action, rows = _inspect(env)
+        if limit is not None and kind not in (EnvKind.SINGLE, EnvKind.MASKED):
+            raise InputError(
+                f"max_episode_steps={limit} limits single environments, and it made one of the "
+                f"kind {kind.value}; limit its episodes inside it"
+            )
         actions = ActionLayout(action)
         has_absent_agents = kind in (EnvKind.PARALLEL, EnvKind.BUFFERED) or (
             kind == EnvKind.VECTOR and autoreset_mode(env) != AutoresetMode.SAME_STEP
@@ -84,6 +90,20 @@ def describe(source: Source, kwargs: Mapping[str, Any]) -> Description:
         raise _named(source, error) from None
     finally:
         getattr(env, "close", lambda: None)()
+
+
+def one_reward(reward: Any) -> float:
+    """Return a reward as a number; raise ValueError if it is not one number."""
+    try:
+        values = np.asarray(reward, np.float64)
+    except (ValueError, TypeError):
+        values = np.empty(0)
+    if values.size != 1:
+        raise ValueError(
+            f"the reward is {shape_of(reward)}; it must be one number. Environments of several "
+            "agents, whose rewards are a list, must follow PettingZoo's API"
+        )
+    return float(values.reshape(-1)[0])
 
 
 def _named(source: Source, error: InputError) -> InputError:
@@ -176,4 +196,8 @@ def _first_info(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
             f"its step returns {returned} instead of Gymnasium's 5 (observation, reward, "
             f"terminated, truncated, info); {_API_HINT}"
         )
+    try:
+        one_reward(stepped[1])
+    except ValueError as error:
+        raise InputError(str(error)) from None
     return dict(started[1])

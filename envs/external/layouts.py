@@ -84,7 +84,7 @@ def choose_layout(
         f"{processor_name()}, {cores} cores; python {platform.python_version()}, "
         f"gymnasium {gymnasium.__version__}"
     )
-    key = f"{envs} of {source.name} {dict(source.kwargs)} {dict(env_kwargs[0])}"
+    key = f"{envs} of {source.identity} {dict(source.kwargs)} {dict(env_kwargs[0])}"
     entry = file.get(machine, key)
     try:
         cached = Layout(int(entry["here"]), tuple(int(size) for size in entry["workers"]))

@@ -11,6 +11,7 @@ legal.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -209,7 +210,8 @@ class Writer:
             self._write_all(observations)
         except _MISMATCH as error:
             raise ValueError(
-                f"of {observations!r}, not all are of the observation space {self._space}"
+                f"of {len(observations)} observations, not all are of the observation space "
+                f"{self._space}: {_shapes(observations)}"
             ) from error
 
     def batch(self, observations: Any) -> None:
@@ -227,7 +229,8 @@ class Writer:
                 field[row] = value
         except _MISMATCH as error:
             raise ValueError(
-                f"{observation!r} is not of the observation space {self._space}"
+                f"an observation, {shape_of(observation)}, is not of the observation space "
+                f"{self._space}: {error}"
             ) from error
 
     def _write_all(self, observations: Sequence[Any]) -> None:
@@ -240,6 +243,23 @@ class Writer:
                 np.stack(values, out=field, casting="same_kind")
             else:
                 field[:] = values
+
+
+def shape_of(value: Any) -> str:
+    """Describe a value for messages: numbers as they are, arrays by shape and dtype."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {shape_of(part)}" for name, part in value.items()) + "}"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(shape_of, value)) + ")"
+    if isinstance(value, np.ndarray):
+        return f"shape {value.shape} {value.dtype}"
+    return repr(value)[:40]
+
+
+def _shapes(observations: Sequence[Any]) -> str:
+    """Describe the different shapes of some observations, each with how many have it."""
+    found = Counter(map(shape_of, observations))
+    return "; ".join(f"{count} with {shape}" for shape, count in found.most_common(4))
 
 
 @functools.cache

@@ -20,7 +20,7 @@ from envs.external.adapters import (
     RowAdapter,
     VectorAdapter,
 )
-from envs.external.describe import Description, EnvKind
+from envs.external.describe import Description, EnvKind, one_reward
 from envs.external.episode_log import EpisodeLog, Snapshot, restart
 from envs.external.shared_memory import Buffers
 from envs.external.sources import Made, Source
@@ -44,6 +44,17 @@ class EnvFailure(Exception):
 def _fail(env: int) -> NoReturn:
     """Raise the exception being handled as the failure of that environment."""
     raise EnvFailure(env, traceback.format_exc()) from None
+
+
+def _rewards(rows: Sequence[int], rewards: Sequence[Any]) -> list[float]:
+    """Return rewards that are arrays or lists of one number as numbers."""
+    found = []
+    for row, reward in zip(rows, rewards, strict=True):
+        try:
+            found.append(one_reward(reward))
+        except ValueError:
+            _fail(row)
+    return found
 
 
 class Shard(ABC):
@@ -217,7 +228,10 @@ class GymShard(Shard):
             else:
                 for row, observation in zip(rows, observations, strict=True):
                     self._writer.one(row, observation)
-            buffers.reward[where] = rewards
+            try:
+                buffers.reward[where] = rewards
+            except (ValueError, TypeError):  # arrays or lists of one number, or no numbers
+                buffers.reward[where] = _rewards(rows, rewards)
             buffers.terminated[where] = terminated
             buffers.truncated[where] = truncated
         except Exception:

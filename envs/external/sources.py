@@ -12,10 +12,12 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -28,6 +30,7 @@ from envs.support.plugins import find, load
 GYM, VECTOR, PETTINGZOO = "gym:", "vector:", "pettingzoo:"
 PREFIXES = (GYM, VECTOR, PETTINGZOO)
 MAIN = "__main__"  # the module of the running script
+LIMIT = "max_episode_steps"  # an argument of every single environment
 SIZE = "num_envs"  # a function with this argument is told how many environments to make at once
 
 
@@ -111,6 +114,19 @@ class GymSource:
             for point in points
         )
 
+    @property
+    def identity(self) -> str:
+        """Tells apart environments of the same name: what makes it, and its module's content."""
+        found = self._spec
+        point = (found.vector_entry_point if self.batched else found.entry_point) if found else None
+        made: Any = point
+        if isinstance(point, str):
+            try:
+                made = gymnasium.envs.registration.load_env_creator(point)
+            except Exception:  # importing a module may raise anything; making it will report that
+                made = None
+        return f"{self.name} {_origin(made)}"
+
     def __reduce__(self) -> Any:
         # With its registration, which may have been made by a script that workers do not run.
         return _registered, (self._spec, self.env_id, self.kwargs, self.batched)
@@ -133,7 +149,7 @@ class GymSource:
             batch = gymnasium.make_vec(spec, self.batched, vectorization_mode=mode, **kwargs)
             return Made(batch, None)
         spec = spec_of(self.env_id)
-        limit = kwargs.pop("max_episode_steps", None) or spec.max_episode_steps
+        limit = kwargs.pop(LIMIT, None) or spec.max_episode_steps
         if spec.additional_wrappers:
             return Made(
                 gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **kwargs),
@@ -141,6 +157,19 @@ class GymSource:
             )
         env = gymnasium.make(spec, max_episode_steps=-1, disable_env_checker=True, **kwargs)
         return Made(env.env if type(env) is gymnasium.wrappers.OrderEnforcing else env, limit)
+
+
+def _origin(made: Any) -> str:
+    """Return where a function or class comes from, with a hash of its module's file."""
+    where = (
+        f"{getattr(made, '__module__', '')}:{getattr(made, '__qualname__', type(made).__name__)}"
+    )
+    try:
+        file = inspect.getsourcefile(made)
+        content = Path(file).read_bytes() if file else b""
+    except (OSError, TypeError):
+        return where
+    return f"{where} {hashlib.sha256(content).hexdigest()[:16]}"
 
 
 def _registered(
@@ -170,6 +199,12 @@ class FactorySource:
         return f"{plain.__module__}.{getattr(plain, '__qualname__', type(plain).__qualname__)}"
 
     @property
+    def identity(self) -> str:
+        """Tells apart environments of the same name: what makes it, and its module's content."""
+        plain = self.factory.func if isinstance(self.factory, functools.partial) else self.factory
+        return f"{self.name} {_origin(plain.resolve() if isinstance(plain, Imported) else plain)}"
+
+    @property
     def in_main(self) -> bool:
         """Whether the program's main module defines the function."""
         plain = self.factory.func if isinstance(self.factory, functools.partial) else self.factory
@@ -178,10 +213,14 @@ class FactorySource:
     def make(self, overrides: Mapping[str, Any]) -> Made:
         """Make one environment with the common arguments, overridden by `overrides`.
 
+        `max_episode_steps` is the limit of an episode unless the function has such an argument.
         Raises what the function raises.
         """
-        env = self.factory(**{**self.kwargs, **overrides})
-        return Made(ParallelFromAec(env) if ParallelFromAec.applies(env) else env, None)
+        arguments, limit = {**self.kwargs, **overrides}, None
+        if LIMIT in arguments and not _takes(self.factory, LIMIT):
+            limit = int(arguments.pop(LIMIT))
+        env = self.factory(**arguments)
+        return Made(ParallelFromAec(env) if ParallelFromAec.applies(env) else env, limit)
 
 
 Source = GymSource | FactorySource
@@ -243,14 +282,19 @@ class NamedEnv:
         """Return whether it can be told how many environments to make, and `params` do not."""
         if isinstance(self.source, GymSource):
             return self.source.batched > 0
-        factory = self.source.factory
-        try:
-            arguments = inspect.signature(
-                factory.resolve() if isinstance(factory, Imported) else factory
-            ).parameters
-        except (TypeError, ValueError):  # some functions written in C have no signature
-            return False
-        return SIZE in arguments and SIZE not in params
+        return SIZE not in params and _takes(self.source.factory, SIZE, any_name=False)
+
+
+def _takes(factory: Callable[..., Any], argument: str, *, any_name: bool = True) -> bool:
+    """Return whether a function has this argument, or takes arguments of any name."""
+    try:
+        arguments = inspect.signature(
+            factory.resolve() if isinstance(factory, Imported) else factory
+        ).parameters
+    except (TypeError, ValueError):  # some functions written in C have no signature
+        return False
+    variable = any(part.kind is part.VAR_KEYWORD for part in arguments.values())
+    return argument in arguments or (any_name and variable)
 
 
 def named_env(name: str) -> NamedEnv:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import traceback
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,12 +18,13 @@ from envs.core.game_env import GameEnv
 from envs.core.streams import Streams
 from envs.core.vec_env import Step
 from envs.external.action_check import ActionCheck, action_masks
+from envs.external.conformance import Conformance, check_conformance
 from envs.external.describe import EnvKind, describe
 from envs.external.episode_log import Snapshot
 from envs.external.layouts import choose_layout
 from envs.external.sharded import Layout, ShardedEnvs
 from envs.external.sources import FactorySource, GymSource, Source
-from envs.support.errors import InputError
+from envs.support.errors import InputError, RunError
 
 ENDLESS = 100_000  # `max_step` if nothing limits an episode
 
@@ -110,6 +113,8 @@ class ExternalVecEnv(GameEnv):
         self._seeds: list[list[int]] = [[] for _ in every]
         self._restarted = [False] * self.num_members
         self._started = False
+        self._steps = 0
+        self._spoilt: dict[int, str] = {}  # by member, the first reward that was not finite
 
     def _set_shapes(self) -> None:
         """Set the attributes that describe observations, actions and episodes."""
@@ -144,6 +149,7 @@ class ExternalVecEnv(GameEnv):
         Call `reset_member` or `set_member` next.
         """
         params = dict(params or {})
+        self._spoilt.pop(member, None)
         if params != self._params[member]:
             self._envs.make(self._envs_of(member), params)
             self._params[member] = params
@@ -196,6 +202,10 @@ class ExternalVecEnv(GameEnv):
         if self.debug:
             self.check()
         self._envs.step()
+        self._steps += 1
+        # One sum per step; a large one may overflow, so `_note_rewards` looks again.
+        if not math.isfinite(self._envs.buffers.reward.sum()):
+            self._note_rewards()
         return Step(
             self.observe(out),
             self._copy(self._reward),
@@ -264,9 +274,36 @@ class ExternalVecEnv(GameEnv):
         """The env workers' process ids."""
         return self._envs.pids
 
+    def reward_fault(self, member: int) -> str:
+        """See `VecEnv.reward_fault`."""
+        return self._spoilt.get(member, "")
+
+    def conformance(self) -> Conformance:
+        """Play one more environment to see whether it keeps to its spaces and seeds.
+
+        Raises:
+            RunError: The environment raises.
+        """
+        try:
+            return check_conformance(self._source, self._params[0], self._what)
+        except Exception as error:
+            raise RunError(
+                f"{self.env_name} raised in random play:\n{traceback.format_exc().rstrip()}"
+            ) from error
+
     def close(self) -> None:
         """Close the environments and end the env workers."""
         self._envs.close()
+
+    def _note_rewards(self) -> None:
+        reward = self._envs.buffers.reward
+        for row in np.flatnonzero(~np.isfinite(reward)).tolist():
+            env = row // self._envs.rows
+            self._spoilt.setdefault(
+                row // self.envs_per_member,
+                f"environment {env} of {self.env_name} returned the reward {reward[row]} in its "
+                f"step {self._steps:,}",
+            )
 
     def _envs_of(self, member: int) -> range:
         return range(member * self._per_member, (member + 1) * self._per_member)

@@ -17,6 +17,7 @@ from envs.support.formatting import counted
 STEPS = 256  # steps of random play in every environment, at most
 SECONDS = 5.0  # seconds of random play, at most, unless a number of steps is given
 LEAST = 2  # steps, however long they take
+FEW = 512  # observations that give a rough scale only
 _ANNOUNCE = 1.0  # seconds between progress messages
 FARTHEST = 5.0  # largest scaled distance from its column's mean of a number in random play
 # Relative to a column's mean: one that varies less is constant to the precision of float32.
@@ -104,6 +105,12 @@ def random_play(
     scale = ObservationScale(avg, std, len(seen), len(rows), episodes)
     if time.monotonic() - began > _ANNOUNCE:
         say(str(scale))
+    if steps is None and len(rows) < FEW:
+        say(
+            f"warning: the scale of observations is from {len(rows):,} steps only, because the "
+            f"environment is slow; --look-steps {STEPS} takes about "
+            f"{(time.monotonic() - began) * STEPS / len(seen):,.0f} s for a better one"
+        )
     return scale
 
 

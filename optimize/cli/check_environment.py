@@ -16,6 +16,8 @@ from typing import Any
 import torch
 
 from envs.core.vec_env import VecEnv
+from envs.external.conformance import Conformance
+from envs.external.vec_env import ExternalVecEnv
 from envs.games.game import Game
 from envs.games.pairings import RandomEntrant, is_versus, play_pairs, scripted_entrants
 from envs.games.random_check import PlayCheck, check_random_play
@@ -146,10 +148,34 @@ def _game(game: Game, request: Request) -> Iterator[Finding]:
     yield from supported.failures or [
         Finding(True, "algorithm", f"{request.algorithm} can train in it")
     ]
-    yield from _random_play(env)
+    sound = True
+    if isinstance(env, ExternalVecEnv):
+        for finding in _conformance(env):
+            sound = sound and finding.ok
+            yield finding
+    if sound:
+        yield from _random_play(env)
     env.close()
     if is_versus(game, params):
         yield from _scripted(game, params)
+
+
+def _conformance(env: ExternalVecEnv) -> Iterator[Finding]:
+    """Check one environment by itself: its spaces, its rewards and its seeds."""
+    attempt = _Attempt("spaces", env.conformance)
+    yield from attempt.failures
+    if attempt.failures or not attempt.result.steps:
+        return
+    found: Conformance = attempt.result
+    for subject, problem in found.problems.items():
+        yield Finding(False, subject, problem, "correct the environment")
+    if found.problems:
+        return
+    steps = counted(found.steps, "step")
+    notes = "; ".join(found.notes)
+    yield Finding(True, "spaces", notes or f"the observations of {steps} belong to their space")
+    same = f"reset(seed=0) twice gives the same episode, for {steps}"
+    yield Finding(not found.repeatable, "seed", found.repeatable or same)
 
 
 def _description(env: VecEnv, seats: int) -> str:

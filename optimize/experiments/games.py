@@ -195,6 +195,8 @@ class GameExperiment(Experiment):
         known = _looks.get((*own, spec.look_steps))
         if known is not None:
             return known
+        if isinstance(env, ExternalVecEnv):
+            _check_conformance(spec.environment, env, say)
         seed = derive_seed(spec.seed, "normaliser")
         look = random_play(env, seed, centred=spec.centred, steps=spec.look_steps or None, say=say)
         _looks.clear()
@@ -468,6 +470,15 @@ def _check_networks(spec: GameSpec, env: GameEnv) -> None:
             f"recurrent networks cannot learn {spec.environment}, a game in turns; set recurrent = "
             "'' in the search space"
         )
+
+
+def _check_conformance(name: str, env: ExternalVecEnv, say: Callable[[str], None]) -> None:
+    """Refuse an environment that returns what its spaces do not have; warn if seeds do nothing."""
+    found = env.conformance()
+    for subject, problem in found.problems.items():
+        raise InputError(f"--env {name}: {subject}: {problem}")
+    if found.repeatable:
+        say(f"warning: {name}: {found.repeatable}")
 
 
 def is_population(game: Game, seats: int) -> bool:

@@ -323,12 +323,13 @@ class Trainer:
 
         learner.train(env, rollouts, on_rollout)
         take()
-        for seat, diverged in zip(group, learner.diverged, strict=False):
+        for slot, (seat, diverged) in enumerate(zip(group, learner.diverged, strict=False)):
             training = seat.training
             if diverged and not training.fault:
                 training.fault = (
                     f"diverged: {self.spec.member} {seat.member}, by rollout "
-                    f"{seat.state.rollouts} of {self.spec.rollouts} the gradient was not finite"
+                    f"{seat.state.rollouts} of {self.spec.rollouts} "
+                    f"{env.reward_fault(slot) or 'the gradient was not finite'}"
                 )
         if stopped:
             raise Interrupted
