@@ -27,6 +27,8 @@ from envs.support.measurement_cache import MeasurementCache, cache_dir
 
 GAIN = 1.1  # factor by which workers must be faster to be used
 QUICK = 150e-6  # seconds; a faster step of all environments is not worth distributing
+# Seconds; with slower steps, a comparison would take minutes, and all cores are used.
+LONG = 0.5
 _ROUNDS, _SECONDS = 9, 0.05  # timings per candidate, and the seconds of each
 # Seconds for the timings of this process alone. Where steps are slow, fewer timings suffice.
 _LONGEST = 1.0
@@ -113,6 +115,9 @@ def _measure(
         rounds = min(_ROUNDS, max(1, int(_LONGEST * speeds[str(best)])))
         if 1.0 / alone.speed() <= QUICK:
             return LayoutChoice(best, speeds, "since a step of all of them is quick")
+        if 1.0 / speeds[str(best)] > LONG:
+            most = _candidates(envs, cores)[-1]
+            return LayoutChoice(most, speeds, "since a step of all of them takes long")
         highest = 1.0
         for layout in _candidates(envs, cores):
             other = _Candidate(source, env_kwargs, description, layout)

@@ -129,7 +129,8 @@ class GymSource:
 
     def __reduce__(self) -> Any:
         # With its registration, which may have been made by a script that workers do not run.
-        return _registered, (self._spec, self.env_id, self.kwargs, self.batched)
+        spec = None if ":" in self.env_id else self._spec
+        return _registered, (spec, self.env_id, self.kwargs, self.batched)
 
     def make(self, overrides: Mapping[str, Any]) -> Made:
         """Make one environment with the common arguments, overridden by `overrides`.

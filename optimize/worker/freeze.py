@@ -232,14 +232,21 @@ def decide(
     measure_cpu = request.threads is None and device.type == "cpu"
     if request.n_envs is None or measure_cpu:
         bench = Bench(kind.make_experiment(spec, bars, device, lambda _: None, request.load_bundle))
-        if measure_cpu:
-            # Environments are measured afterwards, with these threads, so take their lower limit.
-            few = multiple(
-                fewest_envs(spec.budget, spec.horizon, space.minibatches), bench.experiment.unit
-            )
+        # Environments are measured after the threads, so take their lower limit.
+        few = multiple(
+            fewest_envs(spec.budget, spec.horizon, space.minibatches), bench.experiment.unit
+        )
+        skipped = bench.why_skipped(request.n_envs or few)
+        if skipped:
+            say(skipped)
+            measured = [skipped]
+            threads = 1 if measure_cpu else spec.threads
+            torch.set_num_threads(threads)
+            spec = dataclasses.replace(spec, threads=threads, num_envs=request.n_envs or few)
+        elif measure_cpu:
             threads, measured = measure_threads(bench, request.n_envs or few, say)
             spec = dataclasses.replace(spec, threads=threads)
-        if request.n_envs is None:
+        if request.n_envs is None and not skipped:
             num_envs, lines = measure_num_envs(bench, say)
             spec, measured = dataclasses.replace(spec, num_envs=num_envs), measured + lines
     kind.check_spec(spec)

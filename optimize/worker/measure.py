@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping
 
@@ -10,12 +12,43 @@ import torch
 from agents.engine.program import Program
 from envs.core.sizing import GAIN, Measurement, available_memory, choose_num_envs, cpu_count
 from envs.core.vec_env import VecEnv
+from envs.external.vec_env import ExternalVecEnv
+from envs.games.play import random_actions
 from envs.support.formatting import counted
 from optimize.experiments.experiment import Experiment
 from optimize.study.fit import UPDATES_PER_FOLD, fewest_envs, fit_shape, most_envs, multiple
 from optimize.study.space.parsing import study_space
 from optimize.study.space.search_space import SearchSpace, Settings
 from optimize.worker.chunks import Chunks
+
+# Seconds of a rollout in the environments alone, above which they dominate: neither threads nor
+# chunks matter then, and measuring them would take minutes.
+SLOW = 5.0
+_PROBE = 0.5  # seconds for the speed of an environment
+
+
+def environment_speed(experiment: Experiment) -> float:
+    """Return steps per second of one environment that is stepped on the CPU; else infinity.
+
+    Measured in random play, for a moment.
+    """
+    env = experiment.training_env(experiment.together, 1)
+    if not isinstance(env, ExternalVecEnv):
+        return math.inf
+    with contextlib.closing(env):
+        generator = torch.Generator().manual_seed(0)
+        env.reset(0)
+        began, steps = time.perf_counter(), 0
+        while steps < 2 or time.perf_counter() - began < _PROBE:
+            env.step(random_actions(env, generator))
+            steps += 1
+        return steps * env.num_envs / (time.perf_counter() - began)
+
+
+def rollout_seconds(experiment: Experiment, speed: float, num_envs: int) -> float:
+    """Return the seconds of a rollout that are spent in environments, on all cores."""
+    spec = experiment.spec
+    return spec.slots * num_envs * spec.horizon / (speed * cpu_count())
 
 
 class Bench:
@@ -29,6 +62,18 @@ class Bench:
         shape = self.shape
         network = f"network {shape['net_width']} x {shape['net_depth']}"
         return f"rollout and update of {self.spec.slots} members, {network}, on {self.device}"
+
+    def why_skipped(self, num_envs: int) -> str:
+        """Return why nothing is measured, with what is chosen instead; "" if it is measured."""
+        speed = environment_speed(self.experiment)
+        seconds = rollout_seconds(self.experiment, speed, num_envs)
+        if seconds <= SLOW:
+            return ""
+        return (
+            f"--threads and --n-envs are not measured: one environment makes {speed:,.0f} steps/s, "
+            f"so environments take about {seconds:,.0f} s of each rollout; {num_envs} envs per "
+            "member"
+        )
 
     def measure(self, num_envs: int) -> Measurement:
         """Return speed and memory with this number of environments per member."""
@@ -108,6 +153,8 @@ def make_chunks(
         progress: called after every measured rollout.
     """
     spec = experiment.spec
+    environment = environment_speed(experiment)
+    slow = rollout_seconds(experiment, environment, spec.num_envs) > SLOW
     env = experiment.training_env(experiment.together, 1)
     fixed = {
         "obs": env.state_dim + env.privileged_dim,
@@ -117,6 +164,8 @@ def make_chunks(
     }
 
     def speed(shape: Mapping[str, int], slots: int) -> float:
+        if slow:  # whatever the number of members is; a measurement would take minutes
+            return environment * cpu_count()
         return measure_program(experiment, shape, slots, spec.num_envs, progress).steps_per_second
 
     return Chunks(speed, fixed, spec.slots, experiment.device, say, unit=experiment.together)
