@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from envs.external.actions import ActionLayout
 from envs.external.adapters import InfoMask, autoreset_mode
+from envs.external.guard import inside
 from envs.external.observations import ObservationLayout, shape_of
 from envs.external.sources import Source
 from envs.support.errors import InputError
@@ -62,6 +63,11 @@ def describe(source: Source, kwargs: Mapping[str, Any]) -> Description:
         InputError: It cannot be made, follows no known API, its agents' spaces differ, or its
             spaces are not supported.
     """
+    with inside(source.name):
+        return _describe(source, kwargs)
+
+
+def _describe(source: Source, kwargs: Mapping[str, Any]) -> Description:
     try:
         env, limit = source.make(kwargs)
     except InputError as error:

@@ -5,6 +5,9 @@ env worker. They are not notified when the host is killed. So a guard process wa
 the host and then kills every process that carries the host's tag: an open pipe, which forked
 processes inherit, or an environment variable, which programs inherit.
 
+An environment that calls `os._exit` or crashes ends its host without a word. So the host notes in
+shared memory when it is inside of an environment (`note`), and the guard says so at its end.
+
 This file is also the guard's program. It imports only the standard library, none of this package.
 """
 
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import mmap
 import os
 import select
 import signal
@@ -19,11 +23,13 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 VARIABLE = "SWEEPD_ENV_HOST"
 _PROC = Path("/proc")
+_NOTE_SIZE = 1024  # bytes: whether the host is inside of an environment, then its name
 _TRIES, _PAUSE = 40, 0.05  # searches for tagged processes until none is left; seconds between
 
 
@@ -35,12 +41,14 @@ class _Guard:
         tag: File descriptor of the pipe that forked processes inherit.
         name: Value of the environment variable.
         host: Process id of the host; a fork of the host has another.
+        note: Shared with the guard process, see `note`.
         process: The guard process.
     """
 
     tag: int
     name: str
     host: int
+    note: mmap.mmap
     process: subprocess.Popen[bytes]
 
     def end(self) -> None:
@@ -68,6 +76,8 @@ def guarded() -> tuple[int, ...]:
         # Both ends stay open for as long as this process and its forks live; nothing is written.
         tag, _ = os.pipe()
         os.environ[VARIABLE] = name = uuid.uuid4().hex
+        shared = os.memfd_create("sweepd-guard")
+        os.ftruncate(shared, _NOTE_SIZE)
         process = subprocess.Popen(
             [
                 sys.executable,
@@ -77,16 +87,42 @@ def guarded() -> tuple[int, ...]:
                 str(os.getpid()),
                 str(os.fstat(tag).st_ino),
                 name,
+                str(shared),
             ],
+            pass_fds=(shared,),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
             env={},  # without the tag, or the guard would kill itself
             start_new_session=True,  # Ctrl-C in the terminal must not end it
         )
-        _guard = _Guard(tag, name, os.getpid(), process)
+        _guard = _Guard(tag, name, os.getpid(), mmap.mmap(shared, _NOTE_SIZE), process)
+        os.close(shared)
         atexit.register(_guard.end)  # a host that exits normally has closed its environments
     return (_guard.tag,)
+
+
+def note(name: str) -> mmap.mmap | bytearray:
+    """Return a buffer whose first byte says whether this process is inside of an environment.
+
+    If the process ends while it is not 0, the guard says that it ended in the environment `name`.
+    """
+    guarded()
+    if _guard is None:
+        return bytearray(1)
+    text = name.encode()[: _NOTE_SIZE - 2]
+    _guard.note[1 : 2 + len(text)] = text + b"\0"
+    return _guard.note
+
+
+@contextlib.contextmanager
+def inside(name: str) -> Iterator[None]:
+    """Note that the code within is that of the environment `name`."""
+    buffer = note(name)
+    buffer[0] = 1
+    try:
+        yield
+    finally:
+        buffer[0] = 0
 
 
 def stand_down() -> None:
@@ -124,9 +160,17 @@ def _running(process: Path) -> bool:
     return False
 
 
-def _main(host: int, inode: str, name: str) -> None:
+def _main(host: int, inode: str, name: str, shared: int) -> None:
     with contextlib.suppress(ProcessLookupError):  # the host may have ended already
         select.select([os.pidfd_open(host)], [], [])  # readable once the host has ended
+    content = os.pread(shared, _NOTE_SIZE, 0)
+    if content[0]:
+        environment = content[1:].partition(b"\0")[0].decode(errors="replace")
+        print(
+            f"process {host} ended inside of the environment {environment}"
+            ": it was killed, or the environment crashed or called os._exit",
+            file=sys.stderr,
+        )
     _end_tagged(inode, name)
 
 
@@ -152,4 +196,4 @@ def _end_tagged(inode: str, name: str, spared: int = 0) -> None:
 
 
 if __name__ == "__main__":
-    _main(int(sys.argv[1]), sys.argv[2], sys.argv[3])
+    _main(int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]))

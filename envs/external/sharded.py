@@ -19,7 +19,7 @@ from envs.external.describe import Description, describe
 from envs.external.env_worker import EnvWorker, EnvWorkerFailure, close_all, why_unpicklable
 from envs.external.env_worker_main import EnvWorkerSetup
 from envs.external.episode_log import Snapshot
-from envs.external.guard import guarded
+from envs.external.guard import note
 from envs.external.shards import EnvFailure, Shard, make_shard
 from envs.external.shared_memory import SharedMemory
 from envs.external.sources import Source
@@ -110,7 +110,7 @@ class ShardedEnvs:
             RunError: A shard failed more often than that.
             InputError: The source cannot be sent to workers, or its spaces are not supported.
         """
-        guarded()
+        self._note = note(source.name)
         layout = layout or Layout(len(env_kwargs))
         if layout.total != len(env_kwargs):
             raise ValueError(
@@ -181,10 +181,13 @@ class ShardedEnvs:
         for worker in self._workers:
             worker.step()
         if self.layout.here:
+            self._note[0] = 1
             try:
                 self._shard.step()
             except EnvFailure as failure:
                 self._restart(None, failure)
+            finally:
+                self._note[0] = 0
         for index, worker in enumerate(self._workers):
             try:
                 worker.finish(self._step_timeout)
@@ -274,12 +277,15 @@ class ShardedEnvs:
                 )
                 called.append((index, worker, some))
         some = [env for env in envs if env < self.layout.here]
+        self._note[0] = 1
         try:
             if some:
                 returned = getattr(self._shard, name)(some, *([argument(some)] if argument else []))
                 results |= dict(zip(some, returned or [], strict=False))
         except EnvFailure as failure:
             self._restart(None, failure)
+        finally:
+            self._note[0] = 0
         for index, worker, some in called:
             try:
                 returned = worker.finish(max(self._step_timeout, _CALL_TIMEOUT))

@@ -21,6 +21,7 @@ from envs.external.action_check import ActionCheck, action_masks
 from envs.external.conformance import Conformance, check_conformance
 from envs.external.describe import EnvKind, describe
 from envs.external.episode_log import Snapshot
+from envs.external.guard import inside
 from envs.external.layouts import choose_layout
 from envs.external.sharded import Layout, ShardedEnvs
 from envs.external.sources import FactorySource, GymSource, Source
@@ -285,7 +286,8 @@ class ExternalVecEnv(GameEnv):
             RunError: The environment raises.
         """
         try:
-            return check_conformance(self._source, self._params[0], self._what)
+            with inside(self.env_name):
+                return check_conformance(self._source, self._params[0], self._what)
         except Exception as error:
             raise RunError(
                 f"{self.env_name} raised in random play:\n{traceback.format_exc().rstrip()}"

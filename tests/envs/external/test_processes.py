@@ -341,6 +341,31 @@ def test_scripts_may_define_environments_themselves(
         assert "needs an `if __name__ == '__main__':`" in made.stderr
 
 
+@pytest.mark.parametrize("how", ["die", "crash"])
+def test_an_environment_that_ends_this_process_is_named(how: str) -> None:
+    script = f"""
+        from envs.external.vec_env import ExternalVecEnv
+        from tests.envs.external.samples import Counter
+        import torch
+
+        env = ExternalVecEnv(Counter, [{{"trouble": {how!r}}}], 1)
+        env.reset(0)
+        for _ in range(3):
+            env.step(torch.zeros(1, dtype=torch.int64))
+    """
+    made = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60
+    )
+    assert made.returncode == {"die": 3, "crash": -signal.SIGSEGV}[how]
+    assert "ended inside of the environment tests.envs.external.samples.Counter" in made.stderr
+    # A process that ends by itself says nothing.
+    quiet = textwrap.dedent(script).replace(repr(how), "''")
+    made = subprocess.run(
+        [sys.executable, "-c", quiet], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert made.stderr == ""
+
+
 def test_close_ends_all_processes() -> None:
     env = ExternalVecEnv("CartPole-v1", 1, 2, layout=Layout(1, (1,)))
     pids = env.pids
