@@ -143,7 +143,7 @@ class MarketTask(PromotionTask):
     def __init__(
         self, found: FoundStudy, registry: Registry, console: Terminal, flags: PromoteFlags
     ) -> None:
-        _refuse(flags, found, "markets", ("games", "play"))
+        _refuse(flags, found, "markets", ("games", "play", "baseline"))
         study = market_study(found)
         super().__init__(study, registry, console)
         self.promoter = MarketPromoter(
@@ -222,6 +222,7 @@ class GameTask(PromotionTask):
                 default_rules(study), parse_limits(flags.limit or [], "beats-champion=5")
             ),
             play=flags.play,
+            baselines=flags.baseline or (),
             progress=_progress(console, flags),
         )
 

@@ -84,7 +84,7 @@ class PromoteFlags:
         int | None,
         typer.Option(
             min=2,
-            help="Games: number of games per player in the panel. Default: 100; 200 against each "
+            help="Games: number of games per player in the panel. Default: 100; 400 against each "
             "opponent in a game of two players.",
         ),
     ] = None
@@ -93,6 +93,14 @@ class PromoteFlags:
         typer.Option(
             help="Games: whether the player takes its most probable actions, or draws them as a "
             "mixed strategy does. Recorded in its bundle. Default: as the study judged it."
+        ),
+    ] = None
+    baseline: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE:NAME",
+            help="Games: a baseline player of your own that the candidate must beat, too: a function "
+            "of an observation that returns an action. May be repeated.",
         ),
     ] = None
     dry_run: Annotated[

@@ -6,6 +6,7 @@ deal, and no player has the better seat. Results are outcomes: 1 won, 0.5 drawn,
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from agents.policy.ratings import Ratings, rate
+from deploy.games.baselines import OwnEntrant, load_baselines
 from deploy.games.panel import (
     Floats,
     Interval,
@@ -26,9 +28,11 @@ from deploy.games.panel import (
 )
 from deploy.games.player import Player
 from envs.core.streams import derive_seed
+from envs.games.constant_players import ALWAYS, ConstantEntrant, constant_actions
 from envs.games.game import Game
 from envs.games.pairings import Entrant, PairResults, play_pairs, scripted_entrants, tally
 from envs.games.play import EpisodeResults
+from envs.support.errors import InputError
 
 CANDIDATE = "candidate"  # name of the candidate in its games
 
@@ -65,7 +69,7 @@ class DuelPanel(Panel):
     @property
     def overall(self) -> Interval:
         """The candidate's mean points, each opponent counting alike, at the gate's level."""
-        by_deal = np.mean(list(self.points.values()), axis=0)
+        by_deal = np.mean(list(counted(self.points).values()), axis=0)
         return interval(by_deal, confidence(self.look), derive_seed(self.seed, "overall"))
 
     @cached_property
@@ -98,12 +102,14 @@ class DuelGames:
         params: its parameters.
         games: number of games against each opponent; an odd number is rounded up.
         seed: of all random numbers.
+        own: a user's baseline players, `MODULE:NAME`.
     """
 
     game: Game
     params: Any
     games: int
     seed: int
+    own: tuple[str, ...] = ()
 
     def play(self, player: Player, others: Sequence[Entrant]) -> PairResults:
         """Play all games of a player against each of the others."""
@@ -112,11 +118,37 @@ class DuelGames:
         deals = -(-self.games // 2)
         return play_pairs(self.game, self.params, [own, *others], pairs, deals, self.seed)
 
-    def play_baselines(self, player: Player) -> tuple[tuple[str, ...], PairResults]:
-        """Play against the scripted players, or uniform random play; return their names too."""
-        others = scripted_entrants(self.game, self.params)
-        # In games of their own, so that they can be repeated without the other players.
-        return tuple(other.names[0] for other in others), self.play(player, others)
+    def play_baselines(
+        self, player: Player, names: Sequence[str] | None = None
+    ) -> tuple[tuple[str, ...], PairResults]:
+        """Play against baseline players, in games of their own that can be repeated.
+
+        Args:
+            player: the candidate.
+            names: of the baseline players; None: all of them, which are the scripted ones (without
+                any, uniform random play), the constant ones, and a user's own.
+
+        Returns:
+            The baseline players' names, and the results.
+
+        Raises:
+            InputError: there is no such player.
+        """
+        others = {other.names[0]: other for other in self._baselines()}
+        for name in names or ():
+            if name not in others:
+                raise InputError(f"there is no baseline player {name!r} in {self.game.name}")
+        # Results are concatenated in this order, whatever that of `names`.
+        chosen = tuple(name for name in others if names is None or name in names)
+        return chosen, self.play(player, [others[name] for name in chosen])
+
+    def _baselines(self) -> list[Entrant]:
+        assert self.game.versus is not None
+        env = self.game.versus([self.params], 2, together=1, device="cpu")
+        with contextlib.closing(env):
+            constant = [ConstantEntrant(name) for name in constant_actions(env)]
+        own = [OwnEntrant(baseline) for baseline in load_baselines(self.own)]
+        return [*scripted_entrants(self.game, self.params), *constant, *own]
 
 
 def episodes_of(found: PairResults) -> EpisodeResults:
@@ -180,18 +212,23 @@ def with_champion(
 
 def compare_duel(name: str, points: Floats, look: int, seed: int) -> Opponent:
     """Compare the candidate with an opponent, from (deals, 2) points by its seat."""
-    level, by_deal, counted = confidence(look), points.mean(-1), tally(points)
+    level, by_deal, games = confidence(look), points.mean(-1), tally(points)
     # The two games of a deal have luck in common, so deals and not games are resampled.
     return Opponent(
         name,
         own=interval(1.0 - by_deal, 0.95, seed),
         difference=interval(2.0 * by_deal - 1.0, level, derive_seed(seed, name)),
-        ahead=counted.wins,
-        equal=counted.draws,
-        behind=counted.losses,
+        ahead=games.wins,
+        equal=games.draws,
+        behind=games.losses,
         share=share_interval(int((by_deal > 0.5).sum()), int((by_deal < 0.5).sum()), level),
     )
 
 
 def _own(points: Mapping[str, Floats], seed: int) -> Interval:
-    return interval(np.mean(list(points.values()), axis=0), 0.95, seed)
+    return interval(np.mean(list(counted(points).values()), axis=0), 0.95, seed)
+
+
+def counted(points: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Return the points without those against constant players, which would raise every mean."""
+    return {name: own for name, own in points.items() if not name.startswith(ALWAYS)}

@@ -15,8 +15,13 @@ points, past champions and other candidates included.
 
 A few games can raise the mean alone, and a majority alone can hide large losses. The intervals have
 a confidence of 95% at the first evaluation, 97.5% at the second, and so on, so the probability
-that a player without an advantage ever passes is at most 1/20 (one-sided). Requiring both tests,
-and against every baseline player, only lowers it.
+that a player without an advantage ever passes is at most 1/20 (one-sided).
+
+Which baseline player is the best one is not known before the panel, and picking it by the panel's
+means would need a correction. So the candidate must be ahead of each of them at that level: an
+intersection-union test (R. L. Berger 1982). Whoever is truly the best, a candidate that is no
+better than that player must pass the test against it, so the probability is at most the level of
+one test, however many baseline players there are. Requiring both tests only lowers it.
 """
 
 from __future__ import annotations
@@ -24,7 +29,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from deploy.games.duel_panel import DuelPanel
+from deploy.games.baselines import is_simple
+from deploy.games.duel_panel import DuelPanel, counted
 from deploy.games.panel import Interval, Opponent, Panel
 from deploy.promotion.rules import GateRule, Measured, training_faults
 
@@ -78,9 +84,10 @@ def shown(panel: Panel, solved: float | None) -> str:
     if solved is not None:
         verdict = "it is solved" if panel.own.mean >= solved else "it is not solved"
         text += f" The game counts as solved from a mean of {solved:g}: {verdict}."
-    if [other.name for other in panel.opponents] == ["random"]:
+    if all(is_simple(other.name) for other in panel.opponents):
         text += (
-            " The only other player was random play: beating it shows learning, not a good player."
+            " The only other players were random and constant play: beating them shows learning, "
+            "not a good player."
         )
     return text
 
@@ -152,6 +159,7 @@ def _hardest(
         if evidence.panel is None or not others:
             return None
         found = [compare(evidence.panel, other, f"{kind} {other.name}") for other in others]
+        # All must be beaten, so the one against which the candidate does worst decides.
         hardest = min(found, key=lambda measured: measured.value or 0.0)
         more = f"; the hardest of {len(found)} baseline players" if len(found) > 1 else ""
         return Measured(hardest.value, hardest.explanation + more)
@@ -171,7 +179,7 @@ def _points(evidence: GameEvidence) -> Measured | None:
     panel = evidence.panel
     if not isinstance(panel, DuelPanel):
         return None
-    count, found = len(panel.points), panel.overall
+    count, found = len(counted(panel.points)), panel.overall
     said = (
         f"{found.mean:.1%} of the points ({100 * found.confidence:.4g}%: {found.low:.1%} to "
         f"{found.high:.1%}) in {count * panel.games:,} games against {count} players"

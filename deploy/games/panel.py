@@ -10,20 +10,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from deploy.games.player import Act, Player
+from deploy.games.baselines import FIRST_ACTION, RANDOM, Act, baseline_player
+from deploy.games.player import Player
 from deploy.promotion.bootstrap import gate_level
 from envs.core.game_env import GameEnv
 from envs.core.streams import derive_seed
+from envs.games.constant_players import constant_actions
 from envs.games.game import Game
-from envs.games.play import EpisodeResults, play_episodes, random_actions
+from envs.games.play import EpisodeResults, play_episodes
 
 Floats = NDArray[np.float64]
 DRAWS, CHUNK = 20_000, 2_000_000  # bootstrap samples; numbers drawn at once
@@ -119,12 +121,13 @@ class Panel:
 
 @dataclass(frozen=True)
 class PanelGames:
-    """The games of a panel, to be played by any player."""
+    """The games of a panel, to be played by any player. own: a user's baseline players."""
 
     game: Game
     params: Any
     games: int
     seed: int
+    own: tuple[str, ...] = ()
 
     def play(self, make: Callable[[GameEnv], Act]) -> EpisodeResults:
         """(1, games) episodes of a player. make: returns its acting function for an environment."""
@@ -141,23 +144,46 @@ class PanelGames:
         """Episodes of a bundle's player at every seat; InputError if it does not fit the game."""
         return self.play(lambda env: player.seated(env, derive_seed(self.seed, "player")))
 
-    def play_baselines(self) -> dict[str, EpisodeResults]:
-        """Episodes of the baseline players by name: random play, and others of the game."""
-        return {name: self.play(functools.partial(self._baseline, name)) for name in self.baselines}
+    def play_baselines(
+        self, player: Player, names: Sequence[str] | None = None
+    ) -> dict[str, EpisodeResults]:
+        """Episodes of baseline players by name.
+
+        Args:
+            player: the candidate, whose first action is one of them.
+            names: of the baseline players; None: all of `baselines`.
+
+        Raises:
+            InputError: see `deploy.games.baselines.baseline_player`.
+        """
+        first = self._first_action(player)
+        return {
+            name: self.play(functools.partial(self._baseline, name, first))
+            for name in names or self.baselines
+        }
 
     @property
     def baselines(self) -> tuple[str, ...]:
-        """Names of the baseline players."""
-        named: Mapping[str, Act] = self.game.players(self.params, 0)
-        return tuple(named) if "random" in named else ("random", *named)
+        """Names of the baseline players: random, of the game, constant, and a user's own."""
+        with contextlib.closing(self._one_game()) as env:
+            constant = constant_actions(env)
+        named = (RANDOM, *self.game.players(self.params, 0), *constant, FIRST_ACTION, *self.own)
+        return tuple(dict.fromkeys(named))
 
-    def _baseline(self, name: str, env: GameEnv) -> Act:
+    def _one_game(self) -> GameEnv:
+        return self.game.make([self.params], 1, together=1, device="cpu")
+
+    def _first_action(self, player: Player) -> Tensor:
+        """The player's action at the beginning of the first game, one row per seat."""
+        with contextlib.closing(self._one_game()) as env:
+            env.reset_member(0, self.seed)
+            act = player.seated(env, derive_seed(self.seed, "player"))
+            return act(env.observe())[: self.game.seats(self.params)].clone()
+
+    def _baseline(self, name: str, first: Tensor, env: GameEnv) -> Act:
         seed = derive_seed(self.seed, "baseline")
-        named = self.game.players(self.params, seed)
-        if name in named:
-            return named[name]
-        generator = torch.Generator().manual_seed(seed)
-        return lambda _: random_actions(env, generator)
+        scripted = self.game.players(self.params, seed)
+        return baseline_player(name, env, scripted, first, seed)
 
 
 def panel_seed(study_seed: int, look: int) -> int:
@@ -225,7 +251,7 @@ def compare(
 def judge_panel(rules: PanelGames, look: int, player: Player) -> Panel:
     """Evaluate the candidate against the baseline players; the champion is added later."""
     own = rules.play_player(player)
-    others = rules.play_baselines()
+    others = rules.play_baselines(player)
     return Panel(
         seed=rules.seed,
         look=look,

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from optuna.trial import FrozenTrial
 
+from deploy.games.baselines import load_baselines
 from deploy.games.bundle import GameBundle, game_key
 from deploy.games.candidates import (
     GameCandidate,
@@ -31,7 +32,7 @@ from envs.support.errors import InputError
 from envs.support.study_record import Play
 
 GAMES = 100  # default size of a panel
-DUELS = 200  # of one in a game of two players, against each opponent
+DUELS = 400  # of one in a game of two players, against each opponent
 MOST_PAST, MOST_OTHERS = 20, 50  # past champions and other candidates in a panel, the best ones
 ADVICE = {
     "training-faults": "run the study again, or choose another trial with --trial",
@@ -65,6 +66,10 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
         rules: the gate's rules; None: the game's default ones.
         play: whether the player takes its most probable actions or draws them; None: as the
             study's evaluations judged it.
+        baselines: a user's baseline players, `MODULE:NAME`; see `deploy.games.baselines`.
+
+    Raises:
+        InputError: a baseline player cannot be loaded.
     """
 
     first_stage, second_stage = SEARCH, PANEL
@@ -81,8 +86,10 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
         rules: Sequence[GateRule[GameEvidence]] | None = None,
         progress: Callable[[str], None] = lambda _text: None,
         play: Play | None = None,
+        baselines: Sequence[str] = (),
     ) -> None:
         self.study, self.play = study, play or study.spec.play
+        self.baselines = tuple(sorted(own.name for own in load_baselines(baselines)))
         self.games = games or (DUELS if study.versus else GAMES)
         self.game = game_key(study.spec.environment, study.spec.env)
         super().__init__(
@@ -180,11 +187,11 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
 
     def _duel_games(self, draft: GameBundle, look: CountedEvaluation) -> DuelGames:
         seed = panel_seed(self.study.spec.seed, look.number)
-        return DuelGames(self.study.game, draft.params, self.games, seed)
+        return DuelGames(self.study.game, draft.params, self.games, seed, self.baselines)
 
     def _panel_games(self, draft: GameBundle, look: CountedEvaluation) -> PanelGames:
         seed = panel_seed(self.study.spec.seed, look.number)
-        return PanelGames(self.study.game, draft.params, self.games, seed)
+        return PanelGames(self.study.game, draft.params, self.games, seed, self.baselines)
 
     def _compare(
         self,

@@ -66,14 +66,14 @@ def verify_game_bundle(bundle: GameBundle) -> PanelVerification:
     rules = PanelGames(bundle.game, bundle.params, int(stored["games"]), int(stored["seed"]))
     own = rules.play_player(bundle.player)
     differing = _differing(stored, own)
-    means = {
-        name: float(episodes.returns[0].mean()) for name, episodes in rules.play_baselines().items()
-    }
     was = {name: found["own"]["mean"] for name, found in stored["baselines"].items()}
+    # Bundles of earlier versions were compared with fewer players.
+    played = rules.play_baselines(bundle.player, tuple(was))
+    means = {name: float(episodes.returns[0].mean()) for name, episodes in played.items()}
     differing += [
-        f"mean of {name}: {was.get(name)!r} then, {means.get(name)!r} now"
-        for name in sorted({*means, *was})
-        if was.get(name) != means.get(name)
+        f"mean of {name}: {was[name]!r} then, {means[name]!r} now"
+        for name in means
+        if was[name] != means[name]
     ]
     return PanelVerification(
         bundle.hash, rules.games, tuple(means), float(own.returns[0].mean()), tuple(differing)
@@ -94,9 +94,12 @@ def _differing(stored: dict[str, Any], own: EpisodeResults) -> list[str]:
 
 
 def _verify_duels(bundle: GameBundle, stored: dict[str, Any]) -> PanelVerification:
-    """Verify the games against the baseline players, which are always at hand."""
-    rules = DuelGames(bundle.game, bundle.params, int(stored["games"]), int(stored["seed"]))
-    names, found = rules.play_baselines(bundle.player)
+    """Verify the games against the baseline players."""
+    was = tuple(stored["baselines"])
+    users = tuple(sorted(name for name in was if ":" in name))
+    rules = DuelGames(bundle.game, bundle.params, int(stored["games"]), int(stored["seed"]), users)
+    # Bundles of earlier versions were compared with fewer players.
+    names, found = rules.play_baselines(bundle.player, was)
     own = episodes_of(found)
     mean, differing = float(own.returns.mean()), tuple(_differing(stored, own))
     return PanelVerification(bundle.hash, own.returns.size, names, mean, differing)

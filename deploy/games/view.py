@@ -62,9 +62,9 @@ def panel_table(panel: Mapping[str, Any], who: str) -> Table:
     if panel["champion"] is not None:
         others.insert(0, (f"champion {panel['champion']['name']}", panel["champion"]))
     strict = {100 * found["difference"]["confidence"] for _, found in others}
-    table.add_column("player")
+    table.add_column("player", min_width=16)
     for name in ("mean", "95%", "ahead by", f"{max(strict, default=95):.4g}%", "ahead in"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right", no_wrap=not name.endswith("%"))
     table.add_row(Text(who, style="bold"), *_mean(panel["own"]), "", "", "")
     for other, found in others:
         gap = found["difference"]

@@ -56,6 +56,24 @@ class ActionLayout:
         """Return (n, width) rows as a vector environment takes them: a Dict or Tuple of arrays."""
         return _stacked(self.space, self.decode(rows))
 
+    def encode(self, action: Any) -> NDArray[Any]:
+        """Return an action of the space as a (width,) row, which `decode` turns into it again.
+
+        Raises:
+            ValueError: It is not an action of the space.
+        """
+        try:
+            row = np.concatenate(_encoded(self.space, action))
+        except (TypeError, KeyError, IndexError) as error:
+            raise ValueError(f"{action!r} is not of the action space {self.space}") from error
+        if self.discrete and (row != np.round(row)).any():
+            raise ValueError(f"{action!r} has choices that are not whole numbers")
+        # Numbers at the bounds may exceed them by rounding.
+        slack = 0.0 if self.discrete else 1e-6
+        if not ((row >= self.low - slack) & (row <= self.high + slack)).all():
+            raise ValueError(f"{action!r} is outside the action space {self.space}")
+        return row.clip(self.low, self.high).astype(self.dtype)
+
 
 def _leaves(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
     """Return the spaces that a Dict or Tuple space is made of."""
@@ -103,6 +121,31 @@ def _width(space: spaces.Space[Any]) -> int:
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return sum(map(_width, _parts(space)))
     return 1 if isinstance(space, spaces.Discrete) else prod(space.shape or ())
+
+
+def _encoded(space: spaces.Space[Any], action: Any) -> list[NDArray[np.float64]]:
+    """Return the components of an action, one array for each leaf of the space."""
+    if isinstance(space, spaces.Dict):
+        return [leaf for name, part in space.items() for leaf in _encoded(part, action[name])]
+    if isinstance(space, spaces.Tuple):
+        if len(action) != len(space):
+            raise ValueError(f"{action!r} has {len(action)} parts, not {len(space)}")
+        return [
+            leaf for part, own in zip(space, action, strict=True) for leaf in _encoded(part, own)
+        ]
+    values = np.asarray(action, dtype=np.float64)
+    if isinstance(space, spaces.Discrete):
+        if values.size != 1:
+            raise ValueError(f"{action!r} is not one of the {space.n} actions")
+        return [values.reshape(1) - float(space.start)]
+    if values.shape != space.shape:
+        raise ValueError(f"{action!r} has the shape {values.shape}, not {space.shape}")
+    if isinstance(space, spaces.Box):
+        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+        span = np.where(high > low, high - low, 1.0)
+        return [(2.0 * (values - low) / span - np.where(high > low, 1.0, 0.0)).reshape(-1)]
+    start = space.start if isinstance(space, spaces.MultiDiscrete) else 0
+    return [(values - start).reshape(-1)]
 
 
 def _decode(space: spaces.Space[Any], rows: NDArray[Any]) -> list[Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -151,6 +151,15 @@ class ObservationLayout:
         if self.masked:
             rows[self._mask_field] = 1
 
+    def restore(self, rows: NDArray[Any]) -> list[Any]:
+        """Return the observations in (n,) rows as the environment gave them.
+
+        Their dtypes are those of the space; numbers of float64 were rounded to float32.
+        """
+        paths = (leaf.path for leaf in self.leaves)
+        fields = dict(zip(paths, self.fields(rows), strict=True))
+        return [_restored(self.space, (), fields, row) for row in range(len(rows))]
+
     def writer(self, rows: NDArray[Any]) -> Writer:
         """Return a writer of observations into (n,) rows."""
         return Writer(self, rows)
@@ -277,6 +286,20 @@ def _at(value: Any, path: tuple[str | int, ...]) -> Any:
 
 def _stored(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(_STORED.get(dtype.kind, _STORED.get(f"{dtype.kind}{dtype.itemsize}", np.int64)))
+
+
+def _restored(
+    space: spaces.Space[Any],
+    path: tuple[str | int, ...],
+    fields: Mapping[tuple[str | int, ...], NDArray[Any]],
+    row: int,
+) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {name: _restored(part, (*path, name), fields, row) for name, part in space.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_restored(part, (*path, at), fields, row) for at, part in enumerate(space))
+    value = fields[path][row]
+    return int(value) if isinstance(space, spaces.Discrete) else value.astype(space.dtype)
 
 
 def _leaves(space: spaces.Space[Any], path: tuple[str | int, ...]) -> list[Leaf]:

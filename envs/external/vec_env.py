@@ -218,6 +218,18 @@ class ExternalVecEnv(GameEnv):
         """See `VecEnv.observe`."""
         return self._unpack(self._obs, out)
 
+    def observations(self) -> list[Any]:
+        """Return the present observation of every row as its environment gave it."""
+        return self._observations.restore(self._envs.buffers.obs)
+
+    def encode(self, action: Any) -> NDArray[Any]:
+        """Return an action of the environment's space as `step` takes it for one row, (width,).
+
+        Raises:
+            ValueError: It is not an action of the space.
+        """
+        return self._actions.encode(action)
+
     def present(self) -> Tensor:
         """See `VecEnv.present`."""
         return self._copy(self._present) if self.has_absent_agents else super().present()

@@ -86,8 +86,15 @@ def test_a_pure_strategy_draws_wins_and_loses_against_the_scripted_ones(
 ) -> None:
     promotion = promote(study(tmp_path, SCRIPTED, ((1.0, 0.0, 0.0),)), registry)
     assert promotion.outcome == "none passes"
-    rock, paper, scissors = panel_of(promotion).baselines
+    rock, paper, scissors, *constant = panel_of(promotion).baselines
     assert (rock.equal, paper.behind, scissors.ahead) == (DUELS, DUELS, DUELS)
+    assert [(other.name, other.behind) for other in constant] == [
+        ("always 0", 0),
+        ("always 1", DUELS),
+        ("always 2", 0),
+    ]
+    # Constant players must be beaten, but count for no share of all points.
+    assert panel_of(promotion).own.mean == 0.5
     assert verdicts(promotion)["beats-baselines"] == verdicts(promotion)["points"] == "fail"
 
 
@@ -100,7 +107,7 @@ def test_a_better_player_is_promoted_and_past_champions_and_candidates_are_playe
     promotion = promote(good, registry, games=400)
     assert promotion.outcome == "promoted", promotion.reason
     panel = panel_of(promotion)
-    assert [other.name for other in panel.baselines] == ["random"]
+    assert [other.name for other in panel.baselines] == ["random", "always 0", "always 1"]
     assert panel.champion is not None
     assert weak.champion is not None
     assert weak.champion.startswith(panel.champion.name)
@@ -185,7 +192,11 @@ def test_sampled_play_is_recorded_verified_and_another_player(
     bundle: Any = load_bundle(path)
     assert bundle.manifest.player.play == "sampled"
     verified = verify_game_bundle(bundle)
-    assert (verified.agrees, verified.games, verified.names) == (True, 400, ("random",))
+    assert (verified.agrees, verified.games, verified.names) == (
+        True,
+        1200,
+        ("random", "always 0", "always 1"),
+    )
     # The same weights played deterministically are another player, and another evaluation.
     plain = build_bundle(read_candidate(found.trials[0], found), found, bundle.manifest.gate)
     assert not verify_game_bundle(plain).agrees
@@ -235,6 +246,8 @@ def test_results_are_shown_in_words_tables_and_the_report(
     assert set(told["candidates"][0]["panel"]["ratings"]["players"]) == {
         CANDIDATE,
         "random",
+        "always 0",
+        "always 1",
         "trial 1 (seed 0)",
     }
     assert "of all points" in shown(panel, None)

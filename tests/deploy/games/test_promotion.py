@@ -57,6 +57,7 @@ from envs.support.errors import InputError
 from tests.deploy.games.players import BAD, ENV, GOOD, SLOT, WEAK, player, study_of
 
 GAMES = 20
+BASELINES = ("random", "always 0", "always 1", "first action repeated")
 
 
 @pytest.fixture
@@ -228,8 +229,8 @@ def test_players_play_the_same_games_and_none_of_the_search(tmp_path: Path) -> N
     own = bundle_of(tmp_path).player
     panel = judge_panel(rules, 1, own)
     assert (panel.episodes.returns[0] == rules.play_player(own).returns[0]).all()
-    assert [other.name for other in panel.baselines] == ["random"]
-    assert panel.own.mean > 40.0 > 30.0 > panel.baselines[0].own.mean
+    assert tuple(other.name for other in panel.baselines) == BASELINES
+    assert panel.own.mean > 40.0 > 30.0 > max(other.own.mean for other in panel.baselines)
     used = {derive_seed(3, "evaluation"), panel_seed(3, 1), panel_seed(3, 2), panel_seed(4, 1)}
     assert len(used) == 4
 
@@ -320,7 +321,7 @@ def test_what_a_panel_showed_is_said_plainly() -> None:
         "Mean return of a game -143; -171 by random (ahead in 49 of 100 games, equal in 2)."
     )
     assert "counts as solved from a mean of 200: it is not solved." in said
-    assert "The only other player was random play" in said
+    assert "The only other players were random and constant play" in said
     more = dataclasses.replace(panel, champion=opponent("abc", -150.0))
     assert "; -150 by champion abc (ahead in 49" in shown(more, None)
     assert "only other" not in shown(more, None)
@@ -330,9 +331,12 @@ def test_what_a_panel_showed_is_said_plainly() -> None:
 def test_every_baseline_player_of_a_game_must_be_beaten() -> None:
     game = get_game("bucket-brigade")
     rules = PanelGames(game, game.params(scenario="rest_trap"), 4, 1)
-    played = rules.play_baselines()
+    heuristics = {"m000.theta": torch.full((4,), 0.5, dtype=torch.float64)}
+    player = read_player(save_tensors(heuristics))
+    played = rules.play_baselines(player)
     assert set(played) == set(rules.baselines) >= {"random", "specialist", "firefighter"}
-    again = rules.play_baselines()
+    assert set(played) >= {"always first", "always middle", "always last", "first action repeated"}
+    again = rules.play_baselines(player)
     assert all((played[name].returns == again[name].returns).all() for name in played)
 
 
@@ -485,7 +489,7 @@ def test_verify_plays_the_panel_again(tmp_path: Path, registry: Registry) -> Non
     bundle = found.chosen.bundle
     assert bundle is not None
     result = verify_game_bundle(bundle)
-    assert (result.agrees, result.games, result.names) == (True, GAMES, ("random",))
+    assert (result.agrees, result.games, result.names) == (True, GAMES, BASELINES)
     gate = json.loads(json.dumps(bundle.manifest.gate))
     gate["panel"]["returns"][3] += 1.0
     gate["panel"]["baselines"]["random"]["own"]["mean"] += 1e-12
