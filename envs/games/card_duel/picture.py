@@ -15,12 +15,11 @@ SUPERSAMPLING = 3  # shapes are drawn that much larger and reduced, for smooth e
 PAPER, INK, GREY, SAND, FACE_DOWN = "#f4f7f8", "#222222", "#8a949c", "#e3e9ec", "#4a6a85"
 SIDES = ("#1f5fa8", "#c0392b")  # of the player whose view it is, and of the other one
 MARK = "#e0a020"  # around what attacks, is attacked, or waits for a target
-CARD_WIDTH, CARD_HEIGHT, STEP = 108, 62, 116  # of a card on the table, and from one to the next
-LEFT = 14
+LEFT, GAP, CARD_HEIGHT = 14, 8, 62  # margin; between cards; of a card on the table
+HAND = 5  # cards in a row of the hand
 # Upper edges of rows: of the enemy's hand and rows, then of the player's.
 ENEMY_STATUS, ENEMY_BACK, ENEMY_FRONT = 34, 84, 154
 OWN_FRONT, OWN_BACK, OWN_STATUS, HAND_TOP = 240, 310, 382, 432
-LOG_LEFT = LEFT + FRONT * STEP + 10
 _SMALL = 46  # height of a card in the hand
 _ROWS = ("back", "front", "front", "back")
 
@@ -38,12 +37,12 @@ def as_image(scene: Scene, names: tuple[str, str], caption: str, log: Sequence[s
     draw = ImageDraw.Draw(image)
     middle = SUPERSAMPLING * (OWN_FRONT + ENEMY_FRONT + CARD_HEIGHT) // 2
     draw.line(
-        (SUPERSAMPLING * LEFT, middle, SUPERSAMPLING * (LOG_LEFT - 18), middle), GREY, SUPERSAMPLING
+        (SUPERSAMPLING * LEFT, middle, SUPERSAMPLING * (WIDTH - LEFT), middle), GREY, SUPERSAMPLING
     )
     for box, own, body in cards:
         _outline(draw, box, own, body)
     for index in range(scene.enemy.hand):  # face down: only their number is known
-        corner = LEFT + FRONT * STEP + 10 + 14 * index
+        corner = WIDTH - LEFT - 14 * (scene.enemy.hand - index) + 2
         _rounded(draw, (corner, ENEMY_STATUS, corner + 12, ENEMY_STATUS + 18), FACE_DOWN, PAPER)
     small = image.resize((WIDTH, HEIGHT), Image.Resampling.BOX)
     for box, own, body in cards:
@@ -54,14 +53,22 @@ def as_image(scene: Scene, names: tuple[str, str], caption: str, log: Sequence[s
 
 def hand_box(index: int) -> Box:
     """Return the place of a card in the hand: two rows of five."""
-    left, top = LEFT + STEP * (index % 5), HAND_TOP + (_SMALL + 6) * (index // 5)
-    return left, top, left + CARD_WIDTH, top + _SMALL
+    left, right = _columns(index % HAND, HAND)
+    top = HAND_TOP + (_SMALL + 6) * (index // HAND)
+    return left, top, right, top + _SMALL
 
 
 def table_box(slot: int, top: int) -> Box:
     """Return the place of a card in a row whose upper edge is `top`."""
-    left = LEFT + STEP * slot
-    return left, top, left + CARD_WIDTH, top + CARD_HEIGHT
+    left, right = _columns(slot, FRONT)
+    return left, top, right, top + CARD_HEIGHT
+
+
+def _columns(place: int, places: int) -> tuple[int, int]:
+    """Return the left and right edge of one of several places that share the picture's width."""
+    step = (WIDTH - 2 * LEFT + GAP) // places
+    left = LEFT + step * place
+    return left, left + step - GAP
 
 
 def _table(side: Side, back: int, front: int) -> list[tuple[Box, int, Body | None]]:
@@ -118,7 +125,7 @@ def _write(
     places = (OWN_STATUS, ENEMY_STATUS)
     for side, name, colour, top in zip((scene.own, scene.enemy), names, SIDES, places, strict=True):
         champion = side.champion
-        draw.text((LEFT, top), f"{name[:24]}: {champion.health}", fill=colour, font=large)
+        draw.text((LEFT, top), f"{name[:40]}: {champion.health}", fill=colour, font=large)
         worn = f", with {card(champion.gear).name}" if champion.gear else ""
         counts = f"mana {side.mana}/{side.highest}, hand {side.hand}, deck {side.deck}, "
         counts += f"discard {sum(side.discard)}"

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import io
+from itertools import pairwise
 
 import torch
 from PIL import ImageColor
 from rich.console import Console
 
 from envs.games.card_duel.cards import CARDS, card
+from envs.games.card_duel.constants import FRONT
 from envs.games.card_duel.game import CardDuel, CardDuelParams
 from envs.games.card_duel.layout import Board
-from envs.games.card_duel.picture import FACE_DOWN, HAND_TOP, MARK, as_image, table_box
+from envs.games.card_duel.picture import (
+    FACE_DOWN,
+    HAND_TOP,
+    LEFT,
+    MARK,
+    WIDTH,
+    as_image,
+    hand_box,
+    table_box,
+)
 from envs.games.card_duel.players import PLAYERS
 from envs.games.card_duel.scene import card_line, scene_of
 from envs.games.registry import get_game
@@ -129,6 +140,15 @@ def test_decisions_are_sentences() -> None:
             renderer.text("", final=True)
             assert not renderer.log
         assert games < 8, said
+
+
+def test_cards_use_the_width_of_the_picture() -> None:
+    rows = [table_box(slot, 0) for slot in range(FRONT)], [hand_box(index) for index in range(5)]
+    for boxes in rows:
+        assert boxes[0][0] == LEFT
+        assert WIDTH - LEFT - boxes[-1][2] < len(boxes)  # less than a pixel per card is left over
+        assert all(one[2] < other[0] for one, other in pairwise(boxes))
+    assert hand_box(5)[1] > hand_box(0)[3]  # the second row of the hand
 
 
 def test_pictures_have_everything_in_its_place() -> None:
