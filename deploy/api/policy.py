@@ -20,7 +20,7 @@ from agents.policy.outside import SpacePolicy
 from deploy.games.candidates import game_study, read_candidate
 from deploy.games.duel_panel import DuelGames
 from deploy.games.panel import PanelGames
-from deploy.games.player import Network
+from deploy.games.player import Network, Player, Team
 from deploy.market.scoring import score
 from deploy.promotion.studies import find_study, scored_weights
 from deploy.registry.bundle_files import read_members
@@ -67,7 +67,9 @@ class Policy:
         members: one policy per fold (market) or seed (game); each has `act(observation)`,
             `act_batch(observations)`, `state_dim` and `action_dim`.
         acting: what `act` and `evaluate` use: on a market the ensemble of all members, which is
-            what promotion deploys; in a game the member that promotion would choose.
+            what promotion deploys; in a game the best member, as promotion would choose it.
+        seats: where promotion would choose a team: by seat, the member that plays it; else ().
+            `evaluate` then plays the team, and `act` takes the seat.
         spec: what the study was created with.
         env_params: parameters of the trial's environment, by name.
     """
@@ -78,6 +80,7 @@ class Policy:
     acting: FrozenPolicy
     spec: StudySpec
     env_params: dict[str, Any]
+    seats: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         return (
@@ -96,20 +99,28 @@ class Policy:
         return self.acting.action_dim
 
     def act(
-        self, observation: NDArray[np.float32], legal: Legal | None = None
+        self,
+        observation: NDArray[np.float32],
+        legal: Legal | None = None,
+        *,
+        seat: int | None = None,
     ) -> NDArray[np.float64]:
         """Return the deterministic action for one observation, computed in float64 on the CPU.
 
         Args:
             observation: (state_dim,) float32, as the environment gives it, not normalized.
             legal: for games with illegal actions, see `agents.policy.frozen.FrozenPolicy`.
+            seat: of a team: the seat that acts.
 
         Returns:
             (action_dim,) float64 in [-1, 1], or (choices,) indices of the chosen options.
 
         Raises:
+            InputError: there is no such seat, or it is a team and no seat is named.
             RunError: the observation has another shape, or a value that is not finite.
         """
+        if self.seats or seat is not None:
+            return self._at(seat).act(observation, legal)
         return self.acting.act(observation, legal)
 
     def action(self, observation: Any, info: Mapping[str, Any] | None = None) -> Any:
@@ -133,6 +144,8 @@ class Policy:
             InputError: the environment cannot be made to look up its spaces, or acts by choices
                 that are masked one after the other, or by players in turns.
         """
+        if self.seats:
+            raise InputError("a team acts by seat; use act(observation, seat=…)")
         return self._in_spaces.action(observation, info)
 
     def reset(self, ended: NDArray[np.bool_] | None = None) -> None:
@@ -158,6 +171,12 @@ class Policy:
             codec = codec_of(game, game.params(**self.spec.env))  # as it was evaluated
         return SpacePolicy(self.acting, codec, self.spec.algorithm)
 
+    def _at(self, seat: int | None) -> FrozenPolicy:
+        if seat is None or seat not in range(len(self.seats)):
+            known = f"0 to {len(self.seats) - 1}" if self.seats else "none, as it is no team"
+            raise InputError(f"seat {seat}: the seats of this policy are {known}")
+        return self.members[self.seats[seat]]
+
     def member(self, index: int) -> Policy:
         """Return the same policy with only this member acting.
 
@@ -168,7 +187,7 @@ class Policy:
             raise InputError(
                 f"member {index}: trial {self.trial} has the members 0 to {len(self.members) - 1}"
             )
-        return dataclasses.replace(self, acting=self.members[index])
+        return dataclasses.replace(self, acting=self.members[index], seats=())
 
 
 def load_policy(study: OpenStudy, trial: int | None = None) -> Policy:
@@ -194,12 +213,17 @@ def load_policy(study: OpenStudy, trial: int | None = None) -> Policy:
     record = TrialRecord.from_attributes(chosen.user_attrs)
     loaded = read_members(scored_weights(record, found.run_dir))
     members = tuple(FrozenPolicy([member]) for member in loaded)
+    seats: tuple[int, ...] = ()
     if market:
         acting = FrozenPolicy(loaded)
     else:
-        acting = members[read_candidate(chosen, game_study(found)).member]
+        game = game_study(found)
+        acting = members[read_candidate(chosen, game).members[0]]
+        if game.teams:
+            team = read_candidate(chosen, game, team=True)
+            seats = tuple(team.members[own] for own in team.seats)
     env = dict(record.env_params or {})
-    return Policy(found.name, chosen.number, members, acting, found.spec, env)
+    return Policy(found.name, chosen.number, members, acting, found.spec, env, seats)
 
 
 def evaluate(
@@ -311,7 +335,12 @@ def _seconds(time: Time, name: str) -> int:
 def _in_games(policy: Policy, spec: GameSpec, games: int, seed: int) -> pd.DataFrame:
     game = get_game(spec.environment)
     params = game.params(**spec.env)  # as in promotion
-    player = Network(policy.acting, sampled=spec.play == "sampled")
+    sampled = spec.play == "sampled"
+    player: Player = Network(policy.acting, sampled=sampled)
+    if policy.seats:
+        used = sorted(set(policy.seats))
+        networks = [Network(policy.members[index], sampled=sampled) for index in used]
+        player = Team(networks, [used.index(index) for index in policy.seats])
     if game.versus is not None and is_versus(game, params):
         names, found = DuelGames(game, params, games, seed).play_baselines(player)
         rows = []

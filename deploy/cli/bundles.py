@@ -36,6 +36,14 @@ def load_reference(registry: Registry, reference: str | None) -> StoredBundle[An
     return registry.bundle(registry.find(reference), *BUNDLE_KINDS)
 
 
+def called(registry: Registry, bundle: StoredBundle[Any]) -> str:
+    """Return what a bundle is called: its slot as champion, else `SLOT@3`, else its own name."""
+    versions = [one for one in registry.versions() if one.bundle == bundle.hash]
+    champions = [one.slot for one in versions if registry.slot(one.slot).champion == bundle.hash]
+    others = [f"{one.slot}@{one.number}" for one in versions]
+    return next(iter([*champions, *others]), bundle.name)
+
+
 def market_bundle(bundle: StoredBundle[Any]) -> Bundle:
     """Return the bundle, or raise InputError if it is not one of a market."""
     if not isinstance(bundle, Bundle):

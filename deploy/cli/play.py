@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from deploy.cli.bundles import REFERENCE, game_bundle, load_bundle, load_reference
+from deploy.cli.bundles import REFERENCE, called, game_bundle, load_bundle, load_reference
 from deploy.cli.options import RegistryFlags
 from deploy.games.bundle import GameBundle
 from envs.games.game import Game
@@ -73,22 +73,26 @@ def play_command(
             raise InputError(
                 "--env is for a person against a scripted player: give --seat me, and no champion"
             )
-        _play_person(None, get_game(env), seat, opponent, seed, episodes, console)
+        _play_person(None, "", get_game(env), seat, opponent, seed, episodes, console)
         return
     if bundle is not None and Path(bundle).is_dir():
         loaded = game_bundle(load_bundle(Path(bundle)))  # needs no registry
+        name = loaded.name
     else:
-        loaded = game_bundle(load_reference(where.open(), bundle))
+        registry = where.open()
+        loaded = game_bundle(load_reference(registry, bundle))
+        name = called(registry, loaded)
     if seat is not None:
-        _play_person(loaded, loaded.game, seat, opponent, seed, episodes, console)
+        _play_person(loaded, name, loaded.game, seat, opponent, seed, episodes, console)
         return
+    shown: dict[str, Any] = {"seed": seed, "name": name, "opponent": opponent}
     played: list[float] = []
     against: str | None = None
     if terminal or out is None:
-        with closing(Show(loaded, seed=seed, pictures=False, opponent=opponent)) as show:
+        with closing(Show(loaded, **shown, pictures=False)) as show:
             played, against = show_in_terminal(show, episodes, console), show.opponent
     if out is not None:
-        with closing(Show(loaded, seed=seed, pictures=True, opponent=opponent)) as show:
+        with closing(Show(loaded, **shown, pictures=True)) as show:
             played, against = write_animation(show, episodes, out), show.opponent
         console.print_line(f"written: {out}")
     result = "no game has ended"
@@ -98,12 +102,12 @@ def play_command(
         result = f"return {', '.join(f'{score:.5g}' for score in played)}"
     if len(played) > 1 and against is None:
         result += f"; mean {sum(played) / len(played):.5g}"
-    name = f"{loaded.name} on {loaded.manifest.game.name}"
-    console.print_line(f"{name}: {result}")
+    console.print_line(f"{loaded.name} on {loaded.manifest.game.name}: {result}")
 
 
 def _play_person(
     champion: GameBundle | None,
+    name: str,
     game: Game,
     seat: str,
     opponent: str | None,
@@ -111,12 +115,19 @@ def _play_person(
     games: int,
     console: Terminal,
 ) -> None:
-    """Let a person play, and print one line about the results."""
+    """Let a person play, and print one line about the results. name: of the champion."""
     from deploy.games.person import Match
 
     params = game.params() if champion is None else champion.params
     match = Match(
-        game, params, champion=champion, seat=seat, opponent=opponent, seed=seed, console=console
+        game,
+        params,
+        champion=champion,
+        name=name,
+        seat=seat,
+        opponent=opponent,
+        seed=seed,
+        console=console,
     )
     with closing(match.env):
         played = match.play(games)

@@ -153,7 +153,7 @@ class MarketTask(PromotionTask):
             data_dir=flags.data_dir,
             dry_run=flags.dry_run,
             # Without evaluations, the promoter stops after the first stage.
-            looks=0 if flags.first_stage else flags.looks,
+            looks=0 if flags.first_stage else flags.looks or 1,
             ensemble=flags.ensemble,
             weights=flags.weights,
             rules=with_limits(
@@ -232,8 +232,12 @@ class GameTask(PromotionTask):
 
         paths += write_report(self.promoter.study, promotion)
         attach(self.study, paths)
-        if promotion.chosen is not None and promotion.chosen.bundle is not None:
-            paths.append(publish_replay(self.study, promotion.chosen.bundle))
+        chosen = promotion.chosen
+        if chosen is not None and chosen.bundle is not None:
+            # A champion is called by its slot, another candidate by its trial.
+            champion = chosen.bundle.hash == promotion.champion
+            name = promotion.slot if champion else chosen.candidate.name
+            paths.append(publish_replay(self.study, chosen.bundle, name))
 
     def _champion_commands(
         self,

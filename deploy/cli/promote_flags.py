@@ -49,13 +49,14 @@ class PromoteFlags:
         typer.Option(help="Evaluate only this trial. Default: all, best objective first."),
     ] = None
     looks: Annotated[
-        int,
+        int | None,
         typer.Option(
             min=1,
             help="Maximum number of candidates evaluated on the hold-out. Each evaluation makes "
-            "the rules stricter for the next one.",
+            "the rules stricter for the next one. Default: 1; 2 in games whose members play "
+            "together: a trial's team, then its best member.",
         ),
-    ] = 1
+    ] = None
     ensemble: Annotated[
         int,
         typer.Option(

@@ -1,8 +1,10 @@
-"""The bundle of a game's player: one policy that plays at every seat.
+"""The bundle of a game's player: one policy that plays at every seat, or a team of several.
 
 A trial trains several members that differ in their seeds. An ensemble of them would be a policy
 that was never trained, so a bundle holds a single member: the one with the best score when its
-trial was judged. That score is biased by the choice; the gate's panel therefore plays new games.
+trial was judged. Where the members of a trial play together in training, a bundle may also hold the
+team, with a policy for each seat. The choice of members is biased; the gate's panel therefore plays
+new games.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from agents.policy.outside import SpacePolicy
-from deploy.games.manifest import FORMAT, GameManifest, GameOriginPart
+from deploy.games.manifest import FORMAT, GameManifest, OriginPart, PlayerManifest, TeamManifest
 from deploy.games.player import Network, Player, read_player
 from deploy.registry.bundle_files import (
     GAME,
@@ -31,17 +33,18 @@ from envs.support.errors import InputError
 
 
 @dataclass(frozen=True)
-class GameBundle(StoredBundle[GameManifest]):
+class GameBundle(StoredBundle[PlayerManifest]):
     """A loaded bundle of a player."""
 
     kind = GAME
     format = FORMAT
-    versions = {1: GameManifest}  # noqa: RUF012 (declared as a class variable)
+    versions = {1: GameManifest, 2: TeamManifest}  # noqa: RUF012 (declared as a class variable)
 
     @cached_property
     def player(self) -> Player:
         """The player that the weights define; InputError if they define none."""
-        return read_player(self.files[MEMBERS_FILE], self.manifest.player.play)
+        play, seats = self.manifest.player.play, self.manifest.seats
+        return read_player(self.files[MEMBERS_FILE], play, seats)
 
     @property
     def game(self) -> Game:
@@ -58,11 +61,11 @@ class GameBundle(StoredBundle[GameManifest]):
         """The player as a policy for the environment outside a study: `policy.action(observation)`.
 
         Raises:
-            InputError: the player is no network; or the bundle is of an earlier version, without
+            InputError: the player is no single network; or the bundle is of an earlier version, without
                 the spaces, and the environment cannot be made to look them up.
         """
         if not isinstance(self.player, Network):
-            raise InputError(f"the player of bundle {self.name} is no network")
+            raise InputError(f"the player of bundle {self.name} is no single network")
         part = self.manifest.player
         if part.spaces is None:
             codec = codec_of(self.game, self.params)
@@ -71,8 +74,8 @@ class GameBundle(StoredBundle[GameManifest]):
         return SpacePolicy(self.player.policy, codec, part.algorithm)
 
     @property
-    def origin(self) -> GameOriginPart:
-        """Study, trial and member that it comes from."""
+    def origin(self) -> OriginPart:
+        """Study, trial and members that it comes from."""
         return self.manifest.origin
 
     @property
@@ -83,9 +86,10 @@ class GameBundle(StoredBundle[GameManifest]):
     @property
     def identity(self) -> str:
         """Identity of the weights and the way of playing: equal ones act alike."""
-        play = self.manifest.player.play
+        play, seats = self.manifest.player.play, self.manifest.seats
+        how = [play] * (play != "deterministic") + [f"team {seats}"] * bool(seats)
         own = self.members_sha256
-        return own if play == "deterministic" else sha256(f"{own} {play}".encode())
+        return sha256(" ".join([own, *how]).encode()) if how else own
 
     @property
     def facts(self) -> BundleFacts:

@@ -1,11 +1,11 @@
-"""Candidates of a study on a game: the best member of each finished trial."""
+"""Candidates of a study on a game: the best member of each finished trial, and its team."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,13 +14,22 @@ from optuna.trial import FrozenTrial
 from agents.algorithms.table import get_algorithm
 from deploy.games.bundle import GameBundle
 from deploy.games.gate import GameEvidence, shown
-from deploy.games.manifest import GameManifest, GameOriginPart, GamePart, PlayerPart
+from deploy.games.manifest import (
+    GameManifest,
+    GameOriginPart,
+    GamePart,
+    PlayerManifest,
+    PlayerPart,
+    TeamManifest,
+    TeamOriginPart,
+    TeamPlayerPart,
+)
 from deploy.games.panel import Panel
-from deploy.games.player import read_player, single_file, split_members
+from deploy.games.player import file_of, read_player, split_members
 from deploy.games.selection import selection_of
 from deploy.promotion.studies import FoundStudy, objective_of, scored_weights, unrecorded
 from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite, new_bundle
-from envs.games.game import Game
+from envs.games.game import Game, is_population
 from envs.games.pairings import is_versus
 from envs.games.registry import get_game
 from envs.gymnasium_view import codec_of
@@ -60,6 +69,13 @@ class GameStudy(FoundStudy):
         game = self.game
         return game.versus is not None and is_versus(game, game.params(**self.spec.env))
 
+    @property
+    def teams(self) -> bool:
+        """Whether a trial's members play together, so that they are a candidate as a team."""
+        game = self.game
+        seats = game.seats(game.params(**self.spec.env))
+        return is_population(game, seats) and self.spec.seeds > 1
+
 
 def game_study(found: FoundStudy) -> GameStudy:
     """Return the study as one on a game.
@@ -95,23 +111,25 @@ def _share(league: Mapping[int, LeagueMember], trial: int) -> float:
 
 @dataclass(frozen=True)
 class GameCandidate:
-    """The best member of a trial.
+    """The best member of a trial, or several of its members as a team.
 
     Attributes:
         trial: the trial.
-        member: index of the member in the trial.
-        score: the member's mean return when the trial was judged.
+        members: indices in the trial: the member, or those of the team.
+        scores: their mean returns when the trial was judged; each played at every seat.
+        seats: of a team: by seat, which of `members` plays it; () for a single member.
         play: how it acts.
         record: what the trial's worker recorded about it.
-        weights: bytes of a file with this member alone, None if there are faults.
+        weights: bytes of a file with these members alone, None if there are faults.
         faults: what keeps it from being deployed, in sentences.
         solved: the mean return from which the game counts as solved, None if undefined.
         selection: of the study, if the trial is one of its selected configuration.
     """
 
     trial: FrozenTrial
-    member: int
-    score: float
+    members: tuple[int, ...]
+    scores: tuple[float, ...]
+    seats: tuple[int, ...]
     play: Play
     record: TrialRecord
     weights: bytes | None
@@ -127,7 +145,8 @@ class GameCandidate:
     @property
     def name(self) -> str:
         """The candidate in words."""
-        return f"trial {self.trial.number} (seed {self.member})"
+        seeds = ", ".join(map(str, self.members))
+        return f"trial {self.trial.number} ({'team of seeds' if self.seats else 'seed'} {seeds})"
 
     @property
     def objective(self) -> float:
@@ -141,8 +160,11 @@ class GameCandidate:
     def describe(self, score: Panel | None) -> dict[str, Any]:
         """Its own part of a result's JSON."""
         return {
-            "member": self.member,
-            "score": self.score,
+            **(
+                {"team": [self.members[own] for own in self.seats], "scores": list(self.scores)}
+                if self.seats
+                else {"member": self.members[0], "score": self.scores[0]}
+            ),
             "play": self.play,
             "selection": self.selection,
             "shown": "" if score is None else shown(score, self.solved),
@@ -150,13 +172,19 @@ class GameCandidate:
         }
 
 
-def read_candidate(trial: FrozenTrial, study: GameStudy, play: Play | None = None) -> GameCandidate:
+def read_candidate(
+    trial: FrozenTrial, study: GameStudy, play: Play | None = None, *, team: bool = False
+) -> GameCandidate:
     """Read a trial's member in the study's league, else that with the best score; ties: the first.
+
+    A team consists of the members with the best scores, as many as the game has seats. They play
+    the seats in the order of their indices, again from the first if there are more seats.
 
     Args:
         trial: a finished trial.
         study: its study.
-        play: how the member acts; None: as in the study's evaluations.
+        play: how the members act; None: as in the study's evaluations.
+        team: whether to read the team instead.
     """
     faults: list[str] = []
     record = TrialRecord.from_attributes(trial.user_attrs)
@@ -169,21 +197,29 @@ def read_candidate(trial: FrozenTrial, study: GameStudy, play: Play | None = Non
     if not scores or not all(map(math.isfinite, scores)):
         faults.append("the trial did not record a finite score of every seed")
         scores = [math.nan]
-    # The best seed's score is biased upwards by this choice; the panel's games are new.
-    member = max(range(len(scores)), key=lambda index: scores[index])
-    if trial.number in study.league and study.league[trial.number].member < len(scores):
-        member = study.league[trial.number].member
+    # The best scores are biased upwards by this choice; the panel's games are new.
+    best = sorted(range(len(scores)), key=lambda index: -scores[index])
+    chosen = best[:1]
+    seats: tuple[int, ...] = ()
+    if team:
+        game = study.game
+        count = game.seats(game.params(**study.spec.env))
+        chosen = sorted(best[:count])
+        seats = tuple(seat % len(chosen) for seat in range(count))
+    elif trial.number in study.league and study.league[trial.number].member < len(scores):
+        chosen = [study.league[trial.number].member]
     weights, selection = None, study.selection
     try:
         content = scored_weights(record, study.run_dir)
         if not faults:
-            weights = _single(content, member, len(scores))
+            weights = _file_of(content, chosen, len(scores), seats)
     except InputError as error:
         faults.append(str(error))
     return GameCandidate(
         trial,
-        member,
-        scores[member],
+        tuple(chosen),
+        tuple(scores[index] for index in chosen),
+        seats,
         play or study.spec.play,
         record,
         weights,
@@ -198,48 +234,60 @@ def build_bundle(candidate: GameCandidate, study: GameStudy, gate: dict[str, Any
     if candidate.weights is None:
         raise ValueError(f"{candidate.name} cannot be deployed: {candidate.faults[0]}")
     files = {MEMBERS_FILE: candidate.weights}
-    player = read_player(candidate.weights)
+    player = read_player(candidate.weights, seats=candidate.seats)
     spec, record = study.spec, candidate.record
     assert record.seed is not None
     assert record.scores is not None
     assert record.members is not None
-    manifest = GameManifest(
-        game=GamePart(
+    played: dict[str, Any] = {
+        "algorithm": spec.algorithm,
+        "state_dim": player.state_dim,
+        "action_dim": player.action_dim,
+        "choices": player.choices,
+        "shape": dict(record.shape or {}),
+        "play": candidate.play,
+        "spaces": _spaces(study),
+    }
+    origin: dict[str, Any] = {
+        "study": study.name,
+        "study_uid": study.uid,
+        "trial": candidate.trial.number,
+        "seed": record.seed,
+        "members": len(record.scores),
+        "members_sha256": record.members.sha256,
+        "objective": spec.objective,
+        "objective_value": candidate.objective,
+        "parameters": dict(candidate.trial.params),
+        "learner_params": finite(record.learner_params),
+        "env_params": finite(record.env_params),
+    }
+    common: dict[str, Any] = {
+        "game": GamePart(
             name=spec.environment,
             params=spec.env,
             seats=study.game.seats(study.game.params(**spec.env)),
         ),
-        player=PlayerPart(
-            algorithm=spec.algorithm,
-            state_dim=player.state_dim,
-            action_dim=player.action_dim,
-            choices=player.choices,
-            shape=dict(record.shape or {}),
-            play=candidate.play,
-            spaces=_spaces(study),
-        ),
-        origin=GameOriginPart(
-            study=study.name,
-            study_uid=study.uid,
-            trial=candidate.trial.number,
-            seed=record.seed,
-            member=candidate.member,
-            members=len(record.scores),
-            members_sha256=record.members.sha256,
-            score=candidate.score,
-            objective=spec.objective,
-            objective_value=candidate.objective,
-            parameters=dict(candidate.trial.params),
-            learner_params=finite(record.learner_params),
-            env_params=finite(record.env_params),
-        ),
-        metrics={"describes": "the trial's members, when the search judged it"}
+        "metrics": {"describes": "the trial's members, when the search judged it"}
         | finite(record.metrics or {}),
-        gate=gate,
-        code_version=spec.code_version,
-        torch_version=spec.torch_version,
-        files=describe_files(files),
-    )
+        "gate": gate,
+        "code_version": spec.code_version,
+        "torch_version": spec.torch_version,
+        "files": describe_files(files),
+    }
+    manifest: PlayerManifest
+    if candidate.seats:
+        manifest = TeamManifest(
+            player=TeamPlayerPart(**played, seats=candidate.seats),
+            origin=TeamOriginPart(**origin, team=candidate.members, scores=candidate.scores),
+            **common,
+        )
+    else:
+        (member,), (score,) = candidate.members, candidate.scores
+        manifest = GameManifest(
+            player=PlayerPart(**played),
+            origin=GameOriginPart(**origin, member=member, score=score),
+            **common,
+        )
     return new_bundle(GameBundle, manifest, files)
 
 
@@ -257,11 +305,12 @@ def same_game(bundle: GameBundle, study: GameStudy) -> bool:
     return (game.name, game.params) == (study.spec.environment, finite(study.spec.env))
 
 
-def _single(content: bytes, member: int, members: int) -> bytes:
-    """The bytes of a file with that member alone; its tensors are those of the trial's file."""
+def _file_of(content: bytes, chosen: Sequence[int], members: int, seats: Sequence[int]) -> bytes:
+    """The bytes of a file with these members alone; its tensors are those of the trial's file."""
     try:
-        own = single_file(split_members(content, members)[member])
-        read_player(own)
+        every = split_members(content, members)
+        own = file_of([every[index] for index in chosen])
+        read_player(own, seats=seats)
     except InputError as error:
         raise InputError(f"its weights are not those of a player: {error}") from error
     return own

@@ -53,6 +53,7 @@ class Match:
         game: The game.
         params: Its parameters.
         champion: The player, unless `opponent` is another one; None: there is none.
+        name: What the champion is called; "": as its bundle.
         seat: One of `SEATS`; "me" takes the first seat in the first game, and changes seats after
             every game.
         opponent: The name of a scripted player; None or "self": the champion. Without one, None is
@@ -74,6 +75,7 @@ class Match:
         opponent: str | None,
         seed: int,
         console: Console,
+        name: str = "",
     ) -> None:
         if seat not in SEATS:
             raise InputError(f"--seat {seat!r} is not known; choose one of {', '.join(SEATS)}")
@@ -97,7 +99,7 @@ class Match:
         env.reset_member(0, seed)
         own = derive_seed(seed, "player")
         if champion is not None and opponent == SELF:
-            self.opponent = champion.name
+            self.opponent = name or champion.name
             self._act: Callable[[Tensor], Tensor] = champion.player.seated(env, own)
         else:
             self.opponent = opponent

@@ -1,8 +1,8 @@
-"""Players that a bundle's file of weights defines: a network, or a heuristic of Bucket Brigade."""
+"""Players that a bundle's file of weights defines: a network, a heuristic player, or a team."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -15,6 +15,7 @@ from agents.policy.duels import FrozenEntrant
 from agents.policy.frozen import FrozenPolicy
 from deploy.registry.bundle_files import MEMBERS_FILE, read_members
 from envs.core.game_env import GameEnv
+from envs.core.streams import derive_seed
 from envs.games.bucket_brigade.game import BucketBrigade
 from envs.games.bucket_brigade.players import ScriptedPolicy, Theta, heuristic
 from envs.games.pairings import Entrant
@@ -134,27 +135,92 @@ class HeuristicPlayer:
         raise InputError(f"{name} is a heuristic player, which plays Bucket Brigade only")
 
 
-def read_player(content: bytes, play: Play = "deterministic") -> Player:
-    """The player in a file of weights with one member.
+class Team:
+    """Policies that play together, each at seats of its own.
+
+    Args:
+        players: the policies.
+        seats: by seat, the index of the policy that plays it.
+
+    Raises:
+        InputError: a policy has no seat, or they do not fit together.
+    """
+
+    def __init__(self, players: Sequence[Player], seats: Sequence[int]) -> None:
+        if set(seats) != set(range(len(players))):
+            raise InputError(
+                f"{len(players)} policies cannot play the seats {list(seats)}: each must have one"
+            )
+        self.players, self.seats = tuple(players), tuple(seats)
+        first = players[0]
+        self.state_dim, self.action_dim = first.state_dim, first.action_dim
+        self.choices = first.choices
+        for index, own in enumerate(players):
+            if (own.state_dim, own.action_dim, own.choices) != (
+                self.state_dim,
+                self.action_dim,
+                self.choices,
+            ):
+                raise InputError(f"policy {index} of the team reads or does other things than 0")
+
+    def seated(self, env: GameEnv, seed: int) -> Act:
+        """See `Player.seated`. Row `game * seats + seat` is a seat."""
+        acts = [
+            own.seated(env, derive_seed(seed, "team", index))
+            for index, own in enumerate(self.players)
+        ]
+        of_row = torch.tensor(self.seats).repeat(env.num_envs // len(self.seats))
+        return _SeatedTeam(acts, of_row)
+
+    def entrant(self, name: str) -> Entrant:
+        """See `Player.entrant`."""
+        raise InputError(f"{name} is a team, which plays no games of two players")
+
+
+class _SeatedTeam:
+    """A team in one environment. of_row: (rows,) int64, the policy that acts in each row."""
+
+    def __init__(self, acts: Sequence[Act], of_row: Tensor) -> None:
+        self._acts, self._of_row = acts, of_row
+
+    def __call__(self, obs: Tensor) -> Tensor:
+        # All compute all rows, as masks and recurrent states are those of all rows.
+        every = torch.stack([act(obs) for act in self._acts])
+        return every[self._of_row.to(obs.device), torch.arange(len(obs), device=obs.device)]
+
+    def ended(self, over: Tensor) -> None:
+        """Tell the policies which episodes ended."""
+        for act in self._acts:
+            getattr(act, "ended", lambda _: None)(over)
+
+
+def read_player(content: bytes, play: Play = "deterministic", seats: Sequence[int] = ()) -> Player:
+    """The player in a file of weights: with one member, or a team.
 
     Args:
         content: the file's bytes.
         play: whether a network's actions are its most probable ones or drawn from it.
+        seats: of a team: by seat, the member of the file that plays it.
 
     Raises:
         InputError: the bytes define no player, or one that cannot be sampled.
     """
-    (own,) = split_members(content, 1)
-    if set(own) == {"theta"}:
-        numbers = own["theta"].tolist()
-        if len(numbers) != len(Theta._fields) or not all(
-            0.0 <= number <= 1.0 for number in numbers
-        ):
-            raise InputError(
-                f"{MEMBERS_FILE} holds {numbers}, not the four probabilities of a heuristic player"
-            )
-        return HeuristicPlayer(Theta(*numbers))
-    return Network(FrozenPolicy(read_members(content)), sampled=play == "sampled")
+    every = split_members(content, 1 + max(seats, default=0))
+    if any(set(own) == {"theta"} for own in every):
+        players: list[Player] = [_heuristic(own) for own in every]
+    else:
+        sampled = play == "sampled"
+        players = [Network(FrozenPolicy([own]), sampled=sampled) for own in read_members(content)]
+    return Team(players, seats) if seats else players[0]
+
+
+def _heuristic(own: Mapping[str, Tensor]) -> HeuristicPlayer:
+    numbers = own["theta"].tolist() if set(own) == {"theta"} else []
+    if len(numbers) != len(Theta._fields) or not all(0.0 <= number <= 1.0 for number in numbers):
+        raise InputError(
+            f"{MEMBERS_FILE} holds {numbers}, not the four probabilities of a heuristic player"
+        )
+    return HeuristicPlayer(Theta(*numbers))
 
 
 def split_members(content: bytes, members: int) -> list[dict[str, Tensor]]:
@@ -176,6 +242,12 @@ def split_members(content: bytes, members: int) -> list[dict[str, Tensor]]:
     return [found[f"m{index:03d}"] for index in range(members)]
 
 
-def single_file(member: Mapping[str, Tensor]) -> bytes:
-    """The bytes of a file of weights with that member alone."""
-    return save_tensors({f"m000.{name}": tensor for name, tensor in sorted(member.items())})
+def file_of(members: Sequence[Mapping[str, Tensor]]) -> bytes:
+    """The bytes of a file of weights with these members alone."""
+    return save_tensors(
+        {
+            f"m{index:03d}.{name}": tensor
+            for index, member in enumerate(members)
+            for name, tensor in sorted(member.items())
+        }
+    )

@@ -1,13 +1,13 @@
-"""Promotion of a game's player: the best member of the best trial is evaluated on a panel."""
+"""Promotion of a game's player: the best trial's team or best member is evaluated on a panel."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
-from optuna.trial import FrozenTrial
-
+from deploy.games.advice import why_none
 from deploy.games.baselines import load_baselines
 from deploy.games.bundle import GameBundle, game_key
 from deploy.games.candidates import (
@@ -34,17 +34,6 @@ from envs.support.study_record import Play
 GAMES = 100  # default size of a panel
 DUELS = 400  # of one in a game of two players, against each opponent
 MOST_PAST, MOST_OTHERS = 20, 50  # past champions and other candidates in a panel, the best ones
-ADVICE = {
-    "training-faults": "run the study again, or choose another trial with --trial",
-    "beats-baselines": "a larger --budget, or more trials",
-    "ahead-of-baselines": "a larger --budget or more trials; in a game that few large payoffs "
-    "decide, a lower --limit",
-    "beats-champion": "a larger --budget or more trials; if no player can do better, the champion "
-    "rightly stays",
-    "ahead-of-champion": "a larger --budget, more trials, or more --games where the difference is "
-    "small",
-    "points": "a larger --budget, more trials, or training against the players that it loses to",
-}
 
 
 def default_rules(study: GameStudy) -> tuple[GateRule[GameEvidence], ...]:
@@ -61,6 +50,8 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
 
     Args:
         slot: the deployment slot, by default named after the game (`Registry.default_slot`).
+        looks: the most candidates that are evaluated on a panel; None: 1, or 2 where a trial's team
+            and its best member are candidates.
         games: number of games in a panel, in a game of two players against each opponent; None: the
             default of the game.
         rules: the gate's rules; None: the game's default ones.
@@ -81,7 +72,7 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
         *,
         slot: str | None = None,
         dry_run: bool = False,
-        looks: int = 1,
+        looks: int | None = None,
         games: int | None = None,
         rules: Sequence[GateRule[GameEvidence]] | None = None,
         progress: Callable[[str], None] = lambda _text: None,
@@ -97,7 +88,7 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
             registry,
             slot=slot or registry.default_slot(self.game),
             dry_run=dry_run,
-            looks=looks,
+            looks=looks or (2 if study.teams else 1),
             rules=default_rules(study) if rules is None else rules,
             progress=progress,
         )
@@ -115,19 +106,22 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
         if not trials:
             reason = self.study.why_none_complete
             return self._promotion(CandidateOutcome(None, "no candidate", reason))
-        return self._promote_first([[item] for item in trials])
+        kinds = (True, False) if self.study.teams else (False,)
+        return self._promote_first(
+            [
+                partial(read_candidate, one, self.study, self.play, team=team)
+                for one in trials
+                for team in kinds
+            ]
+        )
 
     def _why_none(self, results: Sequence[GameResult], closest: GameResult) -> str:
-        failed = [finding for finding in closest.findings if finding.verdict == "fail"]
-        said = "; ".join(f"{finding.name}: {finding.explanation}" for finding in failed)
-        # Advice for the first failed rule: later rules depend on it.
-        advice = next((ADVICE[one.name] for one in failed if one.name in ADVICE), "")
-        others = "" if len(results) == 1 else f", the closest of {len(results)},"
-        helps = f". What helps: {advice}" if advice else ""
-        return f"{closest.candidate.name}{others} does not meet {said}{helps}"
+        return why_none(results, closest)
 
-    def _read(self, trials: Sequence[FrozenTrial]) -> GameCandidate:
-        return read_candidate(trials[0], self.study, self.play)
+    def _closest(self, results: Sequence[GameResult]) -> GameResult:
+        """The evaluated result that failed the fewest rules, and of these the best by its panel."""
+        scored = [result for result in results if result.look is not None]
+        return min(scored, key=_distance) if scored else super()._closest(results)
 
     def _build(self, candidate: GameCandidate, gate: dict[str, Any]) -> GameBundle:
         return build_bundle(candidate, self.study, gate=gate)
@@ -171,7 +165,7 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
             except InputError:  # its files were removed
                 continue
             if same_game(bundle, self.study) and bundle.identity != draft.identity:
-                found.append(bundle.player.entrant(bundle.name))
+                found.append(bundle.player.entrant(self._called(bundle)))
         return found
 
     def _other_candidates(self, own: GameCandidate) -> list[Entrant]:
@@ -204,12 +198,12 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
         present, panel = self._load(champion), score
         if present is not None and isinstance(panel, DuelPanel):
             duels = self._duel_games(draft, look)
-            panel = with_champion(panel, duels, draft.player, present.player, present.name)
+            panel = with_champion(panel, duels, draft.player, present.player, self._called(present))
         elif present is not None:
             games = self._panel_games(draft, look)
             theirs = games.play_player(present.player)
             opponent = compare_players(
-                present.name, panel.episodes, theirs, look.number, games.seed
+                self._called(present), panel.episodes, theirs, look.number, games.seed
             )
             panel = dataclasses.replace(panel, champion=opponent)
         return dataclasses.replace(candidate.evidence(), panel=panel), panel
@@ -223,6 +217,12 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
         return Promotion(
             **self._fields(outcome, results), looks=self.registry.evaluations.count_panel(self.game)
         )
+
+    def _called(self, bundle: GameBundle) -> str:
+        """What a present or past champion is called: `SLOT@3`, by its version in the slot."""
+        versions = self.registry.versions(self.slot)
+        number = next((one.number for one in versions if one.bundle == bundle.hash), None)
+        return bundle.name if number is None else f"{self.slot}@{number}"
 
     def _load(self, hash_: str | None) -> GameBundle | None:
         """Load a champion of the slot.
@@ -241,3 +241,11 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
                 f"{self.registry.default_slot(self.game)}"
             )
         return champion
+
+
+def _distance(result: GameResult) -> tuple[int, float]:
+    """How far an evaluated candidate is from passing: failed rules, and minus its worst lead."""
+    failed = sum(one.verdict == "fail" for one in result.findings)
+    panel = result.score
+    assert panel is not None
+    return failed, -min(other.difference.low for other in panel.opponents)

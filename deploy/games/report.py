@@ -27,12 +27,14 @@ READING = (
     ),
     (
         "Better than which players?",
-        "Than baseline players (random play, and others where the game has them) and than the "
-        "present champion, in two ways. The mean return must be higher: the interval of the mean "
-        "difference, taken game by game (a bootstrap over games), must lie above 0. And the return "
-        "must be higher in most games: among games without equal returns, the interval of the "
-        "share in which the candidate is ahead must lie above one half. A few large payoffs can "
-        "raise a mean; the second rule requires that the candidate is usually ahead as well.",
+        "Than baseline players (random play, players that do the same in every step, and others where "
+        "the game or the user has them) and than the present champion, in two ways. All of them must "
+        "be beaten, so their number does not make the test easier. The mean return must be higher: the "
+        "interval of the mean difference, taken game by game (a bootstrap over games), must lie above "
+        "0. And the return must be higher in most games: among games without equal returns, the "
+        "interval of the share in which the candidate is ahead must lie above one half. A few large "
+        "payoffs can raise a mean; the second rule requires that the candidate is usually ahead as "
+        "well.",
     ),
     (
         "Number of evaluations",
@@ -52,7 +54,7 @@ DUEL_READING = (
     (
         "Better than which players?",
         "The candidate plays the scripted players of the game (uniform random play if it has none), "
-        "the present champion, past champions and the study's other candidates. A won game is 1 "
+        "constant players, the present champion, past champions and the study's other candidates. A won game is 1 "
         "point and a drawn one half a point. Every deal is played twice with exchanged seats. "
         "Against each scripted player and the champion, the interval of the points ahead (a "
         "bootstrap over deals) must lie above 0, and among deals with unequal points, the interval "
@@ -102,12 +104,13 @@ def summary(
     """The summary, one sentence or paragraph each."""
     settings = plain(study.spec.env)
     each = " against each opponent" if isinstance(panel, DuelPanel) else ""
+    what = "several of its members as a team" if chosen.seats else "the best seed of its trial"
     drawn = ", and draws its actions from its policy" if chosen.play == "sampled" else ""
     return [
         f"Study {promotion.study} on {study.spec.environment}"
         f"{f' ({settings})' if settings else ''}, algorithm {study.spec.algorithm}: "
-        f"{promotion.complete} complete trials. This page is about {chosen.name}, the "
-        f"best seed of its trial{drawn}, judged by evaluation {panel.look} on a panel of "
+        f"{promotion.complete} complete trials. This page is about {chosen.name}, "
+        f"{what}{drawn}, judged by evaluation {panel.look} on a panel of "
         f"{panel.games:,} games{each} for the deployment slot {promotion.slot}. Panel evaluations "
         f"of this game used, in this registry: {promotion.looks}.",
         promotion.reason[:1].upper() + promotion.reason[1:] + ".",

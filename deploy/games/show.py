@@ -71,6 +71,7 @@ class Show:
         bundle: the player.
         seed: of the games.
         pictures: whether pictures will be drawn.
+        name: what the player is called; None: as its bundle.
         opponent: in a game of two players the name of the scripted player at the second seat, or
             "self"; None: the game's last scripted player, or "self" if it has none.
 
@@ -82,7 +83,13 @@ class Show:
     """
 
     def __init__(
-        self, bundle: GameBundle, *, seed: int, pictures: bool, opponent: str | None = None
+        self,
+        bundle: GameBundle,
+        *,
+        seed: int,
+        pictures: bool,
+        name: str | None = None,
+        opponent: str | None = None,
     ) -> None:
         self.game, self.params = bundle.game, bundle.params
         self.opponent = self._opponent(opponent)
@@ -93,7 +100,7 @@ class Show:
             opponents = Scripted({self.opponent: player}, 1)
             opponents.configure_member(0, {self.opponent: 1.0}, "first")
         versus_itself = self.opponent in (None, SELF)
-        names = ("first", "second") if versus_itself else (bundle.name, str(self.opponent))
+        names = ("first", "second") if versus_itself else (name or bundle.name, str(self.opponent))
         self.env, self.renderer = showing(
             self.game, self.params, pictures=pictures, opponents=opponents, names=names
         )
@@ -238,10 +245,15 @@ def _write_mp4(path: Path, pictures: Iterator[Image.Image], fps: float) -> None:
             writer.append_data(np.asarray(picture))
 
 
-def publish_replay(study: FoundStudy, bundle: GameBundle) -> Path:
+def publish_replay(study: FoundStudy, bundle: GameBundle, name: str) -> Path:
     """Write a game of the player as a GIF, and attach it to the study for optuna-dashboard.
 
     Optuna accepts no artifacts for finished trials, so the study gets it, under the trial's name.
+
+    Args:
+        study: the study.
+        bundle: of the player.
+        name: what the player is called in the picture.
 
     Returns:
         The GIF's path.
@@ -251,7 +263,7 @@ def publish_replay(study: FoundStudy, bundle: GameBundle) -> Path:
     """
     path = study.run_dir / "gate" / f"replay-trial-{bundle.origin.trial}.gif"
     seed = int(bundle.manifest.gate["panel"]["seed"])
-    with contextlib.closing(Show(bundle, seed=seed, pictures=True)) as show:
+    with contextlib.closing(Show(bundle, seed=seed, pictures=True, name=name)) as show:
         write_animation(show, 1, path)
     attach(study, [path])
     return path

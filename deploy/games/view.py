@@ -35,8 +35,9 @@ def _cells(result: GameResult) -> dict[str, str]:
     return {
         "trial": str(result.candidate.trial.number),
         "objective": f"{result.candidate.objective:.5g}",
-        "best seed": str(result.candidate.member),
-        "its mean": f"{result.candidate.score:.5g}",
+        "best seed": ("team " if result.candidate.seats else "")
+        + ", ".join(map(str, result.candidate.members)),
+        "its mean": ", ".join(f"{score:.5g}" for score in result.candidate.scores),
     }
 
 
@@ -62,9 +63,9 @@ def panel_table(panel: Mapping[str, Any], who: str) -> Table:
     if panel["champion"] is not None:
         others.insert(0, (f"champion {panel['champion']['name']}", panel["champion"]))
     strict = {100 * found["difference"]["confidence"] for _, found in others}
-    table.add_column("player", min_width=16)
+    table.add_column("player", min_width=14)
     for name in ("mean", "95%", "ahead by", f"{max(strict, default=95):.4g}%", "ahead in"):
-        table.add_column(name, justify="right", no_wrap=not name.endswith("%"))
+        table.add_column(name, justify="right", no_wrap=name in ("mean", "ahead by"))
     table.add_row(Text(who, style="bold"), *_mean(panel["own"]), "", "", "")
     for other, found in others:
         gap = found["difference"]
@@ -159,14 +160,17 @@ def game_view(facts: Mapping[str, Any], gate: RenderableType | None) -> Renderab
     game, player, origin = facts["game"], facts["player"], facts["origin"]
     identity = identity_table(facts)
     settings = plain(game["params"])
-    seats = f", at each of {game['seats']} seats" if game["seats"] > 1 else ""
+    several = game["seats"] > 1 and "seats" not in player
+    seats = f", at each of {game['seats']} seats" if several else ""
     identity.add_row("plays", f"{game['name']}{f' ({settings})' if settings else ''}{seats}")
     identity.add_row(
         "from",
         f"study {origin['study']}, trial {origin['trial']} ({origin['objective']} "
-        f"{origin['objective_value']:.5g}), seed {origin['member']} of {origin['members']} "
-        f"(mean {origin['score']:.5g} when the trial was judged)",
+        f"{origin['objective_value']:.5g}), {_members(origin)}",
     )
+    if "seats" in player:
+        seeds = [str(origin["team"][own]) for own in player["seats"]]
+        identity.add_row("team", f"the seats are played by the seeds {', '.join(seeds)}")
     if facts["selection"]:
         identity.add_row("selection", selection_sentence(facts["selection"]))
     actions = (
@@ -190,3 +194,17 @@ def game_view(facts: Mapping[str, Any], gate: RenderableType | None) -> Renderab
     if facts["panel"] is not None:
         parts.append(panel_table(facts["panel"], "this player"))
     return bundle_panel(facts, parts, columns(origin["parameters"]))
+
+
+def _members(origin: Mapping[str, Any]) -> str:
+    """Format which members of the trial they are, and their scores."""
+    if "team" not in origin:
+        return (
+            f"seed {origin['member']} of {origin['members']} "
+            f"(mean {origin['score']:.5g} when the trial was judged)"
+        )
+    scores = ", ".join(f"{score:.5g}" for score in origin["scores"])
+    return (
+        f"seeds {', '.join(map(str, origin['team']))} of {origin['members']} as a team "
+        f"(means {scores} when the trial was judged, each alone at every seat)"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -148,7 +149,7 @@ class MarketPromoter(Promoter[MarketCandidate, Score, Bundle, MarketPromotion]):
         self.search = study_search(self.study)
         if self.looks == 0:
             return self._first_stage_only(candidates[0])
-        return self._promote_first(candidates)
+        return self._promote_first([partial(self._read, trials) for trials in candidates])
 
     def _first_stage_only(self, trials: Sequence[FrozenTrial]) -> MarketPromotion:
         """Judge one candidate by the first stage; nothing is written to the registry."""

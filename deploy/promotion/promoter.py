@@ -16,8 +16,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
-from optuna.trial import FrozenTrial
-
 from deploy.promotion.promotion import (
     CandidateOutcome,
     CandidateT,
@@ -97,10 +95,6 @@ class Promoter(ABC, Generic[CandidateT, ScoreT, BundleT, PromotionT]):
     # What a kind of study supplies:
 
     @abstractmethod
-    def _read(self, trials: Sequence[FrozenTrial]) -> CandidateT:
-        """Read a candidate, which consists of one trial or several."""
-
-    @abstractmethod
     def _build(self, candidate: CandidateT, gate: dict[str, Any]) -> BundleT:
         """The candidate's bundle with this gate report."""
 
@@ -145,28 +139,37 @@ class Promoter(ABC, Generic[CandidateT, ScoreT, BundleT, PromotionT]):
 
     # What all kinds share:
 
-    def _promote_first(self, candidates: Sequence[Sequence[FrozenTrial]]) -> PromotionT:
+    def _promote_first(self, candidates: Sequence[Callable[[], CandidateT]]) -> PromotionT:
         """Judge the candidates in turn until one is settled or `looks` evaluations are spent.
+
+        Args:
+            candidates: functions that read them, as later ones may not be needed.
 
         If no candidate passes, that is appended to the slot's history.
         """
         results: list[Result[CandidateT, ScoreT, BundleT]] = []
-        for trials in candidates:
+        for read in candidates:
             # Slow checks give the best candidate a full report; for the others, one failed rule
             # is enough.
-            judged = self._judge(self._read(trials), thorough=not results)
+            judged = self._judge(read(), thorough=not results)
             results += [judged.result] if judged.result else []
             if judged.outcome is not None:
                 return self._promotion(judged, results)
             if sum(result.look is not None for result in results) == self.looks:
                 break
-        scored = [result for result in results if result.look is not None]
-        closest = scored[0] if scored else _closest(results)
+        closest = self._closest(results)
         reason = self._why_none(results, closest)
         promotion = self._promotion(CandidateOutcome(closest, "none passes", reason), results)
         if not self.dry_run:
             self.registry.refuse(self.slot, reason, promotion.to_dict())
         return promotion
+
+    def _closest(
+        self, results: Sequence[Result[CandidateT, ScoreT, BundleT]]
+    ) -> Result[CandidateT, ScoreT, BundleT]:
+        """The result that is closest to passing: the first one with an evaluation."""
+        scored = [result for result in results if result.look is not None]
+        return scored[0] if scored else _closest(results)
 
     def _judge_first_stage(
         self,

@@ -141,3 +141,11 @@ class MakeTensorGame:
             versus=self if self.seats == 2 else None,
             scripted=scripted,
         )
+
+
+def is_population(game: Game, seats: int) -> bool:
+    """Whether members of a trial play with each other in a game where no opponents are named.
+
+    In a game that can have opponents, a member plays at both seats.
+    """
+    return seats > 1 and not game.external and game.versus is None

@@ -13,7 +13,7 @@ import torch
 from agents.algorithms.table import get_algorithm
 from envs.crypto.data.bars import Bars
 from envs.games.curriculum import NO_OPPONENTS, PAST, Curriculum, Phase
-from envs.games.game import Game
+from envs.games.game import Game, is_population
 from envs.games.pairings import SAMPLED
 from envs.games.registry import get_game
 from envs.support.errors import InputError
@@ -24,7 +24,7 @@ from optimize.experiments.curriculum import (
     find_bundles,
     spec_curriculum,
 )
-from optimize.experiments.games import GameExperiment, is_population
+from optimize.experiments.games import GameExperiment
 from optimize.experiments.kind import Say, StudyKind
 from optimize.experiments.request import Request, check_count
 from optimize.study.space.search_space import SearchSpace

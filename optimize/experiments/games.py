@@ -27,7 +27,7 @@ from envs.core.game_env import GameEnv
 from envs.core.streams import derive_seed
 from envs.core.vec_env import VecEnv
 from envs.external.vec_env import ExternalVecEnv
-from envs.games.game import Game
+from envs.games.game import is_population
 from envs.games.game_tree import GameTree, game_tree, is_enumerable
 from envs.games.pairings import SAMPLED, block_uniforms, is_versus, scripted_entrants
 from envs.games.play import LONGEST, EpisodeResults, interquartile_mean, interval, play_episodes
@@ -479,14 +479,6 @@ def _check_conformance(name: str, env: ExternalVecEnv, say: Callable[[str], None
         raise InputError(f"--env {name}: {subject}: {problem}")
     if found.repeatable:
         say(f"warning: {name}: {found.repeatable}")
-
-
-def is_population(game: Game, seats: int) -> bool:
-    """Whether members of a trial play with each other in a game where no opponents are named.
-
-    In a game that can have opponents, a member plays at both seats.
-    """
-    return seats > 1 and not game.external and game.versus is None
 
 
 def _judge(

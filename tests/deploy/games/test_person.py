@@ -17,11 +17,15 @@ import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
+from deploy.cli.bundles import called, game_bundle, load_bundle
 from deploy.cli.commands import deploy_commands
 from deploy.games import person
+from deploy.games.bundle import GameBundle
 from deploy.games.candidates import build_bundle, read_candidate
 from deploy.games.person import Match, Played
-from deploy.registry.bundle_files import write_bundle
+from deploy.games.show import Show
+from deploy.registry.bundle_files import new_bundle, write_bundle
+from deploy.registry.registry import Registry
 from envs.games.card_duel.cards import CARDS
 from envs.games.card_duel.game import CardDuel, CardDuelParams
 from envs.games.card_duel.layout import Board
@@ -185,6 +189,51 @@ def test_a_person_plays_against_a_champion(bundle: Path) -> None:
     for decision in ("passes", "folds", "calls"):
         assert f"{bundle.name} {decision}" in done.output
     assert "you bet" in done.output
+
+
+def duelist(folder: Path) -> GameBundle:
+    """A player of the card duel that takes the first legal options."""
+    sizes = (11, 10, 10)
+    weights = {
+        "net.0.weight": torch.zeros(sum(sizes), 200),
+        "net.0.bias": torch.zeros(sum(sizes)),
+        "action_dims": torch.tensor(sizes),
+        "state_avg": torch.zeros(200),
+        "state_std": torch.ones(200),
+    }
+    found = study_of(
+        folder, [()], make=lambda _: weights, environment="card-duel", env={}, objective="points"
+    )
+    return build_bundle(read_candidate(found.trials[0], found), found, {})
+
+
+def test_champions_are_called_by_their_slot_and_others_by_their_version(
+    bundle: Path, tmp_path: Path
+) -> None:
+    registry = Registry(tmp_path / "deployments")
+    first = game_bundle(load_bundle(bundle))
+    second = new_bundle(
+        GameBundle, first.manifest.model_copy(update={"code_version": "other"}), first.files
+    )
+    registry.promote("cards", first, expected=None, reason="")
+    registry.promote("cards", second, expected=first.hash, reason="")
+    assert called(registry, second) == "cards"
+    assert called(registry, first) == "cards@1"
+    assert called(Registry(tmp_path / "empty"), first) == first.name
+    where = ("--deployments", str(tmp_path / "deployments"))
+    done = sweepd(Path("cards"), "--seat", "me", *where, answers="2\n" * 9)
+    assert done.exit_code == 0, done.output
+    assert "against cards" in done.output
+    shown = sweepd(Path("cards@1"), "--opponent", "self", *where)
+    assert shown.exit_code == 0, shown.output
+    player, drawn = duelist(tmp_path / "run"), []
+    for name in ("cards", None):
+        with contextlib.closing(Show(player, seed=1, pictures=True, name=name)) as show:
+            renderer = show.renderer
+            assert isinstance(renderer, TurnsRenderer)
+            assert renderer.names == (name or player.name, "greedy")
+            drawn.append(renderer.picture("game 1", final=False).tobytes())
+    assert drawn[0] != drawn[1]
 
 
 def test_it_ends_with_one_line(bundle: Path) -> None:

@@ -32,7 +32,7 @@ from deploy.games.panel import (
     panel_seed,
     share_interval,
 )
-from deploy.games.player import HeuristicPlayer, read_player, single_file, split_members
+from deploy.games.player import HeuristicPlayer, file_of, read_player, split_members
 from deploy.games.promote import GamePromoter, GamePromotion
 from deploy.games.verify import verify_game_bundle
 from deploy.market.bundle import Bundle
@@ -345,7 +345,7 @@ def test_heuristic_players_play_bucket_brigade_and_nothing_else() -> None:
         f"m{index:03d}.theta": torch.full((4,), 0.5 * index, dtype=torch.float64)
         for index in range(3)
     }
-    content = single_file(split_members(save_tensors(thetas), 3)[1])
+    content = file_of(split_members(save_tensors(thetas), 3)[1:2])
     always = read_player(content)
     assert isinstance(always, HeuristicPlayer)
     assert always.theta == (0.5, 0.5, 0.5, 0.5)
