@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 ELO = 400.0 / math.log(10.0)  # points per unit of strength
 CONFIDENCE = 0.95
 DRAWS, CHUNK = 2000, 1_000_000  # resampled tables; numbers of tables that are fitted at once
-PRIOR = 0.5  # points added to both players of a pair, where added: Jeffreys' prior of a share
+PRIOR = 0.5  # points added to both players of a pair: Jeffreys' prior of a share
 _ITERATIONS, _PRECISION = 500, 1e-6
 _SMALLEST = 1e-6  # points; smaller random numbers would only make the linear systems singular
 
@@ -44,8 +44,9 @@ class Ratings:
         high: (P,), upper ends.
         confidence: of the intervals.
         groups: names by group, best group first: the players of a group won every game against
-            those of later groups. With more than one group, the maximum likelihood is at infinite
-            differences between groups, and half a win was added to both players of each pair.
+            those of later groups. With more than one group, differences between groups have no
+            upper limit: only the half win that is added to both players of each pair makes them
+            finite.
     """
 
     names: tuple[str, ...]
@@ -75,12 +76,13 @@ class Ratings:
 def rate(
     names: Sequence[str], points: Floats, *, anchor: str | None = None, seed: int = 0
 ) -> Ratings:
-    """Return the maximum likelihood ratings and their intervals.
+    """Return the ratings and their intervals.
 
-    The intervals are quantiles of the Bayesian bootstrap (D. B. Rubin 1981): every deal gets a
-    weight from the exponential distribution, the same in all pairs, so results that have the deal's
-    luck in common stay together. `PRIOR` pseudo-counts, gamma distributed, are added to both sides
-    of each pair; if a deal were one game, the share of a pair would have the distribution of
+    Ratings maximise the likelihood of all deals and of `PRIOR` more wins of both players of each
+    pair. The intervals are quantiles of the Bayesian bootstrap (D. B. Rubin 1981) of the same
+    estimate: every deal gets a weight from the exponential distribution, the same in all pairs, so
+    results that have the deal's luck in common stay together, and the pseudo-counts get weights
+    from the gamma distribution; if a deal were one game, the share of a pair would have the distribution of
     Jeffreys' interval, which has a width even if one player won all games.
 
     Args:
@@ -99,8 +101,7 @@ def rate(
     filled = np.where(played[..., None], points, 0.0)
     table = filled.sum(-1)
     groups = _groups(table > 0.0)
-    half = PRIOR * played
-    strengths = _fit((table if len(groups) == 1 else table + half)[None])[0]
+    strengths = _fit((table + PRIOR * played)[None])[0]
 
     rng = np.random.default_rng(seed)
     weights = rng.exponential(size=(DRAWS, points.shape[-1]))
@@ -225,6 +226,6 @@ def separation_words(groups: Sequence[Sequence[str]]) -> str:
     if len(groups) == 2:
         rest = ", ".join(groups[1])
     return (
-        f"{best} won every game against {rest}: the distance has no upper limit, and is computed "
-        "with half a win added to both players of each pair"
+        f"{best} won every game against {rest}: the distance has no upper limit; only the half "
+        "win that is added to both players of each pair makes it finite"
     )

@@ -17,22 +17,14 @@ import numpy as np
 
 from agents.policy.ratings import Ratings, rate
 from deploy.games.baselines import OwnEntrant, load_baselines
-from deploy.games.panel import (
-    Floats,
-    Interval,
-    Opponent,
-    Panel,
-    confidence,
-    interval,
-    share_interval,
-)
+from deploy.games.panel import Floats, Interval, Opponent, Panel, confidence, share_interval
 from deploy.games.player import Player
-from envs.core.streams import derive_seed
 from envs.games.constant_players import ALWAYS, ConstantEntrant, constant_actions
 from envs.games.game import Game
 from envs.games.pairings import Entrant, PairResults, play_pairs, scripted_entrants, tally
 from envs.games.play import EpisodeResults
 from envs.support.errors import InputError
+from envs.support.intervals import gaffke
 
 CANDIDATE = "candidate"  # name of the candidate in its games
 
@@ -70,7 +62,7 @@ class DuelPanel(Panel):
     def overall(self) -> Interval:
         """The candidate's mean points, each opponent counting alike, at the gate's level."""
         by_deal = np.mean(list(counted(self.points).values()), axis=0)
-        return interval(by_deal, confidence(self.look), derive_seed(self.seed, "overall"))
+        return points_interval(by_deal, confidence(self.look))
 
     @cached_property
     def ratings(self) -> Ratings:
@@ -175,7 +167,7 @@ def judge_duels(
         if group:
             found = rules.play(player, group).points
             points |= {entrant.names[0]: own for entrant, own in zip(group, found, strict=True)}
-    compared = {name: compare_duel(name, own, look, rules.seed) for name, own in points.items()}
+    compared = {name: compare_duel(name, own, look) for name, own in points.items()}
 
     def chosen(group: Sequence[Entrant]) -> tuple[Opponent, ...]:
         return tuple(compared[entrant.names[0]] for entrant in group)
@@ -185,7 +177,7 @@ def judge_duels(
         seed=rules.seed,
         look=look,
         episodes=episodes_of(baselines),
-        own=_own(by_deal, rules.seed),
+        own=_own(by_deal),
         baselines=tuple(compared[name] for name in names),
         past=chosen(past),
         candidates=chosen(others),
@@ -203,21 +195,24 @@ def with_champion(
     by_deal = {name: points.mean(-1)} | by_deal
     return dataclasses.replace(
         panel,
-        own=_own(by_deal, rules.seed),
-        champion=compare_duel(name, points, panel.look, rules.seed),
+        own=_own(by_deal),
+        champion=compare_duel(name, points, panel.look),
         past=tuple(other for other in panel.past if other.name != name),
         points=by_deal,
     )
 
 
-def compare_duel(name: str, points: Floats, look: int, seed: int) -> Opponent:
+def compare_duel(name: str, points: Floats, look: int) -> Opponent:
     """Compare the candidate with an opponent, from (deals, 2) points by its seat."""
     level, by_deal, games = confidence(look), points.mean(-1), tally(points)
-    # The two games of a deal have luck in common, so deals and not games are resampled.
+    # The two games of a deal have luck in common, so deals and not games are counted.
+    found = points_interval(by_deal, level)
     return Opponent(
         name,
-        own=interval(1.0 - by_deal, 0.95, seed),
-        difference=interval(2.0 * by_deal - 1.0, level, derive_seed(seed, name)),
+        own=points_interval(1.0 - by_deal, 0.95),
+        difference=Interval(
+            2.0 * found.mean - 1.0, 2.0 * found.low - 1.0, 2.0 * found.high - 1.0, level
+        ),
         ahead=games.wins,
         equal=games.draws,
         behind=games.losses,
@@ -225,8 +220,19 @@ def compare_duel(name: str, points: Floats, look: int, seed: int) -> Opponent:
     )
 
 
-def _own(points: Mapping[str, Floats], seed: int) -> Interval:
-    return interval(np.mean(list(counted(points).values()), axis=0), 0.95, seed)
+def _own(points: Mapping[str, Floats]) -> Interval:
+    return points_interval(np.mean(list(counted(points).values()), axis=0), 0.95)
+
+
+def points_interval(by_deal: Floats, level: float) -> Interval:
+    """The mean of (deals,) points with Gaffke's bounds.
+
+    Points are between 0 and 1. A bootstrap has no width where all deals have the same points, and
+    is too narrow near both ends; these bounds are those of Clopper and Pearson where every deal is
+    won or lost.
+    """
+    low, high = gaffke(by_deal, (0.0, 1.0), level)
+    return Interval(float(by_deal.mean()), low, high, level)
 
 
 def counted(points: Mapping[str, Floats]) -> dict[str, Floats]:

@@ -26,6 +26,7 @@ from envs.core.streams import derive_seed
 from envs.games.constant_players import constant_actions
 from envs.games.game import Game
 from envs.games.play import EpisodeResults, play_episodes
+from envs.support.intervals import clopper_pearson
 
 Floats = NDArray[np.float64]
 DRAWS, CHUNK = 20_000, 2_000_000  # bootstrap samples; numbers drawn at once
@@ -213,20 +214,13 @@ def interval(values: Floats, level: float, seed: int) -> Interval:
 
 
 def share_interval(ahead: int, behind: int, level: float) -> Interval:
-    """The share of `ahead` in `ahead + behind` games with its exact interval.
+    """The share of `ahead` in `ahead + behind` games with its exact interval (Clopper-Pearson).
 
-    The interval is that of C. J. Clopper and E. S. Pearson 1934: quantiles of the Beta
-    distributions Beta(a, b + 1) and Beta(a + 1, b), a games ahead and b behind. Its lower end is
-    above 1/2 exactly if a sign test at (1 - level)/2 finds the candidate ahead more often. Without
-    games it is 0 to 1.
+    Its lower end is above 1/2 exactly if a sign test at (1 - level)/2 finds the candidate ahead more
+    often. Without games it is 0 to 1.
     """
-    from scipy.special import betaincinv
-
-    # A Beta quantile is the inverse of the regularized incomplete beta function.
-    games, tail = ahead + behind, (1.0 - level) / 2.0
-    low = float(betaincinv(ahead, behind + 1, tail)) if ahead else 0.0
-    high = float(betaincinv(ahead + 1, behind, 1.0 - tail)) if behind else 1.0
-    return Interval(ahead / games if games else 0.5, low, high, level)
+    found = clopper_pearson(ahead, ahead + behind, level)
+    return Interval(found.value, found.low, found.high, level)
 
 
 def compare(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agents.policy.ratings import ELO, Ratings, draw_ratings, rate, separation_words
+from agents.policy.ratings import ELO, PRIOR, Ratings, draw_ratings, rate, separation_words
 from envs.support.errors import InputError
 
 Floats = NDArray[np.float64]
@@ -37,12 +37,26 @@ def test_two_players_have_the_log_odds_of_their_shares() -> None:
     points = np.full((2, 2, 10), np.nan)
     points[0, 1], points[1, 0] = own, 1.0 - own
     found = rate(["a", "b"], points, anchor="b")
-    assert found.ratings.tolist() == pytest.approx([400.0 * math.log10(7 / 3), 0.0])
+    # Half a win is added to both, in the estimate as in its interval.
+    odds = (7 + PRIOR) / (3 + PRIOR)
+    assert found.ratings.tolist() == pytest.approx([400.0 * math.log10(odds), 0.0])
     assert rate(["a", "b"], points).ratings.tolist() == pytest.approx(
-        [200.0 * math.log10(7 / 3), -200.0 * math.log10(7 / 3)]
+        [200.0 * math.log10(odds), -200.0 * math.log10(odds)]
     )
     assert found.low[1] == found.high[1] == 0.0
     assert found.low[0] < found.ratings[0] < found.high[0]
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2, 5])
+def test_an_interval_is_that_of_its_estimate(lost: int) -> None:
+    """The estimate is near the middle of its resampled values, also of a player that hardly loses."""
+    own = np.array([1.0] * (40 - lost) + [0.0] * lost)
+    points = np.full((2, 2, 40), np.nan)
+    points[0, 1], points[1, 0] = own, 1.0 - own
+    found = rate(["a", "b"], points, anchor="b")
+    assert found.ratings[0] == pytest.approx(400.0 * math.log10((40.5 - lost) / (lost + 0.5)))
+    below, above = found.ratings[0] - found.low[0], found.high[0] - found.ratings[0]
+    assert 0.0 < below < 1.1 * above
 
 
 def test_known_ratings_are_recovered_from_many_games() -> None:

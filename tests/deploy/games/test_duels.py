@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from deploy.cli.bundles import load_bundle
 from deploy.cli.commands import deploy_commands
 from deploy.games.candidates import GameStudy, build_bundle, game_study, read_candidate
-from deploy.games.duel_panel import CANDIDATE, DuelPanel, compare_duel
+from deploy.games.duel_panel import CANDIDATE, DuelPanel, compare_duel, points_interval
 from deploy.games.gate import shown
 from deploy.games.promote import DUELS, GamePromoter, GamePromotion
 from deploy.games.report import write_report
@@ -167,17 +167,36 @@ def test_candidates_play_the_same_deals_in_both_seatings(
     (same,) = panel.candidates
     assert (panel.points[same.name] == 0.5).all()
     assert same.ahead == same.behind > 0
-    assert (same.difference.low, same.difference.high) == (0.0, 0.0)
+    assert same.difference.low == pytest.approx(-same.difference.high, abs=0.02)
+    assert -0.4 < same.difference.low < -0.1  # 11 deals: equal points in all of them prove little
     assert (same.share.low, same.share.high) == (0.0, 1.0)
 
 
 def test_deals_and_not_games_are_counted() -> None:
     points = np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 0.5], [0.0, 0.0]])
-    found = compare_duel("other", points, 1, 0)
+    found = compare_duel("other", points, 1)
     assert (found.ahead, found.equal, found.behind) == (4, 1, 3)
     assert found.share.mean == pytest.approx(2 / 3)
     assert found.own.mean == pytest.approx(1.0 - points.mean())
     assert found.difference.mean == pytest.approx(2.0 * points.mean() - 1.0)
+
+
+def test_a_player_that_won_every_game_has_an_interval_with_a_width() -> None:
+    found = compare_duel("other", np.ones((200, 2)), 1)
+    points = (1.0 + found.difference.low) / 2.0, (1.0 + found.difference.high) / 2.0
+    assert points == pytest.approx((0.025 ** (1 / 200), 1.0), abs=1e-3)  # 98.2%, not 100%
+    assert found.own.high == pytest.approx(1.0 - 0.025 ** (1 / 200), abs=1e-3)
+
+
+@pytest.mark.parametrize("shares", [(0.0, 0.05, 0.95), (0.3, 0.4, 0.3), (0.02, 0.0, 0.98)])
+def test_intervals_of_points_cover_the_truth(shares: tuple[float, ...]) -> None:
+    """95% intervals of 100 deals with points 0, 1/2 and 1 cover their mean in at least 94%."""
+    rng, values = np.random.default_rng(1), np.array([0.0, 0.5, 1.0])
+    truth, replicates, covered = float(values @ shares), 600, 0
+    for _ in range(replicates):
+        found = points_interval(rng.choice(values, 100, p=shares), 0.95)
+        covered += found.low <= truth <= found.high
+    assert covered / replicates >= 0.94
 
 
 def test_sampled_play_is_recorded_verified_and_another_player(
