@@ -189,7 +189,12 @@ def _is_exact(value: NDArray[Any], dtype: np.dtype[Any]) -> bool:
 
 def _check_values(field: NDArray[Any], choices: tuple[int, ...], start: tuple[int, ...]) -> None:
     if field.dtype.kind == "f" and not np.isfinite(field).all():
-        raise RunError("the observation has a number that is not finite")
+        rows = field.reshape(len(field), -1)
+        row, column = np.argwhere(~np.isfinite(rows))[0].tolist()
+        raise RunError(
+            f"column {column} of the observation is {rows[row, column]}, which is not finite; clip "
+            "or replace it"
+        )
     if choices:
         option = field.reshape(len(field), -1) - np.array(start)
         if not ((option >= 0) & (option < np.array(choices))).all():

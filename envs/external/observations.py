@@ -323,6 +323,7 @@ def _leaves(space: spaces.Space[Any], path: tuple[str | int, ...]) -> list[Leaf]
     raise InputError(
         f"an observation space{where} is {space}; spaces that can be learned from are Box, "
         "Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
+        + ("; gymnasium.wrappers.FilterObservation leaves parts out" if path else "")
     )
 
 

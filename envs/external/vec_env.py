@@ -204,8 +204,9 @@ class ExternalVecEnv(GameEnv):
             self.check()
         self._envs.step()
         self._steps += 1
-        # One sum per step; a large one may overflow, so `_note_rewards` looks again.
-        if not math.isfinite(self._envs.buffers.reward.sum()):
+        # The cheapest look at all rewards; squares may overflow, so `_note_rewards` looks again.
+        reward = self._envs.buffers.reward
+        if not math.isfinite(reward.dot(reward)):
             self._note_rewards()
         return Step(
             self.observe(out),

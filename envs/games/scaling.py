@@ -103,14 +103,14 @@ def random_play(
     if env.seat_column is not None:
         avg[env.seat_column], std[env.seat_column] = 0.0, 1.0
     scale = ObservationScale(avg, std, len(seen), len(rows), episodes)
-    if time.monotonic() - began > _ANNOUNCE:
-        say(str(scale))
     if steps is None and len(rows) < FEW:
         say(
             f"warning: the scale of observations is from {len(rows):,} steps only, because the "
             f"environment is slow; --look-steps {STEPS} takes about "
             f"{(time.monotonic() - began) * STEPS / len(seen):,.0f} s for a better one"
         )
+    if time.monotonic() - began > _ANNOUNCE:
+        say(str(scale))
     return scale
 
 

@@ -141,3 +141,15 @@ def test_random_play_is_limited_reports_progress_and_is_reproducible(
         "scale of observations: from 4,096 steps of random play (256 per environment; 80 episodes "
         "ended)"
     )
+
+
+def test_a_scale_from_few_steps_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaling, "SECONDS", 0.0)
+    said: list[str] = []
+    env = ExternalVecEnv(Columns, 1, 4)
+    assert random_play(env, 0, say=said.append).rows == 4 * LEAST
+    assert said[0].startswith("warning: the scale of observations is from 8 steps only")
+    assert "--look-steps 256" in said[0]
+    said.clear()
+    random_play(env, 0, steps=LEAST, say=said.append)  # as asked for
+    assert not said

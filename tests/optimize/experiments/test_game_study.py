@@ -221,7 +221,8 @@ def test_parameters_of_a_game_have_types() -> None:
 
 def test_observations_that_are_not_finite_are_named() -> None:
     with pytest.raises(
-        InputError, match=r"Spoilt-v0 returns observations that are not finite \(column 1, "
+        InputError,
+        match=r"Spoilt-v0: spaces: .* column 1 of the observation is nan, which is not finite",
     ):
         make_experiment(f"{MODULE}:tests/Spoilt-v0")
 
