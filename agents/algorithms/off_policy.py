@@ -116,7 +116,9 @@ class OffPolicy(Program):
         )
         # None: torch makes the gradient steps, and computes outputs.
         self._kernels = None if shape.privileged_dim else kernels(shape, self.device)
-        self._native = None if self._kernels is None else self._replay_kernel(self._kernels)
+        self._native: ReplayKernel | None = None
+        if self._kernels is not None:
+            self._native = self._replay_kernel(self._kernels)
         self._reward = torch.zeros(shape.slots, device=self.device)  # mean of the latest rollout
         # Gradient steps are recorded where the device can.
         self.recorder = recorder_for(self.device)

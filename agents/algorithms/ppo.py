@@ -27,7 +27,6 @@ and is not updated again; its rows continue with finite actions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -52,7 +51,6 @@ from agents.networks.shape import Shape
 from agents.networks.weights import StateDict
 from envs.core.streams import derive_seed
 from envs.core.vec_env import VecEnv
-from envs.native.threads import torch_on_one
 
 __all__ = ["PPO", "PPOParams", "RolloutStats", "Shape"]
 
@@ -194,9 +192,6 @@ class PPO(Program):
             )
 
     # One rollout and its gradient steps.
-
-    def _threads(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._native is None else torch_on_one()
 
     def _collect(self, env: VecEnv) -> None:
         self.rollout.collect(env, self.streams, self.recorder)

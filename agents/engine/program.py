@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -28,6 +28,7 @@ from agents.networks.weights import StateDict
 from envs.core.items import Items
 from envs.core.streams import Streams, derive_seed
 from envs.core.vec_env import VecEnv
+from envs.native.threads import torch_on_one
 from envs.support.errors import InputError
 
 Act = Callable[[Tensor], Tensor]
@@ -141,6 +142,7 @@ class Program(ABC):
     stats_type: type[Any]  # NamedTuple of a rollout's statistics, (G,) each
     # Version of the layout of `_shape_code` and of the tensors in a member's state.
     _layout: ClassVar[int] = 1
+    _native: object | None = None  # the kernels of gradient steps; None: torch makes them
 
     def __init__(self, shape: Shape, device: torch.device | str) -> None:
         if shape.algorithm != self.algorithm:
@@ -206,9 +208,12 @@ class Program(ABC):
         """Return what `_shape_code` must contain besides the sizes common to all algorithms."""
         return [self.shape.updates, self.shape.buffer, *self.shape.algorithm.encode()]
 
-    def _threads(self) -> AbstractContextManager[None]:
-        """Return a context that sets the threads of a rollout; by default, they stay."""
-        return nullcontext()
+    def threads(self) -> AbstractContextManager[None]:
+        """Return a context for rollouts and evaluations of this program.
+
+        In it, torch has one thread if native kernels do the program's products.
+        """
+        return torch_on_one(self._native is not None)
 
     @abstractmethod
     def _collect(self, env: VecEnv) -> None:
@@ -435,7 +440,7 @@ class Program(ABC):
             )
         history: list[Any] = []
         for _ in range(rollouts):
-            with self._threads():
+            with self.threads():
                 env.begin_rollout(self)
                 self._collect(env)
                 # The only read from the device per rollout: a fault stops the run before the

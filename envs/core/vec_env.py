@@ -76,6 +76,7 @@ class VecEnv(ABC):
             such as {"pass": 0}.
         reward_unit: score of the game per unit of reward, a number or (num_envs,) float64, if
             rewards are scaled for learning.
+        native: whether compiled code makes the steps (of some environments, on CPUs).
         replayable: whether `plan_step` and `planned_step` exist, so that learners may record the
             operations of a step and replay them.
         num_members: number of members.
@@ -103,6 +104,7 @@ class VecEnv(ABC):
     items: Items | None = None
     counted: Mapping[str, int] = MappingProxyType({})
     reward_unit: float | Tensor = 1.0
+    native: bool = False
     replayable: bool = False
     num_members: int
     envs_per_member: int

@@ -148,7 +148,8 @@ class CryptoEnv(VecEnv):
             library_for(market.assets, self.device, shorts=self.shorts) if native else None
         )
         self._native: NativeStep | None = None  # made at the next step
-        self.replayable = not debug and not accounts and self._library is None
+        self.native = self._library is not None
+        self.replayable = not debug and not accounts and not self.native
         for member, (own, ground) in enumerate(zip(members, member_windows, strict=True)):
             self.configure_member(member, own, ground)
 

@@ -139,7 +139,8 @@ class CartPole(GameEnv):
         self._make_terms()
         library = STEP.library(self.device) if native else None
         self._native = NativeStep(library, self._native_state()) if library else None
-        self.replayable = not debug and library is None
+        self.native = library is not None
+        self.replayable = not debug and not self.native
         self._reward = torch.ones(rows, device=self.device)
         self._obs_shape = torch.Size((rows, self.state_dim))
 

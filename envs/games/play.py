@@ -12,6 +12,7 @@ from torch import Tensor
 
 from envs.core.game_env import GameEnv
 from envs.core.vec_env import VecEnv
+from envs.native.threads import torch_on_one
 
 Floats = NDArray[np.float64]
 # Steps between two checks whether all episodes have ended, each of which synchronizes.
@@ -65,20 +66,21 @@ def play_episodes(
     alive = row % here < (games * seats).repeat_interleave(here)
     unit = env.reward_unit
     obs, step = env.observe(), 0
-    while step < LONGEST:
-        if step % _CHECK_INTERVAL == 0:
-            if not bool(alive.any()):
-                break
-            env.rest(~alive)
-        ask()
-        made = env.step(act(obs))
-        obs, step = made.obs, step + 1
-        # Until they rest, rows that have ended their episode play the next, which does not count.
-        total += torch.where(alive, made.reward.double() * unit, 0.0)
-        length += alive
-        done = made.terminated | made.truncated
-        alive &= ~done
-        ended(done)
+    with torch_on_one(env.native):
+        while step < LONGEST:
+            if step % _CHECK_INTERVAL == 0:
+                if not bool(alive.any()):
+                    break
+                env.rest(~alive)
+            ask()
+            made = env.step(act(obs))
+            obs, step = made.obs, step + 1
+            # Until they rest, rows that have ended their episode play the next, which does not count.
+            total += torch.where(alive, made.reward.double() * unit, 0.0)
+            length += alive
+            done = made.terminated | made.truncated
+            alive &= ~done
+            ended(done)
     env.check()
     # A game's return is the sum over its seats; its length is that of its longest seat.
     returns = total.view(env.num_members, -1, seats).sum(-1)[: len(wanted), : max(wanted)]

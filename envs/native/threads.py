@@ -22,13 +22,17 @@ def count() -> int:
 
 
 @contextmanager
-def torch_on_one() -> Iterator[None]:
-    """Let torch use one thread, and native code as many as torch did before.
+def torch_on_one(native: bool) -> Iterator[None]:
+    """Let torch use one thread if work is native, and native code as many as torch did before.
 
-    For programs whose products are native. The other operations are small, and torch's OpenMP
-    threads wait for the next one in a loop, for milliseconds, on the cores that native code needs.
-    On a busy machine, each operation would wait for a thread that has no core.
+    For programs whose products are native, and for native environments. The other operations are
+    small, and torch's OpenMP threads wait for the next one in a loop, for milliseconds, on the
+    cores that native code needs. On a busy machine, each operation would wait for a thread that has
+    no core.
     """
+    if not native:
+        yield
+        return
     before, outer = torch.get_num_threads(), _native.count
     _native.count = count()
     torch.set_num_threads(1)

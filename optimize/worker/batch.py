@@ -397,7 +397,8 @@ class Trainer:
 
         # A finished run that is evaluated once more has no rung left.
         rungs = [min(training.rung + 1, self.spec.rungs) for training in trainings]
-        evaluations = self.experiment.evaluate(settings, rungs, programs, self.slots, ask)
+        with learner.threads():
+            evaluations = self.experiment.evaluate(settings, rungs, programs, self.slots, ask)
         return [
             evaluation
             and self.experiment.with_exact(evaluation, functools.partial(self.actors, training))

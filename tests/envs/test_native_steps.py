@@ -16,9 +16,11 @@ from envs.core.vec_env import VecEnv
 from envs.crypto.env import CryptoEnv
 from envs.crypto.native import choice, self_test, step
 from envs.crypto.params import EnvParams
+from envs.crypto.scoring.evaluate import trade_windows
 from envs.games.cartpole import CartPole, CartPoleParams
 from envs.games.native import cartpole
-from envs.native import build
+from envs.games.play import play_episodes
+from envs.native import build, threads
 from envs.native.build import VARIABLE
 from envs.native.use import NativeLibrary
 from tests.envs.market_samples import WINDOWS, sample_market
@@ -93,6 +95,33 @@ def test_the_variable_turns_native_steps_off(name: str, monkeypatch: pytest.Monk
     assert not is_native(torch_only)
     assert STEPS[name].status() == "turned off by SWEEPD_KERNELS=torch"
     assert observations(native) == observations(torch_only)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_torch_has_one_thread_where_policies_play_in_native_environments(
+    monkeypatch: pytest.MonkeyPatch, native: bool
+) -> None:
+    if not native:
+        monkeypatch.setenv(VARIABLE, "torch")
+    seen = set()
+
+    def act(obs: torch.Tensor) -> torch.Tensor:
+        seen.add((torch.get_num_threads(), threads.count()))
+        return torch.zeros(len(obs), 3)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        env = CryptoEnv.for_windows(sample_market(1), [EnvParams()], [WINDOWS])
+        assert env.native == native
+        trade_windows(env, lambda obs: act(obs)[:, : env.action_dim])
+        play = CartPole(CartPoleParams(), 4)
+        assert play.native == native
+        play.reset(1)
+        play_episodes(play, lambda obs: act(obs)[:, 0].long())
+    finally:
+        torch.set_num_threads(before)
+    assert seen == {(1 if native else 3, 3)}
 
 
 @pytest.mark.parametrize("name", STEPS)

@@ -13,6 +13,7 @@ from torch import Tensor
 from envs.crypto.env import CryptoEnv
 from envs.crypto.scoring.metrics import TRADE_COLUMNS, BarTrades, PathTrades
 from envs.crypto.splits import Splits
+from envs.native.threads import torch_on_one
 
 Array = NDArray[np.float64]
 
@@ -48,9 +49,10 @@ def trade_windows(env: CryptoEnv, act: Callable[[Tensor], Tensor]) -> WindowTrad
     before = env.values().unsqueeze(0)
     # Records stay on the device and are interpreted after the loop: reading them step by step would
     # synchronise with the device in every step.
-    for step in range(steps):
-        obs = env.step(act(obs), out=obs).obs
-        records[step] = env.record
+    with torch_on_one(env.native):
+        for step in range(steps):
+            obs = env.step(act(obs), out=obs).obs
+            records[step] = env.record
     env.check()
 
     account = env.account_of(records)

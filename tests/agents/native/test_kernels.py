@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from agents.algorithms.ppo import PPO, RolloutStats
+from agents.engine.program import Program
 from agents.native.choice import KERNELS, chosen, evaluate, require
 from agents.native.kernels import SOURCE, Kernels, PolicyKernel
 from agents.native.self_test import DIGEST, digest
@@ -30,6 +31,7 @@ from envs.native import build, threads
 from envs.native.build import VARIABLE
 from envs.support.errors import InputError, RunError
 from tests.agents.helpers import assert_same, member_params, shape_for, start
+from tests.agents.off_policy_helpers import started
 from tests.agents.toy_env import (
     AbsentChoicesEnv,
     AbsentEnv,
@@ -372,14 +374,17 @@ class ThreadsEnv(ToyEnv):
         return super().step(action, out)
 
 
+@pytest.mark.parametrize("off_policy", [False, True])
 def test_torch_has_one_thread_in_rollouts_of_native_programs(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, off_policy: bool
 ) -> None:
     def seen(**settings: Any) -> set[tuple[int, int]]:
         env = ThreadsEnv(SLOTS, ENVS, **settings)
-        ppo = start(env, MEMBERS, num_envs=ENVS)
+        program: Program = (
+            started(env, MEMBERS)[0] if off_policy else start(env, MEMBERS, num_envs=ENVS)
+        )
         try:
-            ppo.train(env, 1)
+            program.train(env, 1)
         except RuntimeError:
             assert env.fails
         assert (torch.get_num_threads(), threads.count()) == (3, 3)

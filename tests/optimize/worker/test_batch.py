@@ -11,8 +11,11 @@ import pytest
 import torch
 
 from agents.algorithms.ppo import PPO
+from agents.native.choice import KERNELS
 from envs.crypto.data.bars import Bars
 from envs.crypto.splits import CrossValidation
+from envs.native import threads
+from envs.native.build import VARIABLE
 from envs.support.errors import RunError
 from envs.support.study_record import CryptoSpec, DataSpec
 from optimize.experiments.crypto import CryptoExperiment
@@ -89,6 +92,32 @@ def to_the_end(trainer: Trainer, trainings: list[Training]) -> dict[int, Any]:
         for t, e in zip(trainings, evaluations, strict=True)
         if e is not None
     }
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_torch_has_one_thread_in_evaluations_of_native_programs(
+    experiment: CryptoExperiment, monkeypatch: pytest.MonkeyPatch, native: bool
+) -> None:
+    """Otherwise, torch's threads wait in a loop for cores that other jobs use."""
+    if not native:
+        monkeypatch.setenv(VARIABLE, "torch")
+    elif KERNELS.loaded() is None:
+        pytest.skip("no native kernels")
+    seen, evaluate = [], experiment.evaluate
+
+    def noting(*arguments: Any) -> Any:
+        seen.append((torch.get_num_threads(), threads.count()))
+        return evaluate(*arguments)
+
+    monkeypatch.setattr(experiment, "evaluate", noting)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        trainer = Trainer(experiment)
+        trainer.evaluate([trainer.start(plan(0))])
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [(1 if native else 3, 3)]
 
 
 def test_a_trial_does_not_depend_on_its_batch(experiment: CryptoExperiment) -> None:
