@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 
 from agents.networks.shape import FEWEST_SLOTS
-from tests.agents.digests import ALONE, CROWD, MEMBER, PROGRAMS, Program, digest, kind, known, toy
+from tests.agents.digests import (
+    ALONE,
+    CROWD,
+    MEMBER,
+    NATIVE,
+    PROGRAMS,
+    Program,
+    digest,
+    kind,
+    known,
+    toy,
+)
 from tests.agents.toy_env import AbsentChoicesEnv, ImageEnv, ItemsEnv, ToyEnv
 
 
@@ -24,6 +35,12 @@ def test_weights_are_the_same_in_any_slot_and_equal_the_stored_digests(name: str
     assert alone == kept[name], (
         "other numbers than before; on purpose? python -m tests.agents.digests --write"
     )
+
+
+@pytest.mark.parametrize("mode", ["AUTO,STRICT", "AVX2,STRICT"], ids=["AMD", "Intel"])
+def test_digests_are_stored_for_the_processors_of_both_makers(mode: str) -> None:
+    stored = known()[f"x86_64, MKL {mode}, AVX2, torch 2.13.0"]
+    assert set(stored) == set(PROGRAMS) - set(NATIVE)
 
 
 # Enough samples, or weights, for torch to split a sum between threads.
