@@ -20,9 +20,19 @@ from envs.support.errors import InputError, RunError
 def choose_device(gpu: str | None) -> torch.device:
     """Return the device for `--gpu`; by default the first GPU if there is one, else the CPU.
 
+    A GPU becomes this thread's current device: torch launches its graphs and compiled kernels
+    there, whatever the device of their tensors is.
+
     Raises:
         InputError: there is no such GPU.
     """
+    device = _device(gpu)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
+
+
+def _device(gpu: str | None) -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if gpu is None:
         return torch.device("cuda:0" if count else "cpu")

@@ -29,6 +29,7 @@ from envs.support.study_record import TOTAL_KEY, StudySpec
 from optimize.cli import train as train_command
 from optimize.cli.demo import SMOKE, apply_preset, make_demo_data
 from optimize.cli.doctor import examine
+from optimize.cli.launch import choose_device
 from optimize.cli.study_request import make_request
 from optimize.cli.train_flags import TrainFlags
 from optimize.experiments.kinds import kind_of
@@ -636,6 +637,22 @@ def test_doctor_compiles_the_native_code_for_all_processors(
     assert len([*(tmp_path / "cache" / "native").iterdir()]) == len(kinds)
     result = CliRunner().invoke(search_app(), ["doctor", "--compile", "--env", "cartpole"])
     assert result.exit_code != 0
+
+
+@pytest.mark.parametrize(
+    ("gpu", "index"), [(None, 0), ("0", 0), ("1", 1), ("all", 0), ("cpu", None)]
+)
+def test_the_chosen_gpu_is_the_current_one(
+    gpu: str | None, index: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine with two GPUs. Graphs and compiled kernels are launched on the current one."""
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    device = choose_device(gpu)
+    assert device == torch.device("cpu" if index is None else f"cuda:{index}")
+    assert current == ([] if index is None else [device])
 
 
 def test_doctor_checks_settings_of_miopen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
