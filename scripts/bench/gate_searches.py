@@ -21,7 +21,6 @@ from optuna.trial import TrialState
 from scipy.signal import lfilter
 
 from deploy.promotion.overfitting import cscv
-from envs.crypto.scoring import luck
 from envs.crypto.scoring.selection import TrialReturns, mean_evaluations
 from envs.support.configurations import PBT, RACE, Selection
 from optimize.study.sampling.cube import Cube
@@ -197,8 +196,8 @@ def climb(bars: int, trials: int, correlation: float, random: np.random.Generato
         if number:
             own = correlation * best + math.sqrt(1.0 - correlation**2) * own
         every.append(own)
-        if (score := luck.moments(own).score()) > highest:
-            best, highest = own, score
+        if (sharpe := float(np.mean(own) / np.std(own))) > highest:
+            best, highest = own, sharpe
     return every
 
 
