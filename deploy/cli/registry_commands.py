@@ -224,7 +224,9 @@ def _verify_market(bundle: Bundle, folder: Path | None, as_json: bool) -> None:
             f"--data-dir is needed: the registry does not know the folder of {bundle.name}'s bars"
         )
     manifest = bundle.manifest
-    result = verify_bundle(bundle, load_bars(folder, manifest.timeframe, manifest.tickers))
+    # Jumps were refused or accepted by its study.
+    bars = load_bars(folder, manifest.timeframe, manifest.tickers, accept_jumps=True)
+    result = verify_bundle(bundle, bars)
     worst = result.worst
     _print_result(as_json, result.to_dict(), verification_view(result))
     if not result.agrees:

@@ -242,7 +242,7 @@ class MarketPromoter(Promoter[MarketCandidate, Score, Bundle, MarketPromotion]):
         return evidence, score
 
     def _load(self, tickers: tuple[str, ...]) -> Bars:
-        return load_bars(self.data_dir, self.study.spec.data.timeframe, tickers)
+        return load_bars(self.data_dir, self.study.spec.data.timeframe, tickers, accept_jumps=True)
 
     def _report(self, candidate: MarketCandidate, score: Score) -> dict[str, Any]:
         assert self.search is not None

@@ -196,7 +196,10 @@ def in_order(bars: Bars, bundle: Bundle) -> Bars:
 
 def bars_of(bundle: Bundle, folder: Path) -> Bars:
     """The bars in `folder` that the bundle trades, in its order of tickers."""
-    return in_order(load_bars(folder, bundle.manifest.timeframe, bundle.manifest.tickers), bundle)
+    manifest = bundle.manifest
+    return in_order(
+        load_bars(folder, manifest.timeframe, manifest.tickers, accept_jumps=True), bundle
+    )
 
 
 def first_decision(bundle: Bundle) -> int:

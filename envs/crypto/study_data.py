@@ -26,7 +26,8 @@ def load_study_bars(data: DataSpec, folder: Path | None = None) -> Bars:
         InputError: the folder does not contain the same bars.
     """
     folder = folder or Path(data.dir)
-    bars = load_bars(folder, data.timeframe, data.tickers)
+    # Jumps were refused or accepted when the study was created, and the fingerprint holds them.
+    bars = load_bars(folder, data.timeframe, data.tickers, accept_jumps=True)
     first, last = (int(pd.Timestamp(text).timestamp()) for text in (data.first, data.last))
     bars = bars.between(first, last)
     if bars.fingerprint != data.fingerprint:

@@ -57,7 +57,8 @@ def check(context: typer.Context, flags: CheckFlags) -> None:
     filled with the last close and marked; orders do not fill in them.
 
     Refused are duplicate or decreasing times, prices that are not finite and positive, high below
-    low, bars off the grid of their timeframe, bars that are still open, tickers without a common
+    low, bars off the grid of their timeframe, bars that are still open, prices that jump and
+    return, splits that are not adjusted, volumes that change their unit, tickers without a common
     range, tickers of which more than 2% of the bars are missing, and fewer bars than the folds of
     a study need. Give the flags that you will give to `train`.
 
@@ -71,7 +72,10 @@ def check(context: typer.Context, flags: CheckFlags) -> None:
 
     given = given_flags(context)
     refused = False
-    for report in check_dir(flags.data_dir, flags.timeframe, parse_tickers(flags.tickers)):
+    tickers = parse_tickers(flags.tickers)
+    for report in check_dir(
+        flags.data_dir, flags.timeframe, tickers, accept_jumps=flags.accept_jumps
+    ):
         print_report(report, console)
         sentences = [*report.all_problems, *_study_problem(report, flags, given)]
         for sentence in sentences:

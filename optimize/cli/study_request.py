@@ -46,6 +46,7 @@ def make_request(flags: TrainFlags, given: frozenset[str]) -> Request:
         data_dir=flags.data_dir or Request.data_dir,
         timeframe=flags.timeframe,
         tickers=parse_tickers(flags.tickers),
+        accept_jumps=flags.accept_jumps,
         environment=flags.env,
         algorithm=flags.algo,
         recipe=flags.recipe or default_recipe(flags.timeframe),

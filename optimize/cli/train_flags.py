@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from envs.crypto.data.jumps import ACCEPT_JUMPS
 from envs.support.database_url import STORAGE_VARIABLE, warn_of_password
 from envs.support.files import read_toml
 from envs.support.flags import as_defaults
@@ -282,8 +283,9 @@ class _FirstFlags:
 
 @dataclass(frozen=True)
 class FoldFlags:
-    """The options that decide how many bars a study needs."""
+    """The options that decide which bars a study takes, and how many it needs."""
 
+    accept_jumps: Annotated[bool, _option(DATA, ACCEPT_JUMPS, "--accept-jumps")] = False
     recipe: Annotated[
         str | None,
         _option(

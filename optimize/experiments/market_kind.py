@@ -35,6 +35,7 @@ class MarketKind(StudyKind[CryptoSpec]):
             "data_dir",
             "timeframe",
             "tickers",
+            "accept_jumps",
             "recipe",
             "holdout",
             "cv",
@@ -92,7 +93,9 @@ class MarketKind(StudyKind[CryptoSpec]):
         return settings
 
     def load_bars(self, request: Request) -> Bars:
-        return load_bars(request.data_dir, request.timeframe, request.tickers)
+        return load_bars(
+            request.data_dir, request.timeframe, request.tickers, accept_jumps=request.accept_jumps
+        )
 
     def load_recorded_bars(self, spec: CryptoSpec, folder: Path | None) -> Bars:
         return load_study_bars(spec.data, folder)

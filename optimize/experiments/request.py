@@ -42,6 +42,7 @@ class Request:
     episodes, look_steps, play and curriculum are for games.
 
     Attributes:
+        accept_jumps: whether bars may look wrong.
         given: names of the flags that were given; only these are compared with an existing study.
         n_trials: the study's total, so that no slot is kept for trials that it will not have.
         prior: names of earlier studies that the race learns from.
@@ -58,6 +59,7 @@ class Request:
     data_dir: Path = Path(".")
     timeframe: str = "1h"
     tickers: tuple[str, ...] | None = None
+    accept_jumps: bool = False
     environment: str = CRYPTO
     algorithm: str = "ppo"
     recipe: str = "default"

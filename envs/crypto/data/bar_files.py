@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.feather
 import pyarrow.parquet
 
+from envs.crypto.data.expanding import read_feather, read_parquet
 from envs.crypto.data.timeframe import SECONDS, bar_length
 from envs.support.errors import InputError
 from envs.support.files import write_atomic
@@ -44,8 +44,9 @@ class TickerBars:
         time: (n,) int64, opening times in seconds since the epoch, UTC.
         values: (n, 5) float64: open, high, low, close, volume.
         subsecond: rows whose timestamp is not a whole second.
-        metadata: what `write_file` was given: "synthetic" ("true"), and "source" and "asked_from"
-            of a download. Empty for files of other programs.
+        metadata: what `write_file` was given: "synthetic" ("true"), "source" and "asked_from" of a
+            download, "adjusted" of an import, and "accepted_jumps". Empty for files of other
+            programs.
     """
 
     path: Path
@@ -60,6 +61,12 @@ class TickerBars:
     def synthetic(self) -> bool:
         """Whether the bars are generated."""
         return self.metadata.get("synthetic") == "true"
+
+    @property
+    def accepted(self) -> frozenset[int]:
+        """Times of the jumps that the user accepted, see `jumps`."""
+        times = self.metadata.get("accepted_jumps", "").split()
+        return frozenset(int(time) for time in times if time.isdecimal())
 
 
 def stamp(seconds: int) -> str:
@@ -211,9 +218,9 @@ def read_bars(path: Path, timeframe: str | None = None) -> TickerBars:
         )
     try:
         if path.suffix == ".feather":
-            table = pyarrow.feather.read_table(path, use_threads=False)
+            table = read_feather(path)
         elif path.suffix == ".parquet":
-            table = pyarrow.parquet.ParquetFile(path).read(use_threads=False)
+            table = read_parquet(path)
         else:
             table = pyarrow.csv.read_csv(path, pyarrow.csv.ReadOptions(use_threads=False))
         names = table.column_names

@@ -131,6 +131,7 @@ def load_bars(
     *,
     max_hole_share: float = MAX_HOLE_SHARE,
     now: float | None = None,
+    accept_jumps: bool = False,
 ) -> Bars:
     """Read, check and align the bars of a folder.
 
@@ -144,14 +145,18 @@ def load_bars(
             all, sorted.
         max_hole_share: largest fraction of missing bars per ticker within the common range.
         now: seconds since the epoch, to detect open bars; by default the current time.
+        accept_jumps: whether to take bars that look wrong (see `jumps`): the user said so, or they
+            are compared with what was recorded of them.
 
     Raises:
-        InputError: anything that `file_problems` or `market_problems` find. The message names file,
-            row and value.
+        InputError: anything that `file_problems`, `jump_problems` or `market_problems` find. The
+            message names file, row and value.
     """
     now = clock.time() if now is None else now
     files = select_files(data_dir, timeframe, tickers)
-    series = [read_valid_bars(path, now, timeframe) for path in files.values()]
+    series = [
+        read_valid_bars(path, now, timeframe, accept_jumps=accept_jumps) for path in files.values()
+    ]
     for sentence in market_problems(series, max_hole_share):
         raise InputError(sentence)
     return align(series)

@@ -12,6 +12,7 @@ import numpy as np
 
 from envs.crypto.data.bar_files import TickerBars, find_files, read_bars, select_files
 from envs.crypto.data.bars import Bars, align
+from envs.crypto.data.jumps import find_jumps, jump_problems, unusual_moves
 from envs.crypto.data.problems import MAX_HOLE_SHARE, file_problems, market_problems
 from envs.crypto.data.timeframe import bars_between
 from envs.support.errors import InputError
@@ -30,6 +31,8 @@ class TickerReport:
         zero_volume: bars without volume.
         strays: bars with open or close outside low … high. They are unusual but not refused.
         fingerprint: SHA-256 of times and values.
+        jumps: accepted jumps.
+        moves: (time, factor) of closes that are unusually far from the last one, but taken.
         problems: one sentence each.
     """
 
@@ -41,6 +44,8 @@ class TickerReport:
     zero_volume: int = 0
     strays: int = 0
     fingerprint: str = ""
+    jumps: int = 0
+    moves: tuple[tuple[int, float], ...] = ()
     problems: tuple[str, ...] = ()
 
     @property
@@ -83,6 +88,7 @@ def check_dir(
     *,
     max_hole_share: float = MAX_HOLE_SHARE,
     now: float | None = None,
+    accept_jumps: bool = False,
 ) -> list[FolderReport]:
     """Check the bars of a folder and report all problems.
 
@@ -92,6 +98,7 @@ def check_dir(
         tickers: as in `load_bars`.
         max_hole_share: as in `load_bars`.
         now: as in `load_bars`.
+        accept_jumps: as in `load_bars`.
 
     Returns:
         One report per timeframe, with everything for which `load_bars` would raise.
@@ -104,13 +111,15 @@ def check_dir(
     # In an empty folder, `select_files` raises for any timeframe.
     timeframes = list(found) if timeframe is None and found else [timeframe or "1h"]
     return [
-        _check_together(name, select_files(data_dir, name, tickers), max_hole_share, now)
+        _check_together(
+            name, select_files(data_dir, name, tickers), max_hole_share, now, accept_jumps
+        )
         for name in timeframes
     ]
 
 
 def _check_together(
-    timeframe: str, files: dict[str, Path], max_hole_share: float, now: float
+    timeframe: str, files: dict[str, Path], max_hole_share: float, now: float, accept_jumps: bool
 ) -> FolderReport:
     reports, series = [], []
     for ticker, path in files.items():
@@ -120,7 +129,7 @@ def _check_together(
             reports.append(TickerReport(ticker, problems=(str(error),)))
             continue
         series.append(bars)
-        reports.append(_report(bars, tuple(file_problems(bars, now))))
+        reports.append(_report(bars, tuple(file_problems(bars, now)), accept_jumps))
     # Files with problems cannot be aligned, and problems of the market would only repeat them.
     if any(report.problems for report in reports):
         return FolderReport(timeframe, tuple(reports), None, (), ())
@@ -131,7 +140,12 @@ def _check_together(
     return FolderReport(timeframe, tuple(reports), aligned, _outages(aligned), ())
 
 
-def _report(bars: TickerBars, found: tuple[str, ...]) -> TickerReport:
+def _report(bars: TickerBars, found: tuple[str, ...], accept_jumps: bool) -> TickerReport:
+    jumps, moves = 0, []
+    if not found:  # of valid prices only
+        found = () if accept_jumps else tuple(jump_problems(bars))
+        jumps = 0 if found else len(find_jumps(bars))
+        moves = [(int(bars.time[row]), factor) for row, factor in unusual_moves(bars)]
     open_, high, low, close, volume = bars.values.T
     # A fixed byte order, so that the fingerprint is the same on every machine.
     digest = hashlib.sha256(
@@ -150,6 +164,8 @@ def _report(bars: TickerBars, found: tuple[str, ...]) -> TickerReport:
             np.count_nonzero((np.maximum(open_, close) > high) | (np.minimum(open_, close) < low))
         ),
         fingerprint=digest,
+        jumps=jumps,
+        moves=tuple(moves),
         problems=found,
     )
 

@@ -25,6 +25,7 @@ from envs.crypto.data.bar_files import file_name, find_files, read_bars, stamp
 from envs.crypto.data.bars import write_bars
 from envs.crypto.data.download import download as fetch
 from envs.crypto.data.importing.command import import_command
+from envs.crypto.data.jumps import ACCEPT_JUMPS
 from envs.crypto.data.report import print_line
 from envs.crypto.data.sources import ALPACA_URL, AlpacaSource, CcxtSource, Source
 from envs.crypto.data.timeframe import DAY, SECONDS
@@ -81,6 +82,7 @@ def download(
     url: Annotated[
         str, typer.Option(help="With --source alpaca: address of the API.")
     ] = ALPACA_URL,
+    accept_jumps: Annotated[bool, typer.Option("--accept-jumps", help=ACCEPT_JUMPS)] = False,
 ) -> None:
     """Download bars, or update those already in the folder.
 
@@ -88,6 +90,9 @@ def download(
     is earlier than before), also after an interruption. Requests to busy or failing servers are
     retried with increasing delays. Only closed bars are written, each file atomically, and a file
     is only continued from its own source.
+
+    Exit code 2: bars look wrong, and `train` will refuse them; they are in the files, as the source
+    gave them.
     """
     console = Console()
 
@@ -107,6 +112,7 @@ def download(
             split_list(tickers) or [],
             first,
             stop,
+            accept_jumps=accept_jumps,
             on_progress=on_progress,
         )
     for result in results:
@@ -119,6 +125,11 @@ def download(
             f"{stamp(result.first)} to {stamp(result.last)} UTC in "
             f"{escape(str(result.path))}{odd}",
         )
+    problems = [sentence for result in results for sentence in result.problems]
+    for sentence in problems:
+        print_line(Console(stderr=True), f"[red]error[/red] {escape(sentence)}")
+    if problems:
+        raise typer.Exit(2)
     print_line(console, f"next: sweepd data check --data-dir {escape(str(data_dir))}")
 
 

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from envs.crypto.data.bar_files import TickerBars, file_name, find_files, stamp, write_file
+from envs.crypto.data.bar_files import (
+    TickerBars,
+    file_name,
+    find_files,
+    read_bars,
+    stamp,
+    write_file,
+)
+from envs.crypto.data.jumps import jump_problems, with_accepted
 from envs.crypto.data.problems import read_valid_bars
 from envs.crypto.data.sources import Source
 from envs.crypto.data.timeframe import bar_seconds, has_hours
@@ -32,6 +40,7 @@ class Downloaded:
         first: opening time of the first bar, seconds UTC.
         last: opening time of the last bar, seconds UTC.
         left_out: bars with invalid values, which become holes.
+        problems: one sentence for each kind of jump that was not accepted; the bars are in the file.
     """
 
     ticker: str
@@ -41,6 +50,7 @@ class Downloaded:
     first: int
     last: int
     left_out: int
+    problems: tuple[str, ...] = ()
 
 
 def full_tickers(tickers: Sequence[str], source: Source) -> tuple[str, ...]:
@@ -73,6 +83,7 @@ def download(
     start: int,
     end: int | None = None,
     *,
+    accept_jumps: bool = False,
     now: Callable[[], float] = clock.time,
     on_progress: Callable[[str, float], None] = lambda _ticker, _fraction: None,
 ) -> list[Downloaded]:
@@ -89,6 +100,7 @@ def download(
         tickers: as in `full_tickers`.
         start: seconds UTC; bars with start ≤ time < end are fetched.
         end: seconds UTC; None for now.
+        accept_jumps: record that bars that look wrong are taken, see `jumps`.
         now: clock, for tests.
         on_progress: called with a ticker and the fraction of its time range done, 0 … 1.
 
@@ -117,11 +129,30 @@ def download(
     source.check(names, timeframe)
     try:
         return [
-            _Ticker(source, data_dir, name, timeframe, stored[name]).fetch(start, stop, on_progress)
+            _checked(
+                _Ticker(source, data_dir, name, timeframe, stored[name]).fetch(
+                    start, stop, on_progress
+                ),
+                accept_jumps,
+            )
             for name in names
         ]
     except OSError as error:
         raise RunError(f"{data_dir}: cannot be written ({error.strerror or error})") from None
+
+
+def _checked(result: Downloaded, accept_jumps: bool) -> Downloaded:
+    """Check a file for jumps, or record them as accepted.
+
+    The source may correct its bars, so they are kept, and whatever uses them refuses them.
+    """
+    bars = read_bars(result.path)
+    if not accept_jumps:
+        return replace(result, problems=tuple(jump_problems(bars)))
+    accepted = with_accepted(bars)
+    if accepted.metadata != bars.metadata:
+        write_file(result.path, bars.time, bars.values, accepted.metadata)
+    return result
 
 
 def _stored(
@@ -135,7 +166,7 @@ def _stored(
         raise InputError(
             f"{there}: {ticker} is already there in another format; give another --data-dir"
         )
-    bars = read_valid_bars(path, now)
+    bars = read_valid_bars(path, now, accept_jumps=True)
     origin = bars.metadata.get("source", "")
     if origin != source.name:
         raise InputError(
@@ -163,6 +194,7 @@ class _Ticker:
             # The range asked for, not the first bar: bars before a listing do not exist and must
             # not be asked for again by every download.
             self.asked_from = int(stored.metadata.get("asked_from", stored.time[0]))
+        self.metadata = {} if stored is None else dict(stored.metadata)
         self.saved = (len(self.rows), self.asked_from)
         self.left_out = 0
 
@@ -234,6 +266,6 @@ class _Ticker:
         self.rows = np.concatenate([self.rows, *pending])
         if not len(self.rows) or self.saved == (len(self.rows), self.asked_from):
             return
-        metadata = {"source": self.source.name, "asked_from": str(self.asked_from)}
+        metadata = self.metadata | {"source": self.source.name, "asked_from": str(self.asked_from)}
         write_file(self.path, self.rows[:, 0].astype(np.int64), self.rows[:, 1:], metadata)
         self.saved = (len(self.rows), self.asked_from)

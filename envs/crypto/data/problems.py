@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from envs.crypto.data.bar_files import PRICES, TickerBars, read_bars, stamp
+from envs.crypto.data.jumps import jump_problems
 from envs.crypto.data.timeframe import (
     DAY,
     SECONDS,
@@ -28,20 +29,26 @@ MAX_HOLE_SHARE = 0.02  # fraction of missing bars
 RowCheck = tuple[np.ndarray, Callable[[int], str]]
 
 
-def read_valid_bars(path: Path, now: float, timeframe: str | None = None) -> TickerBars:
+def read_valid_bars(
+    path: Path, now: float, timeframe: str | None = None, *, accept_jumps: bool = False
+) -> TickerBars:
     """Read one file.
 
     Args:
         path: the file.
         now: seconds since the epoch.
         timeframe: as for `read_bars`.
+        accept_jumps: whether to leave out the check for jumps.
 
     Raises:
-        InputError: as `read_bars`, or `file_problems` finds a problem.
+        InputError: as `read_bars`, or `file_problems` or `jump_problems` finds a problem.
     """
     bars = read_bars(path, timeframe)
     for sentence in file_problems(bars, now):
         raise InputError(sentence)
+    if not accept_jumps:
+        for sentence in jump_problems(bars):
+            raise InputError(sentence)
     return bars
 
 

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from envs.crypto.data.bar_files import stamp
 from envs.crypto.data.check import FolderReport
+from envs.support.formatting import counted
 
 
 def _ticker_table(report: FolderReport) -> Table:
@@ -51,6 +52,19 @@ def print_report(report: FolderReport, console: Console) -> None:
         console.print(
             f"note: open or close outside low … high in some bars: {listed}", soft_wrap=True
         )
+    for row in report.tickers:
+        if row.moves:
+            time, factor = max(row.moves, key=lambda move: max(move[1], 1 / move[1]))
+            print_line(
+                console,
+                f"note: {row.ticker}: {counted(len(row.moves), 'unusual move')}; the largest, in "
+                f"the bar of {stamp(time)} UTC, is {factor - 1:+.1%}",
+            )
+        if row.jumps:
+            print_line(
+                console,
+                f"[yellow]note: {row.ticker}: {counted(row.jumps, 'accepted jump')}[/yellow]",
+            )
     bars = report.bars
     if bars is None:
         return

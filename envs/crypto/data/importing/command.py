@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -13,12 +14,14 @@ from rich.markup import escape
 from rich.table import Table as Grid
 
 from envs.crypto.data.bar_files import stamp
+from envs.crypto.data.importing.adjusting import parse_adjustments
 from envs.crypto.data.importing.columns import parse_columns
 from envs.crypto.data.importing.folder import ImportFailed, import_bars
 from envs.crypto.data.importing.join import Joined
 from envs.crypto.data.importing.names import to_ticker
 from envs.crypto.data.importing.rows import Options, Taken
 from envs.crypto.data.importing.times import TimeOptions, check_zone
+from envs.crypto.data.jumps import ACCEPT_JUMPS
 from envs.crypto.data.report import print_line
 from envs.crypto.data.timeframe import SECONDS, bar_seconds
 from envs.support.errors import INTERRUPTED, InputError
@@ -57,6 +60,21 @@ def import_command(
         str | None,
         typer.Option(help="Format of the dates, e.g. '%d/%m/%Y %H:%M'. Default: from the files."),
     ] = None,
+    split: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="TICKER=TIME:FACTOR, e.g. AAPL/USD=2020-08-31:4: divide prices before this time "
+            "(UTC) by the factor, and multiply volumes; may be repeated."
+        ),
+    ] = None,
+    volume_unit: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="TICKER=TIME:FACTOR: multiply volumes before this time by the factor; may be "
+            "repeated."
+        ),
+    ] = None,
+    accept_jumps: Annotated[bool, typer.Option("--accept-jumps", help=ACCEPT_JUMPS)] = False,
     columns: Annotated[
         str | None,
         typer.Option(help="Columns by name or number, e.g. time=Zeit,close=5. Default: found."),
@@ -68,7 +86,8 @@ def import_command(
     CryptoDataDownload, Yahoo Finance, freqtrade (feather, json) and MetaTrader, and any table with
     a header. Separators, headers, units of time, the order of rows and of dates are read from the
     files; the output shows what each column was taken for. What could mean two things is refused,
-    with the flag that decides it.
+    with the flag that decides it. So are prices that jump and return, splits that are not adjusted,
+    and volumes that change their unit.
 
     Files of one ticker are joined, also with those of an earlier import. Either all files are
     imported, or none is written.
@@ -76,7 +95,12 @@ def import_command(
     console, errors = Console(), Console(stderr=True)
     if not console.is_terminal:
         console = Console(width=120)  # pipes and logs have no width
-    options = _options(ticker, timeframe, quote, timezone, date_format, columns)
+    options = dataclasses.replace(
+        _options(ticker, timeframe, quote, timezone, date_format, columns),
+        adjustments=parse_adjustments("split", split or (), quote)
+        + parse_adjustments("volume-unit", volume_unit or (), quote),
+        accept_jumps=accept_jumps,
+    )
     try:
         with console.status("reading …") as status:
             imported = import_bars(
@@ -168,6 +192,7 @@ def _line(joined: Joined, path: Path) -> str:
         if count
     ]
     notes = f"; [yellow]left out: {', '.join(left_out)}[/yellow]" if left_out else ""
+    notes += f"; [yellow]accepted jumps: {joined.accepted:,}[/yellow]" if joined.accepted else ""
     files = f" of {joined.files} files" if joined.files > 1 else ""
     return (
         f"{bars.ticker}: {len(bars.time):,} bars of {bars.timeframe}{files} from "

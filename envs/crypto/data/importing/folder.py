@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time as clock
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from envs.crypto.data.bar_files import file_name, find_files, write_file
+from envs.crypto.data.bar_files import TickerBars, file_name, find_files, write_file
+from envs.crypto.data.importing.adjusting import Adjustment, adjust, adjustments_of
 from envs.crypto.data.importing.join import Joined, join, timeframe_of
 from envs.crypto.data.importing.names import is_other_bars
 from envs.crypto.data.importing.rows import Options, Rows, Taken, read_rows
 from envs.crypto.data.importing.tables import SUFFIXES, read_tables
 from envs.crypto.data.importing.times import Times
+from envs.crypto.data.jumps import jump_problems, with_accepted
 from envs.crypto.data.problems import read_valid_bars
 from envs.crypto.data.timeframe import bar_length
 from envs.support.errors import InputError, RunError
@@ -93,11 +96,14 @@ def import_bars(
     joined: list[tuple[Joined, Path]] = []
     for ticker in sorted(parts):
         try:
-            joined += _ticker(parts[ticker], to, now)
+            joined += _ticker(parts[ticker], to, now, options)
+        except ImportFailed as error:
+            reasons += error.reasons
         except InputError as error:
             reasons.append(str(error))
     if reasons:
         raise ImportFailed(reasons)
+    _refuse_unused(options, set(parts))
     _write(joined, to)
     return Imported(tuple(taken), tuple(joined), tuple(ignored))
 
@@ -132,7 +138,16 @@ def _files(source: Path, to: Path) -> tuple[list[Path], list[str]]:
     return read, [path.name for path in ignored]
 
 
-def _ticker(parts: list[Rows], to: Path, now: float) -> list[tuple[Joined, Path]]:
+def _refuse_unused(options: Options, tickers: set[str]) -> None:
+    for one in options.adjustments:
+        if one.ticker is not None and one.ticker not in tickers:
+            raise InputError(
+                f"--{one.kind} {one.ticker}: not among the imported tickers, "
+                f"{', '.join(sorted(tickers))}"
+            )
+
+
+def _ticker(parts: list[Rows], to: Path, now: float, options: Options) -> list[tuple[Joined, Path]]:
     """Join the files of one ticker: those of each timeframe."""
     groups: dict[str, list[Rows]] = {}
     # Files of one bar have no distance of their own: they belong to those that have.
@@ -149,24 +164,61 @@ def _ticker(parts: list[Rows], to: Path, now: float) -> list[tuple[Joined, Path]
         timeframe_of(rows_of)  # raises InputError if the name says something else than the bars
         path = to / file_name(rows_of[0].ticker, timeframe)
         earlier = _earlier(path, to, rows_of[0].ticker, timeframe, now)
-        made.append((join([*earlier, *rows_of], timeframe, now), path))
+        made.append((_joined(rows_of, earlier, timeframe, now, options), path))
     return made
 
 
-def _earlier(path: Path, to: Path, ticker: str, timeframe: str, now: float) -> list[Rows]:
+def _adjusted(rows: Rows, adjustments: Sequence[Adjustment]) -> Rows:
+    values = adjust(rows.times.seconds, rows.values, adjustments)
+    return dataclasses.replace(rows, values=values)
+
+
+def _joined(
+    rows: list[Rows], earlier: TickerBars | None, timeframe: str, now: float, options: Options
+) -> Joined:
+    """Join a ticker's rows with its earlier bars, adjust them and check them for jumps."""
+    ticker = rows[0].ticker
+    asked = [one for one in options.adjustments if one.ticker in (None, ticker)]
+    metadata = {} if earlier is None else dict(earlier.metadata)
+    done = adjustments_of(metadata.get("adjusted", ""))
+    known = {one.record for one in done}
+    new = [one for one in asked if one.record not in known]
+    # Earlier bars are adjusted already for what their file records; the new ones are not.
+    parts = [_adjusted(part, [*done, *new]) for part in rows]
+    if earlier is not None:
+        times = Times(earlier.time, earlier.time, earlier.time != earlier.time, "")
+        own = Rows(str(earlier.path), ticker, timeframe, times, earlier.values)
+        parts = [_adjusted(own, new), *parts]
+    made = join(parts, timeframe, now)
+    if done or new:
+        metadata["adjusted"] = " ".join(one.record for one in (*done, *new))
+    bars = dataclasses.replace(made.bars, metadata=metadata | {"source": SOURCE})
+    if options.accept_jumps:
+        bars = with_accepted(bars)
+
+    def place(row: int) -> str:
+        part, line = made.origin[row].tolist()
+        return f"{parts[part].source}: row {line}"
+
+    sentences = list(jump_problems(bars, "sweepd data import …", place))
+    if sentences:
+        raise ImportFailed(sentences)
+    return dataclasses.replace(made, bars=bars, accepted=len(bars.accepted))
+
+
+def _earlier(path: Path, to: Path, ticker: str, timeframe: str, now: float) -> TickerBars | None:
     """Return the bars of an earlier import."""
     there = find_files(to).get(bar_length(timeframe), {}).get(ticker) if to.exists() else None
     if there is None:
-        return []
-    origin = read_valid_bars(there, now).metadata.get("source") if there == path else None
+        return None
+    bars = read_valid_bars(there, now, accept_jumps=True)
+    origin = bars.metadata.get("source") if there == path else None
     if origin != SOURCE:
         raise InputError(
             f"{there}: comes from {origin or 'another program'}; bars of two sources are not "
             "joined: give another --to"
         )
-    bars = read_valid_bars(path, now)
-    times = Times(bars.time, bars.time, bars.time != bars.time, "")
-    return [Rows(str(path), ticker, timeframe, times, bars.values)]
+    return dataclasses.replace(bars, timeframe=timeframe)
 
 
 def _write(joined: list[tuple[Joined, Path]], to: Path) -> None:
@@ -178,7 +230,7 @@ def _write(joined: list[tuple[Joined, Path]], to: Path) -> None:
             renames = []
             for number, (one, path) in enumerate(joined):
                 new = Path(hidden) / f"{number}{path.suffix}"
-                write_file(new, one.bars.time, one.bars.values, {"source": SOURCE})
+                write_file(new, one.bars.time, one.bars.values, one.bars.metadata)
                 renames.append((new, path))
             # Ctrl-C interrupts the main thread only: what has begun to appear appears completely.
             # `submit` may be interrupted as well, so its result is not what says whether they have.

@@ -31,6 +31,8 @@ class Joined:
         invalid: rows left out because a price is empty or not above zero, or high below low.
         open: rows left out because the bar has not closed yet.
         sessions: whether times are days of a market that closes at night and at weekends.
+        origin: (n, 2) of each bar, the number of its file among those joined and its row there.
+        accepted: number of jumps that were accepted.
     """
 
     bars: TickerBars
@@ -39,6 +41,8 @@ class Joined:
     invalid: int
     open: int
     sessions: bool
+    origin: Ints
+    accepted: int = 0
 
 
 def timeframe_of(parts: Sequence[Rows]) -> str:
@@ -87,8 +91,12 @@ def join(parts: Sequence[Rows], timeframe: str, now: float) -> Joined:
     times, sessions = _opening_times(parts, timeframe)
     time = np.concatenate(times)
     values = np.concatenate([rows.values for rows in parts])
+    # (number of the part, row in it)
     origin = np.concatenate(
-        [np.full(len(rows.values), number) for number, rows in enumerate(parts)]
+        [
+            np.stack([np.full(len(rows.values), number), np.arange(len(rows.values))], axis=1)
+            for number, rows in enumerate(parts)
+        ]
     )
     order = np.argsort(time, kind="stable")
     time, values, origin = time[order], values[order], origin[order]
@@ -105,7 +113,7 @@ def join(parts: Sequence[Rows], timeframe: str, now: float) -> Joined:
     if len(off):
         row = int(off[0])
         raise InputError(
-            f"{parts[int(origin[row])].source}: the bar of {stamp(time[row])} UTC is off the grid; "
+            f"{parts[int(origin[row, 0])].source}: the bar of {stamp(time[row])} UTC is off the grid; "
             f"{grid_words(timeframe)}. {_off_grid_advice(timeframe)}"
         )
     path = Path(parts[0].source)
@@ -121,6 +129,7 @@ def join(parts: Sequence[Rows], timeframe: str, now: float) -> Joined:
         invalid,
         int(np.count_nonzero(still_open)),
         sessions,
+        origin,
     )
 
 
@@ -172,7 +181,7 @@ def _repeated(parts: Sequence[Rows], time: Ints, values: Array, origin: Ints) ->
     differs = same & (values != np.roll(values, 1, axis=0)).any(axis=1)
     if differs.any():
         row = int(np.flatnonzero(differs)[0])
-        one, other = (parts[int(origin[i])].source for i in (row - 1, row))
+        one, other = (parts[int(origin[i, 0])].source for i in (row - 1, row))
         where = one if one == other else f"{one} and {other}"
         raise InputError(
             f"{where}: two bars of {stamp(time[row])} UTC with different values "

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from envs.crypto.data.bar_files import PRICES
+from envs.crypto.data.importing.adjusting import Adjustment
 from envs.crypto.data.importing.columns import Roles, find_roles
 from envs.crypto.data.importing.names import read_name, to_ticker
 from envs.crypto.data.importing.tables import Table
@@ -36,6 +37,8 @@ class Options:
         quote: currency of tickers that are no pairs.
         columns: role → column, see `columns.parse_columns`.
         times: see `TimeOptions`.
+        adjustments: of bars before splits and changes of unit.
+        accept_jumps: whether to take bars that look wrong.
     """
 
     ticker: str | None = None
@@ -43,6 +46,8 @@ class Options:
     quote: str = "USD"
     columns: Mapping[str, str] = field(default_factory=dict)
     times: TimeOptions = field(default_factory=TimeOptions)
+    adjustments: tuple[Adjustment, ...] = ()
+    accept_jumps: bool = False
 
 
 @dataclass(frozen=True, eq=False)

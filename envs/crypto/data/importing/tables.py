@@ -19,9 +19,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.feather
-import pyarrow.parquet
 
+from envs.crypto.data.expanding import Budget, read_feather, read_parquet, read_stream
 from envs.support.errors import InputError
 
 SUFFIXES = (".csv", ".txt", ".json", ".feather", ".parquet", ".zip", ".gz")
@@ -77,11 +76,13 @@ def read_tables(path: Path) -> Iterator[Table]:
             yield from _archived(path)
         elif path.suffix == ".gz":
             name = path.name.removesuffix(".gz")
-            yield _text(str(path), name, gzip.decompress(path.read_bytes()))
+            with gzip.open(path) as stream:
+                data = read_stream(stream, Budget(path))
+            yield _text(str(path), name, data)
         elif path.suffix == ".feather":
-            yield _typed(path, pyarrow.feather.read_table(path, use_threads=False))
+            yield _typed(path, read_feather(path))
         elif path.suffix == ".parquet":
-            yield _typed(path, pyarrow.parquet.ParquetFile(path).read(use_threads=False))
+            yield _typed(path, read_parquet(path))
         else:
             yield _text(str(path), path.name, path.read_bytes())
     # NotImplementedError, RuntimeError: compression or encryption that zipfile does not know.
@@ -95,6 +96,10 @@ def read_tables(path: Path) -> Iterator[Table]:
         RuntimeError,
     ) as error:
         raise InputError(f"{path}: cannot be read ({_first_line(error)}); copy it again") from None
+    except MemoryError:
+        raise InputError(
+            f"{path}: does not fit in the memory; divide it into smaller files"
+        ) from None
 
 
 def _first_line(error: Exception) -> str:
@@ -102,6 +107,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _archived(path: Path) -> Iterator[Table]:
+    budget = Budget(path)
     with zipfile.ZipFile(path) as archive:
         members = [
             name
@@ -113,7 +119,9 @@ def _archived(path: Path) -> Iterator[Table]:
         for name in members:
             # The archive alone is named where it holds one file, as Binance's do.
             source = str(path) if len(members) == 1 else f"{path}: {name}"
-            yield _text(source, PurePosixPath(name).name, archive.read(name))
+            with archive.open(name) as stream:
+                data = read_stream(stream, budget)
+            yield _text(source, PurePosixPath(name).name, data)
 
 
 def _stem(name: str) -> str:

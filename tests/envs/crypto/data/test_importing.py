@@ -19,12 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from envs.crypto.data import expanding
 from envs.crypto.data.bar_files import COLUMNS, read_bars, write_file
 from envs.crypto.data.bars import load_bars
 from envs.crypto.data.commands import data_commands
-from envs.crypto.data.importing import folder
+from envs.crypto.data.importing import folder, tables
 from envs.crypto.data.importing.names import is_other_bars, read_name, to_ticker
-from envs.support.errors import RunError
+from envs.support.errors import InputError, RunError
 from tests.envs.bar_samples import START, frame
 
 PRICES = ["open", "high", "low", "close"]
@@ -721,3 +722,69 @@ def two_tickers(tmp_path: Path) -> Path:
     for name in ("BTC_USDT", "ETH_USDT"):
         frame(50).to_csv(source / f"{name}-1h.csv", index=False)
     return source
+
+
+# ---- small files that expand ----
+
+
+def bomb(path: Path, rows: int) -> None:
+    """Write equal rows in the format of the path's suffix."""
+    line = b"2024-01-01 00:00,100,100,100,100,1\n"
+    if path.suffix == ".gz":
+        with gzip.open(path, "wb") as stream:
+            stream.write(line * rows)
+    elif path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for number in range(4):
+                archive.writestr(f"BTC_USDT-1h-{number}.csv", line * (rows // 4))
+    else:
+        data = pd.DataFrame({name: np.ones(rows) for name in COLUMNS[1:]})
+        data.insert(0, "date", pd.Timestamp("2024-01-01", tz="UTC"))
+        (data.to_feather if path.suffix == ".feather" else data.to_parquet)(path)
+
+
+@pytest.mark.parametrize(
+    "name", ["BTC_USDT-1h.csv.gz", "BTC_USDT-1h.zip", "BTC_USDT-1h.feather", "BTC_USDT-1h.parquet"]
+)
+def test_a_file_that_expands_beyond_the_limit_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(expanding, "MOST", 2**20)
+    monkeypatch.setattr(expanding, "MOST_TIMES", 2)
+    monkeypatch.setattr(expanding, "_CHUNK", 2**16)
+    source = tmp_path / "from"
+    source.mkdir()
+    path = source / name
+    bomb(path, 60_000)  # of zip, each member is below the limit, and all together are above
+    assert path.stat().st_size < 2**20
+    assert f"{path}: expands to more than 0.000977 GiB" in refused(source, tmp_path / "to")
+    if path.suffix in (".feather", ".parquet"):
+        with pytest.raises(InputError, match="expands to more than"):
+            read_bars(path)
+
+
+def test_the_stated_size_of_an_archive_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expanding, "MOST", 2**20)
+    monkeypatch.setattr(expanding, "_CHUNK", 2**16)
+    path = tmp_path / "from" / "BTC_USDT-1h.csv.gz"
+    path.parent.mkdir()
+    bomb(path, 60_000)
+    data = bytearray(path.read_bytes())
+    data[-4:] = (100).to_bytes(4, "little")  # gzip states the size at its end
+    path.write_bytes(data)
+    assert "expands to more than" in refused(path, tmp_path / "to")
+
+
+def test_a_file_that_does_not_fit_in_memory_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr(tables, "read_stream", fail)
+    path = tmp_path / "from" / "BTC_USDT-1h.csv.gz"
+    path.parent.mkdir()
+    bomb(path, 10)
+    assert "does not fit in the memory" in refused(path, tmp_path / "to")
