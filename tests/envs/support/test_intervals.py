@@ -1,0 +1,177 @@
+"""Coverage of the intervals by simulated games, and their formulas by independent references."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import stats
+
+from envs.support.intervals import (
+    BOTH,
+    EPISODES,
+    LEVEL,
+    SEEDS,
+    Interval,
+    block_means,
+    clopper_pearson,
+    components,
+    crossed,
+    over_seeds,
+    paired,
+    solved,
+)
+
+Floats = NDArray[np.float64]
+GAMES, REPEATS = 32, 2000
+
+
+def play(rng: np.random.Generator, seeds: int, seed: float, episode: float, rest: float) -> Floats:
+    """Draw (seeds, episodes) returns of mean 0 with these deviations."""
+    return (
+        rng.normal(0.0, seed, (seeds, 1))
+        + rng.normal(0.0, episode, (1, GAMES))
+        + rng.normal(0.0, rest, (seeds, GAMES))
+    )
+
+
+def noise(rng: np.random.Generator, seeds: int) -> Floats:
+    """Nothing depends on the seed: the null game, design a."""
+    return play(rng, seeds, 0.0, 1.0, 0.0)
+
+
+def game(rng: np.random.Generator, seeds: int) -> Floats:
+    """Seeds, episodes and their interaction matter: design b."""
+    return play(rng, seeds, 1.0, 4.0, 4.0)
+
+
+def coverage(draw: Callable[[], Interval], truth: float, repeats: int = REPEATS) -> float:
+    found = [draw() for _ in range(repeats)]
+    return float(np.mean([one.low - 1e-9 <= truth <= one.high + 1e-9 for one in found]))
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+@pytest.mark.parametrize("design", [noise, game])
+def test_seeds_and_common_episodes_are_covered(
+    design: Callable[[np.random.Generator, int], Floats], seeds: int
+) -> None:
+    rng = np.random.default_rng(seeds)
+    found = coverage(lambda: crossed(design(rng, seeds)), 0.0)
+    assert 0.93 <= found <= 0.97
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+def test_blocks_of_many_episodes_are_covered_as_the_episodes_are(seeds: int) -> None:
+    rng = np.random.default_rng(seeds)
+
+    def many() -> Interval:
+        parts = [noise(rng, seeds) for _ in range(3)]
+        return crossed(block_means(np.concatenate(parts, 1)[:, :90]))
+
+    assert 0.93 <= coverage(many, 0.0) <= 0.97
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+@pytest.mark.parametrize("seed", [0.0, 1.0])
+def test_seeds_with_episodes_of_their_own_are_covered(seed: float, seeds: int) -> None:
+    rng = np.random.default_rng(seeds)
+
+    def draw() -> Interval:
+        own = rng.normal(0.0, seed, (seeds, 1)) + rng.normal(0.0, 4.0, (seeds, GAMES))
+        return over_seeds(own.mean(1))
+
+    assert 0.93 <= coverage(draw, 0.0) <= 0.97
+
+
+@pytest.mark.parametrize("chance", [0.5, 0.8])
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+def test_gaffkes_bounds_hold_for_seeds_that_solve_all_or_nothing(seeds: int, chance: float) -> None:
+    rng = np.random.default_rng(seeds)
+    found = [
+        over_seeds(500.0 * (rng.random(seeds) < chance), (0.0, 500.0), draws=4000)
+        for _ in range(REPEATS // 2)
+    ]
+    assert np.mean([one.low <= 500.0 * chance for one in found]) >= 0.97
+    assert np.mean([500.0 * chance <= one.high for one in found]) >= 0.97
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+def test_differences_on_common_episodes_are_covered(seeds: int) -> None:
+    rng = np.random.default_rng(seeds)
+
+    def draw() -> Interval:
+        episode = rng.normal(0.0, 4.0, (1, GAMES))
+        first, second = (play(rng, seeds, 1.0, 0.0, 4.0) + episode for _ in range(2))
+        return paired(first + 0.3, second)
+
+    # Satterthwaite's degrees of freedom are a little low for few seeds.
+    assert 0.93 <= coverage(draw, 0.3, 2 * REPEATS) <= (0.975 if seeds == 3 else 0.97)
+
+
+def test_common_episodes_cancel_in_a_difference() -> None:
+    rng = np.random.default_rng(0)
+    episode = rng.normal(0.0, 100.0, (1, GAMES))
+    first, second = (play(rng, 5, 0.1, 0.0, 0.1) + episode for _ in range(2))
+    found = paired(first + 1.0, second)
+    assert found.high - found.low < 0.5 < crossed(first).high - crossed(first).low
+
+
+def test_one_seed_or_one_episode_says_what_was_resampled() -> None:
+    returns = np.array([[1.0, 2.0, 4.0, 5.0]])
+    for found, name in ((crossed(returns), EPISODES), (crossed(returns.T), SEEDS)):
+        expected = stats.t.interval(LEVEL, 3, 3.0, stats.sem(returns[0]))
+        assert (found.low, found.high) == pytest.approx(expected)
+        assert found.resampled == name
+    assert crossed(np.ones((3, 8))) == Interval(1.0, 1.0, 1.0, BOTH)
+    alone = over_seeds([2.0])
+    assert (alone.low, alone.value, alone.high) == (-math.inf, 2.0, math.inf)
+
+
+def test_components_are_those_of_the_simulated_game() -> None:
+    rng = np.random.default_rng(1)
+    own = np.array(
+        [
+            [found.seed, found.episode, found.interaction]
+            for found in (components(game(rng, 10)) for _ in range(500))
+        ]
+    )
+    assert own.mean(0) == pytest.approx([1.0, 16.0, 16.0], rel=0.1)
+
+
+def test_episodes_add_at_most_a_third_to_the_error_of_the_seeds() -> None:
+    found = components(game(np.random.default_rng(2), 8))
+    episodes = found.episodes(5)
+    alone = found.seed / 5
+    total = alone + found.episode / episodes + found.interaction / (5 * episodes)
+    assert math.sqrt(total) == pytest.approx(4 / 3 * math.sqrt(alone))
+    assert components(noise(np.random.default_rng(0), 4)).episodes(4) == math.inf
+    assert components(np.ones((4, 8)) * np.arange(4)[:, None]).episodes(4) == 1.0
+
+
+@given(st.integers(0, 300), st.integers(0, 300), st.sampled_from([0.9, 0.95, 0.9875]))
+def test_shares_have_scipys_exact_interval(wins: int, losses: int, level: float) -> None:
+    found = clopper_pearson(wins, wins + losses, level)
+    if wins + losses == 0:
+        assert (found.value, found.low, found.high) == (0.5, 0.0, 1.0)
+        return
+    exact = stats.binomtest(wins, wins + losses).proportion_ci(level, "exact")
+    assert (found.low, found.high) == pytest.approx((exact.low, exact.high), abs=1e-9)
+
+
+def test_two_hundred_wins_of_two_hundred_are_not_certain() -> None:
+    assert clopper_pearson(200, 200).low == pytest.approx(0.982, abs=5e-4)
+    assert solved([500.0, 480.0, 20.0], 475.0) == "2 of 3 solved (95% over seeds 9% … 99%)"
+
+
+@given(st.integers(1, 200), st.integers(1, 4), st.integers(0, 10))
+def test_blocks_keep_the_mean(episodes: int, seeds: int, draw: int) -> None:
+    own = np.random.default_rng(draw).normal(100.0, 1.0, (seeds, episodes))
+    found = block_means(own)
+    assert found.shape == (seeds, min(32, episodes))
+    assert found.mean(1) == pytest.approx(own.mean(1))
+    assert episodes > 32 or found == pytest.approx(own)
