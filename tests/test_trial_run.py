@@ -6,7 +6,6 @@ import json
 import tomllib
 from pathlib import Path
 
-import numpy as np
 import optuna
 import pytest
 from optuna.trial import TrialState
@@ -18,11 +17,11 @@ from deploy.promotion.studies import find_study
 from envs.crypto.data.bars import write_bars
 from envs.crypto.data.demo_market import make_planted_market
 from envs.support.errors import InputError
+from envs.support.intervals import over_seeds
 from envs.support.study_record import TrialRecord
 from optimize.experiments.outlook import study_outlook
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.study import StudyHandle
-from optimize.worker.run_report import mean_interval
 from optimize.worker.trial_run import RunRequest
 from optimize.worker.weights import initial_actors
 from tests.test_study_in_python import GAME, MARKET
@@ -192,8 +191,8 @@ def test_wrong_runs_are_refused() -> None:
 
 
 def test_the_interval_is_that_of_students_t() -> None:
-    low, high = mean_interval(np.array([1.0, 2.0, 3.0, 4.0]))
+    found = over_seeds([1.0, 2.0, 3.0, 4.0])
     # 2.5 ± 3.182446 * 1.290994 / 2, from a printed table of t.
-    assert (low, high) == pytest.approx((0.445740, 4.554260), abs=1e-5)
-    assert mean_interval(np.array([1.0])) == (None, None)
+    assert (found.low, found.high) == pytest.approx((0.445740, 4.554260), abs=1e-5)
+    assert not over_seeds([1.0]).known
     assert RunRequest("a").seeds == 5

@@ -9,15 +9,16 @@ from typing import Any
 from deploy.promotion.studies import FoundStudy, fresh_seeds
 from envs.games.registry import get_game
 from envs.support.formatting import counted
+from envs.support.intervals import Interval, between
 
 
 def selection_of(study: FoundStudy) -> dict[str, Any] | None:
     """Describe the best configuration of a study on a game of one player.
 
     Returns:
-        `trials`, `value` and `interval` (95 %, None with one trial), by which it was selected, and
-        `fresh`: None, or `study`, `seeds`, `value` and `interval` of a training run with other
-        seeds. None in other games, and without a complete trial.
+        `trials`, `value`, `scores` (of the trials) and `interval` (an `Interval` as a dict, or
+        None), by which it was selected, and `fresh`: None, or the `FreshSeeds` of a training run with other seeds, as a
+        dict. None in other games, and without a complete trial.
     """
     game, best = get_game(study.environment), study.spec.selection.best(study.trials)
     if best is None or game.seats(game.params(**study.spec.env)) != 1:
@@ -26,8 +27,9 @@ def selection_of(study: FoundStudy) -> dict[str, Any] | None:
     return {
         "trials": sorted(trial.number for trial in best.trials),
         "value": best.value,
-        "interval": best.interval,
-        "fresh": None if fresh is None else asdict(fresh),
+        "scores": list(best.values),
+        "interval": None if best.interval is None else asdict(best.interval),
+        "fresh": None if fresh is None else fresh.to_dict(),
     }
 
 
@@ -40,12 +42,11 @@ def selection_sentence(selection: Mapping[str, Any]) -> str:
     if fresh is None:
         return text + "fresh seeds it was not measured."
     seeds = counted(fresh["seeds"], "fresh seed")
-    return text + f"{seeds}, its interquartile mean is {_number(fresh)}."
+    return text + f"{seeds}, its {fresh.get('average', 'interquartile mean')} is {_number(fresh)}."
 
 
 def _number(found: Mapping[str, Any]) -> str:
-    between = ""
-    if found["interval"] is not None:
-        low, high = found["interval"]
-        between = f" (95% {low:.5g} to {high:.5g})"
-    return f"{found['value']:.5g}{between}"
+    # Reports of earlier versions have pairs, which left out the luck of the episodes.
+    interval = Interval(**found["interval"]) if isinstance(found["interval"], Mapping) else None
+    text = between(interval, found.get("scores", ()), found.get("solved"), "{:.5g}")
+    return f"{found['value']:.5g}{f' ({text})' if text else ''}"

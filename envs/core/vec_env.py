@@ -77,6 +77,9 @@ class VecEnv(ABC):
         reward_unit: score of the game per unit of reward, a number or (num_envs,) float64, if
             rewards are scaled for learning.
         native: whether compiled code makes the steps (of some environments, on CPUs).
+        score_range: lowest and highest possible score of an episode (its undiscounted return, in units
+            of the game), if they are known. Intervals of few scores then hold whatever their
+            distribution is.
         replayable: whether `plan_step` and `planned_step` exist, so that learners may record the
             operations of a step and replay them.
         num_members: number of members.
@@ -105,6 +108,7 @@ class VecEnv(ABC):
     counted: Mapping[str, int] = MappingProxyType({})
     reward_unit: float | Tensor = 1.0
     native: bool = False
+    score_range: tuple[float, float] | None = None
     replayable: bool = False
     num_members: int
     envs_per_member: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -46,6 +47,7 @@ class Description:
         rows: Rows per environment: agents, or sub-environments of a vector environment.
         limit: See `sources.Made`.
         has_absent_agents: Whether rows may be without an agent at times.
+        score_range: The environment's attribute of that name, see `VecEnv.score_range`.
     """
 
     kind: EnvKind
@@ -54,6 +56,7 @@ class Description:
     rows: int
     limit: int | None
     has_absent_agents: bool
+    score_range: tuple[float, float] | None = None
 
 
 def describe(source: Source, kwargs: Mapping[str, Any]) -> Description:
@@ -90,7 +93,13 @@ def _describe(source: Source, kwargs: Mapping[str, Any]) -> Description:
             kind == EnvKind.VECTOR and autoreset_mode(env) != AutoresetMode.SAME_STEP
         )
         return Description(
-            kind, ObservationLayout(observation, actions), actions, rows, limit, has_absent_agents
+            kind,
+            ObservationLayout(observation, actions),
+            actions,
+            rows,
+            limit,
+            has_absent_agents,
+            _score_range(env),
         )
     except InputError as error:
         raise _named(source, error) from None
@@ -110,6 +119,22 @@ def one_reward(reward: Any) -> float:
             "agents, whose rewards are a list, must follow PettingZoo's API"
         )
     return float(values.reshape(-1)[0])
+
+
+def _score_range(env: Any) -> tuple[float, float] | None:
+    found = getattr(getattr(env, "unwrapped", env), "score_range", None)
+    if found is None:
+        return None
+    try:
+        low, high = (float(bound) for bound in found)
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise InputError(
+            f"its score_range is {found!r}; it must be the lowest and the highest possible return "
+            "of an episode, such as (0.0, 1.0)"
+        )
+    return low, high
 
 
 def _named(source: Source, error: InputError) -> InputError:

@@ -122,6 +122,7 @@ class ExternalVecEnv(GameEnv):
         observations, actions = self._observations, self._actions
         self.max_step = self._what.limit or ENDLESS
         self.has_absent_agents = self._what.has_absent_agents
+        self.score_range = self._what.score_range
         self.state_dim, self.image_shape = observations.size, observations.image_shape
         self.obs_dtype = torch.float32 if self.image_shape is None else torch.uint8
         self.if_discrete = actions.discrete

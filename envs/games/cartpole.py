@@ -216,6 +216,7 @@ class CartPole(GameEnv):
         self._shortest[member] = shortest_episode(params)
         self.bootstrap_interval = int(self._shortest.min())
         self.max_step = max(own.max_steps for own in self._params)
+        self.score_range = (0.0, float(self.max_step))  # a point per step
 
     def seeded(self, member: int) -> bool:
         """See `VecEnv.seeded`."""

@@ -1,4 +1,4 @@
-"""Whole episodes of a policy in a game: its scores and their confidence interval."""
+"""Whole episodes of a policy in a game: its scores."""
 
 from __future__ import annotations
 
@@ -111,25 +111,3 @@ def _random_legal(env: VecEnv, generator: torch.Generator) -> Tensor:
         )
         chosen = torch.cat((chosen, option), 1)
     return chosen if env.action_dims else chosen[:, 0]
-
-
-def interquartile_mean(scores: Floats) -> Floats:
-    """Return the mean of the middle half of the scores: (…) from (…, runs).
-
-    A quarter of the runs, rounded down, is left out at either end. Agarwal et al., "Deep
-    reinforcement learning at the edge of the statistical precipice", NeurIPS 2021.
-    """
-    ordered = np.sort(scores, axis=-1)
-    out = int(0.25 * scores.shape[-1])
-    return np.asarray(ordered[..., out : scores.shape[-1] - out].mean(-1))
-
-
-def interval(scores: Floats, confidence: float = 0.95, draws: int = 2000) -> tuple[float, float]:
-    """Return a percentile bootstrap interval of the interquartile mean of (runs,) scores.
-
-    The resampling has a fixed seed, so the result depends on the arguments only.
-    """
-    chosen = np.random.default_rng(0).integers(0, len(scores), (draws, len(scores)))
-    spread = interquartile_mean(scores[chosen])
-    low, high = np.quantile(spread, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return float(low), float(high)

@@ -8,10 +8,13 @@ mostly luck.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import numpy as np
+
+from envs.support.intervals import Floats, Interval, crossed
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -21,6 +24,15 @@ TRIALS = "trials"  # the search whose trials keep their hyperparameters
 PBT = "pbt"  # population-based training, whose trials copy weights from each other
 SEARCHES = (TRIALS, PBT)
 SETTLED = 0.8  # share of the training from which evaluations count
+BLOCKS_KEY = "sweepd:rung_%_blocks"  # pattern of `blocks_key`, in SQL
+
+
+def blocks_key(rung: int) -> str:
+    """Return the attribute of what is kept of a trial's episodes at a rung, see `block_means`.
+
+    (members, blocks), at the rungs whose mean is the value of a trial.
+    """
+    return BLOCKS_KEY.replace("%", str(rung))
 
 
 @dataclass(frozen=True)
@@ -30,13 +42,16 @@ class Configuration:
     Attributes:
         trials: the highest value first; of equal values the earliest first.
         values: of the trials, see `Selection.value`.
-        error: standard error of their mean, from the variance of seeds in all configurations; 0 if
-            none has two trials.
+        error: standard error of their mean in a comparison with the other configurations: from the
+            variance of seeds in all configurations, 0 if none has two trials, and `episode_luck`.
+        blocks: (seeds, blocks) means of their episodes, see `Selection.blocks`; None where they
+            are not recorded.
     """
 
     trials: tuple[FrozenTrial, ...]
     values: tuple[float, ...]
     error: float
+    blocks: Floats | None = None
 
     @property
     def best_trial(self) -> FrozenTrial:
@@ -49,19 +64,16 @@ class Configuration:
         return sum(self.values) / len(self.values)
 
     @property
-    def interval(self) -> tuple[float, float] | None:
-        """Student's 95 % interval of the mean over seeds; None of a single trial.
+    def interval(self) -> Interval | None:
+        """95 % interval of the value over seeds and the episodes that they all play.
 
-        It says how far seeds scatter, and not how much the selection flatters the configuration.
+        Of a single trial, it is over episodes alone. None where the episodes are not recorded. It
+        does not say how much the selection flatters the configuration.
         """
-        count = len(self.values)
-        if count < 2:
+        if self.blocks is None:
             return None
-        from scipy.stats import t  # takes long to import
-
-        spread = statistics.stdev(self.values) / math.sqrt(count)
-        reach = float(t.ppf(0.975, count - 1)) * spread
-        return self.value - reach, self.value + reach
+        found = crossed(self.blocks)
+        return found if found.known else None
 
 
 @dataclass(frozen=True)
@@ -96,6 +108,17 @@ class Selection:
             value = sum(late) / len(late) if late else value
         return None if value is None or not math.isfinite(value) else value
 
+    def blocks(self, trial: FrozenTrial) -> Floats | None:
+        """Return what is kept of the episodes of `value`: (seeds, blocks); None if nothing is."""
+        if self.rungs is None:
+            return None
+        rungs = [rung for rung in trial.intermediate_values if self.settled(rung)]
+        kept = [trial.user_attrs.get(blocks_key(rung)) for rung in rungs]
+        found = [np.asarray(own, dtype=np.float64) for own in kept if own is not None]
+        if not found or len(found) < len(rungs) or len({own.shape for own in found}) > 1:
+            return None
+        return np.asarray(np.mean(found, axis=0))
+
     def configurations(self, trials: Iterable[FrozenTrial]) -> list[Configuration]:
         """Return the configurations of the complete trials, the best first.
 
@@ -112,7 +135,11 @@ class Selection:
         for group in groups.values():
             group.sort(key=lambda one: (-float(one[0].value or 0.0), one[0].number))
             ordered, values = zip(*group, strict=True)
-            found.append(Configuration(ordered, values, math.sqrt(variance / len(group))))
+            blocks = joined([self.blocks(trial) for trial in ordered])
+            found.append(Configuration(ordered, values, math.sqrt(variance / len(group)), blocks))
+        luck = episode_luck([one.blocks for one in found])
+        if luck > 0.0:
+            found = [replace(one, error=math.hypot(one.error, math.sqrt(luck))) for one in found]
         # Groups are in the order of their first trials, and sorting keeps it in a tie.
         return sorted(found, key=lambda one: one.error - one.value)
 
@@ -129,6 +156,43 @@ def _seed_variance(groups: Sequence[Sequence[float]]) -> float:
     means = [sum(group) / len(group) for group in groups]
     pairs = zip(groups, means, strict=True)
     return sum((value - mean) ** 2 for group, mean in pairs for value in group) / freedom
+
+
+def joined(blocks: Sequence[Floats | None]) -> Floats | None:
+    """Return (seeds, blocks) of trials that all have as many blocks; None of others."""
+    known = [own for own in blocks if own is not None]
+    if not known or len(known) < len(blocks) or len({own.shape[1] for own in known}) > 1:
+        return None
+    return np.concatenate(known)
+
+
+def episode_luck(configurations: Sequence[Floats | None]) -> float:
+    """Return the variance that the choice of episodes adds to each configuration's mean.
+
+    All configurations play the same episodes, so what is common to them cancels out of comparisons.
+    What remains is that some episodes suit one configuration better than another. More seeds do
+    not reduce it. The part of it that differs by seed is in the variance between seeds, and is
+    subtracted here.
+
+    Args:
+        configurations: (seeds, blocks) of each, see `Selection.blocks`.
+
+    Returns:
+        0 if fewer than two configurations have blocks, or none has two seeds.
+    """
+    known = [own for own in configurations if own is not None]
+    count = max((own.shape[1] for own in known), default=0)
+    known = [own for own in known if own.shape[1] == count]
+    repeated = [own for own in known if len(own) > 1]
+    if count < 2 or len(known) < 2 or not repeated:
+        return 0.0
+    freedom = sum((len(own) - 1) * (count - 1) for own in repeated)
+    rests = [own - own.mean(1, keepdims=True) - own.mean(0) + own.mean() for own in repeated]
+    by_seed = sum(float((rest**2).sum()) for rest in rests) / freedom
+    means = np.stack([own.mean(0) - own.mean() for own in known])
+    rest = float(((means - means.mean(0)) ** 2).sum()) / ((len(known) - 1) * (count - 1))
+    share = float(np.mean([1.0 / len(own) for own in known]))
+    return max(0.0, rest - share * by_seed) / count
 
 
 def leading(trials: Iterable[FrozenTrial]) -> FrozenTrial | None:

@@ -7,12 +7,20 @@ its own that repeats a trial. `optimize` writes it; `optimize` and `deploy` read
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from envs.support.study_record import ORIGIN_KEY, SPEC_KEY, GameSpec, StudySpec, TrialRecord
+from envs.support.intervals import Interval, between, solved_seeds
+from envs.support.study_record import (
+    ORIGIN_KEY,
+    SPEC_KEY,
+    GameSpec,
+    StudySpec,
+    TrialRecord,
+    rung_interval,
+)
 
 
 @dataclass(frozen=True)
@@ -22,14 +30,29 @@ class FreshSeeds:
     Attributes:
         study: the training run.
         seeds: number of seeds.
-        value: interquartile mean over seeds.
-        interval: its 95 % bootstrap interval.
+        value: the average over seeds.
+        average: see `GameSpec`.
+        interval: its 95 % interval over seeds, which play episodes of their own; None of one seed,
+            and of runs by earlier versions, whose seeds all played the same episodes.
+        scores: of the seeds.
+        solved: of a game that counts as solved from some score, how many seeds reach it.
     """
 
     study: str
     seeds: int
     value: float
-    interval: tuple[float, float]
+    interval: Interval | None
+    average: str
+    scores: tuple[float, ...]
+    solved: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, and the text of `between`, as plain data."""
+        return asdict(self) | {"between": self.between()}
+
+    def between(self, form: str = "{:+.4f}") -> str:
+        """Format what the value rests on: the interval, or few seeds themselves, and how many solve."""
+        return between(self.interval, self.scores, self.solved, form)
 
 
 def run_name(study: str, trial: int) -> str:
@@ -58,8 +81,9 @@ def read_fresh(
     trial = next((one for one in trials if one.state == TrialState.COMPLETE), None)
     if trial is None or not isinstance(spec, GameSpec) or spec.budget != budget:
         return None
-    metrics = TrialRecord.from_attributes(trial.user_attrs).metrics or {}
-    if "iqm_low" not in metrics or trial.value is None:
+    scores = TrialRecord.from_attributes(trial.user_attrs).scores
+    if not scores or trial.value is None:
         return None
-    interval = (float(metrics["iqm_low"]), float(metrics["iqm_high"]))
-    return FreshSeeds(name, spec.seeds, float(trial.value), interval)
+    interval = rung_interval(trial.user_attrs, spec.rungs) if spec.own_episodes else None
+    solved = None if spec.solved is None else solved_seeds(scores, spec.solved)
+    return FreshSeeds(name, spec.seeds, float(trial.value), interval, spec.average, scores, solved)

@@ -21,6 +21,7 @@ import torch
 
 from envs.support.configurations import PBT, RACE, TRIALS, Selection
 from envs.support.errors import InputError
+from envs.support.intervals import Interval
 
 # Study attributes.
 SPEC_KEY = "sweepd:spec"  # `StudySpec` as JSON
@@ -47,6 +48,7 @@ CHANGES_KEY = "sweepd:changes"
 ATTEMPTS_KEY = "sweepd:attempts"  # attempts that ended with the death of a worker
 CMA_GENERATION_KEY = "sweepd:cma_generation"  # system attribute: generation of the CMA-ES sampler
 
+MEAN = "mean"  # `GameSpec.average`
 CRYPTO = "crypto"  # the environment that is a market; every other name is a game
 FORMER_OBJECTIVES = {"excess-sharpe": "sharpe-difference"}  # in earlier studies and commands
 _PREFIX = "sweepd:"
@@ -259,7 +261,13 @@ class GameSpec(StudySpec):
 
     Attributes:
         seeds: members per trial.
-        episodes: episodes per member in an evaluation that decides; the same ones for all trials.
+        episodes: episodes per member in an evaluation that decides; the same ones for all trials,
+            unless they are `own_episodes`.
+        own_episodes: whether every member plays episodes of its own, as fresh seeds do.
+        average: what the value of a trial is over its members, `MEAN`; in earlier studies the
+            interquartile mean.
+        score_range: `VecEnv.score_range` of the game; of points, (0, 1).
+        solved: score from which the game counts as solved, if there is one.
         centred: how observations are scaled, see `random_play`; False in earlier studies.
         look_steps: steps per environment of the random play that determines the scaling.
         play: how members act in evaluations.
@@ -275,6 +283,15 @@ class GameSpec(StudySpec):
     look_steps: int = 256
     play: Play = "deterministic"
     curriculum: dict[str, Any] = dataclasses.field(default_factory=dict)
+    own_episodes: bool = False
+    average: str = "interquartile mean"
+    score_range: tuple[float, float] | None = None
+    solved: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.score_range is not None:  # a list in JSON
+            low, high = self.score_range
+            object.__setattr__(self, "score_range", (low, high))  # frozen class
 
     @property
     def timeframe(self) -> None:
@@ -341,6 +358,17 @@ def rung_key(rung: int) -> str:
     return f"{_PREFIX}rung_{rung}_scores"
 
 
+def interval_key(rung: int) -> str:
+    """Return the attribute of the interval of a trial's value at a rung, an `Interval` as JSON."""
+    return f"{_PREFIX}rung_{rung}_interval"
+
+
+def rung_interval(attributes: Mapping[str, Any], rung: int) -> Interval | None:
+    """Return the interval of a trial's value at a rung (1 …); None where it is not recorded."""
+    found = attributes.get(interval_key(rung))
+    return None if found is None else Interval(**found)
+
+
 @dataclass(frozen=True)
 class RecordedFile:
     """A file of a trial. path: relative to the study's folder. sha256: of its content."""
@@ -369,6 +397,7 @@ class TrialRecord:
         scores: one score per member; key `fold_scores` or `seed_scores`.
         path_scores: one score per back-test path, on a market.
         metrics: metrics of the last evaluation, by name.
+        resampled: what the interval of the mean return resamples, of games.
         nash_conv: mean NashConv of the members, in games that are small enough to enumerate. Also
             one of the metrics; here so that tables of trials can be sorted by it.
         members: the file with the weights that were scored; recorded when the trial is complete.
@@ -387,6 +416,7 @@ class TrialRecord:
     scores: tuple[float, ...] | None = None
     path_scores: tuple[float, ...] | None = None
     metrics: Mapping[str, float] | None = None
+    resampled: str | None = None
     nash_conv: float | None = None
     members: RecordedFile | None = None
     reason: str | None = None

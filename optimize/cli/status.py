@@ -25,6 +25,7 @@ from envs.support.configurations import Configuration, latest, leading
 from envs.support.database_url import hide_password
 from envs.support.errors import RunError
 from envs.support.formatting import counted, minute
+from envs.support.intervals import Interval, between
 from envs.support.study_record import SPEC_KEY, TOTAL_KEY
 from envs.support.terminal import Terminal
 from optimize.cli.hooks import Hooks
@@ -99,8 +100,9 @@ def _best(handle: StudyHandle, best: Configuration) -> dict[str, Any]:
         "schedule": schedule_record(handle, best.best_trial.number)
         if handle.spec.evolves
         else None,
-        "interval": best.interval,
-        "fresh": None if fresh is None else asdict(fresh),
+        "scores": list(best.values),
+        "interval": None if best.interval is None else asdict(best.interval),
+        "fresh": None if fresh is None else fresh.to_dict(),
     }
 
 
@@ -170,15 +172,17 @@ def _shown(best: dict[str, Any]) -> str:
     """Format the selected configuration: its value by the selection, and on fresh seeds."""
     text = f"trial {best['trial']}, {best['value']:+.4f}"
     if best["interval"]:
-        low, high = best["interval"]
-        text += f", mean of {len(best['trials'])} seeds (95% {low:+.4f} … {high:+.4f})"
+        found = between(Interval(**best["interval"]), best["scores"])
+        text += f", mean of {counted(len(best['trials']), 'seed')} ({found})"
     if best["schedule"]:
         changes = len(best["schedule"]) - 1
         text += f", {counted(changes, 'change')} of hyperparameters on the way to its weights"
     if best["fresh"]:
         fresh = best["fresh"]
-        low, high = fresh["interval"]
-        text += f"; on {counted(fresh['seeds'], 'fresh seed')} {fresh['value']:+.4f} (95% {low:+.4f} … {high:+.4f})"
+        text += (
+            f"; on {counted(fresh['seeds'], 'fresh seed')} {fresh['average']} {fresh['value']:+.4f}"
+        )
+        text += f" ({fresh['between']})" if fresh["between"] else ""
     return text
 
 

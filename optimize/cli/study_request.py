@@ -54,6 +54,7 @@ def make_request(flags: TrainFlags, given: frozenset[str]) -> Request:
         holdout=flags.holdout,
         seeds=flags.seeds,
         episodes=flags.episodes,
+        own_episodes=flags.own_episodes,
         look_steps=flags.look_steps,
         play=flags.play or Request.play,
         curriculum=_read_curriculum(flags),

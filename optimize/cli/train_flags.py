@@ -126,7 +126,7 @@ class _FirstFlags:
             "Markets: information-ratio (Sharpe ratio of the returns in excess of equal weight; "
             "the default), sharpe-difference (Sharpe ratio minus that of equal weight), sharpe or "
             "sortino; each is the mean over paths minus 0.1 standard deviations. Games: return "
-            "(interquartile mean over seeds); of two players: points.",
+            "(mean over seeds); of two players: points.",
         ),
     ] = None
     fresh_seeds: Annotated[
@@ -191,6 +191,15 @@ class _FirstFlags:
             "Games: evaluation episodes per member; an eighth at rungs that the search does not use.",
         ),
     ] = 32
+    own_episodes: Annotated[
+        bool,
+        _option(
+            ENVIRONMENT,
+            "Games: every seed is judged by episodes of its own, as training runs (sweepd run "
+            "--trial) do; by default all seeds and trials play the same ones, which compares them "
+            "best.",
+        ),
+    ] = False
     look_steps: Annotated[
         int,
         _option(

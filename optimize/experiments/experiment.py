@@ -20,7 +20,7 @@ from agents.engine.program import Act
 from agents.networks.shape import Shape, env_fields
 from agents.networks.weights import StateDict
 from envs.core.vec_env import VecEnv
-from envs.support.study_record import RecordedFile, StudySpec, TrialRecord
+from envs.support.study_record import RecordedFile, StudySpec, TrialRecord, rung_key
 from optimize.study.checkpoint import State
 from optimize.study.space.search_space import Settings
 
@@ -46,6 +46,10 @@ class Evaluation(ABC):
     @abstractmethod
     def record(self) -> TrialRecord:
         """Return scores, metrics and reason, to be recorded with the trial."""
+
+    def rung_attributes(self, spec: StudySpec, rung: int) -> dict[str, Any]:  # noqa: ARG002
+        """Return the trial attributes that keep the results of a rung (1 …)."""
+        return {rung_key(rung): list(self.scores)}
 
 
 class Experiment(ABC):

@@ -17,7 +17,7 @@ from envs.games.game import Game, is_population
 from envs.games.pairings import SAMPLED
 from envs.games.registry import get_game
 from envs.support.errors import InputError
-from envs.support.study_record import GameSpec
+from envs.support.study_record import MEAN, GameSpec
 from optimize.experiments.curriculum import (
     LoadBundle,
     check_curriculum,
@@ -41,6 +41,7 @@ class GameKind(StudyKind[GameSpec]):
         [
             "seeds",
             "episodes",
+            "own_episodes",
             "fresh_seeds",
             "look_steps",
             "play",
@@ -74,6 +75,10 @@ class GameKind(StudyKind[GameSpec]):
             raise InputError(
                 f"--play sampled is for --algo ppo; --algo {request.algorithm} is judged as it acts "
                 "after training: leave --play out"
+            )
+        if request.own_episodes and not self.one_player(request):
+            raise InputError(
+                "--own-episodes is for games of one player that are trained; leave it out"
             )
         scenario = request.env.get("scenario")
         if scenario is not None and scenario not in self.game.scenarios:
@@ -150,10 +155,13 @@ class GameKind(StudyKind[GameSpec]):
             **common,
             seeds=request.seeds,
             episodes=request.episodes,
+            own_episodes=request.own_episodes,
             centred=True,
             look_steps=request.look_steps,
             play=request.play,
             curriculum={} if request.curriculum is None else request.curriculum.to_dict(),
+            average=MEAN,
+            solved=self.game.solved,
         )
 
     def curriculum(self, spec: GameSpec) -> Curriculum | None:
@@ -168,10 +176,14 @@ class GameKind(StudyKind[GameSpec]):
         self, spec: GameSpec, device: torch.device, say: Say, load_bundle: LoadBundle | None = None
     ) -> GameSpec:
         experiment = GameExperiment(spec, device, say, load_bundle)
-        return dataclasses.replace(spec, look_steps=experiment.look.steps)
+        return dataclasses.replace(
+            spec, look_steps=experiment.look.steps, score_range=experiment.score_range
+        )
 
     def requested_fields(self, spec: GameSpec, request: Request) -> dict[str, Any]:
-        names = {"seeds", "episodes", "play"} | ({"look_steps"} if request.look_steps else set())
+        names = {"seeds", "episodes", "own_episodes", "play"} | (
+            {"look_steps"} if request.look_steps else set()
+        )
         asked = {name: getattr(request, name) for name in names & request.given}
         if request.curriculum is not None:
             # Bundles as they were found: a champion may have changed since then.
@@ -182,7 +194,8 @@ class GameKind(StudyKind[GameSpec]):
         own = {name: getattr(request, name) for name in PAST_FLAGS & request.given}
         if own:
             asked["curriculum"] = asked.get("curriculum", spec.curriculum) | own
-        return asked | {"env": spec.env | request.env}
+        # An earlier version's study has another objective under the same name.
+        return asked | {"env": spec.env | request.env, "average": MEAN}
 
     def reproducing_flags(self, spec: GameSpec) -> list[tuple[str, Any]]:
         return [
@@ -190,6 +203,7 @@ class GameKind(StudyKind[GameSpec]):
             ("algo", spec.algorithm),
             ("seeds", spec.seeds),
             ("episodes", spec.episodes),
+            *([("own-episodes", True)] if spec.own_episodes else []),
             ("look-steps", spec.look_steps),
             *([("play", spec.play)] if get_algorithm(spec.algorithm).samples else []),
             *(

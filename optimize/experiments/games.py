@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
@@ -30,13 +30,15 @@ from envs.external.vec_env import ExternalVecEnv
 from envs.games.game import is_population
 from envs.games.game_tree import GameTree, game_tree, is_enumerable
 from envs.games.pairings import SAMPLED, block_uniforms, is_versus, scripted_entrants
-from envs.games.play import LONGEST, EpisodeResults, interquartile_mean, interval, play_episodes
+from envs.games.play import LONGEST, EpisodeResults, play_episodes
 from envs.games.registry import get_game
 from envs.games.scaling import ObservationScale, random_play
+from envs.support.configurations import blocks_key
 from envs.support.errors import InputError
 from envs.support.files import write_atomic
 from envs.support.formatting import counted
-from envs.support.study_record import GameSpec, RecordedFile, TrialRecord
+from envs.support.intervals import EPISODES, Floats, Interval, block_means, crossed, over_seeds
+from envs.support.study_record import GameSpec, RecordedFile, StudySpec, TrialRecord, interval_key
 from optimize.experiments.artifacts import scored_file
 from optimize.experiments.curriculum import LoadBundle, spec_curriculum
 from optimize.experiments.duels import judge_members, opponent_metrics, write_duels
@@ -61,25 +63,52 @@ class GameEvaluation(Evaluation):
     """Returns of a trial's members.
 
     Attributes:
-        value: interquartile mean over seeds of the mean return per episode; equal to `final`.
+        value: mean over seeds of the mean return per episode; equal to `final`.
         episodes: returns and lengths, (seeds, episodes).
         opponents: players of a game of two against whom the episodes were played, one after the
             other; returns are then outcomes. Empty in other games.
         limit: most steps of an episode.
         nash_conv: of every member, as it plays in the evaluation; empty in games that are not small
             enough to enumerate.
+        own_episodes: see `GameSpec`.
+        score_range: see `GameSpec`.
     """
 
     episodes: EpisodeResults
     opponents: tuple[str, ...] = ()
     limit: int = LONGEST
     nash_conv: tuple[float, ...] = ()
+    own_episodes: bool = False
+    score_range: tuple[float, float] | None = None
+
+    @cached_property
+    def games(self) -> Floats:
+        """(seeds, episodes) returns; against several opponents the mean over them."""
+        returns = self.episodes.returns
+        against = max(1, len(self.opponents))
+        return np.asarray(returns.reshape(len(returns), against, -1).mean(1))
+
+    @cached_property
+    def interval(self) -> Interval:
+        """The 95 % interval of the value."""
+        if self.own_episodes and len(self.scores) > 1:
+            return over_seeds(self.scores, self.score_range)
+        return crossed(self.games)
+
+    def rung_attributes(self, spec: StudySpec, rung: int) -> dict[str, Any]:
+        found = super().rung_attributes(spec, rung)
+        if self.interval.known:
+            found[interval_key(rung)] = asdict(self.interval)
+        if spec.selection.settled(rung) and not self.own_episodes:
+            found[blocks_key(rung)] = block_means(self.games).tolist()
+        return found
 
     def record(self) -> TrialRecord:
         metrics = self.metrics()
         return TrialRecord(
             scores=self.scores,
             metrics=metrics,
+            resampled=self.interval.resampled,
             nash_conv=metrics.get("nash_conv"),
             reason="; ".join(self.reasons),
         )
@@ -87,18 +116,16 @@ class GameEvaluation(Evaluation):
     def metrics(self) -> dict[str, float]:
         """Return the metrics of the trial.
 
-        iqm with its 95% bootstrap interval over seeds; mean, deviation and minimum of the return
-        over all episodes; mean length of an episode (in games in turns, in decisions), and share of
+        mean return with its 95% interval; deviation and minimum of the return over all episodes;
+        mean length of an episode (in games in turns, in decisions), and share of
         the episodes that lasted as long as the limit allows; results against opponents; mean and
         minimum over members of the NashConv.
         """
-        low, high = interval(np.array(self.scores))
-        returns, lengths = self.episodes.returns, self.episodes.lengths
+        returns, lengths, own = self.episodes.returns, self.episodes.lengths, self.interval
+        bounds = {"mean_low": own.low, "mean_high": own.high} if own.known else {}
         return {
-            "iqm": self.value,
-            "iqm_low": low,
-            "iqm_high": high,
-            "mean": float(returns.mean()),
+            "mean": self.value,
+            **bounds,
             "deviation": float(returns.std()),
             "worst": float(returns.min()),
             "length": float(lengths.mean()),
@@ -163,6 +190,8 @@ class GameExperiment(Experiment):
         check_algorithm(spec.algorithm, spec.environment, env)
         _check_networks(spec, env)
         self._limit = env.max_step
+        # Points of a game against an opponent are from 0 to 1.
+        self.score_range = (0.0, 1.0) if self.opponents else env.score_range
         self._phased: PhasedTraining | None = None
         if curriculum is not None:
             self._phased = PhasedTraining(spec, curriculum, env, device, load_bundle)
@@ -278,11 +307,11 @@ class GameExperiment(Experiment):
     ) -> list[GameEvaluation | None]:
         """Evaluate one program after the other.
 
-        Every member plays the same episodes with the study's own parameters, but only the first of
-        them at a rung that the search does not use. A trial's `[env]` parameters are for training
-        only. In a game of two players, the opponents are the game's scripted players, and returns
-        are outcomes. Random numbers of sampled play come from the study's seed, and are the same
-        for all members.
+        Every member plays the same episodes (fresh seeds: their own) with the study's own
+        parameters, but only the first of them at a rung that the search does not use. A trial's
+        `[env]` parameters are for training only. In a game of two players, the opponents are the
+        game's scripted players, and returns are outcomes. Random numbers of sampled play come from
+        the study's seed, and are the same for all members that play the same episodes.
         """
         count = len(settings) * self.members
         wanted = [self._episodes(rung) for rung in rungs for _ in range(self.members)]
@@ -294,12 +323,11 @@ class GameExperiment(Experiment):
                 played.append(self._judge_versus(act, slots, here, ask))
                 continue
             env = self._judging_env(slots)
-            # The same seed for all members and trials: they play the same episodes.
             for slot in range(here):
-                env.reset_member(slot, derive_seed(self.spec.seed, "evaluation"))
+                env.reset_member(slot, self._episode_seed(index * slots + slot))
             getattr(act, "begin", lambda _: None)(env)
             done = getattr(act, "done", lambda _: None)
-            acting = self._acting(act, env)
+            acting = self._acting(act, env, index)
             episodes = wanted[index * slots :][:here]
             played.append(play_episodes(env, acting, self.seats, ask, done, episodes))
         rows = [own for part in played for own in zip(part.returns, part.lengths, strict=True)]
@@ -308,18 +336,28 @@ class GameExperiment(Experiment):
             own = rows[trial * self.members : (trial + 1) * self.members]
             count = len(own[0][0]) if self.opponents else self._episodes(rung)
             returns, lengths = (np.stack(part)[:, :count] for part in zip(*own, strict=True))
-            found.append(_judge(EpisodeResults(returns, lengths), self.opponents, self._limit))
+            results = EpisodeResults(returns, lengths)
+            found.append(_judge(results, self.opponents, self._limit, self.spec))
         return found
 
-    def _acting(self, act: Act, env: GameEnv) -> Act:
-        """Return how a program's members act in an evaluation, from observations alone."""
+    def _episode_seed(self, member: int) -> int:
+        """Return the seed of a member's episodes: the same for all members and trials.
+
+        Fresh seeds play episodes of their own.
+        """
+        own = (member % self.members,) if self.spec.own_episodes else ()
+        return derive_seed(self.spec.seed, "evaluation", *own)
+
+    def _acting(self, act: Act, env: GameEnv, program: int) -> Act:
+        """Return how the members of a program (0 …) act in an evaluation, from observations alone."""
         legally: Any = partial(cast(Any, act), legal=env.action_mask) if env.masked else act
         if not self._sampled:
             return cast(Act, legally)
-        # Members are blocks of rows with the same numbers (see `block_uniforms`).
-        draw = block_uniforms(
-            env.envs_per_member, derive_seed(self.spec.seed, "evaluation", "play")
-        )
+        # Members are blocks of rows with the same numbers (see `block_uniforms`), unless they play
+        # episodes of their own.
+        own = self.spec.own_episodes
+        block, names = (env.num_envs, (program,)) if own else (env.envs_per_member, ())
+        draw = block_uniforms(block, derive_seed(self.spec.seed, "evaluation", "play", *names))
         columns = cast(Any, act).uniforms
         return lambda obs: legally(obs, uniforms=draw(obs, columns))
 
@@ -374,7 +412,8 @@ class GameExperiment(Experiment):
         return [
             f"game: {spec.game}{players}; algorithm {spec.algorithm}",
             f"seeds: {counted(spec.seeds, 'member')} per trial{together}, each judged by "
-            f"{spec.episodes} episodes{against}",
+            f"{counted(spec.episodes, 'episode')}{against}"
+            f"{', other ones for every seed' if spec.own_episodes else ''}",
             *([] if self._phased is None else self._phased.curriculum.describe()),
             *([str(self.look)] if self.look.rows else []),
             *([ENDLESS_NOTE + self._how_to_limit] if self._endless else []),
@@ -411,7 +450,9 @@ class GameExperiment(Experiment):
             write_atomic(weights, save_tensors(named))
         frame = episode_frame(evaluation.episodes)
         write_atomic(folder / "episodes.parquet", lambda path: frame.to_parquet(path, index=False))
-        write_atomic(folder / "metrics.json", json.dumps(evaluation.metrics(), indent=1))
+        resampled = {"resampled": evaluation.interval.resampled}
+        metrics = json.dumps(evaluation.metrics() | resampled, indent=1)
+        write_atomic(folder / "metrics.json", metrics)
         return scored_file(weights)
 
     def draw(self, folder: Path, title: str) -> None:
@@ -482,14 +523,24 @@ def _check_conformance(name: str, env: ExternalVecEnv, say: Callable[[str], None
 
 
 def _judge(
-    episodes: EpisodeResults, opponents: tuple[str, ...], limit: int
+    episodes: EpisodeResults, opponents: tuple[str, ...], limit: int, spec: GameSpec
 ) -> GameEvaluation | None:
-    # A diverged policy; its other numbers mean nothing either.
+    """Return the evaluation of a trial; None of a diverged policy, whose numbers mean nothing."""
     if not np.isfinite(episodes.returns).all():
         return None
     scores = episodes.returns.mean(1)
-    value = float(interquartile_mean(scores))
-    return GameEvaluation(value, value, tuple(scores.tolist()), (), episodes, opponents, limit)
+    value = float(scores.mean())
+    return GameEvaluation(
+        value,
+        value,
+        tuple(scores.tolist()),
+        (),
+        episodes,
+        opponents,
+        limit,
+        own_episodes=spec.own_episodes,
+        score_range=spec.score_range,
+    )
 
 
 def episode_frame(episodes: EpisodeResults) -> pd.DataFrame:
@@ -508,14 +559,14 @@ def episode_frame(episodes: EpisodeResults) -> pd.DataFrame:
 def draw_returns(folder: Path, title: str, of_episode: str) -> None:
     """Draw `returns.png` from `episodes.parquet`.
 
-    It shows the return of every episode by seed, the means, and the interquartile mean over seeds
-    with its interval. of_episode: what the returns are, for the axis.
+    It shows the return of every episode by seed, the means, and the mean over seeds with the interval
+    in `metrics.json`. of_episode: what the returns are, for the axis.
     """
     from matplotlib.figure import Figure
 
     frame = pd.read_parquet(folder / "episodes.parquet")
     means = frame.groupby("seed")["return"].mean().to_numpy(dtype=np.float64)
-    low, high = interval(means)
+    metrics = json.loads((folder / "metrics.json").read_text())
     figure = Figure(figsize=(7, 4.2), dpi=100)
     axes = figure.add_axes((0.11, 0.13, 0.87, 0.77))
     # Points of one seed are spread sideways, so that equal returns do not hide each other.
@@ -532,11 +583,12 @@ def draw_returns(folder: Path, title: str, of_episode: str) -> None:
         np.arange(len(means)), means, marker="_", s=600, color="black", label="mean of a seed"
     )
     axes.axhline(
-        float(interquartile_mean(means)),
+        float(metrics["mean"]),
         color="tab:orange",
-        label="interquartile mean of the seeds, 95%",
+        label=f"mean, 95% over {metrics.get('resampled', EPISODES)}",
     )
-    axes.axhspan(low, high, color="tab:orange", alpha=0.15)
+    if "mean_low" in metrics:
+        axes.axhspan(metrics["mean_low"], metrics["mean_high"], color="tab:orange", alpha=0.15)
     axes.set_xticks(range(len(means)))
     axes.set_xlabel("seed")
     axes.set_ylabel(of_episode)

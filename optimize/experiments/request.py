@@ -39,7 +39,7 @@ class Request:
 
     None means: chosen automatically when the study is created, and taken from the study when it
     is joined. data_dir, timeframe, tickers, recipe, cv and holdout are for markets; seeds,
-    episodes, look_steps, play and curriculum are for games.
+    episodes, own_episodes, look_steps, play and curriculum are for games.
 
     Attributes:
         accept_jumps: whether bars may look wrong.
@@ -67,6 +67,7 @@ class Request:
     holdout: float = 0.15
     seeds: int = 4
     episodes: int = 32
+    own_episodes: bool = False
     look_steps: int = 0
     play: Play = "deterministic"
     curriculum: Curriculum | None = None

@@ -62,7 +62,9 @@ class Search:
     def _race(self) -> Race:
         from optimize.study.sampling.race import Race  # imports scipy, which takes long
 
-        return Race(Cube(self.space), self.seed, self._selection.value, self._prior)
+        return Race(
+            Cube(self.space), self.seed, self._selection.value, self._prior, self._selection.blocks
+        )
 
     def shape_known(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the shape parameters among `params`."""

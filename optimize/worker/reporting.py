@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from envs.support.study_record import rung_key
 from optimize.experiments.experiment import Evaluation, Experiment
 from optimize.study.checkpoint import describe_rollouts
 from optimize.study.database.storage import TrialLost
@@ -163,7 +162,7 @@ class TrialReporter:
             phases=self.experiment.phases_begun([m.env for m in training.members]),
         )
         attributes = record.to_attributes(self.handle.spec)
-        return attributes | {rung_key(training.rung): list(evaluation.scores)}
+        return attributes | evaluation.rung_attributes(self.handle.spec, training.rung)
 
 
 def device_name(device: torch.device) -> str:

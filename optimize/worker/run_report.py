@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from optuna.trial import TrialState
 from rich.table import Column, Table
 
 from envs.support.files import write_atomic
-from envs.support.study_record import GameSpec, rung_scores
+from envs.support.intervals import Floats, Interval, over_seeds
+from envs.support.study_record import GameSpec, rung_interval, rung_scores
 from optimize.experiments.artifacts import attach_files
 from optimize.study.study import StudyHandle
 
-Floats = NDArray[np.float64]
 FILES = ("learning_curves.png", "run.json")
 
 
@@ -32,22 +30,23 @@ def run_report(handle: StudyHandle, source: StudyHandle, trial: int) -> dict[str
         study, origin (study, trial, and its value, None of an
         unfinished one), objective, rungs: per
         rung `steps` (environment steps per member), `seeds` (values), `mean`, `low` and `high`
-        (95% interval of the mean over seeds, by Student's t; None for one seed).
+        (95% interval of the mean), and `resampled`: what the interval resamples. These three are
+        None where there is no interval: of one seed on a market, and of games by earlier versions.
     """
     spec, curves = handle.spec, _curves(handle)
     selected = next(item for item in source.trials() if item.number == trial)
     rungs = []
     for rung in range(1, spec.rungs + 1):
-        values = curves.get(rung, np.empty(0))
-        if values.size:
-            low, high = mean_interval(values)
+        if rung in curves:
+            values, interval = curves[rung]
             rungs.append(
                 {
                     "steps": spec.rung_end(rung) * spec.transitions,
                     "seeds": values.tolist(),
                     "mean": float(values.mean()),
-                    "low": low,
-                    "high": high,
+                    "low": None if interval is None else interval.low,
+                    "high": None if interval is None else interval.high,
+                    "resampled": None if interval is None else interval.resampled,
                 }
             )
     return {
@@ -58,19 +57,14 @@ def run_report(handle: StudyHandle, source: StudyHandle, trial: int) -> dict[str
     }
 
 
-def mean_interval(values: Floats) -> tuple[float | None, float | None]:
-    """Return the 95% interval of the mean of (n,) values (Student 1908); None for n = 1."""
-    from scipy.stats import t
+def _curves(handle: StudyHandle) -> dict[int, tuple[Floats, Interval | None]]:
+    """Return by rung the values of the seeds, and the interval of their mean.
 
-    if values.size < 2:
-        return None, None
-    reach = float(t.ppf(0.975, values.size - 1)) * values.std(ddof=1) / math.sqrt(values.size)
-    return float(values.mean() - reach), float(values.mean() + reach)
-
-
-def _curves(handle: StudyHandle) -> dict[int, Floats]:
-    """Return the values of the seeds by rung: members of a game's trial, or trials of a market."""
+    In a game, seeds are the members of the trial, and the interval is that of their evaluation.
+    On a market, seeds are trials.
+    """
     found: dict[int, list[float]] = {}
+    intervals: dict[int, Interval | None] = {}
     game = isinstance(handle.spec, GameSpec)
     for trial in handle.trials():
         if trial.state == TrialState.FAIL:
@@ -78,12 +72,20 @@ def _curves(handle: StudyHandle) -> dict[int, Floats]:
         for rung, value in trial.intermediate_values.items():
             members = rung_scores(trial.user_attrs, rung)
             found.setdefault(rung, []).extend(members if game and members else [value])
-    return {rung: np.array(values) for rung, values in found.items()}
+            intervals[rung] = rung_interval(trial.user_attrs, rung)
+    curves = {}
+    for rung, own in found.items():
+        values = np.array(own)
+        interval = intervals[rung] if game else over_seeds(values)
+        curves[rung] = values, None if interval is None or not interval.known else interval
+    return curves
 
 
 def report_table(found: dict[str, Any]) -> Table:
     """Return the report as a table, one row per rung."""
-    names = ("steps", f"{found['objective']}, mean over seeds", "95% interval", "seeds")
+    resampled = {rung["resampled"] for rung in found["rungs"]} - {None}
+    over = "95% interval" if len(resampled) != 1 else f"95% over {resampled.pop()}"
+    names = ("steps", f"{found['objective']}, mean over seeds", over, "seeds")
     table = Table(
         *(Column(name, justify="right") for name in names),
         title=f"learning curve of {found['study']}",
@@ -112,9 +114,10 @@ def write_run_report(handle: StudyHandle, found: dict[str, Any]) -> None:
     for seed in range(count):
         own = [rung["seeds"][seed] for rung in found["rungs"]]
         axes.plot(steps, own, color="tab:gray", linewidth=0.8, alpha=0.7)
-    if all(rung["low"] is not None for rung in found["rungs"]):
+    if found["rungs"] and all(rung["low"] is not None for rung in found["rungs"]):
         low, high = ([rung[name] for rung in found["rungs"]] for name in ("low", "high"))
-        axes.fill_between(steps, low, high, color="tab:blue", alpha=0.2, label="95% of the mean")
+        over = found["rungs"][-1]["resampled"]
+        axes.fill_between(steps, low, high, color="tab:blue", alpha=0.2, label=f"95% over {over}")
     axes.plot(steps, means, color="tab:blue", marker="o", label="mean over seeds")
     every = [value for rung in found["rungs"] for value in rung["seeds"]]
     if every and min(every) < max(every):

@@ -12,7 +12,8 @@ from rich.table import Column, Table
 
 from envs.support.configurations import Configuration, latest
 from envs.support.formatting import counted, value_text
-from envs.support.study_record import REASON_KEY, GameSpec, TrialRecord
+from envs.support.intervals import EPISODES, FEW, between, solved_seeds
+from envs.support.study_record import REASON_KEY, GameSpec, StudySpec, TrialRecord
 from optimize.experiments.kinds import kind_of
 from optimize.experiments.outlook import sentence, study_outlook
 from optimize.study.fresh import fresh_seeds
@@ -73,7 +74,7 @@ def print_summary(
         return
     best = selected.best_trial
     if handle.spec.selection.racing:
-        _print_selected(selected, say)
+        _print_selected(selected, handle.spec, say)
     say(f"best trial: {best.number}, objective ({handle.spec.objective}) {best.value:+.4f}")
     record = TrialRecord.from_attributes(best.user_attrs)
     parameters = {**(record.shape or {}), **best.params}
@@ -86,7 +87,7 @@ def print_summary(
     metrics = record.metrics or {}
     found = study_outlook(handle, sum(handle.counts()[state.name] for state in FINISHED))
     if isinstance(handle.spec, GameSpec):
-        console.print(_game_table(metrics, handle.spec))
+        console.print(_game_table(record, handle.spec))
     if found is not None:
         console.print(_market_table(metrics))
         say(f"gate: {sentence(found)}")
@@ -94,16 +95,18 @@ def print_summary(
         say(line)
 
 
-def _print_selected(selected: Configuration, say: Callable[[str], None]) -> None:
+def _print_selected(selected: Configuration, spec: StudySpec, say: Callable[[str], None]) -> None:
     numbers = ", ".join(str(number) for number in sorted(t.number for t in selected.trials))
     count = len(selected.trials)
-    between = (
-        "" if selected.interval is None else " (95% {:+.4f} … {:+.4f})".format(*selected.interval)
-    )
-    seeds = "1 seed" if count == 1 else f"{count} seeds"
+    members = spec.seeds if isinstance(spec, GameSpec) else 1
+    solved = None
+    if isinstance(spec, GameSpec) and spec.solved is not None and members == 1:
+        solved = solved_seeds(selected.values, spec.solved)
+    found = between(selected.interval, selected.values if members == 1 else (), solved)
+    seeds = counted(count * members, "seed")
     say(
-        f"best configuration: mean of {seeds} {selected.value:+.4f}{between}, trial"
-        f"{'' if count == 1 else 's'} {numbers}; it was selected by this mean minus its standard error"
+        f"best configuration: mean of {seeds} {selected.value:+.4f}{f' ({found})' if found else ''}, "
+        f"trial{'' if count == 1 else 's'} {numbers}; it was selected by this mean minus its standard error"
     )
 
 
@@ -114,10 +117,10 @@ def _print_fresh(handle: StudyHandle, selected: Configuration, say: Callable[[st
         trial = selected.best_trial.number
         say(f"{what} on fresh seeds: not measured; sweepd run --trial {handle.name}#{trial}")
         return
-    low, high = fresh.interval
+    found = fresh.between()
     say(
-        f"{what} on {counted(fresh.seeds, 'fresh seed')}, which the selection has not seen: interquartile mean "
-        f"{fresh.value:+.4f} (95% {low:+.4f} … {high:+.4f}), study {fresh.study}"
+        f"{what} on {counted(fresh.seeds, 'fresh seed')}, which the selection has not seen: "
+        f"{fresh.average} {fresh.value:+.4f}{f' ({found})' if found else ''}, study {fresh.study}"
     )
 
 
@@ -167,19 +170,33 @@ def _market_table(metrics: Mapping[str, Any]) -> Table:
     return table
 
 
-def _game_table(metrics: Mapping[str, Any], spec: GameSpec) -> Table:
+def _game_table(record: TrialRecord, spec: GameSpec) -> Table:
+    metrics: Mapping[str, Any] = record.metrics or {}
     sampled = ", sampled play" if spec.play == "sampled" else ""
+    episodes = "other ones for every seed" if spec.own_episodes else "the same for all trials"
     table = Table(
         "",
         Column("policy", justify="right"),
-        title=f"evaluation episodes, the same for all trials{sampled}",
+        title=f"evaluation episodes, {episodes}{sampled}",
         title_justify="left",
         show_edge=False,
     )
     opponents = [name.removeprefix("points_") for name in metrics if name.startswith("points_")]
     what = "points" if opponents else "return"
-    table.add_row(f"{what}, interquartile mean over seeds", f"{metrics['iqm']:,.2f}")
-    table.add_row("95% interval", f"{metrics['iqm_low']:,.2f} … {metrics['iqm_high']:,.2f}")
+    scores = record.scores or ()
+    if "iqm" in metrics:  # an earlier version's, whose interval left out the episodes
+        table.add_row(f"{what}, interquartile mean over seeds", f"{metrics['iqm']:,.2f}")
+    else:
+        table.add_row(f"{what}, mean over seeds", f"{metrics['mean']:,.2f}")
+    if "mean_low" in metrics:
+        over = record.resampled or EPISODES
+        bounds = f"{metrics['mean_low']:,.2f} … {metrics['mean_high']:,.2f}"
+        table.add_row(f"95% over {over}", bounds)
+    if 1 < len(scores) < FEW:
+        table.add_row("seeds", ", ".join(f"{score:,.2f}" for score in scores))
+    if spec.solved is not None and len(scores) > 1:
+        say_solved, _, share = solved_seeds(scores, spec.solved).partition(" solved ")
+        table.add_row("seeds that solve the game", f"{say_solved} {share}")
     for name in opponents:
         won, drawn = metrics[f"won_{name}"], metrics[f"drawn_{name}"]
         table.add_row(

@@ -20,11 +20,13 @@ from agents.algorithms.identity import processor_kind
 from agents.algorithms.table import get_algorithm
 from agents.native.choice import chosen
 from envs.core.streams import derive_seed
+from envs.games.registry import get_game
 from envs.support.configurations import TRIALS, unfinished
 from envs.support.errors import InputError
 from envs.support.files import write_atomic
 from envs.support.fresh import run_name
 from envs.support.study_record import (
+    MEAN,
     ORIGIN_KEY,
     GameSpec,
     StudySpec,
@@ -186,6 +188,10 @@ def _run_spec(
     if isinstance(spec, GameSpec):
         changes["seeds"] = request.seeds
         changes["trials_per_batch"] = 1
+        changes["average"] = MEAN
+        changes["own_episodes"] = kind_of(spec.environment).one_player(spec)
+        # Not recorded in studies of earlier versions.
+        changes["solved"] = get_game(spec.environment).solved
         if request.seeds != spec.seeds:
             changes["slots"] = choose_slots(request.seeds, device, together=True, trials=1)
     made = dataclasses.replace(spec, **changes)

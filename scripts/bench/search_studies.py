@@ -21,7 +21,6 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from search_tables import Floats, Table, check_seeds
 
-from envs.games.play import interquartile_mean
 from envs.support.configurations import RACE, Selection
 from optimize.study.sampling.prior import Known
 from optimize.study.search import Search
@@ -186,7 +185,7 @@ class DaemonStudy:
                     trial.study.tell(trial.number, state=TrialState.FAIL)
                     continue
                 reported.append(trial)
-                values.append(float(interquartile_mean(scores)))
+                values.append(float(scores.mean()))
                 trial.report(values[-1], rung)
             # All have reported before any is judged.
             verdicts = search.judge(reported)

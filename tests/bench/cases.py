@@ -148,6 +148,12 @@ CASES = [
         ("machine.processor", "results.0.long only", "results.0.with shorts"),
     ),
     Case(
+        "intervals",
+        "--replicates 4 --episodes 4",
+        ("coverage.two-way Student.noise.0.both", "difference.0"),
+        {"intervals.DRAWS": 20},
+    ),
+    Case(
         "gate_statistics:selection",
         "--only selection --studies 2 --bars 200 --trials 10",
         ("machine.processor", "results.0.share_dsr_95", "results.0.together_median_pbo"),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from envs.crypto.splits import CrossValidation
-from envs.support.study_record import CryptoSpec, StudySpec
+from envs.support.study_record import MEAN, CryptoSpec, GameSpec, StudySpec
 from optimize.study.insight.rows import TrialRow
 
 SHOWN = 3  # trials of whose curves are shown if none is chosen: the best
@@ -38,7 +38,8 @@ def axis_of_rungs(spec: StudySpec) -> str:
     """Return what a rung's value is, for an axis."""
     if isinstance(spec, CryptoSpec):
         return f"{spec.objective}, mean over folds"
-    return f"{spec.objective}, interquartile mean over seeds"
+    average = spec.average if isinstance(spec, GameSpec) else MEAN
+    return f"{spec.objective}, {average} over seeds"
 
 
 def curve(row: TrialRow, members: Mapping[int, Sequence[float]], spec: StudySpec) -> dict[str, Any]:

@@ -21,13 +21,14 @@ from optuna.storages._rdb import models
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.orm import Session
 
-from envs.support.configurations import Configuration, Selection
+from envs.support.configurations import BLOCKS_KEY, Configuration, Selection
 from envs.support.study_record import TrialRecord, is_ours, record_keys, rung_key
 from optimize.study.database.storage import StudyStorage
 
 FINISHED = ("COMPLETE", "PRUNED", "FAIL")
 CHUNK = 500  # ids in one query: databases limit the number of parameters
 # Every trial that a worker finished has at least one of them.
+_BLOCKS = BLOCKS_KEY.partition("%")[2]
 _KEYS = record_keys("seed", "scores", "seconds", "reason", "members")
 
 
@@ -43,6 +44,7 @@ class TrialRow:
         seconds: training time, all attempts together.
         scores: score per member (fold or seed) in the last evaluation.
         rungs: value of every rung that was reached.
+        blocks: what is kept of the episodes of some rungs, see `blocks_key`.
         folder: of the trial's files, in the study's folder.
         params: sampled parameters; a range that is switched off is not among them.
     """
@@ -59,6 +61,7 @@ class TrialRow:
     reason: str = ""
     folder: str = ""
     rungs: Mapping[int, float] = field(default_factory=dict)
+    blocks: Mapping[str, Any] = field(default_factory=dict, repr=False)
     params: Mapping[str, Any] = field(default_factory=dict)
     distributions: Mapping[str, BaseDistribution] = field(default_factory=dict, repr=False)
 
@@ -149,7 +152,7 @@ class TrialRows:
 
 
 def frozen(row: TrialRow) -> FrozenTrial:
-    """Return a trial as Optuna has it, without attributes and times."""
+    """Return a trial as Optuna has it, without times, and of the attributes with blocks alone."""
     return FrozenTrial(
         number=row.number,
         trial_id=row.id,
@@ -159,7 +162,7 @@ def frozen(row: TrialRow) -> FrozenTrial:
         datetime_complete=None,
         params=dict(row.params),
         distributions=dict(row.distributions),
-        user_attrs={},
+        user_attrs=dict(row.blocks),
         system_attrs={},
         intermediate_values=dict(row.rungs),
     )
@@ -195,6 +198,7 @@ def _rows(session: Session, found: Sequence[Any]) -> Iterable[TrialRow]:
                 record.reason or "",
                 record.folder(number),
                 rungs[trial_id],
+                {key: value for key, value in own.items() if key.endswith(_BLOCKS)},
                 {name: value for name, (value, _) in params[trial_id].items()},
                 {name: kind for name, (_, kind) in params[trial_id].items()},
             )
@@ -250,7 +254,7 @@ def _distribution(text: str) -> BaseDistribution:
 def _attributes(session: Session, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
     table = models.TrialUserAttributeModel
     query = sa.select(table.trial_id, table.key, table.value_json).where(
-        table.trial_id.in_(ids), table.key.in_(_KEYS)
+        table.trial_id.in_(ids), sa.or_(table.key.in_(_KEYS), table.key.like(BLOCKS_KEY))
     )
     found: dict[int, dict[str, Any]] = defaultdict(dict)
     for trial_id, key, text in session.execute(query):

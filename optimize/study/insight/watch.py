@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from envs.support.configurations import Configuration
@@ -169,8 +170,8 @@ def race(handle: StudyHandle) -> list[dict[str, Any]]:
     """Return the best configurations of a race, the best first; none of another study.
 
     Returns:
-        `trials` (their numbers, the best first), `value` (mean over them) and `interval` (of the
-        mean, 95%; None of a single trial).
+        `trials` (their numbers, the best first), `value` (mean over them) and `interval`
+        (`Configuration.interval` as a dict).
     """
     selection = handle.spec.selection
     found = handle.rows.configurations(selection)[:SHOWN_RACE] if selection.racing else []
@@ -178,7 +179,7 @@ def race(handle: StudyHandle) -> list[dict[str, Any]]:
         {
             "trials": [trial.number for trial in one.trials],
             "value": one.value,
-            "interval": one.interval,
+            "interval": None if one.interval is None else asdict(one.interval),
         }
         for one in found
     ]

@@ -27,6 +27,7 @@ from optuna.trial import FrozenTrial
 from scipy.stats import qmc
 
 from envs.core.streams import derive_seed
+from envs.support.configurations import episode_luck, joined
 from optimize.study.sampling import gp
 from optimize.study.sampling.cube import Cube, Floats
 from optimize.study.sampling.prior import Earlier, Known
@@ -55,12 +56,14 @@ class Arm:
         params: its parameters.
         key: their values, in the order of the axes.
         values: of its trials; None of a failed one.
+        blocks: see `Selection.blocks`, of the trials with values.
         pending: number of its trials without a result yet.
     """
 
     params: Mapping[str, Any]
     key: tuple[Any, ...]
     values: list[float | None] = field(default_factory=list)
+    blocks: list[Floats | None] = field(default_factory=list)
     pending: int = 0
 
     @property
@@ -127,13 +130,19 @@ class Race:
         cube: the search space.
         seed: the study's seed.
         observe: returns the value of a finished trial; None if it failed.
+        blocks: returns what is kept of its episodes, see `Selection.blocks`.
         prior: configurations of earlier studies.
     """
 
     def __init__(
-        self, cube: Cube, seed: int, observe: Observe, prior: Sequence[Known] = ()
+        self,
+        cube: Cube,
+        seed: int,
+        observe: Observe,
+        prior: Sequence[Known] = (),
+        blocks: Callable[[FrozenTrial], Floats | None] = lambda _: None,
     ) -> None:
-        self.cube, self.seed, self.observe = cube, seed, observe
+        self.cube, self.seed, self.observe, self.blocks = cube, seed, observe, blocks
         self._earlier = Earlier(cube, prior) if prior and cube.axes else None
         self._kernel: tuple[tuple[int, ...], gp.Kernel] | None = None  # the last one, by trials
         self._places: dict[tuple[Any, ...], Floats] = {}  # by the configuration's key
@@ -213,6 +222,8 @@ class Race:
                 arm = arms[key] = Arm(params, key)
             if trial.state.is_finished():
                 arm.values.append(self.observe(trial))
+                if arm.values[-1] is not None:
+                    arm.blocks.append(self.blocks(trial))
             else:
                 arm.pending += 1
         return list(arms.values())
@@ -306,6 +317,8 @@ class _Runs:
         means = np.array([own.mean() for own in runs])
         scale = float(means.std()) or 1.0
         self.values = (means - means.mean()) / scale
+        # Of the episodes, which all configurations share: more seeds do not reduce it.
+        self.luck = episode_luck([joined(arm.blocks) for arm in known]) / scale**2
         self.squares = np.zeros(len(arms))
         self.squares[self.known] = [((own - own.mean()) ** 2).sum() / scale**2 for own in runs]
 
@@ -329,7 +342,7 @@ class _Runs:
         if self.earlier is not None:
             values = np.append(values, self.earlier.values)
         features, run, noise = self._joined(
-            kernel, features, self.known, noise / self.seeds[self.known]
+            kernel, features, self.known, noise / self.seeds[self.known] + self.luck
         )
         return gp.means(kernel, features, run, values, noise)[:count]
 
@@ -339,6 +352,7 @@ class _Runs:
         Trials without a result reduce the deviations, and leave the means as they are.
         """
         noise = gp.seed_variances(kernel, self.squares, self.seeds) / (self.seeds + self.pending)
+        noise = noise + self.luck
         features = np.concatenate([self.features, new])
         count = len(features)
         features, run, noise = self._joined(kernel, features, np.arange(len(self.seeds)), noise)

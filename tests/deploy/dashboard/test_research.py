@@ -118,12 +118,17 @@ def test_the_page_of_the_training_shows_the_value_on_fresh_seeds(tmp_path: Path)
     runs = tmp_path / "runs"
     assert "on fresh seeds" not in get(client(runs), "/training?study=s").text
     assert create_study(
-        handle.storage, "s-run2", spec("random"), runs, {}, {"study": "s", "trial": 2}
+        handle.storage,
+        "s-run2",
+        spec("random", own_episodes=True),
+        runs,
+        {},
+        {"study": "s", "trial": 2},
     )
     fill(StudyHandle(handle.storage, "s-run2"), ((1e-3, 1.0),))
     text = get(client(runs), "/training?study=s").text
     assert "<dt>on fresh seeds</dt><dd>+1.0000" in text
-    assert "interquartile mean of 1, 95% +0.5000 … +1.5000" in text
+    assert "mean of 1; 95% over seeds +0.5000 … +1.5000" in text
 
 
 @pytest.mark.parametrize("path", PAGES)

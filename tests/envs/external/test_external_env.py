@@ -15,7 +15,9 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from envs.external import vec_env
+from envs.external.describe import describe
 from envs.external.sharded import Layout
+from envs.external.sources import FactorySource
 from envs.external.vec_env import ExternalVecEnv
 from envs.support.errors import InputError, RunError
 from tests.envs.external.samples import Counter
@@ -263,3 +265,22 @@ def test_call_order_and_shapes_are_checked() -> None:
     env.reset(0)
     with pytest.raises(ValueError, match=r"shape \(2, 1\)"):
         env.step(torch.zeros(2, 1, dtype=torch.int64))
+
+
+class Bounded(Counter):
+    def __init__(self, score_range: Any = (0.0, 5.0)) -> None:
+        super().__init__()
+        self.score_range = score_range
+
+
+def test_the_range_of_scores_is_the_environments_own() -> None:
+    source = FactorySource(Bounded)
+    env = ExternalVecEnv(source, [{}], 2)
+    assert env.score_range == (0.0, 5.0)
+    env.close()
+    env = ExternalVecEnv(FactorySource(Counter), [{}], 2)
+    assert env.score_range is None
+    env.close()
+    for wrong in ((5.0, 0.0), 3.0, (0.0, float("inf")), ("a", "b")):
+        with pytest.raises(InputError, match=r"score_range is .* such as"):
+            describe(source, {"score_range": wrong})

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.trial import FrozenTrial, TrialState
 
-from envs.support.configurations import Selection, leading, unfinished
+from envs.support.configurations import Selection, episode_luck, leading, unfinished
 from tests.optimize.experiments import test_outlook
 from tests.optimize.experiments.test_game_study import make_spec
 
@@ -138,3 +138,21 @@ def test_the_leading_trial_is_unfinished_and_has_the_highest_latest_evaluation()
     assert ahead is not None
     assert ahead.number == 4
     assert leading(trials[:3]) is None
+
+
+def test_luck_of_episodes_that_suit_a_configuration_is_not_reduced_by_seeds() -> None:
+    """Simulated: a configuration's own episodes have variance 4, and those of a seed 9."""
+    rng = np.random.default_rng(0)
+    blocks, found, shares = 32, [], []
+    for _ in range(200):
+        common = rng.normal(0.0, 30.0, blocks)
+        one = [
+            common + rng.normal(0.0, 2.0, blocks) + rng.normal(0.0, 3.0, (seeds, blocks))
+            for seeds in (1, 2, 3, 1, 4)
+        ]
+        found.append(episode_luck(one))
+        shares.append(episode_luck([own - own.mean(0) + common for own in one]))
+    assert np.mean(found) == pytest.approx(4.0 / blocks, rel=0.1)
+    assert np.mean(shares) < 0.01
+    assert episode_luck([None, None]) == episode_luck([np.ones((1, 4))]) == 0.0
+    assert episode_luck([np.ones((1, 4)), np.ones((1, 4))]) == 0.0

@@ -24,7 +24,7 @@ from envs.support.intervals import (
     crossed,
     over_seeds,
     paired,
-    solved,
+    solved_seeds,
 )
 
 Floats = NDArray[np.float64]
@@ -165,7 +165,7 @@ def test_shares_have_scipys_exact_interval(wins: int, losses: int, level: float)
 
 def test_two_hundred_wins_of_two_hundred_are_not_certain() -> None:
     assert clopper_pearson(200, 200).low == pytest.approx(0.982, abs=5e-4)
-    assert solved([500.0, 480.0, 20.0], 475.0) == "2 of 3 solved (95% over seeds 9% … 99%)"
+    assert solved_seeds([500.0, 480.0, 20.0], 475.0) == "2 of 3 solved (95% over seeds 9% … 99%)"
 
 
 @given(st.integers(1, 200), st.integers(1, 4), st.integers(0, 10))

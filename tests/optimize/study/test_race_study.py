@@ -11,7 +11,8 @@ import torch
 from rich.console import Console
 
 from deploy.promotion.studies import find_study
-from envs.support.study_record import GameSpec, TrialRecord
+from envs.support.configurations import blocks_key
+from envs.support.study_record import MEAN, GameSpec, TrialRecord, interval_key
 from optimize.cli.status import show, study_status
 from optimize.study.enqueue import best_guesses
 from optimize.study.frame import studies_frame
@@ -26,10 +27,9 @@ from tests.optimize.experiments.test_game_study import make_spec
 from tests.optimize.study_files import make_handle
 
 METRICS = {
-    "iqm": 1.0,
-    "iqm_low": 0.5,
-    "iqm_high": 1.5,
     "mean": 1.0,
+    "mean_low": 0.5,
+    "mean_high": 1.5,
     "deviation": 1.0,
     "worst": 0.0,
     "length": 9.0,
@@ -43,7 +43,7 @@ def spec(sampler: str, **changes: Any) -> GameSpec:
     rate = Dimension("learning_rate", low=1e-5, high=1e-1, log=True)
     tables = {"shape": {}, "ppo": {"learning_rate": rate}, "env": {}}
     space = SearchSpace("s", 1, tables, subject).to_dict()
-    return make_spec(sampler=sampler, seeds=1, space=space, **changes)
+    return make_spec(sampler=sampler, seeds=1, space=space, average=MEAN, **changes)
 
 
 def fill(handle: StudyHandle, results: tuple[tuple[float, float], ...] = RESULTS) -> StudyHandle:
@@ -53,6 +53,10 @@ def fill(handle: StudyHandle, results: tuple[tuple[float, float], ...] = RESULTS
         trial_id = plan.trial_id
         for rung in (1, 2):
             handle.report(plan, rung, value)
+            # Episodes that do not matter: the interval is that of the seeds.
+            interval = {"value": 1.0, "low": 0.5, "high": 1.5, "resampled": "seeds"}
+            own = {blocks_key(rung): [[value] * 4], interval_key(rung): interval}
+            handle.storage.set_trial_user_attrs(trial_id, own)
         record = TrialRecord(seed=1, scores=(value,), metrics=METRICS)
         handle.storage.set_trial_user_attrs(trial_id, record.to_attributes(handle.spec))
         handle.complete(trial_id, value)
@@ -77,9 +81,12 @@ def test_the_best_mean_is_selected_and_its_best_trial_used(race: StudyHandle) ->
     best = best_configuration(race)
     assert best is not None
     assert (best.value, best.best_trial.number) == (6.0, 2)
-    low, high = best.interval or (0.0, 0.0)
+    assert best.interval is not None
+    assert best.interval.resampled == "seeds and episodes"
     # Student's interval of 4, 6, 8: 4.303 deviations of the mean.
-    assert (low, high) == pytest.approx((6.0 - 4.969, 6.0 + 4.969), abs=1e-3)
+    assert (best.interval.low, best.interval.high) == pytest.approx(
+        (6.0 - 4.969, 6.0 + 4.969), abs=1e-3
+    )
     row = studies_frame(race.storage).loc["s"]
     assert (row["best_trial"], row["best_value"]) == (2, 6.0)
     guesses = best_guesses(race, race.space, 3)
@@ -110,9 +117,10 @@ def test_summary_and_status_show_the_mean_and_its_interval(race: StudyHandle) ->
     assert (found["trial"], found["value"], found["trials"]) == (2, 6.0, [0, 2, 4])
     out = io.StringIO()
     Console(file=out, width=200).print(show(study_status(race)))
-    assert "trial 2, +6.0000, mean of 3 seeds (95% +1.03" in out.getvalue()
+    assert "trial 2, +6.0000, mean of 3 seeds (95% over seeds and episodes +1.03" in out.getvalue()
     text = summary(race)
-    assert "best configuration: mean of 3 seeds +6.0000 (95% +1.03" in text
+    assert "best configuration: mean of 3 seeds +6.0000 (95% over seeds and episodes +1.03" in text
+    assert "; seeds +8.0000, +6.0000, +4.0000), trials" in text
     assert "trials 0, 2, 4; it was selected by this mean minus its standard error" in text
     assert "on fresh seeds: not measured; sweepd run --trial s#2" in text
 
@@ -121,7 +129,7 @@ def test_a_run_with_fresh_seeds_is_shown_beside_the_selection(race: StudyHandle)
     def run(trial: int, of: str, **changes: Any) -> None:
         name = f"s-run{trial}"
         runs = race.run_dir.parent
-        made = spec("random", seed=7, **changes)
+        made = spec("random", seed=7, own_episodes=True, **changes)
         assert create_study(race.storage, name, made, runs, {}, {"study": of, "trial": trial})
         fill(StudyHandle(race.storage, name), ((1e-3, 1.0),))
 
@@ -130,10 +138,11 @@ def test_a_run_with_fresh_seeds_is_shown_beside_the_selection(race: StudyHandle)
     run(4, "s", budget=1024)
     assert study_status(race)["best"]["fresh"] is None
     run(2, "s")
-    fresh = {"study": "s-run2", "seeds": 1, "value": 1.0, "interval": (0.5, 1.5)}
-    assert study_status(race)["best"]["fresh"] == fresh
-    shown = "interquartile mean +1.0000 (95% +0.5000 … +1.5000), study s-run2"
+    fresh = study_status(race)["best"]["fresh"]
+    assert (fresh["study"], fresh["seeds"], fresh["value"]) == ("s-run2", 1, 1.0)
+    assert (fresh["interval"]["low"], fresh["interval"]["high"]) == (0.5, 1.5)
+    shown = "mean +1.0000 (95% over seeds +0.5000 … +1.5000), study s-run2"
     assert f"on 1 fresh seed, which the selection has not seen: {shown}" in summary(race)
     out = io.StringIO()
     Console(file=out, width=300).print(show(study_status(race)))
-    assert "; on 1 fresh seed +1.0000" in out.getvalue()
+    assert "; on 1 fresh seed mean +1.0000" in out.getvalue()

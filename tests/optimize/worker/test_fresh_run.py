@@ -103,7 +103,7 @@ def test_the_selection_is_measured_once_and_shown(race: StudyHandle) -> None:
     assert run.spec.seed != race.spec.seed
     assert len(race.trials()) == len(RESULTS)
     assert "measuring the selection of s, trial 2, on 2 fresh seeds (study s-run2)" in said
-    shown = f"which the selection has not seen: interquartile mean {trial.value:+.4f}"
+    shown = f"which the selection has not seen: mean {trial.value:+.4f}"
     assert shown in said
     fresh = study_status(race)["best"]["fresh"]
     assert (fresh["study"], fresh["seeds"], fresh["value"]) == ("s-run2", 2, trial.value)
@@ -217,13 +217,16 @@ def test_promotion_records_both_values(race: StudyHandle) -> None:
         return read_candidate(found.asked(trial)[0], found).selection
 
     assert selection_sentence(read(2)) == (
-        "Its configuration was selected by the mean of 3 trials, 6 (95% 1.0317 to 10.968); on "
+        "Its configuration was selected by the mean of 3 trials, 6 (95% over seeds "
+        "and episodes 1.0317 … 10.968; seeds 8, 6, 4); on "
         "fresh seeds it was not measured."
     )
     close(race)
     best = study_status(race)["best"]
-    assert read(0) == {name: best[name] for name in ("trials", "value", "interval", "fresh")}
-    assert "; on 2 fresh seeds, its interquartile mean is" in selection_sentence(read(2))
+    assert read(0) == {
+        name: best[name] for name in ("trials", "value", "scores", "interval", "fresh")
+    }
+    assert "; on 2 fresh seeds, its mean is" in selection_sentence(read(2))
     assert read(1) is None  # of another configuration
 
 

@@ -1,0 +1,157 @@
+"""Coverage of the 95 % intervals of game results in simulated games.
+
+A result is the mean over seeds and episodes of a design whose true mean is known:
+
+* noise: nothing depends on the seed; episodes have standard deviation 1;
+* game: seeds have standard deviation 1, episodes 4, and their interaction 4;
+* solved .5 and .8: a seed scores 500 with this probability, else 0.
+
+For every interval and number of seeds, the share of replicates whose interval contains the true mean.
+For comparison, the bootstrap of the interquartile mean over seeds alone, which earlier versions
+used, and the crossed bootstrap of seeds and episodes (A. B. Owen 2007).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from harness import benchmark_parser, machine, print_machine, save_results
+from numpy.typing import NDArray
+
+from envs.support.intervals import crossed, over_seeds, paired
+
+Floats = NDArray[np.float64]
+Bounds = tuple[float, float]
+# Standard deviations of seeds, episodes and interaction; or the probability of 500.
+DESIGNS: dict[str, tuple[float, ...]] = {
+    "noise": (0.0, 1.0, 0.0),
+    "game": (1.0, 4.0, 4.0),
+    "solved .5": (0.5,),
+    "solved .8": (0.8,),
+}
+SEEDS, DRAWS = (3, 5, 10), 1000
+ADVANTAGE = 0.3  # of the first of two configurations
+
+
+def draw(
+    rng: np.random.Generator, design: tuple[float, ...], seeds: int, episodes: int, *, own: bool
+) -> Floats:
+    """Return (seeds, episodes) returns. own: whether seeds play episodes of their own."""
+    if len(design) == 1:
+        solved = rng.random((seeds, 1)) < design[0]
+        return np.asarray(np.repeat(500.0 * solved, episodes, axis=1))
+    seed, episode, rest = design
+    shape = (seeds if own else 1, episodes)
+    found = rng.normal(0.0, seed, (seeds, 1)) + rng.normal(0.0, episode, shape)
+    return np.asarray(found + rng.normal(0.0, rest, (seeds, episodes)))
+
+
+def bootstrap_of_seeds(rng: np.random.Generator, returns: Floats) -> Bounds:
+    """Return the bootstrap interval of the interquartile mean over seeds."""
+    scores = returns.mean(1)
+    chosen = np.sort(scores[rng.integers(0, len(scores), (DRAWS, len(scores)))], axis=1)
+    out = int(0.25 * len(scores))
+    low, high = np.quantile(chosen[:, out : len(scores) - out].mean(1), (0.025, 0.975))
+    return float(low), float(high)
+
+
+def crossed_bootstrap(rng: np.random.Generator, returns: Floats) -> Bounds:
+    """Return the bootstrap interval of the mean, seeds and episodes drawn independently."""
+    seeds, episodes = (rng.multinomial(n, np.full(n, 1.0 / n), DRAWS) for n in returns.shape)
+    means = ((seeds @ returns) * episodes).sum(1) / returns.size
+    low, high = np.quantile(means, (0.025, 0.975))
+    return float(low), float(high)
+
+
+def student(rng: np.random.Generator, returns: Floats) -> Bounds:  # noqa: ARG001
+    found = crossed(returns)
+    return found.low, found.high
+
+
+def seeds_alone(
+    rng: np.random.Generator,  # noqa: ARG001
+    returns: Floats,
+    limits: Bounds | None = None,
+) -> Bounds:
+    found = over_seeds(returns.mean(1), limits, draws=DRAWS)
+    return found.low, found.high
+
+
+# Name, function, whether seeds play episodes of their own, and whether it needs a known range.
+METHODS: tuple[tuple[str, Callable[..., Bounds], bool, bool], ...] = (
+    ("bootstrap of seeds, interquartile mean", bootstrap_of_seeds, False, False),
+    ("crossed bootstrap", crossed_bootstrap, False, False),
+    ("two-way Student", student, False, False),
+    ("Student over seeds, own episodes", seeds_alone, True, False),
+    ("Gaffke, own episodes", partial(seeds_alone, limits=(0.0, 500.0)), True, True),
+)
+
+
+def coverage(
+    method: Callable[..., Bounds],
+    design: tuple[float, ...],
+    seeds: int,
+    episodes: int,
+    replicates: int,
+    *,
+    own: bool,
+) -> dict[str, float]:
+    """Return the shares of intervals that contain the truth, and of lower and upper bounds."""
+    rng = np.random.default_rng(seeds)
+    truth = 500.0 * design[0] if len(design) == 1 else 0.0
+    bounds = np.array(
+        [method(rng, draw(rng, design, seeds, episodes, own=own)) for _ in range(replicates)]
+    )
+    low, high = bounds[:, 0] <= truth + 1e-9, truth - 1e-9 <= bounds[:, 1]
+    both = {"both": low & high, "low": low, "high": high}
+    return {name: float(share.mean()) for name, share in both.items()}
+
+
+def difference(seeds: int, episodes: int, replicates: int) -> float:
+    """Return the coverage of paired differences on common episodes in the design `game`."""
+    rng, found = np.random.default_rng(seeds), 0
+    seed, episode, rest = DESIGNS["game"]
+    for _ in range(replicates):
+        shared = rng.normal(0.0, episode, (1, episodes))
+        one, other = (
+            shared + draw(rng, (seed, 0.0, rest), seeds, episodes, own=False) for _ in range(2)
+        )
+        own = paired(one + ADVANTAGE, other)
+        found += own.low <= ADVANTAGE <= own.high
+    return found / replicates
+
+
+def main(argv: list[str]) -> int:
+    parser = benchmark_parser(__doc__)
+    parser.add_argument("--replicates", type=int, default=1500)
+    parser.add_argument("--episodes", type=int, default=32)
+    options = parser.parse_args(argv)
+    print_machine()
+    kept: dict[str, Any] = {"machine": machine(), "replicates": options.replicates}
+    size = (options.episodes, options.replicates)
+    print(f"\n95 % intervals that contain the truth, in %, for {SEEDS} seeds")
+    print(f"{'':40}" + "".join(f"{name:>16}" for name in DESIGNS))
+    kept["coverage"] = {}
+    for name, method, own, ranged in METHODS:
+        rows = kept["coverage"][name] = {}
+        for key, design in DESIGNS.items():
+            if not ranged or len(design) == 1:
+                rows[key] = [coverage(method, design, n, *size, own=own) for n in SEEDS]
+        cells = [
+            "/".join(f"{100 * one['both']:.0f}" for one in rows[key]) if key in rows else "–"
+            for key in DESIGNS
+        ]
+        print(f"{name:40}" + "".join(f"{cell:>16}" for cell in cells), flush=True)
+    kept["difference"] = [difference(n, *size) for n in SEEDS]
+    cell = "/".join(f"{100 * share:.0f}" for share in kept["difference"])
+    print(f"{'difference, same episodes':40}{'–':>16}{cell:>16}")
+    save_results(options.save, kept)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

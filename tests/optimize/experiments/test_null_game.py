@@ -1,0 +1,163 @@
+"""Intervals of a game whose rewards are noise, through the code that studies run."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor
+
+import sweepd
+from envs.games.tensor_game import State, TensorGame
+from envs.support.errors import InputError
+from envs.support.study_record import GameSpec
+from optimize.experiments.games import GameEvaluation, GameExperiment
+from optimize.study.study import best_configuration
+from optimize.worker.batch import Trainer
+from optimize.worker.summary import print_summary
+from optimize.worker.telemetry import Telemetry
+from optimize.worker.timing import Phases
+from tests.optimize.experiments.test_game_study import make_spec, plan
+
+STEPS = 4  # of an episode
+NAME = f"{__name__}:NULL"
+
+
+class Null(TensorGame):
+    """Every step pays N(0, 1), whatever is done."""
+
+    state_dim, action_dim, if_discrete = 1, 2, True
+    max_step, uniforms_per_move = STEPS, 1
+    score_range = (-10.0 * STEPS, 10.0 * STEPS)
+
+    def start(self, uniforms: Tensor) -> State:
+        return {"zero": torch.zeros(len(uniforms))}
+
+    def move(self, state: State, action: Tensor, uniforms: Tensor) -> tuple[State, Tensor, Tensor]:  # noqa: ARG002
+        reward = torch.special.ndtri(uniforms[:, 0].clamp(1e-9, 1.0 - 1e-9)).float()
+        return state, reward, torch.zeros(len(uniforms), dtype=torch.bool)
+
+    def see(self, state: State, *args: Any, **kwargs: Any) -> Tensor:  # noqa: ARG002
+        return state["zero"][:, None]
+
+
+NULL = Null.game(solved=0.0)
+GAME: dict[str, Any] = {
+    "env": NAME,
+    "budget": 640,
+    "episodes": 16,
+    "n_envs": 4,
+    "horizon": 16,
+    "threads": 1,
+    "gpu": "cpu",
+    "look_steps": 16,
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SWEEPD_STORAGE", raising=False)
+    return tmp_path
+
+
+def evaluations(count: int, **changes: Any) -> list[GameEvaluation]:
+    """Evaluate untrained members of as many studies, which differ by their seeds."""
+    spec = make_spec(NAME, look_steps=4, episodes=16, rungs=1, average="mean", **changes)
+    experiment = GameExperiment(spec, torch.device("cpu"))
+    trainer = Trainer(experiment)
+    training = trainer.start(plan(0))
+    found = []
+    for seed in range(count):
+        experiment.spec = dataclasses.replace(spec, seed=seed)
+        [evaluation] = trainer.evaluate([training])
+        assert isinstance(evaluation, GameEvaluation)
+        found.append(evaluation)
+    return found
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_intervals_of_evaluations_contain_the_truth(seeds: int, *, own: bool) -> None:
+    found = evaluations(200, seeds=seeds, slots=4, own_episodes=own)
+    metrics = [one.metrics() for one in found]
+    share = np.mean([one["mean_low"] <= 0.0 <= one["mean_high"] for one in metrics])
+    assert 0.9 <= share <= 0.99  # 0.95 and about three standard errors
+    # All seeds play the same episodes, unless each has its own.
+    assert (len(set(found[0].scores)) == 1) is (not own or seeds == 1)
+    expected = "episodes" if seeds == 1 else "seeds" if own else "seeds and episodes"
+    assert {one.record().resampled for one in found} == {expected}
+
+
+def test_gaffkes_bounds_are_used_where_the_range_is_known() -> None:
+    limits = (-10.0, 10.0)
+    plain, bounded = (
+        evaluations(1, seeds=3, own_episodes=True, score_range=known)[0] for known in (None, limits)
+    )
+    assert plain.scores == bounded.scores
+    assert bounded.interval.low < plain.interval.low
+    assert -10.0 < bounded.interval.low < bounded.value < bounded.interval.high < 10.0
+
+
+def test_a_study_shows_the_same_interval_everywhere() -> None:
+    study = sweepd.create_study("null", n_trials=5, fresh_seeds=3, **GAME)
+    assert study.run()
+    handle = study._handle
+    assert isinstance(handle.spec, GameSpec)
+    assert (handle.spec.solved, handle.spec.score_range) == (0.0, Null.score_range)
+    best = best_configuration(handle)
+    assert best is not None
+    assert best.interval is not None
+    assert best.interval.low < best.value < best.interval.high
+    by_rows = handle.rows.best(handle.spec.selection)
+    assert by_rows is not None
+    assert by_rows.interval == best.interval
+    status = study.status()["best"]
+    assert status["interval"] == dataclasses.asdict(best.interval)
+    trial = best.best_trial
+    metrics = trial.user_attrs["sweepd:metrics"]
+    kept = json.loads((study.trial_dir(trial.number) / "metrics.json").read_text())
+    assert kept == metrics | {"resampled": "episodes"}
+    out = io.StringIO()
+    console = Console(file=out, width=300)
+    print_summary(handle, console, Telemetry(console, "s", torch.device("cpu")), [], Phases())
+    assert f"95% over episodes {best.interval.low:+.4f} … {best.interval.high:+.4f}" in (
+        out.getvalue()
+    )
+
+    # Fresh seeds: episodes of their own, and below five the seeds themselves.
+    fresh = status["fresh"]
+    run = sweepd.load_study(fresh["study"])
+    frame = pd.read_parquet(run.trial_dir(0) / "episodes.parquet")
+    scores = frame.groupby("seed")["return"].mean()
+    assert len(set(scores)) == 3
+    assert fresh["value"] == pytest.approx(scores.mean())
+    assert fresh["interval"]["resampled"] == "seeds"
+    assert fresh["interval"]["low"] < fresh["value"] < fresh["interval"]["high"]
+    seeds = ", ".join(f"{score:+.4f}" for score in scores)
+    solved = int((scores >= 0.0).sum())
+    assert f"; seeds {seeds}; {solved} of 3 solved (95% over seeds" in out.getvalue()
+    assert fresh["between"] in out.getvalue()
+
+
+def test_studies_of_earlier_versions_are_readable_and_not_continued() -> None:
+    study = sweepd.create_study("null", n_trials=1, fresh_seeds=0, **GAME)
+    assert study.run()
+    handle = study._handle
+    storage = handle.storage
+    described = json.loads(handle.spec.to_json())
+    for name in ("average", "own_episodes", "score_range", "solved"):
+        del described[name]
+    storage.set_study_user_attr(handle.study_id, "sweepd:spec", json.dumps(described))
+    old = sweepd.load_study("null")
+    assert old.status()["best"]["value"] == study.status()["best"]["value"]
+    with pytest.raises(InputError, match="average"):
+        sweepd.create_study("null", n_trials=2, fresh_seeds=0, **GAME)
