@@ -24,15 +24,6 @@ TRIALS = "trials"  # the search whose trials keep their hyperparameters
 PBT = "pbt"  # population-based training, whose trials copy weights from each other
 SEARCHES = (TRIALS, PBT)
 SETTLED = 0.8  # share of the training from which evaluations count
-BLOCKS_KEY = "sweepd:rung_%_blocks"  # pattern of `blocks_key`, in SQL
-
-
-def blocks_key(rung: int) -> str:
-    """Return the attribute of what is kept of a trial's episodes at a rung, see `block_means`.
-
-    (members, blocks), at the rungs whose mean is the value of a trial.
-    """
-    return BLOCKS_KEY.replace("%", str(rung))
 
 
 @dataclass(frozen=True)
@@ -85,10 +76,12 @@ class Selection:
             a configuration of its own.
         rungs: number of evaluations of a trial, if its value is their mean from `SETTLED` of the
             training on: it varies less than the last one alone. None: the trial's own value.
+        blocks_key: attribute of a trial with `blocks` of a rung, the number of which replaces "%".
     """
 
     racing: bool = False
     rungs: int | None = None
+    blocks_key: str = ""
 
     def settled(self, rung: int) -> bool:
         """Return whether a trial's value is a mean that includes the evaluation at a rung (1 …)."""
@@ -110,10 +103,10 @@ class Selection:
 
     def blocks(self, trial: FrozenTrial) -> Floats | None:
         """Return what is kept of the episodes of `value`: (seeds, blocks); None if nothing is."""
-        if self.rungs is None:
+        if self.rungs is None or not self.blocks_key:
             return None
         rungs = [rung for rung in trial.intermediate_values if self.settled(rung)]
-        kept = [trial.user_attrs.get(blocks_key(rung)) for rung in rungs]
+        kept = [trial.user_attrs.get(self.blocks_key.replace("%", str(rung))) for rung in rungs]
         found = [np.asarray(own, dtype=np.float64) for own in kept if own is not None]
         if not found or len(found) < len(rungs) or len({own.shape for own in found}) > 1:
             return None

@@ -45,6 +45,7 @@ LEAGUE_KEY = "sweepd:league"
 # Of a member of a population: the weights that it copied, and its hyperparameters from then on, see
 # `optimize.study.sampling.evolution.Change`.
 CHANGES_KEY = "sweepd:changes"
+BLOCKS_KEY = "sweepd:rung_%_blocks"  # of a trial: a pattern for SQL, see `blocks_key`
 ATTEMPTS_KEY = "sweepd:attempts"  # attempts that ended with the death of a worker
 CMA_GENERATION_KEY = "sweepd:cma_generation"  # system attribute: generation of the CMA-ES sampler
 
@@ -300,7 +301,7 @@ class GameSpec(StudySpec):
     @property
     def selection(self) -> Selection:
         racing = self.sampler == RACE
-        return Selection(racing, self.rungs if racing else None)
+        return Selection(racing, self.rungs if racing else None, BLOCKS_KEY)
 
     def decides(self, rung: int) -> bool:
         """Return whether the search uses the evaluation at a rung (1 …)."""
@@ -356,6 +357,14 @@ def rung_scores(attributes: Mapping[str, Any], rung: int) -> list[float]:
 def rung_key(rung: int) -> str:
     """Return the attribute of a trial's scores at a rung."""
     return f"{_PREFIX}rung_{rung}_scores"
+
+
+def blocks_key(rung: int) -> str:
+    """Return the attribute of what is kept of a trial's episodes at a rung, see `block_means`.
+
+    (members, blocks), at the rungs whose mean is the value of a trial in a race.
+    """
+    return BLOCKS_KEY.replace("%", str(rung))
 
 
 def interval_key(rung: int) -> str:

@@ -188,9 +188,12 @@ class _FirstFlags:
         int,
         _option(
             ENVIRONMENT,
-            "Games: evaluation episodes per member; an eighth at rungs that the search does not use.",
+            "Games: evaluation episodes per member; an eighth at rungs that the search does not "
+            "use. 0: in games of one player, as many as a short training with several seeds asks "
+            "for (see docs/games.md), else 32.",
+            min=0,
         ),
-    ] = 32
+    ] = 0
     own_episodes: Annotated[
         bool,
         _option(

@@ -29,6 +29,7 @@ from optimize.experiments.kind import Say, StudyKind
 from optimize.experiments.request import Request, check_count
 from optimize.study.space.search_space import SearchSpace
 
+EPISODES = 32  # of an evaluation, where nothing else is asked for or measured
 PAST_FLAGS = frozenset({"past_interval", "past_size"})
 # Words of Python that are not JSON: as text, "False" would be true.
 PYTHON_WORDS = {"true": True, "false": False, "none": None}
@@ -154,7 +155,7 @@ class GameKind(StudyKind[GameSpec]):
         return GameSpec(
             **common,
             seeds=request.seeds,
-            episodes=request.episodes,
+            episodes=request.episodes or EPISODES,
             own_episodes=request.own_episodes,
             centred=True,
             look_steps=request.look_steps,
@@ -181,9 +182,8 @@ class GameKind(StudyKind[GameSpec]):
         )
 
     def requested_fields(self, spec: GameSpec, request: Request) -> dict[str, Any]:
-        names = {"seeds", "episodes", "own_episodes", "play"} | (
-            {"look_steps"} if request.look_steps else set()
-        )
+        names = {"seeds", "own_episodes", "play"}
+        names |= {name for name in ("episodes", "look_steps") if getattr(request, name)}
         asked = {name: getattr(request, name) for name in names & request.given}
         if request.curriculum is not None:
             # Bundles as they were found: a champion may have changed since then.

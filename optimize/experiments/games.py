@@ -33,12 +33,18 @@ from envs.games.pairings import SAMPLED, block_uniforms, is_versus, scripted_ent
 from envs.games.play import LONGEST, EpisodeResults, play_episodes
 from envs.games.registry import get_game
 from envs.games.scaling import ObservationScale, random_play
-from envs.support.configurations import blocks_key
 from envs.support.errors import InputError
 from envs.support.files import write_atomic
 from envs.support.formatting import counted
 from envs.support.intervals import EPISODES, Floats, Interval, block_means, crossed, over_seeds
-from envs.support.study_record import GameSpec, RecordedFile, StudySpec, TrialRecord, interval_key
+from envs.support.study_record import (
+    GameSpec,
+    RecordedFile,
+    StudySpec,
+    TrialRecord,
+    blocks_key,
+    interval_key,
+)
 from optimize.experiments.artifacts import scored_file
 from optimize.experiments.curriculum import LoadBundle, spec_curriculum
 from optimize.experiments.duels import judge_members, opponent_metrics, write_duels
@@ -529,18 +535,9 @@ def _judge(
     if not np.isfinite(episodes.returns).all():
         return None
     scores = episodes.returns.mean(1)
-    value = float(scores.mean())
-    return GameEvaluation(
-        value,
-        value,
-        tuple(scores.tolist()),
-        (),
-        episodes,
-        opponents,
-        limit,
-        own_episodes=spec.own_episodes,
-        score_range=spec.score_range,
-    )
+    value, kept = float(scores.mean()), tuple(scores.tolist())
+    how: dict[str, Any] = {"own_episodes": spec.own_episodes, "score_range": spec.score_range}
+    return GameEvaluation(value, value, kept, (), episodes, opponents, limit, **how)
 
 
 def episode_frame(episodes: EpisodeResults) -> pd.DataFrame:

@@ -51,7 +51,7 @@ def check_request(request: Request) -> None:
                 f"--{flag} {value!r} is not known; choose {one_of}{', '.join(allowed)}"
             )
     for field, most in MOST.items():
-        least = FEWEST_SLOTS if field == "slots" else 1
+        least = {"slots": FEWEST_SLOTS, "episodes": 0}.get(field, 1)
         check_count(f"--{field.replace('_', '-')}", getattr(request, field), most, least)
     check_count("--threads", request.threads, most_threads())
     if not 0 <= request.holdout < 0.9:

@@ -48,6 +48,7 @@ class Request:
         prior: names of earlier studies that the race learns from.
         n_envs: environments per member; None is --n-envs auto.
         env: environment parameters that all trials share.
+        episodes: 0 is automatic.
         look_steps: steps of random play per environment; 0 is automatic.
         play: how members act in evaluations.
         curriculum: phases and opponents; None: those of the search space, if it has some.

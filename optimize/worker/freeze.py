@@ -18,7 +18,7 @@ from envs.core.sizing import cpu_count
 from envs.crypto.data.bars import Bars
 from envs.support.configurations import PBT, RACE
 from envs.support.errors import InputError
-from envs.support.study_record import StudySpec, code_version, torch_version
+from envs.support.study_record import GameSpec, StudySpec, code_version, torch_version
 from optimize.experiments.experiment import Experiment
 from optimize.experiments.kinds import check_request, kind_of
 from optimize.experiments.populations import check_total, choose_population
@@ -41,6 +41,7 @@ from optimize.study.space.subject import Subject
 from optimize.study.spec import refuse_other, refuse_schedules
 from optimize.study.study import StudyHandle, best_trial, create_study, study_exists
 from optimize.worker.measure import Bench, measure_num_envs, measure_threads
+from optimize.worker.pilot import measure_episodes
 
 CPU_SLOTS, GPU_SLOTS = 10, 64  # slots per program that use a device well
 TRIALS_PER_BATCH = 4
@@ -93,6 +94,13 @@ def open_study(
     if not study_exists(storage, name):
         earlier = open_earlier(storage, request.prior)
         spec, bars, measured = decide(storage, request, device, say, bars)
+        if (
+            isinstance(spec, GameSpec)
+            and not request.episodes
+            and kind_of(spec.environment).one_player(spec)
+        ):
+            spec, line = measure_episodes(spec, device, say)
+            measured = [*measured, line]
         prior = make_prior(earlier, spec, say)
         experiment = kind_of(spec.environment).make_experiment(
             spec, bars, device, lambda _: None, request.load_bundle

@@ -21,8 +21,8 @@ from optuna.storages._rdb import models
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.orm import Session
 
-from envs.support.configurations import BLOCKS_KEY, Configuration, Selection
-from envs.support.study_record import TrialRecord, is_ours, record_keys, rung_key
+from envs.support.configurations import Configuration, Selection
+from envs.support.study_record import BLOCKS_KEY, TrialRecord, is_ours, record_keys, rung_key
 from optimize.study.database.storage import StudyStorage
 
 FINISHED = ("COMPLETE", "PRUNED", "FAIL")

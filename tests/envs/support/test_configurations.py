@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from optuna.trial import FrozenTrial, TrialState
 
 from envs.support.configurations import Selection, episode_luck, leading, unfinished
+from envs.support.study_record import BLOCKS_KEY
 from tests.optimize.experiments import test_outlook
 from tests.optimize.experiments.test_game_study import make_spec
 
@@ -118,7 +119,7 @@ def test_a_pruned_trial_has_its_last_evaluation_and_a_failed_one_nothing() -> No
 def test_a_study_says_how_its_trials_are_compared(sampler: str) -> None:
     racing = sampler == "race"
     game = make_spec(sampler=sampler, rungs=10).selection
-    assert game == Selection(racing, 10 if racing else None)
+    assert game == Selection(racing, 10 if racing else None, BLOCKS_KEY)
     assert test_outlook.spec(1000, sampler=sampler).selection == Selection(racing, None)
 
 

@@ -128,8 +128,9 @@ def test_wrong_input_is_refused_with_a_sentence_and_leaves_no_study(
             assert connection.execute("SELECT count(*) FROM studies").fetchone() == (0,)
 
 
-@pytest.mark.parametrize("flag", ["--seeds", "--episodes"])
-@pytest.mark.parametrize("number", [0, 10**9])
+@pytest.mark.parametrize(
+    ("flag", "number"), [("--seeds", 0), ("--seeds", 10**9), ("--episodes", 10**9)]
+)
 def test_numbers_that_no_game_can_have_are_refused(refuse: Refuse, flag: str, number: int) -> None:
     assert f"{flag} {number}" in refuse(
         "train", "--env", "cartpole", "--study-name", "c", flag, number

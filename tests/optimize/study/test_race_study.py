@@ -11,8 +11,7 @@ import torch
 from rich.console import Console
 
 from deploy.promotion.studies import find_study
-from envs.support.configurations import blocks_key
-from envs.support.study_record import MEAN, GameSpec, TrialRecord, interval_key
+from envs.support.study_record import MEAN, GameSpec, TrialRecord, blocks_key, interval_key
 from optimize.cli.status import show, study_status
 from optimize.study.enqueue import best_guesses
 from optimize.study.frame import studies_frame
