@@ -27,8 +27,10 @@ from torch.nn.functional import smooth_l1_loss
 
 from agents.algorithms.off_policy import Figures, OffPolicy
 from agents.algorithms.off_policy_params import D3QNParams
+from agents.engine.program import Supported
 from agents.engine.replay import Batch
 from agents.native.off_policy import Layers, Trained
+from agents.networks.normaliser import bound_of, clip_of
 from agents.networks.portable import OrthogonalInDouble
 from agents.networks.shape import Shape
 from agents.networks.stacked import Stack
@@ -70,13 +72,15 @@ class D3QN(OffPolicy):
     algorithm = "d3qn"
     params_type = D3QNParams
     stats_type = D3QNStats
+    supports = Supported(running_scale=True)
     episode_state = (*OffPolicy.episode_state, "held")
 
     def __init__(self, shape: Shape, device: torch.device | str = "cpu") -> None:
         place = torch.device(device)
-        self.net = Stack(_module(shape), shape.slots, place)
+        clip = bound_of(shape)
+        self.net = Stack(_module(shape), shape.slots, place, clip=clip)
         self._layers = Layers(self.net.chain_names("net_state"), HEADS, linear_top=True)
-        self.target = Stack(_module(shape), shape.slots, place, learns=False)
+        self.target = Stack(_module(shape), shape.slots, place, learns=False, clip=clip)
         # Per row: the random action being repeated, and for how many more steps.
         self._held = torch.zeros(shape.slots, shape.num_envs, 2, device=place)
         super().__init__(shape, place, {"net": self.net, "target": self.target}, 1, discrete=True)
@@ -87,11 +91,12 @@ class D3QN(OffPolicy):
         `agents.policy.frozen` saves and runs the first.
         """
         self._member(slot)
-        return self.net.export_member(slot), self.target.export_member(slot)
+        net = self.net.export_member(slot) | clip_of(self.shape)
+        return net, self.target.export_member(slot)
 
     def acting_weights(self) -> StateDict:
         """See `Program.acting_weights`."""
-        return self.net.named()
+        return self.net.named() | self._clips()
 
     def _update(
         self,

@@ -25,9 +25,11 @@ from agents.engine.replay import Batch, ReplayBuffers
 from agents.native.choice import kernels
 from agents.native.kernels import Kernels
 from agents.native.off_policy import ReplayKernel, Trained
+from agents.networks.normaliser import clip_of
 from agents.networks.optimizer import FlatAdam
 from agents.networks.shape import Shape
 from agents.networks.stacked import Stack
+from agents.networks.weights import StateDict
 from envs.core.vec_env import VecEnv
 from envs.support.errors import InputError
 
@@ -70,7 +72,7 @@ class Tally:
 
 
 class OffPolicy(Program):
-    """A program that learns from replay buffers.
+    """A program that learns from replay buffers. These hold observations before normalisation.
 
     Attributes:
         networks: by name.
@@ -134,6 +136,13 @@ class OffPolicy(Program):
             self.replay.rings,
             (normalisers["state_avg"], normalisers["state_std"]),
         )
+
+    def _scales(self) -> list[tuple[Tensor, Tensor]]:
+        parts = [network.normalisers for network in self.networks.values()]
+        return [(part["state_avg"], part["state_std"]) for part in parts]
+
+    def _seen(self) -> tuple[Tensor, None]:
+        return self.replay.latest_obs(), None
 
     # What an algorithm implements, besides `params_type` and `stats_type`.
 
@@ -206,6 +215,11 @@ class OffPolicy(Program):
     @abstractmethod
     def _policy(self, networks: Mapping[str, Stack], obs: Tensor) -> Tensor:
         """Return deterministic actions in the environment's form at obs (G, rows, obs_dim)."""
+
+    def _clips(self) -> StateDict:
+        """Return the members' `STATE_CLIP`, (G, 1), by its name; nothing with a fixed scale."""
+        slots, clip = self.shape.slots, clip_of(self.shape)
+        return {name: part.expand(slots, 1).to(self.device) for name, part in clip.items()}
 
     def clear_replay(self, slot: int) -> None:
         """See `Program.clear_replay`. The warm-up is not repeated: the member goes on acting."""
@@ -323,6 +337,10 @@ class OffPolicy(Program):
             adam.lr[slot] = member.params.learning_rate * factor
             adam.eps[slot] = member.params.adam_eps
             adam.weight_decay[slot] = member.params.weight_decay
+
+    def _shape_code_extras(self) -> list[int]:
+        # Only where it is not the default, so states saved before a field existed keep their code.
+        return [*super()._shape_code_extras(), *([1] if self.shape.running_scale else [])]
 
     def _clear(self, slot: int) -> None:
         for network in self.networks.values():

@@ -46,6 +46,7 @@ from agents.native.choice import kernels
 from agents.native.kernels import UpdateKernel
 from agents.networks.distributions import Distribution, distribution_of
 from agents.networks.mlp import Activations, Backward, forward
+from agents.networks.normaliser import clip_of
 from agents.networks.optimizer import Adam
 from agents.networks.shape import Shape
 from agents.networks.weights import StateDict
@@ -159,6 +160,7 @@ class PPO(Program):
         privileged=True,
         recurrent=True,
         per_seat=True,
+        running_scale=True,
     )
     episode_state = (*Program.episode_state, "memory")
     _layout = 2
@@ -195,6 +197,12 @@ class PPO(Program):
 
     def _collect(self, env: VecEnv) -> None:
         self.rollout.collect(env, self.streams, self.recorder)
+
+    def _scales(self) -> list[tuple[Tensor, Tensor]]:
+        return [(self.population.state_avg, self.population.state_std)]
+
+    def _seen(self) -> tuple[Tensor, Tensor | None]:
+        return self.rollout.seen()
 
     def play_stats(self) -> Mapping[str, Tensor]:
         """See `Program.play_stats`."""
@@ -456,7 +464,11 @@ class PPO(Program):
         columns = actor["state_avg"].numel()
         for name in ("state_avg", "state_std"):
             critic[name][:columns] = actor[name]
-        self.population.import_member(slot, actor, critic)
+        # One that was trained with a fixed scale reads the same numbers, unless they are extreme.
+        self.population.import_member(slot, clip_of(self.shape) | dict(actor), critic)
+        if self.scale is not None:
+            population = self.population
+            self.scale.start(slot, population.state_avg[slot, 0], population.state_std[slot, 0])
 
     # Members' states.
 

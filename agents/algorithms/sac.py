@@ -26,9 +26,11 @@ from torch.nn.functional import smooth_l1_loss
 
 from agents.algorithms.off_policy import Figures, OffPolicy
 from agents.algorithms.off_policy_params import SACParams
+from agents.engine.program import Supported
 from agents.engine.replay import Batch
 from agents.native.off_policy import Layers, Trained
 from agents.networks.distributions import HALF_LOG_2PI
+from agents.networks.normaliser import bound_of, clip_of
 from agents.networks.optimizer import FlatAdam
 from agents.networks.portable import OrthogonalInDouble, exp
 from agents.networks.shape import Shape
@@ -76,12 +78,15 @@ class SAC(OffPolicy):
     algorithm = "sac"
     params_type = SACParams
     stats_type = SACStats
+    supports = Supported(running_scale=True)
 
     def __init__(self, shape: Shape, device: torch.device | str = "cpu") -> None:
         slots, place = shape.slots, torch.device(device)
         actor, critic = _modules(shape)
-        self.actor, self.critic = Stack(actor, slots, place), Stack(critic, slots, place)
-        self.target = Stack(critic, slots, place, learns=False)
+        clip = bound_of(shape)
+        self.actor = Stack(actor, slots, place, clip=clip)
+        self.critic = Stack(critic, slots, place, clip=clip)
+        self.target = Stack(critic, slots, place, learns=False, clip=clip)
         self._actor_layers = Layers(self.actor.chain_names("net_s"), ("net_a.0",))
         *hidden, last = self.critic.chain_names("net")
         self._critic_layers = Layers(hidden, (last,))
@@ -93,11 +98,12 @@ class SAC(OffPolicy):
     def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
         """See `Program.export_member`; the actor is an `ActorSAC`, the critic a `CriticTwin`."""
         self._member(slot)
-        return self.actor.export_member(slot), self.critic.export_member(slot)
+        actor = self.actor.export_member(slot) | clip_of(self.shape)
+        return actor, self.critic.export_member(slot)
 
     def acting_weights(self) -> StateDict:
         """See `Program.acting_weights`."""
-        return self.actor.named()
+        return self.actor.named() | self._clips()
 
     def _sample(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return sampled actions (G, rows, action_dim), and their log-probabilities (G, rows)."""

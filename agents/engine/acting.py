@@ -13,6 +13,7 @@ from agents.native.choice import evaluate, policy_kernel
 from agents.networks.convolution import pixels
 from agents.networks.distributions import distribution_of
 from agents.networks.mlp import Activations
+from agents.networks.normaliser import CLIP
 from agents.networks.shape import Shape
 from agents.networks.weights import leaf_views
 from envs.core.vec_env import Legal
@@ -97,6 +98,8 @@ class Actors:
         state = obs.view(shape.slots, rows, -1)[..., : shape.state_dim]
         if shape.image_shape is None:
             normalised = (state - self.state_avg).div_(self.state_std)
+            if shape.running_scale:
+                normalised.clamp_(-CLIP, CLIP)
         else:
             normalised = pixels(state, self.state_avg, self.state_std)
         evaluate(self._kernel, self._weights, normalised, into, critic=False)

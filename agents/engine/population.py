@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from agents.networks.convolution import layers, pixels
 from agents.networks.items import item_facts, new_item_weights
-from agents.networks.normaliser import checked_normaliser
+from agents.networks.normaliser import checked_normaliser, clip_of
 from agents.networks.portable import OrthogonalInDouble
 from agents.networks.seats import SEAT_COLUMN, prefix_of
 from agents.networks.shape import PER_SEAT, Shape
@@ -25,7 +25,7 @@ _NORMALISERS = {"state_avg", "state_std", "value_avg", "value_std"}
 
 
 class Population:
-    """Stacked weights and fixed normalisers of G slots; empty slots hold zeros.
+    """Stacked weights and normalisers of G slots; empty slots hold zeros.
 
     Attributes:
         flat: (2, G, P) weights, of all sets of a member (`Shape.sets_per_member`).
@@ -140,6 +140,8 @@ class Population:
         `items.facts` (vocabulary, facts; if there are any);
         - recurrent networks: `rnn.weight_ih`, … as in torch's GRUCell (3 gates) or LSTMCell (4
         gates), between the last ReLU and the last layer;
+        - a running scale: in the actor `state_clip` (1,), the bound of the numbers that it reads,
+        (obs - state_avg) / state_std;
         - policies per seat: all weights again, of the second set, as `seat1.net.0.weight`, …; in
         the actor also `seat_column` (1,) int64, the column that says where they apply.
         """
@@ -297,7 +299,7 @@ def _named_set(weights: Leaves, at: int, shape: Shape) -> tuple[StateDict, State
 
 def _facts(shape: Shape) -> StateDict:
     """Return the fields of the shape that an actor's weights do not determine, as tensors."""
-    facts: StateDict = {}
+    facts: StateDict = {**clip_of(shape)}
     if shape.action_dims:
         facts["action_dims"] = torch.tensor(shape.action_dims)
     if shape.image_shape is not None:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from agents.engine.hyperparameters import Hyperparameters
+from agents.engine.running_scale import RunningScale
 from agents.networks.normaliser import checked_normaliser
 from agents.networks.shape import SHARED, Shape, env_fields
 from agents.networks.weights import StateDict
@@ -80,6 +81,7 @@ class Supported:
         privileged: observation columns that only critics read (`VecEnv.privileged_dim`).
         recurrent: recurrent networks (`Shape.recurrent`).
         per_seat: policies per seat (`Shape.policies`).
+        running_scale: running statistics of observations (`Shape.running_scale`).
     """
 
     masks: bool = False
@@ -92,6 +94,7 @@ class Supported:
     privileged: bool = False
     recurrent: bool = False
     per_seat: bool = False
+    running_scale: bool = False
 
     def check_env(self, algorithm: str, env: EnvTraits) -> None:
         """Raise InputError for an environment that is not supported.
@@ -132,6 +135,7 @@ class Program(ABC):
         obs: (G * num_envs, obs_dim), the current observations of all rows.
         members: the member in each slot, None where it is empty.
         numbers: (G, 1) by name, the members' numeric hyperparameters; 0 in empty slots.
+        scale: running statistics of the observations; None where their scale is fixed.
     """
 
     algorithm: str
@@ -158,7 +162,10 @@ class Program(ABC):
             raise InputError(
                 f"{shape.algorithm} has no policies per seat, and policies is {shape.policies!r}."
             )
+        if shape.running_scale and not self.supports.running_scale:
+            raise InputError(f"{shape.algorithm} has no running scale of observations.")
         self.shape, self.device = shape, torch.device(device)
+        self.scale = RunningScale(shape, self.device) if shape.running_scale else None
         self.streams = Streams(shape.slots, self.device)
         self.members: list[Member | None] = [None] * shape.slots
         self.obs = torch.zeros(
@@ -215,6 +222,14 @@ class Program(ABC):
         """
         return torch_on_one(self._native is not None)
 
+    def _scales(self) -> list[tuple[Tensor, Tensor]]:
+        """Return mean and deviation of each kind of network, (G, 1, columns) each, to be written."""
+        raise NotImplementedError
+
+    def _seen(self) -> tuple[Tensor, Tensor | None]:
+        """Return a rollout's observations as `RunningScale.observe` takes them."""
+        raise NotImplementedError
+
     @abstractmethod
     def _collect(self, env: VecEnv) -> None:
         """Step the environment `horizon` times and store the transitions."""
@@ -258,7 +273,8 @@ class Program(ABC):
             params: the algorithm's hyperparameters.
             seed: seed of its weights, exploration and minibatches.
             total_rollouts: rollouts that its schedules span.
-            state_avg: mean of observations, (state_dim,) or (obs_dim,); fixed from here on.
+            state_avg: mean of observations, (state_dim,) or (obs_dim,); fixed from here on
+                unless the scale is a running one (`Shape.running_scale`).
             state_std: their standard deviation, likewise.
 
         Raises:
@@ -271,11 +287,15 @@ class Program(ABC):
         # Another seed than that of the weights, so that their random numbers are independent.
         self.streams.seed(slot, derive_seed(seed, self.shape.algorithm))
         self._fresh(slot, params, seed, avg, std)
+        if self.scale is not None:
+            self.scale.start(slot, avg, std)
         self._occupy(slot, Member(params, total_rollouts))
 
     def remove_member(self, slot: int) -> None:
         """Make a slot empty."""
         self._clear(slot)
+        if self.scale is not None:
+            self.scale.clear(slot)
         for numbers in self.numbers.values():
             numbers[slot] = 0
         self.streams.seed(slot, None)
@@ -359,7 +379,8 @@ class Program(ABC):
         Raises:
             InputError: the state is incomplete or of another shape.
         """
-        own = {"obs", "diverged", "shape", "params", "counters", "stream"}
+        row_state = self._row_state(slot)
+        own = {*row_state, "shape", "params", "counters", "stream"}
         if not own <= set(state):
             raise InputError(
                 f"A member's state must hold {sorted(own)}, and holds {sorted(state)}."
@@ -369,7 +390,6 @@ class Program(ABC):
                 f"The member's state is of shape {state['shape'].tolist()}, which is not "
                 f"{self.shape}."
             )
-        row_state = self._row_state(slot)
         check_tensors(row_state, {name: state[name] for name in row_state})
         rest = {name: tensor for name, tensor in state.items() if name not in own}
         # Check everything before the slot is emptied: a refused state must change nothing.
@@ -442,11 +462,18 @@ class Program(ABC):
         for _ in range(rollouts):
             with self.threads():
                 env.begin_rollout(self)
+                # Acting and the gradient steps of a rollout see one scale, and evaluations after
+                # them the one that the weights were trained with.
+                if self.scale is not None:
+                    for avg, std in self._scales():
+                        self.scale.write(avg, std)
                 self._collect(env)
                 # The only read from the device per rollout: a fault stops the run before the
                 # members learn from its data.
                 if bool(env.faults().any()):
                     env.check()
+                if self.scale is not None:
+                    self.scale.observe(*self._seen())
                 history.append(self._learn())
             for member in self.members:
                 if member is not None:
@@ -472,7 +499,8 @@ class Program(ABC):
 
     def _row_state(self, slot: int) -> StateDict:
         """Return views of the part of a member's state that all algorithms have."""
-        return {"obs": self._rows(self.obs, slot), "diverged": self._diverged[slot]}
+        own = {"obs": self._rows(self.obs, slot), "diverged": self._diverged[slot]}
+        return own if self.scale is None else own | {"obs_moments": self.scale.moments[slot]}
 
     def _rows(self, tensor: Tensor, slot: int) -> Tensor:
         """Return the rows of one slot of (G * num_envs, …)."""

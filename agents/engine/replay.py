@@ -124,6 +124,10 @@ class ReplayBuffers:
         self._written = [written + self.horizon for written in self._written]
         self._noted = self._settled = 0
 
+    def latest_obs(self) -> Tensor:
+        """Return the observations of the latest rollout, (G, horizon * num_envs, obs_dim)."""
+        return self._stage["obs"].flatten(1, 2)
+
     def held(self, slot: int) -> int:
         """Return the number of transitions that a member can sample from."""
         return min(self._written[slot], self.capacity) * self.num_envs

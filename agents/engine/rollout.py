@@ -29,6 +29,7 @@ from agents.native.choice import evaluate, policy_kernel
 from agents.networks.distributions import distribution_of
 from agents.networks.fused_sample import fused_sample
 from agents.networks.mlp import Activations
+from agents.networks.normaliser import CLIP
 from agents.networks.portable import sqrt
 from agents.networks.shape import Shape
 from envs.core.streams import Streams
@@ -64,6 +65,8 @@ class Rollout:
         transitions: (G, horizon + 1, num_envs) of them.
         index: which transitions each minibatch holds.
         memory: (2G, num_envs, state size), the recurrent state before `obs`; G actors, G critics.
+        raw: (G, horizon + 1, num_envs, obs_dim), the observations as the environment gave them;
+            None where their scale is fixed.
         rewards: (G, horizon, num_envs); of several players in turns (…, players).
         play: figures of play in the last rollout (`agents.engine.play_stats`), (G,) each.
     """
@@ -82,6 +85,7 @@ class Rollout:
         self.play: Mapping[str, Tensor] = {}
         # With players in turns, the last dimension is theirs.
         players = [shape.players] if shape.players > 1 else []
+        self.raw = new(slots, steps + 1, envs, shape.obs_dim) if shape.running_scale else None
         self.rewards = new(slots, steps, envs, *players)
         self.index = MinibatchIndex(shape, device)
         sequences = self.index.items if shape.recurrent else 0
@@ -250,12 +254,16 @@ class Rollout:
         _put(self.transitions.actions, static.step, actions)
         static.step.add_(1)
         self._normalise(self.obs, static.obs)
+        if self.raw is not None:
+            _put(self.raw, static.step, self.obs)
         _put(self.transitions.obs, static.step, static.obs)
 
     def _record_obs(self, env: VecEnv, step: int) -> None:
         """Store the rows' observations before a step; those of absent agents are zeroed."""
         obs = self.transitions.obs[:, step]
         self._normalise(self.obs, obs)
+        if self.raw is not None:
+            _put(self.raw, step, self.obs)
         if self.shape.has_absent_agents:
             present = env.present().view(self.shape.slots, -1)
             self._present[:, step] = present
@@ -407,6 +415,12 @@ class Rollout:
         )
         return Transitions(self.shape, obs, side, flags, masks, every.memory)
 
+    def seen(self) -> tuple[Tensor, Tensor | None]:
+        """Return the observations of the rollout as `RunningScale.observe` takes them."""
+        assert self.raw is not None
+        present = self._present[:, :-1].flatten(1) if self.shape.has_absent_agents else None
+        return self.raw[:, :-1].flatten(1, 2), present
+
     def value(self, output: Tensor) -> Tensor:
         """Return (G, rows), V = v * value_std + value_avg, of critic outputs v (G, rows, 1)."""
         avg, std = self.population.value_avg, self.population.value_std
@@ -421,13 +435,16 @@ class Rollout:
     def _normalise(self, obs: Tensor, out: Tensor) -> None:
         """Write (obs - mean) / std of (G * num_envs, obs_dim) into (G, num_envs, obs_dim) `out`.
 
-        uint8 observations are copied as they are (`Population.inputs` normalises them).
+        With a running scale, they are clipped. uint8 observations are copied as they are
+        (`Population.inputs` normalises them).
         """
         if out.dtype == torch.uint8:
             out.copy_(obs.view(out.shape))
             return
         torch.sub(obs.view(out.shape), self.population.state_avg, out=out)
         out.div_(self.population.state_std)
+        if self.shape.running_scale:
+            out.clamp_(-CLIP, CLIP)
 
 
 def _put(into: Tensor, step: int | Tensor, numbers: Tensor) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Mapping, Sequence
-from ctypes import c_int64, c_void_p
+from ctypes import c_double, c_int64, c_void_p
 from dataclasses import dataclass
 from itertools import chain
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from agents.native.kernels import Kernels, Located
+from agents.networks.normaliser import bound_of
 from agents.networks.optimizer import FlatAdam
 from agents.networks.shape import Shape
 from agents.networks.stacked import Stack
@@ -91,6 +92,7 @@ class _Replayed(ctypes.Structure):
         *((name, c_void_p) for name in ("stats", "diverged", "scratch")),
         ("threads", c_int64),
         *((name, _Networks) for name in ("critic", "target", "actor", "alpha")),
+        ("clip", c_double),
     )
 
 
@@ -154,6 +156,7 @@ class ReplayKernel:
             **{name: ring.data_ptr() for name, ring in rings.items()},
             state_avg=normaliser[0].data_ptr(),
             state_std=normaliser[1].data_ptr(),
+            clip=bound_of(shape),
             **{name: self._described(network) for name, network in networks.items()},
         )
 

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from agents.networks.shape import PER_SEAT, Shape
 from envs.support.errors import InputError
+
+# Where observations have a running scale, networks read numbers from -CLIP to CLIP. Their actors
+# have a tensor STATE_CLIP (1,) with that number.
+CLIP = 10.0
+STATE_CLIP = "state_clip"
+
+
+def bound_of(shape: Shape) -> float:
+    """Return the largest size of a number that networks read; infinite with a fixed scale."""
+    return CLIP if shape.running_scale else math.inf
+
+
+def clip_of(shape: Shape) -> dict[str, Tensor]:
+    """Return the tensor `STATE_CLIP` by its name; nothing where numbers are not clipped."""
+    return {STATE_CLIP: torch.tensor([CLIP])} if shape.running_scale else {}
 
 
 def checked_normaliser(shape: Shape, avg: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:

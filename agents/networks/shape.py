@@ -60,6 +60,8 @@ class Shape:
         bptt: steps of truncated backpropagation through time, of recurrent networks.
         policies: "shared" if a member has one actor and critic, "per-seat" if it has one of each
             for each of two seats (`agents.networks.seats`).
+        running_scale: whether the scale of observations is a running statistic of each member
+            (`agents.engine.running_scale`); else it stays as it was given.
     """
 
     state_dim: int
@@ -89,6 +91,7 @@ class Shape:
     recurrent: str = ""
     bptt: int = 16
     policies: str = SHARED
+    running_scale: bool = False
 
     @classmethod
     def for_env(cls, env: VecEnv, **others: Any) -> Shape:
@@ -132,6 +135,8 @@ class Shape:
                 f"image_shape {self.image_shape} needs a state_dim of the same size and a "
                 f"privileged_dim of 0; they are {self.state_dim} and {self.privileged_dim}."
             )
+        if self.running_scale and self.obs_dtype == torch.uint8:
+            raise InputError("running_scale must be false where observations are bytes.")
         if self.items is not None and (not self.byte_obs or (self.items.columns, 0) != dims):
             raise InputError(
                 f"items of {self.items.columns} columns need observations of as many bytes "

@@ -7,6 +7,7 @@ depends on how many of them are occupied.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,13 +28,20 @@ class Stack:
         flat: (1, G, P).
         layers: (G, in, out) weight and (G, 1, out) bias by the module's names, views of `flat` that
             are leaves of autograd.
-        normalisers: (G, 1, k) by name, fixed: `state_avg` and `state_std`, and `value_avg` and
+        normalisers: (G, 1, k) by name: `state_avg` and `state_std`, and `value_avg` and
             `value_std` where the module has them.
+        clip: bound of the normalised observations; infinite without one.
         optimizer: of a network that learns.
     """
 
     def __init__(
-        self, module: nn.Module, slots: int, device: torch.device, *, learns: bool = True
+        self,
+        module: nn.Module,
+        slots: int,
+        device: torch.device,
+        *,
+        learns: bool = True,
+        clip: float = math.inf,
     ) -> None:
         sizes = [
             (name, part.weight.mT.shape)
@@ -42,7 +50,7 @@ class Stack:
         ]
         total = sum(aligned(size.numel()) + aligned(size[1]) for _, size in sizes)
         self.flat = torch.zeros(1, slots, total, device=device)
-        self._sizes = sizes
+        self._sizes, self.clip = sizes, clip
         self.layers = _cut(self.flat, sizes)
         self.normalisers = {
             name: torch.full((slots, 1, part.numel()), float(name in _ONES), device=device)
@@ -59,7 +67,7 @@ class Stack:
     def copy(self) -> Stack:
         """Copy the networks as they are now; the copies do not learn."""
         other = Stack.__new__(Stack)  # without an optimizer and its moments
-        other.flat = self.flat.clone()
+        other.flat, other.clip = self.flat.clone(), self.clip
         other.layers = _cut(other.flat, self._sizes)
         other.normalisers = {name: part.clone() for name, part in self.normalisers.items()}
         return other
@@ -84,7 +92,8 @@ class Stack:
     def state(self, obs: Tensor) -> Tensor:
         """Normalise observations (G, rows, k), dropping columns that the network does not read."""
         avg, std = self.normalisers["state_avg"], self.normalisers["state_std"]
-        return (obs[..., : avg.shape[-1]] - avg) / std
+        normalised = (obs[..., : avg.shape[-1]] - avg) / std
+        return normalised.clamp_(-self.clip, self.clip) if self.clip < math.inf else normalised
 
     def value(self, output: Tensor) -> Tensor:
         """Convert outputs to units of returns."""

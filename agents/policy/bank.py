@@ -7,6 +7,7 @@ do not depend on the other games or members.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from agents.policy.members import (
     EMBEDDING,
     IMAGE_SHAPE,
     Member,
+    clip_in,
     items_of,
     kind_of,
     layers_of,
@@ -49,6 +51,7 @@ class Architecture(NamedTuple):
         items: layout of the items in observations; None: they have none.
         item_width: numbers that encode an item.
         seat_column: column that says which of two policies per seat acts; None: there is one.
+        clip: bound of normalised observations; infinite without one.
     """
 
     gives: str
@@ -60,6 +63,7 @@ class Architecture(NamedTuple):
     items: Items | None = None
     item_width: int = 0
     seat_column: int | None = None
+    clip: float = math.inf
 
     @property
     def state_dim(self) -> int:
@@ -109,6 +113,7 @@ def architecture_of(member: Member, name: str) -> Architecture:
         items_of(member),
         member[EMBEDDING].shape[1] if EMBEDDING in member else 0,
         seat_column_of(member),
+        clip_in(member),
     )
 
 
@@ -175,6 +180,8 @@ class Bank:
         """
         leaves, plan = self._leaves, self.architecture
         hidden = (obs.unsqueeze(1) - leaves["state_avg"]).div_(leaves["state_std"]).flatten(0, 1)
+        if plan.clip < math.inf:
+            hidden.clamp_(-plan.clip, plan.clip)
         if self._lookup is not None:
             encoder = [leaves[name].flatten(0, 1) for name in _ITEM_LEAVES]
             hidden = self._lookup.inputs(hidden, encoder)

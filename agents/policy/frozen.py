@@ -15,6 +15,7 @@ The tensors of a member: `agents.policy.members`.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,6 +39,7 @@ from agents.policy.members import (
     IMAGE_SHAPE,
     Member,
     check_members,
+    clip_in,
     convolutions_of,
     items_of,
     kind_of,
@@ -88,6 +90,7 @@ class FrozenPolicy:
         self._avg, self._std = (
             [_float64(member[name]) for member in members] for name in ("state_avg", "state_std")
         )
+        self._clips = [clip_in(member) for member in members]
         self._layers = [
             [
                 (_float64(member[f"{name}.weight"]), _float64(member[f"{name}.bias"]), relu)
@@ -129,8 +132,9 @@ class FrozenPolicy:
             return self.act_batch(row[None], legal=legal).reshape(-1).astype(np.float64)
         state = row.astype(np.float64)
         total = np.zeros(self.action_dim)
-        for avg, std, layers in zip(self._avg, self._std, self._layers, strict=True):
-            hidden = (state - avg) / std
+        parts = zip(self._avg, self._std, self._clips, self._layers, strict=True)
+        for avg, std, clip, layers in parts:
+            hidden = np.clip((state - avg) / std, -clip, clip)
             for weight, bias, relu in layers:
                 hidden = weight @ hidden + bias
                 if relu:
@@ -302,7 +306,7 @@ class _Batched:
         self.several = ACTION_DIMS in member
         self.image = tuple(member[IMAGE_SHAPE].tolist()) if IMAGE_SHAPE in member else ()
         self._convolutions, self._plan = convolutions_of(member), layers_of(member)
-        self._items = items_of(member)
+        self._items, self._clip = items_of(member), clip_in(member)
         self.encodes = bool(self.image) or self._items is not None
         self._recurrent_size = recurrent_size(member)
         self.cell_states: dict[int, Tensor] = {}
@@ -321,6 +325,7 @@ class _Batched:
         """Return the last layer's outputs, (rows, outputs)."""
         own = self.on(states.device)
         hidden = (states.double() - own["state_avg"]) / own["state_std"]
+        hidden = hidden.clamp_(-self._clip, self._clip) if self._clip < math.inf else hidden
         if self.image:
             hidden = hidden.view(-1, *self.image)
             for name, stride in self._convolutions:

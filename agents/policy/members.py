@@ -9,7 +9,8 @@
     QNetDuel, QNetTwin,       net_state.*, net_val.0 or net_val1.0 and        one choice
     QNetTwinDuel              net_val2.0, and net_adv.0 or …1.0 and …2.0, value_avg, value_std
 
-All have state_avg and state_std (state_dim,). All tensors are float32 except the int64 ones named
+All have state_avg and state_std (state_dim,), and state_clip (1,), the bound of the normalised
+observations, where there is one (`agents.networks.normaliser`). All tensors are float32 except the int64 ones named
 here.
 
 - Several choices: action_dims (choices,) int64, the sizes of the choices, whose logits are side by
@@ -42,6 +43,7 @@ import torch
 from torch import Tensor
 
 from agents.networks.items import item_inputs, item_sizes
+from agents.networks.normaliser import STATE_CLIP
 from agents.networks.seats import SEAT_COLUMN, prefix_of
 from envs.core.items import ItemGroup, Items
 from envs.support.errors import InputError
@@ -52,7 +54,7 @@ GROUPS, FACTS, EMBEDDING = "items.groups", "items.facts", "items.embedding"
 CELL = ("rnn.weight_ih", "rnn.weight_hh", "rnn.bias_ih", "rnn.bias_hh")
 SECOND = prefix_of(1)
 # Tensors that both policies per seat have in common.
-_COMMON = frozenset({"state_avg", "state_std", ACTION_DIMS, GROUPS, FACTS})
+_COMMON = frozenset({"state_avg", "state_std", STATE_CLIP, ACTION_DIMS, GROUPS, FACTS})
 _STATE, _VALUE = frozenset({"state_avg", "state_std"}), frozenset({"value_avg", "value_std"})
 
 
@@ -119,6 +121,11 @@ def seats_of(member: Member) -> tuple[Member, ...]:
 def seat_column_of(member: Member) -> int | None:
     """Return the column that tells the seat; None for members with one policy."""
     return int(member[SEAT_COLUMN][0]) if SEAT_COLUMN in member else None
+
+
+def clip_in(member: Member) -> float:
+    """Return the bound of a member's normalised observations; infinite without one."""
+    return float(member[STATE_CLIP].flatten()[0]) if STATE_CLIP in member else math.inf
 
 
 def layers_of(member: Member) -> list[tuple[str, bool]]:
@@ -263,7 +270,7 @@ def _names_fault(member: Member) -> str | None:
     kind, layers = kind_of(member), _acting_layers(member)
     heads = [f"{prefix}.0" for prefix in (*kind.acts[1:], *kind.others)]
     wanted = {f"{layer}.{part}" for layer in {*layers, *heads} for part in ("weight", "bias")}
-    wanted |= kind.extras
+    wanted |= kind.extras | ({STATE_CLIP} & set(member))
     if IMAGE_SHAPE in member:
         count = sum(name.startswith("conv.") and name.endswith(".weight") for name in member)
         wanted |= {IMAGE_SHAPE, STRIDES}
@@ -301,6 +308,8 @@ def _shapes_fault(member: Member) -> str | None:
             return f"has {name} of shape {tuple(member[name].shape)}, where {shape} fits the rest"
     if not bool((member["state_std"] > 0).all()):
         return "has values in state_std that are not above zero"
+    if clip_in(member) <= 0:
+        return f"has {STATE_CLIP} {clip_in(member)}, which is not above zero"
     return None
 
 
@@ -361,6 +370,8 @@ def _shapes(member: Member) -> dict[str, tuple[int, ...]]:
     for prefix in kind.others:
         columns = 1 if prefix.startswith("net_adv") else rows
         shapes |= {f"{prefix}.0.weight": (columns, encoded), f"{prefix}.0.bias": (columns,)}
+    if STATE_CLIP in member:
+        shapes[STATE_CLIP] = (1,)
     if "action_std_log" in member:
         shapes["action_std_log"] = (1, rows)
     if ACTION_DIMS in member:

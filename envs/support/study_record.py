@@ -270,6 +270,8 @@ class GameSpec(StudySpec):
         score_range: `VecEnv.score_range` of the game; of points, (0, 1).
         solved: score from which the game counts as solved, if there is one.
         centred: how observations are scaled, see `random_play`; False in earlier studies.
+        running_scale: whether the scale follows the observations of each member's own training;
+            no command sets it yet.
         look_steps: steps per environment of the random play that determines the scaling.
         play: how members act in evaluations.
         curriculum: phases and opponents of the training, as `Curriculum.to_dict` returns them;
@@ -281,6 +283,7 @@ class GameSpec(StudySpec):
     seeds: int
     episodes: int
     centred: bool = False
+    running_scale: bool = False
     look_steps: int = 256
     play: Play = "deterministic"
     curriculum: dict[str, Any] = dataclasses.field(default_factory=dict)

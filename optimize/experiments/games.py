@@ -18,7 +18,7 @@ from torch import Tensor
 from agents.algorithms.table import get_algorithm
 from agents.engine.play_stats import play_names
 from agents.engine.program import Act
-from agents.networks.shape import PER_SEAT, SHARED
+from agents.networks.shape import PER_SEAT, SHARED, Shape
 from agents.networks.weights import StateDict
 from agents.policy.duels import FrozenEntrant
 from agents.policy.exact import nash_conv, plans
@@ -293,8 +293,14 @@ class GameExperiment(Experiment):
         return None if self._phased is None else [begun_phases(state) for state in states]
 
     def normaliser(self, member: int, settings: Settings) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """Return mean and deviation of random play; the same for all members."""
+        """Return mean and deviation of random play, with which all members start."""
         return self.look.avg, self.look.std
+
+    def shape(self, settings: Settings, env: VecEnv, slots: int) -> Shape:
+        """See `Experiment.shape`. Scales that were measured in play follow the members' own play."""
+        follows = self.spec.running_scale and self.algorithm.supports.running_scale
+        shape = super().shape(settings, env, slots)
+        return replace(shape, running_scale=follows and self.look.rows > 0)
 
     def evaluation_share(self, rung: int) -> float:
         """See `Experiment.evaluation_share`: an eighth where the search does not use the result."""

@@ -34,6 +34,7 @@ struct Replayed {
     float* scratch;
     int64_t threads;
     Networks critic, target, actor, alpha;  // of D3QN, the first two
+    double clip;                            // bound of normalised observations; infinite: none
 };
 
 // The numbers of a member, constant over a rollout.
@@ -143,7 +144,11 @@ protected:
     // Normalise a row of observations.
     void read(const float* from, float* x) const {
         const float* avg = u.state_avg + g * u.obs_columns;
-        for (long i = 0; i < u.obs_columns; i++) x[i] = (from[i] - avg[i]) * inverse[i];
+        const float clip = (float)u.clip;
+        for (long i = 0; i < u.obs_columns; i++) {
+            float number = (from[i] - avg[i]) * inverse[i];  // NaN stays
+            x[i] = number > clip ? clip : number < -clip ? -clip : number;
+        }
     }
 
     // Copy the transitions first … first + count - 1 of a minibatch: observations to `x` and

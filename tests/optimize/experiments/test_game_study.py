@@ -345,11 +345,13 @@ def test_a_study_on_a_game_is_searched_and_its_output_names_no_markets(tmp_path:
     assert StudySpec.from_json(handle.spec.to_json()) == handle.spec
     described = json.loads(handle.spec.to_json())
     assert described.pop("centred") is True
+    assert described.pop("running_scale") is False
     before = StudySpec.from_json(
         json.dumps(described)
     )  # of a study made before its scaling was recorded
     assert isinstance(before, GameSpec)
     assert not before.centred
+    assert not before.running_scale
     first, second = handle.trials()
     assert first.state == second.state == TrialState.COMPLETE
     assert {
