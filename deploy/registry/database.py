@@ -26,7 +26,7 @@ from envs.support.database_file import check_sqlite_place, connect_read_only, pr
 from envs.support.errors import InputError, RunError
 from envs.support.invocation import install_extra
 
-HEAD = "0007"  # the newest migration, which makes the tables of the models
+HEAD = "0008"  # the newest migration, which makes the tables of the models
 _ADVISORY_LOCK = 0x73776565  # arbitrary; other programs on the PostgreSQL server must not use it
 _BUSY_TIMEOUT = 60.0  # seconds
 # Development versions before revision 0004. Their registries are upgraded by the last commit that

@@ -23,6 +23,7 @@ APPEND_ONLY = (
     "lane_bars",
     "trader_events",
     "trader_bars",
+    "trader_adjustments",
 )
 SLOT_ACCOUNT: Final = "account"  # name and kind of a slot's own account, which uses the broker
 STOPPED: Final = "stopped"  # the status of a trader whose process ended by itself
@@ -234,7 +235,8 @@ class TraderEventRow(Base):
 class MarketBarRow(Base):
     """A ticker's bar as a slot's trader received it, also of its history before the first start.
 
-    time: its open. hole: the ticker had no bar; prices are the last close.
+    time: its open. hole: the ticker had no bar; prices are the last close. The units are those of
+    that time (see `AdjustmentRow`).
     """
 
     __tablename__ = "trader_bars"
@@ -248,6 +250,19 @@ class MarketBarRow(Base):
     close: Mapped[float] = mapped_column(Double)
     volume: Mapped[float] = mapped_column(Double)
     hole: Mapped[bool]
+
+
+class AdjustmentRow(Base):
+    """A change of a ticker's units: see `deploy.trading.live.records.Adjustment`."""
+
+    __tablename__ = "trader_adjustments"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    slot: Mapped[str] = mapped_column(Text, index=True)
+    at: Mapped[str] = mapped_column(Text)
+    ticker: Mapped[str] = mapped_column(Text)
+    time: Mapped[int] = mapped_column(BigInteger)
+    price: Mapped[float] = mapped_column(Double)
+    volume: Mapped[float] = mapped_column(Double)
 
 
 class ParityRow(Base):

@@ -141,6 +141,13 @@ class Book:
         short = np.where(self.units < 0.0, lowest, 0.0)
         self.high = np.where(self.units > 0.0, np.maximum(self.high, close), short)
 
+    def adjust(self, factors: Array) -> None:
+        """Follow a change of units: earlier prices were multiplied by `factors`, (N,).
+
+        `basis` is money, which stays.
+        """
+        self.units, self.high = self.units / factors, self.high * factors
+
     def value(self, close: Array) -> float:
         """Return cash and positions at `close`, in quote units."""
         return self.cash + float(np.sum(self.units * close))
@@ -195,6 +202,10 @@ class EqualWeight:
         return EqualWeight.restored(
             state | {name: [state[name][place] for place in order] for name in ("units", "waiting")}
         )
+
+    def adjust(self, factors: Array) -> None:
+        """Follow a change of units: earlier prices were multiplied by `factors`, (N,)."""
+        self._units = self._units / factors
 
     def next_bar(self, open_: Array, hole: Mask) -> None:
         """Buy what is not bought yet."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,15 @@ class ClosedBar:
             synthetic=bars.synthetic,
             **rows,
         )
+
+    def continuing(self, close: Array) -> ClosedBar:
+        """Return the bar with the last closes (N,) that were seen in its holes."""
+        if not self.hole.any():
+            return self
+        prices: dict[str, Any] = {
+            name: np.where(self.hole, close, getattr(self, name)) for name in COLUMNS[:4]
+        }
+        return replace(self, **prices)
 
     def in_order(self, tickers: Sequence[str], wanted: Sequence[str]) -> ClosedBar:
         """Reorder the assets.

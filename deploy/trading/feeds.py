@@ -8,6 +8,9 @@ longer waited for. Daily bars of markets with hours are published hours after th
 files are written one after another: their ticker has SESSION_GRACE_SECONDS after the first ticker's
 bar was seen. If no bar arrives at all, nothing is delivered: the source is late or out of
 reach, which `age` shows.
+
+A feed also gives the newest delivered bars again, as its source has them now: sources revise bars,
+and adjust them for splits and dividends. The trader compares them with what it saw.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.trading.closed_bar import ClosedBar
+from deploy.trading.closed_bar import COLUMNS, ClosedBar
 from envs.crypto.data.bar_files import TickerBars, files_of, read_bars, stamp
 from envs.crypto.data.bars import Bars, align
 from envs.crypto.data.problems import MAX_HOLE_SHARE, hole_problems
@@ -46,14 +49,21 @@ GRACE_SECONDS = 30.0  # from a bar's end until a ticker without it has a hole
 SESSION_GRACE_SECONDS = 600.0  # the same for a session's bar, from the first ticker's bar on
 GONE_BARS = 10  # holes in a row after which a ticker's next bar is no longer waited for
 EMPTY_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)  # seconds before an empty history is requested again
+AGAIN_BARS = 64  # delivered bars that are requested again with every new one
 SPARE_BARS = 64  # spare history: tickers rarely begin and end together
 
 
 class Feed(Protocol):
-    """Source of a trader's bars. tickers, timeframe: of every bar."""
+    """Source of a trader's bars.
+
+    tickers, timeframe: of every bar.
+    again: by ticker, the source's present rows (n, 6) of the newest bars before those that the
+        last `start` or `poll` delivered, at most AGAIN_BARS; empty if the source was not asked.
+    """
 
     tickers: tuple[str, ...]
     timeframe: str
+    again: Mapping[str, Array]
 
     def start(
         self,
@@ -65,11 +75,12 @@ class Feed(Protocol):
         """Return the history; `poll` continues after it.
 
         Args:
-            count: minimum number of closed bars.
+            count: number of closed bars that are needed.
             now: seconds since the epoch.
             last: open of the last processed bar, at which the history ends; by default it ends at
-                the newest bar that all tickers have. With `last`, holes and tickers that are no
-                longer traded are accepted, because all other positions would be unmanaged. A ticker
+                the newest bar that all tickers have. With `last`, fewer bars, holes and tickers
+                that are no longer traded are accepted, because the trader has a record, and all
+                other positions would be unmanaged. A ticker
                 counts as no longer traded if the source refuses it, or has answered several times
                 without a bar.
             prices: last prices by ticker, for tickers that are no longer traded.
@@ -119,10 +130,12 @@ class LiveFeed:
         self._closes = np.zeros(len(self.tickers))
         self._strict = True  # until trading has begun
         self._refused: set[str] = set()
+        self._impossible: set[tuple[str, int]] = set()  # rows that were reported
         # A bar that some tickers have, and when it was seen first.
         self._seen: tuple[int, float] | None = None
         # Consecutive holes of each ticker up to the last delivered bar.
         self._missed = np.zeros(len(self.tickers), dtype=np.int64)
+        self.again: Mapping[str, Array] = {}
 
     @classmethod
     def of_source(
@@ -205,6 +218,7 @@ class LiveFeed:
         end = self._closed_until(now) if last is None else later(self.timeframe, last)
         start = later(self.timeframe, end, -(count + SPARE_BARS))
         found = self._history(start, end)
+        self.again = {ticker: rows[-AGAIN_BARS:] for ticker, rows in found.items()}
         series = []
         for asset, (ticker, rows) in enumerate(found.items()):
             if not len(rows):
@@ -221,7 +235,7 @@ class LiveFeed:
                 raise InputError(problem)
             self._say(problem)
         bars = align(series)
-        if len(bars) < count:
+        if len(bars) < count and last is None:
             raise InputError(
                 f"{self.name} has {len(bars)} bars that all tickers have; {count} are needed to "
                 "start"
@@ -271,11 +285,14 @@ class LiveFeed:
         if self._last is None:
             raise RunError("the feed was not started")
         first, end = later(self.timeframe, self._last), self._closed_until(now)
+        self.again = {}
         if end <= first:
             return []
+        start = later(self.timeframe, first, -AGAIN_BARS)
+        answers = {ticker: self._rows(ticker, start, end) for ticker in self.tickers}
+        self.again = {ticker: rows[rows[:, 0] < first] for ticker, rows in answers.items()}
         found = [
-            {int(row[0]): row[1:] for row in self._rows(ticker, first, end)}
-            for ticker in self.tickers
+            {int(row[0]): row[1:] for row in rows if row[0] >= first} for rows in answers.values()
         ]
         given = []
         # No bar of any ticker: the source is late, which is no hole.
@@ -337,11 +354,13 @@ class LiveFeed:
             good &= on_grid(self.timeframe, time)
             good &= (rows[:, 2] >= rows[:, 3]) & np.isfinite(volume) & (volume >= 0)
         if not good.all():
-            first = rows[~good][0]
-            self._say(
-                f"{self.name}: {ticker} has an impossible bar at {stamp(int(first[0]))} UTC, which "
-                "is left out"
-            )
+            first = int(rows[~good][0, 0])
+            if (ticker, first) not in self._impossible:  # it is requested several times
+                self._impossible.add((ticker, first))
+                self._say(
+                    f"{self.name}: {ticker} has an impossible bar at {stamp(first)} UTC, which is "
+                    "left out"
+                )
         rows = rows[good]
         # `unique` keeps the first occurrence: reversed, that is the last row of a time.
         _, index = np.unique(rows[::-1, 0], return_index=True)
@@ -355,6 +374,7 @@ class RecordedFeed:
         self.tickers, self.timeframe = bars.tickers, bars.timeframe
         self._bars, self._next = bars, 0
         self._ends = bar_ends(bars.timeframe, bars.time)
+        self.again: Mapping[str, Array] = {}
 
     def start(
         self,
@@ -370,13 +390,18 @@ class RecordedFeed:
             if last is None
             else int(np.searchsorted(self._bars.time, last, side="right"))
         )
-        if end < count:
+        if end < count and last is None:
             raise InputError(f"{end} bars lie before the replay; {count} are needed to start")
         self._next = end
+        self.again = {
+            ticker: self._rows(asset, max(0, end - AGAIN_BARS), end)
+            for asset, ticker in enumerate(self.tickers)
+        }
         return self._bars.slice(max(0, end - count - SPARE_BARS), end)
 
     def poll(self, now: float) -> list[ClosedBar]:
         """See `Feed.poll`."""
+        self.again = {}  # nothing changes while it runs
         first, self._next = self._next, max(self._next, self._closed(now))
         return [ClosedBar.of(self._bars, bar) for bar in range(first, self._next)]
 
@@ -388,6 +413,13 @@ class RecordedFeed:
     def over(self) -> bool:
         """Whether all bars have been delivered."""
         return self._next >= len(self._bars)
+
+    def _rows(self, asset: int, first: int, end: int) -> Array:
+        """Return a ticker's rows (n, 6) of bars first to end - 1, without holes."""
+        bars = self._bars.slice(first, end)
+        columns = (getattr(bars, name)[:, asset] for name in COLUMNS[:5])
+        rows = np.column_stack([bars.time.astype(np.float64), *columns])
+        return np.asarray(rows[~bars.hole[:, asset]])
 
     def _closed(self, now: float) -> int:
         return int(np.searchsorted(self._ends, now, side="right"))

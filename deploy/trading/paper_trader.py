@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from deploy.market.bundle import Bundle, format_time
@@ -198,6 +199,22 @@ class PaperTrader:
         self._sub_accounts = SubAccounts.split(self._tickers, self._shares, other.accounts)
         self._benchmark = other._benchmark.reordered(order)
         self._risk.restore(other._risk.state())
+
+    def adjust(self, history: Bars, factors: Array) -> None:
+        """Follow a change of units between two bars, as after a split: values stay.
+
+        Args:
+            history: bars up to the last one, as for `start`, in the present units.
+            factors: (N,), of earlier prices.
+        """
+        self._load(history, self._lookback - 1)
+        self.accounts.adjust(factors)
+        if self._benchmark is not None:
+            self._benchmark.adjust(factors)
+        if self._plan is not None:
+            by = torch.from_numpy(factors)
+            sells, covers = self._plan.sell_units / by, self._plan.cover_units / by
+            self._plan = dataclasses.replace(self._plan, sell_units=sells, cover_units=covers)
 
     def state(self) -> dict[str, Any]:
         """Return what `resume` needs, for JSON; only after a bar."""

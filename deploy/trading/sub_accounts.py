@@ -124,6 +124,12 @@ class SubAccounts:
         for book in self.books:
             book.mark(close)
 
+    def adjust(self, factors: Array) -> None:
+        """Follow a change of units: earlier prices were multiplied by `factors`, (N,)."""
+        self.held = self.held / factors
+        for book in self.books:
+            book.adjust(factors)
+
     def portfolio(self) -> Portfolio:
         """Return the books as input of the order rules, one row each."""
         rows = [book.portfolio() for book in self.books]

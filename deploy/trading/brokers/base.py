@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -43,6 +43,10 @@ class Order:
     whole: bool = False
     restart_clock: bool = False
 
+    def adjusted(self, factor: float) -> Order:
+        """Return the order after its asset's earlier prices were multiplied by `factor`."""
+        return replace(self, units=self.units / factor)
+
 
 @dataclass(frozen=True)
 class Fill:
@@ -64,6 +68,11 @@ class Fill:
     fee: float = 0.0
     price: float = 0.0
     reason: str = ""
+
+    def adjusted(self, factor: float) -> Fill:
+        """Return the result after its asset's earlier prices were multiplied by `factor`."""
+        order, units = self.order.adjusted(factor), self.units / factor
+        return replace(self, order=order, units=units, price=self.price * factor)
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,14 @@ class SimBroker(Broker):
             [state["units"][ticker] for ticker in self._tickers], dtype=torch.float64
         )
 
+    def adjust(self, factors: Array) -> None:
+        """Follow a change of units: earlier prices were multiplied by `factors`, (N,)."""
+        self._units = self._units / torch.from_numpy(factors)
+        self._pending = [
+            order.adjusted(float(factors[self._tickers.index(order.ticker)]))
+            for order in self._pending
+        ]
+
     def transfer(self, flow: Flow) -> None:
         """Add a transfer to cash and units, which do not fall below 0."""
         if flow.cash:

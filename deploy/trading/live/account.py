@@ -6,7 +6,9 @@ The slot's own account, its shadow and its challengers run this code; they diffe
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
 
 from deploy.market.bundle import Bundle
 from deploy.registry.models import SLOT_ACCOUNT
@@ -93,6 +95,22 @@ class TradingAccount:
             found += self.broker.fills()
         self._settled += found
         return found
+
+    def adjust(self, history: Bars, factors: Mapping[str, float]) -> None:
+        """Follow a change of units between two bars; values stay.
+
+        Args:
+            history: bars up to the last processed one, in the present units.
+            factors: of earlier prices, by ticker.
+        """
+        by = np.array([factors.get(ticker, 1.0) for ticker in self.bundle.manifest.tickers])
+        self.trader.adjust(history, by)
+        if isinstance(self.broker, SimBroker):
+            self.broker.adjust(by)
+        self._settled, self._counted = (
+            [fill.adjusted(factors.get(fill.order.ticker, 1.0)) for fill in fills]
+            for fills in (self._settled, self._counted)
+        )
 
     # ---- a bar ----
 

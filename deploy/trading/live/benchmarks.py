@@ -39,6 +39,11 @@ class Benchmark:
         if self._assets:
             self._held.next_bar(open_[self._assets], hole[self._assets])
 
+    def adjust(self, factors: Array) -> None:
+        """Follow a change of units: earlier prices were multiplied by `factors`, (N,)."""
+        if self._assets:
+            self._held.adjust(factors[self._assets])
+
     def value(self, close: Array) -> float:
         """Return the value at closes (N,), in quote units."""
         return self._held.value(close[self._assets]) if self._assets else self._cash
@@ -113,6 +118,17 @@ class BenchmarkAccounts:
             value = float(benchmark.value(own.close))
             cash = value if name == CASH else 0.0
             changes.bars.append(AccountBar(name, bar.time, None, value, cash))
-            changes.accounts.append(
-                AccountRecord(name, BENCHMARK, None, since, None, benchmark.state())
-            )
+        changes.accounts += self.records(since)
+
+    def adjust(self, factors: Mapping[str, float], tickers: Sequence[str]) -> None:
+        """Follow a change of units: `factors` of earlier prices, by ticker."""
+        by = np.array([factors.get(ticker, 1.0) for ticker in sorted(tickers)])
+        for benchmark in self._benchmarks.values():
+            benchmark.adjust(by)
+
+    def records(self, since: int) -> list[AccountRecord]:
+        """Return the accounts as the database stores them."""
+        return [
+            AccountRecord(name, BENCHMARK, None, since, None, benchmark.state())
+            for name, benchmark in self._benchmarks.items()
+        ]

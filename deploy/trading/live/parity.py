@@ -27,10 +27,11 @@ from deploy.registry.models import SLOT_ACCOUNT, ParityRow
 from deploy.registry.registry import Registry
 from deploy.trading.brokers.base import AccountState, Broker, Fill, Order
 from deploy.trading.brokers.sim import sim_broker
-from deploy.trading.closed_bar import COLUMNS, ClosedBar
+from deploy.trading.closed_bar import ClosedBar
 from deploy.trading.live.account import TradingAccount
 from deploy.trading.live.queries import Records
-from deploy.trading.live.records import AccountBar, Changes, Trader
+from deploy.trading.live.records import AccountBar, Adjustment, Changes, Trader
+from deploy.trading.live.revisions import adjusted, price_factors
 from deploy.trading.live.store import TraderStore
 from deploy.trading.risk import Conditions
 from deploy.trading.risk_limits import RiskLimits
@@ -39,7 +40,6 @@ from envs.crypto.data.timeframe import DAY, bar_end
 from envs.support.errors import InputError
 
 DIFFERS = 1e-6  # actions are rounded to it
-FOREVER = 2**62
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,13 @@ def parity(
         return bundles[line.bundle]
 
     first = bundle_of(lines[0])
-    bars = stored_bars(records, trader, first.manifest.tickers)
-    replayed = _Replayed(trader, first, bars, lines[0])
+    bars = records.bars(trader, first.manifest.tickers)
+    if not len(bars):
+        raise InputError(
+            f"the registry does not have the bars of slot {slot!r}: its trader stores them since "
+            "revision 0006 of the registry"
+        )
+    replayed = _Replayed(trader, first, bars, lines[0], store.adjustments(slot))
     fills = _fills_by_bar(store, slot)
     days: list[ParityDay] = []
     for number, line in enumerate(lines):
@@ -163,26 +168,6 @@ def stored_parity(database: RegistryDatabase, slot: str) -> tuple[list[ParityDay
         return days, rows[0].at if rows else None
 
 
-def stored_bars(records: Records, trader: Trader, tickers: Sequence[str]) -> Bars:
-    """Return all bars that a slot's trader stored, in the order of `tickers`.
-
-    Raises:
-        InputError: there are none of a ticker.
-    """
-    found = [records.candles(trader.slot, one, since=0, until=FOREVER) for one in tickers]
-    time = found[0].time
-    for ticker, candles in zip(tickers, found, strict=True):
-        if not candles.time.size or not np.array_equal(candles.time, time):
-            raise InputError(
-                f"the registry does not have all bars of {ticker} in slot {trader.slot!r}: its "
-                "trader stores them since revision 0006 of the registry"
-            )
-    columns = {name: np.stack([getattr(one, name) for one in found], axis=1) for name in COLUMNS}
-    return Bars(
-        tickers=tuple(tickers), timeframe=trader.timeframe, time=time, synthetic=False, **columns
-    )
-
-
 @dataclass(frozen=True)
 class _Step:
     """One bar: the difference of the action (None without a decision), and both returns."""
@@ -198,12 +183,21 @@ class _Replayed:
     Args:
         trader: the slot's trader.
         bundle: the one of the first bar.
-        bars: all stored bars.
+        bars: all stored bars, in the units in which they were seen.
         line: the account's first line.
+        adjustments: changes of units, oldest first.
     """
 
-    def __init__(self, trader: Trader, bundle: Bundle, bars: Bars, line: AccountBar) -> None:
-        self._timeframe, self._bars = trader.timeframe, bars
+    def __init__(
+        self,
+        trader: Trader,
+        bundle: Bundle,
+        bars: Bars,
+        line: AccountBar,
+        adjustments: Sequence[Adjustment],
+    ) -> None:
+        self._timeframe, self._adjustments = trader.timeframe, adjustments
+        self._bars = adjusted(bars, [one for one in adjustments if one.time < line.time])
         self._recorder = RecordedBroker(line, late_fees=trader.broker != "sim")
         simulator = sim_broker(bundle)
         simulator.restore({"cash": line.cash, "units": line.units})
@@ -233,6 +227,8 @@ class _Replayed:
         bar, end = ClosedBar.of(self._bars, self._place), bar_end(self._timeframe, line.time)
         if bar.time != line.time:
             raise InputError(f"the registry lacks the bar of {format_time(line.time)}")
+        if before is not None:
+            self._follow(before.time, line.time)
         self._recorder.show(line, fills, borrows=self._recorded.bundle.account.allow_short)
         heir = None if bundle.hash == self._recorded.bundle.hash else bundle
         # A new champion begins with the whole history; otherwise, only its tickers matter.
@@ -257,6 +253,16 @@ class _Replayed:
             _growth(before.value, line.value, line.flow),
             _growth(value, self._before, line.flow),
         )
+
+    def _follow(self, first: int, end: int) -> None:
+        """Follow the changes of units at first <= time < end, as the trader did."""
+        found = [one for one in self._adjustments if first <= one.time < end]
+        if not found:
+            return
+        self._bars = adjusted(self._bars, found)
+        history = self._bars.slice(0, self._place)
+        for account in (self._recorded, self._simulated):
+            account.adjust(history, price_factors(found))
 
 
 def _growth(before: float, value: float, flow: float) -> float:

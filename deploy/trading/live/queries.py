@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -12,8 +13,12 @@ from sqlalchemy import ColumnElement, Select, Subquery, func, literal, null, sel
 
 from deploy.registry.database import RegistryDatabase
 from deploy.registry.models import AccountBarRow, EventRow, MarketBarRow, OrderRow, TraderEventRow
+from deploy.trading.closed_bar import COLUMNS
+from deploy.trading.live.records import Trader
+from envs.crypto.data.bars import Bars
 
 Array = NDArray[np.float64]
+FOREVER = 2**62
 STREAMED = 1_000  # rows in memory while a table is streamed
 ORDER_STATUSES = ("filled", "unfilled", "intended")
 Source = Literal["trader", "registry"]
@@ -262,6 +267,31 @@ class Records:
         columns = np.array(found, dtype=np.float64).reshape(len(found), len(names)).T
         time, hole = columns[0].astype(np.int64), columns[6].astype(np.bool_)
         return Candles(time, columns[1], columns[2], columns[3], columns[4], columns[5], hole)
+
+    def bars(self, trader: Trader, tickers: Sequence[str], *, since: int = 0) -> Bars:
+        """Return the bars that a slot's trader stored, as they were seen, in the tickers' order.
+
+        Args:
+            trader: the slot's trader.
+            tickers: those of its bundles.
+            since: the first opening time.
+        """
+        found = [self.candles(trader.slot, one, since=since, until=FOREVER) for one in tickers]
+        time = functools.reduce(np.intersect1d, [one.time for one in found])
+        kept = [np.isin(one.time, time) for one in found]
+        columns = {
+            name: np.stack(
+                [getattr(one, name)[mask] for one, mask in zip(found, kept, strict=True)], axis=1
+            )
+            for name in COLUMNS
+        }
+        return Bars(
+            tickers=tuple(tickers),
+            timeframe=trader.timeframe,
+            time=time,
+            synthetic=False,
+            **columns,
+        )
 
     def closes(self, slot: str, time: int) -> dict[str, float]:
         """Return the closes of the bar that opened at `time`, by ticker."""

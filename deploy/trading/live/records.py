@@ -1,4 +1,4 @@
-"""What live traders write to the database: traders, accounts, bars, orders and events."""
+"""What live traders write to the database: traders, accounts, bars, orders, events."""
 
 from __future__ import annotations
 
@@ -129,6 +129,21 @@ class TraderEvent:
     text: str
 
 
+@dataclass(frozen=True)
+class Adjustment:
+    """A change of the units in which a ticker is counted.
+
+    time: open of the last bar in the earlier units.
+    price, volume: factors of the earlier prices and volumes. Amounts held are divided by `price`,
+        so that their value stays.
+    """
+
+    ticker: str
+    time: int
+    price: float
+    volume: float
+
+
 @dataclass
 class Changes:
     """What one transaction writes; None leaves a value as it is.
@@ -137,6 +152,7 @@ class Changes:
     intents: orders that will be sent after the transaction, without results.
     fills: results of these or earlier orders.
     market: closed bars with their tickers.
+    adjustments: changes of units, which `accounts` and `state` have followed.
     """
 
     last_bar: int | None = None
@@ -148,3 +164,4 @@ class Changes:
     fills: list[Fill] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     market: list[tuple[Sequence[str], ClosedBar]] = field(default_factory=list)
+    adjustments: Sequence[Adjustment] = ()

@@ -19,7 +19,7 @@ decisions; the trader decides only at the newest bar, and not if that ended too 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,16 +38,21 @@ from deploy.trading.live.benchmarks import EQUAL_WEIGHT, BenchmarkAccounts
 from deploy.trading.live.clock import Clock
 from deploy.trading.live.hot_swap import DRY_RUN_BARS, problem_with
 from deploy.trading.live.monitor import Monitor, OnAlert
+from deploy.trading.live.queries import Records
 from deploy.trading.live.records import (
     CHALLENGER,
     SHADOW,
     AccountKind,
     AccountRecord,
+    Adjustment,
     Changes,
+    Event,
     OrderLine,
     Trader,
 )
 from deploy.trading.live.reports import note_day, note_risk, trade_text, transfer_events
+from deploy.trading.live.revisions import Review, adjusted, adjusted_line, price_factors, review
+from deploy.trading.live.seen_bars import start_feed
 from deploy.trading.live.store import TraderStore
 from deploy.trading.paper_trader import Entry
 from deploy.trading.risk import Conditions
@@ -143,6 +148,7 @@ class LiveSession:
         self._stale = False
         self._status = "starting"
         trader = self._heartbeat()
+        self._history: Bars  # the newest bars as they were seen, in the present units
         self._state: dict[str, Any] = dict(trader.state)
         self._own = self._account(
             SLOT_ACCOUNT, SLOT_ACCOUNT, bundle, broker, any_account=options.any_account
@@ -158,7 +164,7 @@ class LiveSession:
         self._arena = Arena(slot, registry, self._store, options.arena)
         self._accounts += map(self._challenger, self._arena.entrants(bundle))
         self._benchmarks = BenchmarkAccounts(kept)
-        self._history = self._start(kept, trader)
+        self._start(kept, trader)
 
     def run(self) -> None:
         """Trade until the clock's `stop` is set, or recorded bars end."""
@@ -177,6 +183,10 @@ class LiveSession:
         trader = self._heartbeat()
         self._obey(trader)
         bars = self._feed.poll(self._clock.now())
+        found = review(self._history, self._feed.again, self._state.get("revised", {}))
+        self._history = adjusted(self._history, found.adjustments)
+        self._follow(found, self._accounts)
+        trader = trader if found.alarm is None else self._heartbeat()
         for number, bar in enumerate(bars):
             late = self._clock.now() - bar_end(self._timeframe, bar.time) > self._max_delay
             self._on_bar(bar, trader, decide=number == len(bars) - 1 and not late)
@@ -192,6 +202,7 @@ class LiveSession:
     def _on_bar(self, bar: ClosedBar, trader: Trader, *, decide: bool) -> None:
         """Process one closed bar: decide for every account, commit, send, commit the results."""
         history = self._history
+        bar = bar.continuing(history.close[-1])
         self._history = bar.appended_to(history).slice(1, len(history) + 1)
         prices = dict(zip(self._feed.tickers, map(float, bar.close), strict=True))
         self._state = self._state | {"prices": prices}
@@ -278,45 +289,50 @@ class LiveSession:
 
     # ---- the start ----
 
-    def _start(self, kept: dict[str, AccountRecord], trader: Trader) -> Bars:
-        """Resume the accounts or start them. Returns the history."""
+    def _start(self, kept: dict[str, AccountRecord], trader: Trader) -> None:
+        """Resume the accounts from the record, or start them."""
         needed = max(account.trader.bars_needed for account in self._accounts) + DRY_RUN_BARS
-        bars = self._feed.start(
-            needed, self._clock.now(), trader.last_bar, self._state.get("prices", {})
+        adjustments = self._store.adjustments(self._slot)
+        seen = start_feed(
+            self._feed,
+            Records(self._registry.database),
+            trader,
+            adjustments,
+            needed=needed,
+            now=self._clock.now(),
         )
-        self._last = int(bars.time[-1])
+        self._history = seen.history
+        self._last = int(seen.history.time[-1])
+        resumed = [account for account in self._accounts if account.name in kept]
+        for account in resumed:
+            account.resume(seen.history, kept[account.name])
         for account in self._accounts:
-            if account.name in kept:
-                account.resume(bars, kept[account.name])
-            else:
-                account.start(bars)
+            if account not in resumed:
+                account.start(seen.history)
         present = {account.name for account in self._accounts}
         for record in kept.values():
             if record.kind == CHALLENGER and record.name not in present:
                 gone = replace(record, retired="it no longer takes part")
                 self._commit(Changes(accounts=[gone]))
-        if trader.last_bar is None:
-            text = f"{_words(self._own.bundle)} starts with broker {self._options.broker}"
-            self._note_start(bars, text)
-            return bars
-        self._recover(trader)
-        self._note_start(bars, f"continues after the bar of {format_time(trader.last_bar)}")
-        for ticker, why in self._own.broker.untradable.items():
-            self._event(
-                "untradable",
-                f"{ticker}: {why} any more; its position stays, and the other tickers are traded",
-            )
-        return bars
-
-    def _note_start(self, bars: Bars, text: str) -> None:
-        """Store the event, and the bars of the history that are not stored yet."""
-        known = self._store.last_market_bar(self._slot)
-        first = 0 if known is None else int(bars.time.searchsorted(known, side="right"))
+        if trader.last_bar is not None:
+            self._recover(trader, adjustments)
+        self._follow(seen.review, resumed)
+        text = f"{_words(self._own.bundle)} starts with broker {self._options.broker}"
+        if trader.last_bar is not None:
+            text = f"continues after the bar of {format_time(trader.last_bar)}"
+        new = seen.unstored
         changes = Changes(events=[("started", text, self._last)])
-        changes.market += [(bars.tickers, ClosedBar.of(bars, n)) for n in range(first, len(bars))]
+        changes.market += [(new.tickers, ClosedBar.of(new, row)) for row in range(len(new))]
         self._commit(changes)
+        if trader.last_bar is not None:
+            for ticker, why in self._own.broker.untradable.items():
+                self._event(
+                    "untradable",
+                    f"{ticker}: {why} any more; its position stays, and the other tickers are "
+                    "traded",
+                )
 
-    def _recover(self, trader: Trader) -> None:
+    def _recover(self, trader: Trader, adjustments: Sequence[Adjustment]) -> None:
         """Look up the results of orders of an earlier process, and send those that are missing."""
         # Orders for an old bar would trade at prices that the policy never saw.
         late = None
@@ -324,7 +340,11 @@ class LiveSession:
             late = f"not sent before the halt: {trader.halt}"
         elif self._clock.now() - bar_end(self._timeframe, self._last) > self._max_delay:
             late = "the trader was not running when it was due"
-        lines = self._store.orders(self._slot, decided=self._last)
+        since = [one for one in adjustments if one.time == self._last]
+        lines = [
+            adjusted_line(line, since)
+            for line in self._store.orders(self._slot, decided=self._last)
+        ]
         fills = [
             fill
             for account in self._accounts
@@ -334,6 +354,37 @@ class LiveSession:
         ]
         if fills:
             self._store.commit(self._slot, self._token, Changes(fills=fills))
+
+    def _follow(self, found: Review, accounts: Sequence[TradingAccount]) -> None:
+        """Record how the feed's bars differ from those that were seen, and follow new units.
+
+        Args:
+            found: the differences; the history follows them already.
+            accounts: those that hold amounts in the earlier units.
+        """
+        self._state = self._state | {"revised": found.revised}
+        if found.alarm is not None:
+            self._store.halt(self._slot, found.alarm, sells=False)
+        factors = price_factors(found.adjustments)
+        events: list[Event] = [(kind, text, self._last) for kind, text in found.events]
+        changes = Changes(adjustments=found.adjustments, events=events)
+        if factors:
+            for account in accounts:
+                account.adjust(self._history, factors)
+            self._benchmarks.adjust(factors, self._feed.tickers)
+            changes.accounts = [one.record() for one in accounts if one.since is not None]
+            if self._own.since is not None:
+                changes.accounts += self._benchmarks.records(self._own.since)
+            prices = self._state.get("prices", {})
+            self._state = self._state | {
+                "prices": {name: price * factors.get(name, 1.0) for name, price in prices.items()}
+            }
+        if found.alarm is not None:
+            text = f"{found.alarm}; trading is halted until: sweepd trader resume {self._slot}"
+            events.append(("alert", text, self._last))
+        if events:
+            changes.state = self._state
+            self._commit(changes)
 
     # ---- arena and monitor ----
 

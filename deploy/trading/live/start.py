@@ -43,7 +43,7 @@ NOTICES: Mapping[str, NoticeKind] = {
     "rolled back": "rollback",
     "day": "daily",
     **dict.fromkeys(("alert", "halted", "risk", "stale", "fresh", "swap refused"), "alert"),
-    **dict.fromkeys(("transfer", "untradable", "trouble"), "alert"),
+    **dict.fromkeys(("transfer", "untradable", "trouble", "adjusted"), "alert"),
 }
 
 

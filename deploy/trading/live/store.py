@@ -15,13 +15,14 @@ from contextlib import contextmanager
 from typing import TypeVar, cast
 
 import numpy as np
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from deploy.registry.database import RegistryDatabase, utc_now
 from deploy.registry.models import (
     AccountBarRow,
     AccountRow,
+    AdjustmentRow,
     MarketBarRow,
     OrderRow,
     TraderEventRow,
@@ -33,6 +34,7 @@ from deploy.trading.live.records import (
     AccountBar,
     AccountHistory,
     AccountRecord,
+    Adjustment,
     Changes,
     OrderLine,
     Trader,
@@ -133,11 +135,12 @@ class TraderStore:
         query = select(row).where(row.slot == slot).order_by(row.id.desc())
         return [_record(TraderEvent, one) for one in self._newest(query, newest)]
 
-    def last_market_bar(self, slot: str) -> int | None:
-        """Return the open of the newest bar that a slot's trader stored, None without any."""
-        row = MarketBarRow
+    def adjustments(self, slot: str) -> list[Adjustment]:
+        """Return the changes of units that a slot's trader has followed, oldest first."""
+        row = AdjustmentRow
+        query = select(row).where(row.slot == slot).order_by(row.id)
         with self._database.reading() as session:
-            return session.scalar(select(func.max(row.time)).where(row.slot == slot))
+            return [_record(Adjustment, one) for one in session.scalars(query)]
 
     def _newest(self, query: Select[Row], count: int | None) -> list[Row]:
         """Return the first `count` rows of a query that is ordered newest first, oldest first."""
@@ -207,6 +210,9 @@ class TraderStore:
             for fill in changes.fills:
                 _settle(session.get_one(OrderRow, fill.order.client_id), fill)
             session.add_all(_event(slot, kind, text, bar) for kind, text, bar in changes.events)
+            session.add_all(
+                AdjustmentRow(slot=slot, at=utc_now(), **vars(one)) for one in changes.adjustments
+            )
             for tickers, bar in changes.market:
                 session.add_all(_market_rows(slot, tickers, bar))
 

@@ -21,7 +21,7 @@ from deploy.registry.registry import Registry
 from envs.support.errors import InputError
 from tests.deploy.builders import small_bundle
 
-REVISIONS = ["0004", "0005", "0006", "0007"]
+REVISIONS = ["0004", "0005", "0006", "0007", "0008"]
 SLOT = "crypto-1h"
 A, B, C, D = "a" * 64, "b" * 64, "c" * 64, "d" * 64
 BEFORE = "0004"  # the head revision before games had a kind of their own
@@ -223,8 +223,13 @@ def test_history_is_append_only_in_every_revision(registry_url: str, revision: s
                 sa.text("INSERT INTO trader_bars VALUES (:s, 't', 1, 1, 1, 1, 1, 1, false)"),
                 {"s": SLOT},
             )
+        if revision >= "0008":
+            connection.execute(
+                sa.text("INSERT INTO trader_adjustments VALUES (1, :s, 'now', 't', 1, 1, 1)"),
+                {"s": SLOT},
+            )
     for table in APPEND_ONLY:
-        if table == "trader_bars" and revision < "0006":
+        if revision < {"trader_bars": "0006", "trader_adjustments": "0008"}.get(table, ""):
             continue
         name = "looks" if (table, revision) == ("evaluations", BEFORE) else table
         column = "time = 0" if name.endswith("_bars") else "at = 'never'"

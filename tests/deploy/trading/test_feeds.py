@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from deploy.trading.closed_bar import ClosedBar
 from deploy.trading.feeds import (
+    AGAIN_BARS,
     EMPTY_PAUSES,
     GRACE_SECONDS,
     SETTLE_SECONDS,
@@ -90,6 +91,20 @@ def test_bars_follow_the_history_once_each_as_they_close() -> None:
     for index, bar in enumerate(feed.poll(at(shop, 104, 5.0)), start=101):  # after a pause
         assert_bar(bar, BARS, index)
     assert index == 104
+
+
+def test_delivered_bars_are_given_again_as_the_source_has_them_now() -> None:
+    shop = Shop(BARS)
+    feed = feed_on(shop)
+    feed.start(20, at(shop, 99, SETTLE_SECONDS))
+    name = BARS.tickers[0]
+    np.testing.assert_array_equal(feed.again[name], shop.rows[0][100 - AGAIN_BARS : 100])
+    assert feed.poll(at(shop, 100, -1.0)) == []
+    assert feed.again == {}, "the source was not asked"
+    shop.rows[0][90, 5] *= 2.0
+    [bar] = feed.poll(at(shop, 100, SETTLE_SECONDS))
+    assert_bar(bar, BARS, 100)
+    np.testing.assert_array_equal(feed.again[name], shop.rows[0][100 - AGAIN_BARS : 100])
 
 
 def test_the_source_is_not_polled_before_a_bar_can_have_closed() -> None:

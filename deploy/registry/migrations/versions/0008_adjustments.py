@@ -1,0 +1,25 @@
+"""Changes of the units in which a ticker's bars and amounts are counted (splits, dividends)."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+from deploy.registry.migrations.shared import columns, make_append_only, row_id
+
+revision = "0008"
+down_revision = "0007"
+
+
+def upgrade() -> None:
+    """Create the table."""
+    op.create_table(
+        "trader_adjustments",
+        row_id(),
+        *columns(sa.Text, "slot", "at", "ticker"),
+        *columns(sa.BigInteger, "time"),
+        *columns(sa.Double, "price", "volume"),
+        sa.PrimaryKeyConstraint("id", name="pk_trader_adjustments"),
+    )
+    op.create_index("ix_trader_adjustments_slot", "trader_adjustments", ["slot"])
+    make_append_only("trader_adjustments")
