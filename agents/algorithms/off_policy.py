@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agents.engine.graphs import Repeated, recorder_for
+from agents.engine.graphs import Effect, Repeated, recorder_for
 from agents.engine.program import Act, Member, Program, check_tensors
 from agents.engine.replay import Batch, ReplayBuffers
 from agents.native.choice import kernels
@@ -322,7 +322,9 @@ class OffPolicy(Program):
         """Make one gradient step, recorded once and replayed. Arguments as of `_gradient_step`."""
         if self._repeated is None:
             own = [tensor.clone() for tensor in inputs]
-            self._repeated = Repeated(partial(self._gradient_step, *own), own, [], self.recorder)
+            step, critic = partial(self._gradient_step, *own), self._critic
+            effect = Effect([critic.flat], lambda: critic.optimizer.moves(self._tally.running))
+            self._repeated = Repeated(step, own, [], effect, self.recorder)
         self._repeated.run(*inputs)
 
     def _diverge(self, running: Tensor, norms: Tensor) -> Tensor:

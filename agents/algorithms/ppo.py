@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -37,7 +38,7 @@ from agents.algorithms.fused_loss import LossGradients, fused_loss
 from agents.algorithms.popart import scale_values
 from agents.algorithms.ppo_params import PPOParams
 from agents.engine.acting import Actors
-from agents.engine.graphs import Repeated, recorder_for
+from agents.engine.graphs import Effect, Repeated, recorder_for
 from agents.engine.population import Population
 from agents.engine.program import Member, Program, Supported
 from agents.engine.rollout import Rollout
@@ -303,7 +304,8 @@ class PPO(Program):
             running.copy_(step.running)
             return step
 
-        return Repeated(make, [rows], [running, *vars(kept).values()], self.recorder)
+        effect = Effect([self.population.flat], partial(self.optimizer.moves, running))
+        return Repeated(make, [rows], [running, *vars(kept).values()], effect, self.recorder)
 
     def _minibatch(
         self, rows: Tensor, running: Tensor, terms: LossTerms, *, stop_early: bool

@@ -21,7 +21,7 @@ from agents.engine.advantages import (
     masked_variance,
 )
 from agents.engine.bits import pack, packed_size
-from agents.engine.graphs import Recorder, Replays
+from agents.engine.graphs import Effect, Recorder, Replays
 from agents.engine.play_stats import choice_entropies, play_names, play_stats
 from agents.engine.population import Population
 from agents.engine.transitions import MinibatchIndex, Transitions
@@ -232,10 +232,11 @@ class Rollout:
         static.noises.copy_(noise)
         static.obs.copy_(self.transitions.obs[:, 0])
         step_once = partial(self._replayable_step, env, static)
+        effect = Effect([static.step])
 
         def replayed() -> None:
             # A plan means something only to its own environment.
-            self.replays.of((id(env), env.plan_step()), step_once, recorder).run()
+            self.replays.of((id(env), env.plan_step()), step_once, effect, recorder).run()
 
         return replayed
 

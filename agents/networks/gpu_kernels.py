@@ -54,7 +54,8 @@ def _compiled(device: torch.device) -> GpuKernels | None:
         kernel = torch.cuda._compile_kernel(source, name)
 
         def launch(blocks: tuple[int, int], arguments: Sequence[Tensor | int]) -> None:
-            kernel(grid=(*blocks, 1), block=(THREADS, 1, 1), args=[*arguments])
+            with torch.cuda.device(device):  # torch launches on the current one
+                kernel(grid=(*blocks, 1), block=(THREADS, 1, 1), args=[*arguments])
 
         return launch
 

@@ -171,6 +171,17 @@ class FlatAdam:
         direction = torch.div(self.m, denominator, out=denominator)
         self._flat.mul_(decay).addcmul_(direction, lr / corrections[0], value=-1.0)
 
+    def moves(self, active: Tensor) -> bool:
+        """Return whether the next step should move a weight. Waits for the device.
+
+        No step does while gradients are 0, as those of the latest step show.
+
+        Args:
+            active: (G,) bool, the members that it will update.
+        """
+        rates = torch.tensor(self.lr, device=active.device)
+        return bool((active & (rates > 0) & (self.grad != 0).any(-1).any(0)).any())
+
     def reset(self, slot: int) -> None:
         """Zero a slot's moments and step."""
         self.m[:, slot], self.v[:, slot], self.step[slot] = 0, 0, 0

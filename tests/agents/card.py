@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from agents.algorithms import fused_loss
+from agents.engine import graphs
 from agents.networks import fused_sample, optimizer
 from agents.networks.gpu_kernels import NAMES, GpuKernels, Launch
 from envs.core.streams import Streams
@@ -190,6 +191,8 @@ def card(env: Any, *, fused: bool = True) -> Iterator[None]:
         patch.setattr(Streams, "seed", _seed)
         kernels = counted_kernels()
         patch.setattr(fused_loss, "agrees", lambda *_: True)  # reads values, once per process
+        patch.setattr(graphs, "changed", lambda *_: True)  # likewise, once per recording
+        patch.setattr(optimizer.FlatAdam, "moves", lambda *_: False)
         for module in (optimizer, fused_loss, fused_sample):
             patch.setattr(module, "kernels_for", lambda _: kernels if fused else None)
         for name in _METHODS:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from agents.algorithms.ppo import PPO
-from agents.engine.graphs import record_cuda_graph
+from agents.engine.graphs import Effect, Repeated, record_cuda_graph, recorder_for
 from agents.native.choice import TORCH, VARIABLE
 from agents.networks.optimizer import Adam
+from envs.support.errors import RunError
 from tests.agents import off_policy_helpers
 from tests.agents.digests import cartpole, crypto
 from tests.agents.helpers import assert_same, member_params, shape_for, start
@@ -29,6 +31,7 @@ from tests.agents.toy_env import (
     MaskedEnv,
     ToyEnv,
 )
+from tests.agents.two_cards import TwoCards
 
 
 @pytest.fixture(autouse=True)
@@ -44,12 +47,13 @@ class Tape(TorchDispatchMode):
     what the recorded run wrote is undone.
     """
 
-    def __init__(self, step: Callable[[], None]) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self._calls: list[tuple[Any, Any, Any, list[Tensor]]] = []
         self._before: list[tuple[Tensor, Tensor]] = []
-        with self:
-            step()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
         for tensor, value in reversed(self._before):
             tensor.copy_(value)
 
@@ -79,7 +83,9 @@ class Tape(TorchDispatchMode):
 
 
 def record(step: Callable[[], None]) -> Callable[[], None]:
-    return Tape(step).replay
+    with Tape() as tape:
+        step()
+    return tape.replay
 
 
 def refuse(step: Callable[[], None]) -> Callable[[], None]:  # noqa: ARG001
@@ -180,17 +186,18 @@ def test_a_failed_capture_leaves_the_stream_as_it_was(monkeypatch: pytest.Monkey
             now[0] = before
 
     @contextmanager
-    def graph(_: Any) -> Iterator[None]:
+    def graph(_: Any, stream: Any) -> Iterator[None]:  # noqa: ARG001
         now[0] = "of the capture"  # and, as torch's, it is not put back when capturing fails
         yield
         raise RuntimeError("capture failed")
 
-    names = {"CUDAGraph": object, "graph": graph, "stream": stream}
+    names = {"CUDAGraph": object, "graph": graph, "stream": stream, "Stream": str}
+    names["device"] = lambda _: nullcontext()
     for name, value in names.items():
         monkeypatch.setattr(torch.cuda, name, value)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: now[0])
     with pytest.raises(RuntimeError, match="capture failed"):
-        record_cuda_graph(lambda: None)
+        record_cuda_graph(torch.device("cuda"), lambda: None)
     assert now == ["own"]
 
 
@@ -261,3 +268,55 @@ def test_rollouts_whose_steps_cannot_be_recorded_run_as_they_are() -> None:
     other, _, _ = trained_in("cartpole", refuse, 3)
     assert not any(step.recorded for step in other.rollout.replays.steps.values())
     assert_same(plain.get_member(1), other.get_member(1))
+
+
+@pytest.fixture
+def second_card(monkeypatch: pytest.MonkeyPatch) -> TwoCards:
+    """Two GPUs, of which the first one is current and the second one has the tensors."""
+    return TwoCards(monkeypatch, Tape, holds=1)
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["alone", "after a program on the first GPU"])
+def test_programs_record_on_their_own_gpu(second_card: TwoCards, first: int) -> None:
+    if first:
+        record_cuda_graph(torch.device("cuda:0"), lambda: None)
+    plain, _, _ = trained_in("cartpole", None, 4)
+    graph, _, _ = trained_in("cartpole", recorder_for(torch.device("cuda:1")), 4)
+    assert [step.recorded for step in graph._graphs.values()] == [True]
+    assert set(second_card.captures[first:]) == {1}
+    assert second_card.current == 0
+    for slot in (0, 1, 3):
+        assert_same(plain.get_member(slot), graph.get_member(slot))
+
+
+def test_an_empty_recording_ends_training(second_card: TwoCards) -> None:
+    """As where steps are recorded on a GPU that does not hold the tensors."""
+    wrong = recorder_for(torch.device("cuda:0"))
+    for make in (partial(trained, ToyEnv), partial(off_policy, ToyEnv)):
+        with pytest.raises(RunError, match="is empty: replaying it changes nothing"):
+            make(wrong)
+    with pytest.raises(RunError, match="is empty"):
+        trained_in("cartpole", wrong, 3)  # of a rollout's steps
+    assert set(second_card.captures) == {0}
+
+
+def test_a_replay_that_ends_learning_is_not_taken_for_an_empty_recording() -> None:
+    """All members diverge in the first replay, so no weight moves; the next one is checked."""
+    running, weights = torch.ones(3, dtype=torch.bool), torch.full((3,), torch.nan)
+    gives = torch.tensor(True)
+
+    def step() -> None:
+        running.logical_and_(gives)
+
+    effect = Effect([weights], lambda: bool(running.any()))
+    repeated = Repeated(step, [], [], effect, record)
+    repeated.run()
+    gives.fill_(False)
+    repeated.run()
+    assert repeated.recorded
+    assert not running.any()
+    repeated.run()  # nothing is due
+    running.fill_(True)
+    gives.fill_(True)
+    with pytest.raises(RunError, match="is empty"):
+        repeated.run()

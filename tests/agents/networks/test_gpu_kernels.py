@@ -34,6 +34,7 @@ from envs.native.build import BuildError, compiler
 from tests.agents.digests import cartpole, crypto
 from tests.agents.helpers import make_adam_steps, member_params, shape_for, start
 from tests.agents.toy_env import ChoiceEnv, ToyEnv
+from tests.agents.two_cards import TwoCards
 
 # What a GPU's compiler has, and a C++ compiler has not.
 GPU = """
@@ -236,3 +237,16 @@ def test_without_the_compiler_torchs_operations_are_used(
     assert "no fused kernels on the GPU" in caplog.text
     assert "libnvrtc.so" in caplog.text
     assert kernels_for(torch.device("cpu")) is None
+
+
+def test_kernels_are_launched_on_the_gpu_of_their_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = TwoCards(monkeypatch, nullcontext, holds=1)
+    for name in ("adam_agrees", "samples_agree"):
+        monkeypatch.setattr(gpu_kernels, name, lambda *_: True)
+    monkeypatch.setattr(gpu_kernels, "_compiled", gpu_kernels._compiled.__wrapped__)
+    found = kernels_for(torch.device("cuda:1"))
+    assert found is not None
+    for name in NAMES:
+        found.run(name, 1)
+    assert cards.launches == [1] * len(NAMES)
+    assert cards.current == 0
