@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from agents.algorithms.table import get_algorithm
+from envs.crypto.data.bar_files import select_files
 from envs.crypto.data.bars import Bars, load_bars
 from envs.crypto.data.limits import limits_of_files
 from envs.crypto.features import get_recipe
@@ -160,6 +161,9 @@ class MarketKind(StudyKind[CryptoSpec]):
             data = dataclasses.replace(data, timeframe=request.timeframe)
         if "tickers" in given and request.tickers is not None:
             tickers = tuple(_as_recorded(ticker, data.tickers) for ticker in request.tickers)
+            if tickers != data.tickers:  # other ones, or names that the folder does not have
+                folder = request.data_dir if "data_dir" in given else Path(data.dir)
+                tickers = tuple(select_files(folder, data.timeframe, request.tickers))
             data = dataclasses.replace(data, tickers=tickers)
         return asked | {"data": data}
 

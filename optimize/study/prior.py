@@ -90,15 +90,16 @@ def make_prior(
 
 
 def refuse_other_prior(
-    study: str, recorded: Mapping[str, Any] | None, names: Sequence[str]
+    study: str, recorded: Mapping[str, Any] | None, names: Sequence[str], free: str
 ) -> None:
-    """Raise InputError if an existing study was created with another prior."""
+    """Raise InputError if an existing study was created with another prior; see `refuse_other`."""
     before = [] if recorded is None else [one["study"] for one in recorded["studies"]]
     if before != list(names):
         was = ", ".join(before) or "none"
         raise InputError(
             f"study {study!r} was created with --prior {was}, and now it is {', '.join(names)}; a "
-            "study's prior cannot change: leave the flag out, or choose another --study-name"
+            f"study's prior cannot change: leave the flag out, or make a study of its own with "
+            f"--study-name {free}"
         )
 
 

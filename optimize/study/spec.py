@@ -60,8 +60,15 @@ def differences(recorded: StudySpec, requested: StudySpec) -> list[tuple[str, An
     ]
 
 
-def refuse_other(study_name: str, recorded: StudySpec, requested: StudySpec) -> None:
-    """Raise InputError that names the first difference between a study and a request."""
+def refuse_other(study_name: str, recorded: StudySpec, requested: StudySpec, free: str) -> None:
+    """Raise InputError that names the first difference between a study and a request.
+
+    Args:
+        study_name: name of the study.
+        recorded: its spec.
+        requested: what is asked for now.
+        free: name for a study of its own, see `free_name`.
+    """
     found = differences(recorded, requested)
     if found:
         # A difference in a flag is named before the differences that follow from it.
@@ -72,7 +79,8 @@ def refuse_other(study_name: str, recorded: StudySpec, requested: StudySpec) -> 
         also = f" ({len(found) - 1} more differ)" if len(found) > 1 else ""
         raise InputError(
             f"study {study_name!r} was created with {name} = {_short(was)}, and now it is "
-            f"{_short(given)}{also}; leave that as it was, or choose another --study-name"
+            f"{_short(given)}{also}; leave that as it was, or make a study of its own with "
+            f"--study-name {free}"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -159,6 +160,18 @@ def study_exists(storage: StudyStorage, name: str) -> bool:
     except KeyError:
         return False
     return True
+
+
+def free_name(storage: StudyStorage, name: str) -> str:
+    """Return the first of NAME-2, NAME-3, … that the database has no study of.
+
+    For NAME-2 it is NAME-3 if NAME is a study, too.
+    """
+    stem, _, number = name.rpartition("-")
+    if number.isdecimal() and stem and study_exists(storage, stem):
+        name = stem
+    names = (f"{name}-{number}" for number in itertools.count(2))
+    return next(one for one in names if not study_exists(storage, one))
 
 
 def count_states(trials: Sequence[optuna.trial.FrozenTrial]) -> dict[str, int]:

@@ -39,7 +39,14 @@ from optimize.study.space.parsing import NARROW, load_space
 from optimize.study.space.search_space import SearchSpace
 from optimize.study.space.subject import Subject
 from optimize.study.spec import refuse_other, refuse_schedules
-from optimize.study.study import StudyHandle, best_trial, create_study, study_exists
+from optimize.study.study import (
+    FINISHED,
+    StudyHandle,
+    best_trial,
+    create_study,
+    free_name,
+    study_exists,
+)
 from optimize.worker.measure import Bench, measure_num_envs, measure_threads
 from optimize.worker.pilot import measure_episodes
 
@@ -112,9 +119,13 @@ def open_study(
             reproducing = reproducing_flags(spec, request)
             say(f"settings are now fixed; to reproduce this study: {reproducing}")
             return StudyHandle(storage, name, folder), experiment
-        say(f"another worker has created study {name} in the meantime; joining it")
+        say(f"another worker has created study {name} in the meantime")
     handle = StudyHandle(storage, name, folder)
-    return handle, join_study(handle, request, device, say)
+    experiment = join_study(handle, request, device, say)
+    finished = sum(handle.counts()[state.name] for state in FINISHED)
+    total = "" if request.n_trials is None else f" of {request.n_trials:,}"
+    say(f"joining study {name}: {finished:,}{total} trials are finished")
+    return handle, experiment
 
 
 def join_study(
@@ -122,13 +133,16 @@ def join_study(
 ) -> Experiment:
     """Return the experiment of an existing study, which must agree with the request."""
     name, spec = handle.name, handle.spec
+    # First, so that a name that is not in the data is reported as when a study is created.
+    requested = _requested_spec(handle.storage, spec, request)
     check_total(spec, request.n_trials)
+    free = free_name(handle.storage, name)
     if "prior" in request.given:
-        refuse_other_prior(name, handle.prior, request.prior)
+        refuse_other_prior(name, handle.prior, request.prior, free)
     # Two comparisons, so that the message tells a flag that differs from another version of sweepd.
-    refuse_other(name, spec, _requested_spec(handle.storage, spec, request))
+    refuse_other(name, spec, requested, free)
     present = dataclasses.replace(spec, code_version=code_version(), torch_version=torch_version())
-    refuse_other(name, spec, present)
+    refuse_other(name, spec, present, free)
     torch.set_num_threads(request.threads or min(spec.threads, cpu_count()))
     set_precision(spec.precision, device)
     require(spec.kernels)

@@ -42,7 +42,14 @@ from optimize.study.sampling.evolution import Stretch
 from optimize.study.space.dimension import Dimension
 from optimize.study.space.search_space import SearchSpace
 from optimize.study.spec import refuse_other
-from optimize.study.study import StudyHandle, best_trial, create_study, judged_trials, study_exists
+from optimize.study.study import (
+    StudyHandle,
+    best_trial,
+    create_study,
+    free_name,
+    judged_trials,
+    study_exists,
+)
 from optimize.worker.freeze import choose_slots, spec_flags
 
 MOST_RUNGS = 40  # evaluations of a long run
@@ -311,7 +318,7 @@ def _check_existing(
     # Versions and processors are compared when the study is joined.
     here = ("code_version", "torch_version", "processor", "kernels")
     kept = {field: getattr(handle.spec, field) for field in here}
-    refuse_other(name, handle.spec, dataclasses.replace(spec, **kept))
+    refuse_other(name, handle.spec, dataclasses.replace(spec, **kept), free_name(storage, name))
 
 
 def _flags(source: StudyHandle, planned: PlannedRun, spec: StudySpec) -> dict[str, Any]:

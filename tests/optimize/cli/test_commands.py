@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import Result
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -197,6 +198,31 @@ def test_a_study_joined_by_its_default_name_keeps_its_number_of_trials(joined: l
     for more in (["--n-trials", "8"], [], ["--n-trials", "9"], ["--algo", "d3qn"], []):
         CliRunner().invoke(search_app(), ["train", *words, *more], catch_exceptions=False)
     assert joined == [8, 8, 9, 40, 9]  # another algorithm is another study
+
+
+def test_joining_is_said_and_other_tickers_are_checked_before_they_are_refused(
+    joined: list[int], market: Path
+) -> None:
+    """A mistyped ticker is named as at creation; a valid one gives a free name for a new study."""
+
+    def train(*words: str) -> Result:
+        return CliRunner().invoke(search_app(), ["train", *TRAIN, "--n-trials", "12", *words])
+
+    first, *others = sorted(load_bars(market / "bars", "1h").tickers)
+    assert "joining study" not in train("--tickers", first).output
+    assert "joining study s: 0 of 12 trials are finished" in train("--tickers", first).output
+    assert joined == [12, 12]
+    mistyped = str(train("--tickers", f"{first},XYZ").exception)
+    assert mistyped == str(train("--study-name", "t", "--tickers", f"{first},XYZ").exception)
+    assert "--tickers 'XYZ': not in bars; there are" in mistyped
+    other = str(train("--tickers", ",".join([first, *others])).exception)
+    assert "study 's' was created with data.tickers" in other
+    assert other.endswith("make a study of its own with --study-name s-2")
+    train("--study-name", "s-2")
+    assert str(train("--seed", "1").exception).endswith("--study-name s-3")
+    assert str(train("--study-name", "s-2", "--seed", "1").exception).endswith("--study-name s-3")
+    train("--study-name", "t-2")  # there is no study t
+    assert str(train("--study-name", "t-2", "--seed", "1").exception).endswith("t-2-2")
 
 
 def test_without_data_a_new_study_is_refused(refuse: Refuse) -> None:

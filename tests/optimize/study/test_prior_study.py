@@ -138,8 +138,8 @@ def test_what_cannot_be_used_is_refused(earlier: StudyHandle, bars: Bars, tmp_pa
 
 def test_a_studys_prior_cannot_change(earlier: StudyHandle) -> None:
     handle = new(earlier, "a", spec("race"), "s")
-    refuse_other_prior("a", handle.prior, ["s"])
+    refuse_other_prior("a", handle.prior, ["s"], "a-2")
     with pytest.raises(InputError, match="created with --prior s, and now it is t; a study's"):
-        refuse_other_prior("a", handle.prior, ["t"])
+        refuse_other_prior("a", handle.prior, ["t"], "a-2")
     with pytest.raises(InputError, match="created with --prior none, and now it is s"):
-        refuse_other_prior("s", earlier.prior, ["s"])
+        refuse_other_prior("s", earlier.prior, ["s"], "s-2")

@@ -54,8 +54,9 @@ def test_a_spec_survives_json(bars: Bars) -> None:
 def test_any_difference_is_found_and_named(bars: Bars, change: dict[str, Any]) -> None:
     spec = make_spec(bars)
     with pytest.raises(InputError, match="study 's' was created with") as refused:
-        refuse_other("s", spec, dataclasses.replace(spec, **change))
+        refuse_other("s", spec, dataclasses.replace(spec, **change), "s-2")
     assert next(iter(change)) in str(refused.value)
+    assert str(refused.value).endswith("make a study of its own with --study-name s-2")
 
 
 def test_the_folder_of_the_data_is_no_difference_but_its_content_is(bars: Bars) -> None:
@@ -223,7 +224,7 @@ def test_a_former_name_of_an_objective_keeps_its_meaning(bars: Bars) -> None:
     assert frozen.objective == "sharpe-difference"
     assert differences(frozen, make_spec(bars, objective="excess-sharpe")) == []
     with pytest.raises(InputError, match='created with objective = "sharpe-difference"'):
-        refuse_other("s", frozen, make_spec(bars))
+        refuse_other("s", frozen, make_spec(bars), "s-2")
     check_request(Request(objective="excess-sharpe"))
     with pytest.raises(
         InputError, match="--objective 'excess' is not known; choose one of information-ratio,"
