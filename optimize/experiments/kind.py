@@ -81,8 +81,14 @@ class StudyKind(ABC, Generic[Spec]):
         """Return the bars for a new study; None for a game."""
         return None
 
-    def load_recorded_bars(self, spec: Spec, folder: Path | None) -> Bars | None:
-        """Return the bars of an existing study; None for a game. folder: where they are now."""
+    def load_recorded_bars(self, spec: Spec, folder: Path | None, newer: Say) -> Bars | None:
+        """Return the bars of an existing study; None for a game.
+
+        Args:
+            spec: the study's spec.
+            folder: where the bars are now.
+            newer: receives a sentence if the folder has newer bars.
+        """
         return None
 
     @abstractmethod

@@ -18,7 +18,7 @@ from envs.crypto.features import get_recipe
 from envs.crypto.params import SHORTS, EnvParams
 from envs.crypto.scoring.metrics import OBJECTIVES
 from envs.crypto.splits import TooFewBars, first_decision
-from envs.crypto.study_data import holdout_times, load_study_bars, study_splits
+from envs.crypto.study_data import TIME_FORMAT, holdout_times, load_study_bars, study_splits
 from envs.support.errors import InputError
 from envs.support.study_record import CRYPTO, CryptoSpec, DataSpec
 from optimize.experiments.crypto import CryptoExperiment
@@ -98,8 +98,8 @@ class MarketKind(StudyKind[CryptoSpec]):
             request.data_dir, request.timeframe, request.tickers, accept_jumps=request.accept_jumps
         )
 
-    def load_recorded_bars(self, spec: CryptoSpec, folder: Path | None) -> Bars:
-        return load_study_bars(spec.data, folder)
+    def load_recorded_bars(self, spec: CryptoSpec, folder: Path | None, newer: Say) -> Bars:
+        return load_study_bars(spec.data, folder, newer)
 
     def members(self, request: Request) -> int:
         return request.cv.folds
@@ -109,7 +109,7 @@ class MarketKind(StudyKind[CryptoSpec]):
     ) -> CryptoSpec:
         assert bars is not None
         recipe = get_recipe(request.recipe)
-        first, last = (bars.time_of(bar).strftime("%Y-%m-%dT%H:%M:%SZ") for bar in (0, -1))
+        first, last = (bars.time_of(bar).strftime(TIME_FORMAT) for bar in (0, -1))
         spec = CryptoSpec(
             **common,
             data=DataSpec(

@@ -11,12 +11,16 @@ the earlier studies later:
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from optuna.trial import FrozenTrial
 
+from envs.crypto.data.timeframe import bars_between
+from envs.crypto.study_data import holdout_times, unseen_from
 from envs.support.configurations import RACE, Selection
 from envs.support.errors import InputError
 from envs.support.study_record import CryptoSpec, StudySpec
@@ -103,6 +107,13 @@ def refuse_other_prior(
         )
 
 
+def can_be_prior(handle: StudyHandle) -> bool:
+    """Return whether a study has enough configurations for another one's prior."""
+    if handle.spec.evolves:
+        return False
+    return len(handle.spec.selection.configurations(judged_trials(handle))) >= FEWEST
+
+
 def _check_data(handle: StudyHandle, spec: StudySpec) -> None:
     """Raise InputError if the earlier study knows what this one's gate judges by."""
     before = handle.spec
@@ -113,16 +124,25 @@ def _check_data(handle: StudyHandle, spec: StudySpec) -> None:
                 f"{spec.environment}: a market and a game cannot inform each other"
             )
         return
-    # With the same bars and no smaller hold-out, none of its trials saw a bar of this hold-out.
-    if before.data.fingerprint != spec.data.fingerprint:
+    ours, theirs = (
+        (", ".join(sorted(one.data.tickers)), one.data.timeframe) for one in (spec, before)
+    )
+    if ours != theirs:
         raise InputError(
-            f"--prior {handle.name} has other bars, so it may have seen the hold-out of this "
-            "study; on markets, only a study on the same bars can be a prior"
+            f"--prior {handle.name} is a study on {theirs[0]} ({theirs[1]}), and this one is on "
+            f"{ours[0]} ({ours[1]}); on markets, only a study on the same tickers and timeframe "
+            "can be a prior"
         )
-    if before.holdout < spec.holdout:
+    holdout, unseen = holdout_times(spec), unseen_from(before)
+    if holdout is not None and unseen > holdout[0]:
+        count = bars_between(spec.data.timeframe, unseen, holdout[1]) + 1
+        # Rounded down, so that the share does not give one bar more.
+        share = math.floor(1000 * max(0, count) / spec.data.bars) / 1000
+        advice = f"use --holdout {share:g} or less" if share else "leave it out"
+        begin, end = (f"{pd.Timestamp(at, unit='s'):%Y-%m-%d %H:%M}" for at in (holdout[0], unseen))
         raise InputError(
-            f"--prior {handle.name} has --holdout {before.holdout}, so it has seen a part of this "
-            f"study's hold-out; use --holdout {before.holdout} or less"
+            f"--prior {handle.name} used bars until {end} UTC, so it has seen a part of this "
+            f"study's hold-out, which begins at {begin}; {advice}"
         )
     if handle.space.name.startswith(NARROW) and not handle.chosen_from:  # an older version's
         raise InputError(

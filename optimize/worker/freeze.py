@@ -33,7 +33,7 @@ from optimize.study.fit import (
     multiple,
     refuse_misfit,
 )
-from optimize.study.prior import make_prior, open_earlier, refuse_other_prior
+from optimize.study.prior import can_be_prior, make_prior, open_earlier, refuse_other_prior
 from optimize.study.sampling.samplers import AUTO
 from optimize.study.space.parsing import NARROW, load_space
 from optimize.study.space.search_space import SearchSpace
@@ -156,7 +156,15 @@ def join_study(
             "agree between them to rounding, not to the bit"
         )
     kind = kind_of(spec.environment)
-    bars = kind.load_recorded_bars(spec, request.data_dir if "data_dir" in request.given else None)
+
+    def newer(bars: str) -> None:
+        prior = f" --sampler race --prior {name}" if can_be_prior(handle) else ""
+        say(
+            f"{bars}; for a study of all bars, change the flags of this one: --study-name {free}{prior}"
+        )
+
+    folder = request.data_dir if "data_dir" in request.given else None
+    bars = kind.load_recorded_bars(spec, folder, newer)
     return kind.make_experiment(spec, bars, device, say, request.load_bundle)
 
 

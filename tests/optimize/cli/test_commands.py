@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 import agents.algorithms.identity
 from envs.core.sizing import Measurement
-from envs.crypto.data.bars import load_bars
+from envs.crypto.data.bars import load_bars, write_bars
 from envs.native import build
 from envs.native.use import NativeLibrary
 from envs.support.errors import InputError
@@ -223,6 +223,38 @@ def test_joining_is_said_and_other_tickers_are_checked_before_they_are_refused(
     assert str(train("--study-name", "s-2", "--seed", "1").exception).endswith("--study-name s-3")
     train("--study-name", "t-2")  # there is no study t
     assert str(train("--study-name", "t-2", "--seed", "1").exception).endswith("t-2-2")
+
+
+def test_newer_bars_are_reported_with_flags_that_make_a_study_of_all_bars(
+    market: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(market)
+
+    def train(*words: str) -> str:
+        words = ("train", *TRAIN, "--pruner", "none", "--n-trials", "4", *words)
+        return CliRunner().invoke(search_app(), words, catch_exceptions=False).output
+
+    bars = load_bars(market / "bars", "1h")
+    last = bars.time_of(-25).strftime("%Y-%m-%dT%H:%M:%SZ")
+    write_bars(bars.slice(0, len(bars) - 24), market / "bars")
+    assert "newer bar" not in train()
+    assert "newer bar" not in train()  # joined, the same bars
+    write_bars(bars, market / "bars")
+    said = train()
+    assert "joining study s: 4 of 4 trials are finished" in said
+    [line] = [line for line in said.splitlines() if "newer bar" in line]
+    flags = "--study-name s-2 --sampler race --prior s"
+    assert line.endswith(
+        f"bars has 24 newer bars to {bars.time_of(-1):%Y-%m-%dT%H:%M:%SZ}; this study is frozen to "
+        f"{last}; for a study of all bars, change the flags of this one: {flags}"
+    )
+    made = train(*flags.split())
+    assert "prior s: 4 of 4 configurations are used" in made
+    assert "trials: 4 complete" in made
+    write_bars(bars.slice(0, len(bars) - 24), market / "bars")
+    train("--study-name", "few", "--n-trials", "1")
+    write_bars(bars, market / "bars")
+    assert train("--study-name", "few", "--n-trials", "1").count("--study-name few-2\n") == 1
 
 
 def test_without_data_a_new_study_is_refused(refuse: Refuse) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 
 from deploy.promotion.studies import find_study
 from envs.crypto.data.bars import Bars
+from envs.crypto.study_data import TIME_FORMAT
 from envs.support.errors import InputError
-from envs.support.study_record import GameSpec
+from envs.support.study_record import CryptoSpec, GameSpec
 from optimize.study.prior import make_prior, open_earlier, refuse_other_prior
 from optimize.study.space.dimension import Dimension
 from optimize.study.space.parsing import parse_space, study_space
@@ -28,6 +30,57 @@ RESULTS = ((1e-3, 4.0), (1e-2, 9.0), (1e-3, 8.0), (1e-4, 5.0), (1e-5, 1.0), (1e-
 @pytest.fixture
 def earlier(tmp_path: Path) -> StudyHandle:
     return fill(make_handle(tmp_path, spec("race")), RESULTS)
+
+
+def on_market(bars: Bars, count: int, holdout: float = 0.05) -> CryptoSpec:
+    """A race on the first `count` bars."""
+    spec, part = make_spec(bars, sampler="race", holdout=holdout), bars.slice(0, count)
+    first, last = (part.time_of(bar).strftime(TIME_FORMAT) for bar in (0, -1))
+    data = dataclasses.replace(
+        spec.data, first=first, last=last, bars=count, fingerprint=part.fingerprint
+    )
+    return dataclasses.replace(spec, data=data)
+
+
+@pytest.mark.parametrize(
+    ("count", "before", "holdout", "allowed"),
+    [
+        (500, 0.2, 0.2, True),  # the same bars: both begin at bar 400
+        (500, 0.2, 0.1, True),
+        (500, 0.1, 0.2, False),
+        (600, 0.1, 0.1, True),  # newer bars: 450 before 540
+        (600, 0.0, 0.1, True),  # without a hold-out it used bars to 499
+        (600, 0.0, 0.2, False),  # 500 after 480
+        (600, 0.1, 0.251, False),  # 450 after 449: a single bar was seen
+        (600, 0.1, 0.25, True),
+        (400, 0.1, 0.1, False),  # older bars: it has seen all of the hold-out
+        (600, 0.1, 0.0, True),  # no hold-out, no leak
+    ],
+)
+def test_on_markets_a_prior_has_seen_no_bar_of_the_hold_out(
+    tmp_path: Path, bars: Bars, count: int, before: float, holdout: float, allowed: bool
+) -> None:
+    storage, runs = make_handle(tmp_path, spec("race")).storage, tmp_path / "runs"
+    own, first = on_market(bars, count, holdout), on_market(bars, 500, before)
+    assert create_study(storage, "before", first, runs, {})
+    seen = first.data.bars - round(before * first.data.bars)
+    assert allowed == (not holdout or seen <= count - round(holdout * count))  # in numbers of bars
+
+    def refusal(of: CryptoSpec) -> str:
+        with pytest.raises(InputError) as refused:
+            make_prior(open_earlier(storage, ["before"]), of, print)
+        return str(refused.value)
+
+    said = refusal(own)
+    assert ("it has seen a part of this study's hold-out" in said) != allowed
+    if allowed:
+        assert "before has 0 complete configurations" in said  # the next check
+    elif advised := re.search(r"use --holdout ([\d.]+) or less", said):
+        followed = dataclasses.replace(own, holdout=float(advised[1]))
+        assert "before has 0 complete configurations" in refusal(followed)
+    else:
+        assert count < 500
+        assert said.endswith("; leave it out")
 
 
 def new(earlier: StudyHandle, name: str, of: GameSpec, *priors: str) -> StudyHandle:
@@ -120,17 +173,18 @@ def test_what_cannot_be_used_is_refused(earlier: StudyHandle, bars: Bars, tmp_pa
     refused(
         dataclasses.replace(race, space=wider.to_dict()), "does not have the parameter gamma", "s"
     )
-    market = make_spec(bars, sampler="race")
+    market = on_market(bars, len(bars))
     refused(market, "a market and a game cannot inform each other", "s")
 
     def add(name: str, **changes: Any) -> None:
         own = dataclasses.replace(market, **changes)
         assert create_study(storage, name, own, tmp_path / "runs", {})
 
-    add("other", data=dataclasses.replace(market.data, fingerprint="other"))
-    refused(market, "other has other bars, so it may have seen the hold-out", "other")
-    add("newer", holdout=market.holdout / 2)
-    refused(market, "so it has seen a part of this study's hold-out", "newer")
+    other = dataclasses.replace(market.data, tickers=("OTHER/USDT",))
+    add("other", data=other)
+    refused(market, "other is a study on OTHER/USDT .* only a study on the same tickers", "other")
+    add("slower", data=dataclasses.replace(market.data, timeframe="4h"))
+    refused(market, "slower is a study on .* .4h., and this one is on .* .1h.", "slower")
     narrow = parse_space({**market.space, "name": "narrow:wide"})
     add("narrow", space=narrow.to_dict())
     refused(market, "searched around a trial of another study", "narrow")
