@@ -28,7 +28,7 @@ from deploy.registry.registry import Registry
 from envs.crypto.scoring.selection import TrialReturns
 from envs.support.errors import InputError, RunError
 from envs.support.logs import LogConsole
-from optimize.experiments.outlook import study_outlook
+from optimize.experiments.outlook import sentence, study_outlook
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.insight.rows import TrialRows
 from optimize.study.study import study_exists
@@ -238,7 +238,9 @@ def test_status_and_gate_require_the_same_ratio(tmp_path: Path) -> None:
     said = next(
         one.explanation for one in promotion.chosen.findings if one.name == "deflated-sharpe"
     )
-    assert f"{found['needed_sharpe']:+.2f} is needed" in said
+    shown = sentence(found).partition(" has ")[2]
+    assert f"{found['needed_sharpe']:+.2f} is needed" in shown
+    assert said.partition(" have ")[2].startswith(shown)  # the same words and figures
     # Where the files are on another machine, the figures are those planned.
     elsewhere = SimpleNamespace(
         **vars(handle) | {"run_dir": tmp_path / "none", "returns": TrialReturns()}

@@ -18,7 +18,7 @@ from deploy.promotion.bootstrap import ALPHA, Bootstrap, gate_level
 from deploy.promotion.overfitting import Overfitting
 from deploy.promotion.rules import GateRule, Measured, training_faults
 from envs.crypto.scoring.metrics import Metrics
-from envs.crypto.scoring.selection import Deflation
+from envs.crypto.scoring.selection import Deflation, verdict_text
 from envs.support.formatting import percent
 
 CROSS_VALIDATION, HOLDOUT = "cross-validation", "hold-out"  # the stages
@@ -130,32 +130,18 @@ def _deflated_sharpe(evidence: MarketEvidence) -> Measured | None:
     if found is None:
         return Measured(None, "the trial stored no back-test path")
     # The explanation shows annual ratios; the test itself is on ratios per bar.
-    own, luck, needed = (
-        selection.annual * ratio for ratio in (found.moments.sharpe, found.luck, found.needed)
-    )
-    path = (
-        "its path" if len(found.by_path) == 1 else f"the median of its {len(found.by_path)} paths"
-    )
-    lucky = (
-        f"without skill, the best of {found.trials} trials (equivalent to {found.effective:,.1f} "
-        f"independent ones) is expected to have {luck:+.2f}"
+    explanation = "its members have " + verdict_text(
+        selection.annual * found.moments.sharpe,
+        selection.annual * found.needed,
+        paths=len(found.by_path),
+        trials=found.trials,
+        effective=found.effective,
     )
     if selection.chosen > 1:
-        lucky = (
-            f"without skill, {selection.chosen} trials, each as lucky as the best of "
-            f"{found.trials} (equivalent to {found.effective:,.1f} independent ones), are expected "
-            "to have "
-            f"{luck:+.2f} together, {found.diversification:.2f} times the ratio of one"
+        explanation += (
+            f", since {selection.chosen} trials, each as lucky as the best of {found.trials}, have "
+            f"{found.diversification:.2f} times the ratio of one together"
         )
-    explanation = (
-        f"on {path} its members have an annual information ratio over equal weight of {own:+.2f}; "
-        f"{lucky}; "
-    )
-    explanation += (
-        f"{needed:+.2f} is needed"
-        if math.isfinite(needed)
-        else "there are too few bars for any significance"
-    )
     if math.isfinite(found.record) and found.record > selection.bars:
         explanation += f", or {found.record / selection.bars:,.1f} times as much data at this ratio"
     return Measured(found.probability, explanation)

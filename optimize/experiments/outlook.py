@@ -15,7 +15,13 @@ from optuna.trial import TrialState
 
 from envs.crypto.data.timeframe import bars_per_year
 from envs.crypto.scoring import luck
-from envs.crypto.scoring.selection import PATHS_FILE, TrialReturns, mean_evaluations, read_excess
+from envs.crypto.scoring.selection import (
+    PATHS_FILE,
+    TrialReturns,
+    mean_evaluations,
+    read_excess,
+    verdict_text,
+)
 from envs.crypto.study_data import study_splits
 from envs.support.study_record import CryptoSpec
 from optimize.study.study import StudyHandle
@@ -51,6 +57,7 @@ def outlook(
             cannot be measured yet.
         best, sharpe: number of the best trial and its ratio on that path; None if not measured.
         measured: number of complete trials that were measured.
+        paths: number of back-test paths of a trial.
         effective: number of independent trials that need the same ratio as the `total` trials.
         bars, years: length of a back-test path.
         enough_years: length from which luck alone is not expected to reach an annual ratio of 1.
@@ -68,6 +75,7 @@ def outlook(
         "measured": 0,
         "best": None,
         "sharpe": None,
+        "paths": len(splits.paths),
         "effective": float(total),
     }
     # Dependence needs at least two trials, and the best one must be among them.
@@ -80,6 +88,7 @@ def outlook(
         "best": best,
         "sharpe": _annual(deflation.moments.sharpe, per_year),
         "effective": deflation.effective,
+        "paths": len(deflation.by_path),
     }
 
 
@@ -123,24 +132,25 @@ def sentence(found: dict[str, Any] | None, looks: int | None = None) -> str:
     """
     if found is None:
         return "the best trial is evaluated on a panel of games with seeds that no trial used"
-    needed, planned = found["needed_sharpe"], found["planned_sharpe"]
+    needed = found["needed_sharpe"]
     size = f"the best of {found['trials']} trials on {found['years']:.1f} years of bars"
-    ratio = "annual information ratio over equal weight"
-    if needed is None:
-        text = f"{size} cannot be distinguished from luck: there are too few bars"
-    elif found["measured"]:
-        before = "" if planned is None else f"; planned was {planned:+.2f}"
+    if found["measured"]:
         text = (
-            f"trial {found['best']}, the best of {found['measured']} complete, has an {ratio} of "
-            f"{found['sharpe']:+.2f} on its median path and needs {needed:+.2f} to be "
-            f"distinguished from luck among {found['trials']} trials "
-            f"(equivalent to {found['effective']:,.1f} independent ones), "
-            f"measured{before}"
+            f"trial {found['best']}, the best of {found['measured']} complete, has "
+            + verdict_text(
+                found["sharpe"],
+                needed,
+                paths=found["paths"],
+                trials=found["trials"],
+                effective=found["effective"],
+            )
         )
+    elif needed is None:
+        text = f"{size} cannot be distinguished from luck: there are too few bars"
     else:
         text = (
-            f"{size} needs an {ratio} of {needed:+.2f} to be distinguished from luck (planned, for "
-            "independent trials without skill)"
+            f"{size} needs an annual information ratio over equal weight of {needed:+.2f} to be "
+            "distinguished from luck (planned, for independent trials without skill)"
         )
     return text if looks is None else f"{text}; hold-out evaluations used: {looks}"
 

@@ -63,6 +63,28 @@ class Deflation:
         return self.by_path[self.path]
 
 
+def verdict_text(
+    ratio: float, needed: float | None, *, paths: int, trials: int, effective: float
+) -> str:
+    """Return an information ratio and the one that is needed, in the words of all screens.
+
+    Args:
+        ratio: annual information ratio on the median path.
+        needed: the least annual ratio with a DSR of 0.95; None or infinite if none suffices.
+        paths: number of paths.
+        trials: N.
+        effective: see `Deflation`.
+    """
+    where = "its path" if paths == 1 else f"the median of its {paths} paths"
+    text = f"an annual information ratio over equal weight of {ratio:+.2f} on {where}; "
+    if needed is None or math.isinf(needed):
+        return text + "there are too few bars to distinguish any ratio from luck"
+    return (
+        f"{text}{needed:+.2f} is needed to be distinguished from luck among {trials} trials "
+        f"(equivalent to {effective:,.1f} independent ones)"
+    )
+
+
 class TrialReturns:
     """Excess returns of a search's complete trials, reduced to what the DSR needs. Thread-safe.
 
