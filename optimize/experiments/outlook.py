@@ -57,7 +57,7 @@ def outlook(
             cannot be measured yet.
         best, sharpe: number of the best trial and its ratio on that path; None if not measured.
         measured: number of complete trials that were measured.
-        paths: number of back-test paths of a trial.
+        path, paths: index of the median path, None if not measured, and number of paths.
         effective: number of independent trials that need the same ratio as the `total` trials.
         bars, years: length of a back-test path.
         enough_years: length from which luck alone is not expected to reach an annual ratio of 1.
@@ -75,6 +75,7 @@ def outlook(
         "measured": 0,
         "best": None,
         "sharpe": None,
+        "path": None,
         "paths": len(splits.paths),
         "effective": float(total),
     }
@@ -88,6 +89,7 @@ def outlook(
         "best": best,
         "sharpe": _annual(deflation.moments.sharpe, per_year),
         "effective": deflation.effective,
+        "path": deflation.path,
         "paths": len(deflation.by_path),
     }
 

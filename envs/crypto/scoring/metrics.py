@@ -12,6 +12,7 @@ Performance of Mutual Funds in the Period 1945–1964" (alpha).
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -280,6 +281,14 @@ TRADE_COLUMNS = tuple(field.name for field in fields(BarTrades))
 
 class PathTrades(BarTrades):
     """A trial's trading, joined to φ back-test paths of T bars. All arrays are (φ, T)."""
+
+    def before_fees(self) -> PathTrades:
+        """Return the same trades with the fees added back; slippage remains.
+
+        Fees are fractions of the value at the previous close, as returns are.
+        """
+        free = np.zeros_like(self.fees)
+        return dataclasses.replace(self, returns=self.returns + self.fees, fees=free)
 
     def summarise(self, timeframe: str) -> list[Metrics]:
         """Compute the metrics of every path, in order."""
