@@ -271,7 +271,8 @@ def gc_command(
 ) -> None:
     """List the bundles that no slot needs; --delete removes them.
 
-    Champions, previous champions and challengers are kept, as is the history of removed bundles.
+    Champions, previous champions and challengers are kept, and so is every bundle that a trader
+    holds or that a slot's account has traded, as is the history of removed bundles.
     """
     opened = where.open()
     found = opened.clear() if delete else opened.garbage()

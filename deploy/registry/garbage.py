@@ -1,4 +1,4 @@
-"""Bundle folders that no deployment slot uses, and their removal."""
+"""Bundle folders that no deployment slot and no trader uses, and their removal."""
 
 from __future__ import annotations
 
@@ -10,14 +10,25 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from deploy.registry.bundle_files import NAME_DIGITS
-from deploy.registry.models import BundleRow, ChallengerRow, SlotRow
+from deploy.registry.models import (
+    SLOT_ACCOUNT,
+    AccountBarRow,
+    AccountRow,
+    BundleRow,
+    ChallengerRow,
+    SlotRow,
+)
 from deploy.registry.records import Garbage
 from envs.support.errors import InputError, RunError
 from envs.support.formatting import counted
 
 
 def find_garbage(session: Session, bundles: Path, registry: str) -> list[Garbage]:
-    """Find the folders that are no champion, previous champion or challenger of any slot.
+    """Find the folders that no slot and no trader needs.
+
+    Slots need their champion, previous champion and challengers. Traders need the bundles of their
+    present accounts, and to recompute a slot's own account (`sweepd trader parity`) every bundle
+    that it ever traded.
 
     Args:
         session: a transaction of the registry.
@@ -27,7 +38,13 @@ def find_garbage(session: Session, bundles: Path, registry: str) -> list[Garbage
     Raises:
         InputError: the registry knows none of the bundles, so it probably belongs to others.
     """
-    needed = (select(SlotRow.champion), select(SlotRow.previous), select(ChallengerRow.bundle))
+    needed = (
+        select(SlotRow.champion),
+        select(SlotRow.previous),
+        select(ChallengerRow.bundle),
+        select(AccountRow.bundle).where(AccountRow.retired.is_(None)),
+        select(AccountBarRow.bundle).where(AccountBarRow.account == SLOT_ACCOUNT).distinct(),
+    )
     kept = {hash_[:NAME_DIGITS] for query in needed for hash_ in session.scalars(query) if hash_}
     known = {hash_[:NAME_DIGITS]: hash_ for hash_ in session.scalars(select(BundleRow.hash))}
     folders = (
@@ -46,7 +63,7 @@ def find_garbage(session: Session, bundles: Path, registry: str) -> list[Garbage
             continue
         hash_ = known.get(path.name)
         if hash_ is not None:
-            why = "no longer champion, previous champion or challenger of any slot"
+            why = "no longer champion, previous champion or challenger of any slot, and not traded"
         elif path.name.startswith("."):
             why = "left over from an interrupted write or removal"
         else:

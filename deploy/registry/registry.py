@@ -176,7 +176,7 @@ class Registry(RegistryReader):
             _add_event(session, slot, kind, reason, bundle=bundle)
 
     def garbage(self) -> list[Garbage]:
-        """The bundle folders that are no champion, previous champion or challenger of any slot."""
+        """The bundle folders that no slot and no trader needs: see `find_garbage`."""
         with self.database.reading() as session:
             return find_garbage(session, self.bundles, self.database.shown)
 

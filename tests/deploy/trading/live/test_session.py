@@ -19,6 +19,7 @@ from deploy.market.bundle import Bundle
 from deploy.registry.models import SLOT_ACCOUNT
 from deploy.trading.closed_bar import COLUMNS
 from deploy.trading.live.hot_swap import problem_with
+from deploy.trading.live.parity import parity
 from deploy.trading.live.queries import Records
 from deploy.trading.live.records import SHADOW
 from deploy.trading.live.store import Replaced
@@ -364,6 +365,23 @@ def test_arena_and_monitor_continue_after_a_refused_champion(tmp_path: Path, the
     world.registry.promote(SLOT, refused, expected=champion, reason="better")
     bars_evaluated(FIRST + 6, FIRST + 7)
     assert [kind for kind, _ in world.told].count("swap refused") == 2
+
+
+def test_bundles_that_are_traded_or_were_traded_are_no_garbage(tmp_path: Path) -> None:
+    """The traded bundle may be neither champion nor previous; parity needs the earlier ones."""
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST)
+    world.begin()
+    third, fourth = bundle_of(8), bundle_of(9)
+    champion = world.bundle
+    for bundle in (bundle_of(7), third, fourth):
+        world.registry.promote(SLOT, bundle, expected=champion.hash, reason="better")
+        champion = bundle
+    removed = {bundle_of(7).name}
+    assert {item.path.name for item in world.registry.clear()} == removed
+    world.run()  # continues with the first bundle, and hands over to the champion
+    assert {line.bundle for line in world.lines()} == {world.bundle.hash, fourth.hash}
+    assert world.registry.garbage() == []
+    assert max(day.action for day in parity(world.registry, SLOT)) == 0.0
 
 
 def test_a_champion_whose_dry_run_fails_cannot_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
