@@ -34,9 +34,10 @@ import math
 import sys
 from typing import Any
 
-import gate_searches
 import numpy as np
 import optuna
+from gate_searches import SEARCHES, Market, climb, search, with_copies
+from gate_searches import judge as judge_search
 from harness import benchmark_parser, load_results, machine, print_machine, save_results
 from numpy.typing import NDArray
 from scipy.signal import lfilter
@@ -185,8 +186,8 @@ def searches(options: argparse.Namespace, kept: dict[str, Any]) -> bool:
             every = []
             for index in range(studies):
                 random = np.random.default_rng([*seeds, index])
-                market = gate_searches.Market(bars, options.phi, annual / math.sqrt(HOURS), random)
-                every.append(gate_searches.search(market, name, options.search_trials, index))
+                market = Market(bars, options.phi, annual / math.sqrt(HOURS), random)
+                every.append(search(market, name, options.search_trials, index))
             about = {"search": name, "bars": bars, "phi": options.phi, "skill": annual}
             found[f"{name} {annual:g}"] = about | _first_stage(every)
             good &= _told(found[f"{name} {annual:g}"])
@@ -195,10 +196,10 @@ def searches(options: argparse.Namespace, kept: dict[str, Any]) -> bool:
         every = []
         for index in range(options.studies):
             random = np.random.default_rng([*seeds, index])
-            made = gate_searches.climb(options.bars, options.search_trials, 0.9, random)
-            made = gate_searches.with_copies(made, copies, random)
+            made = climb(options.bars, options.search_trials, 0.9, random)
+            made = with_copies(made, copies, random)
             best = int(np.argmax([own.mean() / own.std() for own in made]))
-            every.append(gate_searches.judge(dict(enumerate(made)), best, len(made)))
+            every.append(judge_search(dict(enumerate(made)), best, len(made)))
         name = f"varies its best trial, {copies} copies"
         about = {"search": name, "bars": options.bars, "phi": 0.0, "skill": 0.0}
         found[name] = about | _first_stage(every)
@@ -350,11 +351,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--phi", type=float, default=0.3, help="autocorrelation of searches")
     parser.add_argument("--search-trials", type=int, default=40, help="trials of a search")
     parser.add_argument(
-        "--searches",
-        nargs="*",
-        choices=gate_searches.SEARCHES,
-        default=gate_searches.SEARCHES,
-        help="samplers",
+        "--searches", nargs="*", choices=SEARCHES, default=SEARCHES, help="samplers"
     )
     parser.add_argument(
         "--planted", type=float, nargs="*", default=[1.5, 3.0], help="annual Sharpe ratios"

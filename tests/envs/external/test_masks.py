@@ -151,7 +151,7 @@ def test_a_frozen_policy_plays_legally_in_panels_and_when_watched(several: bool)
     player = Network(FrozenPolicy([program(env).export_member(0)[0]]))
     rules = PanelGames(game, params, 5, seed=1)
     assert rules.play_player(player).lengths.tolist() == [[6] * 5]
-    assert rules.play_baselines()["random"].lengths.tolist() == [[6] * 5]
+    assert rules.play_baselines(player, ["random"])["random"].lengths.tolist() == [[6] * 5]
     bundle: Any = SimpleNamespace(game=game, params=params, player=player)
     shots = list(Show(bundle, seed=2, pictures=False).shots(2))
     assert [shot.step for shot in shots] == [*range(7), *range(7)]

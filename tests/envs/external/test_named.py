@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from deploy.games.baselines import baseline_player
 from deploy.games.panel import PanelGames
+from deploy.games.player import Act
 from envs.core.game_env import GameEnv
 from envs.external.vec_env import ExternalVecEnv
 from envs.games.registry import get_game
@@ -84,6 +86,10 @@ def test_a_study_on_an_external_environment(name: str, tmp_path: Path) -> None:
         assert len(trial.user_attrs["sweepd:seed_scores"]) == 2
 
 
+def random_player(env: GameEnv) -> Act:
+    return baseline_player("random", env, {}, None, seed=1)
+
+
 @pytest.mark.parametrize(
     ("name", "rows"),
     [
@@ -96,7 +102,7 @@ def test_a_study_on_an_external_environment(name: str, tmp_path: Path) -> None:
 )
 def test_every_kind_plays_the_requested_number_of_games(name: str, rows: int) -> None:
     game = get_game(name)
-    played = PanelGames(game, game.params(), 5, 1).play_baselines()["random"]
+    played = PanelGames(game, game.params(), 5, 1).play(random_player)
     assert played.returns.shape == (1, 5)  # whatever is made together
     assert game.make([game.params()], 4, together=1, device="cpu").num_envs == 4 * rows
 
@@ -143,7 +149,7 @@ def test_environments_made_together_stay_together() -> None:
         return game.make([game.params()] * 2, num_envs, together=1, device="cpu")
 
     assert [made(count).envs_per_member for count in (1, 3, 4)] == [3, 3, 6]
-    assert PanelGames(game, game.params(), 4, 1).play_baselines()["random"].lengths.shape == (1, 4)
+    assert PanelGames(game, game.params(), 4, 1).play(random_player).lengths.shape == (1, 4)
     assert fit_num_envs(6, 3, "x", fixed=True) == (6, "")
     assert fit_num_envs(4, 3, "x", fixed=False)[0] == 6
     with pytest.raises(InputError, match=r"--n-envs 4 is not a multiple; use 3 or 6"):
