@@ -34,8 +34,10 @@ SANITIZERS = {
     "address": ("libasan.so", "detect_leaks=0", ""),
     "undefined": ("libubsan.so", "print_stacktrace=1", ""),
     # It does not know threads that a forked process starts.
-    "thread": ("libtsan.so", "report_signal_unsafe=0", "not forked"),
+    "thread": ("libtsan.so", "suppressions={folder}/suppressed", "not forked"),
 }
+# The C library frees a thread's variables with locks that the sanitizer does not see.
+SUPPRESSED = "race:_dl_deallocate_tls\n"
 # Without the preloaded libraries, which are for Python. The last of two options counts.
 COMPILER = """#!/bin/sh
 unset LD_PRELOAD
@@ -78,6 +80,7 @@ def run(sanitizer: str, tests: list[str]) -> bool:
         compiler = folder / "compiler"
         compiler.write_text(COMPILER.format(sanitizer=sanitizer), encoding="utf-8")
         compiler.chmod(0o755)
+        (folder / "suppressed").write_text(SUPPRESSED, encoding="utf-8")
         environment = os.environ | {
             "CXX": str(compiler),
             "SWEEPD_CACHE_DIR": str(folder / "cache"),
@@ -87,7 +90,7 @@ def run(sanitizer: str, tests: list[str]) -> bool:
         }
         # To files: pytest keeps what a process writes to its standard error.
         for variable in ("ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"):
-            environment[variable] = f"{options}:log_path={folder / 'report'}"
+            environment[variable] = f"{options.format(folder=folder)}:log_path={folder}/report"
         pytest = ["pytest", "-n", "0", "-o", "timeout=0", "-k", chosen]
         command = [*fixed_addresses(), sys.executable, "-m", *pytest, *tests]
         done = subprocess.run(command, env=environment, cwd=ROOT, check=False)

@@ -24,6 +24,7 @@ constexpr int WIDTH = 4;
 
 typedef float vec __attribute__((vector_size(4 * WIDTH)));
 typedef int32_t ivec __attribute__((vector_size(4 * WIDTH)));
+typedef uint32_t uvec __attribute__((vector_size(4 * WIDTH)));
 // The same in memory: at any address, and whatever the type of what is stored there.
 typedef float vec_at __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
 typedef int32_t ivec_at __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
@@ -107,10 +108,10 @@ static inline vec exponential(vec x) {
 // x = 2^n m with sqrt(1/2) <= m < sqrt(2), and log x = n ln 2 + log m, with f = m - 1 and
 // s = f / (2 + f): log m = 2 artanh s = 2 (s + s^3/3 + s^5/5 + …) = f - s (f - R), R = 2 s^2/3 + ….
 static inline vec logarithm(vec x) {
-    ivec bits = (ivec)x;
+    uvec bits = (uvec)x;  // unsigned: those of negative numbers overflow, whose log is not used
     // sqrt(1/2) = 0x3f3504f3: the exponent counts from there.
-    ivec n = (bits - 0x3f3504f3) >> 23;
-    vec f = (vec)(bits - (n << 23)) - 1.0f;
+    ivec n = (ivec)(bits - 0x3f3504f3u) >> 23;
+    vec f = (vec)(bits - ((uvec)n << 23)) - 1.0f;
     vec s = f / (f + 2.0f), s2 = s * s;
     vec r = all(2.0f / 11);
     r = fma(r, s2, all(2.0f / 9));
