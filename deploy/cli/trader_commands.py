@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import time
 from typing import Annotated
 
@@ -14,6 +15,7 @@ from deploy.cli.options import AsJson, RegistryFlags
 from deploy.dashboard.formatting import moment
 from deploy.dashboard.health import Health, health
 from deploy.registry.registry import Registry
+from deploy.trading.live.notify import Notifier
 from deploy.trading.live.parity import DIFFERS, ParityDay, parity, store_parity
 from deploy.trading.live.records import Trader
 from deploy.trading.live.store import TraderStore
@@ -93,7 +95,8 @@ def status_command(
 def parity_command(where: RegistryFlags, slot: SlotArgument, as_json: AsJson = False) -> None:
     """Recompute every decision and the simulator's return from the record, day by day.
 
-    The result is stored; the dashboard shows it. The exit code is 1 if a decision differs.
+    The result is stored; the dashboard shows it. If a decision differs, or a return that the
+    recorded fills do not explain, an alert is recorded and sent, and the exit code is 1.
     """
     registry = where.open()
     console = Terminal(stderr=True)
@@ -107,25 +110,36 @@ def parity_command(where: RegistryFlags, slot: SlotArgument, as_json: AsJson = F
             progress=lambda done, total: shown.update(task, completed=done, total=total),
         )
     store_parity(registry, slot, days)
-    worst = max(days, key=lambda day: day.action)
-    differs = worst.action > DIFFERS
+    differs = any(day.differs for day in days)
+    text = _parity_text(slot, days)
     if as_json:
         found = [dataclasses.asdict(day) | {"gap": day.gap} for day in days]
         typer.echo(json.dumps({"slot": slot, "differs": differs, "days": found}, indent=1))
     else:
-        Terminal().print_line(_parity_text(slot, days, worst))
+        Terminal().print_line(text)
     if differs:
+        TraderStore(registry.database).note(slot, "alert", text)
+        notifier = Notifier.from_environment(os.environ, lambda line: typer.echo(line, err=True))
+        notifier.notify("alert", f"sweepd {slot}: alert", text)
+        notifier.close()
         raise typer.Exit(1)
 
 
-def _parity_text(slot: str, days: list[ParityDay], worst: ParityDay) -> str:
+def _parity_text(slot: str, days: list[ParityDay]) -> str:
     bars, decisions = sum(day.bars for day in days), sum(day.decisions for day in days)
     strays = max(days, key=lambda day: abs(day.gap))
+    worst = max(days, key=lambda day: day.action)
+    unexplained = max(days, key=lambda day: day.unexplained)
     agrees = (
         "every decision is reproduced"
         if worst.action <= DIFFERS
         else f"decisions differ, by at most {worst.action:.3g} ({moment(worst.day)[:10]})"
     )
+    if unexplained.unexplained > DIFFERS:
+        agrees += (
+            f"; returns of a bar differ from what the recorded fills explain, by at most "
+            f"{unexplained.unexplained:.3%} ({moment(unexplained.day)[:10]})"
+        )
     return (
         f"{slot}: {bars} bars in {len(days)} days, {decisions} decisions: {agrees}. Account minus "
         f"simulator: at most {strays.gap:+.4%} in a day ({moment(strays.day)[:10]}). "

@@ -232,6 +232,7 @@ class TradePages:
                 "action": max((day.action for day in days), default=0.0),
                 "differs": DIFFERS,
                 "changed": sum(day.action > DIFFERS for day in days),
+                "unexplained": any(day.unexplained > DIFFERS for day in days),
                 "gap": max(days, key=lambda day: abs(day.gap), default=None),
                 "bar": max((day.bar for day in days), default=0.0),
                 "paging": paging,

@@ -280,4 +280,5 @@ class ParityRow(Base):
     growth: Mapped[float] = mapped_column(Double)
     simulated: Mapped[float] = mapped_column(Double)
     bar: Mapped[float] = mapped_column(Double)
+    unexplained: Mapped[float] = mapped_column(Double, server_default="0")
     at: Mapped[str] = mapped_column(Text)

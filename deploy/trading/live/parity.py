@@ -4,7 +4,8 @@ Two accounts run over the stored bars, by the code that trades:
 
 * **decisions**: the account as it was recorded. It receives the recorded fills, cash and units of
   every bar, and the policy decides again. A decision that differs means that other bars, another
-  policy or another version of the program decided.
+  policy or another version of the program decided. The return is recomputed, too: a difference
+  means that the recorded bars, fills and transfers do not explain the recorded value.
 * **simulator**: the same bundles from the same start with the simulated broker, which the tests
   hold to the environment's numbers. Its return differs from the account's by what the venue's fills
   cost, and by what restricted the account: halts and risk rules, which the simulator does not know.
@@ -39,7 +40,7 @@ from envs.crypto.data.bars import Bars
 from envs.crypto.data.timeframe import DAY, bar_end
 from envs.support.errors import InputError
 
-DIFFERS = 1e-6  # actions are rounded to it
+DIFFERS = 1e-6  # actions are rounded to it; returns of a bar are held to it, too
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class ParityDay:
     action: largest difference of an action, -1 to 1.
     growth, simulated: returns of the day, of the account and of the simulator.
     bar: largest difference of a bar's return.
+    unexplained: largest difference of a bar's return that the recorded fills do not explain.
     """
 
     day: int
@@ -59,6 +61,12 @@ class ParityDay:
     growth: float = 0.0
     simulated: float = 0.0
     bar: float = 0.0
+    unexplained: float = 0.0
+
+    @property
+    def differs(self) -> bool:
+        """Whether a decision or an unexplained return is beyond the tolerance."""
+        return self.action > DIFFERS or self.unexplained > DIFFERS
 
     @property
     def gap(self) -> float:
@@ -170,11 +178,15 @@ def stored_parity(database: RegistryDatabase, slot: str) -> tuple[list[ParityDay
 
 @dataclass(frozen=True)
 class _Step:
-    """One bar: the difference of the action (None without a decision), and both returns."""
+    """One bar: the difference of the action (None without a decision), and the returns.
+
+    growth, again, simulated: as recorded, recomputed from the record, and of the simulator.
+    """
 
     action: float | None
-    growth: float
-    simulated: float
+    growth: float = 0.0
+    again: float = 0.0
+    simulated: float = 0.0
 
 
 class _Replayed:
@@ -218,7 +230,8 @@ class _Replayed:
             )
         for account in (self._recorded, self._simulated):
             account.start(bars.slice(self._place - needed, self._place))
-        self._before = 0.0  # the simulator's value at the last close
+        # Values at the last close: recomputed from the record, and the simulator's.
+        self._before = (0.0, 0.0)
 
     def next(
         self, line: AccountBar, before: AccountBar | None, fills: Sequence[Fill], bundle: Bundle
@@ -240,18 +253,19 @@ class _Replayed:
             bar, history, conditions, Changes(), decide=decide, heir=heir, transfer=again.flow
         )
         self._simulated.send(entry.orders)
-        action = None
+        own, action = self._recorded.bundle.manifest.tickers, None
+        prices = bar.in_order(history.tickers, own).close
         if line.action is not None and again.action is not None:
-            tickers = self._recorded.bundle.manifest.tickers
-            recorded = np.array([line.action[ticker] for ticker in tickers])
+            recorded = np.array([line.action[ticker] for ticker in own])
             action = float(np.abs(recorded - again.action).max())
-        value, self._before = self._before, float(entry.value)
+        (value, simulated), self._before = self._before, (float(again.value), float(entry.value))
         if before is None:
-            return _Step(action, 0.0, 0.0)
+            return _Step(action)
         return _Step(
             action,
             _growth(before.value, line.value, line.flow),
-            _growth(value, self._before, line.flow),
+            _growth(value, float(again.value), float(again.flow.value(own, prices))),
+            _growth(simulated, float(entry.value), line.flow),
         )
 
     def _follow(self, first: int, end: int) -> None:
@@ -278,6 +292,7 @@ def _with(day: ParityDay, step: _Step) -> ParityDay:
         growth=(1.0 + day.growth) * (1.0 + step.growth) - 1.0,
         simulated=(1.0 + day.simulated) * (1.0 + step.simulated) - 1.0,
         bar=max(day.bar, abs(step.growth - step.simulated)),
+        unexplained=max(day.unexplained, abs(step.growth - step.again)),
     )
 
 

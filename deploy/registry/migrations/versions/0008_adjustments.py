@@ -1,4 +1,4 @@
-"""Changes of the units in which a ticker's bars and amounts are counted (splits, dividends)."""
+"""Changes of units (splits, dividends), and returns that no record explains."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ down_revision = "0007"
 
 
 def upgrade() -> None:
-    """Create the table."""
+    """Create the table of adjustments; add a column to the comparison with the simulator."""
     op.create_table(
         "trader_adjustments",
         row_id(),
@@ -23,3 +23,6 @@ def upgrade() -> None:
     )
     op.create_index("ix_trader_adjustments_slot", "trader_adjustments", ["slot"])
     make_append_only("trader_adjustments")
+    op.add_column(
+        "parity_days", sa.Column("unexplained", sa.Double, nullable=False, server_default="0")
+    )

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from deploy.cli.commands import deploy_commands
 from deploy.trading.flows import Flow
+from deploy.trading.live.notify import Notifier
 from deploy.trading.live.parity import DIFFERS, parity, store_parity, stored_parity
 from envs.support.errors import InputError
 from tests.deploy.alpaca_server import Exchange, serving
@@ -53,6 +54,7 @@ def test_a_simulated_account_is_reproduced_exactly(tmp_path: Path, trials: int) 
     assert sum(day.bars for day in days) == len(lines)
     assert sum(day.decisions for day in days) == sum(line.action is not None for line in lines)
     assert max(day.action for day in days) == 0.0
+    assert max(day.unexplained for day in days) < 1e-12
     assert max(day.bar for day in days) < 1e-12
     assert all(day.growth == pytest.approx(day.simulated, abs=1e-12) for day in days)
     assert any(day.growth for day in days)
@@ -91,6 +93,32 @@ def test_another_decision_is_found(tmp_path: Path) -> None:
     assert at is not None
 
 
+def test_a_return_that_the_fills_do_not_explain_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    monkeypatch.setattr(Notifier, "notify", lambda _self, _kind, _title, text: sent.append(text))
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST)
+    world.run()
+    assert command(tmp_path).exit_code == 0
+    assert sent == []
+    line = world.lines()[7]
+    with world.registry.database.engine.begin() as connection:
+        connection.execute(text("DROP TRIGGER lane_bars_no_update"))
+        connection.execute(
+            text("UPDATE lane_bars SET value = :v WHERE time = :t AND lane = 'account'"),
+            {"v": line.value * 1.0219, "t": line.time},
+        )
+    answer = command(tmp_path, "--json")
+    found = json.loads(answer.output)
+    assert (answer.exit_code, found["differs"]) == (1, True)
+    assert max(one["action"] for one in found["days"]) == 0.0
+    assert max(one["unexplained"] for one in found["days"]) == pytest.approx(0.0219, rel=0.1)
+    assert "every decision is reproduced; returns of a bar differ" in command(tmp_path).output
+    alerts = [event.text for event in world.store.events(SLOT) if event.kind == "alert"]
+    assert len(alerts) == len(sent) == 2
+
+
 def test_a_venues_fills_cost_what_the_shadow_shows(tmp_path: Path) -> None:
     pytest.importorskip("alpaca", reason="alpaca-py is not installed")
     for world in _with_venue(tmp_path):
@@ -104,6 +132,7 @@ def test_a_venues_fills_cost_what_the_shadow_shows(tmp_path: Path) -> None:
             grown, simulated = grown * (1.0 + day.growth), simulated * (1.0 + day.simulated)
         assert grown - simulated == pytest.approx(total, abs=1e-9)
         assert max(day.bar for day in days) > 1e-5
+        assert not any(day.differs for day in days)  # the recorded fills explain it
 
 
 def _with_venue(folder: Path) -> Iterator[World]:
