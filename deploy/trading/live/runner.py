@@ -3,6 +3,7 @@
 After the first start, an error (broker, feed or database out of reach, an unexpected exception)
 ends the session, and a new session continues from the database, exactly as after a kill. After ten
 minutes without a completed poll, the process exits with code 75, so that a supervisor restarts it.
+So it does if a slot that has traded before cannot start (`deploy.trading.live.start`).
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from rich.console import Console
 from deploy.market.bundle import Bundle, format_time, parse_moment
 from deploy.market.scoring import bars_of, first_decision, in_order, unseen_window
 from deploy.promotion.findings import SYNTHETIC
+from deploy.registry.records import Slot
 from deploy.registry.registry import Registry
 from deploy.trading.brokers.alpaca import AlpacaBroker
 from deploy.trading.brokers.alpaca_api import PAPER_URL
@@ -31,7 +32,7 @@ from deploy.trading.risk import RiskRules
 from envs.crypto.data.bars import Bars
 from envs.crypto.data.sources import AlpacaSource, CcxtSource, Source
 from envs.crypto.data.timeframe import bar_end, has_hours
-from envs.support.errors import InputError, RunError
+from envs.support.errors import InputError, RunError, TryAgainLater
 from envs.support.supervisor import Supervisor
 
 MOST_CLOCK_SKEW = 5.0
@@ -68,13 +69,28 @@ def trade_live(slot: str | None, registry: Registry, flags: LiveFlags, console: 
         console: the terminal.
 
     Raises:
-        InputError: flags are wrong or contradict each other.
-        TryAgainLater: errors persist.
+        InputError: flags are wrong or contradict each other, or the first start of a slot failed.
+        TryAgainLater: errors persist, or a slot that has traded before cannot start.
     """
     found = registry.require(slot)
+    _check(flags)
+    trader = TraderStore(registry.database).trader(found.name)
+    try:
+        _trade(found, registry, flags, console)
+    except InputError as error:
+        # Its positions are open, and what worked before may work again: a folder is mounted, or a
+        # file written. A supervisor does not restart a process that reports wrong input.
+        if trader is None or trader.last_bar is None or trader.broker != flags.broker:
+            raise
+        raise TryAgainLater(
+            f"{error}. Slot {found.name!r} has traded before, so this may pass: exit code 75"
+        ) from error
+
+
+def _trade(found: Slot, registry: Registry, flags: LiveFlags, console: Console) -> None:
+    """See `trade_live`."""
     assert found.champion is not None
     name, stop = found.name, threading.Event()
-    _check(flags)
 
     def say(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True, markup=False)

@@ -17,7 +17,7 @@ from deploy.registry.registry import Registry
 from deploy.trading.live.store import TraderStore
 from deploy.trading.replay import replay
 from envs.crypto.data.bars import Bars, write_bars
-from envs.support.errors import InputError
+from envs.support.errors import InputError, TryAgainLater
 from tests.deploy.alpaca_server import Exchange, serving
 from tests.deploy.trading.live.test_session import FIRST, LAST, TICKERS, bars_of, bundle_of
 from tests.deploy.trading.live.world import SLOT
@@ -77,6 +77,31 @@ def test_recorded_bars_are_traded_from_the_first_unseen_one_to_the_last(place: P
     assert "Research software, paper trading only" in output
     assert "started:" in output
     assert "stopped; the same command continues from here" in output
+    assert values(place) == expected(place, bars_of())
+
+
+def test_a_slot_that_has_traded_before_asks_to_be_restarted(place: Path) -> None:
+    """A supervisor repeats code 75, and not code 2, with which a first start fails."""
+    bars, words = place / "bars", ("--feed", "recorded", "--data-dir", str(place / "bars"))
+    write_bars(bars_of().slice(0, FIRST + 8), place / "less")
+    bars.rename(place / "away")
+    with pytest.raises(InputError, match="bars") as first:
+        trade(place, *words)
+    assert first.value.exit_code == 2
+    trade(place, "--feed", "recorded", "--data-dir", str(place / "less"))
+    with pytest.raises(TryAgainLater, match="has traded before, so this may pass") as later:
+        trade(place, *words)
+    assert later.value.exit_code == 75
+    (place / "away").rename(bars)
+    registry = Registry(place / "deployments")
+    weights = registry.path(str(registry.slot(SLOT).champion)) / "members.safetensors"
+    weights.rename(place / "weights")
+    with pytest.raises(TryAgainLater, match="members"):
+        trade(place, *words)
+    (place / "weights").rename(weights)
+    with pytest.raises(InputError, match="broker"):  # a flag is wrong, and would be again
+        trade(place, *words, "--broker", "alpaca")
+    assert "continues after the bar of" in trade(place, *words)
     assert values(place) == expected(place, bars_of())
 
 
