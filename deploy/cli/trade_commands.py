@@ -61,6 +61,13 @@ class TradeFlags:
     on_alert: Annotated[
         OnAlert, typer.Option(help="Reaction of the live monitor to results worse than scored.")
     ] = "alert"
+    max_delay: Annotated[
+        float | None,
+        typer.Option(
+            min=1.0,
+            help="Seconds after a bar's end in which it may be traded. Default: a quarter bar.",
+        ),
+    ] = None
     risk: Annotated[
         list[str] | None,
         typer.Option(
@@ -131,6 +138,7 @@ def trade_command(
         speed=flags.speed,
         arena=flags.arena,
         on_alert=flags.on_alert,
+        max_delay=flags.max_delay,
         limits=parse_limits(flags.risk or []),
         data_dir=flags.data_dir,
         since=flags.since,

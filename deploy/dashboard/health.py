@@ -12,6 +12,7 @@ import psutil
 from deploy.dashboard.formatting import seconds_of, span
 from deploy.promotion.findings import SYNTHETIC
 from deploy.trading.live.records import Trader
+from deploy.trading.live.session import UNDECIDED_BARS
 from deploy.trading.live.venue_accounts import SILENT_SECONDS
 from envs.crypto.data.timeframe import closed_since
 
@@ -108,6 +109,12 @@ def _health(trader: Trader | None, now: float, slot: str) -> Health:
         )
     if behind is not None and behind >= LATE_BARS and not found:
         text = f"{behind} bars of {trader.timeframe} have closed since the last processed one."
+        found.append(("late", "warning", text))
+    undecided = trader.state.get("undecided", 0)
+    if undecided >= UNDECIDED_BARS and not found:
+        text = (
+            f"The last {undecided} bars came too late to be decided: see sweepd trade --max-delay."
+        )
         found.append(("late", "warning", text))
     if not found:
         return Health(

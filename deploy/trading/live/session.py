@@ -63,6 +63,7 @@ from envs.support.errors import InputError, RunError
 from envs.support.supervisor import Supervisor
 
 LATE_SECONDS = 5.0  # pause between polls for a bar that is late
+UNDECIDED_BARS = 3  # bars in a row that come too late to be decided are an alert
 STALE_BARS = 3  # data older than that many bars is an alert
 
 
@@ -187,9 +188,20 @@ class LiveSession:
         self._history = adjusted(self._history, found.adjustments)
         self._follow(found, self._accounts)
         trader = trader if found.alarm is None else self._heartbeat()
-        for number, bar in enumerate(bars):
-            late = self._clock.now() - bar_end(self._timeframe, bar.time) > self._max_delay
-            self._on_bar(bar, trader, decide=number == len(bars) - 1 and not late)
+        for bar in bars:
+            delay, newest = self._clock.now() - bar_end(self._timeframe, bar.time), bars[-1] is bar
+            late = delay > self._max_delay
+            if newest:
+                undecided = self._state.get("undecided", 0) + 1 if late else 0
+                self._state = self._state | {"undecided": undecided}
+            self._on_bar(bar, trader, decide=newest and not late)
+            if newest and late and undecided == UNDECIDED_BARS:
+                self._event(
+                    "alert",
+                    f"{undecided} bars in a row came too late to be decided, the last one "
+                    f"{delay:,.0f} s after its end, and the limit is {self._max_delay:,.0f} s: "
+                    "check this machine's clock and the feed, or set --max-delay",
+                )
         if len(bars) > 1:
             self._event(
                 "caught up", f"{len(bars) - 1} missed bars were booked; nothing was traded in them"

@@ -15,6 +15,8 @@ import pytest
 
 import deploy.trading.live.runner as runner
 from agents.policy.frozen import FrozenPolicy
+from deploy.dashboard.formatting import seconds_of
+from deploy.dashboard.health import health
 from deploy.market.bundle import Bundle
 from deploy.registry.models import SLOT_ACCOUNT
 from deploy.trading.closed_bar import COLUMNS
@@ -195,6 +197,28 @@ def test_the_newest_bar_is_not_traded_if_it_ended_too_long_ago(tmp_path: Path) -
     world.clock.wait(61.0)
     session.poll()
     assert [line.action is None for line in world.lines()] == [False, True]
+
+
+def test_three_bars_in_a_row_that_come_too_late_are_an_alert(tmp_path: Path) -> None:
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST)
+    session = world.session(max_delay=60.0)
+    shown = []
+    for bar in range(FIRST, FIRST + 5):
+        world.until_close_of(bar)
+        if bar < FIRST + 4:
+            world.clock.wait(61.0)
+        if bar == FIRST + 2:
+            session = world.session(max_delay=60.0)  # the count survives a restart
+        session.poll()
+        trader = world.store.trader(SLOT)
+        assert trader is not None
+        beat, live = seconds_of(trader.beat), dataclasses.replace(trader, last_bar=None)
+        shown.append(health(live, beat, slot=SLOT).state)
+    assert shown == ["trading", "trading", "late", "late", "trading"]
+    assert [line.action is None for line in world.lines()] == [True] * 4 + [False]
+    [text] = [text for kind, text in world.told if kind == "alert"]
+    assert "3 bars in a row came too late to be decided, the last one 63 s after its end" in text
+    assert "the limit is 60 s" in text
 
 
 def test_unsent_orders_are_not_sent_when_it_is_too_late(tmp_path: Path, exchange: Exchange) -> None:
