@@ -566,19 +566,8 @@ def surrogate_gradient(ratio: Tensor, advantages: Tensor, terms: LossTerms) -> T
 
 # Fields of a shape that `Program._shape_code` lists, and those that a state does not depend on.
 _NOT_IN_HASH = {
-    "discrete",
-    "state_dim",
-    "action_dim",
-    "privileged_dim",
-    "net_width",
-    "net_depth",
-    "num_envs",
-    "horizon",
-    "minibatch",
-    "epochs",
-    "slots",
-    "algorithm",
-    "seat_column",
+    *("discrete", "state_dim", "action_dim", "privileged_dim", "net_width", "net_depth"),
+    *("num_envs", "horizon", "minibatch", "epochs", "slots", "algorithm", "seat_column"),
 }
 # Fields that had another name in states saved before version 0.1.0.
 _NAME_IN_CODE = {"has_absent_agents": "crewed"}

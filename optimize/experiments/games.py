@@ -462,9 +462,8 @@ class GameExperiment(Experiment):
             write_atomic(weights, save_tensors(named))
         frame = episode_frame(evaluation.episodes)
         write_atomic(folder / "episodes.parquet", lambda path: frame.to_parquet(path, index=False))
-        resampled = {"resampled": evaluation.interval.resampled}
-        metrics = json.dumps(evaluation.metrics() | resampled, indent=1)
-        write_atomic(folder / "metrics.json", metrics)
+        metrics = evaluation.metrics() | {"resampled": evaluation.interval.resampled}
+        write_atomic(folder / "metrics.json", json.dumps(metrics, indent=1))
         return scored_file(weights)
 
     def draw(self, folder: Path, title: str) -> None:
