@@ -634,7 +634,7 @@ def test_the_report_is_two_pages_of_pdf_one_of_html_and_attached_to_the_study(
         "deflated-sharpe",
         "How to read this",
         "data:image/png;base64,",
-        "best of 2 trials",
+        "to be distinguished from luck among 2 trials",
     ):
         assert words in page
     document = (fake.run_dir / "gate" / "gate.pdf").read_bytes()
