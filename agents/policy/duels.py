@@ -58,7 +58,7 @@ class FrozenEntrant(Entrant):
         policy = self._policy
         own = policy.state_dim, policy.action_dim, policy.discrete
         fits = env.state_dim, env.action_dim, env.if_discrete
-        sizes = tuple(env.action_dims) or ((env.action_dim,) if env.if_discrete else ())
+        sizes = env.choices
         if own != fits or tuple(policy.sizes) != sizes:
             several = [
                 f" in choices of {list(one)}" if len(one) > 1 else ""

@@ -110,13 +110,13 @@ def _legally(env: GameEnv, action: Tensor, legal: Legal | None, uniforms: Tensor
     A function of observations may not know what is legal.
     """
     if legal is not None:
-        action = preferred(action, tuple(env.action_dims) or (env.action_dim,), legal, uniforms)
+        action = preferred(action, env.choices, legal, uniforms)
     return action[:, 0] if env.if_discrete and not env.action_dims else action
 
 
 def _components(env: GameEnv) -> int:
     """Return the number of components of an action."""
-    return (len(env.action_dims) or 1) if env.if_discrete else env.action_dim
+    return len(env.choices) or env.action_dim
 
 
 def is_simple(name: str) -> bool:
@@ -185,7 +185,7 @@ def _row(env: GameEnv, action: Any) -> Any:
         if numbers.size != env.action_dim or not (np.abs(numbers) <= 1.0).all():
             raise ValueError(f"{action!r} is not {env.action_dim} numbers in [-1, 1]")
         return numbers
-    sizes = tuple(env.action_dims) or (env.action_dim,)
+    sizes = env.choices
     options = np.asarray(action, dtype=np.float64).reshape(-1)
     fits = options.size == len(sizes) and (options == np.round(options)).all()
     if not fits or not ((options >= 0) & (options < np.array(sizes))).all():

@@ -19,9 +19,9 @@ that a player without an advantage ever passes is at most 1/20 (one-sided).
 
 Which baseline player is the best one is not known before the panel, and picking it by the panel's
 means would need a correction. So the candidate must be ahead of each of them at that level: an
-intersection-union test (R. L. Berger 1982). Whoever is truly the best, a candidate that is no
-better than that player must pass the test against it, so the probability is at most the level of
-one test, however many baseline players there are. Requiring both tests only lowers it.
+intersection-union test (R. L. Berger 1982). A candidate that is no better than the best baseline
+player must pass the test against that player, so the probability is at most the level of one test,
+however many baseline players there are. Requiring both tests only lowers it.
 """
 
 from __future__ import annotations

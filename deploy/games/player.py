@@ -67,7 +67,7 @@ class Network:
 
     def seated(self, env: GameEnv, seed: int) -> Act:
         """See `Player.seated`."""
-        choices = tuple(env.action_dims) or ((env.action_dim,) if env.if_discrete else ())
+        choices = env.choices
         if (self.state_dim, self.action_dim, self.choices) != (
             env.state_dim,
             env.action_dim,

@@ -114,6 +114,11 @@ class VecEnv(ABC):
     envs_per_member: int
     device: torch.device
 
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """Number of options of each choice of an action; () where actions are numbers."""
+        return (tuple(self.action_dims) or (self.action_dim,)) if self.if_discrete else ()
+
     def reset(self, seed: int | Sequence[int | None] | None = None) -> Tensor:
         """Start a new episode in every row and return the first observations.
 

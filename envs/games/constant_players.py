@@ -30,7 +30,7 @@ def constant_actions(env: VecEnv) -> Mapping[str, tuple[float, ...]]:
     """
     if not env.if_discrete:
         return {f"{ALWAYS}{name}": (at,) * env.action_dim for name, at in BOX.items()}
-    sizes = tuple(env.action_dims) or (env.action_dim,)
+    sizes = env.choices
     if math.prod(sizes) <= MOST:
         every = itertools.product(*map(range, sizes))
         return {f"{ALWAYS}{','.join(map(str, action))}": action for action in every}
@@ -71,8 +71,8 @@ class ConstantPlayer:
     """
 
     def __init__(self, env: VecEnv, action: Tensor, seed: int) -> None:
-        self._sizes = tuple(env.action_dims) or (env.action_dim,)
-        columns = len(self._sizes) if env.if_discrete else env.action_dim
+        self._sizes = env.choices
+        columns = len(self._sizes) or env.action_dim
         self._single = env.if_discrete and not env.action_dims
         self._action = action.reshape(-1, columns).expand(env.num_envs, columns).contiguous()
         self._legal = env.action_mask if env.masked else None

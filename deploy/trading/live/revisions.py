@@ -182,7 +182,7 @@ def _common(ratios: Array) -> float | None:
 def _adjusted_text(ticker: str, price: float, volume: float) -> str:
     return (
         f"{ticker}: the feed's earlier prices are {price:.6g} times and its volumes {volume:.6g} "
-        "times what they were, as after a split or a dividend; units, cost basis and history follow"
+        "times what they were, as after a split or a dividend; units and history follow"
     )
 
 

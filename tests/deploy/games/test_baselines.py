@@ -26,6 +26,7 @@ from deploy.games.report import write_report
 from deploy.games.verify import verify_game_bundle
 from deploy.promotion.rules import judge
 from deploy.registry.registry import Registry
+from envs.core.vec_env import VecEnv
 from envs.external.actions import ActionLayout
 from envs.external.observations import ObservationLayout
 from envs.games.constant_players import constant_actions, preferred
@@ -213,6 +214,7 @@ def test_bundles_that_were_compared_with_fewer_players_stay_verified(tmp_path: P
 def test_constant_players_are_all_actions_or_three(dims: tuple[int, ...], names: list[str]) -> None:
     class Env:
         if_discrete, action_dims, action_dim = True, dims, sum(dims) or 3
+        choices = VecEnv.choices
 
     found = constant_actions(Env())  # type: ignore[arg-type]
     assert list(found) == names
