@@ -24,14 +24,24 @@ def load_bundle(folder):
     return [list(trial.values()) for trial in trials]
 
 
+# By a member's `activation`; without one, it is ReLU.
+ACTIVATIONS = {
+    0: lambda z: np.maximum(z, 0.0),
+    1: np.tanh,
+    2: lambda z: z / (1.0 + np.exp(-z)),
+    3: lambda z: np.where(z > 0, z, np.expm1(np.minimum(z, 0.0))),
+}
+
+
 def act(members, observation):
     actions = []
     for member in members:
         hidden = (observation.astype(np.float64) - member["state_avg"]) / member["state_std"]
         layers = sum(name.endswith(".weight") for name in member)
+        activation = ACTIVATIONS[int(member.get("activation", [0])[0])]
         for layer in range(layers):
             hidden = member[f"net.{2 * layer}.weight"] @ hidden + member[f"net.{2 * layer}.bias"]
-            hidden = np.tanh(hidden) if layer == layers - 1 else np.maximum(hidden, 0.0)
+            hidden = np.tanh(hidden) if layer == layers - 1 else activation(hidden)
         actions.append(hidden)
     return np.round(sum(actions) / len(actions), 6)
 

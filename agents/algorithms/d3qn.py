@@ -18,7 +18,7 @@ stream per member.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from elegantrl.agents.net import QNetTwinDuel
@@ -30,7 +30,7 @@ from agents.algorithms.off_policy_params import D3QNParams
 from agents.engine.program import Supported
 from agents.engine.replay import Batch
 from agents.native.off_policy import Layers, Trained
-from agents.networks.normaliser import bound_of, clip_of
+from agents.networks.normaliser import bound_of
 from agents.networks.portable import OrthogonalInDouble
 from agents.networks.shape import Shape
 from agents.networks.stacked import Stack
@@ -72,15 +72,15 @@ class D3QN(OffPolicy):
     algorithm = "d3qn"
     params_type = D3QNParams
     stats_type = D3QNStats
-    supports = Supported(running_scale=True)
+    supports = Supported(running_scale=True, activations=True)
     episode_state = (*OffPolicy.episode_state, "held")
 
     def __init__(self, shape: Shape, device: torch.device | str = "cpu") -> None:
         place = torch.device(device)
-        clip = bound_of(shape)
-        self.net = Stack(_module(shape), shape.slots, place, clip=clip)
+        own: Any = {"clip": bound_of(shape), "activation": shape.activation}
+        self.net = Stack(_module(shape), shape.slots, place, **own)
         self._layers = Layers(self.net.chain_names("net_state"), HEADS, linear_top=True)
-        self.target = Stack(_module(shape), shape.slots, place, learns=False, clip=clip)
+        self.target = Stack(_module(shape), shape.slots, place, learns=False, **own)
         # Per row: the random action being repeated, and for how many more steps.
         self._held = torch.zeros(shape.slots, shape.num_envs, 2, device=place)
         super().__init__(shape, place, {"net": self.net, "target": self.target}, 1, discrete=True)
@@ -91,12 +91,12 @@ class D3QN(OffPolicy):
         `agents.policy.frozen` saves and runs the first.
         """
         self._member(slot)
-        net = self.net.export_member(slot) | clip_of(self.shape)
+        net = self.net.export_member(slot) | self._facts()
         return net, self.target.export_member(slot)
 
     def acting_weights(self) -> StateDict:
         """See `Program.acting_weights`."""
-        return self.net.named() | self._clips()
+        return self.net.named() | self._stacked_facts()
 
     def _update(
         self,

@@ -25,6 +25,7 @@ from agents.engine.replay import Batch, ReplayBuffers
 from agents.native.choice import kernels
 from agents.native.kernels import Kernels
 from agents.native.off_policy import ReplayKernel, Trained
+from agents.networks.activation import ACTIVATIONS, activation_tensor
 from agents.networks.normaliser import clip_of
 from agents.networks.optimizer import FlatAdam
 from agents.networks.shape import Shape
@@ -216,10 +217,14 @@ class OffPolicy(Program):
     def _policy(self, networks: Mapping[str, Stack], obs: Tensor) -> Tensor:
         """Return deterministic actions in the environment's form at obs (G, rows, obs_dim)."""
 
-    def _clips(self) -> StateDict:
-        """Return the members' `STATE_CLIP`, (G, 1), by its name; nothing with a fixed scale."""
-        slots, clip = self.shape.slots, clip_of(self.shape)
-        return {name: part.expand(slots, 1).to(self.device) for name, part in clip.items()}
+    def _facts(self) -> StateDict:
+        """Return what an exported member has besides its weights and normalisers."""
+        return clip_of(self.shape) | activation_tensor(self.shape.activation)
+
+    def _stacked_facts(self) -> StateDict:
+        """Return `_facts` of all members, (G, 1) by name."""
+        slots, facts = self.shape.slots, self._facts()
+        return {name: part.expand(slots, 1).to(self.device) for name, part in facts.items()}
 
     def clear_replay(self, slot: int) -> None:
         """See `Program.clear_replay`. The warm-up is not repeated: the member goes on acting."""
@@ -342,7 +347,8 @@ class OffPolicy(Program):
 
     def _shape_code_extras(self) -> list[int]:
         # Only where it is not the default, so states saved before a field existed keep their code.
-        return [*super()._shape_code_extras(), *([1] if self.shape.running_scale else [])]
+        code = self.shape.running_scale + 2 * ACTIVATIONS.index(self.shape.activation)
+        return [*super()._shape_code_extras(), *([code] if code else [])]
 
     def _clear(self, slot: int) -> None:
         for network in self.networks.values():

@@ -101,6 +101,7 @@ class LossTerms:
             error.
         max_norm: (G,), largest gradient norm.
         target_kl: (G,), infinite where it is off.
+        highest_log_std: (G,), largest log standard deviation of the Gaussian.
     """
 
     low: Tensor
@@ -110,6 +111,7 @@ class LossTerms:
     d_value: Tensor
     max_norm: Tensor
     target_kl: Tensor
+    highest_log_std: Tensor
 
     @classmethod
     def of(cls, numbers: Mapping[str, Tensor], population: Population, minibatch: int) -> LossTerms:
@@ -123,6 +125,7 @@ class LossTerms:
             d_value=numbers["value_coef"] * (population.value_std[..., 0] / unit) / minibatch,
             max_norm=numbers["max_grad_norm"][:, 0],
             target_kl=torch.where(target > 0, target, torch.inf),
+            highest_log_std=numbers["initial_log_std"][:, 0].clamp(min=0.0),
         )
 
 
@@ -162,6 +165,7 @@ class PPO(Program):
         recurrent=True,
         per_seat=True,
         running_scale=True,
+        activations=True,
     )
     episode_state = (*Program.episode_state, "memory")
     _layout = 2
@@ -348,7 +352,7 @@ class PPO(Program):
         stepped = running if batch.valid is None else running & batch.valid.any(-1)
         self.optimizer.apply(norms, terms.max_norm, stepped)
         # A larger deviation would push the samples into the saturated ends of tanh.
-        weights.log_std.clamp_(max=0.0)
+        weights.log_std[: self.shape.slots].clamp_(max=terms.highest_log_std.view(-1, 1, 1))
         return GradientStep(running, distribution, loss.log_ratio, loss.error, norms)
 
     def _loss(

@@ -20,8 +20,8 @@ class PPOParams(Hyperparameters):
         gae_lambda: decay of the advantage estimate (λ).
         clip: bound on the change of the probability ratio (ε).
         entropy_coef: weight of the entropy, per nat.
-        initial_log_std: initial log standard deviation of the Gaussian before tanh; 0 at most,
-            also throughout training.
+        initial_log_std: initial log standard deviation of the Gaussian before tanh. During training
+            it stays at most max(0, initial_log_std).
         value_coef: factor on the critic's gradient, applied before its clipping.
         max_grad_norm: largest gradient norm of each network.
         target_kl: mean KL divergence of a minibatch above which the remaining gradient steps of

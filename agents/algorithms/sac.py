@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from elegantrl.agents.net import ActorSAC, CriticTwin
@@ -30,7 +30,7 @@ from agents.engine.program import Supported
 from agents.engine.replay import Batch
 from agents.native.off_policy import Layers, Trained
 from agents.networks.distributions import HALF_LOG_2PI
-from agents.networks.normaliser import bound_of, clip_of
+from agents.networks.normaliser import bound_of
 from agents.networks.optimizer import FlatAdam
 from agents.networks.portable import OrthogonalInDouble, exp
 from agents.networks.shape import Shape
@@ -78,15 +78,15 @@ class SAC(OffPolicy):
     algorithm = "sac"
     params_type = SACParams
     stats_type = SACStats
-    supports = Supported(running_scale=True)
+    supports = Supported(running_scale=True, activations=True)
 
     def __init__(self, shape: Shape, device: torch.device | str = "cpu") -> None:
         slots, place = shape.slots, torch.device(device)
         actor, critic = _modules(shape)
-        clip = bound_of(shape)
-        self.actor = Stack(actor, slots, place, clip=clip)
-        self.critic = Stack(critic, slots, place, clip=clip)
-        self.target = Stack(critic, slots, place, learns=False, clip=clip)
+        own: Any = {"clip": bound_of(shape), "activation": shape.activation}
+        self.actor = Stack(actor, slots, place, **own)
+        self.critic = Stack(critic, slots, place, **own)
+        self.target = Stack(critic, slots, place, learns=False, **own)
         self._actor_layers = Layers(self.actor.chain_names("net_s"), ("net_a.0",))
         *hidden, last = self.critic.chain_names("net")
         self._critic_layers = Layers(hidden, (last,))
@@ -98,12 +98,12 @@ class SAC(OffPolicy):
     def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
         """See `Program.export_member`; the actor is an `ActorSAC`, the critic a `CriticTwin`."""
         self._member(slot)
-        actor = self.actor.export_member(slot) | clip_of(self.shape)
+        actor = self.actor.export_member(slot) | self._facts()
         return actor, self.critic.export_member(slot)
 
     def acting_weights(self) -> StateDict:
         """See `Program.acting_weights`."""
-        return self.actor.named() | self._clips()
+        return self.actor.named() | self._stacked_facts()
 
     def _sample(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return sampled actions (G, rows, action_dim), and their log-probabilities (G, rows)."""

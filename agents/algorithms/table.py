@@ -18,6 +18,7 @@ from agents.algorithms.heuristic import Heuristics
 from agents.algorithms.ppo import PPO
 from agents.algorithms.sac import SAC
 from agents.engine.program import Program, Supported
+from agents.networks.activation import RELU
 from agents.networks.shape import SHARED, Shape
 from envs.support.errors import InputError
 
@@ -44,8 +45,9 @@ class Algorithm:
         deployed: whether its members can be promoted.
         markets: whether it can train on the crypto market.
         games: names of the only games that it plays; (): any.
-        extras: fields of `Shape` that a game's search space may name besides those of `shape`,
-            with their defaults.
+        optional: fields of `Shape` that a search space may name besides those of `shape`, with
+            their defaults.
+        extras: likewise, of games only.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Algorithm:
     games: tuple[str, ...] = ()
     play: bool = False
     samples: bool = False
+    optional: Mapping[str, Any] = field(default_factory=dict)
     extras: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -80,7 +83,8 @@ def _curves(stats: type[Any]) -> tuple[str, ...]:
 
 def _algorithm(program: type[Program], shape: Mapping[str, int], **fields: Any) -> Algorithm:
     """Return the entry of a program that learns one algorithm, with these other fields."""
-    fields = {"curves": _curves(program.stats_type), **fields}
+    optional = {"activation": RELU} if program.supports.activations else {}
+    fields = {"curves": _curves(program.stats_type), "optional": optional, **fields}
     return Algorithm(
         program.algorithm, program, shape, program.params_type, supports=program.supports, **fields
     )

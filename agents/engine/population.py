@@ -10,6 +10,7 @@ import torch
 from elegantrl.agents.net import ActorDiscretePPO, ActorPPO, CriticPPO
 from torch import Tensor, nn
 
+from agents.networks.activation import activation_of, activation_tensor
 from agents.networks.convolution import layers, pixels
 from agents.networks.items import item_facts, new_item_weights
 from agents.networks.normaliser import checked_normaliser, clip_of
@@ -65,7 +66,7 @@ class Population:
         Args:
             slot: where.
             seed: of the weights.
-            initial_log_std: of the Gaussian; capped at 0.
+            initial_log_std: of the Gaussian.
             state_avg: (state_dim,) or (obs_dim,); missing privileged columns are not normalised.
             state_std: likewise.
 
@@ -142,6 +143,8 @@ class Population:
         gates), between the last ReLU and the last layer;
         - a running scale: in the actor `state_clip` (1,), the bound of the numbers that it reads,
         (obs - state_avg) / state_std;
+        - another activation than ReLU: in the actor `activation` (1,) int64, its index in
+        `agents.networks.activation.ACTIVATIONS`;
         - policies per seat: all weights again, of the second set, as `seat1.net.0.weight`, …; in
         the actor also `seat_column` (1,) int64, the column that says where they apply.
         """
@@ -179,6 +182,8 @@ class Population:
             InputError: names, sizes or normalisers do not fit.
         """
         shape = self.shape
+        if (kind := activation_of(actor)) != shape.activation:
+            raise InputError(f"The actor's activation is {kind}, not {shape.activation}.")
         stacked = _named(self.weights, slot, shape)
         self._check_network("actor", actor, stacked[0], set(_facts(shape)))
         self._check_network("critic", critic, stacked[1], {"value_avg", "value_std"})
@@ -237,7 +242,7 @@ def _new_networks(shape: Shape, seed: int, initial_log_std: float) -> list[State
             {**network.state_dict(), **_own_weights(shape)} for network in (actor, critic)
         ]
     if not shape.discrete:
-        actor.action_std_log.data.fill_(min(initial_log_std, 0.0))
+        actor.action_std_log.data.fill_(initial_log_std)
     chain = (
         zip(accumulate(shape.choices), shape.choices[1:], strict=False)
         if shape.autoregressive
@@ -299,7 +304,7 @@ def _named_set(weights: Leaves, at: int, shape: Shape) -> tuple[StateDict, State
 
 def _facts(shape: Shape) -> StateDict:
     """Return the fields of the shape that an actor's weights do not determine, as tensors."""
-    facts: StateDict = {**clip_of(shape)}
+    facts: StateDict = {**clip_of(shape), **activation_tensor(shape.activation)}
     if shape.action_dims:
         facts["action_dims"] = torch.tensor(shape.action_dims)
     if shape.image_shape is not None:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from agents.engine.hyperparameters import Hyperparameters
 from agents.engine.running_scale import RunningScale
+from agents.networks.activation import RELU
 from agents.networks.normaliser import checked_normaliser
 from agents.networks.shape import SHARED, Shape, env_fields
 from agents.networks.weights import StateDict
@@ -82,6 +83,7 @@ class Supported:
         recurrent: recurrent networks (`Shape.recurrent`).
         per_seat: policies per seat (`Shape.policies`).
         running_scale: running statistics of observations (`Shape.running_scale`).
+        activations: other activations than ReLU (`Shape.activation`).
     """
 
     masks: bool = False
@@ -95,6 +97,7 @@ class Supported:
     recurrent: bool = False
     per_seat: bool = False
     running_scale: bool = False
+    activations: bool = False
 
     def check_env(self, algorithm: str, env: EnvTraits) -> None:
         """Raise InputError for an environment that is not supported.
@@ -164,6 +167,10 @@ class Program(ABC):
             )
         if shape.running_scale and not self.supports.running_scale:
             raise InputError(f"{shape.algorithm} has no running scale of observations.")
+        if shape.activation != RELU and not self.supports.activations:
+            raise InputError(
+                f"activation must be {RELU!r} for {shape.algorithm}, not {shape.activation!r}."
+            )
         self.shape, self.device = shape, torch.device(device)
         self.scale = RunningScale(shape, self.device) if shape.running_scale else None
         self.streams = Streams(shape.slots, self.device)

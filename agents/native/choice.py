@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from agents.native.kernels import SOURCE, Kernels, PolicyKernel
-from agents.native.self_test import DIGEST, digest
+from agents.native.self_test import DIGEST, EARLIER, digest
 from agents.networks.mlp import Activations, forward
 from agents.networks.shape import Shape
 from agents.networks.weights import Leaves
@@ -22,6 +22,7 @@ from envs.support.errors import InputError
 
 _ALGORITHMS = ("ppo", "sac", "d3qn")
 _DEEPEST = 8  # hidden layers; as in network.h
+_SAME = {f"native {known}" for known in (DIGEST, *EARLIER)}  # records of kernels with equal bits
 KERNELS = NativeLibrary(
     "training",
     SOURCE,
@@ -80,7 +81,7 @@ def require_same(recorded: str, here: str, path: Path) -> None:
     Raises:
         InputError: they differ, so the numbers would not be those of an uninterrupted run.
     """
-    if recorded == here:
+    if recorded == here or {recorded, here} <= _SAME:
         return
     why = f"{VARIABLE}={TORCH} is not set" if recorded == TORCH else _why_not(recorded)
     raise InputError(f"{path} was trained with the kernels {recorded!r}, and {why}.")
@@ -92,7 +93,7 @@ def _why_not(recorded: str) -> str:
         return f"{VARIABLE}={TORCH} forbids them: unset it"
     if KERNELS.loaded() is None:
         return "they cannot be used on this machine (the log says why; sweepd doctor, too)"
-    return "" if recorded == f"native {DIGEST}" else f"this version of sweepd has native {DIGEST}"
+    return "" if recorded in _SAME else f"this version of sweepd has native {DIGEST}"
 
 
 def policy_kernel(shape: Shape, weights: Leaves) -> PolicyKernel | None:

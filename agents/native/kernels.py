@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from agents.networks.activation import ACTIVATIONS
 from agents.networks.items import item_facts, unknown_item
 from agents.networks.optimizer import FlatAdam
 from agents.networks.shape import Shape
@@ -43,6 +44,7 @@ TERMS = (
     "value_std",
     "max_norm",
     "target_kl",
+    "highest_log_std",
 )
 STATS = (
     "value_loss",
@@ -71,7 +73,8 @@ class _Outputs(ctypes.Structure):
 
     _fields_ = (
         *((name, c_int64) for name in ("slots", "rows", "width", "depth", "inputs", "outputs")),
-        *((name, c_int64) for name in ("heads", "linear_top", "sets", "seat_column")),
+        *((name, c_int64) for name in ("heads", "linear_top", "activation")),
+        *((name, c_int64) for name in ("sets", "seat_column")),
         *((name, c_int64) for name in ("obs_stride", "stride", "out_stride", "obs_row")),
         ("obs", c_void_p),
         ("weights", c_void_p),
@@ -89,7 +92,7 @@ class _Update(ctypes.Structure):
     _fields_ = (
         *((name, c_int64) for name in ("slots", "width", "depth")),
         ("inputs", c_int64 * 2),
-        *((name, c_int64) for name in ("actions", "choices", "chained", "masked")),
+        *((name, c_int64) for name in ("actions", "activation", "choices", "chained", "masked")),
         *((name, c_int64) for name in ("minibatch", "steps", "obs_columns", "side_columns")),
         *((name, c_int64) for name in ("flag_columns", "mask_bytes", "byte_obs", "stride")),
         *((name, c_int64) for name in ("sets", "seat_column")),
@@ -135,7 +138,8 @@ class Located:
         width: of the hidden layers.
         depth: number of hidden layers.
         heads: outputs of the parts of the last layer.
-        linear_top: whether the last hidden layer has no ReLU.
+        activation: after each hidden layer, an index in `ACTIVATIONS`.
+        linear_top: whether the last hidden layer has none.
     """
 
     begin: int
@@ -145,7 +149,8 @@ class Located:
     width: int
     depth: int
     heads: Sequence[int]
-    linear_top: bool = False
+    activation: int
+    linear_top: bool
 
 
 class Kernels:
@@ -170,6 +175,7 @@ class Kernels:
             outputs=sum(networks.heads),
             heads=len(networks.heads),
             linear_top=networks.linear_top,
+            activation=networks.activation,
             sets=1,
             stride=networks.stride,
             weights=networks.begin,
@@ -264,6 +270,7 @@ class PolicyKernel:
                 inputs=own.shape[1],
                 outputs=count,
                 heads=1,
+                activation=ACTIVATIONS.index(shape.activation),
                 sets=shape.sets_per_member,
                 seat_column=shape.seat_column or 0,
                 stride=own.stride(0),
@@ -341,6 +348,7 @@ class UpdateKernel:
             depth=shape.net_depth,
             inputs=(shape.state_dim, shape.obs_dim),
             actions=shape.action_dim,
+            activation=ACTIVATIONS.index(shape.activation),
             choices=len(shape.choices) if shape.discrete else 0,
             chained=shape.autoregressive,
             masked=shape.masked,

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from agents.native.kernels import Kernels, Located
+from agents.networks.activation import ACTIVATIONS
 from agents.networks.normaliser import bound_of
 from agents.networks.optimizer import FlatAdam
 from agents.networks.shape import Shape
@@ -37,9 +38,9 @@ class Layers:
     """The layers of a module, by the names that `Stack` has for them.
 
     Attributes:
-        hidden: with ReLU after each.
+        hidden: with the stack's activation after each.
         heads: that read the last hidden layer; their outputs lie side by side.
-        linear_top: whether the last hidden layer has no ReLU.
+        linear_top: whether the last hidden layer has no activation.
     """
 
     hidden: Sequence[str]
@@ -57,6 +58,7 @@ class Layers:
             width=first.shape[2],
             depth=len(self.hidden),
             heads=[bias.shape[2] for _, bias in heads],
+            activation=ACTIVATIONS.index(stack.activation),
             linear_top=self.linear_top,
         )
         return native.outputs(networks, x)
@@ -93,6 +95,7 @@ class _Replayed(ctypes.Structure):
         ("threads", c_int64),
         *((name, _Networks) for name in ("critic", "target", "actor", "alpha")),
         ("clip", c_double),
+        ("activation", c_int64),
     )
 
 
@@ -157,6 +160,7 @@ class ReplayKernel:
             state_avg=normaliser[0].data_ptr(),
             state_std=normaliser[1].data_ptr(),
             clip=bound_of(shape),
+            activation=ACTIVATIONS.index(shape.activation),
             **{name: self._described(network) for name, network in networks.items()},
         )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from agents.native.kernels import SOURCE, TERMS, Kernels, PolicyKernel, UpdateKernel
 from agents.native.off_policy import TERMS as REPLAY_TERMS
 from agents.native.off_policy import Layers, ReplayKernel, Trained
+from agents.networks.activation import ACTIVATIONS
 from agents.networks.distributions import distribution_of
 from agents.networks.optimizer import Adam, FlatAdam
 from agents.networks.shape import PER_SEAT, Shape
@@ -30,7 +31,9 @@ from envs.core.items import ItemGroup, Items
 from envs.native.build import library
 
 # After an intended change of the numerics: python -m agents.native.self_test
-DIGEST = "b492cf2da217210d"
+DIGEST = "06f63c26da136462"
+# Of earlier versions whose programs, all with ReLU, have the same bits here.
+EARLIER = ("b492cf2da217210d",)
 
 _SIZES: dict[str, Any] = {
     "slots": 2,
@@ -94,13 +97,18 @@ class _Rollout:
     packed_masks: Tensor
 
 
-def digest(kernels: Kernels) -> str:
-    """Return 16 hexadecimal digits of a hash of everything that the kernels compute."""
+def digest(kernels: Kernels, activations: Sequence[str] = ACTIVATIONS) -> str:
+    """Return 16 hexadecimal digits of a hash of what the kernels compute, with these activations."""
     found = hashlib.sha256()
-    results = [_after_ppo(kernels, shape) for shape in _PPO]
-    results += [_after_replays(kernels, shape) for shape in _OFF_POLICY]
-    for tensor in chain.from_iterable(results):
-        found.update(tensor.contiguous().numpy().tobytes())
+    for activation in activations:
+        ppo, replays = (
+            [replace(shape, activation=activation) for shape in shapes]
+            for shapes in (_PPO, _OFF_POLICY)
+        )
+        results = [_after_ppo(kernels, shape) for shape in ppo]
+        results += [_after_replays(kernels, shape) for shape in replays]
+        for tensor in chain.from_iterable(results):
+            found.update(tensor.contiguous().numpy().tobytes())
     return found.hexdigest()[:16]
 
 
@@ -129,6 +137,7 @@ def _after_ppo(kernels: Kernels, shape: Shape) -> list[Tensor]:
         "d_entropy": torch.full((2,), -0.001),
         "d_value": torch.full((2,), 0.01),
         "target_kl": torch.full((2,), torch.inf),
+        "highest_log_std": torch.zeros(2),
     }
     state = torch.zeros(shape.slots, 1, shape.obs_dim), torch.ones(shape.slots, 1, shape.obs_dim)
     update = UpdateKernel(kernels, shape, flat, optimizer, rollout, *state)
@@ -199,7 +208,9 @@ def _stack(shape: Shape, inputs: int, heads: Sequence[int], *, learns: bool = Tr
             "heads": nn.ModuleList([linear(width, size) for size in heads]),
         }
     )
-    stack = Stack(module, shape.slots, torch.device("cpu"), learns=learns)
+    stack = Stack(
+        module, shape.slots, torch.device("cpu"), learns=learns, activation=shape.activation
+    )
     stack.flat.copy_(_numbers(*stack.flat.shape, scale=0.25))
     return stack
 

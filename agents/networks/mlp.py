@@ -1,17 +1,17 @@
 """Forward and backward pass of all members' actors and critics, as batched matrix products.
 
-Every network is an MLP with ReLU between its layers: ElegantRL's `ActorPPO` and `CriticPPO`. Slot g
-has an actor, which reads the first `state_dim` columns of an observation, and a critic, which reads
-all of them. Both have the same hidden sizes, so their hidden layers run as one product of 2G
-matrices: first the G actors, then the G critics.
+Every network is an MLP with an activation f between its layers (`agents.networks.activation`): with
+ReLU, ElegantRL's `ActorPPO` and `CriticPPO`. Slot g has an actor, which reads the first `state_dim`
+columns of an observation, and a critic, which reads all of them. Both have the same hidden sizes,
+so their hidden layers run as one product of 2G matrices: first the G actors, then the G critics.
 
 For layer l with input x_{l-1} (B, in), weights W_l (in, out) and bias b_l (1, out):
 
-    forward     z_l = x_{l-1} W_l + b_l,   x_l = max(z_l, 0)
+    forward     z_l = x_{l-1} W_l + b_l,   x_l = f(z_l)
     backward    with Δ_l = dL/dz_l (B, out):
-                dL/dW_l = x_{l-1}ᵀ Δ_l,   dL/db_l = 1ᵀ Δ_l,   Δ_{l-1} = (Δ_l W_lᵀ) ⊙ [x_{l-1} > 0]
+                dL/dW_l = x_{l-1}ᵀ Δ_l,   dL/db_l = 1ᵀ Δ_l,   Δ_{l-1} = (Δ_l W_lᵀ) ⊙ f'(z_{l-1})
 
-(Rumelhart, Hinton and Williams, 1986.) The output layers have no ReLU. `docs/ppo.md` follows these
+(Rumelhart, Hinton and Williams, 1986.) The output layers have no activation. `docs/ppo.md` follows these
 products through the code.
 
 No operation mixes slots, and no tensor shape depends on how many of them are occupied. So a
@@ -26,6 +26,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from agents.networks.activation import activate_, needs_sums, through_
 from agents.networks.convolution import Convolutions
 from agents.networks.item_layers import ItemLayers
 from agents.networks.recurrence import Cells
@@ -38,7 +39,9 @@ class Activations:
     """What a forward pass computes, for `rows` observations per member.
 
     Attributes:
+        activation: f.
         hidden: x_l of the hidden layers, (2G, rows, width) each.
+        sums: z_l likewise, where f'(z) does not follow from x; else none.
         output: (members, rows, action_dim), of the actors.
         value: (members, rows, 1), of the critics, in normalised units.
         cells: the recurrent layer over `steps` steps; None without one.
@@ -48,10 +51,13 @@ class Activations:
     """
 
     def __init__(self, shape: Shape, rows: int, device: torch.device, steps: int = 1) -> None:
-        slots, width = shape.slots, shape.net_width
-        self.hidden = [
-            torch.empty(2 * shape.sets, rows, width, device=device) for _ in range(shape.net_depth)
-        ]
+        slots, width, self.activation = shape.slots, shape.net_width, shape.activation
+
+        def layers(depth: int) -> list[Tensor]:
+            return [torch.empty(2 * shape.sets, rows, width, device=device) for _ in range(depth)]
+
+        self.hidden = layers(shape.net_depth)
+        self.sums = layers(shape.net_depth if needs_sums(shape.activation) else 0)
         self.output = torch.empty(slots, rows, shape.action_dim, device=device)
         self.value = torch.empty(slots, rows, 1, device=device)
         self.cells = (
@@ -64,6 +70,13 @@ class Activations:
             else ItemLayers(shape.items, shape.item_width, shape.sets, rows, device)
         )
         self.seats = Seats(shape, rows, device) if shape.policies == PER_SEAT else None
+
+    def activate_(self, layer: int, networks: slice) -> None:
+        """Apply f to the sums z of a layer in `hidden`, in place."""
+        x = self.hidden[layer][networks]
+        if self.sums:
+            self.sums[layer][networks].copy_(x)
+        activate_(self.activation, x)
 
 
 class Images:
@@ -111,17 +124,17 @@ def forward(
             torch.baddbmm(weights.bias[0][:slots], state, weights.actor_in, out=below[:slots])
         if critic:
             torch.baddbmm(weights.bias[0][slots:], everything, weights.critic_in, out=below[slots:])
-    below[first:last].relu_()
+    networks = slice(first, last)
+    into.activate_(0, networks)
     # Hidden layers: one batched product for actors and critics.
-    for weight, bias, hidden in zip(weights.hidden, weights.bias[1:], into.hidden[1:], strict=True):
-        torch.baddbmm(
-            bias[first:last], below[first:last], weight[first:last], out=hidden[first:last]
-        )
-        hidden[first:last].relu_()
+    for layer, weight in enumerate(weights.hidden, start=1):
+        hidden, bias = into.hidden[layer], weights.bias[layer]
+        torch.baddbmm(bias[networks], below[networks], weight[networks], out=hidden[networks])
+        into.activate_(layer, networks)
         below = hidden
-    # The recurrent layer, then the output layers without ReLU.
+    # The recurrent layer, then the output layers without activation.
     if into.cells is not None:
-        into.cells.forward(weights.cell, below, slice(first, last))
+        into.cells.forward(weights.cell, below, networks)
         below = into.cells.output
     if actor:
         torch.baddbmm(weights.actor_out_bias, below[:slots], weights.actor_out, out=output)
@@ -185,10 +198,8 @@ class Backward:
         if acts.cells is not None:
             delta.copy_(acts.cells.backward(weights.cell, acts.hidden[-1], delta, into.cell))
         for layer in range(len(acts.hidden) - 1, -1, -1):
-            # Δ_l = dL/dx_l ⊙ [x_l > 0], in place.
-            torch.ops.aten.threshold_backward.grad_input(
-                delta, acts.hidden[layer], 0, grad_input=delta
-            )
+            # Δ_l = dL/dx_l ⊙ f'(z_l), in place.
+            through_(acts.activation, delta, (acts.sums or acts.hidden)[layer])
             torch.bmm(ones, delta, out=into.bias[layer])  # dL/db_l = 1ᵀ Δ_l
             if layer:
                 # dL/dW_l = x_{l-1}ᵀ Δ_l, and dL/dx_{l-1} = Δ_l W_lᵀ.

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from agents.networks.activation import ACTIVATIONS, RELU
 from agents.networks.convolution import features
 from agents.networks.items import item_inputs
 from agents.networks.recurrence import GATES
@@ -38,6 +39,7 @@ class Shape:
             number of threads.)
         net_width: width of the hidden layers.
         net_depth: number of hidden layers.
+        activation: function after each hidden layer, one of `ACTIVATIONS`.
         num_envs: environments per member.
         horizon: steps per rollout.
         minibatch: transitions per member and gradient step.
@@ -92,6 +94,7 @@ class Shape:
     bptt: int = 16
     policies: str = SHARED
     running_scale: bool = False
+    activation: str = RELU
 
     @classmethod
     def for_env(cls, env: VecEnv, **others: Any) -> Shape:
@@ -145,6 +148,7 @@ class Shape:
             )
 
     def _check_network(self) -> None:
+        check_activation(self.activation)
         if self.autoregressive and len(self.action_dims) < 2:
             raise InputError(
                 "autoregressive needs actions of several choices; action_dims is "
@@ -248,6 +252,12 @@ class Shape:
     def net_dims(self) -> list[int]:
         """Hidden sizes, in ElegantRL's form."""
         return [self.net_width] * self.net_depth
+
+
+def check_activation(activation: object) -> None:
+    """Raise InputError unless `activation` is one of `ACTIVATIONS`."""
+    if activation not in ACTIVATIONS:
+        raise InputError(f"activation must be one of {', '.join(ACTIVATIONS)}, not {activation!r}.")
 
 
 def check_policies(policies: object) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from agents.networks.activation import RELU, activated
 from agents.networks.optimizer import FlatAdam
 from agents.networks.weights import StateDict, aligned
 from envs.support.errors import InputError
@@ -31,6 +32,7 @@ class Stack:
         normalisers: (G, 1, k) by name: `state_avg` and `state_std`, and `value_avg` and
             `value_std` where the module has them.
         clip: bound of the normalised observations; infinite without one.
+        activation: between layers (`agents.networks.activation`).
         optimizer: of a network that learns.
     """
 
@@ -42,6 +44,7 @@ class Stack:
         *,
         learns: bool = True,
         clip: float = math.inf,
+        activation: str = RELU,
     ) -> None:
         sizes = [
             (name, part.weight.mT.shape)
@@ -50,7 +53,7 @@ class Stack:
         ]
         total = sum(aligned(size.numel()) + aligned(size[1]) for _, size in sizes)
         self.flat = torch.zeros(1, slots, total, device=device)
-        self._sizes, self.clip = sizes, clip
+        self._sizes, self.clip, self.activation = sizes, clip, activation
         self.layers = _cut(self.flat, sizes)
         self.normalisers = {
             name: torch.full((slots, 1, part.numel()), float(name in _ONES), device=device)
@@ -67,7 +70,7 @@ class Stack:
     def copy(self) -> Stack:
         """Copy the networks as they are now; the copies do not learn."""
         other = Stack.__new__(Stack)  # without an optimizer and its moments
-        other.flat, other.clip = self.flat.clone(), self.clip
+        other.flat, other.clip, other.activation = self.flat.clone(), self.clip, self.activation
         other.layers = _cut(other.flat, self._sizes)
         other.normalisers = {name: part.clone() for name, part in self.normalisers.items()}
         return other
@@ -82,12 +85,12 @@ class Stack:
         return [name for name in self.layers if name.startswith(f"{prefix}.")]
 
     def chain(self, prefix: str, x: Tensor, *, raw: bool = True) -> Tensor:
-        """Apply a `Sequential`'s layers with ReLU between them, and after the last unless `raw`."""
+        """Apply a `Sequential`'s layers, with activations between them and, unless `raw`, last."""
         names = self.chain_names(prefix)
         for name in names[:-1]:
-            x = torch.relu(self.linear(name, x))
+            x = activated(self.activation, self.linear(name, x))
         x = self.linear(names[-1], x)
-        return x if raw else torch.relu(x)
+        return x if raw else activated(self.activation, x)
 
     def state(self, obs: Tensor) -> Tensor:
         """Normalise observations (G, rows, k), dropping columns that the network does not read."""

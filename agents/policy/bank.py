@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from agents.algorithms.sac import LOG_STD
+from agents.networks.activation import activate_
 from agents.networks.distributions import GREATEST, LEAST
 from agents.networks.items import Lookup, item_sizes
 from agents.networks.recurrence import Cells
@@ -44,7 +45,7 @@ class Architecture(NamedTuple):
     Attributes:
         gives: output of the last layer, as in `agents.policy.members.NetworkKind`.
         sizes: (in, out) of the linear layers, in order.
-        relus: whether ReLU follows each of them.
+        activations: after each of them; "" is none.
         memory: size of the recurrent state; 0 without one.
         choices: sizes of the choices of an action of several; () for a single one, or numbers.
         autoregressive: whether a choice depends on the earlier ones.
@@ -56,7 +57,7 @@ class Architecture(NamedTuple):
 
     gives: str
     sizes: tuple[tuple[int, int], ...]
-    relus: tuple[bool, ...]
+    activations: tuple[str, ...]
     memory: int
     choices: tuple[int, ...] = ()
     autoregressive: bool = False
@@ -106,7 +107,7 @@ def architecture_of(member: Member, name: str) -> Architecture:
     return Architecture(
         kind_of(member).gives,
         tuple((weight.shape[1], weight.shape[0]) for weight in weights),
-        tuple(relu for _, relu in layers),
+        tuple(activation for _, activation in layers),
         recurrent_size(member),
         tuple(member[ACTION_DIMS].tolist()) if ACTION_DIMS in member else (),
         _CHAIN.format(1) in member,
@@ -187,12 +188,12 @@ class Bank:
             hidden = self._lookup.inputs(hidden, encoder)
         after = None
         last = len(plan.sizes) - 1
-        for layer, relu in enumerate(plan.relus):
+        for layer, activation in enumerate(plan.activations):
             if layer == last and memory is not None:
                 hidden, after = self._step_cells(hidden, memory)
             weight, bias = (leaves[f"{part}{layer}"].flatten(0, 1) for part in ("weight", "bias"))
             hidden = torch.baddbmm(bias, hidden, weight)
-            hidden = hidden.relu_() if relu else hidden
+            activate_(activation, hidden)
         outputs = hidden.view(*self._networks.shape[:2], *hidden.shape[1:])
         if plan.seat_column is not None:
             # (G, policies, K, games, outputs), of which each game takes those of its seat.

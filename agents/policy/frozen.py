@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,6 +30,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from agents.algorithms.sac import LOG_STD
+from agents.networks.activation import ELU, RELU, SILU, TANH, activate_
 from agents.networks.items import Lookup
 from agents.networks.seats import is_second
 from agents.policy.members import (
@@ -58,6 +59,14 @@ __all__ = ["DECIMALS", "FrozenPolicy", "Member", "check_members", "load_members"
 
 DECIMALS = 6
 _LEAST_UNIFORM = 1e-12  # of uniform numbers and of their distance from 1
+# The activations of `act`, which is numpy throughout; "" is none.
+_ACTIVATED: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+    RELU: lambda z: np.maximum(z, 0.0),
+    TANH: np.tanh,
+    SILU: lambda z: z / (1.0 + np.exp(-np.maximum(z, -700.0))),  # e^710 is no float64
+    ELU: lambda z: np.where(z > 0, z, np.expm1(np.minimum(z, 0.0))),
+    "": lambda z: z,
+}
 Rows = TypeVar("Rows", Tensor, NDArray[np.float32])
 _KEY = re.compile(r"m(\d{3})\.(.+)")
 
@@ -93,8 +102,8 @@ class FrozenPolicy:
         self._clips = [clip_in(member) for member in members]
         self._layers = [
             [
-                (_float64(member[f"{name}.weight"]), _float64(member[f"{name}.bias"]), relu)
-                for name, relu in layers_of(member)
+                (_float64(member[f"{name}.weight"]), _float64(member[f"{name}.bias"]), activation)
+                for name, activation in layers_of(member)
             ]
             for member in members
         ]
@@ -135,10 +144,8 @@ class FrozenPolicy:
         parts = zip(self._avg, self._std, self._clips, self._layers, strict=True)
         for avg, std, clip, layers in parts:
             hidden = np.clip((state - avg) / std, -clip, clip)
-            for weight, bias, relu in layers:
-                hidden = weight @ hidden + bias
-                if relu:
-                    hidden = np.maximum(hidden, 0.0)
+            for weight, bias, activation in layers:
+                hidden = _ACTIVATED[activation](weight @ hidden + bias)
             total += np.tanh(hidden[: self.action_dim])
         # + 0.0 turns -0.0 into 0.0.
         mean: NDArray[np.float64] = np.round(total / self.size, DECIMALS) + 0.0
@@ -335,11 +342,11 @@ class _Batched:
             hidden = hidden.flatten(1)
         if self._items is not None:
             hidden = self._encoded(self._items, hidden, own)
-        for name, relu in self._plan:
+        for name, activation in self._plan:
             if self._recurrent_size and name == self._plan[-1][0]:
                 hidden = self._step_cell(hidden, [own[part] for part in CELL])
             hidden = torch.addmm(own[f"{name}.bias"], hidden, own[f"{name}.weight"].mT)
-            hidden = hidden.relu_() if relu else hidden
+            activate_(activation, hidden)
         return hidden
 
     def _encoded(self, items: Items, states: Tensor, own: dict[str, Tensor]) -> Tensor:

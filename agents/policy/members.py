@@ -10,8 +10,9 @@
     QNetTwinDuel              net_val2.0, and net_adv.0 or …1.0 and …2.0, value_avg, value_std
 
 All have state_avg and state_std (state_dim,), and state_clip (1,), the bound of the normalised
-observations, where there is one (`agents.networks.normaliser`). All tensors are float32 except the int64 ones named
-here.
+observations, where there is one (`agents.networks.normaliser`). activation (1,) int64 is there for
+another activation than ReLU: an index in `agents.networks.activation.ACTIVATIONS`. All tensors are
+float32 except the int64 ones named here.
 
 - Several choices: action_dims (choices,) int64, the sizes of the choices, whose logits are side by
 side. chain.k.weight (size of choice k, sizes of those before): what each chosen option of the
@@ -28,8 +29,8 @@ LSTMCell, before the last layer.
 seat1.net.0.weight, …: those of the second policy, which acts where that column is above 0.5
 (`seats_of`). Only of ActorDiscretePPO, without images, recurrent layers and chain.
 
-To act, each is a chain of linear layers with ReLU between them, except that no ReLU follows the
-last layer of the value networks' encoder. (A dueling network's state value and the second of two
+To act, each is a chain of linear layers with its activation between them, except that none follows
+the last layer of the value networks' encoder. (A dueling network's state value and the second of two
 values do not affect which action is best, and are not computed.)
 """
 
@@ -42,6 +43,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from agents.networks.activation import ACTIVATION, ACTIVATIONS, activation_of
 from agents.networks.items import item_inputs, item_sizes
 from agents.networks.normaliser import STATE_CLIP
 from agents.networks.seats import SEAT_COLUMN, prefix_of
@@ -54,7 +56,8 @@ GROUPS, FACTS, EMBEDDING = "items.groups", "items.facts", "items.embedding"
 CELL = ("rnn.weight_ih", "rnn.weight_hh", "rnn.bias_ih", "rnn.bias_hh")
 SECOND = prefix_of(1)
 # Tensors that both policies per seat have in common.
-_COMMON = frozenset({"state_avg", "state_std", STATE_CLIP, ACTION_DIMS, GROUPS, FACTS})
+_COMMON = frozenset({"state_avg", "state_std", STATE_CLIP, ACTIVATION, ACTION_DIMS, GROUPS, FACTS})
+_WHOLE = frozenset({ACTIVATION, ACTION_DIMS, IMAGE_SHAPE, STRIDES, GROUPS})  # int64
 _STATE, _VALUE = frozenset({"state_avg", "state_std"}), frozenset({"value_avg", "value_std"})
 
 
@@ -128,11 +131,14 @@ def clip_in(member: Member) -> float:
     return float(member[STATE_CLIP].flatten()[0]) if STATE_CLIP in member else math.inf
 
 
-def layers_of(member: Member) -> list[tuple[str, bool]]:
-    """Return the layers from input to output ("net.0", "net.2", …), and whether ReLU follows."""
-    names = _acting_layers(member)
-    straight = _layers(member, "net_state")[-1:]
-    return [(name, name not in straight and name != names[-1]) for name in names]
+def layers_of(member: Member) -> list[tuple[str, str]]:
+    """Return the layers from input to output ("net.0", "net.2", …), each with the activation after it.
+
+    "" where there is none.
+    """
+    names, kind = _acting_layers(member), activation_of(member)
+    straight = {*_layers(member, "net_state")[-1:], *names[-1:]}
+    return [(name, "" if name in straight else kind) for name in names]
 
 
 def convolutions_of(member: Member) -> list[tuple[str, int]]:
@@ -270,7 +276,7 @@ def _names_fault(member: Member) -> str | None:
     kind, layers = kind_of(member), _acting_layers(member)
     heads = [f"{prefix}.0" for prefix in (*kind.acts[1:], *kind.others)]
     wanted = {f"{layer}.{part}" for layer in {*layers, *heads} for part in ("weight", "bias")}
-    wanted |= kind.extras | ({STATE_CLIP} & set(member))
+    wanted |= kind.extras | ({STATE_CLIP, ACTIVATION} & set(member))
     if IMAGE_SHAPE in member:
         count = sum(name.startswith("conv.") and name.endswith(".weight") for name in member)
         wanted |= {IMAGE_SHAPE, STRIDES}
@@ -292,9 +298,7 @@ def _names_fault(member: Member) -> str | None:
 
 def _values_fault(member: Member) -> str | None:
     for name, tensor in member.items():
-        right = (
-            torch.int64 if name in {ACTION_DIMS, IMAGE_SHAPE, STRIDES, GROUPS} else torch.float32
-        )
+        right = torch.int64 if name in _WHOLE else torch.float32
         if tensor.dtype != right:
             return f"has {name} as {tensor.dtype}, not {str(right).removeprefix('torch.')}"
         if not bool(torch.isfinite(tensor).all()):
@@ -308,6 +312,8 @@ def _shapes_fault(member: Member) -> str | None:
             return f"has {name} of shape {tuple(member[name].shape)}, where {shape} fits the rest"
     if not bool((member["state_std"] > 0).all()):
         return "has values in state_std that are not above zero"
+    if ACTIVATION in member and not 0 <= int(member[ACTIVATION][0]) < len(ACTIVATIONS):
+        return f"has {ACTIVATION} {int(member[ACTIVATION][0])}, which this version does not know"
     if clip_in(member) <= 0:
         return f"has {STATE_CLIP} {clip_in(member)}, which is not above zero"
     return None
@@ -370,8 +376,7 @@ def _shapes(member: Member) -> dict[str, tuple[int, ...]]:
     for prefix in kind.others:
         columns = 1 if prefix.startswith("net_adv") else rows
         shapes |= {f"{prefix}.0.weight": (columns, encoded), f"{prefix}.0.bias": (columns,)}
-    if STATE_CLIP in member:
-        shapes[STATE_CLIP] = (1,)
+    shapes |= {name: (1,) for name in (STATE_CLIP, ACTIVATION) if name in member}
     if "action_std_log" in member:
         shapes["action_std_log"] = (1, rows)
     if ACTION_DIMS in member:

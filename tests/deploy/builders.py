@@ -17,6 +17,7 @@ import torch
 from optuna.trial import TrialState
 from torch import Tensor
 
+from agents.networks.activation import RELU, activation_tensor
 from agents.policy.frozen import save_members
 from deploy.market.bundle import Bundle, default_symbols, format_time, recipe_part
 from deploy.market.manifest import (
@@ -79,6 +80,7 @@ def small_bundle(
     last_seen: int = START,
     members: int = 2,
     gain: float = 1.0,
+    activation: str = RELU,
     **changes: Any,
 ) -> Bundle:
     """A bundle of random members. changes: other fields of the manifest."""
@@ -90,6 +92,7 @@ def small_bundle(
     content = members_bytes(
         [
             random_actor(state_dim, len(tickers), 100 * seed + index, gain=gain)
+            | activation_tensor(activation)
             for index in range(members)
         ]
     )

@@ -12,7 +12,8 @@ class DuelingQ : Learner {
     Own net, target;
 
     static Layout layout(const Replayed& u) {
-        return Layout(u.obs_columns, u.width, u.depth, {u.actions, 1, u.actions, 1}, true);
+        return Layout(u.obs_columns, u.width, u.depth, {u.actions, 1, u.actions, 1}, u.activation,
+                      true);
     }
 
     // Of rows r … of value `which`: the options' outputs, and Q - c.

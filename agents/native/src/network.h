@@ -11,6 +11,7 @@
 #include <numeric>
 #include <vector>
 
+#include "activation.h"
 #include "items.h"
 
 constexpr long CHUNK = 96;  // rows at a time: they stay in the cache between passes; 16 and 12 fit
@@ -20,7 +21,8 @@ constexpr int DEEPEST = 8;  // hidden layers
 struct Layout {
     long in, width, depth, out;
     std::vector<long> heads;  // outputs of the parts of the last layer, which lie side by side
-    bool linear_top = false;  // whether the last hidden layer has no ReLU
+    bool linear_top = false;  // whether the last hidden layer has no activation
+    Activation activation;
     long height;          // width in whole panels
     long out_height;      // out in whole panels
     long row;             // floats between rows of hidden activations
@@ -33,10 +35,11 @@ struct Layout {
     long columns;         // of observations that it reads
     long size;            // of the private copy
 
-    Layout(long columns, long width, long depth, long out, bool gaussian, std::vector<long> chains,
-           const Items* items)
+    Layout(long columns, long width, long depth, long out, Activation activation, bool gaussian,
+           std::vector<long> chains, const Items* items)
         : in(items ? items->inputs() : columns),
-          width(width), depth(depth), out(out), heads{out}, items(items), columns(columns) {
+          width(width), depth(depth), out(out), heads{out}, activation(activation), items(items),
+          columns(columns) {
         height = padded(width), out_height = padded(out);
         // 16 more: rows at a distance of a power of two would share few lines of the cache.
         row = height + PANEL;
@@ -57,9 +60,10 @@ struct Layout {
         size = padded(end, 64);
     }
 
-    Layout(long in, long width, long depth, const std::vector<long>& parts, bool linear_top)
-        : Layout(in, width, depth, std::accumulate(parts.begin(), parts.end(), 0L), false, {},
-                 nullptr) {
+    Layout(long in, long width, long depth, const std::vector<long>& parts, Activation activation,
+           bool linear_top)
+        : Layout(in, width, depth, std::accumulate(parts.begin(), parts.end(), 0L), activation,
+                 false, {}, nullptr) {
         heads = parts;
         this->linear_top = linear_top;
     }
@@ -115,8 +119,8 @@ static void exchange(const Layout& n, const int64_t* places, float* flat, float*
 
 // What a thread needs for one network at a time; all of it is written before it is read.
 struct Workspace {
-    float *obs, *x, *hidden[DEEPEST], *delta[2], *y, *d_output, *grad, *turned[DEEPEST], *last, *side,
-        *live, *mask;
+    float *obs, *x, *hidden[DEEPEST], *slope[DEEPEST], *delta[2], *y, *d_output, *grad,
+        *turned[DEEPEST], *last, *side, *live, *mask;
     ItemTables tables, d_tables;
     float* d_x;  // of items
 
@@ -128,7 +132,11 @@ struct Workspace {
         auto part = [&at](long size) { float* here = at; at += padded(size, 64); return here; };
         x = part(chunks * CHUNK * n.x_row);
         obs = n.items ? part(CHUNK * n.columns) : x;
-        for (long l = 0; l < n.depth; l++) hidden[l] = part(chunks * CHUNK * n.row);
+        for (long l = 0; l < n.depth; l++) {
+            hidden[l] = part(chunks * CHUNK * n.row);
+            // ReLU's slopes follow from its results.
+            slope[l] = part(n.activation == Activation::relu ? 0 : chunks * CHUNK * n.row);
+        }
         for (auto& one : delta) one = part(CHUNK * std::max(n.row, n.out_height));
         y = part(chunks * CHUNK * n.out_height);
         d_output = part(CHUNK * n.out_height);
@@ -151,7 +159,8 @@ struct Workspace {
     Workspace chunk(const Layout& n, long k) const {
         Workspace s = *this;
         s.x += k * CHUNK * n.x_row, s.y += k * CHUNK * n.out_height;
-        for (long l = 0; l < n.depth; l++) s.hidden[l] += k * CHUNK * n.row;
+        for (long l = 0; l < n.depth; l++)
+            s.hidden[l] += k * CHUNK * n.row, s.slope[l] += k * CHUNK * n.row;
         return s;
     }
 
@@ -194,9 +203,11 @@ static void forward(const Layout& n, const float* w, const Workspace& s, long ro
         const bool items = n.items && !l;
         const float* matrix = items ? s.tables.matrix : w + n.weight[l];
         const long panel = (items ? n.items->rows() : n.inputs(l)) * PANEL;
+        const bool relu = n.activation == Activation::relu && !n.linear(l);
         multiply({rows, n.height / PANEL, l ? n.width : n.x, below, {matrix, panel, PANEL},
                   {s.hidden[l], PANEL, n.row}, w + n.bias[l], items,
-                  n.linear(l) ? After::nothing : After::relu, {}});
+                  relu ? After::relu : After::nothing, {}});
+        if (!n.linear(l)) activate(n.activation, s.hidden[l], s.slope[l], n.row, rows, n.height);
         below = {s.hidden[l], n.row, 1};
     }
     // The outputs in rows, then turned; s.delta is free here.
@@ -221,22 +232,26 @@ static void add_columns(const float* delta, long row, long rows, long panels, fl
     }
 }
 
-// Call `use(l, delta)` with the derivatives by the sums of each hidden layer (before its ReLU),
-// from the last to the first, given s.d_output (outputs x CHUNK).
+// Call `use(l, delta)` with the derivatives by the sums of each hidden layer (before its
+// activation), from the last to the first, given s.d_output (outputs x CHUNK).
 template <typename Use>
 static void descend(const Layout& n, const float* w, const Workspace& s, long rows, Use use) {
     long panels = n.height / PANEL;
     float *delta = s.delta[0], *other = s.delta[1];
-    auto after = [&](long l) { return n.linear(l) ? After::nothing : After::mask; };
+    const bool relu = n.activation == Activation::relu;
+    auto kept = [&](long l) {
+        return Panels<const float>{relu ? s.hidden[l] : s.slope[l], PANEL, n.row};
+    };
+    const After through = relu ? After::mask : After::slope;
     long top = n.depth - 1;
     multiply({rows, panels, n.out, {s.d_output, 1, CHUNK}, {w + n.last, n.out * PANEL, PANEL},
-              {delta, PANEL, n.row}, nullptr, false, after(top), {s.hidden[top], PANEL, n.row}});
+              {delta, PANEL, n.row}, nullptr, false, n.linear(top) ? After::nothing : through,
+              kept(top)});
     for (long l = top; l >= 0; l--) {
         use(l, delta);
         if (!l) break;
         multiply({rows, panels, n.width, {delta, n.row, 1}, {s.turned[l], n.height * PANEL, PANEL},
-                  {other, PANEL, n.row}, nullptr, false, After::mask,
-                  {s.hidden[l - 1], PANEL, n.row}});
+                  {other, PANEL, n.row}, nullptr, false, through, kept(l - 1)});
         std::swap(delta, other);
     }
 }

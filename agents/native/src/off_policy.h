@@ -35,6 +35,7 @@ struct Replayed {
     int64_t threads;
     Networks critic, target, actor, alpha;  // of D3QN, the first two
     double clip;                            // bound of normalised observations; infinite: none
+    Activation activation;
 };
 
 // The numbers of a member, constant over a rollout.

@@ -8,7 +8,8 @@
 // The arguments, as agents/native/kernels.py fills them. (G slots.)
 struct Outputs {
     int64_t slots, rows, width, depth, in, out;  // in: columns that the networks read
-    int64_t heads, linear_top;               // parts of the last layer; no ReLU before it
+    int64_t heads, linear_top;               // parts of the last layer; no activation before it
+    Activation activation;
     int64_t sets, seat_column;               // sets of weights per member; of two, who plays a row
     int64_t obs_stride, stride, out_stride;  // floats between members' observations, sets, …
     int64_t obs_row;                         // floats between rows of observations
@@ -102,8 +103,10 @@ static bool outputs_of_set(const Outputs& o, long g, long set, const std::vector
             if (items) b = {of_items.matrix, o.items->rows() * PANEL, PANEL};
             else if (packed(l)) b = {layers[l], inner * PANEL, PANEL};
             const bool linear = o.linear_top && l == o.depth - 1;
+            const bool relu = o.activation == Activation::relu && !linear;
             multiply({rows, height / PANEL, inner, below, b, {hidden[l % 2], PANEL, row},
-                      biases + l * height, items, linear ? After::nothing : After::relu, {}});
+                      biases + l * height, items, relu ? After::relu : After::nothing, {}});
+            if (!linear) activate(o.activation, hidden[l % 2], nullptr, row, rows, height);
             below = {hidden[l % 2], row, 1};
         }
         multiply({rows, out_height / PANEL, o.width, below, {last, o.width * PANEL, PANEL},

@@ -13,6 +13,7 @@
 // The arguments of an update, as agents/native/kernels.py fills them. (G slots, B minibatch.)
 struct Update {
     int64_t slots, width, depth, inputs[2], actions;  // inputs: columns of actors, of critics
+    Activation activation;
     int64_t choices;                    // 0: actions are numbers
     int64_t chained, masked;
     int64_t minibatch, steps;
@@ -28,7 +29,7 @@ struct Update {
     const uint8_t *flags, *masks;       // likewise
     const int64_t* rows;                // (steps, G, B)
     const float *state_avg, *state_std; // (G, obs_columns), for bytes
-    const float* terms;                 // (10, G): TERMS in kernels.py
+    const float* terms;                 // (11, G): TERMS in kernels.py
     const double* adam;                 // (3, G): rate, epsilon, decay
     const float* adam_steps;            // (G,)
     const uint8_t* learns;              // (G,)
@@ -43,7 +44,7 @@ static Layout layout(const Update& u, bool critic) {
     if (u.chained && !critic)
         for (long k = 1, before = u.options[0]; k < u.choices; before += u.options[k++])
             chains.push_back(before * u.options[k]);
-    return Layout(u.inputs[critic], u.width, u.depth, critic ? 1 : u.actions,
+    return Layout(u.inputs[critic], u.width, u.depth, critic ? 1 : u.actions, u.activation,
                   !u.choices && !critic, chains, u.items);
 }
 
@@ -65,7 +66,7 @@ class Network {
     const bool critic;
     float *w, *m, *v;
     Terms terms;
-    float max_norm, target_kl;
+    float max_norm, target_kl, highest_log_std;
     std::vector<long> options;
     std::vector<int64_t> own;  // a minibatch's rows of one set of weights
 
@@ -152,7 +153,7 @@ public:
         auto term = [&](int i) { return u.terms[i * u.slots + g]; };
         terms = {term(0), term(1), term(2), term(3), term(4), term(5), term(6), term(7),
                  1.0f / u.minibatch, 1.0f};
-        max_norm = term(8), target_kl = term(9);
+        max_norm = term(8), target_kl = term(9), highest_log_std = term(10);
         for (long k = 0; k < u.choices; k++) options.push_back(u.options[k]);
     }
 
@@ -195,8 +196,10 @@ public:
                        (long)u.adam_steps[g] + o.updates, clip < 1 ? clip : 1};
             adam(a, size, s.grad, w, m, v);
             if (n.chain.empty() && options.empty() && !critic)
-                for (long j = 0; j < n.out; j++)  // deviations above 1 would saturate tanh
-                    if (w[n.log_std + j] > 0) w[n.log_std + j] = 0;
+                for (long j = 0; j < n.out; j++) {  // larger deviations would saturate tanh
+                    float& log_std = w[n.log_std + j];
+                    if (log_std > highest_log_std) log_std = highest_log_std;
+                }
         }
         if (limit == 0) o.end = 0;
         if (!critic && options.empty() && valid) {

@@ -31,7 +31,7 @@ struct Panels {
     long panel, row;
 };
 
-enum class After { nothing, relu, mask };
+enum class After { nothing, relu, mask, slope };
 
 struct Product {
     long rows, panels, inner;
@@ -41,7 +41,8 @@ struct Product {
     const float* bias;  // 16 numbers per panel, what every row starts with; null: zero
     bool add;           // whether to start with what c holds, instead of the bias
     After after;
-    Panels<const float> mask;  // of `After::mask`: the result is 0 where this is not above 0
+    // Of `After::mask`: the result is 0 where this is not above 0. Of `After::slope`: a factor.
+    Panels<const float> kept;
 };
 
 template <int ROWS, int N>
@@ -71,12 +72,15 @@ static inline void tile(const Product& x, long i, long q) {
     }
     for (int v = 0; v < V; v++) {
         float* into = column(x.c, q, v) + i * x.c.row;
-        const float* mask = x.after == After::mask ? column(x.mask, q, v) + i * x.mask.row : 0;
+        const float* kept = x.after >= After::mask ? column(x.kept, q, v) + i * x.kept.row : 0;
         for (int r = 0; r < ROWS; r++) {
             vec y = c[r][v];
             // NaN stays: it must reach the gradient's norm.
             if (x.after == After::relu) y = at_least(y, vec{});
-            if (mask) y = choose(load(mask + r * x.mask.row) > 0, y, vec{});
+            if (kept) {
+                vec factor = load(kept + r * x.kept.row);
+                y = x.after == After::mask ? choose(factor > 0, y, vec{}) : y * factor;
+            }
             store(into + r * x.c.row, y);
         }
     }

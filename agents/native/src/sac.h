@@ -18,11 +18,11 @@ class SoftActorCritic : Learner {
     long alpha_made = 0;
 
     static Layout critic_layout(const Replayed& u) {
-        return Layout(u.obs_columns + u.actions, u.width, u.depth, {2}, false);
+        return Layout(u.obs_columns + u.actions, u.width, u.depth, {2}, u.activation, false);
     }
     // Actors read the same rows as critics, without the actions at their ends.
     static Layout actor_layout(const Replayed& u) {
-        Layout n(u.obs_columns, u.width, u.depth, {2 * u.actions}, false);
+        Layout n(u.obs_columns, u.width, u.depth, {2 * u.actions}, u.activation, false);
         n.x_row = critic_layout(u).x_row;
         return n;
     }

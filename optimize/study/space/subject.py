@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agents.algorithms.table import Algorithm, get_algorithm
-from agents.networks.shape import check_policies
+from agents.networks.shape import check_activation, check_policies
 from envs.crypto.params import SHORTS, EnvParams
 from envs.games.registry import get_game
 from envs.support.errors import InputError
@@ -25,6 +25,8 @@ PRESETS = {
     ("kuhn", "ppo"): {"game": "kuhn-ppo.toml"},
     ("leduc", "ppo"): {"game": "leduc-ppo.toml"},
 }
+# Words of a shape.
+_CHECKS = {"activation": check_activation, "policies": check_policies}
 # Parameters that flags of the study fix, so that no trial may vary them.
 STUDY_LEVEL = frozenset(
     {"initial_cash", "episode_bars", "held_scale", "minimum_order", "fee", "slippage", *SHORTS}
@@ -63,7 +65,7 @@ class Subject:
         """Return the names that are allowed in `table`, with their defaults."""
         if table == "shape":
             extras = {} if self.environment == CRYPTO else self.learner.extras
-            return {**self.learner.shape, **extras}
+            return {**self.learner.shape, **self.learner.optional, **extras}
         settings: Any = self.env_params() if table == "env" else self.learner.params()
         names = {
             f.name: getattr(settings, f.name)
@@ -78,8 +80,8 @@ class Subject:
         """Raise InputError, TypeError or ValueError if the value of a parameter is invalid."""
         if table == "shape":
             # The sizes of a shape are checked together when the program is built.
-            if name == "policies":
-                check_policies(value)
+            if name in _CHECKS:
+                _CHECKS[name](value)
             elif not isinstance(value, str) and (not isinstance(value, int) or value < 1):
                 raise InputError("must be a whole number of at least 1")
             return

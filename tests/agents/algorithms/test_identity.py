@@ -268,6 +268,7 @@ def test_every_field_of_a_shape_tells_states_apart() -> None:
         "has_absent_agents": {"has_absent_agents": True},
         "recurrent": {"recurrent": "gru"},
         "running_scale": {"running_scale": True},
+        "activation": {"activation": "tanh"},
         "byte_obs": {"byte_obs": True},
         "items": {"byte_obs": True, "items": Items(2, (ItemGroup("row", 4),))},
         "policies": {"players": 2, "seat_column": 2, "policies": "per-seat"},

@@ -415,15 +415,16 @@ def test_schedules_decay_but_stay_above_zero() -> None:
     assert constant.learning_rate_at(3, 4) == 1e-3
 
 
-def test_log_std_is_capped_and_entropy_is_that_of_the_gaussian() -> None:
+@pytest.mark.parametrize("start", [-0.01, 0.5])
+def test_log_std_is_capped_and_entropy_is_that_of_the_gaussian(start: float) -> None:
+    """At 0, or where it started above."""
     env = ToyEnv(1, 4)
     ppo = PPO(shape_for(env))
-    ppo.add_member(
-        0, PPOParams(initial_log_std=0.5, entropy_coef=5.0), 1, 4, env.state_avg, env.state_std
-    )
+    params = PPOParams(initial_log_std=start, entropy_coef=5.0)
+    ppo.add_member(0, params, 1, 4, env.state_avg, env.state_std)
     ppo.begin(env.reset(5))
     stats = ppo.train(env, 3)[-1]
-    assert float(ppo.population.weights.log_std.max()) <= 0.0
+    assert ppo.population.weights.log_std.unique().tolist() == [max(start, 0.0)]
     normal = torch.distributions.Normal(torch.zeros(2), ppo.population.weights.log_std[0, 0].exp())
     assert float(stats.entropy[0]) == pytest.approx(float(normal.entropy().sum()))
 

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from agents.algorithms.ppo import PPO, RolloutStats
 from agents.engine.program import Program
-from agents.native.choice import KERNELS, chosen, evaluate, require
+from agents.native.choice import KERNELS, chosen, evaluate, require, require_same
 from agents.native.kernels import SOURCE, Kernels, PolicyKernel
-from agents.native.self_test import DIGEST, digest
+from agents.native.self_test import DIGEST, EARLIER, digest
+from agents.networks.activation import ACTIVATIONS, RELU
 from agents.networks.mlp import Activations, forward
 from agents.networks.shape import PER_SEAT, Shape
 from agents.networks.weights import flat_size, leaf_views
@@ -115,8 +116,11 @@ def units_off(found: Tensor, right: Tensor) -> float:
 # Outputs.
 
 
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize(("width", "depth", "actions", "rows"), [(64, 2, 7, 97), (33, 1, 40, 5)])
-def test_outputs_are_those_of_torch(width: int, depth: int, actions: int, rows: int) -> None:
+def test_outputs_are_those_of_torch(
+    width: int, depth: int, actions: int, rows: int, activation: str
+) -> None:
     shape = Shape(
         state_dim=11,
         privileged_dim=3,
@@ -124,6 +128,7 @@ def test_outputs_are_those_of_torch(width: int, depth: int, actions: int, rows: 
         slots=3,
         net_width=width,
         net_depth=depth,
+        activation=activation,
     )
     generator = torch.Generator().manual_seed(0)
     flat = torch.randn(2, 3, flat_size(shape), generator=generator) * 0.2
@@ -154,6 +159,10 @@ def trained(
         (ToyEnv, {"privileged": True}, {}),
         (ToyEnv, {}, {"net_width": 33, "minibatch": 70, "net_depth": 3}),
         (ToyEnv, {"action_dim": 20}, {"net_depth": 1}),
+        (ToyEnv, {"privileged": True}, {"net_width": 33, "minibatch": 70, "activation": "tanh"}),
+        (ToyEnv, {}, {"net_depth": 3, "activation": "silu"}),
+        (ChoicesEnv, {}, {"activation": "elu"}),
+        (ItemsEnv, {}, {"net_width": 33, "activation": "tanh"}),
         (ChoiceEnv, {}, {}),
         (ChoicesEnv, {}, {}),
         (ChoicesEnv, {}, {"autoregressive": True}),
@@ -479,6 +488,15 @@ def test_a_study_goes_on_with_its_kernels(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv(VARIABLE, "")  # so that it is restored
     require("torch")
     assert trained(ToyEnv, 0)[0]._native is None
+
+
+def test_a_study_of_an_earlier_version_goes_on_where_its_programs_have_the_same_bits() -> None:
+    [earlier] = EARLIER
+    assert digest(kernels(), [RELU]) == earlier
+    require(f"native {earlier}")
+    require_same(f"native {earlier}", f"native {DIGEST}", Path("checkpoint"))
+    with pytest.raises(InputError, match="this version of sweepd has native"):
+        require_same("native of before", f"native {DIGEST}", Path("checkpoint"))
 
 
 def test_a_study_with_other_kernels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

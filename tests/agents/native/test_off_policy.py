@@ -83,6 +83,9 @@ SIZES: list[dict[str, Any]] = [
     {"updates": 1},
     {"minibatch": 200, "net_width": 33, "net_depth": 3},  # chunks of rows; padded columns
     {"net_depth": 1, "net_width": 64, "minibatch": 97},
+    {"minibatch": 200, "net_width": 33, "activation": "tanh"},
+    {"net_depth": 3, "activation": "silu"},
+    {"activation": "elu"},
 ]
 
 
