@@ -271,7 +271,7 @@ class GameSpec(StudySpec):
         solved: score from which the game counts as solved, if there is one.
         centred: how observations are scaled, see `random_play`; False in earlier studies.
         running_scale: whether the scale follows the observations of each member's own training;
-            no command sets it yet.
+            False in earlier studies.
         look_steps: steps per environment of the random play that determines the scaling.
         play: how members act in evaluations.
         curriculum: phases and opponents of the training, as `Curriculum.to_dict` returns them;

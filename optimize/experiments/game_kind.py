@@ -158,6 +158,7 @@ class GameKind(StudyKind[GameSpec]):
             episodes=request.episodes or EPISODES,
             own_episodes=request.own_episodes,
             centred=True,
+            running_scale=True,
             look_steps=request.look_steps,
             play=request.play,
             curriculum={} if request.curriculum is None else request.curriculum.to_dict(),
