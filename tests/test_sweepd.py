@@ -25,6 +25,7 @@ from deploy.market.candidates import open_study
 from deploy.market.promote import MarketPromoter
 from deploy.registry.bundle_files import write_bundle
 from deploy.registry.registry import Registry
+from envs.crypto.scoring.figures import MEDIAN_RATIO
 from envs.crypto.scoring.selection import TrialReturns
 from envs.support.errors import InputError, RunError
 from envs.support.logs import LogConsole
@@ -232,14 +233,16 @@ def test_status_and_gate_require_the_same_ratio(tmp_path: Path) -> None:
             3,
             asked["effective_trials"],
         )
-        assert found["needed_sharpe"] == pytest.approx(asked["needed_sharpe"], rel=1e-12)
-        assert found["sharpe"] == pytest.approx(asked["sharpe"], rel=1e-12)
+        assert found["needed_information_ratio"] == pytest.approx(
+            asked["needed_information_ratio"], rel=1e-12
+        )
+        assert found[MEDIAN_RATIO] == pytest.approx(asked[MEDIAN_RATIO], rel=1e-12)
     assert promotion.chosen is not None
     said = next(
         one.explanation for one in promotion.chosen.findings if one.name == "deflated-sharpe"
     )
     shown = sentence(found).partition(" has ")[2]
-    assert f"{found['needed_sharpe']:+.2f} is needed" in shown
+    assert f"{found['needed_information_ratio']:+.2f} is needed" in shown
     assert said.partition(" have ")[2].startswith(shown)  # the same words and figures
     # Where the files are on another machine, the figures are those planned.
     elsewhere = SimpleNamespace(

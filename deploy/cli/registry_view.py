@@ -10,14 +10,15 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from deploy.market.bundle import Bundle
-from deploy.market.verify import Verification, stored_metrics
+from deploy.market.verify import Verification
 from deploy.promotion.findings import SYNTHETIC, short, verdict
 from deploy.promotion.rules import loosened
 from deploy.promotion.views import bundle_panel, columns, identity_table, plain_value
 from deploy.registry.bundle_files import StoredBundle
 from deploy.registry.records import Event, Garbage, Slot, Version
 from deploy.registry.registry import Registry
-from envs.support.formatting import minute, percent
+from envs.crypto.scoring.figures import TITLE, figures_table
+from envs.support.formatting import minute
 
 SHOWN_EVENTS = 20
 # Parts of the manifest that `diff` leaves out: they follow from others, or are shown elsewhere.
@@ -158,7 +159,7 @@ def bundle_view(facts: Mapping[str, Any], bundle: Bundle) -> RenderableType:
     for trial in trials:
         origin, policy = trial["origin"], trial["policy"]
         hidden = "×".join(str(width) for width in policy["hidden"])
-        objective = f"{origin['objective']} {origin['objective_value']:+.3f}"
+        objective = f"{origin['objective']} {origin['objective_value']:+.4f}"
         whole = len(trials) == 1
         identity.add_row(
             "from" if whole else f"{trial['share']:.1%} of capital",
@@ -184,20 +185,11 @@ def bundle_view(facts: Mapping[str, Any], bundle: Bundle) -> RenderableType:
     parts: list[RenderableType] = [identity]
     if facts["findings"]:
         parts.append(gate_table(facts["findings"]))
-    metrics = stored_metrics(bundle)
-    if metrics is not None:
-        parts.append(
-            Text.assemble(
-                ("hold-out ", "bold"),
-                f"{percent(metrics.total_return)} after fees (equal weight "
-                f"{percent(metrics.equal_weight_return)}), "
-                f"Sharpe {metrics.sharpe:+.2f} ({metrics.equal_weight_sharpe:+.2f}), "
-                f"drawdown {metrics.max_drawdown:.1%} ({metrics.equal_weight_drawdown:.1%}), "
-                f"{metrics.trades:,} trades in {metrics.bars:,} bars, turnover "
-                f"{metrics.turnover:.1f}× a year, "
-                f"fees {metrics.fees:.2%}, invested {metrics.exposure:.0%}",
-            )
-        )
+    if metrics := bundle.manifest.metrics.get("over_paths"):  # not in earlier versions
+        parts.append(figures_table(metrics, TITLE))
+    if metrics := facts["holdout"]:
+        title = f"hold-out, {metrics['bars']:,} bars, {metrics['first']} to {metrics['last']}"
+        parts.append(figures_table(metrics, title))
     return bundle_panel(facts, parts, _parameters(trials))
 
 

@@ -19,6 +19,7 @@ from deploy.dashboard.study_figures import (
     parallel_figure,
     race_figure,
 )
+from envs.crypto.scoring.figures import figures
 from envs.support.errors import InputError, RunError
 
 ROWS = 12  # parameters of the parallel coordinates, unless all are asked for
@@ -112,6 +113,10 @@ class ResearchPages:
             if drawn
             else {},
             "looks": looks,
+            "metrics": {
+                trial: [one.cells for one in figures(own)]
+                for trial, own in found["metrics"].items()
+            },
             "rows": rows[paging.start : paging.stop],
             "paging": paging,
             "state": state,

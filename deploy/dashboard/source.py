@@ -52,7 +52,7 @@ class StudySource(Protocol):
     def trials(self, name: str, chosen: Sequence[int] | None) -> dict[str, Any]:
         """Return a study's trials, and the learning curves of those of the given numbers.
 
-        It has the keys `head`, `chosen`, `curves`, `axis`, `rungs`, `heat` and `table`; see
+        It has the keys `head`, `chosen`, `curves`, `axis`, `rungs`, `metrics`, `heat` and `table`; see
         `optimize.study.insight`.
         """
 

@@ -10,6 +10,7 @@ from werkzeug.wrappers import Request, Response
 from deploy.dashboard.figures import best_figure, rate_figure
 from deploy.dashboard.pages import Handler, Pages
 from deploy.dashboard.source import StudySource
+from envs.crypto.scoring.figures import figures as metric_figures
 from envs.support.errors import InputError, RunError
 
 
@@ -41,5 +42,12 @@ class TrainingPages:
         if past["values"]:
             figures["best"] = best_figure(past, found["objective"])
         return self._pages.render(
-            "training.html", "/training", studies=studies, found=found, figures=figures
+            "training.html",
+            "/training",
+            studies=studies,
+            found=found,
+            figures=figures,
+            metrics=[
+                one.cells for one in metric_figures((found["best"] or {}).get("metrics") or {})
+            ],
         )

@@ -28,22 +28,24 @@ def promotion_view(promotion: GamePromotion) -> RenderableType:
             [selection_sentence(chosen.candidate.selection)] if chosen.candidate.selection else []
         )
     note = "\n".join(filter(None, notes))
-    return views.promotion_view(promotion, cells=_cells, score=_score, note=note)
+    return views.promotion_view(promotion, cells=_cells, evidence=_evidence, note=note)
 
 
 def _cells(result: GameResult) -> dict[str, str]:
     return {
         "trial": str(result.candidate.trial.number),
-        "objective": f"{result.candidate.objective:.5g}",
+        "objective": f"{result.candidate.objective:+.4f}",
         "best seed": ("team " if result.candidate.seats else "")
         + ", ".join(map(str, result.candidate.members)),
-        "its mean": ", ".join(f"{score:.5g}" for score in result.candidate.scores),
+        "its mean": ", ".join(f"{score:+.4f}" for score in result.candidate.scores),
     }
 
 
-def _score(result: GameResult) -> Table:
-    assert result.score is not None
-    return panel_table(result.score.to_dict(), result.candidate.name)
+def _evidence(result: GameResult) -> list[RenderableType]:
+    """The panel, if the candidate was evaluated on it."""
+    if result.score is None:
+        return []
+    return [panel_table(result.score.to_dict(), result.candidate.name)]
 
 
 def panel_table(panel: Mapping[str, Any], who: str) -> Table:

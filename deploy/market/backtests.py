@@ -21,6 +21,7 @@ from deploy.market.gate import Selection
 from deploy.promotion.overfitting import BLOCKS, Overfitting, cscv
 from envs.crypto.data.timeframe import bars_per_year
 from envs.crypto.scoring import luck
+from envs.crypto.scoring.figures import MEDIAN_RATIO
 from envs.crypto.scoring.luck import Moments
 from envs.crypto.scoring.metrics import TRADE_COLUMNS, Metrics, PathTrades
 from envs.crypto.scoring.selection import (
@@ -161,10 +162,10 @@ class SearchStatistics:
                 "dsr": deflation.probability,
                 "dsr_by_path": list(deflation.by_path),
                 "median_path": deflation.path,
-                "sharpe": self.annual * deflation.moments.sharpe,
-                "sharpe_error": self.annual * deflation.moments.error,
-                "luck_sharpe": self.annual * deflation.luck,
-                "needed_sharpe": self.annual * deflation.needed,
+                MEDIAN_RATIO: self.annual * deflation.moments.sharpe,
+                "information_ratio_error": self.annual * deflation.moments.error,
+                "luck_information_ratio": self.annual * deflation.luck,
+                "needed_information_ratio": self.annual * deflation.needed,
                 "effective_trials": deflation.effective,
                 "correlation": deflation.correlation,
                 "track_record_bars": deflation.record,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,9 @@ from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite, n
 from envs.crypto.data.bars import Bars
 from envs.crypto.features import get_recipe
 from envs.crypto.params import EnvParams, Instruments
+from envs.crypto.scoring.figures import path_metrics
 from envs.crypto.scoring.metrics import Metrics
+from envs.crypto.scoring.selection import median_path
 from envs.support.errors import InputError
 from envs.support.study_record import CryptoSpec, TrialRecord
 
@@ -79,6 +81,8 @@ class MarketCandidate:
     Attributes:
         parts: its trials, best objective first.
         paths: metrics per back-test path.
+        metrics: of its back-test, by name (`path_metrics`): those that the trial recorded, or of
+            several trials those of their combination.
         faults: what keeps it from being deployed, in sentences.
         selection: statistics of the search about it.
         weights: how the shares of several trials were chosen.
@@ -88,6 +92,7 @@ class MarketCandidate:
     paths: tuple[Metrics, ...]
     faults: tuple[str, ...]
     selection: Selection
+    metrics: Mapping[str, Any]
     weights: Weights = "equal"
 
     @property
@@ -119,7 +124,8 @@ class MarketCandidate:
         return {
             "trials": list(self.trials),
             "shares": list(self.shares),
-            "holdout": None if score is None else score.metrics.to_dict(),
+            "metrics": dict(self.metrics),
+            "holdout": None if score is None else score.to_dict(),
         }
 
 
@@ -179,14 +185,17 @@ def read_candidate(
     ]
     backtest = search.backtests.get(trials[0].number)
     diversification = None
+    metrics: Mapping[str, Any] = parts[0].record.metrics or {}
     if len(trials) > 1:
-        backtest = None
+        backtest, metrics = None, {}
         faults += _different_accounts(parts)
         if any(part.params is not None and part.params.allow_short for part in parts):
             faults.append(NO_SHORT_ENSEMBLES)
         try:
             together = combine(trials, shares, study.run_dir, study.spec.data.timeframe)
             backtest, diversification = together.backtest, together.diversification
+            path = median_path(backtest.moments, diversification)
+            metrics = path_metrics(together.paths, search.timeframe, backtest.metrics, path)
         except (OSError, ValueError, KeyError) as error:
             faults.append(f"the trials' back-test paths cannot be put together: {error}")
     selection = Selection(
@@ -199,7 +208,7 @@ def read_candidate(
         chosen=len(trials),
     )
     paths = () if backtest is None else backtest.metrics
-    return MarketCandidate(parts, paths, tuple(faults), selection, weights)
+    return MarketCandidate(parts, paths, tuple(faults), selection, metrics, weights)
 
 
 def _read_trial(
@@ -278,6 +287,7 @@ def build_bundle(
             "describes": "the trials' members, in cross-validation, weighted by share"
             if several
             else "the members, in cross-validation",
+            "over_paths": finite(candidate.metrics),
             "paths": [finite(metrics.to_dict()) for metrics in candidate.paths],
         },
         "gate": gate,

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from deploy.promotion.bootstrap import ALPHA, Bootstrap, gate_level
 from deploy.promotion.overfitting import Overfitting
 from deploy.promotion.rules import GateRule, Measured, training_faults
+from envs.crypto.scoring.figures import shown
 from envs.crypto.scoring.metrics import Metrics
 from envs.crypto.scoring.selection import Deflation, verdict_text
-from envs.support.formatting import percent
 
 CROSS_VALIDATION, HOLDOUT = "cross-validation", "hold-out"  # the stages
 
@@ -183,10 +183,11 @@ def _constant_policy(evidence: MarketEvidence) -> Measured | None:
 def _holdout_excess(evidence: MarketEvidence) -> Measured:
     metrics, test = _need(evidence.holdout), evidence.excess
     returns = (
-        f"{percent(metrics.total_return)} after fees on the hold-out, equal weight "
-        f"{percent(metrics.equal_weight_return)} (annual Sharpe ratios {metrics.sharpe:+.2f} and "
-        f"{metrics.equal_weight_sharpe:+.2f}, information ratio "
-        f"{metrics.information_ratio:+.2f})"
+        f"{shown('total_return', metrics.total_return)} after fees on the hold-out, equal weight "
+        f"{shown('equal_weight_return', metrics.equal_weight_return)} (annual Sharpe ratios "
+        f"{shown('sharpe', metrics.sharpe)} and "
+        f"{shown('equal_weight_sharpe', metrics.equal_weight_sharpe)}, information ratio "
+        f"{shown('information_ratio', metrics.information_ratio)})"
     )
     if test is None:
         return Measured(None, returns)
@@ -222,8 +223,8 @@ def _holdout_drawdown(evidence: MarketEvidence) -> Measured:
     metrics = _need(evidence.holdout)
     return Measured(
         metrics.max_drawdown,
-        f"fell at most {metrics.max_drawdown:.1%} below a peak (equal weight "
-        f"{metrics.equal_weight_drawdown:.1%})",
+        f"fell at most {shown('max_drawdown', metrics.max_drawdown)} below a peak (equal weight "
+        f"{shown('equal_weight_drawdown', metrics.equal_weight_drawdown)})",
     )
 
 
@@ -243,9 +244,9 @@ def _beats_champion(evidence: MarketEvidence) -> Measured | None:
     return _p_value(
         evidence,
         found.difference,
-        f"{percent(found.candidate.total_return)} after fees, champion {found.champion_name} "
-        f"{percent(found.champion.total_return)}, over the {found.bars:,} bars that neither had "
-        f"seen; p = {found.difference.p:.2g} for no difference",
+        f"{shown('total_return', found.candidate.total_return)} after fees, champion "
+        f"{found.champion_name} {shown('total_return', found.champion.total_return)}, over the "
+        f"{found.bars:,} bars that neither had seen; p = {found.difference.p:.2g} for no difference",
     )
 
 

@@ -249,7 +249,7 @@ class MarketPromoter(Promoter[MarketCandidate, Score, Bundle, MarketPromotion]):
         span = {"first": format_time(int(score.time[0])), "last": format_time(int(score.time[-1]))}
         return {
             "selection": self.search.describe(candidate.trials, candidate.selection),
-            "holdout": span | score.metrics.to_dict(),
+            "holdout": span | score.to_dict(),
         }
 
     def _promotion(

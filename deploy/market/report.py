@@ -1,4 +1,4 @@
-"""The gate report: two pages, as HTML and PDF, for readers who do not know the terms."""
+"""The gate report, as HTML and PDF, for readers who do not know the terms."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ from deploy.market.pictures import (
 )
 from deploy.market.promote import MarketPromotion, MarketResult
 from deploy.market.scoring import score_bundle
+from deploy.market.view import judged_metrics
 from deploy.promotion.findings import SYNTHETIC, colour_of, findings_page, limit, number
 from deploy.registry.registry import Registry
+from envs.crypto.scoring.figures import COLUMNS, figures
 from envs.crypto.splits import window_of
 from envs.crypto.study_data import load_study_bars, study_splits
 from envs.support.errors import InputError
@@ -54,6 +56,11 @@ READING = (
         "matter), in this registry only. Evaluations in another registry (another deployments "
         "folder or database) or with other programs are unknown here; if there were any, the limit "
         "of holdout-excess is too mild.",
+    ),
+    (
+        "After and before fees",
+        "Before fees means the same trades without their fees; slippage remains. So the difference is "
+        "what the fees took. Equal weight holds all assets in equal shares.",
     ),
     (
         "Equity",
@@ -258,6 +265,7 @@ def to_html(promotion: MarketPromotion, chosen: MarketResult, material: ReportDa
         headline=promotion.headline,
         opening=summary(promotion),
         findings=chosen.findings,
+        tables=_tables(chosen),
         picture=pictures(promotion, chosen, material, (11.0, 12.5)),
         described="Equity, Sharpe ratios, ranks out of sample and fold scores",
         reading=READING,
@@ -265,52 +273,79 @@ def to_html(promotion: MarketPromotion, chosen: MarketResult, material: ReportDa
     )
 
 
+def _tables(chosen: MarketResult) -> list[tuple[str, list[Sequence[str]]]]:
+    """Title and rows of the metrics after and before fees."""
+    head = ("", *COLUMNS)
+    return [
+        (title, [head, *(one.cells for one in figures(metrics))])
+        for title, metrics in judged_metrics(chosen)
+    ]
+
+
 def write_pdf(
     path: Path, promotion: MarketPromotion, chosen: MarketResult, material: ReportData
 ) -> None:
-    """Write the report as two A4 pages: text and rules, then pictures."""
+    """Write the report as three A4 pages: rules and metrics, pictures, and how to read them."""
     with PdfPages(
         path, metadata={"Title": f"sweepd gate: {promotion.study}", "CreationDate": None}
     ) as pages:
-        pages.savefig(_words(promotion, chosen))
+        pages.savefig(_rules_page(promotion, chosen))
         pages.savefig(pictures(promotion, chosen, material, (8.27, 11.69)))
+        pages.savefig(_reading_page())
 
 
-def _words(promotion: MarketPromotion, chosen: MarketResult) -> Figure:
-    """The page of text: each block is wrapped and placed below the previous one."""
-    figure = Figure(figsize=(8.27, 11.69))
-    FigureCanvasAgg(figure)
-    at = 0.955
+class _TextPage:
+    """An A4 page on which each block is wrapped and placed below the previous one."""
+
+    def __init__(self) -> None:
+        self.figure = Figure(figsize=(8.27, 11.69))
+        FigureCanvasAgg(self.figure)
+        self.at = 0.955
+        self.figure.text(0.07, 0.03, FOOTER, fontsize=7, color=EQUAL)
 
     def put(
-        text: str,
-        size: float,
-        *,
-        x: float = 0.07,
-        columns: int = 112,
-        gap: float = 0.006,
-        **style: str,
+        self, text: str, size: float, *, columns: int = 112, gap: float = 0.006, **style: str
     ) -> None:
-        nonlocal at
+        """Add a paragraph of text."""
         for line in textwrap.wrap(text, columns):
-            figure.text(x, at, line, fontsize=size, va="top", **style)  # type: ignore[arg-type]
-            at -= size * 0.00166
-        at -= gap
+            self.figure.text(0.07, self.at, line, fontsize=size, va="top", **style)  # type: ignore[arg-type]
+            self.at -= size * 0.00166
+        self.at -= gap
 
-    put(promotion.headline, 16, columns=60, gap=0.012, weight="bold")
+    def row(self, cells: Sequence[str], size: float, **style: str) -> None:
+        """Add a row of a table: text, then numbers."""
+        self.figure.text(0.07, self.at, cells[0], fontsize=size, va="top", **style)  # type: ignore[arg-type]
+        for place, cell in enumerate(cells[1:]):
+            right = 0.52 + 0.14 * place
+            self.figure.text(right, self.at, cell, fontsize=size, va="top", ha="right", **style)  # type: ignore[arg-type]
+        self.at -= size * 0.00166
+
+
+def _rules_page(promotion: MarketPromotion, chosen: MarketResult) -> Figure:
+    page = _TextPage()
+    page.put(promotion.headline, 16, columns=60, gap=0.012, weight="bold")
     for line in summary(promotion):
-        put(line, 8.5)
-    at -= 0.006
+        page.put(line, 8.5)
+    page.at -= 0.006
     for finding in chosen.findings:
         value = number(finding, "–")
         said, colour = finding.said, colour_of(finding)
-        figure.text(0.93, at, said, fontsize=9, va="top", ha="right", color=colour)
+        page.figure.text(0.93, page.at, said, fontsize=9, va="top", ha="right", color=colour)
         title = f"{finding.name}: {value} ({limit(finding)}), {finding.meaning}"
-        put(title, 9, columns=95, gap=0.001, weight="bold")
-        put(finding.explanation, 8, gap=0.008, color="#444444")
-    at -= 0.006
+        page.put(title, 9, columns=95, gap=0.001, weight="bold")
+        page.put(finding.explanation, 8, gap=0.008, color="#444444")
+    for title, (head, *rows) in _tables(chosen):
+        page.at -= 0.006
+        page.put(title, 9, gap=0.003, weight="bold")
+        page.row(head, 8, color="#444444")
+        for row in rows:
+            page.row(row, 8)
+    return page.figure
+
+
+def _reading_page() -> Figure:
+    page = _TextPage()
     for term, text in READING:
-        put(term, 8.5, gap=0.0005, weight="bold")
-        put(text, 7.5, columns=128, gap=0.005)
-    figure.text(0.07, 0.03, FOOTER, fontsize=7, color=EQUAL)
-    return figure
+        page.put(term, 9, gap=0.001, weight="bold")
+        page.put(text, 8, columns=120, gap=0.008)
+    return page.figure

@@ -27,6 +27,7 @@ from envs.crypto.market import Market, make_market
 from envs.crypto.netting import Venue, sub_account
 from envs.crypto.params import EnvParams, Instruments
 from envs.crypto.scoring.evaluate import trade_windows
+from envs.crypto.scoring.figures import window_metrics
 from envs.crypto.scoring.metrics import TRADE_COLUMNS, BarTrades, Metrics, summarise
 from envs.crypto.splits import Window
 from envs.support.errors import InputError
@@ -46,19 +47,31 @@ class Score(BarTrades):
         crossed: value exchanged between sub-accounts, as a fraction of the portfolio's value at the
             previous close; 0 for a single trial.
         metrics: summary of the trading.
+        metrics_before_fees: the same of these trades before fees.
     """
 
     time: NDArray[np.int64]
     crossed: Array
     metrics: Metrics
+    metrics_before_fees: Metrics
 
     @classmethod
     def of(
         cls, time: NDArray[np.int64], timeframe: str, crossed: Array, columns: dict[str, Array]
     ) -> Score:
         """Compute the metrics of `columns`, the fields of `BarTrades`."""
-        metrics = summarise(timeframe=timeframe, **columns)
-        return cls(time=time, crossed=crossed, metrics=metrics, **columns)
+        free = vars(BarTrades(**columns).before_fees())
+        return cls(
+            time=time,
+            crossed=crossed,
+            metrics=summarise(timeframe=timeframe, **columns),
+            metrics_before_fees=summarise(timeframe=timeframe, **free),
+            **columns,
+        )
+
+    def to_dict(self) -> dict[str, float | int | str]:
+        """Return the metrics by name, those before fees included."""
+        return window_metrics(self.metrics, self.metrics_before_fees)
 
 
 def score(

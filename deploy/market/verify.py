@@ -11,7 +11,6 @@ from deploy.market.bundle import Bundle, format_time, parse_time
 from deploy.market.scoring import score_bundle
 from deploy.registry.bundle_files import finite
 from envs.crypto.data.bars import Bars
-from envs.crypto.scoring.metrics import Metrics
 from envs.support.errors import InputError
 
 # The canonical policy path rounds every action to 1e-6, so threads, processors and libraries affect
@@ -103,22 +102,13 @@ def verify_bundle(bundle: Bundle, bars: Bars) -> Verification:
     score = score_bundle(bundle, bars, (first - 1, last))
     span = tuple(format_time(int(moment)) for moment in (score.time[0], score.time[-1]))
     assert span == (stored["first"], stored["last"])  # the fingerprint of the bars is equal
-    now = score.metrics.to_dict()
+    now = score.to_dict()
     compared = tuple(
         MetricDifference(name, float(stored[name]), float(value))
         for name, value in now.items()
         if not isinstance(value, str) and isinstance(stored.get(name), int | float)
     )
     return Verification(bundle.hash, *span, bars=len(score.time), compared=compared)
-
-
-def stored_metrics(bundle: Bundle) -> Metrics | None:
-    """The metrics of the hold-out in the gate report; None if the bundle lacks them."""
-    stored = bundle.manifest.gate.get("holdout")
-    names = set(Metrics.__dataclass_fields__)
-    if not isinstance(stored, dict) or not names <= set(stored):
-        return None
-    return Metrics(**{name: stored[name] for name in names})
 
 
 def _own_bars(bundle: Bundle, bars: Bars) -> Bars:

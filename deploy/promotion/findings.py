@@ -118,6 +118,7 @@ def findings_page(
     headline: str,
     opening: Sequence[str],
     findings: Sequence[RuleFinding],
+    tables: Sequence[tuple[str, Sequence[Sequence[str]]]] = (),
     picture: Figure,
     described: str,
     reading: Sequence[tuple[str, str]],
@@ -130,6 +131,7 @@ def findings_page(
         headline: of the page.
         opening: sentences of the summary, one paragraph each.
         findings: the rules.
+        tables: title and rows of further tables; the first row is the head, the first column text.
         picture: drawn as a PNG.
         described: alternative text of the picture.
         reading: terms and their explanations.
@@ -148,6 +150,7 @@ def findings_page(
         headline=headline,
         opening=opening,
         findings=findings,
+        tables=tables,
         png=base64.b64encode(png.getvalue()).decode(),
         described=described,
         reading=reading,

@@ -36,7 +36,7 @@ def promotion_view(
     promotion: Promotion[ResultT],
     *,
     cells: Callable[[ResultT], Mapping[str, str]],
-    score: Callable[[ResultT], RenderableType],
+    evidence: Callable[[ResultT], Sequence[RenderableType]],
     note: str,
 ) -> RenderableType:
     """The whole report of a promotion.
@@ -44,7 +44,7 @@ def promotion_view(
     Args:
         promotion: the promotion.
         cells: a candidate's columns in the table of candidates.
-        score: a view of an evaluation on unseen data, for results with one.
+        evidence: views of what the chosen candidate was judged by.
         note: a remark below the verdict.
     """
     parts: list[RenderableType] = []
@@ -57,8 +57,7 @@ def promotion_view(
         if chosen.look is not None:
             title += f", {chosen.findings[-1].stage} evaluation {chosen.look.number}"
         parts.append(findings_table(title, chosen.findings))
-        if chosen.score is not None:
-            parts.append(score(chosen))
+        parts += evidence(chosen)
     parts.append(verdict_panel(promotion, note))
     return Group(*parts)
 

@@ -10,13 +10,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from deploy.market.bundle import Bundle, format_time, parse_moment
 from deploy.market.scoring import first_decision, unseen_window
-from deploy.market.view import metrics_table
 from deploy.promotion.findings import SYNTHETIC
 from deploy.registry.slots import slot_name
 from deploy.trading.replay import ReplayResult, replay
 from deploy.trading.risk import RiskRules
 from deploy.trading.risk_limits import RiskLimits
 from envs.crypto.data.bars import Bars
+from envs.crypto.scoring.figures import figures_table, shown
 from envs.crypto.splits import Window
 from envs.support.errors import InputError
 from envs.support.formatting import percent
@@ -117,11 +117,11 @@ def print_replay(console: Console, result: ReplayResult, paths: list[Path]) -> N
     """Print the replay's summary against equal weight, and the paths of its files."""
     bundle, metrics = result.bundle, result.score.metrics
     title = f"Paper replay of {bundle.name}, {' to '.join(result.span)}"
-    console.print(metrics_table(metrics, title))
+    console.print(figures_table(result.score.to_dict(), title))
     difference = metrics.total_return - metrics.equal_weight_return
     word = "more" if difference > 0 else "less"
     console.print(
-        f"{percent(metrics.total_return)} after fees: {percent(abs(difference)).lstrip('+')} "
+        f"{shown('total_return', metrics.total_return)} after fees: {percent(abs(difference)).lstrip('+')} "
         f"{word} than equal weight.",
         highlight=False,
     )

@@ -96,6 +96,7 @@ def _best(handle: StudyHandle, best: Configuration) -> dict[str, Any]:
         "trial": best.best_trial.number,
         "value": best.value,
         "params": best.best_trial.params,
+        "metrics": handle.rows.metrics([best.best_trial.number]).get(best.best_trial.number),
         "trials": sorted(trial.number for trial in best.trials),
         "schedule": schedule_record(handle, best.best_trial.number)
         if handle.spec.evolves

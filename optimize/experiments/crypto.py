@@ -20,6 +20,7 @@ from envs.crypto.features import get_recipe
 from envs.crypto.market import make_market, observation_normaliser
 from envs.crypto.params import EnvParams
 from envs.crypto.scoring.evaluate import WindowTrades, path_trades, trade_windows
+from envs.crypto.scoring.figures import path_metrics
 from envs.crypto.scoring.metrics import TRADE_COLUMNS, Metrics, PathTrades, objective
 from envs.crypto.splits import Fold, Splits
 from envs.crypto.study_data import study_splits
@@ -40,21 +41,20 @@ class CryptoEvaluation(Evaluation):
         path_scores: score of each path.
         paths: the paths.
         metrics: metrics of each path.
+        timeframe: of the bars.
     """
 
     path_scores: tuple[float, ...]
     paths: PathTrades
     metrics: list[Metrics]
+    timeframe: str
 
     def record(self) -> TrialRecord:
-        """Return the record; its metrics are means over paths."""
-        rows = [m.to_dict() for m in self.metrics]
-        numbers = [name for name, value in rows[0].items() if not isinstance(value, str)]
-        means = {name: float(np.mean([float(row[name]) for row in rows])) for name in numbers}
+        """Return the record, with the metrics of `path_metrics`."""
         return TrialRecord(
             scores=self.scores,
             path_scores=self.path_scores,
-            metrics=means,
+            metrics=path_metrics(self.paths, self.timeframe, self.metrics),
             reason="; ".join(self.reasons),
         )
 
@@ -192,6 +192,7 @@ class CryptoExperiment(Experiment):
             tuple(final.path_scores),
             paths,
             paths.summarise(timeframe),
+            timeframe,
         )
 
     # -- output

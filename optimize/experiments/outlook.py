@@ -15,6 +15,7 @@ from optuna.trial import TrialState
 
 from envs.crypto.data.timeframe import bars_per_year
 from envs.crypto.scoring import luck
+from envs.crypto.scoring.figures import MEDIAN_RATIO
 from envs.crypto.scoring.selection import (
     PATHS_FILE,
     TrialReturns,
@@ -50,12 +51,13 @@ def outlook(
 
     Returns:
         The figures by name:
-        planned_sharpe: ratio for a deflated Sharpe ratio of 95% if the trials are independent of
+        planned_information_ratio: ratio for a deflated Sharpe ratio of 95% if the trials are independent of
             each other and their returns without autocorrelation; None if no ratio suffices.
-        needed_sharpe: the same, measured from how the trials depend on each other and from the
+        needed_information_ratio: the same, measured from how the trials depend on each other and from the
             autocorrelation of the best one's median path, as the gate requires it; as planned if it
             cannot be measured yet.
-        best, sharpe: number of the best trial and its ratio on that path; None if not measured.
+        best, information_ratio_median_path: number of the best trial and its ratio on that path; None
+            if not measured.
         measured: number of complete trials that were measured.
         path, paths: index of the median path, None if not measured, and number of paths.
         effective: number of independent trials that need the same ratio as the `total` trials.
@@ -69,12 +71,12 @@ def outlook(
         "trials": total,
         "bars": bars,
         "years": bars / per_year,
-        "planned_sharpe": planned,
-        "needed_sharpe": planned,
+        "planned_information_ratio": planned,
+        "needed_information_ratio": planned,
         "enough_years": luck.minimum_backtest_years(total),
         "measured": 0,
         "best": None,
-        "sharpe": None,
+        MEDIAN_RATIO: None,
         "path": None,
         "paths": len(splits.paths),
         "effective": float(total),
@@ -84,10 +86,10 @@ def outlook(
         return found
     deflation = returns.deflate(returns.moments[best], total, evaluations=evaluations)
     return found | {
-        "needed_sharpe": _annual(deflation.needed, per_year),
+        "needed_information_ratio": _annual(deflation.needed, per_year),
         "measured": len(returns.moments),
         "best": best,
-        "sharpe": _annual(deflation.moments.sharpe, per_year),
+        MEDIAN_RATIO: _annual(deflation.moments.sharpe, per_year),
         "effective": deflation.effective,
         "path": deflation.path,
         "paths": len(deflation.by_path),
@@ -134,13 +136,13 @@ def sentence(found: dict[str, Any] | None, looks: int | None = None) -> str:
     """
     if found is None:
         return "the best trial is evaluated on a panel of games with seeds that no trial used"
-    needed = found["needed_sharpe"]
+    needed = found["needed_information_ratio"]
     size = f"the best of {found['trials']} trials on {found['years']:.1f} years of bars"
     if found["measured"]:
         text = (
             f"trial {found['best']}, the best of {found['measured']} complete, has "
             + verdict_text(
-                found["sharpe"],
+                found[MEDIAN_RATIO],
                 needed,
                 paths=found["paths"],
                 trials=found["trials"],

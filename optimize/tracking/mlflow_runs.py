@@ -10,7 +10,7 @@ import re
 import time
 from typing import Any
 
-from optimize.tracking.picture import FAILED, OBJECTIVE, Picture, Sent
+from optimize.tracking.picture import FAILED, RUNG_VALUE, Picture, Sent
 
 KEY_TAG = "sweepd.run"
 # Shorter than MLflow's defaults (120 s, 7 retries): the sender retries by itself.
@@ -79,7 +79,7 @@ class MlflowRuns:
         [run, *_] = found
         sent.run = run.info.run_id
         # The server knows better than the file: a kill may have come between the two.
-        history = client.get_metric_history(sent.run, OBJECTIVE)
+        history = client.get_metric_history(sent.run, RUNG_VALUE)
         sent.steps = sorted({metric.step for metric in history})
 
     def _experiment(self, study: str) -> str:

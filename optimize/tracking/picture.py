@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 RUNNING, FAILED = "RUNNING", "FAIL"
-OBJECTIVE = "objective"  # the metric that every point has
+RUNG_VALUE = "rung_value"  # the metric that every point has: what the trial reported
 
 
 @dataclass(frozen=True, kw_only=True)

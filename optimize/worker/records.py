@@ -39,9 +39,11 @@ from optimize.study.database.gone import StudyGone
 from optimize.study.database.storage import TrialLost
 from optimize.study.population import schedule_record
 from optimize.study.study import Plan, StudyHandle
+from optimize.tracking.picture import RUNG_VALUE
 from optimize.worker.background import Background
 from optimize.worker.batch import Trainer, Training
 from optimize.worker.pace import CheckpointPace
+from optimize.worker.tracked import finite
 
 Progress = tuple[int, int]  # of a trial: rollouts of all its members, rungs reached
 
@@ -102,24 +104,19 @@ class Records:
     # -- while a trial trains
 
     def curves(self, training: Training, evaluation: Evaluation) -> None:
-        """Write the training curves since the last rung and the rung's scores for TensorBoard."""
+        """Write the training curves since the last rung and the rung's metrics for TensorBoard."""
         names = self.experiment.curves
         taken, transitions = training.take_curves(names), self.handle.spec.transitions
         folder = self.handle.run_dir / "tensorboard" / f"trial-{training.plan.number:05d}"
-        scores = {
-            f"test/over_{self.handle.spec.member}s": evaluation.value,
-            "test/objective": evaluation.final,
-        }
-        nash_conv = evaluation.record().nash_conv
-        if nash_conv is not None:
-            scores["test/nash_conv"] = nash_conv
+        own = {RUNG_VALUE: evaluation.value, "objective": evaluation.final}
+        scores = finite({**(evaluation.record().metrics or {}), **own})
         points = [
             (f"train/{name}", value, rollout * transitions)
             for rollout, values in taken
             for name, value in values.items()
         ]
         at = self.handle.spec.rung_end(training.rung) * transitions
-        points += [(name, value, at) for name, value in scores.items()]
+        points += [(f"test/{name}", value, at) for name, value in scores.items()]
         # Hides what an interrupted attempt wrote after its last checkpoint.
         first = taken[0][0] * transitions if taken else None
 

@@ -6,12 +6,11 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 from rich.console import Console
 from rich.table import Column, Table
 
-from envs.crypto.scoring.metrics import TRADE_COLUMNS, Metrics, PathTrades
-from envs.crypto.scoring.selection import PATHS_FILE, read_columns, trial_folder
+from envs.crypto.scoring.figures import TITLE, figures_table
 from envs.support.configurations import Configuration, latest
 from envs.support.formatting import counted, value_text
 from envs.support.intervals import EPISODES, FEW, between, solved_seeds
@@ -24,20 +23,6 @@ from optimize.study.study import FINISHED, StudyHandle, best_configuration, lead
 from optimize.worker.search_summary import search_lines
 from optimize.worker.telemetry import Telemetry, duration
 from optimize.worker.timing import Phases
-
-METRICS = (
-    ("sharpe", "Sharpe", "{:+.2f}"),
-    ("information_ratio", "information ratio over equal weight", "{:+.2f}"),
-    ("annual_return", "return a year", "{:+.1%}"),
-    ("excess_growth", "log growth over equal weight a year", "{:+.2f}"),
-    ("max_drawdown", "largest drawdown", "{:.1%}"),
-    ("turnover", "turnover a year", "{:,.0f}x"),
-    ("fees", "fees paid", "{:.1%}"),
-    ("exposure", "exposure", "{:.0%}"),
-    ("trades", "trades", "{:,.0f}"),
-)
-# Those of `METRICS` that differ without fees.
-BEFORE_FEES = ("sharpe", "information_ratio", "annual_return", "excess_growth", "max_drawdown")
 
 
 def print_summary(
@@ -89,12 +74,11 @@ def print_summary(
             say(f"  {line}")
     if kind_of(handle.spec.environment).one_player(handle.spec) and handle.origin is None:
         _print_fresh(handle, selected, say)
-    metrics = record.metrics or {}
     found = study_outlook(handle, sum(handle.counts()[state.name] for state in FINISHED))
     if isinstance(handle.spec, GameSpec):
         console.print(_game_table(record, handle.spec))
     if found is not None:
-        console.print(_market_table(metrics, _before_fees(handle, best), found))
+        console.print(figures_table(record.metrics or {}, TITLE))
         say(f"gate: {sentence(found)}")
     for line in search_lines(handle):
         say(line)
@@ -151,56 +135,6 @@ def _print_worker(
     )
     shares = phases.shares(telemetry.elapsed)
     say("time spent: " + ", ".join(f"{name} {share:.1%}" for name, _, share in shares))
-
-
-def _before_fees(handle: StudyHandle, trial: FrozenTrial) -> list[Metrics]:
-    """Return a trial's metrics per path before fees; none if its paths are not on this machine."""
-    path = handle.run_dir / trial_folder(trial.user_attrs, trial.number) / PATHS_FILE
-    try:
-        columns, _ = read_columns(path, TRADE_COLUMNS)
-    except (OSError, ValueError, KeyError):
-        return []
-    return PathTrades(**columns).before_fees().summarise(handle.spec.timeframe or "")
-
-
-def _market_table(
-    metrics: Mapping[str, Any], before: Sequence[Metrics], found: Mapping[str, Any]
-) -> Table:
-    """Return the table of a trial's metrics.
-
-    Args:
-        metrics: means over paths, after fees.
-        before: metrics per path before fees; empty if unknown.
-        found: result of `outlook`.
-    """
-    table = Table(
-        "",
-        *(Column(name, justify="right") for name in ("after fees", "before fees", "equal weight")),
-        title="out of sample, cross-validated, mean over paths",
-        title_justify="left",
-        show_edge=False,
-    )
-    peer = {"sharpe": "equal_weight_sharpe", "max_drawdown": "equal_weight_drawdown"}
-    for name, label, form in METRICS:
-        if name in metrics:
-            after = metrics[name]
-            free = [float(getattr(one, name)) for one in before if name in BEFORE_FEES]
-            if name == "information_ratio" and found["path"] is not None:
-                # Of the path that the gate judges, so that there is one value.
-                label, after = "information ratio, median path", found["sharpe"]
-                free = free[found["path"] : found["path"] + 1]
-            unpaid = form.format(sum(free) / len(free)) if free else ""
-            equal = form.format(metrics[peer[name]]) if name in peer else ""
-            table.add_row(label, form.format(after), unpaid, equal)
-    if "total_return" in metrics:
-        free = [one.total_return for one in before]
-        table.add_row(
-            "return, whole length",
-            f"{metrics['total_return']:+.1%}",
-            f"{sum(free) / len(free):+.1%}" if free else "",
-            f"{metrics['equal_weight_return']:+.1%}",
-        )
-    return table
 
 
 def _game_table(record: TrialRecord, spec: GameSpec) -> Table:

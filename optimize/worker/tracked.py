@@ -17,7 +17,7 @@ from envs.support.files import write_atomic
 from envs.support.study_record import UID_KEY, CryptoSpec, StudySpec, TrialRecord, rung_scores
 from optimize.experiments.experiment import Evaluation
 from optimize.study.study import FINISHED, StudyHandle
-from optimize.tracking.picture import FAILED, OBJECTIVE, RUNNING, Picture
+from optimize.tracking.picture import FAILED, RUNG_VALUE, RUNNING, Picture
 from optimize.tracking.tracker import Tracking
 
 
@@ -82,7 +82,7 @@ def trial_picture(handle: StudyHandle, trial: FrozenTrial, key: str) -> Picture:
     }
     final: dict[str, float] = {}
     if trial.state == TrialState.COMPLETE and trial.value is not None:
-        final["final_objective"] = trial.value
+        final["objective"] = trial.value
     if ended and record.seconds is not None:
         final["seconds"] = float(record.seconds)
     folder, links = handle.trial_dir(trial.number), {}
@@ -114,7 +114,7 @@ def steps_at(spec: StudySpec, rung: int) -> int:
 def rung_metrics(spec: StudySpec, value: float, scores: Sequence[float]) -> dict[str, float]:
     """Return the value of a rung and the score of each fold or seed."""
     named = {f"{spec.member}_score_{index}": score for index, score in enumerate(scores)}
-    return finite({OBJECTIVE: value, **named})
+    return finite({RUNG_VALUE: value, **named})
 
 
 def finite(numbers: Mapping[str, Any]) -> dict[str, float]:
@@ -196,7 +196,7 @@ class TrackedRun:
         """Show the end of a run. members: file of the weights."""
         tags = {"reason": "; ".join(evaluation.reasons)} if evaluation.reasons else {}
         links = {"members": members.resolve().as_uri()} if members.exists() else {}
-        final = finite({"final_objective": evaluation.final})
+        final = finite({"objective": evaluation.final})
         self._put(state="COMPLETE", final=final, ended=time.time(), tags=tags, links=links)
 
     def fail(self, reason: str) -> None:

@@ -44,7 +44,7 @@ class Moments:
 
     Attributes:
         n: number of returns.
-        sharpe: SR, the mean over the population standard deviation.
+        sharpe: SR, the mean over the standard deviation of a sample (n - 1).
         error: standard error of SR if the true ratio is 0; infinite with too few returns.
         freedom: degrees of freedom ν of the error's estimate.
     """
@@ -80,7 +80,9 @@ def moments(returns: Array) -> Moments:
     n = returns.size
     if n < FEWEST_BARS:
         return Moments(n, 0.0, math.inf, 1.0)
-    mean, deviation = float(np.mean(returns)), float(np.std(returns))
+    # The deviation of a sample, as in the metrics: the score does not depend on it, and the ratio
+    # is the one that screens show.
+    mean, deviation = float(np.mean(returns)), float(np.std(returns, ddof=1))
     # Constant returns vary by rounding, so the threshold is relative to their size.
     if deviation <= 1e-12 * float(np.max(np.abs(returns))) or deviation == 0.0:
         return without_autocorrelation(n)

@@ -16,6 +16,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -274,6 +275,14 @@ class BarTrades:
     notional: Array
     exposure: Array
 
+    def before_fees(self) -> Self:
+        """Return the same trades with the fees added back; slippage remains.
+
+        Fees are fractions of the value at the previous close, as returns are.
+        """
+        free = np.zeros_like(self.fees)
+        return dataclasses.replace(self, returns=self.returns + self.fees, fees=free)
+
 
 # The arguments of `summarise`, too.
 TRADE_COLUMNS = tuple(field.name for field in fields(BarTrades))
@@ -281,14 +290,6 @@ TRADE_COLUMNS = tuple(field.name for field in fields(BarTrades))
 
 class PathTrades(BarTrades):
     """A trial's trading, joined to φ back-test paths of T bars. All arrays are (φ, T)."""
-
-    def before_fees(self) -> PathTrades:
-        """Return the same trades with the fees added back; slippage remains.
-
-        Fees are fractions of the value at the previous close, as returns are.
-        """
-        free = np.zeros_like(self.fees)
-        return dataclasses.replace(self, returns=self.returns + self.fees, fees=free)
 
     def summarise(self, timeframe: str) -> list[Metrics]:
         """Compute the metrics of every path, in order."""

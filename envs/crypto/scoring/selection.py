@@ -33,8 +33,8 @@ class Deflation:
 
     Attributes:
         by_path: DSR per path.
-        path: index of the path with the median DSR (the lower of the two middle ones if their
-            number is even), to which the other attributes refer.
+        path: index of the path with the median DSR (`median_path`), to which the other attributes
+            refer.
         moments: of the path's excess returns.
         correlation: mean correlation of two trials' returns, over all paths.
         luck: expected ratio of the best of as many trials without skill, per bar.
@@ -83,6 +83,23 @@ def verdict_text(
         f"{text}{needed:+.2f} is needed to be distinguished from luck among {trials} trials "
         f"(equivalent to {effective:,.1f} independent ones)"
     )
+
+
+def median_path(moments: Sequence[Moments], diversification: Array | None = None) -> int:
+    """Return the index of the path with the median score, the lower one of two in the middle.
+
+    Its DSR is the median, too. Unlike the DSR, which is 0 for every path of a poor trial, scores
+    tell all paths apart, and do not depend on the other trials.
+
+    Args:
+        moments: one per path, all of the same number of bars.
+        diversification: see `TrialReturns.deflate`.
+    """
+    factors = np.ones(len(moments)) if diversification is None else diversification
+    # Of one number of bars, these ratios are in the order of the scores.
+    scores = [one.sharpe / (f * one.error) for one, f in zip(moments, factors, strict=True)]
+    # A stable sort, so that ties give the same path on every machine.
+    return int(np.argsort(scores, kind="stable")[(len(scores) - 1) // 2])
 
 
 class TrialReturns:
@@ -151,8 +168,7 @@ class TrialReturns:
             best.probability(one.score(float(factor)))
             for one, factor in zip(moments, factors, strict=True)
         )
-        # A stable sort, so that ties give the same path on every machine.
-        path = int(np.argsort(by_path, kind="stable")[(len(by_path) - 1) // 2])
+        path = median_path(moments, factors)
         own, factor = moments[path], float(factors[path])
         needed = factor * own.ratio(best.needed)
         return Deflation(

@@ -150,6 +150,17 @@ class TrialRows:
                 found[chosen[trial_id].number][keys[key]] = json.loads(text)
         return {number: dict(sorted(rungs.items())) for number, rungs in found.items()}
 
+    def metrics(self, numbers: Sequence[int]) -> dict[int, dict[str, float]]:
+        """Return the recorded metrics of these trials by number; trials without any are left out."""
+        chosen = {row.id: row.number for row in self.read() if row.number in numbers}
+        attribute = models.TrialUserAttributeModel
+        with self._storage.transaction() as session:
+            query = sa.select(attribute.trial_id, attribute.value_json).where(
+                attribute.trial_id.in_(list(chosen)), attribute.key.in_(record_keys("metrics"))
+            )
+            found = {chosen[one]: json.loads(text) for one, text in session.execute(query)}
+        return {number: found[number] for number in numbers if number in found}
+
 
 def frozen(row: TrialRow) -> FrozenTrial:
     """Return a trial as Optuna has it, without times, and of the attributes with blocks alone."""

@@ -80,8 +80,8 @@ class StudyInsight:
 
         Returns:
             `head` (see `head`), `chosen` (numbers of existing trials), `curves` (see `curve`) and
-            `axis` (what their values are), `rungs` (of the study), `heat` (see the function) and
-            `table`: all trials as `table_row`, the best first.
+            `axis` (what their values are), `rungs` (of the study), `metrics` (of the chosen ones by
+            number), `heat` (see the function) and `table`: all trials as `table_row`, the best first.
         """
         rows, spec = self.rows.read(), self.handle.spec
         table = self._keep("table", rows, (), lambda: best_first(rows))
@@ -95,6 +95,7 @@ class StudyInsight:
             "curves": self._keep("curves", rows, tuple(known), lambda: self._curves(rows, known)),
             "axis": axis_of_rungs(spec),
             "rungs": spec.rungs,
+            "metrics": self._keep("metrics", rows, tuple(known), lambda: self.rows.metrics(known)),
             "heat": self._keep("heat", rows, tuple(known), lambda: heat(rows, known, spec)),
             "table": self._keep("rows", rows, (), lambda: [table_row(row) for row in table]),
         }

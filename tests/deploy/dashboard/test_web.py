@@ -119,6 +119,7 @@ class OneStudy(NoStudies):
                 "interval": None,
                 "fresh": None,
                 "params": {"learning_rate": 3e-4},
+                "metrics": None,
             },
             "workers": [worker],
             "storage_retries": 0,
@@ -127,7 +128,7 @@ class OneStudy(NoStudies):
             "synthetic": True,
             "outlook": "the best of 10 trials needs 1.2",
             "history": PAST,
-            "gate": {"trials": 10, "years": 2.0, "needed_sharpe": 1.2, "looks": 0},
+            "gate": {"trials": 10, "years": 2.0, "needed_information_ratio": 1.2, "looks": 0},
         } | changes
 
     def studies(self) -> list[str]:  # type: ignore[override]
@@ -160,6 +161,7 @@ class OneStudy(NoStudies):
             "curves": [],
             "axis": EVIL,
             "rungs": 4,
+            "metrics": {},
             "heat": {"members": [], "rows": [], "low": 0.0, "high": 0.0},
             "table": [table_row(row)],
         }

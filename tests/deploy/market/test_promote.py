@@ -211,8 +211,8 @@ def test_the_best_of_many_alike_is_luck(fake: FakeStudy, registry: Registry) -> 
     found = promotion.to_dict()["selection"]
     assert (found["trials"], found["reached_the_final_rung"], found["unreadable"]) == (5, 5, {})
     assert found["dsr"] < 0.95 < 1.0
-    assert found["luck_sharpe"] > 0.0
-    assert found["needed_sharpe"] > found["sharpe"]
+    assert found["luck_information_ratio"] > 0.0
+    assert found["needed_information_ratio"] > found["information_ratio_median_path"]
 
 
 def test_looks_are_limited_and_the_next_candidate_gets_one_only_when_asked(
@@ -622,7 +622,7 @@ def test_a_report_that_cannot_be_attached_is_named_and_does_not_undo_the_promoti
 
 
 @pytest.mark.slow
-def test_the_report_is_two_pages_of_pdf_one_of_html_and_attached_to_the_study(
+def test_the_report_is_three_pages_of_pdf_one_of_html_and_attached_to_the_study(
     fake: FakeStudy, cli
 ) -> None:
     fake.add(2.0, fake.contrarian(), **{"sweepd:fold_scores": [1.0, 2.0]})
@@ -639,7 +639,7 @@ def test_the_report_is_two_pages_of_pdf_one_of_html_and_attached_to_the_study(
         assert words in page
     document = (fake.run_dir / "gate" / "gate.pdf").read_bytes()
     assert document.startswith(b"%PDF")
-    assert document.count(b"/Type /Page ") == 2
+    assert document.count(b"/Type /Page ") == 3
     study = optuna.load_study(study_name=fake.name, storage=fake.storage)
     attached = optuna.artifacts.get_all_artifact_meta(study)
     assert {meta.filename for meta in attached} == {"gate.html", "gate.pdf"}

@@ -78,4 +78,6 @@ def test_the_outlook_has_years_of_sessions(folder: Path) -> None:
     made, other = outlook(spec, 40), outlook(daily, 40)
     ratio = bars_per_year(NY) / 365.25
     assert made["years"] / other["years"] == pytest.approx(1 / ratio)
-    assert made["planned_sharpe"] / other["planned_sharpe"] == pytest.approx(math.sqrt(ratio))
+    assert made["planned_information_ratio"] / other["planned_information_ratio"] == pytest.approx(
+        math.sqrt(ratio)
+    )

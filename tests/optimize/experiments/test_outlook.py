@@ -12,6 +12,7 @@ import pytest
 
 from deploy.market.backtests import Backtest, SearchStatistics
 from envs.crypto.scoring import luck
+from envs.crypto.scoring.figures import MEDIAN_RATIO
 from envs.crypto.scoring.selection import TrialReturns
 from envs.crypto.splits import CrossValidation
 from envs.support.study_record import CryptoSpec, DataSpec
@@ -61,7 +62,7 @@ def excess(bars: int, edges: Sequence[float], *, alike: float = 0.0) -> TrialRet
     for number, edge in enumerate(edges):
         own = np.sqrt(1.0 - alike) * rng.standard_normal((2, bars)) + np.sqrt(alike) * shared
         own -= own.mean(axis=1, keepdims=True)
-        own /= own.std(axis=1, keepdims=True)
+        own /= own.std(axis=1, keepdims=True, ddof=1)
         returns.add(number, 0.01 * (own + edge / math.sqrt(HOURS)), np.arange(bars))
     return returns
 
@@ -69,7 +70,7 @@ def excess(bars: int, edges: Sequence[float], *, alike: float = 0.0) -> TrialRet
 def test_the_planned_ratio_gives_a_deflated_sharpe_ratio_of_95_percent() -> None:
     found = outlook(spec(24_000), 40)
     assert found["bars"] == 24_000 - 3_600 - 512
-    per_bar = found["needed_sharpe"] / math.sqrt(HOURS)
+    per_bar = found["needed_information_ratio"] / math.sqrt(HOURS)
     score = luck.without_autocorrelation(found["bars"], per_bar).score()
     assert NormalDist().cdf(score) ** 40 == pytest.approx(0.95, abs=1e-9)
     assert luck.best_by_luck((luck.Link(),) * 40).probability(score) == pytest.approx(
@@ -77,9 +78,9 @@ def test_the_planned_ratio_gives_a_deflated_sharpe_ratio_of_95_percent() -> None
     )
     assert found["enough_years"] == pytest.approx(4.79, abs=0.01)
     assert (
-        outlook(spec(24_000), 400)["needed_sharpe"]
-        > found["needed_sharpe"]
-        > outlook(spec(48_000), 40)["needed_sharpe"]
+        outlook(spec(24_000), 400)["needed_information_ratio"]
+        > found["needed_information_ratio"]
+        > outlook(spec(48_000), 40)["needed_information_ratio"]
     )
     assert outlook(spec(24_000, CrossValidation("single")), 40)["bars"] == pytest.approx(
         19_888 / 5, abs=1
@@ -95,15 +96,24 @@ def test_the_measured_ratio_is_the_one_that_the_gate_requires() -> None:
         found = outlook(spec(24_000), 40, returns, best=0)
         search = SearchStatistics(40, {}, {}, returns, "1h")  # the gate's
         gate = search.deflate(Backtest((), returns.moments[0], np.zeros(bars)))
-        assert found["needed_sharpe"] == pytest.approx(search.annual * gate.needed, rel=1e-12)
-        assert found["sharpe"] == pytest.approx(3.0)
+        assert found["needed_information_ratio"] == pytest.approx(
+            search.annual * gate.needed, rel=1e-12
+        )
+        assert found[MEDIAN_RATIO] == pytest.approx(3.0)
         assert found["effective"] == gate.effective
         independent = independent or gate.effective
-        assert found["planned_sharpe"] == plain["planned_sharpe"] == plain["needed_sharpe"]
+        assert (
+            found["planned_information_ratio"]
+            == plain["planned_information_ratio"]
+            == plain["needed_information_ratio"]
+        )
         assert (found["measured"], found["best"]) == (4, 0)
     assert found["effective"] < 0.8 * independent  # alike trials count as fewer
     few = outlook(spec(24_000), 40, excess(bars, [5.0]), best=0)
-    assert (few["measured"], few["needed_sharpe"]) == (0, plain["planned_sharpe"])
+    assert (few["measured"], few["needed_information_ratio"]) == (
+        0,
+        plain["planned_information_ratio"],
+    )
 
 
 def test_the_sentence_says_whether_it_is_planned_or_measured() -> None:
@@ -111,7 +121,7 @@ def test_the_sentence_says_whether_it_is_planned_or_measured() -> None:
     text = sentence(found, 2)
     assert text == (
         "the best of 40 trials on 2.3 years of bars needs an annual information ratio over equal "
-        f"weight of {found['planned_sharpe']:+.2f} to be distinguished from luck "
+        f"weight of {found['planned_information_ratio']:+.2f} to be distinguished from luck "
         "(planned, for independent "
         "trials without skill); hold-out evaluations used: 2"
     )
@@ -120,9 +130,9 @@ def test_the_sentence_says_whether_it_is_planned_or_measured() -> None:
     text = sentence(measured)
     assert text.startswith(
         "trial 0, the best of 3 complete, has an annual information ratio over equal weight of "
-        f"+3.00 on the median of its {measured['paths']} paths; {measured['needed_sharpe']:+.2f} is "
+        f"+3.00 on the median of its {measured['paths']} paths; {measured['needed_information_ratio']:+.2f} is "
         "needed to be distinguished from luck among 40 trials (equivalent to "
     )
     assert text.endswith(" independent ones)")  # the planned figure is no longer valid
-    assert "too few bars" in sentence(found | {"needed_sharpe": None})
+    assert "too few bars" in sentence(found | {"needed_information_ratio": None})
     assert "panel" in sentence(None)

@@ -19,7 +19,7 @@ from filelock import FileLock
 
 from envs.support.errors import InputError
 from optimize.tracking import sender
-from optimize.tracking.picture import OBJECTIVE, Picture, Sent
+from optimize.tracking.picture import RUNG_VALUE, Picture, Sent
 from optimize.tracking.sender import Sender, sent_file
 from optimize.tracking.tracker import Tracking, check_trackers
 from optimize.worker.tracked import trial_picture
@@ -91,7 +91,7 @@ def expected(folder: Path) -> dict[str, Picture]:
 @needs_mlflow
 def test_mlflow_shows_every_trial_exactly(market: Path, sweepd: Sweepd) -> None:
     sweepd("train", "--n-trials", 9, "--pruner", "median", "--track", "mlflow").finish()
-    names = (OBJECTIVE, "fold_score_0", "fold_score_1", "fold_score_2", "final_objective", "sharpe")
+    names = (RUNG_VALUE, "fold_score_0", "fold_score_1", "fold_score_2", "objective", "sharpe")
     runs, pictures = mlflow_runs(store(market), names), expected(market)
     assert set(runs) == set(pictures)
     assert {p.state for p in pictures.values()} == {"COMPLETE", "PRUNED"}
@@ -104,14 +104,14 @@ def test_mlflow_shows_every_trial_exactly(market: Path, sweepd: Sweepd) -> None:
             if isinstance(value, float):
                 assert float(run.params[name]) == value  # exact, not rounded
         rungs = [(STEPS[rung - 1], v) for rung, v in sorted(trial.intermediate_values.items())]
-        assert run.history[OBJECTIVE] == rungs
+        assert run.history[RUNG_VALUE] == rungs
         for fold in range(3):
             assert [step for step, _ in run.history[f"fold_score_{fold}"]] == [s for s, _ in rungs]
         # Metrics that the study keeps of the last rung only are shown for all.
         assert len(run.history["sharpe"]) == len(rungs)
         complete = shown.state == "COMPLETE"
         assert run.status == ("FINISHED" if complete else "KILLED")
-        assert run.history["final_objective"] == ([(192, trial.value)] if complete else [])
+        assert run.history["objective"] == ([(192, trial.value)] if complete else [])
         tags = {name.removeprefix("sweepd."): text for name, text in run.tags.items()}
         assert tags["study"] == tags["experiment"] == "s"
         assert tags["state"] == shown.state
@@ -137,13 +137,13 @@ def test_wandb_shows_every_trial_exactly(market: Path, sweepd: Sweepd) -> None:
         assert run.tags["project"] == "sweepd"
         trial = open_handle(market).trials()[int(shown.tags["trial"])]
         rungs = [(STEPS[rung - 1], v) for rung, v in sorted(trial.intermediate_values.items())]
-        assert run.history[OBJECTIVE] == rungs
+        assert run.history[RUNG_VALUE] == rungs
         assert [step for step, _ in run.history["fold_score_2"]] == [step for step, _ in rungs]
         assert len(run.history["sharpe"]) == len(rungs)
         assert run.tags["state"] == shown.state
         assert run.status == "0"
         if shown.state == "COMPLETE":
-            assert run.tags["final_objective"] == trial.value
+            assert run.tags["objective"] == trial.value
             assert run.tags["artifact"] == [shown.links["members"]]
         else:
             assert "worse than its peers" in run.tags["reason"]
@@ -183,11 +183,11 @@ def test_a_killed_worker_doubles_nothing(market: Path, sweepd: Sweepd) -> None:
     assert set(runs) == set(offline) == set(pictures)
     for key, shown in pictures.items():
         [run] = runs[key]
-        points = [(step, metrics[OBJECTIVE]) for step, metrics in shown.points.items()]
+        points = [(step, metrics[RUNG_VALUE]) for step, metrics in shown.points.items()]
         assert len(points) == 3
-        assert run.history[OBJECTIVE] == points
+        assert run.history[RUNG_VALUE] == points
         assert run.status == "FINISHED"
-        assert offline[key].history[OBJECTIVE] == points
+        assert offline[key].history[RUNG_VALUE] == points
         assert offline[key].files == 2  # W&B's offline mode writes a file per process
 
 
@@ -221,7 +221,7 @@ lookback = 1
     sweepd("run", "one.toml", *out).finish()
     sweepd("run", "one.toml", *out, "--start-from", "out").finish()
     [[run]] = mlflow_runs(store(market)).values()
-    assert [step for step, _ in run.history[OBJECTIVE]] == list(STEPS)
+    assert [step for step, _ in run.history[RUNG_VALUE]] == list(STEPS)
     assert run.status == "FINISHED"
     assert run.params["train.budget"] == "192"
     assert run.params["shape.net_width"] == "8"
@@ -243,16 +243,16 @@ def test_a_server_that_dies_and_returns_has_everything(tmp_path: Path) -> None:
         with Tracking(["mlflow"], tmp_path, said.append) as tracking:
             file = sent_file(tmp_path / "tracking" / "mlflow", "abc-1")
             with mlflow_server(tmp_path, port):
-                tracking.put(picture(points={10: {OBJECTIVE: 1.0}}))
+                tracking.put(picture(points={10: {RUNG_VALUE: 1.0}}))
                 wait_for(lambda: Sent.from_json(file.read_text()).steps == [10], 60)
-            tracking.put(picture(points={20: {OBJECTIVE: 2.0}}))
+            tracking.put(picture(points={20: {RUNG_VALUE: 2.0}}))
             wait_for(lambda: len(said) == 1, 60)
-            ended = picture(points={30: {OBJECTIVE: 3.0}}, state="COMPLETE")
+            ended = picture(points={30: {RUNG_VALUE: 3.0}}, state="COMPLETE")
             tracking.put(ended)
             with mlflow_server(tmp_path, port):
                 wait_for(lambda: len(said) == 2, 90)
                 [[run]] = mlflow_runs(f"http://127.0.0.1:{port}").values()
-    assert run.history[OBJECTIVE] == [(10, 1.0), (20, 2.0), (30, 3.0)]
+    assert run.history[RUNG_VALUE] == [(10, 1.0), (20, 2.0), (30, 3.0)]
     assert run.status == "FINISHED"
     assert "tracking with MLflow fails (" in said[0]
     assert "training continues" in said[0]
@@ -279,8 +279,8 @@ def test_an_unreachable_server_stops_nothing_and_is_made_up_for(
     runs = mlflow_runs(store(market))
     assert {run.status for [run] in runs.values()} == {"FINISHED"}
     for key, shown in expected(market).items():
-        points = [(step, metrics[OBJECTIVE]) for step, metrics in shown.points.items()]
-        assert runs[key][0].history[OBJECTIVE] == points
+        points = [(step, metrics[RUNG_VALUE]) for step, metrics in shown.points.items()]
+        assert runs[key][0].history[RUNG_VALUE] == points
 
 
 @needs_wandb
@@ -295,7 +295,7 @@ def test_a_wandb_server_that_hangs_does_not_hold_up_the_end(
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
         with Tracking(["wandb"], tmp_path, said.append) as tracking:
             began = time.monotonic()
-            tracking.put(picture(points={10: {OBJECTIVE: 1.0}}))
+            tracking.put(picture(points={10: {RUNG_VALUE: 1.0}}))
             assert time.monotonic() - began < 0.1
             wait_for(lambda: len(said) == 1, 60)
             began = time.monotonic()
@@ -320,7 +320,7 @@ class Memory:
         run = self.runs.setdefault(shown.key, Stored())
         for step, metrics in sorted(shown.points.items()):
             if step not in sent.steps:
-                run.history.setdefault(OBJECTIVE, []).append((step, metrics[OBJECTIVE]))
+                run.history.setdefault(RUNG_VALUE, []).append((step, metrics[RUNG_VALUE]))
                 sent.steps.append(step)
         run.status = sent.state = shown.state
 
@@ -338,12 +338,12 @@ def test_one_failing_run_does_not_hold_up_the_others(
 
     def lines() -> Iterator[str]:
         for key in ("bad", "ok"):
-            yield picture(key=key, points={1: {OBJECTIVE: 1.0}}).to_json()
+            yield picture(key=key, points={1: {RUNG_VALUE: 1.0}}).to_json()
         wait_for(lambda: "ok" in memory.runs)
 
     with (tmp_path / "out").open("w") as out:
         assert Sender("mlflow", tmp_path, out, lambda: None).run(lines()) == 1
-    assert memory.runs["ok"].history[OBJECTIVE] == [(1, 1.0)]
+    assert memory.runs["ok"].history[RUNG_VALUE] == [(1, 1.0)]
     [said] = map(json.loads, (tmp_path / "out").read_text().splitlines())
     assert said.startswith("fails (OSError: ")
     assert "secret" not in said
@@ -358,7 +358,7 @@ def test_a_run_that_another_sender_has_open_is_waited_for(
     lock.acquire()
     release = threading.Timer(0.5, lock.release)
     release.start()
-    ended = picture(points={1: {OBJECTIVE: 1.0}}, state="COMPLETE")
+    ended = picture(points={1: {RUNG_VALUE: 1.0}}, state="COMPLETE")
     with (tmp_path / "out").open("w") as out:
         assert Sender("mlflow", tmp_path, out, lambda: None).run([ended.to_json()]) == 0
     release.join()
@@ -367,10 +367,10 @@ def test_a_run_that_another_sender_has_open_is_waited_for(
 
 
 def test_a_picture_keeps_what_only_an_older_one_knows() -> None:
-    older = picture(points={1: {OBJECTIVE: 1.0, "sharpe": 2.0}}, params={"a": 1})
-    newer = picture(points={1: {OBJECTIVE: 1.0}, 2: {OBJECTIVE: 3.0}}, state="COMPLETE")
+    older = picture(points={1: {RUNG_VALUE: 1.0, "sharpe": 2.0}}, params={"a": 1})
+    newer = picture(points={1: {RUNG_VALUE: 1.0}, 2: {RUNG_VALUE: 3.0}}, state="COMPLETE")
     both = newer.over(older)
-    assert both.points == {1: {OBJECTIVE: 1.0, "sharpe": 2.0}, 2: {OBJECTIVE: 3.0}}
+    assert both.points == {1: {RUNG_VALUE: 1.0, "sharpe": 2.0}, 2: {RUNG_VALUE: 3.0}}
     assert both.params == {"a": 1, "lr": 0.1 + 0.2}
     assert both.state == "COMPLETE"
     assert Picture.from_json(both.to_json()) == both

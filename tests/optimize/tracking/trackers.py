@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from optimize.tracking.mlflow_runs import KEY_TAG
-from optimize.tracking.picture import OBJECTIVE
+from optimize.tracking.picture import RUNG_VALUE
 
 # MLflow's own application without its job queues, which need more packages.
 SERVER = """
@@ -40,7 +40,7 @@ class Stored:
     files: int = 0
 
 
-def mlflow_runs(uri: str, names: tuple[str, ...] = (OBJECTIVE,)) -> dict[str, list[Stored]]:
+def mlflow_runs(uri: str, names: tuple[str, ...] = (RUNG_VALUE,)) -> dict[str, list[Stored]]:
     """All runs of a tracking store by key, with the history of these metrics."""
     from mlflow.tracking import MlflowClient
 

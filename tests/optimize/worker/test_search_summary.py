@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from optuna.trial import TrialState
 from rich.console import Console
 
-from envs.crypto.scoring.metrics import PathTrades
 from optimize.worker import summary
 from optimize.worker.search_summary import search_lines
 from optimize.worker.telemetry import Telemetry
@@ -57,38 +54,3 @@ def test_the_closing_summary_has_these_lines(
     text = console.file.getvalue()  # type: ignore[attr-defined]
     for line in search_lines(handle):
         assert line in text
-
-
-def test_a_market_shows_fees_and_the_ratio_of_the_path_that_the_gate_judges() -> None:
-    """Fees that are added back give the returns of the same trades on a market without fees."""
-    rng = np.random.default_rng(0)
-    gross, fees = 0.01 * rng.standard_normal((3, 500)) + 1e-3, np.full((3, 500), 2e-3)
-    common = {name: np.full((3, 500), 0.5) for name in ("trades", "notional", "exposure")}
-    equal = 0.01 * rng.standard_normal((3, 500))
-    paths = PathTrades(returns=gross - fees, equal_weight=equal, fees=fees, **common)
-    free = PathTrades(returns=gross, equal_weight=equal, fees=0.0 * fees, **common)
-    before = paths.before_fees().summarise("1h")
-    for one, other in zip(before, free.summarise("1h"), strict=True):
-        assert one.to_dict() == pytest.approx(other.to_dict())
-    after = paths.summarise("1h")
-    names = [name for name, value in after[0].to_dict().items() if not isinstance(value, str)]
-    means = {name: float(np.mean([getattr(one, name) for one in after])) for name in names}
-
-    def rows(found: dict[str, Any]) -> dict[str, list[str]]:
-        console = Console(file=io.StringIO(), width=200)
-        console.print(summary._market_table(means, before, found))
-        lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-        cells = [[cell.strip() for cell in line.replace("┃", "│").split("│")] for line in lines]
-        return {row[0]: row[1:] for row in cells if len(row) == 4}
-
-    shown = rows({"path": 1, "sharpe": after[1].information_ratio})
-    assert shown[""] == ["after fees", "before fees", "equal weight"]
-    ratio = [f"{one[1].information_ratio:+.2f}" for one in (after, before)]
-    assert shown["information ratio, median path"] == [*ratio, ""]
-    total = [np.mean([m.total_return for m in one]) for one in (after, before)]
-    total.append(means["equal_weight_return"])
-    assert shown["return, whole length"] == [f"{value:+.1%}" for value in total]
-    assert shown["fees paid"][1] == ""
-    # Not measured yet: the mean over paths, as the title says.
-    mean = rows({"path": None})["information ratio over equal weight"]
-    assert mean[0] == f"{means['information_ratio']:+.2f}"
