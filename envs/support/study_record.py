@@ -76,6 +76,23 @@ def objective_name(name: str) -> str:
 
 
 @dataclass(frozen=True)
+class AcceptedJump:
+    """Bars that look wrong and were taken, see `envs.crypto.data.jumps`.
+
+    Attributes:
+        file: name of the file in the folder.
+        row: of the bar, counted from 0; of the first one after a change that stays.
+        time: open of the bar, UTC, as in messages.
+        found: what looks wrong, with the values.
+    """
+
+    file: str
+    row: int
+    time: str
+    found: str
+
+
+@dataclass(frozen=True)
 class DataSpec:
     """The bars of a study.
 
@@ -88,6 +105,7 @@ class DataSpec:
         last: open of the last bar, ISO 8601, UTC.
         bars: number of bars.
         synthetic: whether the bars were generated.
+        accepted_jumps: bars that look wrong and were taken (`--accept-jumps`), by file and row.
     """
 
     dir: str
@@ -98,6 +116,7 @@ class DataSpec:
     last: str
     bars: int
     synthetic: bool
+    accepted_jumps: tuple[AcceptedJump, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +225,9 @@ class StudySpec(ABC):
                 return GameSpec(**described)
             data = described.pop("data")
             tickers = tuple(data.pop("tickers"))
-            return CryptoSpec(data=DataSpec(tickers=tickers, **data), **described)
+            jumps = tuple(AcceptedJump(**one) for one in data.pop("accepted_jumps", ()))
+            own = DataSpec(tickers=tickers, accepted_jumps=jumps, **data)
+            return CryptoSpec(data=own, **described)
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise InputError(
                 f"the study was made by another version of sweepd ({error}); use that version, "

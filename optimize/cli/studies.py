@@ -20,6 +20,7 @@ from envs.support.terminal import Terminal
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.enqueue import best_guesses, enqueue, parse_guess
 from optimize.study.frame import comparison_frame, spec_differences, studies_frame, trials_frame
+from optimize.study.prior import refuse_seen_holdout
 from optimize.study.recovery.registration import GRACE_SECONDS, list_workers
 from optimize.study.study import StudyHandle
 
@@ -155,6 +156,7 @@ def enqueue_trial(
     guesses = [parse_guess(words)]
     source = None if from_study is None else StudyHandle(storage, from_study, runs_dir)
     if source is not None:
+        refuse_seen_holdout(source, handle.spec, f"--from-study {from_study}", fixed=True)
         guesses = best_guesses(source, handle.space, best)
     for guess in guesses:  # all are checked before the first is written
         handle.space.fixed_params(guess)

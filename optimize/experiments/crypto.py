@@ -30,6 +30,8 @@ from optimize.experiments.artifacts import draw_equity, write_trial
 from optimize.experiments.experiment import NO_SHAPE, Evaluation, Experiment
 from optimize.study.space.search_space import Settings
 
+SHOWN_JUMPS = 8  # accepted ones
+
 
 @dataclass(frozen=True)
 class CryptoEvaluation(Evaluation):
@@ -199,9 +201,16 @@ class CryptoExperiment(Experiment):
 
     def describe(self) -> list[str]:
         data, splits = self.spec.data, self.splits
+        jumps = [
+            f"accepted: {jump.file}: row {jump.row} ({jump.time} UTC): {jump.found}"
+            for jump in data.accepted_jumps[:SHOWN_JUMPS]
+        ]
+        if more := len(data.accepted_jumps[SHOWN_JUMPS:]):
+            jumps.append(f"accepted: {more:,} more, in the study's record")
         return [
             f"data: {', '.join(data.tickers)}; {data.bars:,} bars of {data.timeframe}, "
             f"{data.first} to {data.last}" + ("; SYNTHETIC" if data.synthetic else ""),
+            *jumps,
             f"folds: {self.spec.cv['scheme']}, {len(splits.folds)} folds, "
             f"{len(splits.paths)} paths, purge {splits.purge} bars, "
             f"hold-out {splits.holdout[1] - splits.holdout[0]:,} bars",

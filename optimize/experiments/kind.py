@@ -91,6 +91,10 @@ class StudyKind(ABC, Generic[Spec]):
         """
         return None
 
+    def other_assets(self, spec: Spec, folder: Path | None) -> str:
+        """Say which assets a folder has besides those of an existing study; "" if none."""
+        return ""
+
     @abstractmethod
     def members(self, request: Request) -> int:
         """Return the number of members of one trial."""

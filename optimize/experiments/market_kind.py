@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Mapping
@@ -18,9 +19,16 @@ from envs.crypto.features import get_recipe
 from envs.crypto.params import SHORTS, EnvParams
 from envs.crypto.scoring.metrics import OBJECTIVES
 from envs.crypto.splits import TooFewBars, first_decision
-from envs.crypto.study_data import TIME_FORMAT, holdout_times, load_study_bars, study_splits
+from envs.crypto.study_data import (
+    TIME_FORMAT,
+    accepted_jumps,
+    holdout_times,
+    load_study_bars,
+    other_tickers,
+    study_splits,
+)
 from envs.support.errors import InputError
-from envs.support.study_record import CRYPTO, CryptoSpec, DataSpec
+from envs.support.study_record import CRYPTO, AcceptedJump, CryptoSpec, DataSpec
 from optimize.experiments.crypto import CryptoExperiment
 from optimize.experiments.curriculum import LoadBundle
 from optimize.experiments.kind import HoldoutSpan, Say, StudyKind
@@ -101,6 +109,9 @@ class MarketKind(StudyKind[CryptoSpec]):
     def load_recorded_bars(self, spec: CryptoSpec, folder: Path | None, newer: Say) -> Bars:
         return load_study_bars(spec.data, folder, newer)
 
+    def other_assets(self, spec: CryptoSpec, folder: Path | None) -> str:
+        return other_tickers(spec.data, folder)
+
     def members(self, request: Request) -> int:
         return request.cv.folds
 
@@ -110,6 +121,9 @@ class MarketKind(StudyKind[CryptoSpec]):
         assert bars is not None
         recipe = get_recipe(request.recipe)
         first, last = (bars.time_of(bar).strftime(TIME_FORMAT) for bar in (0, -1))
+        jumps: tuple[AcceptedJump, ...] = ()
+        with contextlib.suppress(InputError):  # bars that are not from files
+            jumps = accepted_jumps(request.data_dir, bars)
         spec = CryptoSpec(
             **common,
             data=DataSpec(
@@ -121,6 +135,7 @@ class MarketKind(StudyKind[CryptoSpec]):
                 last=last,
                 bars=len(bars),
                 synthetic=bars.synthetic,
+                accepted_jumps=jumps,
             ),
             recipe={"name": recipe.name, "version": recipe.version, "memory": recipe.memory},
             cv=dataclasses.asdict(request.cv),

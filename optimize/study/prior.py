@@ -114,6 +114,39 @@ def can_be_prior(handle: StudyHandle) -> bool:
     return len(handle.spec.selection.configurations(judged_trials(handle))) >= FEWEST
 
 
+def refuse_seen_holdout(
+    handle: StudyHandle, spec: StudySpec, flag: str, *, fixed: bool = False
+) -> None:
+    """Raise InputError if an earlier study used bars of this one's hold-out, or later ones.
+
+    What its trials led to would then be evaluated on bars that led to it. Tickers do not matter,
+    since markets move together. On games, nothing is raised.
+
+    Args:
+        handle: the earlier study.
+        spec: this study's spec.
+        flag: flag and value that name the earlier study.
+        fixed: whether this study exists, so that its hold-out cannot change.
+    """
+    before = handle.spec
+    if not isinstance(spec, CryptoSpec) or not isinstance(before, CryptoSpec):
+        return
+    holdout, unseen = holdout_times(spec), unseen_from(before)
+    if holdout is None or unseen <= holdout[0]:
+        return
+    advice = "leave it out"
+    if not fixed:
+        count = bars_between(spec.data.timeframe, unseen, holdout[1]) + 1
+        # Rounded down, so that the share does not give one bar more.
+        share = math.floor(1000 * max(0, count) / spec.data.bars) / 1000
+        advice = f"use --holdout {share:g} or less" if share else advice
+    begin, end = (f"{pd.Timestamp(at, unit='s'):%Y-%m-%d %H:%M}" for at in (holdout[0], unseen))
+    raise InputError(
+        f"{flag} used bars until {end} UTC, so it has seen a part of this study's hold-out, which "
+        f"begins at {begin}; {advice}"
+    )
+
+
 def _check_data(handle: StudyHandle, spec: StudySpec) -> None:
     """Raise InputError if the earlier study knows what this one's gate judges by."""
     before = handle.spec
@@ -133,17 +166,7 @@ def _check_data(handle: StudyHandle, spec: StudySpec) -> None:
             f"{ours[0]} ({ours[1]}); on markets, only a study on the same tickers and timeframe "
             "can be a prior"
         )
-    holdout, unseen = holdout_times(spec), unseen_from(before)
-    if holdout is not None and unseen > holdout[0]:
-        count = bars_between(spec.data.timeframe, unseen, holdout[1]) + 1
-        # Rounded down, so that the share does not give one bar more.
-        share = math.floor(1000 * max(0, count) / spec.data.bars) / 1000
-        advice = f"use --holdout {share:g} or less" if share else "leave it out"
-        begin, end = (f"{pd.Timestamp(at, unit='s'):%Y-%m-%d %H:%M}" for at in (holdout[0], unseen))
-        raise InputError(
-            f"--prior {handle.name} used bars until {end} UTC, so it has seen a part of this "
-            f"study's hold-out, which begins at {begin}; {advice}"
-        )
+    refuse_seen_holdout(handle, spec, f"--prior {handle.name}")
     if handle.space.name.startswith(NARROW) and not handle.chosen_from:  # an older version's
         raise InputError(
             f"--prior {handle.name} searched around a trial of another study, whose trials the "

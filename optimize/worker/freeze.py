@@ -33,7 +33,13 @@ from optimize.study.fit import (
     multiple,
     refuse_misfit,
 )
-from optimize.study.prior import can_be_prior, make_prior, open_earlier, refuse_other_prior
+from optimize.study.prior import (
+    can_be_prior,
+    make_prior,
+    open_earlier,
+    refuse_other_prior,
+    refuse_seen_holdout,
+)
 from optimize.study.sampling.samplers import AUTO
 from optimize.study.space.parsing import NARROW, load_space
 from optimize.study.space.search_space import SearchSpace
@@ -108,12 +114,14 @@ def open_study(
         ):
             spec, line = measure_episodes(spec, device, say)
             measured = [*measured, line]
+        narrowed = narrowed_study(storage, request.search_space)
+        if narrowed is not None:
+            refuse_seen_holdout(narrowed, spec, f"--search-space {request.search_space}")
         prior = make_prior(earlier, spec, say)
         experiment = kind_of(spec.environment).make_experiment(
             spec, bars, device, lambda _: None, request.load_bundle
         )
         recorded = {**flags, "measured": measured}
-        narrowed = narrowed_study(storage, request.search_space)
         source = None if narrowed is None else narrowed.as_source()
         if create_study(storage, name, spec, runs_dir, recorded, prior=prior, source=source):
             reproducing = reproducing_flags(spec, request)
@@ -164,6 +172,10 @@ def join_study(
         )
 
     folder = request.data_dir if "data_dir" in request.given else None
+    # A folder stands for all of its tickers, as when a study is created.
+    every = "tickers" not in request.given and (folder or handle.flags.get("tickers") is None)
+    if every and (others := kind.other_assets(spec, folder)):
+        say(f"{others}; for a study of all tickers: --study-name {free}")
     bars = kind.load_recorded_bars(spec, folder, newer)
     return kind.make_experiment(spec, bars, device, say, request.load_bundle)
 
