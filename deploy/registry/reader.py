@@ -188,6 +188,17 @@ class RegistryReader:
             row = session.get(BundleRow, hash_)
             return None if row is None else (row.study, row.trial)
 
+    def market(self, hash_: str) -> tuple[str, tuple[str, ...]] | None:
+        """Timeframe and tickers of a registered bundle, also if its files are gone.
+
+        None if the bundle was never registered, or is no market's.
+        """
+        with self.database.reading() as session:
+            row = session.get(BundleRow, hash_)
+            if row is None or row.timeframe is None or row.tickers is None:
+                return None
+            return row.timeframe, tuple(row.tickers)
+
     def versions(self, slot: str | None = None) -> list[Version]:
         """Every bundle of the slot, or of all slots, oldest first."""
         query = select(VersionRow).order_by(VersionRow.slot, VersionRow.number)

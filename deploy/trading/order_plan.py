@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,6 +152,32 @@ def restored_orders(state: Mapping[str, Any]) -> Orders:
     found = {**without, **state}
     return Orders(
         **{name: torch.tensor(found[name], dtype=dtype) for name, dtype in PLAN_COLUMNS.items()}
+    )
+
+
+def shared_orders(plan: Orders, order: Sequence[int], shares: Sequence[float]) -> Orders:
+    """Return a plan's orders as those of other trials, which share them by `shares`.
+
+    Args:
+        plan: of the earlier trials, one row each.
+        order: (N,) the present places of the assets.
+        shares: of the capital, one per trial.
+    """
+    parts = torch.tensor(shares, dtype=torch.float64)[:, None]
+
+    def shared(amounts: Tensor) -> Tensor:
+        return parts * amounts.sum(0)[order]
+
+    def repeated(marks: Tensor) -> Tensor:
+        return marks[order].expand(len(shares), -1).clone()
+
+    return Orders(
+        shared(plan.sell_units),
+        shared(plan.buy_notional),
+        shared(plan.cover_units),
+        repeated(plan.whole.all(0)),
+        repeated(plan.restart_clock.any(0)),
+        torch.zeros(len(shares), dtype=torch.float64),
     )
 
 

@@ -28,7 +28,13 @@ from deploy.trading.brokers.base import AccountState, Fill, Order
 from deploy.trading.closed_bar import ClosedBar
 from deploy.trading.flows import Flow
 from deploy.trading.history import FeatureHistory
-from deploy.trading.order_plan import OrderPlanner, as_rows, orders_state, restored_orders
+from deploy.trading.order_plan import (
+    OrderPlanner,
+    as_rows,
+    orders_state,
+    restored_orders,
+    shared_orders,
+)
 from deploy.trading.risk import Conditions, RiskRules, RiskVerdict, Situation, apply
 from deploy.trading.risk_limits import RiskLimits
 from deploy.trading.sub_accounts import SubAccounts
@@ -199,6 +205,29 @@ class PaperTrader:
         self._sub_accounts = SubAccounts.split(self._tickers, self._shares, other.accounts)
         self._benchmark = other._benchmark.reordered(order)
         self._risk.restore(other._risk.state())
+
+    def inherit(self, history: Bars, state: Mapping[str, Any], tickers: Sequence[str]) -> None:
+        """Continue after a bar of another bundle's trader, from that trader's `state` alone.
+
+        Orders that are still to be filled are shared like the positions.
+
+        Args:
+            history: bars up to that one, as for `start`.
+            state: what the other trader's `state` returned.
+            tickers: the same ones, in the other bundle's order.
+
+        Raises:
+            RunError: the history ends at another bar.
+        """
+        self.resume(history, state)
+        order = [list(tickers).index(ticker) for ticker in self._tickers]
+        books = len(state["accounts"]["books"])
+        other = SubAccounts.restored(tickers, [1.0 / books] * books, state["accounts"])
+        self._sub_accounts = SubAccounts.split(self._tickers, self._shares, other)
+        assert self._benchmark is not None
+        self._benchmark = self._benchmark.reordered(order)
+        if self._plan is not None:
+            self._plan = shared_orders(self._plan, order, self._shares)
 
     def adjust(self, history: Bars, factors: Array) -> None:
         """Follow a change of units between two bars, as after a split: values stay.

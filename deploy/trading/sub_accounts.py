@@ -82,7 +82,7 @@ class SubAccounts:
         order = [other._tickers.index(ticker) for ticker in tickers]
         account = AccountState.of(other.cash, tickers, other.held[order])
         accounts = cls(tickers, shares, account)
-        accounts._allowance = CostAllowance(other._allowance.state())
+        accounts._allowance, accounts.flow = CostAllowance(other._allowance.state()), other.flow
         for book, share in zip(accounts.books, shares, strict=True):
             book.basis = share * np.sum([one.basis for one in other.books], axis=0)[order]
             book.high = np.max([one.high for one in other.books], axis=0)[order]

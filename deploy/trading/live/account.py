@@ -62,11 +62,22 @@ class TradingAccount:
         """Start after the bars of `history`."""
         self.trader.start(history, self.broker.account())
 
-    def resume(self, history: Bars, kept: AccountRecord) -> None:
-        """Continue from a record; `history` ends at the last processed bar."""
+    def resume(
+        self, history: Bars, kept: AccountRecord, tickers: Sequence[str] | None = None
+    ) -> None:
+        """Continue from a record.
+
+        Args:
+            history: bars up to the last processed one.
+            kept: the record.
+            tickers: those of the record's bundle, if that is another one; None if it is not.
+        """
         if isinstance(self.broker, SimBroker):
             self.broker.restore(kept.state["broker"])
-        self.trader.resume(history, kept.state["trader"])
+        if tickers is None:
+            self.trader.resume(history, kept.state["trader"])
+        else:
+            self.trader.inherit(history, kept.state["trader"], tickers)
         self.since, self._booked = kept.since, set(kept.state["booked"])
 
     def recover(self, lines: Sequence[OrderLine], *, late: str | None) -> list[Fill]:

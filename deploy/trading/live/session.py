@@ -36,7 +36,13 @@ from deploy.trading.live.account import TradingAccount
 from deploy.trading.live.arena import Arena, challenger_name
 from deploy.trading.live.benchmarks import EQUAL_WEIGHT, BenchmarkAccounts
 from deploy.trading.live.clock import Clock
-from deploy.trading.live.hot_swap import DRY_RUN_BARS, problem_with
+from deploy.trading.live.hot_swap import (
+    DRY_RUN_BARS,
+    LostBundle,
+    Traded,
+    bundle_to_trade,
+    problem_with,
+)
 from deploy.trading.live.monitor import Monitor, OnAlert
 from deploy.trading.live.queries import Records
 from deploy.trading.live.records import (
@@ -124,10 +130,7 @@ class LiveSession:
         self._slot, self._store = slot, TraderStore(registry.database)
         kept = {one.name: one for one in self._store.accounts(slot) if one.retired is None}
         # Continue with the bundle that holds the positions; a newer champion takes over at a bar.
-        traded = kept[SLOT_ACCOUNT].bundle if SLOT_ACCOUNT in kept else None
-        champion = registry.require(slot).champion
-        assert champion is not None
-        bundle = registry.bundle(traded or champion, Bundle)
+        bundle, lost = bundle_to_trade(registry, slot)
         self._timeframe = bundle.manifest.timeframe
         quarter = bar_seconds(self._timeframe) / 4
         self._max_delay = quarter if options.max_delay is None else options.max_delay
@@ -165,7 +168,7 @@ class LiveSession:
         self._arena = Arena(slot, registry, self._store, options.arena)
         self._accounts += map(self._challenger, self._arena.entrants(bundle))
         self._benchmarks = BenchmarkAccounts(kept)
-        self._start(kept, trader)
+        self._start(kept, trader, lost)
 
     def run(self) -> None:
         """Trade until the clock's `stop` is set, or recorded bars end."""
@@ -301,8 +304,10 @@ class LiveSession:
 
     # ---- the start ----
 
-    def _start(self, kept: dict[str, AccountRecord], trader: Trader) -> None:
-        """Resume the accounts from the record, or start them."""
+    def _start(
+        self, kept: dict[str, AccountRecord], trader: Trader, lost: LostBundle | None
+    ) -> None:
+        """Resume the accounts from the record, or start them; take over from a lost bundle."""
         needed = max(account.trader.bars_needed for account in self._accounts) + DRY_RUN_BARS
         adjustments = self._store.adjustments(self._slot)
         seen = start_feed(
@@ -316,8 +321,15 @@ class LiveSession:
         self._history = seen.history
         self._last = int(seen.history.time[-1])
         resumed = [account for account in self._accounts if account.name in kept]
+        if lost is not None:
+            problem = problem_with(
+                self._own.bundle, lost, seen.history, broker=self._options.broker
+            )
+            if problem is not None:
+                raise InputError(lost.refused(self._own.bundle.name, problem))
         for account in resumed:
-            account.resume(seen.history, kept[account.name])
+            before = None if lost is None or account.kind == CHALLENGER else lost.tickers
+            account.resume(seen.history, kept[account.name], before)
         for account in self._accounts:
             if account not in resumed:
                 account.start(seen.history)
@@ -328,6 +340,8 @@ class LiveSession:
                 self._commit(Changes(accounts=[gone]))
         if trader.last_bar is not None:
             self._recover(trader, adjustments)
+        if lost is not None:
+            self._note_takeover(lost)
         self._follow(seen.review, resumed)
         text = f"{_words(self._own.bundle)} starts with broker {self._options.broker}"
         if trader.last_bar is not None:
@@ -366,6 +380,15 @@ class LiveSession:
         ]
         if fills:
             self._store.commit(self._slot, self._token, Changes(fills=fills))
+
+    def _note_takeover(self, lost: LostBundle) -> None:
+        """Record that the accounts of a bundle that cannot be loaded trade the champion."""
+        name = _words(self._own.bundle)
+        text = f"{name} takes over from {lost.name}, with the present positions"
+        why = f"{lost.why}; the champion takes over at the start, not at a bar"
+        moved = [account.record() for account in self._accounts if account.kind != CHALLENGER]
+        events: list[Event] = [("alert", why, self._last), ("swapped", text, self._last)]
+        self._commit(Changes(accounts=moved, events=events))
 
     def _follow(self, found: Review, accounts: Sequence[TradingAccount]) -> None:
         """Record how the feed's bars differ from those that were seen, and follow new units.
@@ -495,9 +518,8 @@ class LiveSession:
         assert champion is not None
         try:
             bundle = self._registry.bundle(champion, Bundle)
-            problem = problem_with(
-                bundle, self._own.bundle, self._history, broker=self._options.broker
-            )
+            traded = Traded.of(self._own.bundle)
+            problem = problem_with(bundle, traded, self._history, broker=self._options.broker)
         except InputError as error:
             problem = str(error)
         if problem is None:

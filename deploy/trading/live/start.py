@@ -24,6 +24,7 @@ from deploy.trading.brokers.base import Broker
 from deploy.trading.brokers.sim import sim_broker
 from deploy.trading.feeds import Feed, LiveFeed, RecordedFeed
 from deploy.trading.live.clock import Clock, FastClock, LeapingClock
+from deploy.trading.live.hot_swap import bundle_to_trade
 from deploy.trading.live.notify import NoticeKind, Notifier
 from deploy.trading.live.runner import ending_on_signals, keep_trading, only_one, waits
 from deploy.trading.live.session import LiveSession, TraderOptions
@@ -89,13 +90,12 @@ def trade_live(slot: str | None, registry: Registry, flags: LiveFlags, console: 
 
 def _trade(found: Slot, registry: Registry, flags: LiveFlags, console: Console) -> None:
     """See `trade_live`."""
-    assert found.champion is not None
     name, stop = found.name, threading.Event()
 
     def say(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
-    bundle = registry.bundle(found.champion, Bundle)
+    bundle, _ = bundle_to_trade(registry, name)
     parts = TraderParts(name, registry, flags, bundle, say, stop)
     if bundle.manifest.data.synthetic:
         say(SYNTHETIC)
@@ -142,7 +142,7 @@ class TraderParts:
         slot: the slot.
         registry: the registry that holds it.
         flags: options of the command.
-        champion: the slot's champion, which defines where a replay of recorded bars starts.
+        bundle: the one that is traded, which defines where a replay of recorded bars starts.
         say: receives messages for the terminal.
         stop: ends all waiting when set.
 
@@ -155,7 +155,7 @@ class TraderParts:
         slot: str,
         registry: Registry,
         flags: LiveFlags,
-        champion: Bundle,
+        bundle: Bundle,
         say: Callable[[str], None],
         stop: threading.Event,
     ) -> None:
@@ -164,9 +164,9 @@ class TraderParts:
         self._store = TraderStore(registry.database)
         self._recorded: Bars | None = None
         if flags.feed == "recorded":
-            self._recorded = bars_of(champion, self._folder(champion))
+            self._recorded = bars_of(bundle, self._folder(bundle))
             # Chosen once, so that sessions after an error continue the same market's time.
-            self._start = self._first_moment(champion, self._recorded)
+            self._start = self._first_moment(bundle, self._recorded)
 
     def clock(self) -> Clock:
         """Return a session's clock."""

@@ -20,7 +20,7 @@ from deploy.trading import risk
 from deploy.trading.brokers.base import LIQUIDATED
 from deploy.trading.brokers.sim import SimBroker, sim_broker
 from deploy.trading.closed_bar import ClosedBar
-from deploy.trading.live.hot_swap import problem_with
+from deploy.trading.live.hot_swap import Traded, problem_with
 from deploy.trading.paper_trader import PaperTrader
 from deploy.trading.replay import replay
 from deploy.trading.risk import RiskVerdict
@@ -236,9 +236,9 @@ def test_a_study_with_shorts_makes_a_bundle_with_them_but_no_ensemble(tmp_path: 
 def test_a_champion_without_shorts_does_not_inherit_short_positions() -> None:
     long, short = (small_bundle(tickers=TICKERS, params=own) for own in (EnvParams(), SHORT))
     history = market_bars(0)
-    assert "without shorts" in str(problem_with(long, short, history))
-    assert problem_with(short, long, history) is None
-    problem = problem_with(short, long, history, broker="alpaca")
+    assert "without shorts" in str(problem_with(long, Traded.of(short), history))
+    assert problem_with(short, Traded.of(long), history) is None
+    problem = problem_with(short, Traded.of(long), history, broker="alpaca")
     assert problem == "it was trained with --allow-short, and broker alpaca has no short positions"
 
 

@@ -20,7 +20,7 @@ from deploy.dashboard.health import health
 from deploy.market.bundle import Bundle
 from deploy.registry.models import SLOT_ACCOUNT
 from deploy.trading.closed_bar import COLUMNS
-from deploy.trading.live.hot_swap import problem_with
+from deploy.trading.live.hot_swap import Traded, problem_with
 from deploy.trading.live.parity import parity
 from deploy.trading.live.queries import Records
 from deploy.trading.live.records import SHADOW
@@ -410,12 +410,14 @@ def test_bundles_that_are_traded_or_were_traded_are_no_garbage(tmp_path: Path) -
 
 def test_a_champion_whose_dry_run_fails_cannot_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
     heir, running, history = bundle_of(5), bundle_of(), bars_of()
-    assert problem_with(heir, running, history) is None
+    assert problem_with(heir, Traded.of(running), history) is None
     monkeypatch.setattr(FrozenPolicy, "act", lambda _self, _obs: np.full(3, np.nan))
-    problem = problem_with(heir, running, history)
+    problem = problem_with(heir, Traded.of(running), history)
     assert problem is not None
     assert "dry run over the last 100 bars failed: the policy of bundle" in problem
-    assert "it needs" in str(problem_with(heir, running, history.slice(LAST - 600, LAST)))
+    assert "it needs" in str(
+        problem_with(heir, Traded.of(running), history.slice(LAST - 600, LAST))
+    )
 
 
 def test_two_processes_never_write_for_one_slot(tmp_path: Path) -> None:
