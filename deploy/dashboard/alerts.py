@@ -24,6 +24,7 @@ TO_DO: Mapping[str, str] = {
     "stopped": "To trade again: sweepd trade {slot} with its options.",
     "late": "Compare the feed with its source and look at the trader's log. It continues by itself "
     "when bars arrive.",
+    "clock": "Set its clock, and let a service keep it: timedatectl set-ntp true",
     "halted": "Find the reason in the events. To continue: sweepd trader resume {slot}",
     "stale": "Check the network and the feed's source. Trading continues by itself with the next "
     "bar.",

@@ -11,6 +11,7 @@ import psutil
 
 from deploy.dashboard.formatting import seconds_of, span
 from deploy.promotion.findings import SYNTHETIC
+from deploy.registry.models import STOPPED
 from deploy.trading.live.records import Trader
 from deploy.trading.live.session import UNDECIDED_BARS
 from deploy.trading.live.venue_accounts import SILENT_SECONDS
@@ -72,7 +73,7 @@ def _health(trader: Trader | None, now: float, slot: str) -> Health:
         else closed_since(trader.timeframe, trader.last_bar, now)
     )
     found: list[tuple[str, Level, str]] = []
-    if trader.status.startswith("stopped"):
+    if trader.status.startswith(STOPPED):
         found.append(
             (
                 "stopped",
@@ -116,6 +117,11 @@ def _health(trader: Trader | None, now: float, slot: str) -> Health:
             f"The last {undecided} bars came too late to be decided: see sweepd trade --max-delay."
         )
         found.append(("late", "warning", text))
+    skew = trader.state.get("skew")
+    if skew is not None and not trader.status.startswith(STOPPED):
+        side = "behind" if skew > 0.0 else "ahead of"
+        text = f"The clock of {trader.host} is {span(abs(skew))} {side} that of {trader.feed}."
+        found.append(("clock", "warning", text))
     if not found:
         return Health(
             "trading", "good", [f"Last heartbeat {span(age)} ago: {trader.status}."], age, behind

@@ -9,7 +9,9 @@ LEVELS: Mapping[str, str] = {BAD: "alert", WARNING: "warning", INFO: "informatio
 # Events of traders and of the registry; all others are information.
 _KINDS: Mapping[str, str] = {
     **dict.fromkeys(("alert", "halted", "trouble", "stale", "untradable", "rolled back"), BAD),
-    **dict.fromkeys(("risk", "swap refused", "caught up", "transfer", "cost", "adjusted"), WARNING),
+    **dict.fromkeys(
+        ("risk", "swap refused", "caught up", "transfer", "cost", "adjusted", "clock"), WARNING
+    ),
     **dict.fromkeys(("rolled-back", "swap-refused"), BAD),
     **dict.fromkeys(("refused", "withdrawn", "removed"), WARNING),
 }

@@ -101,6 +101,12 @@ class Feed(Protocol):
     def age(self, now: float) -> float:
         """Return the seconds since the last delivered bar closed."""
 
+    def skew(self, now: float) -> float | None:
+        """Return the seconds by which the source's clock is ahead of this machine's.
+
+        None if nothing is known of it.
+        """
+
 
 class LiveFeed:
     """Polls a source for the bars that should have closed.
@@ -110,6 +116,7 @@ class LiveFeed:
         tickers: all assets.
         timeframe: of the bars.
         name: of the source, for messages.
+        skew: see `Feed.skew`.
         say: receives messages about impossible rows, which become holes, and missing tickers.
         sleep: waits that many seconds.
     """
@@ -121,11 +128,12 @@ class LiveFeed:
         timeframe: str,
         *,
         name: str,
+        skew: Callable[[float], float | None] = lambda _: None,
         say: Callable[[str], None] = lambda _: None,
         sleep: Callable[[float], None] = clock.sleep,
     ) -> None:
         self.tickers, self.timeframe, self.name = tuple(tickers), timeframe, name
-        self._fetch, self._say, self._sleep = fetch, say, sleep
+        self._fetch, self._skew, self._say, self._sleep = fetch, skew, say, sleep
         self._last: int | None = None  # open of the last delivered bar
         self._closes = np.zeros(len(self.tickers))
         self._strict = True  # until trading has begun
@@ -172,7 +180,10 @@ class LiveFeed:
             pages = list(source.pages(names[ticker], timeframe, start, end))
             return np.concatenate(pages) if pages else np.empty((0, 6))
 
-        return cls(fetch, tickers, timeframe, name=source.name, say=say, sleep=sleep)
+        def skew(_now: float) -> float | None:
+            return source.clock_skew()
+
+        return cls(fetch, tickers, timeframe, name=source.name, skew=skew, say=say, sleep=sleep)
 
     @classmethod
     def of_folder(
@@ -194,16 +205,25 @@ class LiveFeed:
         if missing:
             raise InputError(f"--data-dir {data_dir}: no {timeframe} file for {', '.join(missing)}")
 
+        newest = -math.inf  # opening time of the last bar
+
         def fetch(ticker: str, start: int, end: int) -> Array:
+            nonlocal newest
             try:
                 bars = read_bars(files[ticker], timeframe)
             except InputError as error:  # another program is writing it
                 say(f"{error}; it will be read again")
                 return np.empty((0, 6))
+            if len(bars.time):
+                newest = max(newest, float(bars.time[-1]))
             wanted = (bars.time >= start) & (bars.time < end)
             return np.column_stack([bars.time[wanted].astype(float), bars.values[wanted]])
 
-        return cls(fetch, tickers, timeframe, name=str(data_dir), say=say, sleep=sleep)
+        def skew(now: float) -> float | None:
+            # The last bar may still be open, but it cannot open in the future.
+            return max(0.0, newest - now)
+
+        return cls(fetch, tickers, timeframe, name=str(data_dir), skew=skew, say=say, sleep=sleep)
 
     def start(
         self,
@@ -320,6 +340,10 @@ class LiveFeed:
         """See `Feed.age`."""
         return math.inf if self._last is None else now - bar_end(self.timeframe, self._last)
 
+    def skew(self, now: float) -> float | None:
+        """See `Feed.skew`."""
+        return self._skew(now)
+
     def _bar(self, time: int, rows: Sequence[Array | None]) -> ClosedBar:
         hole = np.array([row is None for row in rows])
         fill = np.column_stack([np.repeat(self._closes[:, None], 4, axis=1), np.zeros(len(rows))])
@@ -408,6 +432,11 @@ class RecordedFeed:
     def age(self, now: float) -> float:
         """See `Feed.age`; zero after the last bar."""
         return 0.0 if self.over else now - float(self._ends[self._next - 1])
+
+    def skew(self, now: float) -> float | None:
+        """See `Feed.skew`."""
+        del now
+        return None
 
     @property
     def over(self) -> bool:

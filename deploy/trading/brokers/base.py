@@ -114,6 +114,14 @@ class Broker(ABC):
     venue_account: str | None = None
     untradable: Mapping[str, str] = MappingProxyType({})
 
+    def clock_skew(self) -> float | None:
+        """Return the seconds that the venue's clock is ahead of this machine's, None if unknown.
+
+        Raises:
+            RunError: the venue is out of reach.
+        """
+        return None
+
     @abstractmethod
     def account(self) -> AccountState:
         """Return what the account holds now."""

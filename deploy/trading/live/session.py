@@ -36,6 +36,7 @@ from deploy.trading.live.account import TradingAccount
 from deploy.trading.live.arena import Arena, challenger_name
 from deploy.trading.live.benchmarks import EQUAL_WEIGHT, BenchmarkAccounts
 from deploy.trading.live.clock import Clock
+from deploy.trading.live.feed_watch import FeedWatch
 from deploy.trading.live.hot_swap import (
     DRY_RUN_BARS,
     LostBundle,
@@ -64,13 +65,12 @@ from deploy.trading.paper_trader import Entry
 from deploy.trading.risk import Conditions
 from deploy.trading.risk_limits import RiskLimits
 from envs.crypto.data.bars import Bars
-from envs.crypto.data.timeframe import DAY, bar_end, bar_seconds, closed_since, later
+from envs.crypto.data.timeframe import DAY, bar_end, bar_seconds, later
 from envs.support.errors import InputError, RunError
 from envs.support.supervisor import Supervisor
 
 LATE_SECONDS = 5.0  # pause between polls for a bar that is late
 UNDECIDED_BARS = 3  # bars in a row that come too late to be decided are an alert
-STALE_BARS = 3  # data older than that many bars is an alert
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class LiveSession:
         )
         self.polls = 0  # polls that were completed
         self._refused: str | None = None  # hash of a champion that could not take over
-        self._stale = False
+        self._watch = FeedWatch(self._feed, options.feed, broker)
         self._status = "starting"
         trader = self._heartbeat()
         self._history: Bars  # the newest bars as they were seen, in the present units
@@ -209,7 +209,7 @@ class LiveSession:
             self._event(
                 "caught up", f"{len(bars) - 1} missed bars were booked; nothing was traded in them"
             )
-        self._watch_age()
+        self._watch_feed(asked=bool(bars))
         self.polls += 1
 
     # ---- a bar ----
@@ -347,7 +347,8 @@ class LiveSession:
         if trader.last_bar is not None:
             text = f"continues after the bar of {format_time(trader.last_bar)}"
         new = seen.unstored
-        changes = Changes(events=[("started", text, self._last)])
+        self._state, events = self._watch.clock(self._last, self._clock.now(), self._state)
+        changes = Changes(state=self._state, events=[("started", text, self._last), *events])
         changes.market += [(new.tickers, ClosedBar.of(new, row)) for row in range(len(new))]
         self._commit(changes)
         if trader.last_bar is not None:
@@ -533,25 +534,16 @@ class LiveSession:
         self._registry.note(self._slot, "swap-refused", text, champion)
         return None
 
-    def _watch_age(self) -> None:
-        """Report once when bars stop arriving, and once when they arrive again."""
+    def _watch_feed(self, *, asked: bool) -> None:
+        """Report a feed without new bars and, if it was asked for bars, a clock that differs."""
         now = self._clock.now()
-        age = self._feed.age(now)
-        # Of a market with hours, nights and weekends do not count.
-        frame, last = self._timeframe, self._last
-        stale = age > bar_end(frame, later(frame, last, STALE_BARS)) - bar_end(frame, last)
-        if stale:
-            missed = closed_since(frame, last, now)
-            self._status = f"no new bar for {missed} bars"
-        if stale != self._stale:
-            self._stale = stale
-            kind, text = (
-                ("stale", "has had no new bar for too long")
-                if stale
-                else ("fresh", "is up to date again")
-            )
-            opened = format_time(self._last)
-            self._event(kind, f"{self._options.feed} {text}; the last bar opened at {opened}")
+        status, events = self._watch.age(self._last, now)
+        self._status = status or self._status
+        if asked:
+            self._state, more = self._watch.clock(self._last, now, self._state)
+            events += more
+        if events:
+            self._commit(Changes(state=self._state, events=events))
 
     # ---- the database ----
 

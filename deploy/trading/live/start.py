@@ -36,7 +36,6 @@ from envs.crypto.data.timeframe import bar_end, has_hours
 from envs.support.errors import InputError, RunError, TryAgainLater
 from envs.support.supervisor import Supervisor
 
-MOST_CLOCK_SKEW = 5.0
 # Events that are sent as notifications, and their kinds.
 NOTICES: Mapping[str, NoticeKind] = {
     "trade": "trade",
@@ -45,7 +44,7 @@ NOTICES: Mapping[str, NoticeKind] = {
     "rolled back": "rollback",
     "day": "daily",
     **dict.fromkeys(("alert", "halted", "risk", "stale", "fresh", "swap refused"), "alert"),
-    **dict.fromkeys(("transfer", "untradable", "trouble", "adjusted"), "alert"),
+    **dict.fromkeys(("transfer", "untradable", "trouble", "adjusted", "clock"), "alert"),
 }
 
 
@@ -198,7 +197,7 @@ class TraderParts:
                 "--broker alpaca needs the keys of a paper account in APCA_API_KEY_ID and "
                 "APCA_API_SECRET_KEY"
             )
-        broker = AlpacaBroker(
+        return AlpacaBroker(
             symbols,
             key=key,
             secret=secret,
@@ -206,13 +205,6 @@ class TraderParts:
             url=self._flags.url or PAPER_URL,
             sleep=waits(self._stop),
         )
-        skew = broker.clock_skew()
-        if abs(skew) > MOST_CLOCK_SKEW:
-            self._say(
-                f"Alpaca's clock is {skew:+.0f} s ahead of this machine's, so bars would be "
-                "requested at the wrong time: set this machine's clock"
-            )
-        return broker
 
     def feed(self, bundle: Bundle) -> Feed:
         """Return the source of the slot's bars."""

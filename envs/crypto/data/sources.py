@@ -6,6 +6,7 @@ import json
 import time as clock
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, Protocol
 
@@ -48,6 +49,9 @@ class Source(Protocol):
             RunError: the source cannot be reached.
         """
 
+    def clock_skew(self) -> float | None:
+        """Return the seconds by which its clock is ahead of this machine's, None if unknown."""
+
 
 def _ignore(_: str) -> None:
     pass
@@ -81,6 +85,7 @@ class AlpacaSource:
         self.notice = notice
         self.now = now
         self.session = requests.Session()
+        self._skew: float | None = None
 
     def check(self, tickers: Sequence[str], timeframe: str) -> None:
         """Check the timeframe. Unknown tickers are reported by Alpaca when bars are requested."""
@@ -95,6 +100,10 @@ class AlpacaSource:
             ticker, f"{base // 60}Min" if base < 3600 else "1Hour", start, end - base
         )
         return pages if base == step else aggregate(pages, step, base, self.now() - LATE_SECONDS)
+
+    def clock_skew(self) -> float | None:
+        """See `Source.clock_skew`: as the last answer told it, to within seconds."""
+        return self._skew
 
     def _pages(self, ticker: str, timeframe: str, start: int, last: int) -> Iterator[np.ndarray]:
         asked: dict[str, str] = {
@@ -134,10 +143,12 @@ class AlpacaSource:
             asked["page_token"] = token
 
     def _get(self, ticker: str, asked: Mapping[str, str]) -> dict[str, Any]:
+        asked_at = self.now()
         try:
             response = self.session.get(
                 f"{self.url}/v1beta3/crypto/us/bars", params=asked, timeout=(10, 60)
             )
+            self._skew = _skew_of(response.headers, (asked_at + self.now()) / 2)
             code = response.status_code
             if code in _BUSY:
                 raise Busy(f"HTTP {code}", _retry_after(response.headers.get("Retry-After")))
@@ -251,6 +262,18 @@ class CcxtSource:
                 # Nothing in this window: before the listing, or in an outage longer than a page.
                 cursor += limit * step
 
+    def clock_skew(self) -> float | None:
+        """See `Source.clock_skew`: asks the exchange, if ccxt knows how."""
+        if not self.exchange.has.get("fetchTime"):
+            return None
+        before = clock.time()
+        try:
+            moment = float(self.exchange.fetch_time()) / 1000
+        # The bars will show whether the exchange is in reach.
+        except (self.errors.BaseError, ValueError, TypeError, LookupError, AttributeError):
+            return None
+        return moment - (before + clock.time()) / 2
+
     def _page_size(self, ticker: str) -> int:
         """Return the exchange's page size. Too large a guess would skip bars; too small is slow."""
         try:
@@ -336,6 +359,16 @@ def _rfc3339(seconds: int) -> str:
 def _epoch(text: str) -> float:
     """Return the seconds of "2024-01-01T05:00:00Z". A fraction is kept; it is off the grid."""
     return float(np.datetime64(text.removesuffix("Z"), "ns").astype(np.int64)) / 1e9
+
+
+def _skew_of(headers: Mapping[str, str], now: float) -> float | None:
+    """Return the seconds by which an answer's date is ahead of `now`; None without a date."""
+    if "Age" in headers:  # the date is that of a stored answer
+        return None
+    try:
+        return parsedate_to_datetime(headers["Date"]).timestamp() - now
+    except (KeyError, ValueError):
+        return None
 
 
 def _retry_after(text: str | None) -> float | None:

@@ -325,6 +325,15 @@ def test_bars_appended_to_a_folder_are_delivered(tmp_path: Path) -> None:
         LiveFeed.of_folder(tmp_path, ["XRP/USDT"], "5m")
 
 
+def test_a_folder_with_a_bar_that_opens_in_the_future_tells_a_slow_clock(tmp_path: Path) -> None:
+    write_bars(BARS.slice(0, 101), tmp_path)
+    feed = LiveFeed.of_folder(tmp_path, BARS.tickers, "5m")
+    opened = float(BARS.time[100])
+    feed.start(20, opened + SETTLE_SECONDS)
+    assert feed.skew(opened + SETTLE_SECONDS) == 0.0, "the last bar is open"
+    assert feed.skew(opened - 90.0) == 90.0
+
+
 def test_bars_of_a_source_over_http() -> None:
     market = Market(rows_of(BARS, 0), STEP)
     with serving(market):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import MappingProxyType
@@ -219,6 +220,41 @@ class FakeExchange:
     def featureValue(self, symbol: str, method: str, name: str) -> int:
         assert (symbol, method, name) == ("BTC/USDT", "fetchOHLCV", "limit")
         return 50
+
+
+# ---- the source's clock ----
+
+
+def test_alpacas_answers_tell_its_clock(market: Market) -> None:
+    fast = alpaca(market, now=lambda: time.time() + 1800.0)
+    assert fast.clock_skew() is None, "nothing was asked"
+    list(fast.pages("BTC/USD", "5m", START, START + STEP))
+    assert fast.clock_skew() == pytest.approx(-1800.0, abs=3.0)
+    market.failures.append((200, {"Age": "600"}))  # the date is that of a stored answer
+    list(fast.pages("BTC/USD", "5m", START, START + STEP))
+    assert fast.clock_skew() is None
+
+
+def test_an_exchange_is_asked_for_its_clock() -> None:
+    ccxt = pytest.importorskip("ccxt", reason="the extra [ccxt] is not installed")
+
+    class Timed(FakeExchange):
+        has = MappingProxyType({"fetchOHLCV": True, "fetchTime": True})
+        answer: Any = None
+
+        def fetch_time(self) -> Any:
+            if isinstance(self.answer, Exception):
+                raise self.answer
+            return self.answer
+
+    exchange = Timed()
+    source = CcxtSource("okx", exchange)
+    exchange.answer = (time.time() - 1800.0) * 1000
+    assert source.clock_skew() == pytest.approx(-1800.0, abs=1.0)
+    for answer in (None, ccxt.RequestTimeout("no answer"), "soon"):
+        exchange.answer = answer
+        assert source.clock_skew() is None
+    assert CcxtSource("okx", FakeExchange()).clock_skew() is None, "ccxt does not know how"
 
 
 # ---- longer bars from hours ----
