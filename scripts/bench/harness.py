@@ -33,6 +33,7 @@ SHARED = 0.25
 PEERS = (
     *("elegantrl", "stable-baselines3", "sb3-contrib", "gymnasium", "pettingzoo"),
     *("pufferlib", "pufferlib-core", "jax", "optuna", "smac", "ray", "open-spiel", "wandb"),
+    *("box2d", "mujoco", "minigrid", "mpe2"),
 )
 
 
@@ -202,16 +203,20 @@ def idle_machine(clock: str = "wall") -> Iterator[None]:
         )
 
 
+def processor_seconds() -> float:
+    """Return the processor seconds that this process and its children have used."""
+    own = psutil.Process()
+    times = [own.cpu_times(), *(child.cpu_times() for child in own.children(recursive=True))]
+    ended = times[0].children_user + times[0].children_system
+    return float(sum(one.user + one.system for one in times) + ended)
+
+
 def _seconds_of_others() -> float:
     """Return the processor seconds that others than this process and its children have used."""
     cores = psutil.cpu_times()
-    own = psutil.Process()
-    times = [own.cpu_times(), *(child.cpu_times() for child in own.children(recursive=True))]
     idle = cores.idle + getattr(cores, "iowait", 0.0)
     guests = getattr(cores, "guest", 0.0) + getattr(cores, "guest_nice", 0.0)  # in user, too
-    ended = times[0].children_user + times[0].children_system
-    ours = sum(one.user + one.system for one in times)
-    return float(sum(cores) - guests - idle - ours - ended)
+    return float(sum(cores) - guests - idle - processor_seconds())
 
 
 def median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:

@@ -1,419 +1,380 @@
-"""Learning curves against Stable-Baselines3 at equal steps, on Gymnasium's environments.
+"""Learning against Stable-Baselines3 at equal steps: PPO, SAC and D3QN (there DQN), 8 seeds each.
 
-PPO on CartPole, Pendulum, LunarLander and Hopper, SAC on Pendulum, D3QN (SB3: DQN) on Acrobot.
+`sb3_rows.py` has the rows: environments of Gymnasium, MuJoCo, Box2D, MiniGrid and PettingZoo, and
+the settings of Stable-Baselines3's model zoo for them, with `VecNormalize` where the zoo has it.
 
-Ours: all seeds are members of one program with a study's default settings and observation scaling
-by random play; PPO has the discount and trace decay of SB3's settings. SB3: one run per seed with
-our network sizes, otherwise with the settings of its model zoo for that environment, or its
-defaults (`TASKS`). After every tenth of the steps, the policies play ten full episodes without
-exploration. Figures are the median of the seeds' mean returns and their range. Steps are per seed.
-Seconds are processor time without evaluation: per seed for SB3, of all seeds together for ours.
+    ours  trial 0 of a study on the environment, with the included search space and the defaults of
+          `sweepd train`, but gamma and gae_lambda of the zoo, so that both sides discount alike. The
+          seeds are members of one program. Where --n-envs is automatic, its lower limit.
+    sb3   one run per seed, in a process of its own with one thread of torch and MKL's default mode.
 
-With --save, results are added to the file by task and side, so a run can be split. LunarLander
-requires the package box2d, Hopper mujoco.
+At the end, every seed plays ten episodes of its own, without exploration; in some rows also with
+actions that are drawn from its policy. Its score is their mean return (of all agents together). After
+every tenth of the steps it plays one, for the curves; Stable-Baselines3 fewer times where its
+rollouts are longer. A seed solves an environment if its score reaches the threshold.
+
+The rule: we are **behind** in a row if our scores have the lower ranks, and the exact two-sided
+permutation test of the sum of ranks (Mann and Whitney, with ties) has p < 0.05; **ahead** if they
+have the higher ones; else **level**. p is not corrected for the number of rows, so among 20 level
+rows, one would be expected to be ahead or behind by luck.
+
+Every finished program (ours) and seed (sb3) is added to the file of --save at once, and a run that
+is repeated continues there. Both sides may run at the same time. --with, --running-scale,
+--fixed-scale and --n-envs change our side, whose results then have a name of their own in the file.
 """
 
 from __future__ import annotations
 
-import copy
+import argparse
+import dataclasses
+import itertools
+import json
 import statistics
 import sys
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-import matplotlib
 import numpy as np
 import torch
-from harness import benchmark_parser, load_results, print_machine, save_results
+from filelock import FileLock
+from harness import benchmark_parser, load_results, machine, processor_seconds, save_results
+from peers import answer, run_apart
+from sb3_curves import draw
+from sb3_rows import ROWS, Row, row_of
+from scipy.stats import rankdata
 
-from agents.algorithms.table import get_algorithm
-from agents.networks.shape import Shape
-from envs.external.sharded import Layout
-from envs.external.vec_env import ExternalVecEnv
-from envs.games.scaling import STEPS, random_play
+from envs.games.pairings import SAMPLED
+from envs.games.scaling import STEPS
+from envs.support.errors import InputError
+from envs.support.intervals import clopper_pearson
+from envs.support.study_record import GameSpec
+from optimize.cli.study_request import make_request
+from optimize.cli.train_flags import TrainFlags
+from optimize.experiments.game_kind import game_settings
+from optimize.experiments.games import GameExperiment
+from optimize.study.database.opening import open_storage, storage_url
+from optimize.study.fit import fewest_envs
+from optimize.study.space.parsing import load_space
+from optimize.study.space.search_space import SearchSpace, Settings
+from optimize.study.space.subject import Subject
+from optimize.study.study import Plan
+from optimize.worker.batch import Trainer, Training
+from optimize.worker.freeze import open_study
 
-EPISODES, LOOKS = 10, 10  # episodes per evaluation, evaluations per run
-Curve = list[tuple[int, float]]
+SEEDS, LOOKS, EPISODES = 8, 10, 10
+SIDES = ("ours", "sb3")
+BEYOND_NOISE = 0.05
+DETERMINISTIC = "deterministic"
 
 
-@dataclass(frozen=True)
-class Task:
-    """An environment and the settings of both sides.
+@dataclasses.dataclass(frozen=True)
+class Changes:
+    """What our side has in place of the defaults.
 
     Attributes:
-        goal: mean return that counts as solved.
-        shape: changes to the algorithm's default shape.
-        params: changes to the algorithm's default parameters.
-        peer: SB3's class.
-        peer_args: its arguments.
-        peer_envs: its number of parallel environments.
-        peer_normalize: whether it uses VecNormalize.
+        values: of parameters of the shape or the algorithm, by name.
+        running_scale: whether the scale of observations follows the members' own play; None: as in
+            a study.
+        num_envs: environments per member; None: as in a study.
     """
 
-    env: str
-    algorithm: str
-    steps: int
-    goal: float
-    peer: str
-    peer_args: dict[str, Any]
-    peer_envs: int = 1
-    peer_normalize: bool = False
-    shape: dict[str, int] = field(default_factory=dict)
-    params: dict[str, float] = field(default_factory=dict)
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    running_scale: bool | None = None
+    num_envs: int | None = None
+
+    @property
+    def side(self) -> str:
+        """The name of our side with these changes."""
+        parts = [f"{name}={value}" for name, value in sorted(self.values.items())]
+        if self.running_scale is not None:
+            parts.append("running scale" if self.running_scale else "fixed scale")
+        if self.num_envs is not None:
+            parts.append(f"{self.num_envs} envs")
+        return ", ".join(["ours", *parts])
 
 
-SMALL = {"net_arch": [64, 64]}
-PPO_STUDY = {
-    "entropy_coef": 0.005,
-    "clip": 0.2,
-    "initial_log_std": -0.5,
-    "popart_beta": 0.05,
-}  # those of a study's trial 0
-TASKS = {
-    "cartpole": Task(
-        "CartPole-v1",
-        "ppo",
-        50_000,
-        475.0,
-        "PPO",
-        {
-            "n_steps": 32,
-            "batch_size": 256,
-            "gae_lambda": 0.8,
-            "gamma": 0.98,
-            "n_epochs": 20,
-            "ent_coef": 0.0,
-            "learning_rate": 1e-3,
-        },
-        peer_envs=8,
-        shape={"num_envs": 8, "horizon": 32, "minibatch": 256, "epochs": 20},
-        params={"gae_lambda": 0.8, "gamma": 0.98, "entropy_coef": 0.0},
-    ),
-    "pendulum": Task(
-        "Pendulum-v1",
-        "sac",
-        10_000,
-        -200.0,
-        "SAC",
-        {
-            "learning_rate": 1e-3,
-            "learning_starts": 1_000,
-            "batch_size": 128,
-            "policy_kwargs": SMALL,
-        },
-    ),
-    "pendulum-ppo": Task(
-        "Pendulum-v1",
-        "ppo",
-        100_000,
-        -200.0,
-        "PPO",
-        {
-            "n_steps": 1024,
-            "gae_lambda": 0.95,
-            "gamma": 0.9,
-            "n_epochs": 10,
-            "ent_coef": 0.0,
-            "learning_rate": 1e-3,
-            "clip_range": 0.2,
-            "use_sde": True,
-            "sde_sample_freq": 4,
-        },
-        peer_envs=4,
-        shape={"num_envs": 16, "minibatch": 256},
-        params=PPO_STUDY | {"gamma": 0.9},
-    ),
-    "lunarlander-ppo": Task(
-        "LunarLander-v3",
-        "ppo",
-        200_000,
-        200.0,
-        "PPO",
-        {
-            "n_steps": 1024,
-            "batch_size": 64,
-            "gae_lambda": 0.98,
-            "gamma": 0.999,
-            "n_epochs": 4,
-            "ent_coef": 0.01,
-        },
-        peer_envs=16,
-        shape={"num_envs": 16, "minibatch": 256},
-        params=PPO_STUDY | {"gamma": 0.999, "gae_lambda": 0.98},
-    ),
-    "hopper-ppo": Task(
-        "Hopper-v5",
-        "ppo",
-        100_000,
-        1_000.0,
-        "PPO",
-        {
-            "batch_size": 32,
-            "n_steps": 512,
-            "gamma": 0.999,
-            "learning_rate": 9.80828e-05,
-            "ent_coef": 0.00229519,
-            "clip_range": 0.2,
-            "n_epochs": 5,
-            "gae_lambda": 0.99,
-            "max_grad_norm": 0.7,
-            "vf_coef": 0.835671,
-            "policy_kwargs": SMALL | {"log_std_init": -2.0, "ortho_init": False},
-        },
-        peer_normalize=True,
-        shape={"num_envs": 16, "minibatch": 256},
-        params=PPO_STUDY | {"gamma": 0.999, "gae_lambda": 0.99},
-    ),
-    "acrobot": Task(
-        "Acrobot-v1",
-        "d3qn",
-        40_000,
-        -100.0,
-        "DQN",
-        {
-            "learning_rate": 6.3e-4,
-            "batch_size": 128,
-            "buffer_size": 50_000,
-            "learning_starts": 0,
-            "target_update_interval": 250,
-            "train_freq": 4,
-            "gradient_steps": -1,
-            "exploration_fraction": 0.12,
-            "exploration_final_eps": 0.1,
-            "policy_kwargs": SMALL,
-        },
-    ),
-}
+def ours(row: Row, seeds: Sequence[int], changes: Changes) -> dict[str, Any]:
+    """Train all seeds in one program.
 
-
-def ours(task: Task, seeds: Sequence[int], steps: int) -> tuple[list[Curve], float]:
-    """Return a curve per seed, and the seconds of all together."""
-    algorithm = get_algorithm(task.algorithm)
-    sizes = {
-        "num_envs": algorithm.num_envs or 64,
-        "horizon": algorithm.horizon,
-        **algorithm.shape,
-        **task.shape,
+    Returns:
+        runs, by seed, with steps, scores and curve as of `sb3_runs.train`; the settings of all;
+        processor seconds of all together; machine.
+    """
+    spec, space = _study(row, seeds, changes)
+    settings = _settings(row, space, changes)
+    experiment = GameExperiment(spec, torch.device("cpu"))
+    trainer = Trainer(experiment)
+    training = trainer.start(Plan(0, 0, {}, settings, spec.seed))
+    curves: list[list[tuple[int, float]]] = [[] for _ in seeds]
+    plays: dict[str, Sequence[float]] = {}
+    seconds = 0.0
+    for rung in range(1, LOOKS + 1):
+        began = processor_seconds()
+        trainer.advance([training])
+        seconds += processor_seconds() - began
+        scores = _evaluate(trainer, training)
+        if rung == LOOKS and row.sampled:
+            trainer.experiment = GameExperiment(
+                dataclasses.replace(spec, play="sampled"), experiment.device
+            )
+            plays[SAMPLED] = _evaluate(trainer, training)
+        training.rung = rung
+        for curve, score in zip(curves, scores, strict=True):
+            curve.append((spec.rung_end(rung) * spec.transitions, score))
+    plays[DETERMINISTIC] = scores
+    runs = {
+        str(seed): {
+            "steps": curve[-1][0],
+            "scores": {play: own[member] for play, own in plays.items()},
+            "curve": curve,
+        }
+        for member, (seed, curve) in enumerate(zip(seeds, curves, strict=True))
     }
-    env, test = (
-        # In this process, since only its processor time is measured.
-        ExternalVecEnv(task.env, len(seeds), num_envs, layout=Layout(len(seeds) * num_envs))
-        for num_envs in (sizes["num_envs"], EPISODES)
+    described = {
+        **dataclasses.asdict(settings),
+        "num_envs": spec.num_envs,
+        "horizon": spec.horizon,
+        "running_scale": trainer.program(training)[1].shape.running_scale,
+    }
+    return {"runs": runs, "settings": described, "seconds": seconds, "machine": machine()}
+
+
+def _evaluate(trainer: Trainer, training: Training) -> Sequence[float]:
+    """Return the members' scores."""
+    (found,) = trainer.evaluate([training])
+    if found is None:
+        sys.exit(training.fault)
+    return found.scores
+
+
+def _study(row: Row, seeds: Sequence[int], changes: Changes) -> tuple[GameSpec, SearchSpace]:
+    """Return spec and space of a study as `sweepd train` creates it, for whole rollouts."""
+    flags = TrainFlags(
+        env=row.environment,
+        algo=row.algorithm,
+        budget=row.steps,
+        seeds=len(seeds),
+        episodes=EPISODES,
+        look_steps=STEPS,
+        rungs=LOOKS,
+        sampler="random",
+        pruner="none",  # so that only the last evaluation is a full one
+        seed=seeds[0],
+        slots=max(2, len(seeds)),
+        n_trials=1,
+        trials_per_batch=1,
+        threads=1,
     )
-    shape = Shape.for_env(
-        env, algorithm=task.algorithm, **{k: v for k, v in sizes.items() if k != "num_envs"}
-    )
-    learner = algorithm.learner(shape, torch.device("cpu"))
-    rollouts, scale = -(-steps // shape.samples), random_play(test, 2_000, steps=STEPS)
-    normaliser = scale.avg, scale.std
-    for member, seed in enumerate(seeds):
-        learner.add_member(member, algorithm.params(**task.params), seed, rollouts, *normaliser)
-    learner.begin(env.reset(seeds))
-    curves: list[Curve] = [[] for _ in seeds]
-    taken = done = 0.0
-    for look in range(1, LOOKS + 1):
-        start = time.process_time()
-        learner.train(env, round(rollouts * look / LOOKS) - int(done))
-        taken, done = taken + time.process_time() - start, round(rollouts * look / LOOKS)
-        act = learner.act_fn()
-        found = play(test, lambda obs, act=act: act(obs))
-        for curve, score in zip(curves, found, strict=True):
-            curve.append((int(done) * shape.samples, score))
-    env.close()
-    test.close()
-    return curves, taken
-
-
-def play(env: ExternalVecEnv, act: Callable[[torch.Tensor], torch.Tensor]) -> list[float]:
-    """Return each member's mean return over full episodes from the same starts."""
-    obs = env.reset([1_000] * env.num_members)
-    returns, running = torch.zeros(env.num_envs), torch.ones(env.num_envs, dtype=torch.bool)
-    while bool(running.any()):
-        step = env.step(act(obs))
-        returns += torch.where(running, step.reward, 0.0)
-        running &= ~(step.terminated | step.truncated)
-        obs = step.obs
-    return [float(mean) for mean in returns.view(env.num_members, -1).mean(1)]
-
-
-def theirs(task: Task, seed: int, steps: int) -> tuple[Curve, float]:
-    """Return the curve and the seconds of one seed."""
-    import stable_baselines3
-    from stable_baselines3.common.callbacks import BaseCallback
-    from stable_baselines3.common.env_util import make_vec_env
-    from stable_baselines3.common.vec_env import VecNormalize
-
-    test, curve, looking = gymnasium.make(task.env), [], 0.0
-
-    class Look(BaseCallback):
-        """Evaluates at regular intervals within one run, so schedules span the whole run."""
-
-        def _on_step(self) -> bool:
-            nonlocal looking
-            if len(curve) < LOOKS and self.num_timesteps >= steps * (len(curve) + 1) / LOOKS:
-                start = time.process_time()
-                see = envs.normalize_obs if task.peer_normalize else lambda obs: obs
-                scores = [
-                    episode(test, self.model, 1_000 + index, see) for index in range(EPISODES)
-                ]
-                curve.append((self.num_timesteps, statistics.fmean(scores)))
-                looking += time.process_time() - start
-            return True
-
-    kind = getattr(stable_baselines3, task.peer)
-    args = copy.deepcopy(task.peer_args)  # SB3 modifies them
-    envs: Any = make_vec_env(task.env, task.peer_envs, seed=seed)
-    if task.peer_normalize:
-        envs = VecNormalize(envs, gamma=args["gamma"])
-    model = kind("MlpPolicy", envs, seed=seed, device="cpu", **args)
-    start = time.process_time()
-    model.learn(steps, callback=Look())
-    return curve, time.process_time() - start - looking
-
-
-def episode(
-    env: gymnasium.Env[Any, Any], model: Any, seed: int, see: Callable[[Any], Any]
-) -> float:
-    """Return the return of one episode without exploration. see: transforms observations."""
-    obs, _ = env.reset(seed=seed)
-    total, over = 0.0, False
-    while not over:
-        action, _ = model.predict(see(obs), deterministic=True)
-        obs, reward, terminated, truncated, _ = env.step(action)
-        total, over = total + float(reward), terminated or truncated
-    return total
-
-
-def seed_range(curves: list[Curve]) -> list[tuple[int, float, float, float]]:
-    """Return (steps, worst, median, best) over the seeds."""
-    return [
-        (
-            looks[0][0],
-            min(s for _, s in looks),
-            statistics.median(s for _, s in looks),
-            max(s for _, s in looks),
+    request = make_request(flags, frozenset({"budget"}))
+    preset = load_space("game", Subject(row.environment, row.algorithm))
+    automatic = fewest_envs(row.steps, request.horizon, preset.minibatches)
+    num_envs = changes.num_envs or request.n_envs or automatic
+    rollout = num_envs * request.horizon
+    budget = max(LOOKS, row.steps // rollout) * rollout
+    request = dataclasses.replace(request, n_envs=num_envs, budget=budget)
+    with tempfile.TemporaryDirectory() as folder:
+        storage = open_storage(storage_url(None, Path(folder)))
+        handle, _ = open_study(
+            storage, "bench", request, torch.device("cpu"), Path(folder), {}, lambda _: None
         )
-        for looks in zip(*curves, strict=True)
-    ]
+        spec, space = handle.spec, handle.space
+    assert isinstance(spec, GameSpec)
+    running = spec.running_scale if changes.running_scale is None else changes.running_scale
+    # Its own episodes make a seed's score independent of the others'. No flag for several agents.
+    return dataclasses.replace(spec, running_scale=running, own_episodes=True), space
 
 
-def draw(found: dict[str, Any], path: Path) -> None:
-    """Draw one panel per task, three in a row."""
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+def _settings(row: Row, space: SearchSpace, changes: Changes) -> Settings:
+    """Return the settings of trial 0, with the row's discount and these changes.
 
-    columns, rows = min(3, len(found)), -(-len(found) // 3)
-    figure, axes = plt.subplots(rows, columns, figsize=(4.0 * columns, 3.2 * rows), squeeze=False)
-    for axis in axes.flat[len(found) :]:
-        axis.remove()
-    for axis, (name, results) in zip(axes.flat[: len(found)], found.items(), strict=True):
-        task = TASKS[name]
-        for side, colour, label in (
-            ("ours", "#1f77b4", f"sweepd {task.algorithm.upper()}"),
-            ("sb3", "#d95f02", f"SB3 {task.peer}"),
-        ):
-            if side in results:
-                steps, low, middle, high = np.array(seed_range(results[side]["curves"])).T
-                axis.plot(steps, middle, color=colour, label=label)
-                axis.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
-        axis.axhline(task.goal, color="grey", linewidth=0.8, linestyle=":")
-        axis.set(
-            title=f"{task.env}, {task.algorithm}",
-            xlabel="steps of one seed",
-            ylabel="mean return of an episode",
+    Raises:
+        InputError: a name is neither a parameter of the shape nor of the algorithm.
+    """
+    settings = space.resolve(space.start)
+    settings.learner["gamma"] = row.gamma
+    if row.algorithm == "ppo":
+        settings.learner["gae_lambda"] = row.gae_lambda
+    tables = {"shape": settings.shape, space.subject.learner.table: settings.learner}
+    for name, value in changes.values.items():
+        table = next((table for table in tables if name in space.subject.names(table)), None)
+        if table is None:
+            known = ", ".join(sorted({n for t in tables for n in space.subject.names(t)}))
+            raise InputError(
+                f"--with {name}: {row.algorithm} has no such parameter; there are {known}"
+            )
+        tables[table][name] = value
+    return settings
+
+
+def peer_run(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run of Stable-Baselines3, in a process of its own."""
+    from sb3_runs import train
+
+    return train(row_of(request["row"]), request["seed"], request["looks"], request["episodes"])
+
+
+def compare(found: Mapping[str, Any], row: Row) -> dict[str, Any]:
+    """Return by kind of play the summaries of both sides, p and the verdict of the rule."""
+    compared = {}
+    for play in (DETERMINISTIC, *((SAMPLED,) if row.sampled else ())):
+        sides = {
+            side: [run["scores"][play] for run in found[side]["runs"].values()] for side in SIDES
+        }
+        p, higher = permutation_test(*sides.values())
+        verdict = "level" if p >= BEYOND_NOISE else "ahead" if higher else "behind"
+        summaries = {side: summary(scores, row.solved) for side, scores in sides.items()}
+        compared[play] = {**summaries, "p": p, "verdict": verdict}
+    return compared
+
+
+def permutation_test(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, bool]:
+    """Return the exact two-sided p of the sum of our ranks, and whether ours are the higher ones."""
+    ranks = rankdata([*ours, *theirs])
+    sums = np.array([sum(chosen) for chosen in itertools.combinations(ranks, len(ours))])
+    away = float(ranks[: len(ours)].sum() - sums.mean())
+    # Ranks are multiples of a half; their mean is rounded.
+    return float((np.abs(sums - sums.mean()) >= abs(away) - 1e-6).mean()), away > 0
+
+
+def summary(scores: Sequence[float], solved: float | None) -> dict[str, Any]:
+    """Return median and range of the seeds' scores, and how many reach the threshold."""
+    described: dict[str, Any] = {
+        "seeds": len(scores),
+        "median": statistics.median(scores),
+        "worst": min(scores),
+        "best": max(scores),
+    }
+    if solved is not None:
+        reached = sum(score >= solved for score in scores)
+        share = clopper_pearson(reached, len(scores))
+        described |= {"solved": reached, "share_low": share.low, "share_high": share.high}
+    return described
+
+
+class Results:
+    """The results file, to which several processes may add."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._content: dict[str, Any] = {}
+
+    def row(self, name: str, row: Row) -> dict[str, Any]:
+        """Return what is known of a row, by side; nothing if it was another row."""
+        self._content = load_results(self._path) or self._content
+        found: dict[str, Any] = self._content.get("rows", {}).get(name, {})
+        return found.get("sides", {}) if found.get("row") == described(row) else {}
+
+    def add(self, name: str, row: Row, side: str, changed: Mapping[str, Any]) -> dict[str, Any]:
+        """Add to a side's entries, its runs by seed; return the row's sides."""
+        if self._path is None:
+            return self._add(name, row, side, changed)
+        with FileLock(f"{self._path}.lock"):
+            return self._add(name, row, side, changed)
+
+    def _add(self, name: str, row: Row, side: str, changed: Mapping[str, Any]) -> dict[str, Any]:
+        sides = self.row(name, row)
+        own = sides.get(side, {"runs": {}})
+        sides[side] = {**own, **changed, "runs": {**own["runs"], **changed["runs"]}}
+        entry = {"row": described(row), "sides": sides}
+        counts = {len(sides.get(both, {"runs": ()})["runs"]) for both in SIDES}
+        if len(counts) == 1 and 0 not in counts:
+            entry["comparison"] = compare(sides, row)
+        rows = self._content.get("rows", {}) | {name: entry}
+        ordered = {known: rows[known] for known in ROWS if known in rows}
+        self._content = {"episodes": EPISODES, "rows": ordered}
+        save_results(self._path, self._content)
+        return sides
+
+
+def described(row: Row) -> dict[str, Any]:
+    """Return a row as it is in the file."""
+    content: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(row)))
+    return content
+
+
+def report(name: str, row: Row, side: str, runs: Mapping[str, Any]) -> None:
+    """Print the scores of a side so far, sorted."""
+    for play in next(iter(runs.values()))["scores"]:
+        scores = [run["scores"][play] for run in runs.values()]
+        sampled = ", sampled" if play == SAMPLED else ""
+        found = summary(scores, row.solved)
+        solved = f", {found['solved']} of {len(scores)} solve it" if "solved" in found else ""
+        print(
+            f"{name}, {side}{sampled}, {row.steps:,} steps: median {found['median']:.2f}{solved}; "
+            f"{' '.join(f'{score:.2f}' for score in sorted(scores))}",
+            flush=True,
         )
-        axis.legend(loc="lower right", fontsize=8, frameon=False)
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
 
 
 def main(argv: list[str]) -> None:
-    parser = benchmark_parser(__doc__, threads=1)
-    parser.add_argument(
-        "tasks", nargs="*", default=list(TASKS), metavar="TASK", help=f"{', '.join(TASKS)}; all"
+    if argv[:1] == ["as-peer"]:
+        answer(peer_run)
+        return
+    args = _parse(argv)
+    torch.set_num_threads(1)
+    results = Results(args.save)
+    changes = Changes(game_settings(None, args.values), args.running_scale, args.n_envs)
+    seeds = list(range(args.first_seed, args.first_seed + args.seeds))
+    for name, side in itertools.product(args.only, [args.side] if args.side else SIDES):
+        row = ROWS[name]
+        if args.steps:
+            row = dataclasses.replace(row, steps=args.steps)
+        own = changes.side if side == "ours" else side
+        known = results.row(name, row).get(own, {"runs": {}})["runs"]
+        missing = [seed for seed in seeds if str(seed) not in known]
+        if side == "ours" and missing:
+            known = results.add(name, row, own, ours(row, seeds, changes))[own]["runs"]
+        elif side == "sb3":
+            for seed in missing:
+                request = {"row": described(row), "seed": seed, "looks": LOOKS}
+                run = run_apart(__file__, request | {"episodes": EPISODES})
+                known = results.add(name, row, own, {"runs": {str(seed): run}})[own]["runs"]
+                print(f"{name}, seed {seed}: {run['scores']}, {run['seconds']:.0f} s", flush=True)
+        report(name, row, own, known)
+    if args.picture:
+        draw(load_results(args.save)["rows"], args.picture)
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser = benchmark_parser(__doc__)
+    add = parser.add_argument
+    add("--only", metavar="ROW,…", help=f"rows of {', '.join(ROWS)}; default: all")
+    add("--side", choices=SIDES, help="default: both")
+    add("--seeds", type=int, default=SEEDS, help="number of seeds")
+    add("--first-seed", type=int, default=0)
+    add("--steps", type=int, help="steps in every row, to try the script")
+    add("--picture", type=Path, metavar="PNG", help="draw the curves of the default settings")
+    ours = parser.add_argument_group("our side")
+    ours.add_argument(
+        "--with",
+        dest="values",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="parameters of the shape or the algorithm that differ from trial 0",
     )
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--peer-seeds", type=int, help="number of SB3's seeds, if fewer")
-    parser.add_argument("--share", type=float, default=1.0, help="fraction of each task's steps")
-    parser.add_argument("--without-sb3", action="store_true")
-    parser.add_argument("--without-ours", action="store_true")
-    parser.add_argument("--picture", type=Path, help="PNG file")
-    args = parser.parse_args(argv)
-    unknown = sorted(set(args.tasks) - set(TASKS))
-    if unknown:
-        sys.exit(f"{unknown[0]!r} is no task; choose of {', '.join(TASKS)}.")
-    torch.set_num_threads(args.threads)
-    peers = not args.without_sb3
-    if peers:
-        try:
-            import stable_baselines3  # noqa: F401
-        except ImportError:
-            print(
-                "Stable-Baselines3 is left out: pip install stable-baselines3 to compare with it."
-            )
-            peers = False
-    on = print_machine()
-    seeds = range(args.first_seed, args.first_seed + args.seeds)
-    peer_seeds = seeds[: args.peer_seeds]
-    print(f"seeds {list(seeds)}, SB3 seeds {list(peer_seeds)}\n")
-    found: dict[str, Any] = load_results(args.save).get("tasks", {})
-    for name in args.tasks:
-        task = TASKS[name]
-        steps = round(task.steps * args.share)
-        result = found.get(name, {})
-        if result.get("steps") != steps:
-            result = {}
-        found[name] = result | {"task": task.__dict__, "steps": steps}
-        if not args.without_ours:
-            curves, taken = ours(task, seeds, steps)
-            side = {
-                "curves": curves,
-                "seconds_all_seeds": taken,
-                "seeds": list(seeds),
-                "machine": on,
-            }
-            found[name]["ours"] = side
-        if peers:
-            runs = [theirs(task, seed, steps) for seed in peer_seeds]
-            each = statistics.median(seconds for _, seconds in runs)
-            side = {
-                "curves": [curve for curve, _ in runs],
-                "seconds_per_seed": each,
-                "seeds": list(peer_seeds),
-            }
-            found[name]["sb3"] = side | {"machine": on}
-        saved = {"machine": on, "episodes": EPISODES, "tasks": found}
-        save_results(args.save, saved)
-        report(name, found[name])
-        if args.picture:
-            draw({name: found[name] for name in TASKS if name in found}, args.picture)
-
-
-def report(name: str, results: dict[str, Any]) -> None:
-    """Print worst, median and best seed by steps, for both sides."""
-    task = TASKS[name]
-    sides = [side for side in ("ours", "sb3") if side in results]
-    titles = {"ours": f"sweepd {task.algorithm}", "sb3": f"SB3 {task.peer}"}
-    print(f"{task.env}, solved at {task.goal:g}: worst, median and best seed")
-    print("    steps   " + "   ".join(f"{titles[side]:<27s}" for side in sides))
-    for rows in zip(*(seed_range(results[side]["curves"]) for side in sides), strict=True):
-        cells = "   ".join(
-            f"{low:8.1f} {middle:8.1f} {high:8.1f} " for _, low, middle, high in rows
+    scale = ours.add_mutually_exclusive_group()
+    for name, running in (("running", True), ("fixed", False)):
+        scale.add_argument(
+            f"--{name}-scale",
+            dest="running_scale",
+            action="store_const",
+            const=running,
+            help=f"{name} scale of observations",
         )
-        print(f"{rows[0][0]:9,d}   {cells}")
-    seconds = []
-    if "ours" in results:
-        seconds.append(f"{results['ours']['seconds_all_seeds']:.0f} s for all seeds")
-    if "sb3" in results:
-        seconds.append(f"SB3 {results['sb3']['seconds_per_seed']:.0f} s per seed")
-    print(f"  {'; '.join(seconds)}\n", flush=True)
+    ours.add_argument("--n-envs", type=int, help="environments per seed")
+    args = parser.parse_args(argv)
+    args.only = args.only.split(",") if args.only else list(ROWS)
+    unknown = sorted(set(args.only) - set(ROWS))
+    if unknown:
+        parser.error(f"--only {unknown[0]} is no row; choose of {', '.join(ROWS)}")
+    for flag in ("seeds", "steps", "n_envs"):
+        number = getattr(args, flag)
+        if number is not None and number < 1:
+            parser.error(f"--{flag.replace('_', '-')} {number} must be at least 1")
+    return args
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ sweepd asks MKL for its reproducible mode, which limits products to AVX2 on Inte
 mode holds for a whole process, so peers run in others. Two concurrent processes often make more
 steps per second than one with all threads.
 
-A script that uses them calls `serve` when its first argument is `as-peer`.
+A script that uses them calls `serve` when its first argument is `as-peer`; one whose peers need a
+process for every run calls `run_apart`, and answers with `answer`.
 """
 
 from __future__ import annotations
@@ -42,16 +43,7 @@ class PeerProcesses:
     """
 
     def __init__(self, script: str, threads: int, count: int = 1) -> None:
-        command = [sys.executable, "-c", _START, script, "as-peer", "--threads", str(threads)]
-        environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-        path = [str(Path(script).parent), environment.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
-        self._processes = [
-            subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-            )
-            for _ in range(count)
-        ]
+        self._processes = [_process(script, threads) for _ in range(count)]
 
     def _ask(self, request: dict[str, Any]) -> list[Any]:
         for process in self._processes:
@@ -88,6 +80,39 @@ class PeerProcesses:
             assert process.stdin is not None
             process.stdin.close()
             process.wait()
+
+
+def _process(script: str, threads: int) -> subprocess.Popen[str]:
+    """Start a process of a script as a peer."""
+    command = [sys.executable, "-c", _START, script, "as-peer", "--threads", str(threads)]
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    path = [str(Path(script).parent), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
+
+
+def run_apart(script: str, request: dict[str, Any], threads: int = 1) -> dict[str, Any]:
+    """Return what a process of its own answers to one request.
+
+    Args:
+        script: path of the script that it runs.
+        request: of the script, as JSON.
+        threads: of the process.
+    """
+    with _process(script, threads) as process:
+        output, _ = process.communicate(json.dumps(request) + "\n")
+    lines = output.splitlines()
+    if process.returncode or not lines:
+        sys.exit(f"A process of the peers ended with exit code {process.returncode}.")
+    found: dict[str, Any] = json.loads(lines[-1])  # environments may print lines of their own
+    return found
+
+
+def answer(run: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Answer the one request from stdin of a process of `run_apart`. run: makes the answer."""
+    print(json.dumps(run(json.loads(sys.stdin.readline()))), flush=True)
 
 
 def serve(prepare: Callable[[str, dict[str, Any]], Callable[[], int]]) -> None:

@@ -56,13 +56,8 @@ SHORT = {"budget": 20_480, "n_envs": 8, "horizon": 64}
 TINY_STUDY = SHORT | {"rungs": 2, "trials_per_batch": 1, "pruner": "none"}
 PRUNING = "--threads 1 --trials 2 --budget 4096 --pruning "
 SPEED = ("machine.processor", "goal", "speed.0.games", "parts.0.microseconds")
-SB3_TASKS = {
-    "cartpole": (0.001, ()),
-    "pendulum": (0.01, ()),
-    "pendulum-ppo": (0.001, ()),
-    "hopper-ppo": (0.001, ("mujoco",)),
-    "acrobot": (0.001, ()),
-}
+ONE_LOOK = {"learning_vs_sb3.LOOKS": 1, "learning_vs_sb3.EPISODES": 1}
+TINY_LEARNING = "--seeds 2 --steps 256 --only "
 GPU_PARTS = {
     "ready": ("programs.sac.gradient_steps_recorded", "fused_kernels"),
     "bits": ("sac.in company.equal", "ppo, gru.again.equal"),
@@ -241,23 +236,42 @@ CASES = [
     ),
     *(
         Case(
-            f"learning_vs_sb3:{task}",
-            f"{task} --threads 1 --seeds 2 --peer-seeds 1 --share {share}",
-            ("machine.processor", f"tasks.{task}.ours.curves.0.0.1", f"tasks.{task}.sb3.curves.0"),
-            {"learning_vs_sb3.LOOKS": 1, "learning_vs_sb3.EPISODES": 1},
+            f"learning_vs_sb3:{row}",
+            f"--side ours {TINY_LEARNING}{row}",
+            (
+                f"rows.{row}.sides.ours.runs.0.scores.deterministic",
+                f"rows.{row}.sides.ours.machine.processor",
+            ),
+            ONE_LOOK,
             pictures=True,
+        )
+        for row in ("cartpole-ppo", "pendulum-sac", "acrobot-d3qn")
+    ),
+    Case(
+        "learning_vs_sb3:changed",
+        f"--side ours {TINY_LEARNING}cartpole-ppo --with epochs=2 --fixed-scale --n-envs 2",
+        ("rows.cartpole-ppo.sides.ours, epochs=2, fixed scale, 2 envs.settings.shape.epochs",),
+        ONE_LOOK,
+    ),
+    *(
+        Case(
+            f"learning_vs_sb3:{row} of both",
+            TINY_LEARNING + row,
+            (
+                f"rows.{row}.sides.sb3.runs.1.curve.0.1",
+                f"rows.{row}.sides.sb3.runs.1.machine.processor",
+                f"rows.{row}.comparison.{play}.p",
+            ),
+            ONE_LOOK,
             needs=("stable_baselines3", *packages),
         )
-        for task, (share, packages) in SB3_TASKS.items()
-    ),
-    # A rollout of SB3's settings takes seconds.
-    Case(
-        "learning_vs_sb3:lunarlander-ppo",
-        "lunarlander-ppo --threads 1 --seeds 2 --share 0.001 --without-sb3",
-        ("tasks.lunarlander-ppo.ours.curves.0.0.1",),
-        {"learning_vs_sb3.LOOKS": 1, "learning_vs_sb3.EPISODES": 1},
-        pictures=True,
-        needs=("Box2D",),
+        for row, play, packages in (
+            ("cartpole-ppo", "deterministic", ()),
+            ("mountain-car-continuous-sac", "deterministic", ()),
+            ("minigrid-empty-5x5-d3qn", "deterministic", ("minigrid",)),
+            ("minigrid-empty-5x5-ppo", "sampled", ("minigrid",)),
+            ("simple-spread-ppo", "deterministic", ("mpe2",)),
+        )
     ),
     Case(
         "opponents",
