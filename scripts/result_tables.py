@@ -374,6 +374,47 @@ def search_replay() -> str:
     return table(head, rows) + origin("search_replay", found["machine"])
 
 
+def learning_vs_sb3() -> str:
+    """Learning against Stable-Baselines3; rows of which both sides are finished."""
+    lines, machines = [], []
+    for found in load("learning_vs_sb3")["rows"].values():
+        row = found["row"]
+        for play, one in found.get("comparison", {}).items():
+            name = row["name"] or re.split(r"[.:]", row["environment"])[-1]
+            sampled = ", sampled" if play == "sampled" else ""
+            sides = [one["ours"], one["sb3"]]
+            lines.append(
+                [
+                    f"{name}, `{row['algorithm']}`{sampled}",
+                    f"{row['steps']:,}",
+                    "" if row["solved"] is None else f"{row['solved']:g}".replace("-", "−"),
+                    *map(_solved, sides),
+                    *map(_median, sides),
+                    f"{one['p']:.2g}" if one["p"] < 0.1 else f"{one['p']:.2f}",
+                    one["verdict"],
+                ]
+            )
+            ours, theirs = (found["sides"][side] for side in ("ours", "sb3"))
+            machines += [ours["machine"], *(run["machine"] for run in theirs["runs"].values())]
+    head = ["", "steps", "solved at", "sweepd solves", "Stable-Baselines3 solves"]
+    head += ["sweepd: median (range)", "Stable-Baselines3: median (range)", "p", "sweepd is"]
+    return table(head, lines) + origin("learning_vs_sb3", *machines)
+
+
+def _solved(side: dict[str, Any]) -> str:
+    if "solved" not in side:
+        return ""
+    shares = f"{side['share_low']:.0%} to {side['share_high']:.0%}"
+    return f"{side['solved']} of {side['seeds']} ({shares})"
+
+
+def _median(side: dict[str, Any]) -> str:
+    values = [side["median"], side["worst"], side["best"]]
+    digits = 0 if max(map(abs, values)) >= 100 else 1 if max(map(abs, values)) >= 10 else 2
+    median, worst, best = (f"{value:,.{digits}f}".replace("-", "−") for value in values)
+    return f"{median} ({worst} to {best})"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "train-crypto": partial(train_vs_peers, "crypto"),
     "train-cartpole": partial(train_vs_peers, "cartpole"),
@@ -389,6 +430,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "hockey": partial(step_speed, "hockey", "steps"),
     "card-duel": partial(step_speed, "card_duel", "moves"),
     "learning": learning,
+    "learning-vs-sb3": learning_vs_sb3,
     "registry-chaos": registry_chaos,
     "chaos": chaos,
     "ask-time": ask_time,

@@ -17,7 +17,7 @@ WITHOUT_SOURCE = {
     *("dashboard_pages", "emulated_processors", "env_steps_epyc", "gate_statistics"),
     *("gate_studies", "gate_studies_information_ratio", "gradient_steps", "hockey"),
     *("hockey_curves", "hockey_skill", "league", "learning_epyc", "learning_epyc_torch"),
-    *("learning_vs_sb3", "poker_curves", "poker_peers", "process_vec", "real_1h"),
+    *("poker_curves", "poker_peers", "process_vec", "real_1h"),
     *("real_1h_200", "real_5m", "registry_chaos_postgresql", "registry_chaos_sqlite"),
     *("reproducible_mode", "roofline_epyc", "scaling_choice_epyc", "search_live"),
     *("search_live_starts", "search_replay", "search_replay_24", "search_replay_48", "soak"),
@@ -44,6 +44,34 @@ def test_a_changed_figure_changes_its_table(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("scripts.result_tables.load", lambda _: changed)
     assert "12.3%" in TABLES["roofline"]()
     assert "12.3%" not in before
+
+
+def test_learning_against_a_peer_shows_finished_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = {"processor": "AMD EPYC", "cores": 2, "torch": "2", "load": 0.5}
+    side = {"seeds": 8, "median": -84.0, "worst": -500.0, "best": -80.5}
+    both = {
+        "ours": side | {"solved": 7, "share_low": 0.473, "share_high": 0.997},
+        "sb3": side,
+        "p": 0.004,
+        "verdict": "behind",
+    }
+    row = {"environment": "gym:Acrobot-v1", "algorithm": "ppo", "steps": 40960, "solved": -100.0}
+    finished = {
+        "row": row | {"name": ""},
+        "sides": {"ours": {"machine": machine}, "sb3": {"runs": {"0": {"machine": machine}}}},
+        "comparison": {"deterministic": both, "sampled": both | {"p": 0.25, "verdict": "level"}},
+    }
+    begun = {"row": row | {"name": "Begun"}, "sides": {}}
+    rows = {"acrobot-ppo": finished, "begun-ppo": begun}
+    monkeypatch.setattr("scripts.result_tables.load", lambda _: {"rows": rows})
+    lines = TABLES["learning-vs-sb3"]().splitlines()
+    assert lines[2] == (
+        "| Acrobot-v1, `ppo` | 40,960 | −100 | 7 of 8 (47% to 100%) |  | "
+        "−84 (−500 to −80) | −84 (−500 to −80) | 0.004 | behind |"
+    )
+    assert lines[3].startswith("| Acrobot-v1, `ppo`, sampled |")
+    assert lines[3].endswith("| 0.25 | level |")
+    assert "Begun" not in "".join(lines)
 
 
 def _machines(content: Any) -> list[dict[str, Any]]:

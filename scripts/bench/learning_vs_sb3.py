@@ -370,6 +370,8 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     unknown = sorted(set(args.only) - set(ROWS))
     if unknown:
         parser.error(f"--only {unknown[0]} is no row; choose of {', '.join(ROWS)}")
+    if args.picture and not args.save:
+        parser.error("--picture draws the file of --save; give both")
     for flag in ("seeds", "steps", "n_envs"):
         number = getattr(args, flag)
         if number is not None and number < 1:

@@ -22,11 +22,12 @@ def draw(rows: Mapping[str, Any], picture: Path) -> None:
     """
     from matplotlib.figure import Figure
 
-    lines = -(-len(rows) // COLUMNS)
-    figure = Figure(figsize=(3.2 * COLUMNS, 2.6 * lines), dpi=110)
+    columns = min(COLUMNS, len(rows))
+    lines = -(-len(rows) // columns)
+    figure = Figure(figsize=(3.2 * columns, 2.6 * lines), dpi=110)
     for index, found in enumerate(rows.values()):
         row = row_of(found["row"])
-        axes = figure.add_subplot(lines, COLUMNS, index + 1)
+        axes = figure.add_subplot(lines, columns, index + 1)
         for side, colour in COLOURS.items():
             if side in found["sides"]:
                 _draw_side(axes, found["sides"][side]["runs"], colour, _label(row, side))
@@ -35,7 +36,7 @@ def draw(rows: Mapping[str, Any], picture: Path) -> None:
         axes.set_title(row.title, fontsize=9)
         axes.tick_params(labelsize=7)
         axes.legend(loc="lower right", fontsize=7, frameon=False)
-    figure.supxlabel("steps of one seed", fontsize=9)
+    figure.supxlabel("1,000 steps of one seed", fontsize=9)
     figure.supylabel("return of an episode", fontsize=9)
     figure.tight_layout()
     picture.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +49,7 @@ def _label(row: Row, side: str) -> str:
 
 def _draw_side(axes: Any, runs: Mapping[str, Any], colour: str, label: str) -> None:
     looks = list(zip(*(run["curve"] for run in runs.values()), strict=True))
-    steps = [look[0][0] for look in looks]
+    steps = [look[0][0] / 1_000 for look in looks]
     scores = [[score for _, score in look] for look in looks]
     axes.plot(steps, [statistics.median(own) for own in scores], color=colour, label=label)
     low, high = ([find(own) for own in scores] for find in (min, max))
