@@ -3,46 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from deploy.promotion.studies import FoundStudy, fresh_seeds
 from envs.games.registry import get_game
 from envs.support.formatting import counted
 from envs.support.intervals import Interval, between
+from envs.support.study_record import GameSpec
 
 
 def selection_of(study: FoundStudy) -> dict[str, Any] | None:
     """Describe the best configuration of a study on a game of one player.
 
     Returns:
-        `trials`, `value`, `scores` (of the trials) and `interval` (an `Interval` as a dict, or
-        None), by which it was selected, and `fresh`: None, or the `FreshSeeds` of a training run with other seeds, as a
-        dict. None in other games, and without a complete trial.
+        See `Configuration.to_dict`, and `fresh`: None, or the `FreshSeeds` of a training run with
+        other seeds, as a dict. None in other games, and without a complete trial.
     """
     game, best = get_game(study.environment), study.spec.selection.best(study.trials)
     if best is None or game.seats(game.params(**study.spec.env)) != 1:
         return None
     fresh = fresh_seeds(study, best)
-    return {
-        "trials": sorted(trial.number for trial in best.trials),
-        "value": best.value,
-        "scores": list(best.values),
-        "interval": None if best.interval is None else asdict(best.interval),
-        "fresh": None if fresh is None else fresh.to_dict(),
-    }
+    solved = study.spec.solved if isinstance(study.spec, GameSpec) else None
+    return best.to_dict(solved) | {"fresh": None if fresh is None else fresh.to_dict()}
 
 
 def selection_sentence(selection: Mapping[str, Any]) -> str:
     """Return the result of `selection_of` in a sentence."""
     count = len(selection["trials"])
     by = f"the mean of {count} trials" if count > 1 else "the value of one trial"
-    text = f"Its configuration was selected by {by}, {_number(selection)}; on "
+    text = f"Its configuration was selected by {by}, {_number(selection)}"
+    if second := selection.get("second"):  # not in reports of earlier versions
+        text += f", difference to the second best {second['between']}"
+    text += "; on "
     fresh = selection["fresh"]
     if fresh is None:
         return text + "fresh seeds it was not measured."
     seeds = counted(fresh["seeds"], "fresh seed")
-    return text + f"{seeds}, its {fresh.get('average', 'interquartile mean')} is {_number(fresh)}."
+    text += f"{seeds}, its {fresh.get('average', 'interquartile mean')} is {_number(fresh)}."
+    return text + (f" Warning: {fresh['warning']}." if fresh.get("warning") else "")
 
 
 def _number(found: Mapping[str, Any]) -> str:

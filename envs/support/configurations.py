@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from envs.support.intervals import Floats, Interval, crossed
+from envs.support.intervals import FEW, Floats, Interval, between, crossed, paired, solved_seeds
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -37,12 +37,14 @@ class Configuration:
             variance of seeds in all configurations, 0 if none has two trials, and `episode_luck`.
         blocks: (seeds, blocks) means of their episodes, see `Selection.blocks`; None where they
             are not recorded.
+        second: of the selected configuration, the one that was second.
     """
 
     trials: tuple[FrozenTrial, ...]
     values: tuple[float, ...]
     error: float
     blocks: Floats | None = None
+    second: Configuration | None = None
 
     @property
     def best_trial(self) -> FrozenTrial:
@@ -65,6 +67,63 @@ class Configuration:
             return None
         found = crossed(self.blocks)
         return found if found.known else None
+
+    @property
+    def scores(self) -> tuple[float, ...]:
+        """Values of its seeds; of its trials where the episodes are not recorded."""
+        return self.values if self.blocks is None else tuple(self.blocks.mean(1).tolist())
+
+    def ahead_of(self, other: Configuration) -> Interval | None:
+        """Return how far its value is above another's, with the 95 % interval of paired episodes.
+
+        None where the episodes are not recorded, or are not the same.
+        """
+        ours, theirs = self.blocks, other.blocks
+        if ours is None or theirs is None or ours.shape[1] != theirs.shape[1]:
+            return None
+        found = paired(ours, theirs)
+        return found if found.known else None
+
+    def to_dict(self, solved: float | None = None) -> dict[str, Any]:
+        """Return what the configuration was selected by, as plain data.
+
+        Args:
+            solved: score from which the game counts as solved, if there is one.
+
+        Returns:
+            `trials`, `value`, `scores` (of the seeds), `interval` (an `Interval` as a dict, or
+            None), `solved` (see `solved_seeds`), `between` (a text of the last three), and `second`
+            (None, or `trials`, `value` and `scores` of the second, `ahead`, an `Interval` as a dict
+            or None, and `between`, a text about them).
+        """
+        share = None if solved is None else solved_seeds(self.scores, solved)
+        return {
+            "trials": sorted(trial.number for trial in self.trials),
+            "value": self.value,
+            "scores": list(self.scores),
+            "interval": None if self.interval is None else asdict(self.interval),
+            "solved": share,
+            "between": between(self.interval, self.scores, share),
+            "second": None if self.second is None else self._lead(self.second),
+        }
+
+    def _lead(self, second: Configuration) -> dict[str, Any]:
+        ahead = self.ahead_of(second)
+        return {
+            "trials": sorted(trial.number for trial in second.trials),
+            "value": second.value,
+            "scores": list(second.scores),
+            "ahead": None if ahead is None else asdict(ahead),
+            "between": self.lead_words(second),
+        }
+
+    def lead_words(self, second: Configuration, form: str = "{:+.4f}") -> str:
+        """Say how far the configuration is ahead of another, with an interval if seeds suffice."""
+        ahead, text = self.ahead_of(second), form.format(self.value - second.value)
+        if ahead is None:
+            return text
+        shown = min(len(self.scores), len(second.scores)) >= FEW
+        return f"{text} ({ahead.between(form) if shown else 'too few seeds for an interval'})"
 
 
 @dataclass(frozen=True)
@@ -134,7 +193,10 @@ class Selection:
         if luck > 0.0:
             found = [replace(one, error=math.hypot(one.error, math.sqrt(luck))) for one in found]
         # Groups are in the order of their first trials, and sorting keeps it in a tie.
-        return sorted(found, key=lambda one: one.error - one.value)
+        found.sort(key=lambda one: one.error - one.value)
+        if self.racing and len(found) > 1:
+            found[0] = replace(found[0], second=found[1])
+        return found
 
     def best(self, trials: Iterable[FrozenTrial]) -> Configuration | None:
         """Return the first of `configurations`; None without a complete trial."""

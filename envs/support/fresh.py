@@ -36,6 +36,7 @@ class FreshSeeds:
             and of runs by earlier versions, whose seeds all played the same episodes.
         scores: of the seeds.
         solved: of a game that counts as solved from some score, how many seeds reach it.
+        warning: see `TrialRecord`.
     """
 
     study: str
@@ -45,6 +46,7 @@ class FreshSeeds:
     average: str
     scores: tuple[float, ...]
     solved: str | None
+    warning: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, and the text of `between`, as plain data."""
@@ -81,9 +83,11 @@ def read_fresh(
     trial = next((one for one in trials if one.state == TrialState.COMPLETE), None)
     if trial is None or not isinstance(spec, GameSpec) or spec.budget != budget:
         return None
-    scores = TrialRecord.from_attributes(trial.user_attrs).scores
+    record = TrialRecord.from_attributes(trial.user_attrs)
+    scores = record.scores
     if not scores or trial.value is None:
         return None
     interval = rung_interval(trial.user_attrs, spec.rungs) if spec.own_episodes else None
     solved = None if spec.solved is None else solved_seeds(scores, spec.solved)
-    return FreshSeeds(name, spec.seeds, float(trial.value), interval, spec.average, scores, solved)
+    value, average = float(trial.value), spec.average
+    return FreshSeeds(name, spec.seeds, value, interval, average, scores, solved, record.warning)

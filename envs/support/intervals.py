@@ -25,11 +25,13 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 LEVEL = 0.95
 SEEDS, EPISODES, BOTH = "seeds", "episodes", "seeds and episodes"
+STUDENT, TWO_WAY, GAFFKE, EXACT = "Student", "two-way Student", "Gaffke", "Clopper-Pearson"
 FEW = 5  # with fewer seeds, the seeds themselves are shown: an interval says little about them
 DRAWS = 20_000  # of Gaffke's bounds: their level is then right to 0.001
 BLOCKS = 32  # most means of episodes that are kept of an evaluation
 # Episodes may add this share to the standard error that the seeds alone cause.
 ADDED: Final = 1 / 3
+SLACK = 1e-6  # of the width of a range of scores: sums of float32 rewards are rounded
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Interval:
         resampled: what the interval resamples: "seeds", "episodes", "seeds and episodes", or the
             name that the caller gave. Without it, the bounds say nothing.
         level: confidence of the interval, two-sided.
+        method: name of the interval; empty in records of earlier versions.
     """
 
     value: float
@@ -50,11 +53,20 @@ class Interval:
     high: float
     resampled: str
     level: float = LEVEL
+    method: str = ""
 
     @property
     def known(self) -> bool:
         """Whether there are bounds: one value alone has none."""
         return math.isfinite(self.low) and math.isfinite(self.high)
+
+    def trusted(self, seeds: int) -> bool:
+        """Whether it may be shown of the mean of this many seeds.
+
+        Student's of few seeds does not hold in games that seeds either solve or fail. Gaffke's
+        bounds do, and those over the episodes of given seeds.
+        """
+        return self.known and (self.method == GAFFKE or self.resampled == EPISODES or seeds >= FEW)
 
     def between(self, form: str = "{:+.4f}") -> str:
         """Format the bounds: `95% over seeds +0.1000 … +0.2000`."""
@@ -123,7 +135,7 @@ def crossed(returns: ArrayLike, level: float = LEVEL) -> Interval:
     total = max(seeds, interaction) + max(episodes, interaction) - interaction
     terms = [(seeds, count - 1), (episodes, games - 1), (interaction, (count - 1) * (games - 1))]
     freedom = max(_satterthwaite(total, terms), min(count, games) - 1)
-    return _around(float(own.mean()), total / own.size, freedom, BOTH, level)
+    return _around(float(own.mean()), total / own.size, freedom, BOTH, level, TWO_WAY)
 
 
 def over_seeds(
@@ -137,15 +149,24 @@ def over_seeds(
     Args:
         scores: (seeds,) mean returns of seeds, each over episodes of its own.
         limits: lowest and highest possible score, if they are known. The interval is then
-            Gaffke's, which holds for every distribution between them; otherwise Student's, which
-            needs scores that are about normal.
+            Gaffke's, which holds for every distribution between them; otherwise, and if a score
+            is outside, Student's, which needs scores that are about normal.
         level: confidence.
         draws: see `gaffke`.
     """
     own = np.asarray(scores, dtype=np.float64)
-    if limits is not None and limits[0] <= own.min() and own.max() <= limits[1]:
-        return Interval(float(own.mean()), *gaffke(own, limits, level, draws), SEEDS, level)
+    if limits is not None and outside(own, limits) is None:
+        bounds = gaffke(own.clip(*limits), limits, level, draws)
+        return Interval(float(own.mean()), *bounds, SEEDS, level, GAFFKE)
     return _student(own, SEEDS, level)
+
+
+def outside(scores: ArrayLike, limits: tuple[float, float]) -> float | None:
+    """Return the score that is farthest outside of limits, None if all are inside."""
+    own = np.asarray(scores, dtype=np.float64).ravel()
+    beyond = np.maximum(limits[0] - own, own - limits[1])
+    worst = int(np.argmax(beyond))
+    return float(own[worst]) if beyond[worst] > SLACK * (limits[1] - limits[0]) else None
 
 
 def gaffke(
@@ -189,7 +210,7 @@ def paired(ours: ArrayLike, theirs: ArrayLike, level: float = LEVEL) -> Interval
         difference = one.mean(0) - other.mean(0)
         if games > 1:
             return _student(difference, EPISODES, level)
-        return Interval(value, -math.inf, math.inf, EPISODES, level)
+        return Interval(value, -math.inf, math.inf, EPISODES, level, STUDENT)
     seeds, between, freedoms = [], 0.0, []
     for own in (one, other):
         means = own.mean(1)
@@ -210,7 +231,7 @@ def paired(ours: ArrayLike, theirs: ArrayLike, level: float = LEVEL) -> Interval
         total = min(sum(seeds), luck)
     terms = [*zip(seeds, freedoms, strict=True), (luck, games - 1), *inner]
     freedom = max(_satterthwaite(total, terms), min(*freedoms, games - 1))
-    return _around(value, total, freedom, BOTH, level)
+    return _around(value, total, freedom, BOTH, level, TWO_WAY)
 
 
 def clopper_pearson(
@@ -229,7 +250,7 @@ def clopper_pearson(
     tail = (1.0 - level) / 2.0
     low = float(betaincinv(wins, trials - wins + 1, tail)) if wins else 0.0
     high = float(betaincinv(wins + 1, trials - wins, 1.0 - tail)) if wins < trials else 1.0
-    return Interval(wins / trials if trials else 0.5, low, high, resampled, level)
+    return Interval(wins / trials if trials else 0.5, low, high, resampled, level, EXACT)
 
 
 def between(
@@ -240,18 +261,20 @@ def between(
 ) -> str:
     """Say what a mean over seeds rests on: its interval, and of few seeds the seeds themselves.
 
+    An interval that is not `trusted` is left out.
+
     Args:
         interval: of the mean; None if it has none.
         scores: of the seeds.
         solved: see `solved_seeds`.
         form: format of a number.
     """
-    seeds = ", ".join(form.format(score) for score in scores) if 1 < len(scores) < FEW else ""
-    parts = [
-        *([] if interval is None else [interval.between(form)]),
-        *([f"seeds {seeds}"] if seeds else []),
-        *([solved] if solved and 1 < len(scores) < FEW else []),
-    ]
+    parts = []
+    if interval is not None and interval.trusted(len(scores)):
+        parts.append(interval.between(form))
+    if 1 < len(scores) < FEW:
+        parts.append(f"seeds {', '.join(form.format(score) for score in scores)}")
+        parts += [solved] if solved else []
     return "; ".join(parts)
 
 
@@ -302,18 +325,23 @@ def _student(values: Floats, resampled: str, level: float) -> Interval:
     """Return Student's interval (1908) of the mean of (n,) values; infinite for one value."""
     mean = float(values.mean())
     if values.size < 2:
-        return Interval(mean, -math.inf, math.inf, resampled, level)
+        return Interval(mean, -math.inf, math.inf, resampled, level, STUDENT)
     variance = float(values.var(ddof=1)) / values.size
     return _around(mean, variance, values.size - 1, resampled, level)
 
 
 def _around(
-    value: float, variance: float, freedom: float, resampled: str, level: float
+    value: float,
+    variance: float,
+    freedom: float,
+    resampled: str,
+    level: float,
+    method: str = STUDENT,
 ) -> Interval:
     from scipy.special import stdtrit
 
     reach = float(stdtrit(freedom, (1.0 + level) / 2.0)) * math.sqrt(variance)
-    return Interval(value, value - reach, value + reach, resampled, level)
+    return Interval(value, value - reach, value + reach, resampled, level, method)
 
 
 @lru_cache(maxsize=4)

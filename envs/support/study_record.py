@@ -431,6 +431,8 @@ class TrialRecord:
         path_scores: one score per back-test path, on a market.
         metrics: metrics of the last evaluation, by name.
         resampled: what the interval of the mean return resamples, of games.
+        interval: name of that interval.
+        warning: what is wrong with the game, such as a score outside its declared range.
         nash_conv: mean NashConv of the members, in games that are small enough to enumerate. Also
             one of the metrics; here so that tables of trials can be sorted by it.
         members: the file with the weights that were scored; recorded when the trial is complete.
@@ -450,6 +452,8 @@ class TrialRecord:
     path_scores: tuple[float, ...] | None = None
     metrics: Mapping[str, float] | None = None
     resampled: str | None = None
+    interval: str | None = None
+    warning: str | None = None
     nash_conv: float | None = None
     members: RecordedFile | None = None
     reason: str | None = None

@@ -7,7 +7,6 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,7 @@ from envs.support.configurations import Configuration, latest, leading
 from envs.support.database_url import hide_password
 from envs.support.errors import RunError
 from envs.support.formatting import counted, minute
-from envs.support.intervals import Interval, between
-from envs.support.study_record import SPEC_KEY, TOTAL_KEY
+from envs.support.study_record import SPEC_KEY, TOTAL_KEY, GameSpec
 from envs.support.terminal import Terminal
 from optimize.cli.hooks import Hooks
 from optimize.experiments.outlook import CountLooks, sentence, study_outlook
@@ -91,18 +89,15 @@ def study_status(handle: StudyHandle, count_looks: CountLooks | None = None) -> 
 
 
 def _best(handle: StudyHandle, best: Configuration) -> dict[str, Any]:
-    fresh = fresh_seeds(handle, best)
+    fresh, spec = fresh_seeds(handle, best), handle.spec
     return {
+        **best.to_dict(spec.solved if isinstance(spec, GameSpec) else None),
         "trial": best.best_trial.number,
-        "value": best.value,
         "params": best.best_trial.params,
         "metrics": handle.rows.metrics([best.best_trial.number]).get(best.best_trial.number),
-        "trials": sorted(trial.number for trial in best.trials),
         "schedule": schedule_record(handle, best.best_trial.number)
         if handle.spec.evolves
         else None,
-        "scores": list(best.values),
-        "interval": None if best.interval is None else asdict(best.interval),
         "fresh": None if fresh is None else fresh.to_dict(),
     }
 
@@ -172,9 +167,10 @@ def _failures(rows: Sequence[TrialRow]) -> list[dict[str, Any]]:
 def _shown(best: dict[str, Any]) -> str:
     """Format the selected configuration: its value by the selection, and on fresh seeds."""
     text = f"trial {best['trial']}, {best['value']:+.4f}"
-    if best["interval"]:
-        found = between(Interval(**best["interval"]), best["scores"])
-        text += f", mean of {counted(len(best['trials']), 'seed')} ({found})"
+    if best["between"]:
+        text += f", mean of {counted(len(best['scores']), 'seed')} ({best['between']})"
+    if best["second"]:
+        text += f"; difference to the second best {best['second']['between']}"
     if best["schedule"]:
         changes = len(best["schedule"]) - 1
         text += f", {counted(changes, 'change')} of hyperparameters on the way to its weights"
@@ -184,6 +180,7 @@ def _shown(best: dict[str, Any]) -> str:
             f"; on {counted(fresh['seeds'], 'fresh seed')} {fresh['average']} {fresh['value']:+.4f}"
         )
         text += f" ({fresh['between']})" if fresh["between"] else ""
+        text += f"; warning: {fresh['warning']}" if fresh["warning"] else ""
     return text
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
@@ -36,19 +36,12 @@ from envs.games.scaling import ObservationScale, random_play
 from envs.support.errors import InputError
 from envs.support.files import write_atomic
 from envs.support.formatting import counted
-from envs.support.intervals import EPISODES, Floats, Interval, block_means, crossed, over_seeds
-from envs.support.study_record import (
-    GameSpec,
-    RecordedFile,
-    StudySpec,
-    TrialRecord,
-    blocks_key,
-    interval_key,
-)
+from envs.support.study_record import GameSpec, RecordedFile
 from optimize.experiments.artifacts import scored_file
 from optimize.experiments.curriculum import LoadBundle, spec_curriculum
-from optimize.experiments.duels import judge_members, opponent_metrics, write_duels
-from optimize.experiments.experiment import NO_SHAPE, Evaluation, Experiment
+from optimize.experiments.duels import judge_members, write_duels
+from optimize.experiments.experiment import NO_SHAPE, Experiment
+from optimize.experiments.game_evaluation import GameEvaluation, judge_episodes, mean_interval
 from optimize.experiments.league_artifacts import draw_league, write_league
 from optimize.experiments.phased_opponents import begun_phases
 from optimize.experiments.phased_training import LeaguePlayer, PhasedTraining, phased_opponents
@@ -62,88 +55,6 @@ ENDLESS_NOTE = (
     f"no limit of steps is known: an episode that has not ended after {LONGEST:,} steps is "
     "truncated for evaluation"
 )
-
-
-@dataclass(frozen=True)
-class GameEvaluation(Evaluation):
-    """Returns of a trial's members.
-
-    Attributes:
-        value: mean over seeds of the mean return per episode; equal to `final`.
-        episodes: returns and lengths, (seeds, episodes).
-        opponents: players of a game of two against whom the episodes were played, one after the
-            other; returns are then outcomes. Empty in other games.
-        limit: most steps of an episode.
-        nash_conv: of every member, as it plays in the evaluation; empty in games that are not small
-            enough to enumerate.
-        own_episodes: see `GameSpec`.
-        score_range: see `GameSpec`.
-    """
-
-    episodes: EpisodeResults
-    opponents: tuple[str, ...] = ()
-    limit: int = LONGEST
-    nash_conv: tuple[float, ...] = ()
-    own_episodes: bool = False
-    score_range: tuple[float, float] | None = None
-
-    @cached_property
-    def games(self) -> Floats:
-        """(seeds, episodes) returns; against several opponents the mean over them."""
-        returns = self.episodes.returns
-        against = max(1, len(self.opponents))
-        return np.asarray(returns.reshape(len(returns), against, -1).mean(1))
-
-    @cached_property
-    def interval(self) -> Interval:
-        """The 95 % interval of the value."""
-        if self.own_episodes and len(self.scores) > 1:
-            return over_seeds(self.scores, self.score_range)
-        return crossed(self.games)
-
-    def rung_attributes(self, spec: StudySpec, rung: int) -> dict[str, Any]:
-        found = super().rung_attributes(spec, rung)
-        if self.interval.known:
-            found[interval_key(rung)] = asdict(self.interval)
-        if spec.selection.settled(rung) and not self.own_episodes:
-            found[blocks_key(rung)] = block_means(self.games).tolist()
-        return found
-
-    def record(self) -> TrialRecord:
-        metrics = self.metrics()
-        return TrialRecord(
-            scores=self.scores,
-            metrics=metrics,
-            resampled=self.interval.resampled,
-            nash_conv=metrics.get("nash_conv"),
-            reason="; ".join(self.reasons),
-        )
-
-    def metrics(self) -> dict[str, float]:
-        """Return the metrics of the trial.
-
-        mean return with its 95% interval; deviation and minimum of the return over all episodes;
-        mean length of an episode (in games in turns, in decisions), and share of
-        the episodes that lasted as long as the limit allows; results against opponents; mean and
-        minimum over members of the NashConv.
-        """
-        returns, lengths, own = self.episodes.returns, self.episodes.lengths, self.interval
-        bounds = {"mean_low": own.low, "mean_high": own.high} if own.known else {}
-        return {
-            "mean": self.value,
-            **bounds,
-            "deviation": float(returns.std()),
-            "worst": float(returns.min()),
-            "length": float(lengths.mean()),
-            "at_limit": float((lengths >= self.limit).mean()),
-            **opponent_metrics(self.opponents, self.episodes),
-            **self._exact_metrics(),
-        }
-
-    def _exact_metrics(self) -> dict[str, float]:
-        if not self.nash_conv:
-            return {}
-        return {"nash_conv": float(np.mean(self.nash_conv)), "nash_conv_least": min(self.nash_conv)}
 
 
 class GameExperiment(Experiment):
@@ -349,7 +260,7 @@ class GameExperiment(Experiment):
             count = len(own[0][0]) if self.opponents else self._episodes(rung)
             returns, lengths = (np.stack(part)[:, :count] for part in zip(*own, strict=True))
             results = EpisodeResults(returns, lengths)
-            found.append(_judge(results, self.opponents, self._limit, self.spec))
+            found.append(judge_episodes(results, self.opponents, self._limit, self.spec))
         return found
 
     def _episode_seed(self, member: int) -> int:
@@ -462,7 +373,9 @@ class GameExperiment(Experiment):
             write_atomic(weights, save_tensors(named))
         frame = episode_frame(evaluation.episodes)
         write_atomic(folder / "episodes.parquet", lambda path: frame.to_parquet(path, index=False))
-        metrics = evaluation.metrics() | {"resampled": evaluation.interval.resampled}
+        own = evaluation.interval
+        metrics = evaluation.metrics() | {"resampled": own.resampled, "interval": own.method}
+        metrics |= {} if evaluation.warning is None else {"warning": evaluation.warning}
         write_atomic(folder / "metrics.json", json.dumps(metrics, indent=1))
         return scored_file(weights)
 
@@ -533,18 +446,6 @@ def _check_conformance(name: str, env: ExternalVecEnv, say: Callable[[str], None
         say(f"warning: {name}: {found.repeatable}")
 
 
-def _judge(
-    episodes: EpisodeResults, opponents: tuple[str, ...], limit: int, spec: GameSpec
-) -> GameEvaluation | None:
-    """Return the evaluation of a trial; None of a diverged policy, whose numbers mean nothing."""
-    if not np.isfinite(episodes.returns).all():
-        return None
-    scores = episodes.returns.mean(1)
-    value, kept = float(scores.mean()), tuple(scores.tolist())
-    how: dict[str, Any] = {"own_episodes": spec.own_episodes, "score_range": spec.score_range}
-    return GameEvaluation(value, value, kept, (), episodes, opponents, limit, **how)
-
-
 def episode_frame(episodes: EpisodeResults) -> pd.DataFrame:
     """Return a table with the columns seed, episode, return and length."""
     seeds, count = episodes.returns.shape
@@ -562,7 +463,7 @@ def draw_returns(folder: Path, title: str, of_episode: str) -> None:
     """Draw `returns.png` from `episodes.parquet`.
 
     It shows the return of every episode by seed, the means, and the mean over seeds with the interval
-    in `metrics.json`. of_episode: what the returns are, for the axis.
+    in `metrics.json`, unless seeds are few. of_episode: what the returns are, for the axis.
     """
     from matplotlib.figure import Figure
 
@@ -584,13 +485,12 @@ def draw_returns(folder: Path, title: str, of_episode: str) -> None:
     axes.scatter(
         np.arange(len(means)), means, marker="_", s=600, color="black", label="mean of a seed"
     )
-    axes.axhline(
-        float(metrics["mean"]),
-        color="tab:orange",
-        label=f"mean, 95% over {metrics.get('resampled', EPISODES)}",
-    )
-    if "mean_low" in metrics:
-        axes.axhspan(metrics["mean_low"], metrics["mean_high"], color="tab:orange", alpha=0.15)
+    found = mean_interval(metrics, metrics.get("resampled"), metrics.get("interval"))
+    shown = found.trusted(len(means))
+    label = f"mean, 95% over {found.resampled}" if shown else "mean over seeds"
+    axes.axhline(found.value, color="tab:orange", label=label)
+    if shown:
+        axes.axhspan(found.low, found.high, color="tab:orange", alpha=0.15)
     axes.set_xticks(range(len(means)))
     axes.set_xlabel("seed")
     axes.set_ylabel(of_episode)

@@ -19,7 +19,8 @@ import torch
 from envs.core.streams import derive_seed
 from envs.support.intervals import ADDED, Components, components
 from envs.support.study_record import GameSpec
-from optimize.experiments.games import GameEvaluation, GameExperiment
+from optimize.experiments.game_evaluation import GameEvaluation
+from optimize.experiments.games import GameExperiment
 from optimize.experiments.kinds import kind_of
 from optimize.study.fit import fit_shape
 from optimize.study.space.parsing import study_space

@@ -43,6 +43,7 @@ class TrialReporter:
         self.handle, self.experiment, self.records = handle, experiment, records
         self.telemetry, self.phases, self._alive = telemetry, phases, alive
         self._changed = changed
+        self._warned = False
 
     def report(self, training: Training, evaluation: Evaluation, rate: float) -> bool:
         """Write the evaluation of a rung; return False if the trial was lost.
@@ -149,8 +150,12 @@ class TrialReporter:
         self, training: Training, evaluation: Evaluation, rate: float
     ) -> dict[str, Any]:
         plan = training.plan
+        found = evaluation.record()
+        if found.warning is not None and not self._warned:
+            self._warned = True  # trials of one game have the same fault
+            self.telemetry.say(f"warning: trial {plan.number}: {found.warning}")
         record = replace(
-            evaluation.record(),
+            found,
             env_params=asdict(self.experiment.env_params(plan.settings)),
             learner_params=asdict(self.experiment.learner_params(plan.settings)),
             shape=plan.settings.shape,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from optuna.trial import TrialState
 from rich.table import Column, Table
 
 from envs.support.files import write_atomic
-from envs.support.intervals import Floats, Interval, over_seeds
+from envs.support.intervals import FEW, Floats, Interval, over_seeds
 from envs.support.study_record import GameSpec, rung_interval, rung_scores
 from optimize.experiments.artifacts import attach_files
 from optimize.study.study import StudyHandle
@@ -27,11 +28,11 @@ def run_report(handle: StudyHandle, source: StudyHandle, trial: int) -> dict[str
         trial: number of the trial.
 
     Returns:
-        study, origin (study, trial, and its value, None of an
-        unfinished one), objective, rungs: per
-        rung `steps` (environment steps per member), `seeds` (values), `mean`, `low` and `high`
-        (95% interval of the mean), and `resampled`: what the interval resamples. These three are
-        None where there is no interval: of one seed on a market, and of games by earlier versions.
+        study, origin (study, trial, and its value, None of an unfinished one), objective, rungs:
+        per rung `steps` (environment steps per member), `seeds` (values), `mean`, `low` and `high`
+        (95% interval of the mean), `resampled`: what the interval resamples, and `interval`: its
+        name. These four are None where there is no interval: of one seed on a market, and of games
+        by earlier versions.
     """
     spec, curves = handle.spec, _curves(handle)
     selected = next(item for item in source.trials() if item.number == trial)
@@ -47,6 +48,7 @@ def run_report(handle: StudyHandle, source: StudyHandle, trial: int) -> dict[str
                     "low": None if interval is None else interval.low,
                     "high": None if interval is None else interval.high,
                     "resampled": None if interval is None else interval.resampled,
+                    "interval": None if interval is None else interval.method,
                 }
             )
     return {
@@ -83,7 +85,7 @@ def _curves(handle: StudyHandle) -> dict[int, tuple[Floats, Interval | None]]:
 
 def report_table(found: dict[str, Any]) -> Table:
     """Return the report as a table, one row per rung."""
-    resampled = {rung["resampled"] for rung in found["rungs"]} - {None}
+    resampled = {rung["resampled"] for rung in found["rungs"] if _trusted(rung)}
     over = "95% interval" if len(resampled) != 1 else f"95% over {resampled.pop()}"
     names = ("steps", f"{found['objective']}, mean over seeds", over, "seeds")
     table = Table(
@@ -92,12 +94,23 @@ def report_table(found: dict[str, Any]) -> Table:
         title_justify="left",
     )
     for rung in found["rungs"]:
-        low, high = rung["low"], rung["high"]
-        interval = "" if low is None else f"{low:,.3f} … {high:,.3f}"
-        table.add_row(
-            f"{rung['steps']:,}", f"{rung['mean']:,.3f}", interval, str(len(rung["seeds"]))
+        seeds = rung["seeds"]
+        shown = f"{rung['low']:,.3f} … {rung['high']:,.3f}" if _trusted(rung) else ""
+        count = (
+            ", ".join(f"{score:,.3f}" for score in seeds) if 1 < len(seeds) < FEW else len(seeds)
         )
+        table.add_row(f"{rung['steps']:,}", f"{rung['mean']:,.3f}", shown, str(count))
     return table
+
+
+def _trusted(rung: Mapping[str, Any]) -> bool:
+    """Return whether the interval of a rung may be shown, see `Interval.trusted`."""
+    if rung["low"] is None:
+        return False
+    found = Interval(
+        rung["mean"], rung["low"], rung["high"], rung["resampled"], method=rung["interval"]
+    )
+    return found.trusted(len(rung["seeds"]))
 
 
 def write_run_report(handle: StudyHandle, found: dict[str, Any]) -> None:
@@ -114,7 +127,7 @@ def write_run_report(handle: StudyHandle, found: dict[str, Any]) -> None:
     for seed in range(count):
         own = [rung["seeds"][seed] for rung in found["rungs"]]
         axes.plot(steps, own, color="tab:gray", linewidth=0.8, alpha=0.7)
-    if found["rungs"] and all(rung["low"] is not None for rung in found["rungs"]):
+    if found["rungs"] and all(map(_trusted, found["rungs"])):
         low, high = ([rung[name] for rung in found["rungs"]] for name in ("low", "high"))
         over = found["rungs"][-1]["resampled"]
         axes.fill_between(steps, low, high, color="tab:blue", alpha=0.2, label=f"95% over {over}")

@@ -13,8 +13,9 @@ from rich.table import Column, Table
 from envs.crypto.scoring.figures import TITLE, figures_table
 from envs.support.configurations import Configuration, latest
 from envs.support.formatting import counted, value_text
-from envs.support.intervals import EPISODES, FEW, between, solved_seeds
+from envs.support.intervals import FEW, solved_seeds
 from envs.support.study_record import REASON_KEY, GameSpec, StudySpec, TrialRecord
+from optimize.experiments.game_evaluation import mean_interval
 from optimize.experiments.kinds import kind_of
 from optimize.experiments.outlook import sentence, study_outlook
 from optimize.study.fresh import fresh_seeds
@@ -74,6 +75,8 @@ def print_summary(
             say(f"  {line}")
     if kind_of(handle.spec.environment).one_player(handle.spec) and handle.origin is None:
         _print_fresh(handle, selected, say)
+    if record.warning is not None:
+        say(f"warning: trial {best.number}: {record.warning}")
     found = study_outlook(handle, sum(handle.counts()[state.name] for state in FINISHED))
     if isinstance(handle.spec, GameSpec):
         console.print(_game_table(record, handle.spec))
@@ -87,16 +90,17 @@ def print_summary(
 def _print_selected(selected: Configuration, spec: StudySpec, say: Callable[[str], None]) -> None:
     numbers = ", ".join(str(number) for number in sorted(t.number for t in selected.trials))
     count = len(selected.trials)
-    members = spec.seeds if isinstance(spec, GameSpec) else 1
-    solved = None
-    if isinstance(spec, GameSpec) and spec.solved is not None and members == 1:
-        solved = solved_seeds(selected.values, spec.solved)
-    found = between(selected.interval, selected.values if members == 1 else (), solved)
-    seeds = counted(count * members, "seed")
+    described = selected.to_dict(spec.solved if isinstance(spec, GameSpec) else None)
+    found, second = described["between"], described["second"]
+    seeds = counted(len(selected.scores), "seed")
     say(
         f"best configuration: mean of {seeds} {selected.value:+.4f}{f' ({found})' if found else ''}, "
         f"trial{'' if count == 1 else 's'} {numbers}; it was selected by this mean minus its standard error"
     )
+    if second is not None:
+        others = ", ".join(map(str, second["trials"]))
+        mean = f"mean of {counted(len(second['scores']), 'seed')}"
+        say(f"  difference to the second best, {mean} (trials {others}): {second['between']}")
 
 
 def _print_fresh(handle: StudyHandle, selected: Configuration, say: Callable[[str], None]) -> None:
@@ -111,6 +115,8 @@ def _print_fresh(handle: StudyHandle, selected: Configuration, say: Callable[[st
         f"{what} on {counted(fresh.seeds, 'fresh seed')}, which the selection has not seen: "
         f"{fresh.average} {fresh.value:+.4f}{f' ({found})' if found else ''}, study {fresh.study}"
     )
+    if fresh.warning is not None:
+        say(f"warning: study {fresh.study}: {fresh.warning}")
 
 
 def _print_trials(handle: StudyHandle, say: Callable[[str], None]) -> None:
@@ -155,10 +161,11 @@ def _game_table(record: TrialRecord, spec: GameSpec) -> Table:
         table.add_row(f"{what}, interquartile mean over seeds", f"{metrics['iqm']:,.2f}")
     else:
         table.add_row(f"{what}, mean over seeds", f"{metrics['mean']:,.2f}")
-    if "mean_low" in metrics:
-        over = record.resampled or EPISODES
-        bounds = f"{metrics['mean_low']:,.2f} … {metrics['mean_high']:,.2f}"
-        table.add_row(f"95% over {over}", bounds)
+    found = mean_interval(metrics, record.resampled, record.interval)
+    if found.trusted(len(scores)):
+        method = f" ({found.method})" if found.method else ""
+        bounds = f"{found.low:,.2f} … {found.high:,.2f}"
+        table.add_row(f"95% over {found.resampled}{method}", bounds)
     if 1 < len(scores) < FEW:
         table.add_row("seeds", ", ".join(f"{score:,.2f}" for score in scores))
     if spec.solved is not None and len(scores) > 1:

@@ -79,6 +79,8 @@ def trial_picture(handle: StudyHandle, trial: FrozenTrial, key: str) -> Picture:
         "trial": str(trial.number),
         "device": record.device,
         "reason": record.reason,
+        "interval": record.interval,
+        "warning": record.warning,
     }
     final: dict[str, float] = {}
     if trial.state == TrialState.COMPLETE and trial.value is not None:

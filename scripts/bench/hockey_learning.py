@@ -35,7 +35,7 @@ from agents.policy.duels import FrozenEntrant
 from agents.policy.frozen import FrozenPolicy, load_members
 from envs.games.pairings import play_pairs, scripted_entrants, tally
 from envs.games.registry import get_game
-from optimize.experiments.games import GameEvaluation
+from optimize.experiments.game_evaluation import GameEvaluation
 
 GAME = "hockey"
 SEEDS, PARTS, GAMES = 3, 10, 200

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from envs.support.configurations import Configuration
+from envs.support.study_record import GameSpec
 from optimize.study.insight.axes import Axis, ordered, study_axes
 from optimize.study.insight.comparison import best_so_far, common_parameters, differences, summary
 from optimize.study.insight.curves import (
@@ -171,16 +171,20 @@ def race(handle: StudyHandle) -> list[dict[str, Any]]:
     """Return the best configurations of a race, the best first; none of another study.
 
     Returns:
-        `trials` (their numbers, the best first), `value` (mean over them) and `interval`
-        (`Configuration.interval` as a dict).
+        `trials` (their numbers, the best first), `seeds` (their number), `value` (mean over them),
+        `between` (see `intervals.between`) and `behind`, of all but the first: how far it is
+        ahead, see `Configuration.lead_words`.
     """
-    selection = handle.spec.selection
+    spec, selection = handle.spec, handle.spec.selection
+    solved = spec.solved if isinstance(spec, GameSpec) else None
     found = handle.rows.configurations(selection)[:SHOWN_RACE] if selection.racing else []
     return [
         {
             "trials": [trial.number for trial in one.trials],
+            "seeds": len(one.scores),
             "value": one.value,
-            "interval": None if one.interval is None else asdict(one.interval),
+            "between": one.to_dict(solved)["between"],
+            "behind": "" if one is found[0] else found[0].lead_words(one),
         }
         for one in found
     ]

@@ -128,7 +128,7 @@ def test_the_page_of_the_training_shows_the_value_on_fresh_seeds(tmp_path: Path)
     fill(StudyHandle(handle.storage, "s-run2"), ((1e-3, 1.0),))
     text = get(client(runs), "/training?study=s").text
     assert "<dt>on fresh seeds</dt><dd>+1.0000" in text
-    assert "mean of 1; 95% over seeds +0.5000 … +1.5000" in text
+    assert "mean of 1; 95% over episodes +0.5000 … +1.5000" in text
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -17,6 +17,7 @@ from envs.support.intervals import (
     EPISODES,
     LEVEL,
     SEEDS,
+    TWO_WAY,
     Interval,
     block_means,
     clopper_pearson,
@@ -127,7 +128,7 @@ def test_one_seed_or_one_episode_says_what_was_resampled() -> None:
         expected = stats.t.interval(LEVEL, 3, 3.0, stats.sem(returns[0]))
         assert (found.low, found.high) == pytest.approx(expected)
         assert found.resampled == name
-    assert crossed(np.ones((3, 8))) == Interval(1.0, 1.0, 1.0, BOTH)
+    assert crossed(np.ones((3, 8))) == Interval(1.0, 1.0, 1.0, BOTH, method=TWO_WAY)
     alone = over_seeds([2.0])
     assert (alone.low, alone.value, alone.high) == (-math.inf, 2.0, math.inf)
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from optimize.experiments.game_evaluation import GameEvaluation
 from optimize.experiments.game_kind import GameKind
-from optimize.experiments.games import GameEvaluation
 from optimize.experiments.league_artifacts import equilibrium_words
 from optimize.study.space.parsing import load_space
 from optimize.study.space.search_space import Settings

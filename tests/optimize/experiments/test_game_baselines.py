@@ -13,7 +13,8 @@ import torch
 from envs.games.bucket_brigade.scenarios import scenario
 from envs.support.errors import InputError
 from optimize.experiments import league_artifacts
-from optimize.experiments.games import GameEvaluation, GameExperiment
+from optimize.experiments.game_evaluation import GameEvaluation
+from optimize.experiments.games import GameExperiment
 from optimize.study.space.parsing import load_space
 from optimize.study.space.search_space import SearchSpace, Settings
 from optimize.study.space.subject import Subject

@@ -18,8 +18,9 @@ from agents.algorithms.table import ALGORITHMS, get_algorithm
 from agents.policy.frozen import load_members
 from envs.support.errors import InputError
 from envs.support.study_record import GameSpec, StudySpec
+from optimize.experiments.game_evaluation import GameEvaluation
 from optimize.experiments.game_kind import game_settings
-from optimize.experiments.games import GameEvaluation, GameExperiment
+from optimize.experiments.games import GameExperiment
 from optimize.experiments.kinds import check_request
 from optimize.experiments.request import Request
 from optimize.study.database.opening import open_storage, storage_url

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ import sweepd
 from envs.games.tensor_game import State, TensorGame
 from envs.support.errors import InputError
 from envs.support.study_record import GameSpec
-from optimize.experiments.games import GameEvaluation, GameExperiment
+from optimize.experiments.game_evaluation import GameEvaluation
+from optimize.experiments.games import GameExperiment
 from optimize.study.study import best_configuration
 from optimize.worker.batch import Trainer
 from optimize.worker.summary import print_summary
@@ -49,7 +51,13 @@ class Null(TensorGame):
         return state["zero"][:, None]
 
 
-NULL = Null.game(solved=0.0)
+class Wrong(Null):
+    """Declares a range that its scores leave."""
+
+    score_range = (-0.25, 0.25)
+
+
+NULL, WRONG = Null.game(solved=0.0), Wrong.game()
 GAME: dict[str, Any] = {
     "env": NAME,
     "budget": 640,
@@ -125,7 +133,7 @@ def test_a_study_shows_the_same_interval_everywhere() -> None:
     trial = best.best_trial
     metrics = trial.user_attrs["sweepd:metrics"]
     kept = json.loads((study.trial_dir(trial.number) / "metrics.json").read_text())
-    assert kept == metrics | {"resampled": "episodes"}
+    assert kept == metrics | {"resampled": "episodes", "interval": "Student"}
     out = io.StringIO()
     console = Console(file=out, width=300)
     print_summary(handle, console, Telemetry(console, "s", torch.device("cpu")), [], Phases())
@@ -144,8 +152,30 @@ def test_a_study_shows_the_same_interval_everywhere() -> None:
     assert fresh["interval"]["low"] < fresh["value"] < fresh["interval"]["high"]
     seeds = ", ".join(f"{score:+.4f}" for score in scores)
     solved = int((scores >= 0.0).sum())
-    assert f"; seeds {seeds}; {solved} of 3 solved (95% over seeds" in out.getvalue()
+    assert f"seeds {seeds}; {solved} of 3 solved (95% over seeds" in out.getvalue()
     assert fresh["between"] in out.getvalue()
+
+
+def test_a_declared_range_that_scores_leave_is_said_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    study = sweepd.create_study(
+        "w", n_trials=2, fresh_seeds=3, **GAME | {"env": f"{__name__}:WRONG"}
+    )
+    assert study.run()
+    out = capsys.readouterr().out
+    said = re.findall(r"^\d{4}-\S+ \S+ warning: trial (\d): an episode scored", out, re.MULTILINE)
+    assert said == ["0", "0"]  # of the study, and of the run with fresh seeds
+    for trial in study.optuna.trials:
+        assert (
+            "outside the game's score_range of -0.25 … 0.25" in trial.user_attrs["sweepd:warning"]
+        )
+        assert trial.user_attrs["sweepd:interval"] == "Student"
+    best = study.status()["best"]
+    kept = json.loads((study.trial_dir(best["trial"]) / "metrics.json").read_text())
+    assert kept["warning"] == study.optuna.trials[best["trial"]].user_attrs["sweepd:warning"]
+    assert best["fresh"]["interval"]["method"] == "Student"
+    assert f"warning: study {best['fresh']['study']}: {best['fresh']['warning']}" in out
 
 
 def test_studies_of_earlier_versions_are_readable_and_not_continued() -> None:

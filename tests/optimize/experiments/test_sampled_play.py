@@ -14,7 +14,7 @@ from torch import Tensor
 
 from envs.support.errors import InputError
 from envs.support.study_record import GameSpec, StudySpec, TrialRecord
-from optimize.experiments.games import GameEvaluation
+from optimize.experiments.game_evaluation import GameEvaluation
 from optimize.experiments.kinds import check_request
 from optimize.experiments.request import Request
 from optimize.worker.batch import Trainer

@@ -53,7 +53,7 @@ def fill(handle: StudyHandle, results: tuple[tuple[float, float], ...] = RESULTS
         for rung in (1, 2):
             handle.report(plan, rung, value)
             # Episodes that do not matter: the interval is that of the seeds.
-            interval = {"value": 1.0, "low": 0.5, "high": 1.5, "resampled": "seeds"}
+            interval = {"value": 1.0, "low": 0.5, "high": 1.5, "resampled": "episodes"}
             own = {blocks_key(rung): [[value] * 4], interval_key(rung): interval}
             handle.storage.set_trial_user_attrs(trial_id, own)
         record = TrialRecord(seed=1, scores=(value,), metrics=METRICS)
@@ -116,10 +116,14 @@ def test_summary_and_status_show_the_mean_and_its_interval(race: StudyHandle) ->
     assert (found["trial"], found["value"], found["trials"]) == (2, 6.0, [0, 2, 4])
     out = io.StringIO()
     Console(file=out, width=200).print(show(study_status(race)))
-    assert "trial 2, +6.0000, mean of 3 seeds (95% over seeds and episodes +1.03" in out.getvalue()
+    words = "difference to the second best -2.5000 (too few seeds for an interval)"
+    seeds = "mean of 3 seeds (seeds +8.0000, +6.0000, +4.0000)"
+    assert f"trial 2, +6.0000, {seeds}; {words}" in out.getvalue()
     text = summary(race)
-    assert "best configuration: mean of 3 seeds +6.0000 (95% over seeds and episodes +1.03" in text
-    assert "; seeds +8.0000, +6.0000, +4.0000), trials" in text
+    assert (
+        f"best configuration: mean of 3 seeds +6.0000 ({seeds.partition(' (')[2]}, trials" in text
+    )
+    assert f"{words.replace('best ', 'best, mean of 1 seed (trials 1): ')}" in text
     assert "trials 0, 2, 4; it was selected by this mean minus its standard error" in text
     assert "on fresh seeds: not measured; sweepd run --trial s#2" in text
 
@@ -140,7 +144,7 @@ def test_a_run_with_fresh_seeds_is_shown_beside_the_selection(race: StudyHandle)
     fresh = study_status(race)["best"]["fresh"]
     assert (fresh["study"], fresh["seeds"], fresh["value"]) == ("s-run2", 1, 1.0)
     assert (fresh["interval"]["low"], fresh["interval"]["high"]) == (0.5, 1.5)
-    shown = "mean +1.0000 (95% over seeds +0.5000 … +1.5000), study s-run2"
+    shown = "mean +1.0000 (95% over episodes +0.5000 … +1.5000), study s-run2"
     assert f"on 1 fresh seed, which the selection has not seen: {shown}" in summary(race)
     out = io.StringIO()
     Console(file=out, width=300).print(show(study_status(race)))

@@ -217,14 +217,13 @@ def test_promotion_records_both_values(race: StudyHandle) -> None:
         return read_candidate(found.asked(trial)[0], found).selection
 
     assert selection_sentence(read(2)) == (
-        "Its configuration was selected by the mean of 3 trials, 6 (95% over seeds "
-        "and episodes 1.0317 … 10.968; seeds 8, 6, 4); on "
-        "fresh seeds it was not measured."
+        "Its configuration was selected by the mean of 3 trials, 6 (seeds 8, 6, 4), "
+        "difference to the second best -2.5000 (too few seeds for an interval); on fresh seeds it was not measured."
     )
     close(race)
     best = study_status(race)["best"]
     assert read(0) == {
-        name: best[name] for name in ("trials", "value", "scores", "interval", "fresh")
+        name: own for name, own in best.items() if name not in ("trial", "params", "schedule")
     }
     assert "; on 2 fresh seeds, its mean is" in selection_sentence(read(2))
     assert read(1) is None  # of another configuration

@@ -1,0 +1,153 @@
+"""The evaluation of a trial of a game: returns of episodes, their mean and its interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from envs.games.play import LONGEST, EpisodeResults
+from envs.support.intervals import (
+    EPISODES,
+    Floats,
+    Interval,
+    block_means,
+    crossed,
+    outside,
+    over_seeds,
+)
+from envs.support.study_record import GameSpec, StudySpec, TrialRecord, blocks_key, interval_key
+from optimize.experiments.duels import opponent_metrics
+from optimize.experiments.experiment import Evaluation
+
+
+@dataclass(frozen=True)
+class GameEvaluation(Evaluation):
+    """Returns of a trial's members.
+
+    Attributes:
+        value: mean over seeds of the mean return per episode; equal to `final`.
+        episodes: returns and lengths, (seeds, episodes).
+        opponents: players of a game of two against whom the episodes were played, one after the
+            other; returns are then outcomes. Empty in other games.
+        limit: most steps of an episode.
+        nash_conv: of every member, as it plays in the evaluation; empty in games that are not small
+            enough to enumerate.
+        own_episodes: see `GameSpec`.
+        score_range: see `GameSpec`.
+    """
+
+    episodes: EpisodeResults
+    opponents: tuple[str, ...] = ()
+    limit: int = LONGEST
+    nash_conv: tuple[float, ...] = ()
+    own_episodes: bool = False
+    score_range: tuple[float, float] | None = None
+
+    @cached_property
+    def games(self) -> Floats:
+        """(seeds, episodes) returns; against several opponents the mean over them."""
+        returns = self.episodes.returns
+        against = max(1, len(self.opponents))
+        return np.asarray(returns.reshape(len(returns), against, -1).mean(1))
+
+    @cached_property
+    def interval(self) -> Interval:
+        """The 95 % interval of the value."""
+        if self.own_episodes and len(self.scores) > 1:
+            return over_seeds(self.scores, None if self._outside is not None else self.score_range)
+        return crossed(self.games)
+
+    @cached_property
+    def _outside(self) -> float | None:
+        """An episode's score that is not in the declared range; None if all are."""
+        return None if self.score_range is None else outside(self.games, self.score_range)
+
+    @property
+    def warning(self) -> str | None:
+        """What is wrong with the declared range of scores; None if nothing is."""
+        if self._outside is None or self.score_range is None:
+            return None
+        low, high = self.score_range
+        return (
+            f"an episode scored {self._outside:.6g}, outside the game's score_range of {low:.6g} … "
+            f"{high:.6g}: Gaffke's bounds would not hold, so the interval is {self.interval.method}; "
+            "correct score_range"
+        )
+
+    def rung_attributes(self, spec: StudySpec, rung: int) -> dict[str, Any]:
+        found = super().rung_attributes(spec, rung)
+        if self.interval.known:
+            found[interval_key(rung)] = asdict(self.interval)
+        if spec.selection.settled(rung) and not self.own_episodes:
+            found[blocks_key(rung)] = block_means(self.games).tolist()
+        return found
+
+    def record(self) -> TrialRecord:
+        metrics = self.metrics()
+        return TrialRecord(
+            scores=self.scores,
+            metrics=metrics,
+            resampled=self.interval.resampled,
+            interval=self.interval.method,
+            warning=self.warning,
+            nash_conv=metrics.get("nash_conv"),
+            reason="; ".join(self.reasons),
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics of the trial.
+
+        mean return with its 95% interval; deviation and minimum of the return over all episodes;
+        mean length of an episode (in games in turns, in decisions), and share of
+        the episodes that lasted as long as the limit allows; results against opponents; mean and
+        minimum over members of the NashConv.
+        """
+        returns, lengths, own = self.episodes.returns, self.episodes.lengths, self.interval
+        bounds = {"mean_low": own.low, "mean_high": own.high} if own.known else {}
+        return {
+            "mean": self.value,
+            **bounds,
+            "deviation": float(returns.std()),
+            "worst": float(returns.min()),
+            "length": float(lengths.mean()),
+            "at_limit": float((lengths >= self.limit).mean()),
+            **opponent_metrics(self.opponents, self.episodes),
+            **self._exact_metrics(),
+        }
+
+    def _exact_metrics(self) -> dict[str, float]:
+        if not self.nash_conv:
+            return {}
+        return {"nash_conv": float(np.mean(self.nash_conv)), "nash_conv_least": min(self.nash_conv)}
+
+
+def mean_interval(
+    metrics: Mapping[str, Any], resampled: str | None, method: str | None
+) -> Interval:
+    """Return the interval of the mean that `GameEvaluation.metrics` recorded.
+
+    Args:
+        metrics: the metrics.
+        resampled: see `TrialRecord`; None in records of earlier versions.
+        method: `TrialRecord.interval`.
+    """
+    low, high = metrics.get("mean_low", -math.inf), metrics.get("mean_high", math.inf)
+    mean = float(metrics.get("mean", math.nan))
+    return Interval(mean, low, high, resampled or EPISODES, method=method or "")
+
+
+def judge_episodes(
+    episodes: EpisodeResults, opponents: tuple[str, ...], limit: int, spec: GameSpec
+) -> GameEvaluation | None:
+    """Return the evaluation of a trial; None of a diverged policy, whose numbers mean nothing."""
+    if not np.isfinite(episodes.returns).all():
+        return None
+    scores = episodes.returns.mean(1)
+    value, kept = float(scores.mean()), tuple(scores.tolist())
+    how: dict[str, Any] = {"own_episodes": spec.own_episodes, "score_range": spec.score_range}
+    return GameEvaluation(value, value, kept, (), episodes, opponents, limit, **how)
