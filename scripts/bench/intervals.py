@@ -9,20 +9,36 @@ A result is the mean over seeds and episodes of a design whose true mean is know
 For every interval and number of seeds, the share of replicates whose interval contains the true mean.
 For comparison, the bootstrap of the interquartile mean over seeds alone, which earlier versions
 used, and the crossed bootstrap of seeds and episodes (A. B. Owen 2007).
+
+`--pendulum SEEDS` does the same with real returns: it trains this many seeds of Gymnasium's Pendulum
+for each of `--budget` steps, with the defaults of `sweepd train`, and lets all of them play `--played`
+episodes. Designs are seeds and episodes drawn from this table with replacement, so the table's mean
+is the truth. `difference` is that of two such designs with the same episodes: its truth is 0.
+
+`--automatic` prints the number of episodes that new studies choose on the null game, whose steps pay
+N(0, 1) whatever is done, and on CartPole.
 """
 
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import torch
 from harness import benchmark_parser, machine, print_machine, save_results
 from numpy.typing import NDArray
+from torch import Tensor
 
+import sweepd
+from envs.games.tensor_game import State, TensorGame
 from envs.support.intervals import crossed, over_seeds, paired
+from envs.support.study_record import FLAGS_KEY
 
 Floats = NDArray[np.float64]
 Bounds = tuple[float, float]
@@ -35,6 +51,27 @@ DESIGNS: dict[str, tuple[float, ...]] = {
 }
 SEEDS, DRAWS = (3, 5, 10), 1000
 ADVANTAGE = 0.3  # of the first of two configurations
+PENDULUM = "gym:Pendulum-v1"
+
+
+class Null(TensorGame):
+    """Every step pays N(0, 1), whatever is done."""
+
+    state_dim, action_dim, if_discrete = 1, 2, True
+    max_step, uniforms_per_move = 4, 1
+
+    def start(self, uniforms: Tensor) -> State:
+        return {"zero": torch.zeros(len(uniforms))}
+
+    def move(self, state: State, action: Tensor, uniforms: Tensor) -> tuple[State, Tensor, Tensor]:  # noqa: ARG002
+        reward = torch.special.ndtri(uniforms[:, 0].clamp(1e-9, 1.0 - 1e-9)).float()
+        return state, reward, torch.zeros(len(uniforms), dtype=torch.bool)
+
+    def see(self, state: State, *args: Any, **kwargs: Any) -> Tensor:  # noqa: ARG002
+        return state["zero"][:, None]
+
+
+NULL = Null.game()
 
 
 def draw(
@@ -125,10 +162,84 @@ def difference(seeds: int, episodes: int, replicates: int) -> float:
     return found / replicates
 
 
+def played(seeds: int, episodes: int, budget: int) -> tuple[Floats, dict[str, Any]]:
+    """Train Pendulum, and return (seeds, episodes) returns and the hyperparameters."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {"seeds": seeds, "episodes": episodes, "budget": budget, "rungs": 1}
+        study = sweepd.create_study(
+            "pendulum",
+            env=PENDULUM,
+            n_trials=1,
+            runs_dir=Path(folder),
+            gpu="cpu",
+            threads=1,
+            fresh_seeds=0,
+            **settings,
+        )
+        if not study.run():
+            raise SystemExit("the training did not end")
+        frame = pd.read_parquet(study.trial_dir(0) / "episodes.parquet")
+        params = study.status()["best"]["params"]
+    table = frame.pivot_table(index="seed", columns="episode", values="return").to_numpy()
+    return table, settings | {"params": params}
+
+
+def resampled(table: Floats, seeds: int, episodes: int, replicates: int) -> dict[str, float]:
+    """Return the coverage of the table's mean in designs drawn from it with replacement."""
+    rng, truth = np.random.default_rng(seeds), float(table.mean())
+    names = (METHODS[0][0], METHODS[2][0], METHODS[3][0], "difference, same episodes")
+    found = dict.fromkeys(names, 0)
+    for _ in range(replicates):
+        rows = rng.integers(0, len(table), (seeds, 1))
+        columns = rng.integers(0, table.shape[1], (1, episodes))
+        common = table[rows, columns]
+        own = table[rows, rng.integers(0, table.shape[1], (seeds, episodes))]
+        other = table[rng.integers(0, len(table), (seeds, 1)), columns]
+        gap = paired(common + truth, other)
+        bounds = (
+            bootstrap_of_seeds(rng, common),
+            student(rng, common),
+            seeds_alone(rng, own),
+            (gap.low, gap.high),
+        )
+        for name, (low, high) in zip(names, bounds, strict=True):
+            found[name] += low <= truth <= high
+    return {name: count / replicates for name, count in found.items()}
+
+
+def real(seeds: int, episodes: int, budget: int, size: tuple[int, int]) -> dict[str, Any]:
+    """Train Pendulum, and return and print the coverage in designs drawn from its returns."""
+    table, trained = played(seeds, episodes, budget)
+    designs = [resampled(table, n, *size) for n in SEEDS]
+    found = {name: [one[name] for one in designs] for name in designs[0]}
+    scores = np.sort(table.mean(1))
+    print(f"\n{PENDULUM}, {budget:,} steps: {seeds} seeds, scores {scores.round().tolist()}")
+    for name, shares in found.items():
+        print(f"{name:40}{'/'.join(f'{100 * share:.0f}' for share in shares):>16}")
+    return trained | {"scores": scores.tolist(), "coverage": found}
+
+
+def automatic() -> dict[str, str]:
+    """Return by game the line in which a new study says its number of episodes."""
+    found = {}
+    for name, env in (("null", f"{Path(__file__).stem}:NULL"), ("cartpole", "cartpole")):
+        with tempfile.TemporaryDirectory() as folder:
+            study = sweepd.create_study(
+                name, env=env, n_trials=1, runs_dir=Path(folder), gpu="cpu", threads=1
+            )
+            measured = study.optuna.user_attrs[FLAGS_KEY]["measured"]
+        [found[name]] = (line for line in measured if line.startswith("episodes: "))
+    return found
+
+
 def main(argv: list[str]) -> int:
     parser = benchmark_parser(__doc__)
     parser.add_argument("--replicates", type=int, default=1500)
     parser.add_argument("--episodes", type=int, default=32)
+    parser.add_argument("--pendulum", type=int, default=0, metavar="SEEDS", help="0: none")
+    parser.add_argument("--played", type=int, default=400, help="episodes per seed of Pendulum")
+    parser.add_argument("--budget", type=int, nargs="+", default=[20_000, 50_000], metavar="STEPS")
+    parser.add_argument("--automatic", action="store_true", help="numbers of episodes")
     options = parser.parse_args(argv)
     print_machine()
     kept: dict[str, Any] = {"machine": machine(), "replicates": options.replicates}
@@ -149,6 +260,13 @@ def main(argv: list[str]) -> int:
     kept["difference"] = [difference(n, *size) for n in SEEDS]
     cell = "/".join(f"{100 * share:.0f}" for share in kept["difference"])
     print(f"{'difference, same episodes':40}{'–':>16}{cell:>16}")
+    if options.pendulum:
+        own = (options.pendulum, options.played)
+        kept["pendulum"] = [real(*own, budget, size) for budget in options.budget]
+    if options.automatic:
+        kept["automatic"] = automatic()
+        for name, line in kept["automatic"].items():
+            print(f"{name}: {line}")
     save_results(options.save, kept)
     return 0
 

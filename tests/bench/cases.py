@@ -144,8 +144,11 @@ CASES = [
     ),
     Case(
         "intervals",
-        "--replicates 4 --episodes 4",
-        ("coverage.two-way Student.noise.0.both", "difference.0"),
+        "--replicates 4 --episodes 4 --pendulum 2 --played 4 --budget 1000",
+        (
+            *("coverage.two-way Student.noise.0.both", "difference.0"),
+            "pendulum.0.coverage.two-way Student.0",
+        ),
         {"intervals.DRAWS": 20},
     ),
     Case(
