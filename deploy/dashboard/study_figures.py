@@ -1,4 +1,4 @@
-"""Figures of a study's trials: parallel coordinates, and score against cost."""
+"""Figures of a study's trials: parallel coordinates, and objective against cost."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _band_trace(
     for line in lines:
         at = line["at"]
         x.append(GUTTER if at is None else round(at, 4))
-        texts.append(name if at is None else f"{line['value']:+.4g}")
+        texts.append(name if at is None else f"{line['value']:+.4f}")
         for axis, place, off in zip(axes, line["places"], line["off"], strict=False):
             x.append(round(place, 4) if place is not None else GUTTER if off else None)
             texts.append("off" if off else value_text(line["params"][axis["name"]]))
@@ -134,11 +134,11 @@ def _text(x: float, row: int, text: str, anchor: str, above: bool) -> Figure:
 
 
 def _objective_texts(ends: Found, objective: str) -> list[Figure]:
-    low = f"{'≤ ' if ends['cut'] else ''}{ends['low']:+.4g}"
+    low = f"{'≤ ' if ends['cut'] else ''}{ends['low']:+.4f}"
     return [
         _text(0.0, 0, f"<b>{objective}</b>", "left", True),
         _text(0.0, 0, low, "left", False),
-        _text(1.0, 0, f"{ends['high']:+.4g}", "right", False),
+        _text(1.0, 0, f"{ends['high']:+.4f}", "right", False),
     ]
 
 
@@ -159,7 +159,7 @@ def _axis_texts(axis: Found, row: int) -> list[Figure]:
 
 
 def frontier_figure(found: Found, objective: str) -> Figure:
-    """Return score against cost, and the frontier.
+    """Return objective against cost, and the frontier.
 
     Args:
         found: result of `optimize.study.insight.parameters.frontier`.
@@ -169,7 +169,7 @@ def frontier_figure(found: Found, objective: str) -> Figure:
     seconds = [point["seconds"] for point in points]
     # On a linear axis, many cheap trials would be one line.
     log = bool(seconds) and max(seconds) > 10.0 * min(seconds)
-    hover = "trial %{text}: %{y:+.4g} after %{x:.4g} s<extra></extra>"
+    hover = "trial %{text}: %{y:+.4f} after %{x:.4g} s<extra></extra>"
     data = [
         {
             "type": "scatter",
@@ -240,7 +240,7 @@ def curve_figure(curves: Sequence[Found], axis: str, member: str) -> Figure:
                 "error_y": bars | {"visible": spread},
                 "line": {"width": 2.0, "dash": dash},
                 "marker": {"size": 7},
-                "hovertemplate": "%{x:,} steps: %{y:+.4g}",
+                "hovertemplate": "%{x:,} steps: %{y:+.4f}",
             }
         )
     return {
@@ -295,7 +295,7 @@ def race_figure(sides: Sequence[Found], by: str) -> Figure:
                 "yaxis": "y2" if own else "y",
                 "line": {"shape": "hv", "width": 2.2, "dash": dash},
                 "marker": {"size": 5},
-                "hovertemplate": "%{text}: %{y:+.4g}",
+                "hovertemplate": "%{text}: %{y:+.4f}",
             }
         )
     layout: Figure = {

@@ -46,5 +46,5 @@ def selection_sentence(selection: Mapping[str, Any]) -> str:
 def _number(found: Mapping[str, Any]) -> str:
     # Reports of earlier versions have pairs, which left out the luck of the episodes.
     interval = Interval(**found["interval"]) if isinstance(found["interval"], Mapping) else None
-    text = between(interval, found.get("scores", ()), found.get("solved"), "{:.5g}")
-    return f"{found['value']:.5g}{f' ({text})' if text else ''}"
+    text = between(interval, found.get("scores", ()), found.get("solved"))
+    return f"{found['value']:+.4f}{f' ({text})' if text else ''}"

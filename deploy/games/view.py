@@ -168,7 +168,7 @@ def game_view(facts: Mapping[str, Any], gate: RenderableType | None) -> Renderab
     identity.add_row(
         "from",
         f"study {origin['study']}, trial {origin['trial']} ({origin['objective']} "
-        f"{origin['objective_value']:.5g}), {_members(origin)}",
+        f"{origin['objective_value']:+.4f}), {_members(origin)}",
     )
     if "seats" in player:
         seeds = [str(origin["team"][own]) for own in player["seats"]]
@@ -203,9 +203,9 @@ def _members(origin: Mapping[str, Any]) -> str:
     if "team" not in origin:
         return (
             f"seed {origin['member']} of {origin['members']} "
-            f"(mean {origin['score']:.5g} when the trial was judged)"
+            f"(mean {origin['score']:+.4f} when the trial was judged)"
         )
-    scores = ", ".join(f"{score:.5g}" for score in origin["scores"])
+    scores = ", ".join(f"{score:+.4f}" for score in origin["scores"])
     return (
         f"seeds {', '.join(map(str, origin['team']))} of {origin['members']} as a team "
         f"(means {scores} when the trial was judged, each alone at every seat)"

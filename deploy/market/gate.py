@@ -163,8 +163,8 @@ def _overfitting(evidence: MarketEvidence) -> Measured | None:
         best, lost = "the trial that was best on one half was", "it lost to equal weight"
     return Measured(
         found.pbo,
-        f"in {found.pbo:.0%} of {len(found.logits):,} ways to halve the bars, {best} no better "
-        f"than the median of {selection.reached} on the other half; in {found.loss:.0%} {lost}",
+        f"in {found.pbo:.1%} of {len(found.logits):,} ways to halve the bars, {best} no better "
+        f"than the median of {selection.reached} on the other half; in {found.loss:.1%} {lost}",
     )
 
 

@@ -96,7 +96,7 @@ def draw_logits(axes: Axes, found: Overfitting | None) -> None:
     axes.axvline(0.0, color="black", linewidth=1)
     axes.set_xlabel("rank on the other half (logit): left of 0 worse than the median trial")
     axes.set_ylabel("% of the ways to halve")
-    share = f"PBO {found.pbo:.0%}"
+    share = f"PBO {found.pbo:.1%}"
     axes.text(
         0.98, 0.97, share, transform=axes.transAxes, ha="right", va="top", fontsize=9, weight="bold"
     )
@@ -160,7 +160,7 @@ def draw_folds(
     )
     figure = axes.get_figure()
     assert figure is not None
-    figure.colorbar(picture, ax=axes, label="objective", pad=0.02)
+    figure.colorbar(picture, ax=axes, label="score of the fold", pad=0.02)
     every = max(1, len(shown) // 12)
     axes.set_xticks(
         range(0, len(shown), every), [str(trial) for trial, _ in shown[::every]], fontsize=6

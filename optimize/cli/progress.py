@@ -104,7 +104,8 @@ def show_progress(found: dict[str, Any]) -> Group:
         places = np.linspace(0, len(values) - 1, min(SHOWN_PARTS, len(values))).astype(int)
         curve = sparkline([values[place]["best"] for place in places])
         grid.add_row(
-            "best so far", Text(f"{curve}  {values[0]['best']:+.4f} to {values[-1]['best']:+.4f}")
+            "best trial so far",
+            Text(f"{curve}  {values[0]['best']:+.4f} to {values[-1]['best']:+.4f}"),
         )
     return Group(show(found), grid, "")
 

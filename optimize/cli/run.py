@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from envs.crypto.scoring.figures import shown
 from envs.support.errors import InputError
 from envs.support.terminal import Terminal
 from optimize.cli.launch import choose_device
@@ -42,17 +43,18 @@ def run(
         say(f"stopped; continue with --start-from {settings['out']}")
         return
     evaluation = result.evaluation
-    scores = ", ".join(f"{score:+.2f}" for score in evaluation.scores)
+    scores = ", ".join(f"{score:+.4f}" for score in evaluation.scores)
     say(
         f"objective {evaluation.final:+.4f}; fold scores {scores}; "
         f"{result.steps_per_second:,.0f} steps/s"
     )
     for path, metrics in enumerate(evaluation.metrics):
         say(
-            f"  path {path}: Sharpe {metrics.sharpe:+.2f} "
-            f"(equal weight {metrics.equal_weight_sharpe:+.2f}), "
-            f"return {metrics.total_return:+.1%} ({metrics.equal_weight_return:+.1%}), "
-            f"drawdown {metrics.max_drawdown:.1%}, {metrics.trades:,} trades"
+            f"  path {path}: Sharpe ratio {shown('sharpe', metrics.sharpe)} "
+            f"(equal weight {shown('equal_weight_sharpe', metrics.equal_weight_sharpe)}), return "
+            f"{shown('total_return', metrics.total_return)} "
+            f"({shown('equal_weight_return', metrics.equal_weight_return)}), drawdown "
+            f"{shown('max_drawdown', metrics.max_drawdown)}, {metrics.trades:,} trades"
         )
     for reason in evaluation.reasons:
         say(f"  {reason}")

@@ -29,7 +29,11 @@ def list_studies(where: str | None, runs_dir: Path | None, *, as_json: bool) -> 
     """Print one row per study, the newest first."""
     frame = studies_frame(open_storage(storage_url(where, runs_dir), read_only=True))
     if as_json:
-        typer.echo(frame.reset_index().to_json(orient="records", date_format="iso", indent=1))
+        typer.echo(
+            frame.reset_index().to_json(
+                orient="records", date_format="iso", indent=1, double_precision=15
+            )
+        )
         return
     table = Table(
         "study", "on", "objective", *(Column(name, justify="right") for name in ("done", "best"))
@@ -60,12 +64,13 @@ def compare_studies(
     handles = [StudyHandle(storage, name, runs_dir) for name in dict.fromkeys(names)]
     frame = comparison_frame(handles)
     if as_json:
-        typer.echo(frame.to_json(orient="columns", indent=1))
+        typer.echo(frame.to_json(orient="columns", indent=1, double_precision=15))
         return
     console = _console()
     table = Table("", *(Column(handle.name, justify="right") for handle in handles))
     for name, row in frame.iterrows():
-        table.add_row(str(name), *map(_figure, row))
+        form = "+.4f" if name in ("best", "median", "worst") else ",.4g"  # objectives
+        table.add_row(str(name), *(_figure(value, form) for value in row))
     console.print(table)
     differences = spec_differences(handles)
     if not differences:
@@ -170,9 +175,9 @@ def enqueue_trial(
         console.print_line(f"trial {number} of {name} is waiting for a worker{drawn}")
 
 
-def _figure(value: object) -> str:
+def _figure(value: object, form: str) -> str:
     if isinstance(value, float):
-        return "" if pd.isna(value) else f"{value:,.4g}"
+        return "" if pd.isna(value) else format(value, form)
     return "" if value is None else str(value)
 
 

@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 from envs.support.study_record import CREATED_KEY, SPEC_KEY, TOTAL_KEY, TrialRecord, is_ours
 from optimize.study.database.storage import StudyStorage
 from optimize.study.population import schedule_record
-from optimize.study.study import FINISHED, StudyHandle, best_configuration, best_trial
+from optimize.study.study import FINISHED, StudyHandle, best_configuration
 
 STUDY_COLUMNS = (
     "study",
@@ -128,13 +128,15 @@ def comparison_frame(handles: Sequence[StudyHandle]) -> pd.DataFrame:
     """Return one column per study, and rows with figures of its trials.
 
     Returns:
-        The rows objective, complete, pruned, failed (numbers of trials), best, median and worst
-        (values of the complete trials), best trial (its number), hours (training time of all
+        The rows objective, complete, pruned, failed (numbers of trials), best (value of the selected
+        configuration, in a race a mean over trials), median and worst (values of the complete
+        trials), best trial (number of the selected configuration's best one), hours (training time of all
         trials), and the best trial's parameters as `params_NAME`. None where there is no value.
     """
     columns = {}
     for handle in handles:
-        frame, best = trials_frame(handle), best_trial(handle)
+        frame, selected = trials_frame(handle), best_configuration(handle)
+        best = None if selected is None else selected.best_trial
         counts = handle.counts()
         values = frame.loc[frame["ours"], "value"].dropna()
         seconds = frame["seconds"].sum() if "seconds" in frame else 0.0
@@ -144,7 +146,7 @@ def comparison_frame(handles: Sequence[StudyHandle]) -> pd.DataFrame:
             "complete": counts["COMPLETE"],
             "pruned": counts["PRUNED"],
             "failed": counts["FAIL"],
-            "best": float(values.max()) if known else None,
+            "best": None if selected is None else selected.value,
             "median": float(values.median()) if known else None,
             "worst": float(values.min()) if known else None,
             "best trial": None if best is None else best.number,

@@ -95,11 +95,11 @@ def report_table(found: dict[str, Any]) -> Table:
     )
     for rung in found["rungs"]:
         seeds = rung["seeds"]
-        shown = f"{rung['low']:,.3f} … {rung['high']:,.3f}" if _trusted(rung) else ""
+        shown = f"{rung['low']:+.4f} … {rung['high']:+.4f}" if _trusted(rung) else ""
         count = (
-            ", ".join(f"{score:,.3f}" for score in seeds) if 1 < len(seeds) < FEW else len(seeds)
+            ", ".join(f"{score:+.4f}" for score in seeds) if 1 < len(seeds) < FEW else len(seeds)
         )
-        table.add_row(f"{rung['steps']:,}", f"{rung['mean']:,.3f}", shown, str(count))
+        table.add_row(f"{rung['steps']:,}", f"{rung['mean']:+.4f}", shown, str(count))
     return table
 
 

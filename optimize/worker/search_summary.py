@@ -15,7 +15,7 @@ SHOWN_PARAMETERS, SHOWN_FRONT, SHOWN_GROUPS = 5, 4, 6
 
 
 def search_lines(handle: StudyHandle) -> list[str]:
-    """Return importances, the frontier of score against cost, and the training received.
+    """Return importances, the frontier of objective against cost, and the training received.
 
     Lines that would have no figure are left out.
     """
@@ -32,7 +32,7 @@ def search_lines(handle: StudyHandle) -> list[str]:
             f"{one['value']:+.4f} after {duration(one['seconds'])} (trial {one['trial']})"
             for one in front
         )
-        lines.append(f"score against training time: {points}")
+        lines.append(f"objective against training time: {points}")
     received = racing(rows, handle.spec)
     if received:
         groups = [_group(one, handle) for one in received[:SHOWN_GROUPS]]

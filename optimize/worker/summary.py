@@ -158,16 +158,16 @@ def _game_table(record: TrialRecord, spec: GameSpec) -> Table:
     what = "points" if opponents else "return"
     scores = record.scores or ()
     if "iqm" in metrics:  # an earlier version's, whose interval left out the episodes
-        table.add_row(f"{what}, interquartile mean over seeds", f"{metrics['iqm']:,.2f}")
+        table.add_row(f"{what}, interquartile mean over seeds", f"{metrics['iqm']:+.4f}")
     else:
-        table.add_row(f"{what}, mean over seeds", f"{metrics['mean']:,.2f}")
+        table.add_row(f"{what}, mean over seeds", f"{metrics['mean']:+.4f}")
     found = mean_interval(metrics, record.resampled, record.interval)
     if found.trusted(len(scores)):
         method = f" ({found.method})" if found.method else ""
-        bounds = f"{found.low:,.2f} … {found.high:,.2f}"
+        bounds = f"{found.low:+.4f} … {found.high:+.4f}"
         table.add_row(f"95% over {found.resampled}{method}", bounds)
     if 1 < len(scores) < FEW:
-        table.add_row("seeds", ", ".join(f"{score:,.2f}" for score in scores))
+        table.add_row("seeds", ", ".join(f"{score:+.4f}" for score in scores))
     if spec.solved is not None and len(scores) > 1:
         say_solved, _, share = solved_seeds(scores, spec.solved).partition(" solved ")
         table.add_row("seeds that solve the game", f"{say_solved} {share}")
@@ -180,9 +180,8 @@ def _game_table(record: TrialRecord, spec: GameSpec) -> Table:
         exact = f"{metrics['nash_conv']:.3g}, {metrics['nash_conv_least']:.3g}"
         table.add_row("exact NashConv: mean over seeds, least", exact)
     if not opponents:
-        mean, deviation = metrics["mean"], metrics["deviation"]
-        table.add_row("episode return, mean ± deviation", f"{mean:,.2f} ± {deviation:,.2f}")
-        table.add_row("worst episode", f"{metrics['worst']:,.2f}")
+        table.add_row("deviation of an episode's return", f"{metrics['deviation']:.4f}")
+        table.add_row("worst episode", f"{metrics['worst']:+.4f}")
     if "won_first_seat" in metrics:  # not in studies of earlier versions
         by_seat = f"{metrics['won_first_seat']:.0%}, {metrics['won_second_seat']:.0%}"
         table.add_row("won at the first seat, at the second", by_seat)

@@ -225,7 +225,7 @@ class Telemetry:
 
     def line(self) -> str:
         """Return the progress as one line."""
-        best = f"best {self.best[0]:+.3f} (trial {self.best[1]})" if self.best else "no best yet"
+        best = f"best {self.best[0]:+.4f} (trial {self.best[1]})" if self.best else "no best yet"
         gpu = self.gpu()
         return (
             f"trials {self.done}/{self.total} ({self.counts.get('PRUNED', 0)} pruned, "

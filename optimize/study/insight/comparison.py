@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from envs.support.configurations import Configuration
 from optimize.study.frame import spec_differences
 from optimize.study.insight.axes import Axis
 from optimize.study.insight.rows import TrialRow
@@ -44,16 +45,24 @@ def best_so_far(rows: Sequence[TrialRow]) -> list[dict[str, Any]]:
     return found
 
 
-def summary(rows: Sequence[TrialRow], so_far: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return figures of a study's trials: numbers by state, values, and time."""
+def summary(
+    rows: Sequence[TrialRow], so_far: Sequence[dict[str, Any]], selected: Configuration | None
+) -> dict[str, Any]:
+    """Return figures of a study's trials: numbers by state, values, and time.
+
+    Args:
+        rows: the trials.
+        so_far: result of `best_so_far`.
+        selected: the configuration that the study selects; its value is `best`.
+    """
     values = [row.value for row in rows if row.judged and row.value is not None]
     last = so_far[-1] if so_far else None
     return {
         "complete": sum(row.state == "COMPLETE" for row in rows),
         "pruned": sum(row.state == "PRUNED" for row in rows),
         "failed": sum(row.state == "FAIL" for row in rows),
-        "best": None if last is None else last["value"],
-        "best_trial": None if last is None else last["trial"],
+        "best": None if selected is None else selected.value,
+        "best_trial": None if selected is None else selected.best_trial.number,
         "median": statistics.median(values) if values else None,
         "worst": min(values, default=None),
         "wall_hours": None if last is None else last["hours"],

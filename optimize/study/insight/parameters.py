@@ -1,4 +1,4 @@
-"""Parameters of a study's trials: parallel coordinates, score against cost, training received."""
+"""Parameters of a study's trials: parallel coordinates, objective against cost, training received."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _band(rank: int, count: int) -> int:
 
 
 def frontier(rows: Sequence[TrialRow]) -> dict[str, Any]:
-    """Return score against cost.
+    """Return the objective against cost.
 
     Returns:
         `points`: complete trials with their training time: `trial`, `seconds`, `value`. `front`:

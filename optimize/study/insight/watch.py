@@ -110,11 +110,12 @@ class StudyInsight:
         """Return this study's side of a comparison: `head`, `so_far` and `summary`."""
         rows = self.rows.read()
         so_far = self._keep("so_far", rows, (), lambda: best_so_far(rows))
+        selected = self._selected()
         return {
             "head": self.head(rows),
             "so_far": so_far,
-            "summary": self._keep("summary", rows, (), lambda: summary(rows, so_far)),
-            "best": _best(self._selected(), self.axes),
+            "summary": self._keep("summary", rows, (), lambda: summary(rows, so_far, selected)),
+            "best": _best(selected, self.axes),
         }
 
     def _schedule(self, number: int | None) -> dict[str, Any] | None:

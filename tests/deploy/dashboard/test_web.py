@@ -167,7 +167,7 @@ class OneStudy(NoStudies):
         }
 
     def compare(self, name: str, other: str) -> dict[str, Any]:  # type: ignore[override]
-        side = {"so_far": [], "summary": summary([], []), "best": None}
+        side = {"so_far": [], "summary": summary([], [], None), "best": None}
         heads = [self.parameters(one)["head"] | {"study": one} for one in (name, other)]
         return {
             "sides": [{"head": head} | side for head in heads],

@@ -101,7 +101,7 @@ def test_a_study_is_watched_with_its_artifacts_and_optunas_dashboard(
         "study s",
         "1 of 1 done",
         "trials/hour",
-        "best so far",
+        "best trial so far",
         "hold-out evaluations used: 3",
     ):
         assert word in text, word

@@ -1,0 +1,238 @@
+"""One quantity has one name and one value on all screens: text, JSON, pages, trackers, bundle."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from typer.testing import CliRunner
+from werkzeug.test import Client
+
+from deploy.cli.options import RegistryFlags
+from deploy.dashboard.source import PaperSource
+from deploy.dashboard.web import Dashboard
+from envs.crypto.scoring.figures import MEDIAN_RATIO, figures
+from optimize.cli.progress import StudyWatch
+from optimize.study.database.opening import open_storage, storage_url
+from optimize.study.study import StudyHandle
+from optimize.worker.tracked import trial_picture
+from sweepd import build_app
+
+SMALL = (
+    *("--n-trials", "4", "--budget", "4096", "--rungs", "2", "--n-envs", "8", "--horizon", "64"),
+    *("--threads", "1", "--gpu", "cpu", "--no-auto-deploy", "--study-name", "s"),
+)
+MARKET = ("--timeframe", "1h", "--tickers", "BTC,ETH", "--groups", "4", "--test-groups", "2")
+# Every rule is met, so that there is a bundle; the dashboard shows its slot.
+ANY = ("deflated-sharpe=0", "pbo=1", "constant-policy=2", "holdout-excess=1", "max-drawdown=1")
+ANY_GAME = ("beats-baselines=-1e9", "ahead-of-baselines=-1", "solved=-1e9")
+
+
+@dataclass
+class Screens:
+    """Output of the commands about a study, and its pages."""
+
+    summary: str
+    run: Callable[..., str]
+    page: Callable[[str], str]
+    handle: StudyHandle
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.run(*words, "--json"))
+
+
+def screens(folder: Path, *words: str) -> Iterator[Screens]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("COLUMNS", "400")
+        app = build_app()
+
+        def run(*words: str) -> str:
+            result = CliRunner().invoke(app, list(words), catch_exceptions=False)
+            assert result.exit_code == 0, result.output
+            return result.stdout
+
+        summary = run("train", *SMALL, *words)
+        source = PaperSource(RegistryFlags(folder / "deployments"))
+        client = Client(Dashboard(source, StudyWatch(None, None, None)))
+        handle = StudyHandle(open_storage(storage_url(None, Path("runs"))), "s")
+        yield Screens(summary, run, lambda path: client.get(f"{path}?study=s").text, handle)
+
+
+@pytest.fixture
+def market(tmp_path: Path, real_data: Path) -> Iterator[Screens]:
+    data = ("--data-dir", str(real_data / "binance_2024_1h"))
+    yield from screens(tmp_path, *data, *MARKET)
+
+
+@pytest.fixture
+def game(tmp_path: Path) -> Iterator[Screens]:
+    words = ("--env", "cartpole", "--episodes", "10", "--fresh-seeds", "3")
+    yield from screens(tmp_path, *words)
+
+
+def rows(text: str) -> set[tuple[str, ...]]:
+    """Return the rows of all tables in a terminal's text, without empty cells at the end."""
+    found = set()
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in re.split("[│┃]", line)]
+        inner = cells[1:-1] if len(cells) > 1 and not cells[0] and not cells[-1] else cells
+        found.add(trimmed(inner))
+    return found
+
+
+def html_rows(text: str) -> set[tuple[str, ...]]:
+    """Return the rows of all tables in a page."""
+    found = set()
+    for row in re.findall(r"<tr.*?</tr>", text, re.DOTALL):
+        cells = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)
+        plain = [html.unescape(re.sub("<[^>]*>", "", cell)).strip() for cell in cells]
+        found.add(trimmed(plain))
+    return found
+
+
+def trimmed(cells: list[str]) -> tuple[str, ...]:
+    while len(cells) > 1 and not cells[-1]:
+        cells = cells[:-1]
+    return tuple(cells)
+
+
+def promote(shown: Screens, limits: tuple[str, ...], *words: str) -> str:
+    flags = [word for limit in limits for word in ("--limit", limit)]
+    return shown.run("promote", "--study-name", "s", *flags, *words)
+
+
+def test_a_market_has_one_value_per_figure(market: Screens) -> None:
+    [status] = market.json("status", "--study-name", "s")
+    best, metrics = status["best"], status["best"]["metrics"]
+    trial = market.handle.trials()[best["trial"]]
+    shown = [trimmed(list(one.cells)) for one in figures(metrics)]
+    assert len(shown) > 10
+    objective = f"{best['value']:+.4f}"
+
+    # The metrics: terminal, pages, and the same numbers in all that is not for people.
+    # Of a champion, the hold-out is not evaluated again.
+    gate = json.loads(promote(market, ANY, "--dry-run", "--json"))
+    text = promote(market, ANY)
+    shown_bundle = market.run("registry", "show", stored_bundle()["hash"][:12])
+    page = next(market.handle.run_dir.glob("gate/gate.html")).read_text()
+    number = str(best["trial"])
+    for found in (
+        rows(market.summary),
+        rows(text),
+        rows(shown_bundle),
+        html_rows(page),
+        html_rows(market.page("/training")),
+        html_rows(market.page("/training/trials")),
+    ):
+        assert set(shown) <= found
+    candidate = next(one for one in gate["candidates"] if one["trial"] == best["trial"])
+    assert candidate["metrics"] == metrics
+    bundle = stored_bundle()
+    assert bundle["metrics"]["over_paths"] == metrics
+    picture = trial_picture(market.handle, trial, "k")
+    last = max(picture.points)
+    scalars = tensorboard(market.handle, best["trial"])
+    frame = exported(market).loc[best["trial"]]
+    for name, value in metrics.items():
+        assert trial.user_attrs[name] == picture.points[last][name] == value
+        assert frame[f"metrics_{name}"] == pytest.approx(value, rel=1e-14)
+        assert scalars[f"test/{name}"] == pytest.approx(value, rel=1e-6)  # float32
+    # The information ratio, and the one that is needed.
+    ratio, needed = status["gate"][MEDIAN_RATIO], status["gate"]["needed_information_ratio"]
+    assert ratio == pytest.approx(metrics[MEDIAN_RATIO], rel=1e-9)
+    assert gate["selection"][MEDIAN_RATIO] == pytest.approx(ratio, rel=1e-12)
+    assert gate["selection"]["needed_information_ratio"] == pytest.approx(needed, rel=1e-12)
+    said = f"an annual information ratio over equal weight of {ratio:+.2f} on the median of its 3"
+    also = f"{needed:+.2f} is needed to be distinguished from luck among 4 trials"
+    every = [market.summary, market.run("status"), text, page, market.page("/training")]
+    for own in every:
+        words = " ".join(re.sub("[│┃\n]", " ", html.unescape(own)).split())
+        assert said in words
+        assert also in words
+    # The hold-out.
+    holdout = {name: bundle["gate"]["holdout"][name] for name in candidate["holdout"]}
+    assert holdout == candidate["holdout"]
+    kept = {trimmed(list(one.cells)) for one in figures(holdout)}
+    for found in (rows(text), html_rows(page), rows(shown_bundle)):
+        assert kept <= found
+    # The objective.
+    assert trial.value == best["value"] == candidate["objective"] == picture.final["objective"]
+    assert scalars["test/objective"] == pytest.approx(trial.value, rel=1e-6)
+    assert scalars["test/rung_value"] == pytest.approx(picture.points[last]["rung_value"], rel=1e-6)
+    assert frame["value"] == pytest.approx(trial.value, rel=1e-14)
+    assert (number, objective) in {row[:2] for row in rows(text)}
+    assert any(objective in cell for row in rows(market.run("studies", "list")) for cell in row)
+    for where in every[:2]:
+        assert objective in where
+    assert objective in market.page("/training/parameters")
+    cells = [row for row in html_rows(market.page("/training/trials")) if row[0] == number]
+    assert any(objective in row for row in cells)
+    assert f"information-ratio {objective}" in shown_bundle
+
+
+def test_a_game_has_one_value_per_figure(game: Screens) -> None:
+    [status] = game.json("status", "--study-name", "s")
+    best = status["best"]
+    trial = game.handle.trials()[best["trial"]]
+    low, high = (best["interval"][name] for name in ("low", "high"))
+    value, interval = f"{best['value']:+.4f}", f"95% over episodes {low:+.4f} … {high:+.4f}"
+    fresh = f"{best['fresh']['value']:+.4f} ({best['fresh']['between']})"
+    gate = json.loads(promote(game, ANY_GAME, "--dry-run", "--json"))
+    text = promote(game, ANY_GAME)
+    bundle = game.run("registry", "show", stored_bundle()["hash"][:12])
+    candidate = next(one for one in gate["candidates"] if one["trial"] == best["trial"])
+    assert candidate["objective"] == best["value"]
+    for own in (game.summary, game.run("status", "--study-name", "s"), text, bundle):
+        words = " ".join(re.sub("[│┃\n]", " ", own).split())
+        assert value in words
+        assert interval in words
+        assert fresh in words
+    # The closing summary's table has the same numbers.
+    assert ("return, mean over seeds", value) in rows(game.summary)
+    assert (f"95% over {best['interval']['resampled']}", f"{low:+.4f} … {high:+.4f}") in rows(
+        game.summary
+    )
+    listed = {row["study"]: row for row in game.json("studies", "list")}
+    assert listed["s"]["best_value"] == pytest.approx(best["value"], rel=1e-14)
+    assert listed["s-run" + str(best["trial"])]["best_value"] == pytest.approx(
+        best["fresh"]["value"], rel=1e-14
+    )
+    compared = game.json("studies", "compare", "s", f"s-run{best['trial']}")
+    assert compared["s"]["best"] == pytest.approx(best["value"], rel=1e-14)
+    picture = trial_picture(game.handle, trial, "k")
+    assert picture.final["objective"] == trial.value == best["value"]
+    for name, number in best["metrics"].items():
+        assert picture.points[max(picture.points)][name] == number == trial.user_attrs[name]
+    pages = game.page("/training"), game.page("/training/parameters")
+    for page in pages:
+        assert value in page
+    assert f"{best['fresh']['value']:+.4f}" in pages[0]
+    assert f"{low:+.4f} … {high:+.4f}, episodes" in html.unescape(pages[1])
+    assert value in game.page("/training/trials")
+
+
+def stored_bundle() -> dict[str, Any]:
+    """Return the description of the only bundle in the registry."""
+    [path] = Path("deployments").rglob("bundle.json")
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def tensorboard(handle: StudyHandle, trial: int) -> dict[str, float]:
+    """Return the last value of each scalar of a trial."""
+    found = EventAccumulator(str(handle.run_dir / "tensorboard" / f"trial-{trial:05d}")).Reload()
+    return {name: found.Scalars(name)[-1].value for name in found.Tags()["scalars"]}
+
+
+def exported(shown: Screens) -> pd.DataFrame:
+    shown.run("studies", "export", "s", "--out", "trials.csv")
+    return pd.read_csv("trials.csv", index_col=0)
