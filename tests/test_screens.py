@@ -173,6 +173,14 @@ def test_a_market_has_one_value_per_figure(market: Screens) -> None:
     assert any(objective in cell for row in rows(market.run("studies", "list")) for cell in row)
     for where in every[:2]:
         assert objective in where
+    # Its name is not that of the information ratio, which is another figure.
+    named = "information-ratio, mean over paths - 0.1 deviations"
+    assert f"objective ({named}) {objective}" in market.summary
+    assert f"The best objective ({named}) of " in market.page("/training")
+    for path in ("/training/parameters", "/training/trials"):
+        assert f"objective {named}." in market.page(path)
+        heads = {cell for row in html_rows(market.page(path)) for cell in row}
+        assert "information-ratio" not in heads
     assert objective in market.page("/training/parameters")
     cells = [row for row in html_rows(market.page("/training/trials")) if row[0] == number]
     assert any(objective in row for row in cells)

@@ -117,7 +117,7 @@ def rate_figure(history: Mapping[str, Any]) -> Figure:
     return {"data": [bars], "layout": layout}
 
 
-def best_figure(history: Mapping[str, Any], objective: str) -> Figure:
+def best_figure(history: Mapping[str, Any]) -> Figure:
     """Return a figure of the complete trials' values, and the best so far."""
     values = history["values"]
     times = [1000 * one["at"] for one in values]
@@ -146,7 +146,7 @@ def best_figure(history: Mapping[str, Any], objective: str) -> Figure:
         "data": [dots, line],
         "layout": {
             "xaxis": {"type": "date"},
-            "yaxis": {"title": {"text": objective}},
+            "yaxis": {"title": {"text": "objective"}},
             "hovermode": "closest",
         },
     }

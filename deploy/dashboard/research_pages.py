@@ -72,13 +72,13 @@ class ResearchPages:
         )
 
     def _parameter_figures(self, found: Mapping[str, Any], every: str) -> dict[str, Any]:
-        objective, lines = found["head"]["objective"], found["parallel"]
+        lines = found["parallel"]
         count = len(lines["axes"]) if every else min(ROWS, len(lines["axes"]))
         figures: dict[str, Any] = {}
         if lines["lines"]:
-            figures["parallel"] = parallel_figure(lines, objective, count)
+            figures["parallel"] = parallel_figure(lines, count)
         if found["frontier"]["points"]:
-            figures["frontier"] = frontier_figure(found["frontier"], objective)
+            figures["frontier"] = frontier_figure(found["frontier"])
         return {
             "figures": figures,
             "count": count,

@@ -25,7 +25,7 @@ BAND_LOOKS = (
 OTHER_LOOKS = {"PRUNED": ("cash", 0.8, "dot", "pruned"), "FAIL": ("bad", 1.0, "dash", "failed")}
 
 
-def parallel_figure(found: Found, objective: str, count: int) -> Figure:
+def parallel_figure(found: Found, count: int) -> Figure:
     """Return parallel coordinates: one row per axis, the objective's first.
 
     Plotly's `parcoords` needs WebGL and code made at run time, which the page's security policy
@@ -33,7 +33,6 @@ def parallel_figure(found: Found, objective: str, count: int) -> Figure:
 
     Args:
         found: result of `optimize.study.insight.parameters.parallel`.
-        objective: the objective's name.
         count: number of parameters to show.
     """
     axes = found["axes"][:count]
@@ -64,7 +63,7 @@ def parallel_figure(found: Found, objective: str, count: int) -> Figure:
             "showlegend": False,
             "shapes": [_rail(row) for row in range(rows)],
             "annotations": [
-                *_objective_texts(found["objective"], objective),
+                *_objective_texts(found["objective"]),
                 *(text for row, axis in enumerate(axes, 1) for text in _axis_texts(axis, row)),
             ],
         },
@@ -133,10 +132,10 @@ def _text(x: float, row: int, text: str, anchor: str, above: bool) -> Figure:
     }
 
 
-def _objective_texts(ends: Found, objective: str) -> list[Figure]:
+def _objective_texts(ends: Found) -> list[Figure]:
     low = f"{'≤ ' if ends['cut'] else ''}{ends['low']:+.4f}"
     return [
-        _text(0.0, 0, f"<b>{objective}</b>", "left", True),
+        _text(0.0, 0, "<b>objective</b>", "left", True),
         _text(0.0, 0, low, "left", False),
         _text(1.0, 0, f"{ends['high']:+.4f}", "right", False),
     ]
@@ -158,12 +157,11 @@ def _axis_texts(axis: Found, row: int) -> list[Figure]:
     return found
 
 
-def frontier_figure(found: Found, objective: str) -> Figure:
+def frontier_figure(found: Found) -> Figure:
     """Return objective against cost, and the frontier.
 
     Args:
         found: result of `optimize.study.insight.parameters.frontier`.
-        objective: the objective's name.
     """
     points, front = found["points"], found["front"]
     seconds = [point["seconds"] for point in points]
@@ -195,7 +193,7 @@ def frontier_figure(found: Found, objective: str) -> Figure:
                 "type": "log" if log else "linear",
                 "title": {"text": "training time of the trial, s"},
             },
-            "yaxis": {"title": {"text": objective}},
+            "yaxis": {"title": {"text": "objective"}},
             "hovermode": "closest",
             **LEGEND_ABOVE,
         },
@@ -264,6 +262,12 @@ TIME_UNITS = (
 )
 
 
+def _best_title(objectives: Sequence[str], index: int) -> str:
+    # One objective is named above the figure; of two, each axis says which is its own.
+    which = f" ({objectives[index]})" if len(objectives) > 1 else ""
+    return f"best objective so far{which}"
+
+
 def race_figure(sides: Sequence[Found], by: str) -> Figure:
     """Return the best values so far of two studies.
 
@@ -300,14 +304,14 @@ def race_figure(sides: Sequence[Found], by: str) -> Figure:
         )
     layout: Figure = {
         "xaxis": {"title": {"text": title}, "rangemode": "tozero"},
-        "yaxis": {"title": {"text": f"best {objectives[0]} so far"}},
+        "yaxis": {"title": {"text": _best_title(objectives, 0)}},
         "hovermode": "closest",
         "margin": {"l": 56, "r": 12, "t": 8, "b": 44},
         "showlegend": False,
     }
     if len(objectives) > 1:  # values of two objectives have no common axis
         layout["yaxis2"] = {
-            "title": {"text": f"best {objectives[1]} so far"},
+            "title": {"text": _best_title(objectives, 1)},
             "overlaying": "y",
             "side": "right",
             "showgrid": False,

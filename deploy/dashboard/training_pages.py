@@ -40,7 +40,7 @@ class TrainingPages:
         if past["rates"]:
             figures["rates"] = rate_figure(past)
         if past["values"]:
-            figures["best"] = best_figure(past, found["objective"])
+            figures["best"] = best_figure(past)
         return self._pages.render(
             "training.html",
             "/training",

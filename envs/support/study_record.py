@@ -174,6 +174,11 @@ class StudySpec(ABC):
         """The study in a few words."""
 
     @property
+    def objective_text(self) -> str:
+        """What the objective of a trial is, in a few words."""
+        return self.objective
+
+    @property
     @abstractmethod
     def timeframe(self) -> str | None:
         """Length of a bar; None for a game."""
@@ -258,6 +263,10 @@ class CryptoSpec(StudySpec):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "objective", objective_name(self.objective))  # frozen class
+
+    @property
+    def objective_text(self) -> str:
+        return f"{self.objective}, mean over paths - 0.1 deviations"
 
     @property
     def timeframe(self) -> str:

@@ -40,7 +40,7 @@ def study_progress(handle: StudyHandle, count_looks: CountLooks | None = None) -
     """Return `study_status` and `history`; docs/operations.md describes the keys."""
     found = study_status(handle, count_looks)
     return found | {
-        "objective": handle.spec.objective,
+        "objective": handle.spec.objective_text,
         "synthetic": handle.spec.synthetic,
         "outlook": sentence(found["gate"], (found["gate"] or {}).get("looks")),
         "history": history(handle.rows.read()),

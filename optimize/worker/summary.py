@@ -65,8 +65,8 @@ def print_summary(
     best = selected.best_trial
     if handle.spec.selection.racing:
         _print_selected(selected, handle.spec, say)
-    over = "" if isinstance(handle.spec, GameSpec) else ", mean over paths - 0.1 deviations"
-    say(f"best trial: {best.number}, objective ({handle.spec.objective}{over}) {best.value:+.4f}")
+    objective = f"objective ({handle.spec.objective_text})"
+    say(f"best trial: {best.number}, {objective} {best.value:+.4f}")
     record = TrialRecord.from_attributes(best.user_attrs)
     parameters = {**(record.shape or {}), **best.params}
     say("  " + "  ".join(f"{name}={value_text(value)}" for name, value in parameters.items()))

@@ -132,7 +132,7 @@ class StudyInsight:
         return {
             "study": self.handle.name,
             "about": spec.about,
-            "objective": spec.objective,
+            "objective": spec.objective_text,
             "member": spec.member,
             "synthetic": spec.synthetic,
             "trials": count_rows(rows),

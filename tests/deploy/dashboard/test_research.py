@@ -158,7 +158,7 @@ def test_pages_of_studies_fit_the_window_and_are_accessible(
 
 def test_all_parameters_can_be_shown(folder: Path) -> None:
     wide = parallel([row(0, 1.0)], [Axis(f"p{index}") for index in range(20)])
-    few, every = (parallel_figure(wide, "return", count) for count in (12, 20))
+    few, every = (parallel_figure(wide, count) for count in (12, 20))
     assert len(few["layout"]["shapes"]) == 13
     assert len(every["layout"]["shapes"]) == 21
     assert "rows=all" not in get(client(folder), "/training/parameters?study=s").text
@@ -167,22 +167,22 @@ def test_all_parameters_can_be_shown(folder: Path) -> None:
 def test_parallel_coordinates_show_states_scales_and_switches() -> None:
     off = {"rate": 1e-4, "width": 128, "kl_on": False}
     rows = [row(0, 1.0), row(1, 3.0, params=off), row(2, state="PRUNED"), row(3, state="FAIL")]
-    figure = parallel_figure(parallel(rows, AXES, 1), "return", 3)
+    figure = parallel_figure(parallel(rows, AXES, 1), 3)
     found = traces(figure)
     assert list(found) == ["pruned", "failed", "lower half", "best 5%", "trial 1"]
     best = found["trial 1"]
     assert best["x"] == [1.0, 0.0, 1.0, GUTTER, None]
     assert best["y"] == [0, -1, -2, -3, None]
-    assert best["text"][:4] == ["+3", "0.0001", "128", "off"]
+    assert best["text"][:4] == ["+3.0000", "0.0001", "128", "off"]
     assert best["customdata"] == [1] * 5
     assert found["pruned"]["x"][0] == found["failed"]["x"][0] == GUTTER
     assert found["pruned"]["text"][0] == "pruned"
     assert found["pruned"]["line"]["dash"] != found["failed"]["line"]["dash"]
     texts = [note["text"] for note in figure["layout"]["annotations"]]
     assert texts == [
-        "<b>return</b>",
-        "+1",
-        "+3",
+        "<b>objective</b>",
+        "+1.0000",
+        "+3.0000",
         "<b>rate</b> (log)",
         "0.0001",
         "0.01",
@@ -197,12 +197,12 @@ def test_parallel_coordinates_show_states_scales_and_switches() -> None:
     ]
 
 
-def test_score_against_cost_has_units_and_a_frontier() -> None:
+def test_the_objective_against_cost_has_units_and_a_frontier() -> None:
     rows = [row(0, 1.0, seconds=2.0), row(1, 3.0, seconds=50.0), row(2, 2.0, seconds=60.0)]
-    figure = frontier_figure(frontier(rows), "return")
+    figure = frontier_figure(frontier(rows))
     assert figure["layout"]["xaxis"]["title"]["text"] == "training time of the trial, s"
     assert figure["layout"]["xaxis"]["type"] == "log"
-    assert figure["layout"]["yaxis"]["title"]["text"] == "return"
+    assert figure["layout"]["yaxis"]["title"]["text"] == "objective"
     assert traces(figure)["frontier"]["text"] == ["0", "1"]
     assert traces(figure)["a trial"]["y"] == [1.0, 3.0, 2.0]
 
@@ -301,7 +301,7 @@ def test_values_of_two_objectives_have_their_own_axes() -> None:
     ]
     figure = race_figure(sides, "hours")
     assert [line["yaxis"] for line in figure["data"]] == ["y", "y2"]
-    assert figure["layout"]["yaxis2"]["title"]["text"] == "best sharpe so far"
+    assert figure["layout"]["yaxis2"]["title"]["text"] == "best objective so far (sharpe)"
     assert figure["layout"]["xaxis"]["title"]["text"] == "seconds since the first trial began"
     assert figure["data"][0]["x"] == [36.0]
     sides[1]["head"]["objective"] = "return"
