@@ -32,7 +32,11 @@ def known_slots(paper: PaperSource) -> dict[str, Health]:
 
 
 def slot_links(slots: Mapping[str, Health], slot: str | None, request: Request) -> dict[str, Any]:
-    """Return what the template of a slot's pages needs: the slots, and the slot's views."""
+    """Return what the template of a slot's pages needs: the slots, and the slot's views.
+
+    The template begins each page with name and state of the slot, by default the first one.
+    """
+    slot = slot or next(iter(slots), None)
     address = Address.of(request, "account", "asset")
     return {
         "slots": slots,

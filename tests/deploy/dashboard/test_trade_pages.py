@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,14 @@ import pytest
 pytest.importorskip("plotly")
 from werkzeug.test import Client
 
+from deploy.dashboard.slot_views import VIEWS as SLOT_VIEWS
 from deploy.trading.live.parity import parity, store_parity
 from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.test_web import Checked, client, figures, get
 from tests.deploy.trading.live.test_session import FIRST, TICKERS, bars_of, bundle_of
 from tests.deploy.trading.live.world import SLOT, World
 
+PAGES = tuple(SLOT_VIEWS)
 VIEWS = ("chart", "trades", "days", "orders", "events")
 BARS = 760
 
@@ -54,6 +57,28 @@ def test_views_link_each_other(asked: Client, view: str) -> None:
     for other in VIEWS:
         assert f'href="/{other}?slot={SLOT}"' in text
     assert text.count('aria-current="page"') >= 2
+
+
+@pytest.mark.parametrize("synthetic", [True, False])
+def test_slot_state_and_synthetic_stand_on_every_page(tmp_path: Path, synthetic: bool) -> None:
+    """Also on those of a slot that was never traded."""
+    data = bundle_of().manifest.data.model_copy(update={"synthetic": synthetic})
+    world = World(tmp_path, bundle_of(data=data), bars_of(), FIRST)
+    asked = client(tmp_path)
+
+    def heads() -> set[str]:
+        texts = [
+            get(asked, f"{path}{query}").text for path in PAGES for query in ("", f"?slot={SLOT}")
+        ]
+        found = [re.findall(r'<p id="slot" data-live>(.*?)</p>', text) for text in texts]
+        assert [len(one) for one in found] == [1] * len(texts), "each page has one"
+        return {re.sub(r"<.*?>", "", head) for (head,) in found}
+
+    mark = " synthetic market" if synthetic else ""
+    assert heads() == {f"{SLOT} never traded{mark}"}
+    world.begin()
+    world.store.halt(SLOT, "by the operator", sells=False)
+    assert heads() == {f"{SLOT} halted{mark}"}
 
 
 def test_orders_are_paged_filtered_and_exported_with_exact_numbers(
