@@ -23,6 +23,7 @@ from urllib.parse import parse_qs, urlparse
 
 Answer = tuple[int, Any]
 NINE = Decimal("0.000000001")
+LARGEST = Decimal(200_000)  # USD; larger orders are refused
 OPEN = {"new", "partially_filled", "accepted", "pending_new"}
 
 
@@ -41,6 +42,12 @@ class Fault:
     method: str = "POST"
     path: str = "/v2/orders"
     seconds: float = 0.0
+
+
+def too_large(cost: Decimal) -> dict[str, Any]:
+    """Return the content of the answer to an order above Alpaca's limit."""
+    message = f"cost basis {cost:.2f} is greater than maximal amount of order {LARGEST}"
+    return {"code": 40310000, "message": message}
 
 
 @dataclass
@@ -170,6 +177,8 @@ class Exchange:
                     "code": 40310000,
                     "message": "cost basis must be >= minimal amount of order 10",
                 }
+            if cost > LARGEST:
+                return 403, too_large(cost)
             if cost > self.cash:
                 return 403, {
                     "code": 40310000,
@@ -179,6 +188,8 @@ class Exchange:
         else:
             wanted = quantity if quantity is not None else (notional or Decimal(0)) / price
             held = self.units.get(symbol, Decimal(0))
+            if wanted * price > LARGEST:
+                return 403, too_large(wanted * price)
             if wanted > held:
                 return 403, {
                     "code": 40310000,

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import ROUND_DOWN, Decimal
 from typing import Any
@@ -26,6 +27,8 @@ from envs.crypto.params import Instruments
 from envs.support.errors import TryAgainLater
 
 SMALLEST_BUY = Decimal(10)  # USD; Alpaca rejects crypto buys below
+# USD: Alpaca rejects crypto orders above 200,000, and a sell's price is known when it is filled.
+LARGEST_PART = 180_000.0
 CENT = Decimal("0.01")
 NINE_DIGITS = Decimal("1e-9")  # Alpaca's finest step; for assets that it does not trade
 LONGEST_ID = 128  # characters of a client id; Alpaca rejects longer ones
@@ -133,6 +136,26 @@ class AlpacaBroker(Broker):
         units_held = {ticker: float(amount) for ticker, amount in sellable.items()}
         return AccountState(float(cash), units_held, late_fees=True)
 
+    def parts(self, order: Order, price: float) -> Sequence[Order]:
+        """See `Broker.parts`: equal orders of at most `LARGEST_PART`.
+
+        The last part of a sell that closes a position closes what is left of it.
+        """
+        worth = order.notional or order.units * price
+        count = math.ceil(worth / LARGEST_PART)
+        if count <= 1:
+            return (order,)
+        return tuple(
+            replace(
+                order,
+                client_id=f"{order.client_id}-{number}",
+                units=order.units / count,
+                notional=order.notional / count,
+                whole=order.whole and number == count,
+            )
+            for number in range(1, count + 1)
+        )
+
     def submit(self, orders: Sequence[Order]) -> None:
         """Send the orders of one bar, sells first.
 
@@ -144,13 +167,16 @@ class AlpacaBroker(Broker):
             if order.client_id in self._open:
                 raise ValueError(f"order {order.client_id} was sent before")
         # Quantities of sells are checked against exact positions; buys need none.
-        held = self._positions() if any(order.side == "sell" for order in orders) else {}
+        sells = any(order.side == "sell" for order in orders)
+        held = self._positions() if sells else {}
         # "sell" > "buy": sells first, so that their proceeds can be spent.
         for order in sorted(orders, key=lambda order: order.side, reverse=True):
             size, why = self._size(order, held)
             if size is None:
                 self._settled.append(Fill(order, "unfilled", int(time.time()), reason=why))
             else:
+                if order.side == "sell":  # the next part of the same position sells the rest
+                    held[self._symbols[order.ticker]] -= Decimal(size["qty"])
                 self._send(order, size)
 
     def adopt(self, orders: Sequence[Order], *, final: bool = False) -> list[Order]:

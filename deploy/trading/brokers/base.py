@@ -126,6 +126,16 @@ class Broker(ABC):
     def account(self) -> AccountState:
         """Return what the account holds now."""
 
+    def parts(self, order: Order, price: float) -> Sequence[Order]:
+        """Return the order as the orders that the venue accepts, with client ids of their own.
+
+        Args:
+            order: of any size.
+            price: the ticker's last close.
+        """
+        del price
+        return (order,)
+
     @abstractmethod
     def submit(self, orders: Sequence[Order]) -> None:
         """Send the orders of one bar.

@@ -169,6 +169,8 @@ class TradingAccount:
             own = bar.in_order(history.tickers, heir.manifest.tickers)
         if decide:
             entry = self.trader.decide(own, entry, conditions)
+            prices = dict(zip(self.bundle.manifest.tickers, own.close.tolist(), strict=True))
+            entry = dataclasses.replace(entry, orders=self._parts(entry.orders, prices))
         changes.bars.append(self._line(own, entry))
         changes.intents += [OrderLine(self.name, order) for order in entry.orders]
         changes.accounts.append(self.record())
@@ -230,6 +232,14 @@ class TradingAccount:
             action=None if entry.action is None else by_ticker(entry.action),
         )
 
+    def _parts(self, orders: Iterable[Order], prices: Mapping[str, float]) -> tuple[Order, ...]:
+        """Return the orders in parts that the venue accepts, at the last closes by ticker."""
+        return tuple(
+            part
+            for order in orders
+            for part in self.broker.parts(order, prices.get(order.ticker, 0.0))
+        )
+
     def _named(self, fill: Fill) -> Fill:
         """Return a fill; client ids of liquidations get the account's prefix."""
         if fill.reason != LIQUIDATED:
@@ -239,10 +249,18 @@ class TradingAccount:
 
     # ---- an operator's halt ----
 
-    def orders_to_sell_all(self, bar: int, now: float) -> list[Order]:
-        """Return orders that close everything between two bars; `bar` is the last processed one."""
+    def orders_to_sell_all(
+        self, bar: int, now: float, prices: Mapping[str, float]
+    ) -> tuple[Order, ...]:
+        """Return orders that close everything between two bars.
+
+        Args:
+            bar: open of the last processed one.
+            now: seconds since the epoch.
+            prices: its closes, by ticker.
+        """
         held = self.broker.account().units
-        return [
+        orders = [
             Order(
                 f"{self._prefix}-{bar}-{ticker}-halt{now:.0f}",
                 ticker,
@@ -254,6 +272,7 @@ class TradingAccount:
             for ticker, units in held.items()
             if units != 0.0 and ticker in self.bundle.manifest.tickers
         ]
+        return self._parts(orders, prices)
 
     def book_sales(self) -> None:
         """Book what `orders_to_sell_all` sold, so that no result remains for the next bar."""

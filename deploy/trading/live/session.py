@@ -501,7 +501,8 @@ class LiveSession:
         elif not sold and self._own.broker.immediate and self._own.since is not None:
             # Stored with the orders, so that a restart does not sell again.
             self._state = self._state | {"sold out": True}
-            orders = self._own.orders_to_sell_all(self._last, self._clock.now())
+            prices = self._state.get("prices", {})
+            orders = self._own.orders_to_sell_all(self._last, self._clock.now(), prices)
             intents = [OrderLine(SLOT_ACCOUNT, order) for order in orders]
             self._commit(Changes(state=self._state, intents=intents))
             fills = self._own.send(orders)

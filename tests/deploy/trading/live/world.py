@@ -79,6 +79,9 @@ class KillableBroker(Broker):
     def account(self) -> AccountState:
         return self.inner.account()
 
+    def parts(self, order: Order, price: float) -> Sequence[Order]:
+        return self.inner.parts(order, price)
+
     def submit(self, orders: Sequence[Order]) -> None:
         for order in orders:
             self.killer.step()
