@@ -179,14 +179,24 @@ def default_symbols(tickers: tuple[str, ...], *, synthetic: bool) -> dict[str, d
     """Symbols of `tickers` by venue; none for a synthetic market.
 
     On Alpaca, coins that are pegged to the dollar are replaced by USD.
+
+    Raises:
+        InputError: two tickers have one symbol at a venue, where their positions are one.
     """
     if synthetic or not all("/" in ticker for ticker in tickers):
         return {}
     pegged = {"USDT", "USDC", "BUSD", "FDUSD", "TUSD"}
-    names = {}
+    names: dict[str, str] = {}
     for ticker in tickers:
         base, quote = ticker.split("/", 1)
-        names[ticker] = f"{base}/{'USD' if quote in pegged else quote}"
+        symbol = f"{base}/{'USD' if quote in pegged else quote}"
+        other = next((one for one, name in names.items() if name == symbol), None)
+        if other is not None:
+            raise InputError(
+                f"{other} and {ticker} are both {symbol} at Alpaca, where they would be one "
+                "position: train a study on one of them"
+            )
+        names[ticker] = symbol
     return {"alpaca": names}
 
 

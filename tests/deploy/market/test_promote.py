@@ -20,7 +20,7 @@ from deploy.cli.commands import deploy_commands
 from deploy.cli.promote import promote_after_study
 from deploy.cli.registry_view import gate_table, gate_words
 from deploy.market import report as gate_report
-from deploy.market.bundle import Bundle, load_bundle
+from deploy.market.bundle import Bundle, default_symbols, load_bundle
 from deploy.market.candidates import open_study
 from deploy.market.gate import DEFAULT_RULES
 from deploy.market.promote import MarketPromoter, MarketPromotion
@@ -67,6 +67,15 @@ def shown(promotion: MarketPromotion) -> str:
     with console.capture() as captured:
         console.print(promotion_view(promotion))
     return captured.get()
+
+
+def test_two_tickers_with_one_symbol_at_a_venue_are_refused() -> None:
+    """Its account would hold one position for both. A study with both is refused before that."""
+    with pytest.raises(InputError, match="BTC/USDC and BTC/USDT are both BTC/USD at Alpaca"):
+        default_symbols(("BTC/USDC", "ETH/USDT", "BTC/USDT"), synthetic=False)
+    assert default_symbols(("BTC/USDT", "BTC/EUR"), synthetic=False) == {
+        "alpaca": {"BTC/USDT": "BTC/USD", "BTC/EUR": "BTC/EUR"}
+    }
 
 
 def test_the_best_trial_is_promoted_with_the_bytes_that_were_scored(
