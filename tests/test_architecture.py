@@ -155,6 +155,18 @@ def test_no_order_can_reach_real_money() -> None:
         assert not found, f"{path.relative_to(ROOT)}: {found and found.group()}"
 
 
+@pytest.mark.parametrize("path", SOURCES[:-1], ids=lambda path: str(path.relative_to(ROOT)))
+def test_names_from_outside_are_printed_without_control_characters(path: Path) -> None:
+    """Names of files, tickers and slots reach a terminal through `Terminal` or `printable`."""
+    for node in nodes_of(path):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called != "Console", "a console prints escape sequences: use Terminal"
+            if called == "typer.echo" and node.args and not isinstance(node.args[0], ast.Call):
+                made = [one for one in ast.walk(node.args[0]) if isinstance(one, ast.JoinedStr)]
+                assert not made, f"{ast.unparse(made[0])}: use printable"
+
+
 def test_no_message_says_to_install_an_extra_of_sweepd() -> None:
     """`pip install sweepd[EXTRA]` fails to build ElegantRL's dependencies: see `install_extra`."""
     hint = re.compile(r"install\s+(-\S+\s+)*[\"'\\]*(sweepd|\.)\[")

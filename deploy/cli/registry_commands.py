@@ -38,7 +38,7 @@ from envs.crypto.data.bars import load_bars
 from envs.support.errors import InputError, RunError
 from envs.support.flags import takes_flags
 from envs.support.formatting import counted
-from envs.support.terminal import Terminal
+from envs.support.terminal import Terminal, printable
 
 Reason = Annotated[str, typer.Option("--reason", help="Reason for the slot's history.")]
 MANUAL = "by the operator"
@@ -156,8 +156,10 @@ def rollback_command(
     name = opened.require(slot).name
     left, back = opened.rollback(name, reason, *BUNDLE_KINDS)
     typer.echo(
-        f"{name}: {short(back)} is champion again; {short(left)} is now the previous one "
-        "(rollback again to undo)"
+        printable(
+            f"{name}: {short(back)} is champion again; {short(left)} is now the previous one "
+            "(rollback again to undo)"
+        )
     )
 
 
@@ -184,7 +186,9 @@ def withdraw_command(
     found = challengers[0] if bundle is None else opened.find(bundle)
     opened.withdraw(slot, found, reason)
     typer.echo(
-        f"{slot}: {short(found)} is withdrawn; sweepd registry gc --delete removes its files"
+        printable(
+            f"{slot}: {short(found)} is withdrawn; sweepd registry gc --delete removes its files"
+        )
     )
 
 
@@ -237,8 +241,10 @@ def _verify_market(bundle: Bundle, folder: Path | None, as_json: bool) -> None:
         )
     if not as_json:
         typer.echo(
-            f"{bundle.name} is verified: files and data have their hashes, and no number differs "
-            f"by more than {worst.difference:.1e} (allowed: {TOLERANCE:.0e})."
+            printable(
+                f"{bundle.name} is verified: files and data have their hashes, and no number differs "
+                f"by more than {worst.difference:.1e} (allowed: {TOLERANCE:.0e})."
+            )
         )
 
 
@@ -248,9 +254,11 @@ def _verify_game(bundle: GameBundle, as_json: bool) -> None:
         _print_json(result.to_dict())
     elif result.agrees:
         typer.echo(
-            f"{bundle.name} is verified: its files have their hashes, and all {result.games:,} "
-            "games of its panel ended as before, also those of the baseline players "
-            f"({', '.join(result.names)}); mean return {result.mean:.6g}."
+            printable(
+                f"{bundle.name} is verified: its files have their hashes, and all {result.games:,} "
+                "games of its panel ended as before, also those of the baseline players "
+                f"({', '.join(result.names)}); mean return {result.mean:.6g}."
+            )
         )
     if not result.agrees:
         manifest = bundle.manifest
@@ -287,12 +295,14 @@ def gc_command(
         )
         return
     if not found:
-        typer.echo(f"{opened.bundles}: every bundle is needed")
+        typer.echo(printable(f"{opened.bundles}: every bundle is needed"))
         return
     Terminal().print(garbage_view(found, "Removed" if delete else "Needed by no slot"))
     typer.echo(
-        f"{counted(len(found), 'folder')}, {size / 1e6:.2f} MB"
-        + (" removed" if delete else "; --delete removes them")
+        printable(
+            f"{counted(len(found), 'folder')}, {size / 1e6:.2f} MB"
+            + (" removed" if delete else "; --delete removes them")
+        )
     )
 
 

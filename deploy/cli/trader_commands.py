@@ -21,7 +21,7 @@ from deploy.trading.live.records import Trader
 from deploy.trading.live.store import TraderStore
 from envs.support.errors import InputError
 from envs.support.flags import takes_flags
-from envs.support.terminal import Terminal
+from envs.support.terminal import Terminal, printable
 
 SlotArgument = Annotated[str, typer.Argument(help="Slot of the trader, for example crypto-1h.")]
 
@@ -45,7 +45,9 @@ def halt_command(
     store = TraderStore(where.open().database)
     store.halt(slot, "by the operator", sells=not keep)
     what = "keeps its positions" if keep else "sells all its positions"
-    typer.echo(f"{slot} {what} and sends no other orders until: sweepd trader resume {slot}")
+    typer.echo(
+        printable(f"{slot} {what} and sends no other orders until: sweepd trader resume {slot}")
+    )
 
 
 @trader_app.command("resume")
@@ -53,7 +55,7 @@ def halt_command(
 def resume_command(where: RegistryFlags, slot: SlotArgument) -> None:
     """Let a halted trader trade again, from its next bar."""
     TraderStore(where.open().database).resume(slot)
-    typer.echo(f"{slot} may trade again")
+    typer.echo(printable(f"{slot} may trade again"))
 
 
 @trader_app.command("status")

@@ -12,6 +12,7 @@ import typer
 from deploy.dashboard.source import PaperSource, StudySource
 from envs.support.errors import InputError, RunError
 from envs.support.invocation import install_extra
+from envs.support.terminal import printable
 
 
 def serve(paper: PaperSource, search: StudySource, port: int, path: str) -> None:
@@ -66,7 +67,9 @@ def serve(paper: PaperSource, search: StudySource, port: int, path: str) -> None
         # `serve_forever` ends at a KeyboardInterrupt only.
         for ending in (signal.SIGINT, signal.SIGTERM):
             signal.signal(ending, signal.default_int_handler)
-        typer.echo(f"sweepd dashboard on http://127.0.0.1:{bound}{path} (Ctrl-C ends it)")
+        typer.echo(
+            printable(f"sweepd dashboard on http://127.0.0.1:{bound}{path} (Ctrl-C ends it)")
+        )
         try:
             server.serve_forever()
         except KeyboardInterrupt:

@@ -14,6 +14,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from envs.support.errors import InputError
+from envs.support.terminal import printable
 
 STORAGE_VARIABLE = "SWEEPD_STORAGE"  # environment variable read if --storage is not given
 
@@ -127,8 +128,10 @@ def warn_of_password(
         and not context.resilient_parsing
     ):
         typer.echo(
-            f"warning: all users of this machine can read the password in --{parameter.name}; set "
-            f"{parameter.envvar}, or PGPASSWORD or ~/.pgpass with a URL without password, instead",
+            printable(
+                f"warning: all users of this machine can read the password in --{parameter.name}; set "
+                f"{parameter.envvar}, or PGPASSWORD or ~/.pgpass with a URL without password, instead"
+            ),
             err=True,
         )
     return value

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from envs.support.database_url import STORAGE_VARIABLE, has_password
 from envs.support.errors import InputError
+from envs.support.terminal import printable
 from optimize.cli.service import (
     COMMANDS,
     PREFIX,
@@ -75,22 +76,26 @@ def install_command(
     units = make_units(kind, label, context.args, Path.cwd())
     if dry_run:
         for unit in units:
-            typer.echo(f"# {unit.name}\n{unit.text}")
+            typer.echo(printable(f"# {unit.name}\n{unit.text}"))
         return
     install(units)
     started = units[-1].name
-    typer.echo(f"{started} is running, and starts at every boot")
-    typer.echo(f"  follow it:  journalctl --user -u {units[0].name} -f")
-    typer.echo(f"  stop it:    systemctl --user stop {started}    (its trials are requeued)")
-    typer.echo(f"  secrets:    {environment_file()}")
+    typer.echo(printable(f"{started} is running, and starts at every boot"))
+    typer.echo(printable(f"  follow it:  journalctl --user -u {units[0].name} -f"))
+    typer.echo(
+        printable(f"  stop it:    systemctl --user stop {started}    (its trials are requeued)")
+    )
+    typer.echo(printable(f"  secrets:    {environment_file()}"))
     if (
         STORAGE_VARIABLE in os.environ
         and kind != "trader"
         and not any(w.startswith("--storage") for w in context.args)
     ):
         typer.echo(
-            f"  warning: the service does not see this shell's {STORAGE_VARIABLE}; add it to that "
-            f"file, then run: systemctl --user restart {started}"
+            printable(
+                f"  warning: the service does not see this shell's {STORAGE_VARIABLE}; add it to that "
+                f"file, then run: systemctl --user restart {started}"
+            )
         )
     # systemd ends all services of an account at its last logout, unless it lingers.
     if lingers() is False:
@@ -107,7 +112,7 @@ def uninstall_command(
     paths = paths or _units_of(name)
     uninstall(paths)
     for path in paths:
-        typer.echo(f"removed {path.name}")
+        typer.echo(printable(f"removed {path.name}"))
 
 
 def show_command(
@@ -119,7 +124,7 @@ def show_command(
     """List the services and their state."""
     if name is not None:
         for path in _units_of(name):
-            typer.echo(f"# {path}\n{path.read_text(encoding='utf-8')}")
+            typer.echo(printable(f"# {path}\n{path.read_text(encoding='utf-8')}"))
         return
     paths = installed()
     for path in paths:
@@ -128,7 +133,7 @@ def show_command(
         restarts = int(state.get("NRestarts") or 0)
         words += f", restarted {restarts} times" if restarts else ""
         status = state.get("StatusText")
-        typer.echo(f"{path.name}: {words}" + (f", {status}" if status else ""))
+        typer.echo(printable(f"{path.name}: {words}" + (f", {status}" if status else "")))
     if not paths:
         typer.echo("no service; install one with: sweepd service install worker --study-name …")
 

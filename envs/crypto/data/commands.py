@@ -30,6 +30,7 @@ from envs.crypto.data.report import print_line
 from envs.crypto.data.sources import ALPACA_URL, AlpacaSource, CcxtSource, Source
 from envs.crypto.data.timeframe import DAY, SECONDS
 from envs.support.errors import InputError
+from envs.support.terminal import Terminal
 
 DEFAULT_BASES = "AAVE,BCH,BTC,ETH,LINK,LTC,UNI"
 _PLAIN_LINE_EVERY = 15.0  # seconds between progress lines if there is no terminal
@@ -94,7 +95,7 @@ def download(
     Exit code 2: bars look wrong, and `train` will refuse them; they are in the files, as the source
     gave them.
     """
-    console = Console()
+    console = Terminal(markup=True)
 
     def notice(text: str) -> None:
         print_line(console, f"[yellow]{escape(text)}[/yellow]")
@@ -127,7 +128,7 @@ def download(
         )
     problems = [sentence for result in results for sentence in result.problems]
     for sentence in problems:
-        print_line(Console(stderr=True), f"[red]error[/red] {escape(sentence)}")
+        print_line(Terminal(markup=True, stderr=True), f"[red]error[/red] {escape(sentence)}")
     if problems:
         raise typer.Exit(2)
     print_line(console, f"next: sweepd data check --data-dir {escape(str(data_dir))}")
@@ -161,7 +162,7 @@ def demo(
     """
     from envs.crypto.data.demo_market import make_demo_market
 
-    console = Console()
+    console = Terminal(markup=True)
     length = {} if bars is None else {"bars": bars}
     market = make_demo_market(seed, assets=assets, timeframe=timeframe, **length)
     _refuse_other_files(

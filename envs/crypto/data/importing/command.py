@@ -26,6 +26,7 @@ from envs.crypto.data.report import print_line
 from envs.crypto.data.timeframe import SECONDS, bar_seconds
 from envs.support.errors import INTERRUPTED, InputError
 from envs.support.formatting import counted
+from envs.support.terminal import Terminal
 
 _SHOWN = 6  # names in a list
 
@@ -92,9 +93,9 @@ def import_command(
     Files of one ticker are joined, also with those of an earlier import. Either all files are
     imported, or none is written.
     """
-    console, errors = Console(), Console(stderr=True)
+    console, errors = Terminal(markup=True), Terminal(markup=True, stderr=True)
     if not console.is_terminal:
-        console = Console(width=120)  # pipes and logs have no width
+        console = Terminal(markup=True, width=120)  # pipes and logs have no width
     options = dataclasses.replace(
         _options(ticker, timeframe, quote, timezone, date_format, columns),
         adjustments=parse_adjustments("split", split or (), quote)

@@ -88,6 +88,24 @@ def test_demo_market_is_not_written_into_a_folder_of_other_bars(tmp_path: Path) 
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_a_file_name_with_escape_characters_reaches_no_terminal(tmp_path: Path) -> None:
+    """A terminal would obey them: colours, title, cursor, clipboard."""
+    name = "\x1b]0;title\x07\x1b[31mX_USDT-1h.csv"
+    (tmp_path / "good").mkdir()
+    (tmp_path / "bad").mkdir()
+    put(tmp_path / "good", name, frame(300))
+    put(tmp_path / "bad", name, frame(300).assign(close=-1.0))
+    outputs = [
+        run("import", "--from", tmp_path / folder / name, "--to", tmp_path / "to", *words).output
+        for folder in ("good", "bad")
+        for words in ((), ("--ticker", "X\x1b[31m/USDT"))
+    ]
+    assert any("31mX_USDT" in output for output in outputs), outputs
+    for output in outputs:
+        assert output
+        assert not set(output) & {"\x1b", "\x07"}, repr(output)
+
+
 def test_help_describes_the_commands() -> None:
     for name, text in {
         "import": "Known are the files of",
