@@ -9,7 +9,7 @@ pruner and population-based training are those of `sweepd train`, with a study i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,8 @@ from optuna.trial import TrialState
 from scipy.signal import lfilter
 
 from deploy.promotion.overfitting import cscv
+from envs.crypto.scoring import luck
+from envs.crypto.scoring.luck import Moments
 from envs.crypto.scoring.selection import TrialReturns, mean_evaluations
 from envs.support.configurations import PBT, RACE, Selection
 from optimize.study.sampling.cube import Cube
@@ -35,6 +37,9 @@ RUNGS, BATCH, WAVES = 4, 8, 96  # BATCH: trials trained together, the population
 SEED_SHARE = 0.3  # of the variance of a policy's returns
 LENGTH = 0.35  # in the unit cube: policies at this distance have a correlation of .6 of the rest
 STUDY = "null"
+Measure = Callable[[Moments], float]
+# What a search may follow: the ratio, or the ratio in units of its own standard error.
+MEASURES: dict[str, Measure] = {"ratio": lambda found: found.sharpe, "score": Moments.score}
 
 
 def space() -> SearchSpace:
@@ -187,7 +192,9 @@ def judge(
     }
 
 
-def climb(bars: int, trials: int, correlation: float, random: np.random.Generator) -> list[Array]:
+def climb(
+    bars: int, trials: int, correlation: float, measure: Measure, random: np.random.Generator
+) -> list[Array]:
     """Return the returns of a search each of whose trials varies the best one so far."""
     every: list[Array] = []
     best, highest = np.zeros(bars), -math.inf
@@ -196,13 +203,20 @@ def climb(bars: int, trials: int, correlation: float, random: np.random.Generato
         if number:
             own = correlation * best + math.sqrt(1.0 - correlation**2) * own
         every.append(own)
-        if (sharpe := float(np.mean(own) / np.std(own))) > highest:
-            best, highest = own, sharpe
+        if (value := measure(luck.moments(own))) > highest:
+            best, highest = own, value
     return every
 
 
-def with_copies(every: Sequence[Array], copies: int, random: np.random.Generator) -> list[Array]:
-    """Append copies of the trial with the highest Sharpe ratio, with a correlation of .999."""
-    best = max(every, key=lambda own: float(np.mean(own) / np.std(own)))
+def best_of(every: Sequence[Array], measure: Measure) -> int:
+    """Return the number of the best trial."""
+    return int(np.argmax([measure(luck.moments(own)) for own in every]))
+
+
+def with_copies(
+    every: Sequence[Array], copies: int, measure: Measure, random: np.random.Generator
+) -> list[Array]:
+    """Append copies of the best trial, with a correlation of .999."""
+    best = every[best_of(every, measure)]
     noise = math.sqrt(1.0 / 0.999**2 - 1.0) * float(np.std(best))
     return [*every, *(best + noise * random.standard_normal(best.size) for _ in range(copies))]

@@ -5,8 +5,8 @@ for returns that are independent, autocorrelated, fat-tailed or of clustered vol
 
 Searches (`--only searches`): the project's own searches (`gate_searches`) on policies without
 skill, and with a planted one, judged by DSR and PBO as in the gate's first stage; also a search
-that varies its best trial, with and without 100 copies of the winner. Required: a rate of DSR ≥ .95
-of at most .05.
+that varies its best trial, by ratio or by score, with and without 100 copies of the winner.
+Required: a rate of DSR ≥ .95 of at most .05.
 
 Selection (`--only selection`): each study is a matrix of returns, trials × bars, with zero mean:
 normal, or fat-tailed with volatility clustering and correlated trials. DSR is that of the trial
@@ -30,13 +30,14 @@ hourly bars) among 40 is found. gate_studies.py measures power on whole studies.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import sys
 from typing import Any
 
 import numpy as np
 import optuna
-from gate_searches import SEARCHES, Market, climb, search, with_copies
+from gate_searches import MEASURES, SEARCHES, Market, best_of, climb, search, with_copies
 from gate_searches import judge as judge_search
 from harness import benchmark_parser, load_results, machine, print_machine, save_results
 from numpy.typing import NDArray
@@ -191,27 +192,26 @@ def searches(options: argparse.Namespace, kept: dict[str, Any]) -> bool:
             about = {"search": name, "bars": bars, "phi": options.phi, "skill": annual}
             found[f"{name} {annual:g}"] = about | _first_stage(every)
             good &= _told(found[f"{name} {annual:g}"])
-            save_results(options.save, kept | {"searches_machine": machine()})
-    for copies in (0, 100):
+            save_results(options.save, kept)
+    for (followed, measure), copies in itertools.product(MEASURES.items(), (0, 100)):
         every = []
         for index in range(options.studies):
             random = np.random.default_rng([*seeds, index])
-            made = climb(options.bars, options.search_trials, 0.9, random)
-            made = with_copies(made, copies, random)
-            best = int(np.argmax([own.mean() / own.std() for own in made]))
-            every.append(judge_search(dict(enumerate(made)), best, len(made)))
-        name = f"varies its best trial, {copies} copies"
+            made = climb(options.bars, options.search_trials, 0.9, measure, random)
+            made = with_copies(made, copies, measure, random)
+            every.append(judge_search(dict(enumerate(made)), best_of(made, measure), len(made)))
+        name = f"varies its best trial by {followed}, {copies} copies"
         about = {"search": name, "bars": options.bars, "phi": 0.0, "skill": 0.0}
         found[name] = about | _first_stage(every)
         good &= _told(found[name])
-    kept["searches_machine"] = machine()
+        save_results(options.save, kept)
     return good
 
 
 def _told(one: dict[str, Any]) -> bool:
     ok = bool(one["skill"] > 0.0 or one["dsr"]["interval"][0] <= 0.05)
     print(
-        f"{one['search']:36} skill {one['skill']:3.1f}: DSR >= .95 in {shown(one['dsr'])}, PBO <= "
+        f"{one['search']:45} skill {one['skill']:3.1f}: DSR >= .95 in {shown(one['dsr'])}, PBO <= "
         f".2 in {shown(one['pbo'])}, both {shown(one['both'])}{'' if ok else WRONG}",
         flush=True,
     )
@@ -221,6 +221,7 @@ def _told(one: dict[str, Any]) -> bool:
 def _first_stage(every: list[dict[str, float]]) -> dict[str, Any]:
     dsr, pbo = (np.array([one[name] for one in every]) for name in ("dsr", "pbo"))
     return {
+        "machine": machine(),
         "studies": len(every),
         "dsr": rate(dsr >= 0.95),
         "pbo": rate(pbo <= 0.2),

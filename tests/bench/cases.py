@@ -161,7 +161,10 @@ CASES = [
     Case(
         "gate_statistics:searches",
         "--only searches --studies 2 --bars 200 --long-bars 200 --search-trials 8 --planted 3",
-        ("searches_machine.processor", "searches.race 0.dsr.interval", "searches.pbt 3.both.rate"),
+        (
+            *("searches.race 0.machine.processor", "searches.race 0.dsr.interval"),
+            *("searches.pbt 3.both.rate", "searches.varies its best trial by score, 0 copies.dsr"),
+        ),
     ),
     Case(
         "gate_statistics:records",

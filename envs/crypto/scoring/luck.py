@@ -132,7 +132,7 @@ class Link:
     Attributes:
         correlation: ρ of its returns with those of the most similar earlier trial, 0 … 1: 0 for an
             independent trial, 1 for a copy.
-        rank: of that earlier trial among all earlier ones, 0 for the best.
+        rank: of that earlier trial among all earlier ones, 0 for the best (`links_of`).
         parent: position of that earlier trial.
     """
 
@@ -141,17 +141,24 @@ class Link:
     parent: int = 0
 
 
-def links_of(correlations: Array, scores: Array) -> tuple[Link, ...]:
+def links_of(correlations: Array, ratios: Array, scores: Array) -> tuple[Link, ...]:
     """Find what each trial depends on.
+
+    The rank of a trial is the number of trials with both a higher ratio and a higher score. A
+    search may follow either, and the best trial by one of them is often a close second by the
+    other. In a simulated search, the second is further behind, so its rank by the wrong measure
+    would understate the luck that the search adds up.
 
     Args:
         correlations: (n, n) of the trials' returns, in the order in which they were made.
-        scores: (n,) their Sharpe ratios.
+        ratios: (n,) their Sharpe ratios.
+        scores: (n,) their normal scores (`Moments.score`).
     """
     links = [Link()]
     for own in range(1, len(scores)):
         parent = int(np.argmax(correlations[own, :own]))
-        rank = int(np.count_nonzero(scores[:own] > scores[parent]))
+        better = (ratios[:own] > ratios[parent]) & (scores[:own] > scores[parent])
+        rank = int(np.count_nonzero(better))
         rho = min(max(float(correlations[own, parent]), 0.0), 1.0)
         links.append(Link(rho, rank, parent))
     return tuple(links)

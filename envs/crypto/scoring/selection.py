@@ -192,11 +192,13 @@ class TrialReturns:
             if len(numbers) < 2:
                 return (luck.Link(),) * len(numbers), 0.0
             units = np.stack([self._sums[number] for number in numbers], axis=1)
-            found = [[path.sharpe for path in self.moments[number]] for number in numbers]
+            found = [self.moments[number] for number in numbers]
         correlations = np.mean(units @ units.transpose(0, 2, 1), axis=0)  # over the paths
         n = len(numbers)
         mean = (np.sum(correlations) - np.trace(correlations)) / (n * (n - 1))
-        return luck.links_of(correlations, np.mean(found, axis=1)), float(mean)
+        ratios = np.array([np.mean([path.sharpe for path in paths]) for paths in found])
+        scores = np.array([np.mean([path.score() for path in paths]) for paths in found])
+        return luck.links_of(correlations, ratios, scores), float(mean)
 
 
 def mean_evaluations(reports: Sequence[int]) -> float:
