@@ -195,7 +195,7 @@ def searches(options: argparse.Namespace, kept: dict[str, Any]) -> bool:
             save_results(options.save, kept)
     for (followed, measure), copies in itertools.product(MEASURES.items(), (0, 100)):
         every = []
-        for index in range(options.studies):
+        for index in range(max(2, options.studies // 4) if copies else options.studies):
             random = np.random.default_rng([*seeds, index])
             made = climb(options.bars, options.search_trials, 0.9, measure, random)
             made = with_copies(made, copies, measure, random)
