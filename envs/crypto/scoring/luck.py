@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 NORMAL = NormalDist()
 EULER_GAMMA = 0.5772156649015329
+GOLDEN_RATIO = (1.0 + math.sqrt(5.0)) / 2.0
 CONFIDENCE = 0.95  # at which a Sharpe ratio counts as above luck
 FEWEST_BARS = 8  # with fewer, nothing is significant
 MOST_CORRELATED = 0.97  # bound of the coefficient of an autoregression, as in Andrews and Monahan
@@ -167,21 +168,45 @@ def links_of(correlations: Array, ratios: Array, scores: Array) -> tuple[Link, .
 def extended(links: Sequence[Link], trials: int) -> tuple[Link, ...]:
     """Add links for trials whose returns are not known, such as pruned ones.
 
-    They depend on earlier ones as the known ones do: their links are repeated in turn, with the same
-    relative rank. Without two known trials they are independent.
+    They depend on earlier ones as the known ones do: a link is repeated, with the same relative
+    rank, in proportion to the share 1 - ρ² of its trial's variance that is not its parent's. So
+    copies of a trial do not make the unknown trials count as copies, too. Without two known trials
+    that differ, the unknown ones are independent.
     """
     known = list(enumerate(links))[1:]
+    shares = np.cumsum([1.0 - link.correlation**2 for _, link in known])
     every = list(links[:trials]) or [Link()][:trials]
     while len(every) < trials:
         count = len(every)
-        if not known:
+        if not known or shares[-1] == 0.0:
             every.append(Link())
             continue
-        at, link = known[(count - len(links)) % len(known)]
-        # The middle of what was one of `at` places: the first of one is the median of many.
-        rank, parent = ((place + 0.5) * count / at for place in (link.rank, link.parent))
-        every.append(Link(link.correlation, int(rank), int(parent)))
+        # Multiples of the golden ratio, without their integer part, fill the interval evenly.
+        turn = (count - len(links) + 1) * GOLDEN_RATIO % 1.0
+        at, link = known[int(np.searchsorted(shares, turn * shares[-1], side="right"))]
+        every.append(_later(link, at, count))
     return tuple(every)
+
+
+def evaluated(links: Sequence[Link], evaluations: int) -> tuple[Link, ...]:
+    """Add links for the evaluations of trials at earlier rungs.
+
+    They depend on each other as the trials do, so the trials' links are repeated in turn.
+    """
+    known = list(enumerate(links))[1:]
+    every = list(links)
+    while len(every) < evaluations:
+        count = len(every)
+        at, link = known[(count - len(links)) % len(known)] if known else (1, Link())
+        every.append(_later(link, at, count))
+    return tuple(every)
+
+
+def _later(link: Link, at: int, count: int) -> Link:
+    """Return a link of trial `at` for trial `count`, with the same relative rank."""
+    # The middle of what was one of `at` places: the first of one is the median of many.
+    rank, parent = ((place + 0.5) * count / at for place in (link.rank, link.parent))
+    return Link(link.correlation, int(rank), int(parent))
 
 
 @dataclass(frozen=True, eq=False)

@@ -158,9 +158,9 @@ class TrialReturns:
             evaluations: of a trial, on average (`mean_evaluations`).
         """
         links, correlation = self._links()
+        links = luck.extended(links, max(trials, len(links), 1))
         # A search chooses at every rung among what it sees there, so each evaluation is a chance.
-        chances = max(round(trials * evaluations), len(links), 1)
-        best = luck.best_by_luck(luck.extended(links, chances))
+        best = luck.best_by_luck(luck.evaluated(links, round(len(links) * evaluations)))
         factors = np.ones(len(moments)) if diversification is None else diversification
         # Dividing the capital lowers the deviation by `factor`, which raises the Sharpe ratio that
         # luck alone shows by the same factor.

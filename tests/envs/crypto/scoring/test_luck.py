@@ -134,14 +134,18 @@ def search_of(
 
 
 def deflated(
-    found: list[Array], trials: int | None = None, measure: Callable[[Moments], float] = ratio
+    found: list[Array],
+    trials: int | None = None,
+    measure: Callable[[Moments], float] = ratio,
+    evaluations: float = 1.0,
 ) -> float:
     """Return the DSR of the best trial."""
     search = TrialReturns()
     for number, own in enumerate(found):
         search.add(number, own[None], np.arange(own.size))
     best = max(search.moments, key=lambda number: measure(search.moments[number][0]))
-    return search.deflate(search.moments[best], trials or len(found)).probability
+    own, made = search.moments[best], trials or len(found)
+    return search.deflate(own, made, evaluations=evaluations).probability
 
 
 @pytest.mark.parametrize("measure", [ratio, Moments.score], ids=["ratio", "score"])
@@ -183,6 +187,20 @@ def test_copies_of_the_winner_do_not_help_it(edge: float) -> None:
         assert deflated([*found, *copies]) <= before + noise
         assert deflated([*copies, *found]) <= before + noise
         assert deflated([*found, *[best.copy()] * 30]) == pytest.approx(before, abs=noise)
+
+
+def test_copies_of_the_winner_say_nothing_about_pruned_trials() -> None:
+    random = np.random.default_rng(2)
+    found = [random.standard_normal(BARS) for _ in range(12)]
+    best = max(found, key=lambda own: float(own.mean() / own.std()))
+    copies, noise = [best.copy()] * 90, 0.015  # of the simulation
+    assert deflated([*found, *copies], 190) <= deflated(found, 100) + noise
+    # Nor do their evaluations count as those of other trials.
+    four = deflated(found, evaluations=4.0)
+    assert deflated([*found, *copies], evaluations=4.0) == pytest.approx(four, abs=0.05)
+    # All known trials are one: what was pruned may still have been something else.
+    alike = luck.extended((Link(), Link(1.0), Link(1.0)), 10)
+    assert alike[3:] == (Link(),) * 7
 
 
 @given(
