@@ -15,14 +15,18 @@ from scipy import stats
 from envs.support.intervals import (
     BOTH,
     EPISODES,
+    GAFFKE,
     LEVEL,
     SEEDS,
+    STUDENT,
     TWO_WAY,
     Interval,
     block_means,
     clopper_pearson,
     components,
     crossed,
+    gaffke,
+    outside,
     over_seeds,
     paired,
     solved_seeds,
@@ -176,3 +180,131 @@ def test_blocks_keep_the_mean(episodes: int, seeds: int, draw: int) -> None:
     assert found.shape == (seeds, min(32, episodes))
     assert found.mean(1) == pytest.approx(own.mean(1))
     assert episodes > 32 or found == pytest.approx(own)
+
+
+def mean_squares(returns: list[list[float]]) -> tuple[float, float, float]:
+    """Mean squares of seeds, episodes and interaction, one number after the other."""
+    seeds, episodes = len(returns), len(returns[0])
+    rows = [sum(row) / episodes for row in returns]
+    columns = [sum(row[e] for row in returns) / seeds for e in range(episodes)]
+    grand = sum(rows) / seeds
+    between = episodes * sum((row - grand) ** 2 for row in rows) / (seeds - 1)
+    luck = seeds * sum((column - grand) ** 2 for column in columns) / (episodes - 1)
+    rest = sum(
+        (returns[s][e] - rows[s] - columns[e] + grand) ** 2
+        for s in range(seeds)
+        for e in range(episodes)
+    )
+    return between, luck, rest / ((seeds - 1) * (episodes - 1))
+
+
+def bounds(value: float, variance: float, terms: list[tuple[float, int]], least: int) -> Floats:
+    """Student's bounds of a variance that is a sum of (term, degrees of freedom)."""
+    freedom = variance**2 / sum(term**2 / (own + 2) for term, own in terms) - 2.0
+    reach = stats.t.ppf(0.975, max(freedom, least)) * math.sqrt(variance)
+    return np.array([value - reach, value + reach])
+
+
+DESIGNS = st.tuples(
+    st.integers(2, 7), st.integers(2, 9), st.sampled_from([0.0, 0.1, 1.0]), st.integers(0, 10**6)
+)
+
+
+@given(DESIGNS, st.sampled_from([0.0, 0.1, 4.0]))
+def test_the_two_way_interval_is_that_of_the_scalar_formula(
+    design: tuple[int, int, float, int], episode: float
+) -> None:
+    seeds, games, seed, draw = design
+    rng = np.random.default_rng(draw)
+    own = play(rng, seeds, seed, episode, 1.0)[:, :games]
+    between, luck, rest = mean_squares(own.tolist())
+    # No component is below zero.
+    total = rest + max(0.0, between - rest) + max(0.0, luck - rest)
+    count = seeds * games
+    terms = [(between, seeds - 1), (luck, games - 1), (rest, (seeds - 1) * (games - 1))]
+    expected = bounds(
+        float(own.mean()),
+        total / count,
+        [(term / count, freedom) for term, freedom in terms],
+        min(seeds, games) - 1,
+    )
+    found = crossed(own)
+    assert (found.low, found.high) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+@given(DESIGNS, st.integers(2, 7))
+def test_the_paired_interval_is_that_of_the_scalar_formula(
+    design: tuple[int, int, float, int], others: int
+) -> None:
+    seeds, games, seed, draw = design
+    rng = np.random.default_rng(draw)
+    common = rng.normal(0.0, 9.0, (1, games))
+    sides = [play(rng, n, seed, 0.0, 1.0)[:, :games] + common for n in (seeds, others)]
+    own: list[tuple[float, int]] = []
+    inner: list[tuple[float, int]] = []
+    for side in sides:
+        between, _, rest = mean_squares(side.tolist())
+        own.append((between / side.size, len(side) - 1))
+        inner.append((rest / side.size, (len(side) - 1) * (games - 1)))
+    gap = (sides[0].mean(0) - sides[1].mean(0)).tolist()
+    value = sum(gap) / games
+    luck = sum((one - value) ** 2 for one in gap) / (games - 1) / games
+    errors = sum(term for term, _ in own)
+    # Both the errors of the seeds and that of the difference contain the interaction.
+    total = errors + luck - sum(term for term, _ in inner)
+    if total <= 0.0:
+        total = min(errors, luck)
+    least = min(seeds - 1, others - 1, games - 1)
+    expected = bounds(value, total, [*own, (luck, games - 1), *inner], least)
+    found = paired(*sides)
+    assert (found.low, found.high) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def test_differences_of_one_episode_or_one_seed_say_what_was_resampled() -> None:
+    ours, theirs = np.array([[1.0], [2.0], [6.0]]), np.array([[0.0], [4.0]])
+    found = paired(ours, theirs)
+    errors = [float(stats.sem(side)[0]) ** 2 for side in (ours, theirs)]
+    expected = bounds(1.0, sum(errors), [(errors[0], 2), (errors[1], 1)], 1)
+    assert (found.low, found.high) == pytest.approx(expected)
+    assert found.resampled == SEEDS
+    alone = paired(np.array([[1.0, 2.0, 6.0]]), np.array([[0.0, 4.0, 2.0], [0.0, 2.0, 2.0]]))
+    gaps = stats.t.interval(LEVEL, 2, 4 / 3, stats.sem([1.0, -1.0, 4.0]))
+    assert (alone.low, alone.high) == pytest.approx(gaps)
+    assert alone.resampled == EPISODES
+    assert not paired(np.ones((1, 1)), np.zeros((3, 1))).known
+
+
+def test_scores_outside_the_range_have_students_interval() -> None:
+    for scores in ([0.2, 0.5, 1.5], [-0.5, 0.5, 0.5]):
+        found = over_seeds(scores, (0.0, 1.0))
+        assert found == over_seeds(scores)
+        assert found.method == STUDENT
+        assert outside(scores, (0.0, 1.0)) == max(scores, key=lambda one: abs(one - 0.5))
+    assert over_seeds([0.2, 0.5, 1.0], (0.0, 1.0)).method == GAFFKE
+    # Sums of float32 rewards are rounded.
+    assert outside([1.0 + 1e-7], (0.0, 1.0)) is None
+    assert over_seeds([0.0, 1.0 + 1e-7], (0.0, 1.0)).high <= 1.0 + 1e-12
+
+
+def test_bounds_are_known_if_both_are() -> None:
+    assert Interval(0.0, -1.0, 1.0, SEEDS).known
+    assert not Interval(0.0, -1.0, math.inf, SEEDS).known
+    assert not Interval(0.0, -math.inf, 1.0, SEEDS).known
+    assert not Interval(0.0, -math.inf, math.inf, EPISODES).trusted(1)
+
+
+def test_gaffkes_bounds_have_half_of_the_rest_on_each_side() -> None:
+    # All scores at one limit: the weight of the other is beta distributed.
+    low, high = gaffke(np.ones(4), (0.0, 1.0))
+    assert low == pytest.approx(0.025 ** (1 / 4), abs=0.01)
+    assert high == pytest.approx(1.0)
+    low, high = gaffke(np.zeros(4), (0.0, 1.0))
+    assert high == pytest.approx(1.0 - 0.025 ** (1 / 4), abs=0.01)
+    assert low == pytest.approx(0.0)
+
+
+def test_components_that_are_not_seen_are_zero() -> None:
+    rng = np.random.default_rng(3)
+    found = [components(play(rng, 4, 0.0, 0.0, 1.0)) for _ in range(50)]
+    assert min(own.seed for own in found) == 0.0
+    assert min(own.episode for own in found) == 0.0

@@ -19,7 +19,19 @@ from envs.crypto.data.check import check_dir
 from envs.crypto.data.commands import data_commands
 from envs.crypto.data.demo_market import make_demo_market
 from envs.crypto.data.download import Downloaded, download
-from envs.crypto.data.jumps import find_jumps, jump_problems, unusual_moves
+from envs.crypto.data.importing.adjusting import (
+    Adjustment,
+    adjust,
+    adjustments_of,
+    parse_adjustments,
+)
+from envs.crypto.data.jumps import (
+    adjusting_flag,
+    find_jumps,
+    jump_problems,
+    unusual_moves,
+    with_accepted,
+)
 from envs.crypto.data.sources import Source
 from envs.crypto.data.timeframe import SECONDS
 from envs.support.errors import InputError
@@ -369,3 +381,207 @@ def test_a_pump_is_no_unit_of_volume() -> None:
 def test_short_files_pass() -> None:
     for n in range(1, 8):
         assert find_jumps(bars_of(REALISTIC.values[:n])) == []
+
+
+# ---- limits, on bars whose changes are known ----
+
+
+def zigzag(swing: float, bars: int = 400) -> np.ndarray:
+    """Return (n, 5) bars whose closes alternate by a swing (of the logarithm); gaps are tiny.
+
+    The robust deviation of their changes is 1.4826 swings.
+    """
+    closes = 100.0 * np.exp(swing * (np.arange(bars) % 2))
+    opens = np.concatenate([[closes[1]], closes[:-1]]) * 1.0001
+    volume = np.full(bars, 10.0)
+    highest, lowest = np.maximum(opens, closes), np.minimum(opens, closes)
+    return np.stack([opens, highest, lowest, closes, volume], axis=1)
+
+
+def kinds(values: np.ndarray) -> list[tuple[int, str]]:
+    return [(jump.row, jump.kind) for jump in find_jumps(bars_of(values))]
+
+
+def scaled(values: np.ndarray, rows: slice, columns: list[int], factor: float) -> np.ndarray:
+    values = values.copy()
+    values[rows, columns] *= factor
+    return values
+
+
+BAR = [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("swing", "factor", "found"),
+    [
+        (0.01, 1.45, False),  # below the factor 1.5, however calm the market is
+        (0.01, 1.6, True),
+        (0.04, 2.9, False),  # 20 robust deviations are a factor of 3.3
+        (0.04, 3.6, True),
+        (0.2, 40.0, False),  # 20 deviations are a factor of 376; above 50 nothing is a move
+        (0.2, 80.0, True),
+    ],
+)
+def test_spikes_are_beyond_20_robust_deviations_and_a_factor(
+    swing: float, factor: float, found: bool
+) -> None:
+    values = scaled(zigzag(swing), slice(200, 201), BAR, factor)
+    assert kinds(values) == ([(200, "spike")] if found else [])
+
+
+def test_spikes_do_not_count_in_their_own_deviation() -> None:
+    # Three in every six bars of a hundred: near the first, most changes are spikes.
+    values = zigzag(0.01)
+    for row in range(190, 211, 4):
+        values = scaled(values, slice(row, row + 1), BAR, 2.0)
+    assert kinds(values) == [(row, "spike") for row in range(190, 211, 4)]
+
+
+def test_bars_without_trades_do_not_make_a_market_calm() -> None:
+    # Most bars repeat the last close; the others move by 8%, so 20 deviations are a factor of 10.
+    values = np.repeat(zigzag(0.08, 200), 4, axis=0)
+    still = np.arange(len(values)) % 4 > 0
+    values[still, :3] = values[still, 3:4]
+    assert kinds(scaled(values, slice(400, 401), BAR, 3.5)) == []
+    assert kinds(scaled(values, slice(400, 401), BAR, 20.0)) == [(400, "spike")]
+
+
+def test_a_pump_that_keeps_a_part_is_no_spike() -> None:
+    values = scaled(zigzag(0.01), slice(200, 201), [1, 3], 20.0)
+    values = scaled(values, slice(201, None), BAR, 4.0)
+    values[201, [0, 1]] = values[200, 3] * 1.0001  # no gap
+    assert (200, "spike") not in kinds(values)
+
+
+@pytest.mark.parametrize(("factor", "found"), [(9.0, []), (11.0, [(200, "wick")])])
+def test_wicks_begin_at_a_tenth_and_ten_times(factor: float, found: list[tuple[int, str]]) -> None:
+    values = zigzag(0.01)
+    assert kinds(scaled(values, slice(200, 201), [1], factor)) == found
+    assert kinds(scaled(values, slice(200, 201), [2], 1 / factor)) == found
+
+
+@pytest.mark.parametrize(("factor", "found"), [(1.08, []), (1.13, [(200, "outside")])])
+def test_prices_outside_low_and_high_are_found_from_ten_percent(
+    factor: float, found: list[tuple[int, str]]
+) -> None:
+    values = zigzag(0.001)
+    assert kinds(scaled(values, slice(200, 201), [0], factor)) == found
+    assert kinds(scaled(values, slice(200, 201), [0], 1 / factor)) == found
+
+
+def test_splits_are_beyond_8_robust_deviations() -> None:
+    # 8 deviations are a factor of 2.14.
+    wild = zigzag(0.064)
+    assert kinds(scaled(wild, slice(200, None), BAR, 1 / 2)) == []
+    assert kinds(scaled(wild, slice(200, None), BAR, 1 / 3)) == [(200, "split")]
+    assert kinds(scaled(zigzag(0.03), slice(200, None), BAR, 1 / 2)) == [(200, "split")]
+
+
+@pytest.mark.parametrize(
+    ("factor", "named"), [(2.04, 2.0), (2.3, None), (8.0, 8.0), (10.0, 10.0), (13.5, 13.5)]
+)
+def test_gaps_that_stay_are_splits_near_their_factors(factor: float, named: float | None) -> None:
+    found = find_jumps(bars_of(scaled(zigzag(0.001), slice(200, None), BAR, 1 / factor)))
+    assert [(jump.row, jump.kind) for jump in found] == ([] if named is None else [(200, "split")])
+    assert [jump.factor for jump in found] == ([] if named is None else [pytest.approx(named)])
+
+
+def test_a_gap_that_returns_is_no_split() -> None:
+    # An open at twice the price: less than 20 deviations (a factor of 3.3), more than 8.
+    values = scaled(zigzag(0.04), slice(200, 201), [0, 1], 2.0)
+    assert kinds(values) == []
+
+
+def test_volumes_must_stay_apart_for_a_week() -> None:
+    values = zigzag(0.001, 24 * 30)
+    days = np.arange(len(values)) // 24
+    # The median of a day rises by the factor 100, but three days of every earlier week are above.
+    values[:, 4] = np.where(days < 15, np.where(days % 7 < 4, 1.0, 500.0), 100.0)
+    assert kinds(values) == []
+    values[:, 4] = np.where(days < 15, 1.0, 100.0)
+    assert kinds(values) == [(15 * 24, "volume")]
+
+
+def test_days_that_are_mostly_empty_say_nothing_of_volumes() -> None:
+    values = zigzag(0.001, 24 * 30)
+    hours = np.arange(len(values))
+    values[:, 4] = np.where(hours // 24 < 15, 1.0, 100.0)
+    values[hours % 24 > 3, 4] = 0.0
+    assert kinds(values) == []
+
+
+def test_the_row_is_the_first_with_the_new_unit() -> None:
+    values = zigzag(0.001, 24 * 30)
+    values[367:, 4] = 1000.0 * 10.0
+    (jump,) = find_jumps(bars_of(values))
+    assert (jump.row, jump.factor) == (367, 1000.0)
+
+
+def test_accepting_keeps_what_was_accepted_before() -> None:
+    first = bars_of(scaled(zigzag(0.01), slice(100, 101), BAR, 3.0))
+    accepted = with_accepted(first)
+    times = [int(first.time[row]) for row in (100, 300)]
+    assert accepted.accepted == {times[0]}
+    # Later the first bar was corrected, and another one is wrong.
+    later = bars_of(scaled(zigzag(0.01), slice(300, 301), BAR, 3.0))
+    both = with_accepted(dataclasses.replace(later, metadata=accepted.metadata))
+    assert both.accepted == set(times)
+    untouched = bars_of(zigzag(0.01))
+    assert with_accepted(untouched) is untouched
+
+
+def test_every_kind_of_jump_has_its_sentence() -> None:
+    values = scaled(zigzag(0.01, 24 * 30), slice(100, 101), BAR, 3.0)
+    values = scaled(values, slice(150, 151), [1], 20.0)
+    values = scaled(values, slice(160, 161), BAR, 3.0)
+    values = scaled(values, slice(400, None), BAR, 0.25)
+    values[367:, 4] *= 1000.0
+    bars = bars_of(values)
+    spike, wick, split, volume = jump_problems(bars, "sweepd data import --from a --to b")
+    assert "row 100 " in spike
+    assert "(2 such rows)" in spike
+    assert "row 150 " in wick
+    assert "such rows" not in wick
+    time = pd.Timestamp(START + 400 * 3600, unit="s").strftime("%Y-%m-%dT%H:%M")
+    assert f"`sweepd data import --from a --to b --split X/USDT={time}:4`" in split
+    assert " --volume-unit X/USDT=" in volume
+    # A bar of a day is named by its date alone.
+    days = bars_of(values, "1d")
+    named = [adjusting_flag("X/USDT", jump) for jump in find_jumps(days) if jump.kind == "split"]
+    assert named == ["--split X/USDT=2021-02-04:4"]
+
+
+def test_jumps_are_not_called_unusual() -> None:
+    values = scaled(zigzag(0.01), slice(100, 101), BAR, 3.0)
+    values = scaled(values, slice(200, None), BAR, 0.25)
+    assert unusual_moves(bars_of(values)) == []
+
+
+# ---- adjusting ----
+
+
+def test_adjustments_change_what_they_name_before_their_bar() -> None:
+    seconds, values = np.array([10, 20, 30]), np.full((3, 5), 8.0)
+    kept = values.copy()
+    split = adjust(seconds, values, [Adjustment("split", None, 20, 4.0)])
+    assert split.tolist() == [[2.0] * 4 + [32.0], [8.0] * 5, [8.0] * 5]
+    unit = adjust(seconds, values, [Adjustment("volume-unit", None, 30, 0.25)])
+    assert unit.tolist() == [[8.0] * 4 + [2.0]] * 2 + [[8.0] * 5]
+    assert (values == kept).all()
+
+
+def test_adjustments_survive_their_record() -> None:
+    made = parse_adjustments(
+        "split", ["X/USDT=2020-08-31T02:00+02:00:0.333333333333", "2021:7"], ""
+    )
+    assert [one.time for one in made] == [1_598_832_000, 1_609_459_200]
+    record = " ".join(one.record for one in made)
+    assert [(one.time, one.factor) for one in adjustments_of(record)] == [
+        (one.time, one.factor) for one in made
+    ]
+
+
+@pytest.mark.parametrize("text", ["2020:0", "2020:-2", "2020:inf", "2020:nan", "=2020:2", "x:2"])
+def test_a_wrong_adjustment_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="write TICKER=TIME:FACTOR"):
+        parse_adjustments("split", [text], "USDT")
