@@ -14,7 +14,8 @@ from deploy.promotion.studies import find_study
 from envs.support.study_record import MEAN, GameSpec, TrialRecord, blocks_key, interval_key
 from optimize.cli.status import show, study_status
 from optimize.study.enqueue import best_guesses
-from optimize.study.frame import studies_frame
+from optimize.study.frame import comparison_frame, studies_frame
+from optimize.study.insight.watch import StudyInsight
 from optimize.study.space.dimension import Dimension
 from optimize.study.space.search_space import SearchSpace
 from optimize.study.space.subject import Subject
@@ -67,6 +68,19 @@ def race(tmp_path: Path) -> StudyHandle:
     handle = fill(make_handle(tmp_path, spec("race")))
     handle.run_dir.mkdir(parents=True, exist_ok=True)
     return handle
+
+
+def test_the_best_value_of_a_comparison_is_that_of_the_selected_configuration(
+    race: StudyHandle,
+) -> None:
+    """The mean of three seeds was selected; a single seed of another configuration was better."""
+    found, [listed] = comparison_frame([race])["s"], studies_frame(race.storage).itertuples()
+    assert (found["best"], found["best trial"]) == (6.0, 2)
+    assert (listed.best_value, listed.best_trial) == (6.0, 2)
+    compared = StudyInsight(race).compared()
+    assert (compared["summary"]["best"], compared["summary"]["best_trial"]) == (6.0, 2)
+    assert compared["best"]["value"] == 6.0
+    assert compared["so_far"][-1]["value"] == 8.5  # the curve is of single trials
 
 
 def summary(handle: StudyHandle) -> str:

@@ -217,8 +217,9 @@ def test_promotion_records_both_values(race: StudyHandle) -> None:
         return read_candidate(found.asked(trial)[0], found).selection
 
     assert selection_sentence(read(2)) == (
-        "Its configuration was selected by the mean of 3 trials, 6 (seeds 8, 6, 4), "
-        "difference to the second best -2.5000 (too few seeds for an interval); on fresh seeds it was not measured."
+        "Its configuration was selected by the mean of 3 trials, +6.0000 (seeds +8.0000, +6.0000, "
+        "+4.0000), difference to the second best -2.5000 (too few seeds for an interval); on fresh "
+        "seeds it was not measured."
     )
     close(race)
     best = study_status(race)["best"]
