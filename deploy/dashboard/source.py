@@ -85,10 +85,8 @@ class Opened:
     @classmethod
     def of(cls, registry: Registry) -> Opened:
         """Return the sources of a registry."""
-        records = Records(registry.database)
-        return cls(
-            registry, SeriesCache(TraderStore(registry.database)), records, ProfitBook(records)
-        )
+        records, store = Records(registry.database), TraderStore(registry.database)
+        return cls(registry, SeriesCache(store), records, ProfitBook(records, store))
 
     @property
     def store(self) -> TraderStore:

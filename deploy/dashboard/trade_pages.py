@@ -24,6 +24,7 @@ from deploy.dashboard.source import Opened, PaperSource
 from deploy.registry.models import SLOT_ACCOUNT
 from deploy.trading.live.benchmarks import EQUAL_WEIGHT
 from deploy.trading.live.parity import DIFFERS, ParityDay, stored_parity
+from deploy.trading.live.profits import fills_at_once
 from deploy.trading.live.queries import (
     ORDER_STATUSES,
     Candles,
@@ -33,7 +34,7 @@ from deploy.trading.live.queries import (
     OrderRecord,
     Records,
 )
-from deploy.trading.live.records import BENCHMARK, Trader
+from deploy.trading.live.records import BENCHMARK, Adjustment, Trader
 from deploy.trading.round_trips import RoundTrip
 from envs.crypto.data.timeframe import DAY, bar_seconds
 from envs.support.errors import InputError, RunError
@@ -128,9 +129,17 @@ class TradePages:
             day = asked.day("to")
             last = bars[1] if day is None else min(bars[1], day + DAY - step)
             span = span_of(last, int(days), step)
-            candles = _candles(records, slot, ticker, span)
+            adjustments = tuple(asked.opened.store.adjustments(slot))
+            candles = _candles(records, slot, ticker, span, adjustments)
             marks = records.marks(
-                slot, asked.account, ticker, since=span.first, until=span.stop, seconds=span.seconds
+                slot,
+                asked.account,
+                ticker,
+                since=span.first,
+                until=span.stop,
+                seconds=span.seconds,
+                adjustments=adjustments,
+                immediate=fills_at_once(asked.trader, asked.account),
             )
             found = asked.opened.profits.read(asked.trader, asked.account)
             trips = [trip for trip in found.trips if trip.ticker == ticker] if found else []
@@ -338,9 +347,13 @@ class TradePages:
 
 
 @functools.lru_cache(maxsize=16)
-def _candles(records: Records, slot: str, ticker: str, span: Span) -> Candles:
-    """Return the candles of a span whose bars are all stored; they never change."""
-    found = records.candles(slot, ticker, since=span.first, until=span.stop)
+def _candles(
+    records: Records, slot: str, ticker: str, span: Span, adjustments: tuple[Adjustment, ...]
+) -> Candles:
+    """Return the candles of a span whose bars are all stored; they never change otherwise."""
+    found = records.candles(
+        slot, ticker, since=span.first, until=span.stop, adjustments=adjustments
+    )
     return joined(found, span.seconds)
 
 

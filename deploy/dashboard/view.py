@@ -19,6 +19,7 @@ from deploy.registry.records import Event, Slot
 from deploy.registry.registry import Registry
 from deploy.trading.live.benchmarks import EQUAL_WEIGHT
 from deploy.trading.live.records import AccountBar, OrderLine, Trader, TraderEvent
+from deploy.trading.live.revisions import units_since
 from deploy.trading.live.store import TraderStore
 from envs.crypto.data.timeframe import DAY
 from envs.support.formatting import percent
@@ -330,7 +331,7 @@ def _order(line: OrderLine) -> OrderView:
 
 
 def _holdings(store: TraderStore, trader: Trader) -> Holdings | None:
-    """Return the account at its last bar.
+    """Return the account at its last bar, in present units.
 
     Prices are those that the trader stored; that of a single position follows from its value.
     """
@@ -338,6 +339,14 @@ def _holdings(store: TraderStore, trader: Trader) -> Holdings | None:
     if not lines:
         return None
     (line,) = lines
+    adjustments = store.adjustments(trader.slot)
+    line = dataclasses.replace(
+        line,
+        units={
+            ticker: units / units_since(adjustments, ticker, line.time)[0]
+            for ticker, units in line.units.items()
+        },
+    )
     noted = trader.state.get("prices")
     prices: dict[str, float] = (
         {k: float(v) for k, v in noted.items()} if isinstance(noted, Mapping) else {}

@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
+from deploy.registry.models import SLOT_ACCOUNT
 from deploy.trading.brokers.base import LIQUIDATED
-from deploy.trading.live.queries import OrderFilter, Records
-from deploy.trading.live.records import Trader
+from deploy.trading.live.queries import OrderFilter, OrderRecord, Records
+from deploy.trading.live.records import Adjustment, Trader
+from deploy.trading.live.revisions import units_moment, units_since
+from deploy.trading.live.store import TraderStore
 from deploy.trading.round_trips import Checkpoint, Deal, Profits, profits
 from envs.crypto.data.timeframe import bar_end
 
-Version = tuple[int, int, int]
+Version = tuple[int, int, int, int]
 
 
 class ProfitBook:
-    """Profits of accounts, with the newest one of each kept. Thread-safe."""
+    """Profits of accounts, with the newest one of each kept. Thread-safe.
 
-    def __init__(self, records: Records) -> None:
-        self._records = records
+    Units are the present ones, so that a position is one round trip through a split.
+    """
+
+    def __init__(self, records: Records, store: TraderStore) -> None:
+        self._records, self._store = records, store
         self._kept: dict[tuple[str, str], tuple[Version, Profits | None]] = {}
         self._lock = threading.Lock()
 
     def read(self, trader: Trader, account: str) -> Profits | None:
         """Return an account's profit and loss up to its last bar; None without bars."""
         key = (trader.slot, account)
-        version = (*self._records.settled(*key), trader.last_bar or 0)
+        adjustments = self._store.adjustments(trader.slot)
+        version = (*self._records.settled(*key), trader.last_bar or 0, len(adjustments))
         with self._lock:
             kept = self._kept.get(key)
             if kept is None or kept[0] != version:
-                points = self._points(trader, account)
-                deals, covers = self._deals(*key)
+                points = self._points(trader, account, adjustments)
+                deals, covers = self._deals(trader, account, adjustments)
                 # Short positions were bought back, or are still there.
                 last = points[-1].units if points else {}
                 shorts = covers or any(units < 0.0 for units in last.values())
@@ -37,11 +45,19 @@ class ProfitBook:
                 self._kept[key] = kept
         return kept[1]
 
-    def _deals(self, slot: str, account: str) -> tuple[list[Deal], bool]:
+    def _deals(
+        self, trader: Trader, account: str, adjustments: Sequence[Adjustment]
+    ) -> tuple[list[Deal], bool]:
         """Return the filled orders by time, and whether any of them covers a short position."""
+        immediate = fills_at_once(trader, account)
+
+        def units(one: OrderRecord) -> float:
+            moment = units_moment(one.decided, immediate=immediate)
+            return one.filled_units / units_since(adjustments, one.ticker, moment)[0]
+
         orders = [
             one
-            for one in self._records.orders(OrderFilter(slot, account, status="filled"))
+            for one in self._records.orders(OrderFilter(trader.slot, account, status="filled"))
             if one.filled_units > 0.0
         ]
         # In one bar, sells are filled before buys, and liquidations come last, at its close.
@@ -59,7 +75,7 @@ class ProfitBook:
                 side="buy" if one.side == "buy" else "sell",
                 decided=one.decided,
                 at=one.at or one.decided,
-                units=one.filled_units,
+                units=units(one),
                 # A buy's notional contains the fee, a sell's does not.
                 money=one.filled_notional - (one.fee if one.side == "sell" else 0.0),
                 fee=one.fee,
@@ -69,13 +85,23 @@ class ProfitBook:
         ]
         return deals, any(one.side == "buy" and one.notional == 0.0 for one in orders)
 
-    def _points(self, trader: Trader, account: str) -> list[Checkpoint]:
+    def _points(
+        self, trader: Trader, account: str, adjustments: Sequence[Adjustment]
+    ) -> list[Checkpoint]:
         points = []
         for time, value, flow, units in self._records.holdings(trader.slot, account):
-            closes = self._records.closes(trader.slot, time)
-            # Registries of earlier versions have no bars, but the last prices.
+            seen = self._records.closes(trader.slot, time)
+            factors = {name: units_since(adjustments, name, time)[0] for name in {*units, *seen}}
+            units = {name: amount / factors[name] for name, amount in units.items()}
+            closes = {name: close * factors[name] for name, close in seen.items()}
+            # Registries of earlier versions have no bars, but the last prices, in present units.
             if not closes and time == trader.last_bar:
                 closes = dict(trader.state.get("prices", {}))
             end = bar_end(trader.timeframe, time)
             points.append(Checkpoint(time, end, value, flow, units, closes))
         return points
+
+
+def fills_at_once(trader: Trader, account: str) -> bool:
+    """Return whether an account's orders are filled when they are sent, not at the next open."""
+    return account == SLOT_ACCOUNT and trader.broker != "sim"

@@ -9,12 +9,13 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Select, Subquery, func, literal, null, select, union_all
+from sqlalchemy import ColumnElement, Select, Subquery, case, func, literal, null, select, union_all
 
 from deploy.registry.database import RegistryDatabase
 from deploy.registry.models import AccountBarRow, EventRow, MarketBarRow, OrderRow, TraderEventRow
 from deploy.trading.closed_bar import COLUMNS
-from deploy.trading.live.records import Trader
+from deploy.trading.live.records import Adjustment, Trader
+from deploy.trading.live.revisions import units_moment, units_since
 from envs.crypto.data.bars import Bars
 
 Array = NDArray[np.float64]
@@ -156,17 +157,38 @@ class Records:
         return sorted({row[0] for row in self._rows(bars.union(orders))})
 
     def marks(
-        self, slot: str, account: str, ticker: str, *, since: int, until: int, seconds: int
+        self,
+        slot: str,
+        account: str,
+        ticker: str,
+        *,
+        since: int,
+        until: int,
+        seconds: int,
+        adjustments: Sequence[Adjustment] = (),
+        immediate: bool = False,
     ) -> list[Mark]:
-        """Return the fills in since <= at < until, joined by side and interval of `seconds`."""
+        """Return the fills in since <= at < until, joined by side and interval of `seconds`.
+
+        Args:
+            slot: the slot.
+            account: its name.
+            ticker: the asset.
+            since: first moment.
+            until: the moment after the last one.
+            seconds: of an interval.
+            adjustments: changes of units that are followed.
+            immediate: whether the account's orders are filled when they are sent.
+        """
         row = OrderRow
         start = row.at - row.at % seconds
+        units = row.filled_units * _per_unit(ticker, adjustments, immediate=immediate)
         worth = func.sum(row.price * row.filled_units)
         columns = (
             row.side,
             func.min(row.at),
             func.count(),
-            func.sum(row.filled_units),
+            func.sum(units),
             worth,
             func.sum(row.filled_notional),
             func.sum(row.fee),
@@ -253,8 +275,19 @@ class Records:
 
     # ---- bars and lines ----
 
-    def candles(self, slot: str, ticker: str, *, since: int, until: int) -> Candles:
-        """Return a ticker's bars that opened in since <= time < until, oldest first."""
+    def candles(
+        self,
+        slot: str,
+        ticker: str,
+        *,
+        since: int,
+        until: int,
+        adjustments: Sequence[Adjustment] = (),
+    ) -> Candles:
+        """Return a ticker's bars that opened in since <= time < until, oldest first.
+
+        They are in the units in which they were seen, unless `adjustments` are given to follow.
+        """
         row = MarketBarRow
         names = Candles.__dataclass_fields__
         query = (
@@ -265,6 +298,10 @@ class Records:
         # Tuples: numpy takes ten times as long to read the database's rows.
         found = [tuple(row) for row in self._rows(query)]
         columns = np.array(found, dtype=np.float64).reshape(len(found), len(names)).T
+        for one in adjustments:
+            rows = (columns[0] <= one.time) & (one.ticker == ticker)
+            columns[1:5, rows] *= one.price
+            columns[5, rows] *= one.volume
         time, hole = columns[0].astype(np.int64), columns[6].astype(np.bool_)
         return Candles(time, columns[1], columns[2], columns[3], columns[4], columns[5], hole)
 
@@ -340,6 +377,18 @@ class Records:
         with self._database.reading() as session:
             connection = session.connection()
             yield from connection.execution_options(yield_per=STREAMED).execute(query)
+
+
+def _per_unit(
+    ticker: str, adjustments: Sequence[Adjustment], *, immediate: bool
+) -> ColumnElement[float] | float:
+    """Return the present units of one unit of an order's result, as an expression."""
+    moment = OrderRow.decided + units_moment(0, immediate=immediate)
+    times = sorted({one.time for one in adjustments if one.ticker == ticker})
+    if not times:
+        return 1.0
+    whens = [(moment <= at, 1.0 / units_since(adjustments, ticker, at)[0]) for at in times]
+    return case(*whens, else_=1.0)
 
 
 def _all_events(slot: str) -> Subquery:

@@ -113,6 +113,32 @@ def price_factors(adjustments: Sequence[Adjustment]) -> dict[str, float]:
     return factors
 
 
+def units_since(adjustments: Sequence[Adjustment], ticker: str, time: int) -> tuple[float, float]:
+    """Return the factors of price and volume from the units of a bar to the present ones.
+
+    Args:
+        adjustments: all of a slot.
+        ticker: the bar's.
+        time: its open.
+    """
+    price = volume = 1.0
+    for one in adjustments:
+        if one.ticker == ticker and time <= one.time:
+            price, volume = price * one.price, volume * one.volume
+    return price, volume
+
+
+def units_moment(decided: int, *, immediate: bool) -> int:
+    """Return a time at which units were those in which an order's result is counted.
+
+    Args:
+        decided: open of the bar at whose close the order was decided.
+        immediate: whether it was filled at that close, before a change of units could be seen;
+            otherwise it was filled at the next open, in the units of the next bar.
+    """
+    return decided if immediate else decided + 1
+
+
 def adjusted_line(line: OrderLine, adjustments: Sequence[Adjustment]) -> OrderLine:
     """Return an order and its result in the units after the adjustments."""
     factor = price_factors(adjustments).get(line.order.ticker, 1.0)

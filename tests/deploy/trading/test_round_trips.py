@@ -124,7 +124,7 @@ def check(world: World, account: str = SLOT_ACCOUNT) -> Profits:
     """Compare the profits with the account's lines and orders."""
     trader = world.store.trader(SLOT)
     assert trader is not None
-    found = ProfitBook(Records(world.registry.database)).read(trader, account)
+    found = ProfitBook(Records(world.registry.database), world.store).read(trader, account)
     lines = world.lines(account)
     assert found is not None
     assert (found.first, found.last) == (lines[0].value, lines[-1].value)

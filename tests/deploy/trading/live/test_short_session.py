@@ -61,7 +61,7 @@ def test_round_trips_explain_the_equity_but_for_borrow_fees(tmp_path: Path) -> N
     world.run()
     trader = world.store.trader(SLOT)
     assert trader is not None
-    found = ProfitBook(Records(world.registry.database)).read(trader, SLOT_ACCOUNT)
+    found = ProfitBook(Records(world.registry.database), world.store).read(trader, SLOT_ACCOUNT)
     assert found is not None
     lines = world.lines()
     borrowed = sum(line.fees for line in lines) - found.total.fees
