@@ -13,13 +13,16 @@ from deploy.cli.bundles import load_bundle, market_bundle
 from deploy.cli.options import AsJson, RegistryFlags
 from deploy.market.bundle import Bundle
 from deploy.market.scoring import bars_of
+from deploy.registry.registry import Registry
 from deploy.trading.live.monitor import OnAlert
-from deploy.trading.live.start import LiveFlags, trade_live
+from deploy.trading.live.runner import has_begun
+from deploy.trading.live.start import TRADERS, LiveFlags, trade_live
 from deploy.trading.replay import write_replay
 from deploy.trading.replay_view import print_replay, replay_folder, replay_window, run_replay
 from deploy.trading.risk_limits import parse_limits
-from envs.support.errors import InputError
+from envs.support.errors import InputError, TryAgainLater
 from envs.support.flags import takes_flags
+from envs.support.supervisor import Supervisor
 from envs.support.terminal import Terminal
 
 DISCLAIMER = (
@@ -147,7 +150,30 @@ def trade_command(
     )
     console = Terminal()
     console.print(DISCLAIMER, style="dim")
-    trade_live(slot, where.open(), live, console)
+    trade_live(slot, _open_registry(slot, where), live, console)
+
+
+def _open_registry(slot: str | None, where: RegistryFlags) -> Registry:
+    """Open the registry for a trader.
+
+    Args:
+        slot: the slot; None: the only one with a champion.
+        where: options of the registry.
+
+    Raises:
+        InputError: it cannot be opened, and no trader was started with it before.
+        TryAgainLater: it cannot be opened now, but could be before, or a service manager waits.
+    """
+    try:
+        return where.open()
+    except InputError as error:
+        if has_begun(where.deployments / TRADERS, slot):
+            why = "A trader was started in this folder before"
+        elif Supervisor().present:  # the folder may not be mounted yet
+            why = "A service is started"
+        else:
+            raise
+        raise TryAgainLater(f"{error}. {why}, so this may pass: exit code 75") from error
 
 
 def _replay(slot: str | None, flags: TradeFlags, where: RegistryFlags) -> None:

@@ -38,6 +38,11 @@ class Supervisor:
         self._every = min(self._watchdog / 4, 10.0) if self._watchdog else 10.0
         self._last = float("-inf")
 
+    @property
+    def present(self) -> bool:
+        """Whether a service manager has started this process."""
+        return bool(self._address)
+
     def ready(self, status: str) -> None:
         """Report that start-up is complete. status: the text that `systemctl status` shows."""
         if self._ready_file:

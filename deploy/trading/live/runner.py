@@ -28,6 +28,18 @@ ASKED_TO_STOP = 0.5  # longest wait between retries once the trader was asked to
 PAUSES = (1.0, 2.0, 5.0, 15.0, 30.0, 60.0)
 
 
+def has_begun(folder: Path, slot: str | None) -> bool:
+    """Return whether a trader of the slot was ever started with this folder of locks.
+
+    Lock files stay, so this is known without the registry. slot: None: of any slot.
+    """
+    return any(folder.glob("*.lock")) if slot is None else _lock_file(folder, slot).exists()
+
+
+def _lock_file(folder: Path, slot: str) -> Path:
+    return folder / f"{slot_name(slot)}.lock"
+
+
 @contextmanager
 def only_one(folder: Path, slot: str) -> Iterator[None]:
     """Hold the slot's lock on this machine; the kernel releases it when the process ends.
@@ -37,7 +49,7 @@ def only_one(folder: Path, slot: str) -> Iterator[None]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     # Without fallback: a lock file that counts by its existence would survive a killed process.
-    lock = FileLock(folder / f"{slot_name(slot)}.lock", blocking=False, fallback_to_soft=False)
+    lock = FileLock(_lock_file(folder, slot), blocking=False, fallback_to_soft=False)
     try:
         held = lock.acquire()
     except Timeout:

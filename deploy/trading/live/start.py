@@ -36,6 +36,7 @@ from envs.crypto.data.timeframe import bar_end, has_hours
 from envs.support.errors import InputError, RunError, TryAgainLater
 from envs.support.supervisor import Supervisor
 
+TRADERS = "traders"  # the folder of locks, within the deployments folder
 # Events that are sent as notifications, and their kinds.
 NOTICES: Mapping[str, NoticeKind] = {
     "trade": "trade",
@@ -127,7 +128,7 @@ def _trade(found: Slot, registry: Registry, flags: LiveFlags, console: Console) 
         )
 
     try:
-        with only_one(registry.folder / "traders", name), ending_on_signals(stop):
+        with only_one(registry.folder / TRADERS, name), ending_on_signals(stop):
             keep_trading(make_session, stop, say, note)
     finally:
         notifier.close()

@@ -105,6 +105,37 @@ def test_a_slot_that_has_traded_before_asks_to_be_restarted(place: Path) -> None
     assert values(place) == expected(place, bars_of())
 
 
+def test_a_missing_registry_of_a_trader_that_was_started_before_may_come_back(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("--feed", "recorded", "--data-dir", str(place / "bars"))
+    database, away = place / "deployments" / "registry.db", place / "away.db"
+    database.rename(away)
+    with pytest.raises(InputError, match="there is no registry"):  # a first start
+        trade(place, *words, SLOT)
+    away.rename(database)
+    write_bars(bars_of().slice(0, FIRST + 8), place / "less")
+    trade(place, "--feed", "recorded", "--data-dir", str(place / "less"))
+    database.rename(away)
+    for slot in ([], [SLOT]):
+        with pytest.raises(TryAgainLater, match="started in this folder before"):
+            trade(place, *words, *slot)
+    with pytest.raises(InputError, match="there is no registry"):
+        trade(place, *words, "another")
+    (place / "deployments").rename(place / "unmounted")
+    with pytest.raises(InputError, match="there is no registry"):  # a mistyped folder at a terminal
+        trade(place, *words)
+    monkeypatch.setenv("NOTIFY_SOCKET", str(place / "socket"))
+    with pytest.raises(TryAgainLater, match="A service is started, so this may pass") as later:
+        trade(place, *words)
+    assert later.value.exit_code == 75
+    monkeypatch.delenv("NOTIFY_SOCKET")
+    (place / "unmounted").rename(place / "deployments")
+    away.rename(database)
+    assert "continues after the bar of" in trade(place, *words)
+    assert values(place) == expected(place, bars_of())
+
+
 def test_the_same_command_continues_and_prints_risk_rules(place: Path) -> None:
     bars = bars_of()
     write_bars(bars.slice(0, FIRST + 8), place / "less")
