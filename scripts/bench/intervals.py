@@ -260,14 +260,16 @@ def main(argv: list[str]) -> int:
     kept["difference"] = [difference(n, *size) for n in SEEDS]
     cell = "/".join(f"{100 * share:.0f}" for share in kept["difference"])
     print(f"{'difference, same episodes':40}{'–':>16}{cell:>16}")
-    if options.pendulum:
-        own = (options.pendulum, options.played)
-        kept["pendulum"] = [real(*own, budget, size) for budget in options.budget]
+    save_results(options.save, kept)
     if options.automatic:
         kept["automatic"] = automatic()
         for name, line in kept["automatic"].items():
             print(f"{name}: {line}")
-    save_results(options.save, kept)
+        save_results(options.save, kept)
+    for budget in options.budget if options.pendulum else ():
+        found = real(options.pendulum, options.played, budget, size)
+        kept.setdefault("pendulum", []).append(found)
+        save_results(options.save, kept)
     return 0
 
 
