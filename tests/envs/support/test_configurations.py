@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.trial import FrozenTrial, TrialState
 
-from envs.support.configurations import Selection, episode_luck, leading, unfinished
-from envs.support.study_record import BLOCKS_KEY
+from envs.support.configurations import Configuration, Selection, episode_luck, leading, unfinished
+from envs.support.intervals import paired
+from envs.support.study_record import BLOCKS_KEY, blocks_key
 from tests.optimize.experiments import test_outlook
 from tests.optimize.experiments.test_game_study import make_spec
 
@@ -157,3 +158,81 @@ def test_luck_of_episodes_that_suit_a_configuration_is_not_reduced_by_seeds() ->
     assert np.mean(shares) < 0.01
     assert episode_luck([None, None]) == episode_luck([np.ones((1, 4))]) == 0.0
     assert episode_luck([np.ones((1, 4)), np.ones((1, 4))]) == 0.0
+
+
+def race_of(*blocks: list[list[float]], rungs: int = 1) -> list[Configuration]:
+    """The configurations of a race, one per (seeds, episodes) returns, one trial per seed."""
+    trials = []
+    for x, own in enumerate(blocks):
+        for row in own:
+            mean = sum(row) / len(row)
+            one = trial(len(trials), mean, x / 10.0, rungs=dict.fromkeys(range(1, rungs + 1), mean))
+            one.user_attrs.update({blocks_key(rung): [row] for rung in range(1, rungs + 1)})
+            trials.append(one)
+    return Selection(racing=True, rungs=rungs, blocks_key=BLOCKS_KEY).configurations(trials)
+
+
+def test_the_selected_configuration_knows_how_far_it_is_ahead_of_the_second() -> None:
+    rng = np.random.default_rng(0)
+    common = rng.normal(0.0, 50.0, 8)
+    sides = [rng.normal(0.0, 0.1, (5, 8)) + common + add for add in (0.0, 3.0, 2.0)]
+    first, second, third = race_of(*(side.tolist() for side in sides))
+    assert (first.second, second.second, third.second) == (second, None, None)
+    ahead = first.ahead_of(second)
+    assert ahead is not None
+    expected = paired(sides[1], sides[2])
+    assert (ahead.low, ahead.high) == pytest.approx((expected.low, expected.high))
+    assert ahead.value == pytest.approx(first.value - second.value) == pytest.approx(1.0, abs=0.2)
+    assert 0.5 < ahead.low < ahead.high < 1.5  # common episodes cancel out
+    behind = second.ahead_of(first)
+    assert behind is not None
+    assert (behind.low, behind.high) == pytest.approx((-ahead.high, -ahead.low))
+    assert first.lead_words(second) == f"{ahead.value:+.4f} ({ahead.between()})"
+    found = first.to_dict()["second"]
+    assert found["trials"] == [10, 11, 12, 13, 14]
+    assert found["between"] == first.lead_words(second)
+
+
+def test_other_episodes_or_none_have_no_paired_difference() -> None:
+    first, second = race_of([[4.0, 6.0], [5.0, 5.0]], [[1.0, 1.0, 4.0], [3.0, 1.0, 2.0]])
+    assert first.ahead_of(second) is None
+    assert first.lead_words(second) == "+3.0000"
+    plain = RACE.configurations([trial(0, 2.0), trial(1, 1.0, 0.5)])
+    assert plain[0].ahead_of(plain[1]) is None
+    assert plain[0].to_dict()["second"]["between"] == "+1.0000"
+    one = race_of([[1.0], [2.0]], [[3.0]])
+    assert one[0].ahead_of(one[1]) is None  # nothing says how much luck there is
+    # Four seeds are too few to show it.
+    few = [[1.0, 2.0], [2.0, 1.0], [1.0, 1.0], [2.0, 2.0]]
+    first, second = race_of([[9.0, 9.0]] * 5, few)
+    assert first.ahead_of(second) is not None
+    assert first.lead_words(second) == "+7.5000 (too few seeds for an interval)"
+    assert RACE.best([trial(0, 2.0)]).second is None  # type: ignore[union-attr]
+    assert Selection().best([trial(0, 2.0), trial(1, 1.0)]).second is None  # type: ignore[union-attr]
+
+
+def test_scores_are_those_of_seeds_and_intervals_need_all_episodes() -> None:
+    [one] = race_of([[1.0, 3.0], [4.0, 6.0]])
+    assert one.scores == (5.0, 2.0)  # the best trial first
+    pair = trial(0, 3.5, rungs={1: 3.5})
+    pair.user_attrs[blocks_key(1)] = [[1.0, 3.0], [4.0, 6.0]]  # a trial with two seeds
+    selection = Selection(racing=True, rungs=1, blocks_key=BLOCKS_KEY)
+    best = selection.best([pair])
+    assert best is not None
+    assert (best.values, best.scores) == ((3.5,), (2.0, 5.0))
+    # A trial of an earlier version, or a rung without episodes, leaves no interval.
+    bare = trial(1, 2.0, rungs={1: 2.0})
+    best = selection.best([pair, bare])
+    assert best is not None
+    assert (best.interval, best.scores) == (None, (3.5, 2.0))
+    late = Selection(racing=True, rungs=10, blocks_key=BLOCKS_KEY)
+    pair = trial(0, 5.0, rungs={8: 5.0, 9: 5.0, 10: 5.0})
+    pair.user_attrs.update({blocks_key(8): [[1.0, 2.0]], blocks_key(10): [[3.0, 6.0]]})
+    assert late.blocks(pair) is None
+    pair.user_attrs[blocks_key(9)] = [[2.0, 1.0]]
+    found = late.blocks(pair)
+    assert found is not None
+    assert found.tolist() == [[2.0, 3.0]]
+    # One seed with one episode has no bounds.
+    [alone] = race_of([[1.0]])
+    assert alone.interval is None

@@ -308,3 +308,11 @@ def test_components_that_are_not_seen_are_zero() -> None:
     found = [components(play(rng, 4, 0.0, 0.0, 1.0)) for _ in range(50)]
     assert min(own.seed for own in found) == 0.0
     assert min(own.episode for own in found) == 0.0
+
+
+def test_a_block_has_every_32nd_episode() -> None:
+    own = np.zeros((1, 64))
+    own[0, [3, 35]] = 70.0, 50.0
+    found = block_means(own)[0]
+    assert found[3] == pytest.approx(60.0)
+    assert np.delete(found, 3) == pytest.approx(0.0)

@@ -763,6 +763,50 @@ def test_a_file_that_expands_beyond_the_limit_is_refused(
             read_bars(path)
 
 
+class Endless:
+    """A stream of zeros, which counts what was read."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def read(self, size: int, /) -> bytes:
+        self.given += size
+        return bytes(size)
+
+
+def test_a_table_and_all_tables_of_an_archive_have_limits_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The limits as they are: 1 GiB, and 100 times the size of a large archive.
+    path = tmp_path / "large.zip"
+    path.write_bytes(b"")
+    assert expanding.Budget(path).most == expanding.MOST == 2**30
+    with path.open("r+b") as file:
+        file.truncate(2**25)
+    assert expanding.Budget(path).most == 100 * 2**25
+    monkeypatch.setattr(expanding, "MOST", 2**20)
+    budget = expanding.Budget(path)
+    for _ in range(3):  # members at the limit
+        budget.take(2**20, 2**20)
+    assert budget.left == budget.most - 3 * 2**20
+    with pytest.raises(InputError, match=r"more than 0\.000977 GiB, .* \(32 MiB\)"):
+        budget.take(1, 2**20 + 1)
+    budget.left = 10
+    budget.take(10, 10)
+    with pytest.raises(InputError, match=r"more than 3\.12 GiB"):
+        budget.take(1, 1)
+    stream = Endless()
+    with pytest.raises(InputError, match="expands to more than"):
+        expanding.read_stream(stream, expanding.Budget(path))
+    assert stream.given <= 2**20 + 2**20  # one chunk beyond the limit
+    # The batches of a table count together.
+    table = tmp_path / "large.parquet"
+    pd.DataFrame({"x": np.random.default_rng(0).random(2**18)}).to_parquet(table)
+    assert table.stat().st_size > 2**20
+    with pytest.raises(InputError, match=r"more than 0\.000977 GiB"):
+        expanding.read_parquet(table)
+
+
 def test_the_stated_size_of_an_archive_is_not_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
