@@ -11,7 +11,7 @@ from torch import Tensor
 
 from agents.algorithms.ppo import PPO
 from agents.engine.program import Program
-from agents.engine.running_scale import RunningScale
+from agents.engine.running_scale import RunningScale, _sum_of_rows
 from agents.networks.normaliser import CLIP, STATE_CLIP
 from agents.networks.shape import Shape
 from agents.policy.bank import Bank, architecture_of
@@ -104,6 +104,40 @@ def test_constant_and_rare_columns_stay_within_bounds() -> None:
     scale.write(avg, std)
     torch.testing.assert_close(avg[0, 0], torch.tensor([5.0, 0.0, 0.0]))
     torch.testing.assert_close(std[0, 0], torch.tensor([0.1, 0.1, 1.0]))  # 1/sqrt(99 + 1)
+
+
+def test_a_cleared_slot_is_empty_and_constant_columns_have_a_deviation() -> None:
+    shape = Shape(state_dim=2, action_dim=1, slots=2, num_envs=2, horizon=4, minibatch=2)
+    scale = RunningScale(shape, torch.device("cpu"))
+    for slot in (0, 1):
+        scale.start(slot, torch.tensor([3.0, 1.0]), torch.tensor([0.0, 2.0]))
+    scale.clear(0)
+    scale.observe(torch.tensor([3.0, 5.0]).expand(2, 8, 2))
+    avg, std = torch.zeros(2, 1, 2), torch.zeros(2, 1, 2)
+    scale.write(avg, std)
+    assert not scale.moments[0].any()
+    assert avg[0].tolist() == [[0.0, 0.0]]
+    assert std[0].tolist() == [[1.0, 1.0]]
+    assert avg[1, 0, 0] == 3.0
+    assert std[1, 0, 0] > 0.0  # what is divided by
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 8, 21])
+def test_rows_are_added_in_pairs_of_a_fixed_order(rows: int) -> None:
+    values = (
+        torch.rand(2, rows, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(rows))
+        ** 9
+    )
+
+    def pairs(part: list[float]) -> float:
+        while len(part) > 1:
+            half = len(part) // 2
+            sums = [part[i] + part[half + i] for i in range(half)]
+            part = sums + part[2 * half :]
+        return part[0]
+
+    expected = [[pairs(values[g, :, c].tolist()) for c in range(3)] for g in range(2)]
+    assert _sum_of_rows(values).tolist() == expected  # to the bit
 
 
 def test_numbers_that_are_not_finite_leave_the_statistics_alone() -> None:

@@ -173,10 +173,26 @@ def test_observations_of_another_space_are_refused(
     assert said in str(refused.value)
 
 
+def test_a_batch_of_one_stays_a_batch_and_parts_have_equal_rows() -> None:
+    _, _, outside = player(MAKERS["Box"], net_depth=1)
+    alone, batch = outside.action(np.ones(3)), outside.action(np.ones((1, 3)))
+    assert (alone.shape, batch.shape) == ((2,), (1, 2))
+    assert batch[0] == pytest.approx(alone)
+    codec = SpaceCodec(
+        spaces.Dict(a=spaces.Box(-1, 1, (2,)), b=spaces.Box(-1, 1, (2,))), spaces.Discrete(2)
+    )
+    for other in (np.zeros((3, 2)), np.zeros(2)):
+        with pytest.raises(RunError, match="different numbers of rows"):
+            codec.read({"a": np.zeros((2, 2)), "b": other})
+
+
 def test_a_mask_in_info_must_be_given_and_other_spaces_are_refused() -> None:
     env, policy, outside = player(functools.partial(Masked, told=False), net_depth=1)
     with pytest.raises(RunError, match=r"action\(observation, info\)"):
         outside.action(np.zeros(2, np.float32))
+    for flags in (3, 5, 8):
+        with pytest.raises(RunError, match="expected 4 flags"):
+            outside.action(np.zeros(2, np.float32), {"action_mask": np.ones(flags)})
     # An algorithm without masks ignored them in training.
     ignoring = SpacePolicy(policy, SpaceCodec.of(env._what), "d3qn")
     assert ignoring.action(np.zeros(2, np.float32)) in range(-1, 3)

@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.trial import FrozenTrial, TrialState
 
-from envs.support.configurations import Configuration, Selection, episode_luck, leading, unfinished
+from envs.support.configurations import (
+    Configuration,
+    Selection,
+    episode_luck,
+    joined,
+    leading,
+    unfinished,
+)
 from envs.support.intervals import paired
 from envs.support.study_record import BLOCKS_KEY, blocks_key
 from tests.optimize.experiments import test_outlook
@@ -236,3 +243,21 @@ def test_scores_are_those_of_seeds_and_intervals_need_all_episodes() -> None:
     # One seed with one episode has no bounds.
     [alone] = race_of([[1.0]])
     assert alone.interval is None
+
+
+def test_the_error_of_a_configuration_contains_the_luck_of_its_episodes() -> None:
+    # Episodes suit one configuration or the other, whatever the seed is.
+    sides = [[[9.0, 0.0, 9.0, 0.0]] * 2, [[0.0, 8.0, 0.0, 8.0]] * 2]
+    first, second = race_of(*sides)
+    luck = episode_luck([np.array(own) for own in sides])
+    assert luck > 1.0
+    assert first.error == second.error == pytest.approx(math.sqrt(luck))
+
+
+def test_trials_with_other_numbers_of_blocks_are_not_joined() -> None:
+    assert joined([np.ones((1, 4)), np.ones((2, 3))]) is None
+    assert joined([np.ones((1, 4)), None]) is None
+    assert joined([]) is None
+    both = joined([np.ones((1, 4)), np.zeros((2, 4))])
+    assert both is not None
+    assert both.tolist() == [[1.0] * 4, [0.0] * 4, [0.0] * 4]
