@@ -251,7 +251,8 @@ def evaluate(
 
     Returns:
         Of a market: one row per window, with start and end (UTC), bars, and all metrics: ratios a
-        year, returns and drawdowns as fractions. Of a game: one row with games, mean, deviation,
+        year, returns and drawdowns as fractions, and those of the same trades before fees as
+        `NAME_before_fees`. Of a game: one row with games, mean, deviation,
         worst return and mean length; of two players one row per opponent, with games, points (1
         won, 0.5 drawn, 0 lost, mean), won, drawn, lost (shares) and length.
 
@@ -280,7 +281,8 @@ def _on_market(
             'windows is empty: name at least one, such as ("2024-01-01", "2024-07-01")'
         )
     folder = Path(spec.data.dir if data_dir is None else data_dir)
-    bars = load_bars(folder, spec.data.timeframe, spec.data.tickers)
+    taken = bool(spec.data.accepted_jumps)  # the study took bars that look wrong
+    bars = load_bars(folder, spec.data.timeframe, spec.data.tickers, accept_jumps=taken)
     earliest = int(spec.recipe["memory"]) - 1 + spec.max_lookback - 1
     spans = [_window(bars, start, end, earliest, holdout_times(spec)) for start, end in windows]
     recipe = str(spec.recipe["name"])
@@ -290,9 +292,7 @@ def _on_market(
     for span in spans:
         found = score(policy.acting, market, params, span, max_lookback=spec.max_lookback)
         first, last = (pd.Timestamp(int(found.time[at]), unit="s", tz="UTC") for at in (0, -1))
-        rows.append(
-            {"start": first, "end": last, "bars": len(found.time), **found.metrics.to_dict()}
-        )
+        rows.append({"start": first, "end": last, "bars": len(found.time), **found.to_dict()})
     return pd.DataFrame(rows)
 
 

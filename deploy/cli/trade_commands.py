@@ -202,11 +202,7 @@ def _replay(slot: str | None, flags: TradeFlags, where: RegistryFlags) -> None:
     except OSError as error:
         raise InputError(f"--out {folder} cannot be written: {error.strerror or error}") from error
     if flags.as_json:
-        facts = {
-            "bundle": bundle.hash,
-            "folder": str(folder),
-            "metrics": result.score.metrics.to_dict(),
-        }
+        facts = {"bundle": bundle.hash, "folder": str(folder), "metrics": result.score.to_dict()}
         typer.echo(json.dumps(facts, indent=1))
         return
     print_replay(console, result, paths)

@@ -34,6 +34,7 @@ from deploy.trading.closed_bar import ClosedBar
 from deploy.trading.paper_trader import Entry, PaperTrader
 from deploy.trading.replay import replay
 from envs.crypto.params import EnvParams, Instruments
+from envs.crypto.scoring.figures import MEDIAN_RATIO
 from envs.crypto.scoring.metrics import TRADE_COLUMNS
 from envs.support.errors import InputError, RunError
 from tests.deploy.builders import FakeStudy, ensemble_of, small_bundle
@@ -428,6 +429,14 @@ def test_the_luck_of_several_is_that_of_the_luckiest_times_what_diversification_
     assert min(path.trades for path in candidate.paths) == min(
         search.backtests[number].metrics[0].trades for number in (1, 2)
     )
+    # Its metrics are those of the combination, before fees as well.
+    found, paths = candidate.metrics, together.paths
+    annual = search.annual * own.moments.sharpe
+    assert found[MEDIAN_RATIO] == pytest.approx(annual, rel=1e-12)
+    [free] = paths.before_fees().summarise("1h")
+    assert found["sharpe"] == together.backtest.metrics[0].sharpe
+    assert found["sharpe_before_fees"] == free.sharpe
+    assert candidate.describe(None)["metrics"] == found
 
 
 def test_what_cannot_share_an_account_or_is_not_there_is_said(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import sweepd
 from envs.crypto.data.bars import Bars, write_bars
 from envs.support.errors import InputError
 from envs.support.study_record import AcceptedJump, CryptoSpec, StudySpec
@@ -102,6 +103,10 @@ def test_accepted_jumps_are_recorded_with_the_data(run: Run, bars: Bars) -> None
     assert StudySpec.from_json(spec.to_json()) == spec
     assert isinstance(jump, AcceptedJump)
     assert "joining study s" in train(run, "s")
+    # The policy is evaluated on bars that the study took.
+    window = (str(bars.time_of(400)), str(bars.time_of(500)))
+    [found] = sweepd.evaluate(sweepd.load_policy(sweepd.load_study("s")), [window]).itertuples()
+    assert found.total_return_before_fees >= found.total_return
     train(run, "rest", "--tickers", bars.tickers[1])
     rest = handle("rest").spec
     assert isinstance(rest, CryptoSpec)
