@@ -110,6 +110,7 @@ def promote(shown: Screens, limits: tuple[str, ...], *words: str) -> str:
     return shown.run("promote", "--study-name", "s", *flags, *words)
 
 
+@pytest.mark.slow
 def test_a_market_has_one_value_per_figure(market: Screens) -> None:
     [status] = market.json("status", "--study-name", "s")
     best, metrics = status["best"], status["best"]["metrics"]
@@ -187,6 +188,7 @@ def test_a_market_has_one_value_per_figure(market: Screens) -> None:
     assert f"information-ratio {objective}" in shown_bundle
 
 
+@pytest.mark.slow
 def test_a_game_has_one_value_per_figure(game: Screens) -> None:
     [status] = game.json("status", "--study-name", "s")
     best = status["best"]
