@@ -740,7 +740,7 @@ def test_telemetry_is_a_panel_on_a_terminal_and_lines_elsewhere(
     assert "trials 2/4 (1 pruned, 0 failed)" in last
     assert "steps/s" in last
     assert "ETA" in last
-    assert "best +0.500 (trial 3)" in last
+    assert "best +0.5000 (trial 3)" in last
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", last)
     screen = io.StringIO()
     live = Telemetry(Console(file=screen, force_terminal=True, width=100), "s", torch.device("cpu"))
