@@ -23,6 +23,7 @@ from typing import Any
 
 from deploy.trading.brokers.alpaca_api import PAPER_URL, PaperApi, Refused
 from deploy.trading.brokers.base import AccountState, Broker, Fill, Order
+from envs.crypto.data.sources import least_skew
 from envs.crypto.params import Instruments
 from envs.support.errors import TryAgainLater
 
@@ -223,12 +224,12 @@ class AlpacaBroker(Broker):
         )
 
     def clock_skew(self) -> float:
-        """See `Broker.clock_skew`; known to within half an answer's time, so nothing is repeated."""
+        """See `Broker.clock_skew`. The request is not repeated: a slow answer proves little."""
         before = time.time()
         moment = self._ask(
             "the clock", lambda: _seconds(self._client.get_clock()["timestamp"]), patience=0.0
         )
-        return moment - (before + time.time()) / 2
+        return least_skew(moment, moment, before, time.time())
 
     # ---- orders ----
 

@@ -14,7 +14,7 @@ from envs.support.errors import RunError
 
 STALE_BARS = 3  # data older than that many bars is an alert
 MOST_SKEW = 0.01  # of a bar, by which clocks may differ
-SMALL_SKEW = 5.0  # seconds that are never reported: answers take time, and some tell whole seconds
+SMALL_SKEW = 5.0  # seconds that are never reported
 
 
 class FeedWatch:

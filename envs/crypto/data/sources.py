@@ -50,7 +50,10 @@ class Source(Protocol):
         """
 
     def clock_skew(self) -> float | None:
-        """Return the seconds by which its clock is ahead of this machine's, None if unknown."""
+        """Return the seconds by which its clock is ahead of this machine's, None if unknown.
+
+        Negative if it is behind; the least difference that an answer proves (`least_skew`).
+        """
 
 
 def _ignore(_: str) -> None:
@@ -102,7 +105,7 @@ class AlpacaSource:
         return pages if base == step else aggregate(pages, step, base, self.now() - LATE_SECONDS)
 
     def clock_skew(self) -> float | None:
-        """See `Source.clock_skew`: as the last answer told it, to within seconds."""
+        """See `Source.clock_skew`: what the date of the last answer proves."""
         return self._skew
 
     def _pages(self, ticker: str, timeframe: str, start: int, last: int) -> Iterator[np.ndarray]:
@@ -148,7 +151,7 @@ class AlpacaSource:
             response = self.session.get(
                 f"{self.url}/v1beta3/crypto/us/bars", params=asked, timeout=(10, 60)
             )
-            self._skew = _skew_of(response.headers, (asked_at + self.now()) / 2)
+            self._skew = _skew_of(response.headers, asked_at, self.now())
             code = response.status_code
             if code in _BUSY:
                 raise Busy(f"HTTP {code}", _retry_after(response.headers.get("Retry-After")))
@@ -269,10 +272,10 @@ class CcxtSource:
         before = clock.time()
         try:
             moment = float(self.exchange.fetch_time()) / 1000
+            return least_skew(moment, moment, before, clock.time())
         # The bars will show whether the exchange is in reach.
         except (self.errors.BaseError, ValueError, TypeError, LookupError, AttributeError):
             return None
-        return moment - (before + clock.time()) / 2
 
     def _page_size(self, ticker: str) -> int:
         """Return the exchange's page size. Too large a guess would skip bars; too small is slow."""
@@ -361,14 +364,27 @@ def _epoch(text: str) -> float:
     return float(np.datetime64(text.removesuffix("Z"), "ns").astype(np.int64)) / 1e9
 
 
-def _skew_of(headers: Mapping[str, str], now: float) -> float | None:
-    """Return the seconds by which an answer's date is ahead of `now`; None without a date."""
+def least_skew(first: float, last: float, asked: float, answered: float) -> float:
+    """Return the least difference between another clock and this machine's, seconds; 0 if none.
+
+    Args:
+        first: earliest time that the other clock may have shown when it answered.
+        last: latest such time.
+        asked: this machine's time before the request.
+        answered: the same after the answer.
+    """
+    return first - answered if first > answered else min(last - asked, 0.0)
+
+
+def _skew_of(headers: Mapping[str, str], asked: float, answered: float) -> float | None:
+    """Return what an answer's date tells of its clock (`least_skew`); None without a date."""
     if "Age" in headers:  # the date is that of a stored answer
         return None
     try:
-        return parsedate_to_datetime(headers["Date"]).timestamp() - now
+        date = parsedate_to_datetime(headers["Date"]).timestamp()
     except (KeyError, ValueError):
         return None
+    return least_skew(date, date + 1.0, asked, answered)  # whole seconds
 
 
 def _retry_after(text: str | None) -> float | None:

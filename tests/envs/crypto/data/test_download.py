@@ -20,7 +20,7 @@ from envs.crypto.data.bar_files import read_bars
 from envs.crypto.data.bars import load_bars
 from envs.crypto.data.download import SETTLE_SECONDS, Downloaded, download
 from envs.crypto.data.retrying import ATTEMPTS
-from envs.crypto.data.sources import AlpacaSource, CcxtSource, Source, aggregate
+from envs.crypto.data.sources import AlpacaSource, CcxtSource, Source, aggregate, least_skew
 from envs.support.errors import InputError, RunError
 from tests.envs.bar_samples import START, frame, put, sample_bars
 from tests.envs.loopback import Market, serving
@@ -233,6 +233,16 @@ def test_alpacas_answers_tell_its_clock(market: Market) -> None:
     market.failures.append((200, {"Age": "600"}))  # the date is that of a stored answer
     list(fast.pages("BTC/USD", "5m", START, START + STEP))
     assert fast.clock_skew() is None
+
+
+def test_a_slow_answer_proves_no_difference_of_clocks() -> None:
+    for first, last, asked, answered, least in (
+        (100.0, 101.0, 90.0, 120.0, 0.0),  # somewhere within half a minute
+        (100.0, 101.0, 80.0, 92.0, 8.0),
+        (100.0, 101.0, 111.0, 130.0, -10.0),
+        (100.0, 100.0, 100.0, 100.0, 0.0),
+    ):
+        assert least_skew(first, last, asked, answered) == least
 
 
 def test_an_exchange_is_asked_for_its_clock() -> None:
