@@ -457,6 +457,14 @@ def test_a_score_outside_the_declared_range_is_said_once_and_recorded(tmp_path: 
     assert f"Warning: {sentence}." in gate(handle)
 
 
+def test_an_interval_without_bounds_is_not_recorded() -> None:
+    for own in (False, True):
+        made = dataclasses.replace(FRESH, own_episodes=own)
+        found = evaluated(np.ones((1, 1)), made)
+        assert rung_interval(found.rung_attributes(made, 1), 1) is None
+        assert not {"mean_low", "mean_high"} & set(found.metrics())
+
+
 def test_rounding_does_not_leave_the_declared_range() -> None:
     made = dataclasses.replace(FRESH, score_range=RANGE)
     found = evaluated(np.full((3, EPISODES), 500.0 + 1e-5), made)

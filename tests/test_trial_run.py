@@ -128,7 +128,10 @@ def test_a_market_runs_one_trial_per_seed_and_counts_where_it_was_chosen(folder:
         assert record.env_params == theirs.env_params
     found = json.loads((handle.run_dir / "run.json").read_text())
     values = [trial.intermediate_values[2] for trial in handle.trials()]
-    assert found["rungs"][-1]["seeds"] == values
+    last, interval = found["rungs"][-1], over_seeds(values)
+    assert last["seeds"] == values
+    assert (last["low"], last["high"]) == (interval.low, interval.high)
+    assert (last["resampled"], last["interval"]) == ("seeds", "Student")
     # The gate and the outlook count the trials among which the best was chosen.
     study = market_study(find_study(handle.name, storage_url(None, Path("runs"))))
     assert (study.finished, study.chosen_from) == (2, 3)

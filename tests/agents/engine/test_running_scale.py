@@ -138,6 +138,24 @@ def test_rows_are_added_in_pairs_of_a_fixed_order(rows: int) -> None:
 
     expected = [[pairs(values[g, :, c].tolist()) for c in range(3)] for g in range(2)]
     assert _sum_of_rows(values).tolist() == expected  # to the bit
+    # The statistics are made of these sums: nothing else of them depends on the order of rows.
+    shape = Shape(state_dim=3, action_dim=1, slots=2, num_envs=1, horizon=rows, minibatch=rows)
+    scale = RunningScale(shape, torch.device("cpu"))
+    for slot in (0, 1):
+        scale.start(slot, torch.zeros(3), torch.ones(3))
+    scale.observe(values.float())
+    away = values.float().double()
+    sums, squares = (
+        [[pairs(part[g, :, c].tolist()) for c in range(3)] for g in range(2)]
+        for part in (away, away.square())
+    )
+    means = torch.tensor(sums, dtype=torch.float64) / rows
+    share = rows / (2.0 * rows)
+    assert torch.equal(scale.moments[:, 1], means * share)
+    own = torch.tensor(squares, dtype=torch.float64) - rows * means.square()
+    assert torch.equal(
+        scale.moments[:, 2], rows + own.clamp_min(0.0) + means.square() * rows * share
+    )
 
 
 def test_numbers_that_are_not_finite_leave_the_statistics_alone() -> None:

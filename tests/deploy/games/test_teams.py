@@ -259,6 +259,8 @@ def test_in_python_the_policy_is_the_team(tmp_path: Path) -> None:
             policy.act(seen, seat=seat)
     alone = policy.member(0)
     assert int(alone.act(seen)[0]) == 0
+    with pytest.raises(InputError, match="a team acts by seat"):
+        policy.action(seen)
     means = [float(evaluate(one, games=60)["mean"][0]) for one in (policy, alone)]
     assert means[0] > means[1]
 
