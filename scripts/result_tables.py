@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from envs.support.intervals import clopper_pearson
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "scripts" / "bench" / "results"
 _MARKED = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -415,6 +417,101 @@ def _median(side: dict[str, Any]) -> str:
     return f"{median} ({worst} to {best})"
 
 
+def _rate(found: dict[str, Any]) -> str:
+    low, high = found["interval"]
+    return f"{found['rate']:.1%} ({low:.1%} to {high:.1%})"
+
+
+def gate_records() -> str:
+    """How often a record without skill is significant."""
+    found = load("gate_first_stage")
+    kinds = {
+        "ar1": "AR(1), {phi:g}",
+        "clustered": "volatility in clusters",
+        "t3": "Student, 3 degrees of freedom",
+    }
+    rows = [[kinds[one["kind"]].format(phi=one["phi"]), _rate(one)] for one in found["records"]]
+    head = ["record", "significant at 5%"]
+    return table(head, rows) + origin("gate_first_stage", found["records_machine"])
+
+
+def gate_searches(skilled: bool) -> str:
+    """How often searches pass the first stage."""
+    found = [
+        one
+        for one in load("gate_first_stage")["searches"].values()
+        if (one["skill"] > 0.0) == skilled
+    ]
+    if skilled:
+        found.sort(key=lambda one: (one["skill"], one["search"]))
+    rows = [
+        [
+            *([f"{one['skill']:g}"] if skilled else []),
+            one["search"].removesuffix(", 0 copies"),
+            f"{one['studies']:,}",
+            *(_rate(one[rule]) for rule in ("dsr", "pbo", "both")),
+        ]
+        for one in found
+    ]
+    head = [
+        *(["skill"] if skilled else []),
+        *("search", "studies", "deflated Sharpe ratio ≥ .95", "PBO ≤ .2", "both"),
+    ]
+    return table(head, rows) + origin("gate_first_stage", *(one["machine"] for one in found))
+
+
+def gate_selection() -> str:
+    """The best of trials, and the best three together, on simulated returns."""
+    content = load("gate_first_stage")
+
+    def share(one: dict[str, Any], name: str) -> str:
+        found = clopper_pearson(round(one[name] * one["studies"]), one["studies"])
+        return _rate({"rate": found.value, "interval": [found.low, found.high]})
+
+    rows = [
+        [
+            one["kind"] + (f", one with a ratio of {one['skill']:g}" if one["skill"] else ""),
+            *(f"{one[name]:,}" for name in ("trials", "bars", "studies")),
+            *(share(one, "share_dsr_95"), f"{one['median_pbo']:.2f}"),
+            *(share(one, "together_share_dsr_95"), f"{one['together_median_pbo']:.2f}"),
+            share(one, "unscaled_share_dsr_95"),
+        ]
+        for one in content["results"]
+    ]
+    head = [
+        *("returns", "trials", "bars", "studies", "DSR ≥ .95", "median PBO"),
+        *("best three together: DSR ≥ .95", "median PBO", "without the factor D"),
+    ]
+    return table(head, rows) + origin("gate_first_stage", content["machine"])
+
+
+def gate_holdout() -> str:
+    """Size of the hold-out test, and in brackets that of the bootstrap alone."""
+    content = load("gate_statistics")
+    kinds = {
+        ("ar1", 0.0): "independent",
+        ("clustered", 0.0): "volatility in clusters",
+        ("ar1", 0.5): "AR(1), .5",
+        ("ar1", 0.9): "AR(1), .9",
+        ("ar2", 0.9): "AR(2), .5 and .4",
+        ("ar1", 0.95): "AR(1), .95",
+        ("ar1+noise", 0.95): "AR(1), .95, plus as much noise",
+    }
+    found = {(one["kind"], one["phi"], one["bars"]): one for one in content["holdout"]}
+    lengths = sorted({one["bars"] for one in content["holdout"]})
+
+    def entry(one: dict[str, Any]) -> str:
+        exact = clopper_pearson(round(one["size"] * one["series"]), one["series"])
+        low, high = 100.0 * exact.low, 100.0 * exact.high
+        return f"{one['size']:.1%} ({low:.1f} to {high:.1f}); {one['size_bootstrap']:.1%}"
+
+    rows = [
+        [title, *(entry(found[*kind, bars]) for bars in lengths)] for kind, title in kinds.items()
+    ]
+    head = ["excess returns", *(f"{bars:,} bars" for bars in lengths)]
+    return table(head, rows) + origin("gate_statistics", content["holdout_machine"])
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "train-crypto": partial(train_vs_peers, "crypto"),
     "train-cartpole": partial(train_vs_peers, "cartpole"),
@@ -435,6 +532,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "chaos": chaos,
     "ask-time": ask_time,
     "search-replay": search_replay,
+    "gate-records": gate_records,
+    "gate-level": partial(gate_searches, skilled=False),
+    "gate-power": partial(gate_searches, skilled=True),
+    "gate-selection": gate_selection,
+    "gate-holdout": gate_holdout,
 }
 
 
