@@ -115,6 +115,7 @@ class OneStudy(NoStudies):
             "best": {
                 "trial": 3,
                 "trials": [3],
+                "scores": [0.9],
                 "value": 0.9,
                 "interval": None,
                 "fresh": None,
