@@ -15,12 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 RELU, TANH, SILU, ELU = "relu", "tanh", "silu", "elu"
-ACTIVATIONS = (
-    RELU,
-    TANH,
-    SILU,
-    ELU,
-)  # a member's tensor `ACTIVATION` is an index here: append only
+# Exported actors name theirs by its index here: append only.
+ACTIVATIONS = (RELU, TANH, SILU, ELU)
 # Exported actors have this tensor, (1,) int64, unless their activation is ReLU.
 ACTIVATION = "activation"
 

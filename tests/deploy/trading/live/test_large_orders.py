@@ -15,7 +15,7 @@ from deploy.trading.live.records import SHADOW
 from tests.deploy.alpaca_server import LARGEST, Exchange, serving
 from tests.deploy.trading.live.test_session import FIRST, TICKERS, bars_of, bundle_of
 from tests.deploy.trading.live.test_transfers import run
-from tests.deploy.trading.live.world import SLOT, Killed, Killer, World
+from tests.deploy.trading.live.world import SLOT, Killer, World
 
 CASH = Decimal(2_000_000)
 
@@ -76,9 +76,6 @@ def test_a_kill_between_the_parts_loses_and_repeats_none(
     cash, held = exchange.cash, dict(exchange.units)
     for at in range(2, count.steps + 1, 3):
         exchange.cash, exchange.units, exchange.orders = copy.deepcopy(begun)
-        world = start.copy(tmp_path / str(at))
-        with pytest.raises(Killed):
-            world.run(Killer(at))
-        world.run()
+        world = start.killed_at(at, tmp_path)
         assert (exchange.cash, exchange.units) == (cash, held), at
         assert world.orders() == undisturbed.orders(), at

@@ -14,7 +14,7 @@ from deploy.trading.live.parity import parity
 from deploy.trading.live.revisions import adjusted, review, undone
 from envs.crypto.data.bars import Bars
 from tests.deploy.trading.live.test_session import FIRST, LAST, bars_of, bundle_of
-from tests.deploy.trading.live.world import SLOT, Killed, Killer, World
+from tests.deploy.trading.live.world import SLOT, Killer, World
 
 STOP = FIRST + 8  # the first bar after the restart
 
@@ -131,10 +131,7 @@ def test_a_kill_during_a_split_changes_no_record(tmp_path: Path) -> None:
     undisturbed, count = start.copy(tmp_path / "undisturbed"), Killer()
     undisturbed.run(count)
     for at in range(1, count.steps + 1):
-        world = start.copy(tmp_path / str(at))
-        with pytest.raises(Killed):
-            world.run(Killer(at))
-        world.run()
+        world = start.killed_at(at, tmp_path)
         assert world.lines() == undisturbed.lines(), at
         assert len(world.store.adjustments(SLOT)) == 1, at
 

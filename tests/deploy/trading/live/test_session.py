@@ -93,10 +93,7 @@ def test_a_kill_at_any_step_changes_no_order_and_no_record(tmp_path: Path) -> No
     undisturbed.run(count)
     assert count.steps >= 8
     for at in range(1, count.steps + 1):
-        world = start.copy(tmp_path / str(at))
-        with pytest.raises(Killed):
-            world.run(Killer(at))
-        world.run()
+        world = start.killed_at(at, tmp_path)
         assert world.lines() == undisturbed.lines(), at
         assert world.orders() == undisturbed.orders(), at
 
@@ -117,10 +114,7 @@ def test_a_kill_at_any_step_loses_and_repeats_no_order_at_a_broker(
     assert count.steps > 12
     for at in range(1, count.steps + 1):
         exchange.cash, exchange.units, exchange.orders = copy.deepcopy(begun)
-        world = start.copy(tmp_path / str(at))
-        with pytest.raises(Killed):
-            world.run(Killer(at))
-        world.run()
+        world = start.killed_at(at, tmp_path)
         assert (exchange.cash, exchange.units) == (cash, held), at
         assert world.orders() == undisturbed.orders(), at
         assert [line.value for line in world.lines()] == [

@@ -18,7 +18,7 @@ from envs.crypto.data.bars import Bars
 from envs.crypto.params import EnvParams
 from envs.support.errors import InputError
 from tests.deploy.builders import small_bundle
-from tests.deploy.trading.live.world import SLOT, Killed, Killer, World
+from tests.deploy.trading.live.world import SLOT, Killer, World
 from tests.deploy.trading.test_paper_trader import TICKERS, market_bars
 
 FIRST, LAST = 640, 664
@@ -82,10 +82,7 @@ def test_a_kill_at_any_step_changes_no_order_and_no_record(tmp_path: Path) -> No
     count = Killer()
     undisturbed.run(count)
     for at in range(3, count.steps + 1, 7):
-        world = start.copy(tmp_path / str(at))
-        with pytest.raises(Killed):
-            world.run(Killer(at))
-        world.run()
+        world = start.killed_at(at, tmp_path)
         assert world.lines() == undisturbed.lines(), at
         assert world.orders() == undisturbed.orders(), at
 

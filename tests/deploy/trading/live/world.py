@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import deploy.trading.live.session as session_module
 from deploy.market.bundle import Bundle
@@ -176,6 +177,14 @@ class World:
     def run(self, killer: Killer | None = None, **changes: Any) -> None:
         """Trade until the bars are over."""
         self.session(killer, **changes).run()
+
+    def killed_at(self, step: int, folder: Path) -> World:
+        """Return a copy in `folder / str(step)` that was killed at that step, and then ran again."""
+        world = self.copy(folder / str(step))
+        with pytest.raises(Killed):
+            world.run(Killer(step))
+        world.run()
+        return world
 
     def until_close_of(self, bar: int) -> None:
         """Advance the market to two seconds after that bar's end, without a trader."""
