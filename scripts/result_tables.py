@@ -38,25 +38,29 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def origin(name: str, *machines: dict[str, Any]) -> str:
-    """Return the line that says how the figures of a results file were made."""
-    descriptions = dict.fromkeys(_machine(machine) for machine in machines)
+    """Return the line that says how the figures of a results file were made.
+
+    Different values of a part, such as two commits, are joined by "and".
+    """
+    parts = zip(*map(_parts, machines), strict=True)
+    described = (" and ".join(sorted({value for value in values if value})) for values in parts)
     loads = [machine["load"] for machine in machines]
     low, high = f"{min(loads):.1f}", f"{max(loads):.1f}"
     load_range = low if low == high else f"{low} to {high}"
-    return f"\n(`{name}.json`: {'; '.join(descriptions)}; load {load_range})\n"
+    return f"\n(`{name}.json`: {', '.join(filter(None, described))}; load {load_range})\n"
 
 
-def _machine(machine: dict[str, Any]) -> str:
+def _parts(machine: dict[str, Any]) -> tuple[str, ...]:
+    """Return processor, cores, torch, commit, date and the versions of peers; "": unknown."""
     family = machine.get("family")
     processor = machine["processor"] + (f" ({_FAMILIES.get(family, family)})" if family else "")
-    parts = [processor, f"{machine['cores']} cores", f"torch {machine['torch']}"]
+    described = processor, f"{machine['cores']} cores", f"torch {machine['torch']}"
     source = machine.get("source")
     if source is None:  # files from before these were recorded
-        return ", ".join([*parts, "commit and date not recorded"])
+        return *described, "commit and date not recorded", "", ""
     commit = f"commit {source['commit'][:10]}" if source["commit"] else "no commit"
-    peers = [f"{name} {number}" for name, number in source["peers"].items()]
-    changes = " with changes" if source["dirty"] else ""
-    return ", ".join([*parts, commit + changes, source["date"], *peers])
+    peers = ", ".join(f"{name} {number}" for name, number in source["peers"].items())
+    return *described, commit + " with changes" * source["dirty"], source["date"], peers
 
 
 def _ratio(value: float) -> str:

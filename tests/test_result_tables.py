@@ -97,5 +97,9 @@ def test_the_line_below_a_table_says_what_is_not_recorded() -> None:
     assert "Zen 4" in origin("file", machine)
     assert "commit and date not recorded" in origin("file", machine)
     source = {"commit": "a" * 40, "dirty": True, "date": "2026-11-24", "peers": {"jax": "1"}}
-    line = origin("file", machine | {"source": source}, machine | {"load": 1.0, "source": source})
-    assert "commit aaaaaaaaaa with changes, 2026-11-24, jax 1; load 0.5 to 1.0" in line
+    later = source | {"commit": "b" * 40, "dirty": False}
+    line = origin("file", machine | {"source": source}, machine | {"load": 1.0, "source": later})
+    assert (
+        "commit aaaaaaaaaa with changes and commit bbbbbbbbbb, 2026-11-24, jax 1; load 0.5 to 1.0"
+        in line
+    )

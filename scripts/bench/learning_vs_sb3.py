@@ -3,9 +3,9 @@
 `sb3_rows.py` has the rows: environments of Gymnasium, MuJoCo, Box2D, MiniGrid and PettingZoo, and
 the settings of Stable-Baselines3's model zoo for them, with `VecNormalize` where the zoo has it.
 
-    ours  trial 0 of a study on the environment, with the included search space and the defaults of
-          `sweepd train`, but gamma and gae_lambda of the zoo, so that both sides discount alike. The
-          seeds are members of one program. Where --n-envs is automatic, its lower limit.
+    ours  trial 0 of a study on the environment: the included search space and the defaults of
+          `sweepd train`, the same for all environments. The seeds are members of one program. Where
+          --n-envs is automatic, its lower limit.
     sb3   one run per seed, in a process of its own with one thread of torch and MKL's default mode.
 
 At the end, every seed plays ten episodes of its own, without exploration; in some rows also with
@@ -103,7 +103,7 @@ def ours(row: Row, seeds: Sequence[int], changes: Changes) -> dict[str, Any]:
         processor seconds of all together; machine.
     """
     spec, space = _study(row, seeds, changes)
-    settings = _settings(row, space, changes)
+    settings = _settings(space, changes)
     experiment = GameExperiment(spec, torch.device("cpu"))
     trainer = Trainer(experiment)
     training = trainer.start(Plan(0, 0, {}, settings, spec.seed))
@@ -186,23 +186,20 @@ def _study(row: Row, seeds: Sequence[int], changes: Changes) -> tuple[GameSpec, 
     return dataclasses.replace(spec, running_scale=running, own_episodes=True), space
 
 
-def _settings(row: Row, space: SearchSpace, changes: Changes) -> Settings:
-    """Return the settings of trial 0, with the row's discount and these changes.
+def _settings(space: SearchSpace, changes: Changes) -> Settings:
+    """Return the settings of trial 0, with these changes.
 
     Raises:
         InputError: a name is neither a parameter of the shape nor of the algorithm.
     """
     settings = space.resolve(space.start)
-    settings.learner["gamma"] = row.gamma
-    if row.algorithm == "ppo":
-        settings.learner["gae_lambda"] = row.gae_lambda
     tables = {"shape": settings.shape, space.subject.learner.table: settings.learner}
     for name, value in changes.values.items():
         table = next((table for table in tables if name in space.subject.names(table)), None)
         if table is None:
             known = ", ".join(sorted({n for t in tables for n in space.subject.names(t)}))
             raise InputError(
-                f"--with {name}: {row.algorithm} has no such parameter; there are {known}"
+                f"--with {name}: {space.subject.algorithm} has no such parameter; there are {known}"
             )
         tables[table][name] = value
     return settings

@@ -64,16 +64,6 @@ class Row:
         """The environment's name."""
         return self.name or self.environment.rpartition(":")[2].rpartition(".")[2]
 
-    @property
-    def gamma(self) -> float:
-        """The peer's discount, which both sides have."""
-        return float(self.peer.args.get("gamma", 0.99))
-
-    @property
-    def gae_lambda(self) -> float:
-        """The peer's trace decay, which both sides have; for PPO."""
-        return float(self.peer.args.get("gae_lambda", 0.95))
-
 
 def row_of(described: Mapping[str, Any]) -> Row:
     """Return a row from its fields, as they are in the results file."""

@@ -42,7 +42,7 @@ def train(row: Row, seed: int, looks: int, episodes: int) -> dict[str, Any]:
     one, _ = _make(row, 1, seed)
     all_, _ = _make(row, episodes, seed)
     if row.peer.normalize:
-        envs = VecNormalize(envs, gamma=row.gamma)
+        envs = VecNormalize(envs, gamma=row.peer.args.get("gamma", 0.99))
     kind = getattr(stable_baselines3, CLASSES[row.algorithm])
     model = kind("MlpPolicy", envs, seed=seed, device="cpu", **_arguments(row))
     # On-policy, the last rollout that does not fit is left out; a run has at least one.

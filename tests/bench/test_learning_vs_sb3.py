@@ -101,22 +101,19 @@ def test_what_is_finished_is_not_run_again(
     assert len(asked) == 6
 
 
-def test_our_side_is_trial_0_with_the_discount_of_the_peer(bench: Importer) -> None:
+def test_our_side_is_trial_0(bench: Importer) -> None:
     script = bench("learning_vs_sb3")
     row, seeds = script.ROWS["cartpole-ppo"], [0, 1]
     spec, space = script._study(row, seeds, script.Changes())
-    settings = script._settings(row, space, script.Changes())
-    start = space.resolve(space.start)
-    assert settings.shape == start.shape
-    assert settings.learner == start.learner | {"gamma": 0.98, "gae_lambda": 0.8}
+    assert script._settings(space, script.Changes()) == space.resolve(space.start)
     assert row.steps - spec.transitions < spec.rollouts * spec.transitions <= row.steps
     changes = script.Changes({"epochs": 3, "clip": 0.1}, True, 4)
     spec, space = script._study(row, seeds, changes)
-    settings = script._settings(row, space, changes)
+    settings = script._settings(space, changes)
     assert (settings.shape["epochs"], settings.learner["clip"]) == (3, 0.1)
     assert (spec.running_scale, spec.num_envs) == (True, 4)
     with pytest.raises(InputError, match="--with depth: ppo has no such parameter; there are"):
-        script._settings(row, space, script.Changes({"depth": 3}))
+        script._settings(space, script.Changes({"depth": 3}))
 
 
 def test_rows_are_those_of_ten_environments(bench: Importer) -> None:
