@@ -30,6 +30,7 @@ from deploy.trading.brokers.base import AccountState, Broker, Fill, Order
 from deploy.trading.brokers.sim import sim_broker
 from deploy.trading.closed_bar import ClosedBar
 from deploy.trading.live.account import TradingAccount
+from deploy.trading.live.profits import fills_at_once
 from deploy.trading.live.queries import Records
 from deploy.trading.live.records import AccountBar, Adjustment, Changes, Trader
 from deploy.trading.live.revisions import adjusted, price_factors
@@ -209,6 +210,7 @@ class _Replayed:
         adjustments: Sequence[Adjustment],
     ) -> None:
         self._timeframe, self._adjustments = trader.timeframe, adjustments
+        self._at_once = fills_at_once(trader, SLOT_ACCOUNT)
         self._bars = adjusted(bars, [one for one in adjustments if one.time < line.time])
         self._recorder = RecordedBroker(line, late_fees=trader.broker != "sim")
         simulator = sim_broker(bundle)
@@ -240,8 +242,9 @@ class _Replayed:
         bar, end = ClosedBar.of(self._bars, self._place), bar_end(self._timeframe, line.time)
         if bar.time != line.time:
             raise InputError(f"the registry lacks the bar of {format_time(line.time)}")
-        if before is not None:
-            self._follow(before.time, line.time)
+        factors = {} if before is None else self._follow(before.time, line.time)
+        if self._at_once:  # these orders were filled before the change of units
+            fills = [fill.adjusted(factors.get(fill.order.ticker, 1.0)) for fill in fills]
         self._recorder.show(line, fills, borrows=self._recorded.bundle.account.allow_short)
         heir = None if bundle.hash == self._recorded.bundle.hash else bundle
         # A new champion begins with the whole history; otherwise, only its tickers matter.
@@ -268,15 +271,20 @@ class _Replayed:
             _growth(simulated, float(entry.value), line.flow),
         )
 
-    def _follow(self, first: int, end: int) -> None:
-        """Follow the changes of units at first <= time < end, as the trader did."""
+    def _follow(self, first: int, end: int) -> Mapping[str, float]:
+        """Follow the changes of units at first <= time < end, as the trader did.
+
+        Returns:
+            Factors of earlier prices, by ticker.
+        """
         found = [one for one in self._adjustments if first <= one.time < end]
-        if not found:
-            return
-        self._bars = adjusted(self._bars, found)
-        history = self._bars.slice(0, self._place)
-        for account in (self._recorded, self._simulated):
-            account.adjust(history, price_factors(found))
+        factors = price_factors(found)
+        if found:
+            self._bars = adjusted(self._bars, found)
+            history = self._bars.slice(0, self._place)
+            for account in (self._recorded, self._simulated):
+                account.adjust(history, factors)
+        return factors
 
 
 def _growth(before: float, value: float, flow: float) -> float:

@@ -15,17 +15,20 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from deploy.cli.commands import deploy_commands
+from deploy.registry.models import SLOT_ACCOUNT
+from deploy.trading.feeds import RecordedFeed
 from deploy.trading.flows import Flow
 from deploy.trading.live.notify import Notifier
 from deploy.trading.live.parity import DIFFERS, parity, store_parity, stored_parity
 from envs.support.errors import InputError
 from tests.deploy.alpaca_server import Exchange, serving
 from tests.deploy.builders import ensemble_of
+from tests.deploy.trading.live.test_revisions import STOP, ChangingFeed, scaled
 from tests.deploy.trading.live.test_session import FIRST, LAST, PARAMS, TICKERS, bars_of, bundle_of
 from tests.deploy.trading.live.test_short_session import bundle_of as short_bundle
 from tests.deploy.trading.live.test_short_session import wild_bars
 from tests.deploy.trading.live.test_transfers import run, transfer
-from tests.deploy.trading.live.world import SLOT, World
+from tests.deploy.trading.live.world import SLOT, MarketClock, World
 
 
 def command(folder: Path, *words: str) -> Any:
@@ -142,6 +145,42 @@ def _with_venue(folder: Path) -> Iterator[World]:
     with serving(market) as exchange:
         params = dataclasses.replace(PARAMS, max_holding_bars=0)
         yield World(folder, bundle_of(params=params), bars_of(), FIRST, exchange)
+
+
+@pytest.mark.parametrize("where", ["restart", "poll"])
+@pytest.mark.parametrize("broker", ["venue", "simulator", "simulator, ensemble"])
+def test_a_split_between_an_order_and_the_bar_that_books_it(
+    tmp_path: Path, broker: str, where: str
+) -> None:
+    """A venue fills it in the earlier units, the simulator at the next open in the new ones."""
+    if broker == "venue":
+        pytest.importorskip("alpaca", reason="alpaca-py is not installed")
+        worlds = _with_venue(tmp_path)
+    else:
+        ensemble = ensemble_of([bundle_of(0), bundle_of(1)], (0.6, 0.4))
+        bundle = ensemble if "ensemble" in broker else bundle_of()
+        worlds = iter([World(tmp_path, bundle, bars_of(), FIRST)])
+    changed, before = scaled(bars_of(), 0.1), bars_of().time[STOP - 1]
+    for world in worlds:
+        if where == "poll":
+            world.make_feed = lambda _bundle: ChangingFeed(bars_of(), changed, STOP)
+        session = run(world, FIRST, STOP)
+        if world.exchange is not None:
+            world.exchange.units["LINK/USD"] *= 10
+            world.clock = MarketClock(world.clock.now(), changed, world.exchange)
+            session._clock = world.clock
+        if where == "restart":
+            world.make_feed = lambda _bundle: RecordedFeed(changed)
+        run(world, STOP, LAST + 1, session if where == "poll" else None)
+        kinds = [kind for kind, _ in world.told]
+        assert (kinds.count("adjusted"), kinds.count("transfer")) == (1, 0)
+        orders = world.store.orders(SLOT, account=SLOT_ACCOUNT)
+        [line] = [
+            one for one in orders if (one.order.ticker, one.order.decided) == (TICKERS[2], before)
+        ]
+        assert line.fill is not None
+        assert line.fill.units > 0.0
+        assert not any(day.differs for day in parity(world.registry, SLOT))
 
 
 def test_a_new_computation_replaces_the_stored_one(tmp_path: Path) -> None:
