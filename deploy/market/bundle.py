@@ -186,18 +186,37 @@ def default_symbols(tickers: tuple[str, ...], *, synthetic: bool) -> dict[str, d
     if synthetic or not all("/" in ticker for ticker in tickers):
         return {}
     pegged = {"USDT", "USDC", "BUSD", "FDUSD", "TUSD"}
-    names: dict[str, str] = {}
-    for ticker in tickers:
-        base, quote = ticker.split("/", 1)
-        symbol = f"{base}/{'USD' if quote in pegged else quote}"
-        other = next((one for one, name in names.items() if name == symbol), None)
-        if other is not None:
+    pairs = [ticker.split("/", 1) for ticker in tickers]
+    symbols = [f"{base}/{'USD' if quote in pegged else quote}" for base, quote in pairs]
+    return {"alpaca": _distinct(dict(zip(tickers, symbols, strict=True)))}
+
+
+def alpaca_symbols(bundle: Bundle) -> dict[str, str]:
+    """Return Alpaca's symbols of the bundle's tickers.
+
+    Raises:
+        InputError: they are unknown, or two tickers have one symbol.
+    """
+    symbols = bundle.manifest.symbols.get("alpaca")
+    if symbols is None:
+        synthetic = "its market is synthetic; use --feed recorded"
+        unknown = "they were unknown when it was made"
+        why = synthetic if bundle.manifest.data.synthetic else unknown
+        raise InputError(f"bundle {bundle.name} has no symbols for alpaca: {why}")
+    return _distinct(symbols)  # earlier versions made bundles in which they are not
+
+
+def _distinct(symbols: dict[str, str]) -> dict[str, str]:
+    """Return Alpaca's symbols by ticker, unless two tickers have the same one."""
+    owners: dict[str, str] = {}
+    for ticker, symbol in symbols.items():
+        other = owners.setdefault(symbol, ticker)
+        if other != ticker:
             raise InputError(
                 f"{other} and {ticker} are both {symbol} at Alpaca, where they would be one "
                 "position: train a study on one of them"
             )
-        names[ticker] = symbol
-    return {"alpaca": names}
+    return symbols
 
 
 def read_policy(members: bytes, name: str = MEMBERS_FILE) -> tuple[FrozenPolicy, tuple[int, ...]]:

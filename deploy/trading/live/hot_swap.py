@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deploy.market.bundle import Bundle
+from deploy.market.bundle import Bundle, alpaca_symbols
 from deploy.market.scoring import in_order
 from deploy.registry.bundle_files import NAME_DIGITS
 from deploy.registry.models import SLOT_ACCOUNT
@@ -91,13 +91,13 @@ def bundle_to_trade(registry: Registry, slot: str) -> tuple[Bundle, LostBundle |
 
 
 def problem_with(
-    bundle: Bundle, traded: Traded, history: Bars, *, broker: str = "sim"
+    bundle: Bundle, traded: Traded, history: Bars, *, broker: str = "sim", feed: str = ""
 ) -> str | None:
     """Return why `bundle` cannot take over from `traded`, one sentence; None if it can.
 
     It must trade the same tickers at the same timeframe, and trade the last 100 bars of `history`
-    on virtual money without an error. With short positions, it needs an account that has them:
-    `broker` is the name of the slot's broker.
+    on virtual money without an error. With short positions, it needs an account that has them, and
+    at Alpaca a symbol for each ticker: `broker` and `feed` are the names of the slot's.
     """
     own = Traded.of(bundle)
     if problem := _mismatch(own, traded):
@@ -106,6 +106,11 @@ def problem_with(
         return f"it was trained with --allow-short, and broker {broker} has no short positions"
     if traded.shorts and not own.shorts:
         return "it trades without shorts, and the slot's account may hold short positions"
+    if "alpaca" in (broker, feed):
+        try:
+            alpaca_symbols(bundle)
+        except InputError as error:
+            return str(error)
     trader, last = PaperTrader(bundle, slot="dry-run"), len(history) - 1
     first = len(history) - DRY_RUN_BARS
     if first < trader.bars_needed:

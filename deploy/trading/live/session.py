@@ -322,9 +322,7 @@ class LiveSession:
         self._last = int(seen.history.time[-1])
         resumed = [account for account in self._accounts if account.name in kept]
         if lost is not None:
-            problem = problem_with(
-                self._own.bundle, lost, seen.history, broker=self._options.broker
-            )
+            problem = self._problem_with(self._own.bundle, lost)
             if problem is not None:
                 raise InputError(lost.refused(self._own.bundle.name, problem))
         for account in resumed:
@@ -520,8 +518,7 @@ class LiveSession:
         assert champion is not None
         try:
             bundle = self._registry.bundle(champion, Bundle)
-            traded = Traded.of(self._own.bundle)
-            problem = problem_with(bundle, traded, self._history, broker=self._options.broker)
+            problem = self._problem_with(bundle, Traded.of(self._own.bundle))
         except InputError as error:
             problem = str(error)
         if problem is None:
@@ -534,6 +531,10 @@ class LiveSession:
         self._event("swap refused", text)
         self._registry.note(self._slot, "swap-refused", text, champion)
         return None
+
+    def _problem_with(self, bundle: Bundle, traded: Traded) -> str | None:
+        broker, feed = self._options.broker, self._options.feed
+        return problem_with(bundle, traded, self._history, broker=broker, feed=feed)
 
     def _watch_feed(self, *, asked: bool) -> None:
         """Report a feed without new bars and, if it was asked for bars, a clock that differs."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from deploy.market.bundle import Bundle, format_time, parse_moment
+from deploy.market.bundle import Bundle, alpaca_symbols, format_time, parse_moment
 from deploy.market.scoring import bars_of, first_decision, in_order, unseen_window
 from deploy.promotion.findings import SYNTHETIC
 from deploy.registry.records import Slot
@@ -235,12 +235,7 @@ class TraderParts:
 
     def _symbols(self, bundle: Bundle) -> Mapping[str, str]:
         """Return Alpaca's symbols of the bundle's tickers; report different names."""
-        symbols = bundle.manifest.symbols.get("alpaca")
-        if symbols is None:
-            synthetic = "its market is synthetic; use --feed recorded"
-            unknown = "they were unknown when it was made"
-            why = synthetic if bundle.manifest.data.synthetic else unknown
-            raise InputError(f"bundle {bundle.name} has no symbols for alpaca: {why}")
+        symbols = alpaca_symbols(bundle)
         others = [f"{ticker} as {symbol}" for ticker, symbol in symbols.items() if symbol != ticker]
         if others:
             self._say(f"traded symbols differ from the training data: {', '.join(others)}")

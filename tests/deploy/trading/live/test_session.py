@@ -414,6 +414,29 @@ def test_a_champion_whose_dry_run_fails_cannot_take_over(monkeypatch: pytest.Mon
     )
 
 
+@pytest.mark.parametrize(
+    ("symbols", "problem"),
+    [
+        ({"alpaca": dict.fromkeys(TICKERS, "BTC/USD")}, "are both BTC/USD at Alpaca"),
+        ({}, "has no symbols for alpaca: they were unknown when it was made"),
+    ],
+)
+def test_a_champion_without_a_symbol_for_each_ticker_cannot_take_over_at_alpaca(
+    tmp_path: Path, exchange: Exchange, symbols: dict[str, dict[str, str]], problem: str
+) -> None:
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST, exchange)
+    world.begin()
+    heir = bundle_of(5, symbols=symbols)
+    world.registry.promote(SLOT, heir, expected=world.bundle.hash, reason="better")
+    world.run()
+    assert {line.bundle for line in world.lines()} == {world.bundle.hash}
+    [text] = [text for kind, text in world.told if kind == "swap refused"]
+    assert problem in text
+    history, traded = bars_of(), Traded.of(world.bundle)
+    assert problem_with(heir, traded, history) is None
+    assert problem in str(problem_with(heir, traded, history, feed="alpaca"))
+
+
 def test_two_processes_never_write_for_one_slot(tmp_path: Path) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST)
     first = world.session()

@@ -263,6 +263,28 @@ def test_the_alpaca_broker_needs_keys_and_a_paper_address(
         )
 
 
+@pytest.mark.parametrize("words", [["--broker", "alpaca", "--feed", "recorded"], []])
+def test_a_bundle_with_one_symbol_for_two_tickers_is_not_traded_at_alpaca(
+    place: Path, words: list[str]
+) -> None:
+    """Versions that did not refuse its promotion may have made it."""
+    registry = Registry(place / "deployments")
+    champion = registry.slot(SLOT).champion
+    symbols = {"alpaca": dict.fromkeys(TICKERS, "BTC/USD") | {TICKERS[2]: "LINK/USD"}}
+    made = bundle_of(last_seen=int(bars_of().time[FIRST]), symbols=symbols)
+    registry.promote(SLOT, made, expected=champion, reason="", data_dir=str(place / "bars"))
+    refused = "BTC/USDT and ETH/USDT are both BTC/USD at Alpaca, where they would be one position"
+    with pytest.raises(InputError, match=refused) as first:
+        trade(place, *words)
+    assert first.value.exit_code == 2
+    assert "\n" not in str(first.value)
+    trade(place, "--feed", "recorded")  # the simulator has a position for each
+    if not words:
+        with pytest.raises(TryAgainLater, match=refused) as later:
+            trade(place)
+        assert later.value.exit_code == 75
+
+
 def test_the_command_trades_on_a_local_alpaca(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("alpaca", reason="alpaca-py is not installed")
     monkeypatch.setenv("APCA_API_KEY_ID", "key")
