@@ -12,15 +12,19 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from deploy.cli.options import AsJson, RegistryFlags
+from deploy.dashboard.alerts import Alert, slot_alerts, sorted_alerts
 from deploy.dashboard.formatting import moment
 from deploy.dashboard.health import Health, health
+from deploy.dashboard.severity import LEVELS
 from deploy.registry.registry import Registry
 from deploy.trading.live.notify import Notifier
 from deploy.trading.live.parity import DIFFERS, ParityDay, parity, store_parity
+from deploy.trading.live.queries import Records
 from deploy.trading.live.records import Trader
 from deploy.trading.live.store import TraderStore
 from envs.support.errors import InputError
 from envs.support.flags import takes_flags
+from envs.support.formatting import minute
 from envs.support.terminal import Terminal, printable
 
 SlotArgument = Annotated[str, typer.Argument(help="Slot of the trader, for example crypto-1h.")]
@@ -67,7 +71,7 @@ def status_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show whether the trader is running or halted, and its last bar.
+    """Show whether the trader is running or halted, its last bar, and its alerts.
 
     `sweepd dashboard SLOT` shows equity, positions and orders.
     """
@@ -78,18 +82,27 @@ def status_command(
         raise InputError(f"slot {slot!r} was never traded; traded slots: {known}")
     shown = [trader for name, trader in traders.items() if slot in (None, name)]
     states = [_health(opened, trader) for trader in shown]
+    records, now = Records(opened.database), time.time()
+    alerts = [
+        sorted_alerts(slot_alerts(records, trader, trader.slot, state, now))
+        for trader, state in zip(shown, states, strict=True)
+    ]
     if as_json:
-        facts = [_facts(*pair) for pair in zip(shown, states, strict=True)]
+        facts = [_facts(*one) for one in zip(shown, states, alerts, strict=True)]
         typer.echo(json.dumps({"traders": facts}, indent=1))
         return
     if not shown:
         typer.echo("no slot was ever traded: sweepd trade SLOT starts a trader")
-    for trader, state in zip(shown, states, strict=True):
+    for trader, state, found in zip(shown, states, alerts, strict=True):
         Terminal().print_line(
             f"{trader.slot}: {state.state}. {' '.join(state.sentences)} Last bar "
             f"{moment(trader.last_bar)} UTC, broker {trader.broker}, {trader.timeframe} bars from "
             f"{trader.feed}."
         )
+        for one in found:
+            if one.text not in " ".join(state.sentences):
+                since = "" if one.since is None else f"{minute(one.since)} UTC, "
+                Terminal().print_line(f"  {LEVELS[one.level]}: {since}{one.title}: {one.text}")
 
 
 @trader_app.command("parity")
@@ -154,8 +167,9 @@ def _health(registry: Registry, trader: Trader) -> Health:
     return health(trader, time.time(), slot=trader.slot, synthetic=synthetic)
 
 
-def _facts(trader: Trader, state: Health) -> dict[str, object]:
+def _facts(trader: Trader, state: Health, alerts: list[Alert]) -> dict[str, object]:
     row = dataclasses.asdict(trader)
     return {name: row[name] for name in row if name not in ("token", "state")} | {
-        "health": dataclasses.asdict(state)
+        "health": dataclasses.asdict(state),
+        "alerts": [dataclasses.asdict(one) for one in alerts],
     }

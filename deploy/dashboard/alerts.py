@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from deploy.dashboard.formatting import seconds_of
 from deploy.dashboard.health import Health
 from deploy.dashboard.monitor_view import LEVELS as VERDICTS
-from deploy.dashboard.severity import BAD, WARNING
+from deploy.dashboard.severity import BAD, WARNING, level_of
+from deploy.registry.database import utc_text
+from deploy.trading.live.monitor import STRAYS
 from deploy.trading.live.queries import EventFilter, EventRecord, Records
 from deploy.trading.live.records import Trader
 from envs.crypto.data.timeframe import DAY
+from envs.support.formatting import counted
 
-RECENT_DAYS = 7  # how long an event without an end is shown
+RECENT_DAYS = 7  # how long an event is shown
+MOST_EVENTS = 50  # of a kind
 TO_DO: Mapping[str, str] = {
     "not running": "Start it again: sweepd trade {slot} with its options, or its systemd unit. It "
     "continues from the database; missed bars are booked without decisions.",
@@ -32,6 +35,10 @@ TO_DO: Mapping[str, str] = {
     "other --risk options.",
     "monitor": "Compare live and scored returns on the overview. To go back: sweepd rollback {slot}; "
     "to stop: sweepd trader halt {slot}",
+    "alert": "Look at its time in the events, and compare with the overview.",
+    "transfer": "If nobody moved cash or units, look at the orders at the venue.",
+    "adjusted": "Compare the units held with those at the venue.",
+    "rolled back": "See why the champion was replaced: sweepd registry show {slot}",
     "trouble": "The trader retries by itself. If this repeats, check the network, the keys and the "
     "database.",
     "untradable": "Its position stays as it is. Promote a bundle without this ticker.",
@@ -47,11 +54,35 @@ TO_DO: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
+class _Rule:
+    """How events of a kind are shown: until one of `ends`, or for some days unless it lasts."""
+
+    kind: str
+    title: str
+    ends: Sequence[str] = ()
+    lasts: bool = False
+
+
+# Halts, risk rules and clocks have events, too; they are shown from the trader's row while they last.
+RULES = (
+    _Rule("alert", "an alert of the trader"),
+    _Rule("stale", "the feed is stale", ("fresh", "started"), lasts=True),
+    _Rule("swap refused", "a new champion cannot take over", ("swapped",)),
+    _Rule("rolled back", "the monitor rolled back"),
+    _Rule("untradable", "a ticker is no longer traded"),
+    _Rule("trouble", "the trader had trouble"),
+    _Rule("adjusted", "a ticker is counted in other units"),
+    _Rule("transfer", "cash or units were moved"),
+    _Rule("refused", "a promotion failed", ("promoted",)),
+)
+
+
+@dataclass(frozen=True)
 class Alert:
     """Something that needs attention.
 
-    level: bad or warning. subject: slot or study. title: in a few words. since: UTC text or None.
-    link: the page with more.
+    level: bad or warning. subject: slot or study. title: in a few words. since: UTC text of its
+    beginning, None if unknown. link: the page with more.
     """
 
     level: str
@@ -78,58 +109,45 @@ def slot_alerts(
     found: list[Alert] = []
 
     def add(level: str, key: str, title: str, text: str, since: str | None = None) -> None:
+        if any(one.text == text for one in found):
+            return
         link = _link("/" if since is None else "/events", slot=slot)
         found.append(Alert(level, slot, title, text, TO_DO[key].format(slot=slot), link, since))
 
-    if state.level in (BAD, WARNING) and state.state in TO_DO:
-        text = " ".join(one for one in state.sentences if not one.startswith("Halted"))
-        if state.state != "halted":
-            add(state.level, state.state, state.state, text)
-    newest = _newest(records, slot)
+    def newest(*kinds: str, text: str = "") -> EventRecord | None:
+        return next(iter(records.events(EventFilter(slot, kinds, text=text), limit=1)), None)
+
+    def at(*kinds: str, text: str = "") -> str | None:
+        event = newest(*kinds, text=text)
+        return None if event is None else event.at
+
+    for name, level, text in state.findings:
+        if name != "halted":
+            add(level, name, name, text, at("clock") if name == "clock" else None)
     if trader is not None:
         if trader.halt is not None:
-            event = newest.get("halted")
-            add(BAD, "halted", "halted", trader.halt, event.at if event else None)
+            add(BAD, "halted", "halted", trader.halt, at("halted"))
         for reason in trader.state.get("risk") or []:
-            add(WARNING, "risk", "a risk rule restricts trading", str(reason))
+            add(WARNING, "risk", "a risk rule restricts trading", str(reason), at("risk"))
         verdict = trader.state.get("monitor") or {}
         if VERDICTS.get(str(verdict.get("verdict"))) == BAD:
-            add(BAD, "monitor", str(verdict["verdict"]), str(verdict.get("text", "")))
-        elif verdict.get("strays"):
-            event = newest.get("alert")
-            add(BAD, "monitor", "strays from the simulator", event.text if event else "")
-    found += _of_events(newest, slot, now)
+            text = str(verdict.get("text", ""))
+            add(BAD, "monitor", str(verdict["verdict"]), text, at("alert", text=text))
+        if verdict.get("strays") and (event := newest("alert", text=STRAYS)):
+            add(BAD, "monitor", STRAYS, event.text, event.at)
+    week_ago = utc_text(now - RECENT_DAYS * DAY)
+    for rule in RULES:
+        after = at(*rule.ends) if rule.ends else None
+        first = max(after or "", "" if rule.lasts else week_ago)
+        wanted = EventFilter(slot, [rule.kind], first=first)
+        events = records.events(wanted, limit=MOST_EVENTS)
+        for event in events:
+            add(level_of(rule.kind), rule.kind, rule.title, event.text, event.at)
+        if len(events) == MOST_EVENTS:
+            more = records.count_events(wanted) - MOST_EVENTS
+            text = f"{counted(more, 'older event')} of this kind in the last {RECENT_DAYS} days"
+            add(level_of(rule.kind), rule.kind, rule.title, text)
     return found
-
-
-def _of_events(newest: Mapping[str, EventRecord], slot: str, now: float) -> list[Alert]:
-    """Return the alerts that follow from the newest event of each kind."""
-
-    def alert(level: str, kind: str, title: str, *ends: str) -> list[Alert]:
-        event = newest.get(kind)
-        if event is None or any(newest[end].at > event.at for end in ends if end in newest):
-            return []
-        if kind != "stale" and now - seconds_of(event.at) > RECENT_DAYS * DAY:
-            return []
-        todo = TO_DO[kind].format(slot=slot)
-        link = _link("/events", slot=slot)
-        return [Alert(level, slot, title, event.text, todo, link, event.at)]
-
-    return [
-        *alert(BAD, "stale", "the feed is stale", "fresh", "started"),
-        *alert(BAD, "swap refused", "a new champion cannot take over", "swapped"),
-        *alert(BAD, "untradable", "a ticker is no longer traded"),
-        *alert(WARNING, "trouble", "the trader had trouble"),
-        *alert(WARNING, "refused", "a promotion failed", "promoted"),
-    ]
-
-
-def _newest(records: Records, slot: str) -> dict[str, EventRecord]:
-    return {
-        kind: event
-        for kind in records.event_kinds(slot)
-        for event in records.events(EventFilter(slot, [kind]), limit=1)
-    }
 
 
 def study_alerts(found: Mapping[str, Any]) -> list[Alert]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,6 +31,7 @@ class Health:
     state: one or two words.
     level: severity of the state; "none" if there is no trader.
     sentences: reasons.
+    findings: name, level and sentence of each thing that is wrong; the first one is the state.
     beat_age: seconds since the last heartbeat.
     bars_behind: bars that have closed since the last processed one; None for recorded bars.
     synthetic: the champion was trained on a synthetic market.
@@ -38,6 +40,7 @@ class Health:
     state: str
     level: Level
     sentences: list[str]
+    findings: Sequence[tuple[str, Level, str]] = ()
     beat_age: float | None = None
     bars_behind: int | None = None
     synthetic: bool = False
@@ -124,11 +127,16 @@ def _health(trader: Trader | None, now: float, slot: str) -> Health:
         found.append(("clock", "warning", text))
     if not found:
         return Health(
-            "trading", "good", [f"Last heartbeat {span(age)} ago: {trader.status}."], age, behind
+            "trading",
+            "good",
+            [f"Last heartbeat {span(age)} ago: {trader.status}."],
+            (),
+            age,
+            behind,
         )
     # The first finding names the state; the worst one sets its colour.
     level = max((level for _, level, _ in found), key=_rank)
-    return Health(found[0][0], level, [text for *_, text in found], age, behind)
+    return Health(found[0][0], level, [text for *_, text in found], found, age, behind)
 
 
 def is_replay(trader: Trader) -> bool:

@@ -8,9 +8,9 @@ BAD, WARNING, INFO = "bad", "warning", "none"
 LEVELS: Mapping[str, str] = {BAD: "alert", WARNING: "warning", INFO: "information"}
 # Events of traders and of the registry; all others are information.
 _KINDS: Mapping[str, str] = {
-    **dict.fromkeys(("alert", "halted", "trouble", "stale", "untradable", "rolled back"), BAD),
+    **dict.fromkeys(("alert", "halted", "stale", "untradable", "rolled back", "swap refused"), BAD),
     **dict.fromkeys(
-        ("risk", "swap refused", "caught up", "transfer", "cost", "adjusted", "clock"), WARNING
+        ("risk", "trouble", "caught up", "transfer", "cost", "adjusted", "clock"), WARNING
     ),
     **dict.fromkeys(("rolled-back", "swap-refused"), BAD),
     **dict.fromkeys(("refused", "withdrawn", "removed"), WARNING),

@@ -8,9 +8,11 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Column, Table
 from rich.text import Text
 
+from deploy.dashboard.alerts import Alert
 from deploy.dashboard.formatting import figure, moment, money, price, ratio, share, span, units
 from deploy.dashboard.health import Health
 from deploy.dashboard.monitor_view import MonitorView
+from deploy.dashboard.severity import LEVELS
 from deploy.dashboard.view import AccountView, Holdings, OrderView, SlotView
 from deploy.promotion.findings import short
 from envs.support.formatting import counted, minute, percent, sparkline
@@ -34,6 +36,8 @@ def slots_table(slots: Mapping[str, Health]) -> RenderableType:
 def slot_screen(view: SlotView) -> RenderableType:
     """Return everything about one slot."""
     parts: list[RenderableType] = [_head(view)]
+    if view.alerts:
+        parts.append(_alerts(view.alerts))
     if view.accounts:
         parts.append(_Accounts(view.accounts))
     if view.holdings is not None:
@@ -85,6 +89,14 @@ def _head(view: SlotView) -> RenderableType:
         " ".join(view.health.sentences),
     )
     return Group(title, grid, "")
+
+
+def _alerts(alerts: Iterable[Alert]) -> Table:
+    table = _table("Alerts", ("since (UTC)", "severity"), (), ("",))
+    for one in alerts:
+        severity = Text(LEVELS[one.level], style=STYLES[one.level])
+        table.add_row(minute(one.since), severity, Text(f"{one.title}: {one.text}"))
+    return table
 
 
 def _table(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deploy.cli.registry_view import last_move, state_of
+from deploy.dashboard.alerts import Alert, slot_alerts, sorted_alerts
 from deploy.dashboard.challengers import ChallengerView, challenger_views
 from deploy.dashboard.formatting import share
 from deploy.dashboard.health import Health, health
@@ -18,6 +19,7 @@ from deploy.registry.models import SLOT_ACCOUNT
 from deploy.registry.records import Event, Slot
 from deploy.registry.registry import Registry
 from deploy.trading.live.benchmarks import EQUAL_WEIGHT
+from deploy.trading.live.queries import Records
 from deploy.trading.live.records import AccountBar, OrderLine, Trader, TraderEvent
 from deploy.trading.live.revisions import units_since
 from deploy.trading.live.store import TraderStore
@@ -139,6 +141,7 @@ class SlotView:
     slot: str
     now: float
     health: Health
+    alerts: list[Alert]
     champion: str | None
     champion_since: str | None
     champion_origin: str
@@ -204,11 +207,13 @@ def slot_view(
     # Counted from the last bar, not from now: recorded bars are in the past.
     since = None if days is None or last is None else last - round(days * DAY)
     move = last_move(registry, place, place.champion)
+    state = health(trader, now, slot=slot, synthetic=registry.synthetic(place.champion))
     accounts = [account_view(series, timeframe) for series in every]
     return SlotView(
         slot=slot,
         now=now,
-        health=health(trader, now, slot=slot, synthetic=registry.synthetic(place.champion)),
+        health=state,
+        alerts=sorted_alerts(slot_alerts(Records(registry.database), trader, slot, state, now)),
         champion=place.champion,
         champion_since=move.at if move else None,
         champion_origin=_origin(registry, place.champion),

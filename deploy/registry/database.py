@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
@@ -260,8 +261,14 @@ class RegistryDatabase:
 
 
 def utc_now() -> str:
-    """The present time as the tables store it: UTC text in milliseconds, which sorts by time."""
-    return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """The present time as the tables store it."""
+    return utc_text(time.time())
+
+
+def utc_text(seconds: float) -> str:
+    """Seconds since the epoch as UTC text in milliseconds, which sorts by time."""
+    moment = dt.datetime.fromtimestamp(seconds, dt.UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _revision(connection: Connection) -> str | None:

@@ -24,6 +24,7 @@ from envs.support.errors import InputError
 
 OnAlert = Literal["alert", "cash", "rollback"]
 Told = tuple[str, str]  # kind and text of an event
+STRAYS = "strays from the simulator"
 
 
 class Monitor:
@@ -117,9 +118,9 @@ class Monitor:
         tracking = track(returns[SLOT_ACCOUNT], returns[self._simulator], bundle.manifest.timeframe)
         told: list[Told] = []
         if tracking.off != state.get("strays", False):
-            words = "strays from" if tracking.off else "follows again"
+            words = STRAYS if tracking.off else "follows the simulator again"
             text = (
-                f"the account {words} the simulator: tracking error {tracking.error:.1%} a year, "
+                f"the account {words}: tracking error {tracking.error:.1%} a year, "
                 f"gap {tracking.gap:+.2%}"
             )
             told.append(("alert" if tracking.off else "monitor", text))

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from deploy.cli.trader_commands import trader_app
 from deploy.dashboard.alerts import Alert, slot_alerts, study_alerts
 from deploy.dashboard.health import health
 from deploy.registry.models import TraderRow
 from deploy.registry.registry import Registry
+from deploy.trading.live.monitor import STRAYS
 from deploy.trading.live.queries import Records
 from deploy.trading.live.records import Changes
+from deploy.trading.live.start import NOTICES
 from deploy.trading.live.store import TraderStore
+from envs.support.formatting import minute
 from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.synthetic import ALERT, bundles, write_session
 
 pytest.importorskip("plotly")
+from tests.deploy.dashboard.test_terminal import printed
 from tests.deploy.dashboard.test_web import Checked, NoStudies, OneStudy, client, get
 
 SLOT = "s"
+
+
+def status(folder: Path, *words: str) -> str:
+    """Return the output of `sweepd trader status`."""
+    words = ("status", SLOT, *words, "--deployments", str(folder))
+    return CliRunner().invoke(trader_app, words, catch_exceptions=False).output
 
 
 class Slot:
@@ -98,6 +112,77 @@ def test_trouble_and_tickers_that_are_gone(tmp_path: Path) -> None:
     assert slot.alerts() == [
         ("bad", "a ticker is no longer traded"),
         ("warning", "the trader had trouble"),
+    ]
+
+
+@pytest.mark.parametrize("kind", [kind for kind, sent in NOTICES.items() if sent == "alert"])
+def test_each_alert_that_is_sent_is_on_every_screen(tmp_path: Path, kind: str) -> None:
+    """With slot, time and text. What lasts is shown from the trader's row, until it ends."""
+    slot, text = Slot(tmp_path), f"what happened: {kind}"
+    slot.event(kind, text)
+    if kind == "halted":
+        slot.store.halt(SLOT, text, sells=False)
+    elif kind == "risk":
+        slot.store.commit(SLOT, slot.session.token, Changes(state={"risk": [text]}))
+    elif kind == "clock":
+        slot.store.commit(SLOT, slot.session.token, Changes(state={"skew": 90.0}))
+        text = "The clock of"
+    elif kind == "fresh":
+        assert slot.alerts() == [], "it ends an alert"
+        return
+    [alert] = slot.full()
+    assert (alert.subject, text in alert.text) == (SLOT, True)
+    at = slot.store.events(SLOT)[-1].at
+    assert alert.since == at
+    assert slot.full(time.time() + 6 * 86400)[-1:] == [alert] or kind == "clock"
+    page = get(client(tmp_path), "/alerts").text
+    assert text in page
+    assert minute(at) in page
+    assert "1 alert<" in get(client(tmp_path), f"/?slot={SLOT}").text
+    assert re.search(rf"Alerts.*{minute(at)}.*{text}", printed(tmp_path, SLOT, "--once"), re.DOTALL)
+    [shown] = json.loads(printed(tmp_path, SLOT, "--json"))["slots"][0]["alerts"]
+    assert (shown["subject"], shown["since"], shown["text"]) == (SLOT, at, alert.text)
+    [state] = json.loads(status(tmp_path, "--json"))["traders"]
+    assert state["alerts"] == [shown]
+    assert text in status(tmp_path)
+
+
+def test_each_alert_is_listed_for_a_week(tmp_path: Path) -> None:
+    slot = Slot(tmp_path)
+    for text in (
+        "parity: decisions differ",
+        "three bars came too late",
+        "parity: decisions differ",
+    ):
+        slot.event("alert", text)
+    slot.event("rolled back", "from a to b")
+    assert [(one.title, one.text) for one in slot.full()] == [
+        ("an alert of the trader", "parity: decisions differ"),
+        ("an alert of the trader", "three bars came too late"),
+        ("the monitor rolled back", "from a to b"),
+    ]
+    week = time.time() + 7 * 86400 + 60
+    assert {one.title for one in slot.full(week)} == {"silent"}
+    for number in range(60):
+        slot.event("alert", f"number {number}")
+    texts = [one.text for one in slot.full() if one.title == "an alert of the trader"]
+    assert texts[0] == "number 59"
+    assert texts[-1] == "13 older events of this kind in the last 7 days"
+
+
+def test_a_wrong_clock_is_shown_beside_a_halt(tmp_path: Path) -> None:
+    slot = Slot(tmp_path, skew=90.0)
+    slot.store.halt(SLOT, "by the operator", sells=False)
+    assert slot.alerts() == [("warning", "clock"), ("bad", "halted")]
+
+
+def test_what_strays_is_not_called_by_another_alert(tmp_path: Path) -> None:
+    slot = Slot(tmp_path, monitor={"strays": True})
+    slot.event("alert", f"the account {STRAYS}: tracking error 9.1% a year, gap +1.00%")
+    slot.event("alert", "parity: decisions differ")
+    assert [(one.title, "tracking error" in one.text) for one in slot.full()] == [
+        (STRAYS, True),
+        ("an alert of the trader", False),
     ]
 
 
