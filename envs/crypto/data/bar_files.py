@@ -267,8 +267,6 @@ def _seconds(path: Path, column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarra
 
     Naive dates are UTC; integers count s, ms, µs or ns since the epoch.
     """
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
     if column.null_count:
         row = int(np.flatnonzero(column.is_null().to_numpy())[0])
         raise InputError(f"{path}: row {row}: date is empty; every bar needs its opening time")

@@ -90,6 +90,7 @@ def read_tables(path: Path) -> Iterator[Table]:
         pa.ArrowException,
         OSError,
         EOFError,
+        UnicodeError,
         zlib.error,
         zipfile.BadZipFile,
         NotImplementedError,
@@ -119,6 +120,12 @@ def _archived(path: Path) -> Iterator[Table]:
         for name in members:
             # The archive alone is named where it holds one file, as Binance's do.
             source = str(path) if len(members) == 1 else f"{path}: {name}"
+            # zipfile expands what it reads of other methods as a whole.
+            if archive.getinfo(name).compress_type not in (
+                zipfile.ZIP_STORED,
+                zipfile.ZIP_DEFLATED,
+            ):
+                raise InputError(f"{source}: is not compressed by deflate; write the archive again")
             with archive.open(name) as stream:
                 data = read_stream(stream, budget)
             yield _text(source, PurePosixPath(name).name, data)
@@ -134,10 +141,7 @@ def _typed(path: Path, table: pa.Table) -> Table:
         stem=_stem(path.name),
         layout=path.suffix[1:],
         names=tuple(table.column_names),
-        columns=tuple(
-            column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-            for column in table.columns
-        ),
+        columns=tuple(table.columns),
     )
 
 
