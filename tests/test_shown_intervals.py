@@ -19,6 +19,7 @@ import dataclasses
 import html
 import io
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from deploy.games.selection import selection_sentence
 from deploy.promotion.studies import find_study
 from envs.games.play import EpisodeResults
 from envs.support.configurations import Configuration
-from envs.support.intervals import GAFFKE, SEEDS, STUDENT, TWO_WAY, Interval, clopper_pearson
+from envs.support.intervals import EQUAL, GAFFKE, SEEDS, STUDENT, TWO_WAY, Interval, clopper_pearson
 from envs.support.study_record import GameSpec, TrialRecord, rung_interval
 from optimize.cli.status import show, study_status
 from optimize.experiments.game_evaluation import GameEvaluation, judge_episodes
@@ -274,9 +275,9 @@ class Bands:
         monkeypatch.setattr(matplotlib.axes.Axes, "axhline", line)
 
 
-def race(folder: Path, seeds: int, games: list[Floats]) -> StudyHandle:
+def race(folder: Path, seeds: int, games: list[Floats], **changes: Any) -> StudyHandle:
     """A study with two configurations of as many trials each."""
-    handle = make_handle(folder, spec("race", solved=SOLVED))
+    handle = make_handle(folder, spec("race", solved=SOLVED, **changes))
     handle.run_dir.mkdir(parents=True, exist_ok=True)
     for rate, own in zip((1e-3, 1e-2), games, strict=True):
         for seed in range(seeds):
@@ -320,8 +321,8 @@ def test_all_screens_show_the_intervals_that_are_held_above(
     assert ahead is not None
     assert (own.method, ahead.method) == (TWO_WAY, TWO_WAY)
     found = study_status(handle)["best"]
-    assert found["interval"] == dataclasses.asdict(own)
-    assert found["second"]["ahead"] == dataclasses.asdict(ahead)
+    assert found["interval"] == own.to_dict()
+    assert found["second"]["ahead"] == ahead.to_dict()
     assert found["second"]["trials"] == sorted(trial.number for trial in second.trials)
     text = page(handle, "/training/parameters")
     for screen in (summary(handle), status(handle), gate(handle), text):
@@ -429,6 +430,106 @@ def test_few_seeds_with_a_known_range_have_gaffkes_bounds_beside_them(tmp_path: 
         assert f"{words(fresh)}; {seeds}" in screen
     report = run_report(run, handle, study_status(handle)["best"]["trial"])
     assert f"{fresh.low:+.4f} … {fresh.high:+.4f}" in table(report)
+
+
+# -- equal scores
+
+
+@pytest.mark.parametrize("seeds", [1, 5])
+def test_equal_scores_are_called_equal_and_have_no_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: int
+) -> None:
+    scores = np.full((seeds, EPISODES), 500.0)
+    handle = race(tmp_path, seeds, [scores, 0.0 * scores])
+    fresh = np.full((5, EPISODES), 480.0)
+    run = fresh_run(handle, fresh)
+    over = "episodes" if seeds == 1 else "seeds and episodes"
+    lead = "too few seeds for an interval" if seeds == 1 else f"equal in all {over}"
+    texts = summary(handle), status(handle), gate(handle)
+    pages = page(handle, "/training/parameters"), page(handle, "/training")
+    for screen in (*texts, pages[0]):
+        assert f"equal in all {over}" in screen
+        assert f"+500.0000 ({lead})" in screen
+    for screen in (*texts, pages[1]):
+        assert "equal in all seeds" in screen
+    for screen in (*texts, *pages):
+        assert "+500.0000 …" not in screen
+        assert "+480.0000 …" not in screen
+    best = study_status(handle)["best"]
+    found = [best["interval"], best["second"]["ahead"], best["fresh"]["interval"]]
+    for one in found:
+        assert (one["low"], one["high"], one["method"]) == (None, None, EQUAL)
+    json.dumps(best, allow_nan=False)
+
+    report = run_report(run, handle, best["trial"])
+    assert {(rung["low"], rung["high"], rung["interval"]) for rung in report["rungs"]} == {
+        (None, None, EQUAL)
+    }
+    assert "none, all equal" in table(report)
+    bands = Bands(monkeypatch)
+    write_run_report(run, report)
+    draw(tmp_path, evaluated(fresh, run.spec))  # type: ignore[arg-type]
+    assert bands.found == []
+    assert bands.labels == ["mean, equal in all seeds"]
+    assert "95% over seeds │ none, all equal" in " ".join(summary(run).split())
+    [trial] = run.trials()
+    picture = trial_picture(run, trial, "key")
+    assert picture.tags["interval"] == EQUAL
+    assert not {"mean_low", "mean_high"} & set(picture.points[max(picture.points)])
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_equal_scores_in_a_known_range_have_gaffkes_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: int
+) -> None:
+    scores = np.full((seeds, EPISODES), 500.0)
+    handle = race(tmp_path, seeds, [scores, 0.0 * scores], score_range=RANGE)
+    [first, second] = handle.rows.configurations(handle.spec.selection)
+    own, ahead = first.interval, first.ahead_of(second)
+    assert own is not None
+    assert ahead is not None
+    assert (own.method, ahead.method) == (GAFFKE, GAFFKE)
+    assert own.low < 500.0
+    assert own.high == pytest.approx(500.0)
+    text = page(handle, "/training/parameters")
+    for screen in (summary(handle), status(handle), gate(handle), text):
+        assert words(own) in screen
+        assert ("too few seeds" in screen) == (seeds == 1)
+        assert seeds == 1 or f"+500.0000 ({words(ahead)})" in screen
+    assert study_status(handle)["best"]["interval"] == own.to_dict()
+    bands = Bands(monkeypatch)
+    found = evaluated(scores, handle.spec)  # type: ignore[arg-type]
+    draw(tmp_path, found)
+    assert bands.found == [(found.interval.low, found.interval.high)]
+
+
+def test_a_band_has_gaps_where_seeds_are_equal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = race(tmp_path, 5, [np.ones((5, EPISODES)), np.zeros((5, EPISODES))])
+    run = fresh_run(handle, Game(np.random.default_rng(0)).returns(5))
+    report = run_report(run, handle, study_status(handle)["best"]["trial"])
+    first, last = report["rungs"]
+    first |= {"low": None, "high": None, "interval": EQUAL}
+    filled: list[tuple[list[float], list[float]]] = []
+
+    def fill(_: Any, __: Any, low: list[float], high: list[float], **___: Any) -> None:
+        filled.append((low, high))
+
+    monkeypatch.setattr(matplotlib.axes.Axes, "fill_between", fill)
+    write_run_report(run, report)
+    [(low, high)] = filled
+    assert math.isnan(low[0])
+    assert math.isnan(high[0])
+    assert (low[1], high[1]) == (last["low"], last["high"])
+
+
+def test_equal_scores_do_not_change_what_a_race_decides_by(tmp_path: Path) -> None:
+    returns = np.concatenate([np.full((3, EPISODES), 500.0), np.zeros((3, EPISODES))])
+    for name, how in (("a", {}), ("b", {"score_range": RANGE})):
+        handle = race(tmp_path / name, 3, [returns[:3], returns[3:]], **how)
+        found = handle.rows.configurations(handle.spec.selection)
+        assert [(one.value, one.error) for one in found] == [(500.0, 0.0), (0.0, 0.0)]
 
 
 # -- a declared range that does not hold

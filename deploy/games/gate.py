@@ -54,10 +54,9 @@ class GameEvidence:
 
 
 def format_interval(found: Interval) -> str:
-    """Format mean and interval: `+12.3 (95%: +10.1 to +14.2)`."""
-    return (
-        f"{found.mean:+.4g} ({100 * found.confidence:.4g}%: {found.low:+.4g} to {found.high:+.4g})"
-    )
+    """Format mean and interval: `+12.3 (95%: +10.1 to +14.2)`, or `+12.3 (equal in all games)`."""
+    confident = f"{100 * found.confidence:.4g}%: {found.low:+.4g} to {found.high:+.4g}"
+    return f"{found.mean:+.4g} ({'equal in all games' if found.low == found.high else confident})"
 
 
 def ahead_in(other: Opponent) -> str:

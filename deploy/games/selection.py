@@ -45,6 +45,7 @@ def selection_sentence(selection: Mapping[str, Any]) -> str:
 
 def _number(found: Mapping[str, Any]) -> str:
     # Reports of earlier versions have pairs, which left out the luck of the episodes.
-    interval = Interval(**found["interval"]) if isinstance(found["interval"], Mapping) else None
+    own = found["interval"]
+    interval = Interval.from_dict(own) if isinstance(own, Mapping) else None
     text = between(interval, found.get("scores", ()), found.get("solved"))
     return f"{found['value']:+.4f}{f' ({text})' if text else ''}"

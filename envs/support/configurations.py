@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from envs.support.intervals import FEW, Floats, Interval, between, crossed, paired, solved_seeds
+from envs.support.intervals import Floats, Interval, between, crossed, paired, solved_seeds
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -37,6 +37,7 @@ class Configuration:
             variance of seeds in all configurations, 0 if none has two trials, and `episode_luck`.
         blocks: (seeds, blocks) means of their episodes, see `Selection.blocks`; None where they
             are not recorded.
+        limits: lowest and highest possible value, if they are known.
         second: of the selected configuration, the one that was second.
     """
 
@@ -44,6 +45,7 @@ class Configuration:
     values: tuple[float, ...]
     error: float
     blocks: Floats | None = None
+    limits: tuple[float, float] | None = None
     second: Configuration | None = None
 
     @property
@@ -65,8 +67,8 @@ class Configuration:
         """
         if self.blocks is None:
             return None
-        found = crossed(self.blocks)
-        return found if found.known else None
+        found = crossed(self.blocks, self.limits)
+        return None if found.empty else found
 
     @property
     def scores(self) -> tuple[float, ...]:
@@ -81,8 +83,8 @@ class Configuration:
         ours, theirs = self.blocks, other.blocks
         if ours is None or theirs is None or ours.shape[1] != theirs.shape[1]:
             return None
-        found = paired(ours, theirs)
-        return found if found.known else None
+        found = paired(ours, theirs, self.limits)
+        return None if found.empty else found
 
     def to_dict(self, solved: float | None = None) -> dict[str, Any]:
         """Return what the configuration was selected by, as plain data.
@@ -91,17 +93,17 @@ class Configuration:
             solved: score from which the game counts as solved, if there is one.
 
         Returns:
-            `trials`, `value`, `scores` (of the seeds), `interval` (an `Interval` as a dict, or
-            None), `solved` (see `solved_seeds`), `between` (a text of the last three), and `second`
-            (None, or `trials`, `value` and `scores` of the second, `ahead`, an `Interval` as a dict
-            or None, and `between`, a text about them).
+            `trials`, `value`, `scores` (of the seeds), `interval` (`Interval.to_dict`, or None),
+            `solved` (see `solved_seeds`), `between` (a text of the last three), and `second` (None,
+            or `trials`, `value` and `scores` of the second, `ahead`, `Interval.to_dict` or None,
+            and `between`, a text about them).
         """
         share = None if solved is None else solved_seeds(self.scores, solved)
         return {
             "trials": sorted(trial.number for trial in self.trials),
             "value": self.value,
             "scores": list(self.scores),
-            "interval": None if self.interval is None else asdict(self.interval),
+            "interval": None if self.interval is None else self.interval.to_dict(),
             "solved": share,
             "between": between(self.interval, self.scores, share),
             "second": None if self.second is None else self._lead(self.second),
@@ -113,7 +115,7 @@ class Configuration:
             "trials": sorted(trial.number for trial in second.trials),
             "value": second.value,
             "scores": list(second.scores),
-            "ahead": None if ahead is None else asdict(ahead),
+            "ahead": None if ahead is None else ahead.to_dict(),
             "between": self.lead_words(second),
         }
 
@@ -122,7 +124,8 @@ class Configuration:
         ahead, text = self.ahead_of(second), form.format(self.value - second.value)
         if ahead is None:
             return text
-        shown = min(len(self.scores), len(second.scores)) >= FEW
+        fewer = min(len(self.scores), len(second.scores))
+        shown = fewer > 1 and ahead.trusted(fewer)
         return f"{text} ({ahead.between(form) if shown else 'too few seeds for an interval'})"
 
 
@@ -136,11 +139,13 @@ class Selection:
         rungs: number of evaluations of a trial, if its value is their mean from `SETTLED` of the
             training on: it varies less than the last one alone. None: the trial's own value.
         blocks_key: attribute of a trial with `blocks` of a rung, the number of which replaces "%".
+        limits: lowest and highest possible value, if they are known.
     """
 
     racing: bool = False
     rungs: int | None = None
     blocks_key: str = ""
+    limits: tuple[float, float] | None = None
 
     def settled(self, rung: int) -> bool:
         """Return whether a trial's value is a mean that includes the evaluation at a rung (1 …)."""
@@ -188,7 +193,8 @@ class Selection:
             group.sort(key=lambda one: (-float(one[0].value or 0.0), one[0].number))
             ordered, values = zip(*group, strict=True)
             blocks = joined([self.blocks(trial) for trial in ordered])
-            found.append(Configuration(ordered, values, math.sqrt(variance / len(group)), blocks))
+            error = math.sqrt(variance / len(group))
+            found.append(Configuration(ordered, values, error, blocks, self.limits))
         luck = episode_luck([one.blocks for one in found])
         if luck > 0.0:
             found = [replace(one, error=math.hypot(one.error, math.sqrt(luck))) for one in found]

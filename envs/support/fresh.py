@@ -50,7 +50,8 @@ class FreshSeeds:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, and the text of `between`, as plain data."""
-        return asdict(self) | {"between": self.between()}
+        interval = None if self.interval is None else self.interval.to_dict()
+        return asdict(self) | {"interval": interval, "between": self.between()}
 
     def between(self, form: str = "{:+.4f}") -> str:
         """Format what the value rests on: the interval, or few seeds themselves, and how many solve."""

@@ -8,16 +8,18 @@ interval holds for follows from which of them would be drawn again:
 * two configurations that play the same episodes: `paired`;
 * a share, such as the seeds that solve a game or the games won: `clopper_pearson`.
 
-The value is the mean: the intervals hold for it.
+The value is the mean: the intervals hold for it. Student's intervals follow from the variance, and
+equal values have none. If the range of scores is known, equal values have Gaffke's bounds instead;
+otherwise they have no bounds, and the screens say that they are equal.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,12 +28,13 @@ Floats = NDArray[np.float64]
 LEVEL = 0.95
 SEEDS, EPISODES, BOTH = "seeds", "episodes", "seeds and episodes"
 STUDENT, TWO_WAY, GAFFKE, EXACT = "Student", "two-way Student", "Gaffke", "Clopper-Pearson"
+EQUAL = "equal"  # in place of a method: the values are equal, and their range is not known
 FEW = 5  # with fewer seeds, the seeds themselves are shown: an interval says little about them
 DRAWS = 20_000  # of Gaffke's bounds: their level is then right to 0.001
 BLOCKS = 32  # most means of episodes that are kept of an evaluation
 # Episodes may add this share to the standard error that the seeds alone cause.
 ADDED: Final = 1 / 3
-SLACK = 1e-6  # of the width of a range of scores: sums of float32 rewards are rounded
+SLACK = 1e-6  # rounding of sums of float32 rewards, as a share of a range or of the largest of them
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,12 @@ class Interval:
 
     Attributes:
         value: the mean, or the share.
-        low: lower bound.
-        high: upper bound.
+        low: lower bound; infinite if there are no bounds.
+        high: upper bound, likewise.
         resampled: what the interval resamples: "seeds", "episodes", "seeds and episodes", or the
             name that the caller gave. Without it, the bounds say nothing.
         level: confidence of the interval, two-sided.
-        method: name of the interval; empty in records of earlier versions.
+        method: name of the interval, or `EQUAL`; empty in records of earlier versions.
     """
 
     value: float
@@ -57,21 +60,49 @@ class Interval:
 
     @property
     def known(self) -> bool:
-        """Whether there are bounds: one value alone has none."""
+        """Whether there are bounds: one value alone has none, nor have equal values as such."""
         return math.isfinite(self.low) and math.isfinite(self.high)
+
+    @property
+    def empty(self) -> bool:
+        """Whether it says nothing, as of one value alone."""
+        return not self.known and self.method != EQUAL
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain data for JSON; bounds that are not known are None."""
+        return asdict(self) | ({} if self.known else {"low": None, "high": None})
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> Self:
+        """Return the interval of `to_dict`."""
+        unknown = {"low": -math.inf, "high": math.inf} if found["low"] is None else {}
+        return cls(**{**found, **unknown})
 
     def trusted(self, seeds: int) -> bool:
         """Whether it may be shown of the mean of this many seeds.
 
         Student's of few seeds does not hold in games that seeds either solve or fail. Gaffke's
-        bounds do, and those over the episodes of given seeds.
+        bounds do, and those over the episodes of given seeds. That few seeds are equal is not said:
+        the seeds themselves are shown.
         """
-        return self.known and (self.method == GAFFKE or self.resampled == EPISODES or seeds >= FEW)
+        holds = self.method == GAFFKE or self.resampled == EPISODES or seeds >= FEW
+        return holds and not self.empty
+
+    @property
+    def over(self) -> str:
+        """What it holds for: `95% over seeds`, or `equal in all seeds`."""
+        equal = self.method == EQUAL
+        return f"{'equal in all' if equal else f'{100 * self.level:.4g}% over'} {self.resampled}"
 
     def between(self, form: str = "{:+.4f}") -> str:
-        """Format the bounds: `95% over seeds +0.1000 … +0.2000`."""
-        bounds = f"{form.format(self.low)} … {form.format(self.high)}"
-        return f"{100 * self.level:.4g}% over {self.resampled} {bounds}"
+        """Format the interval: `95% over seeds +0.1000 … +0.2000`, or `equal in all seeds`."""
+        return self.over if self.method == EQUAL else f"{self.over} {self.bounds(form)}"
+
+    def bounds(self, form: str = "{:+.4f}") -> str:
+        """Format the bounds alone: `+0.1000 … +0.2000`, or `none, all equal`."""
+        if self.method == EQUAL:
+            return "none, all equal"
+        return f"{form.format(self.low)} … {form.format(self.high)}"
 
 
 @dataclass(frozen=True)
@@ -116,7 +147,9 @@ def components(returns: ArrayLike) -> Components:
     )
 
 
-def crossed(returns: ArrayLike, level: float = LEVEL) -> Interval:
+def crossed(
+    returns: ArrayLike, limits: tuple[float, float] | None = None, level: float = LEVEL
+) -> Interval:
     """Return the mean of seeds that play the same episodes, and its two-way Student interval.
 
     The variance of the mean is the sum of its components, which are not below 0, and its degrees of
@@ -125,12 +158,15 @@ def crossed(returns: ArrayLike, level: float = LEVEL) -> Interval:
 
     Args:
         returns: (seeds, episodes) returns; episode e is the same one for all seeds.
+        limits: lowest and highest possible return, if they are known.
         level: confidence.
     """
     own = np.asarray(returns, dtype=np.float64)
     count, games = own.shape
+    if _equal(own):
+        return _of_equal(float(own.mean()), *_drawn(count, games), limits, level)
     if count == 1 or games == 1:
-        return _student(own.ravel(), EPISODES if count == 1 else SEEDS, level)
+        return _student(own.ravel(), _drawn(count, games)[0], level)
     seeds, episodes, interaction = _mean_squares(own)
     total = max(seeds, interaction) + max(episodes, interaction) - interaction
     terms = [(seeds, count - 1), (episodes, games - 1), (interaction, (count - 1) * (games - 1))]
@@ -150,7 +186,7 @@ def over_seeds(
         scores: (seeds,) mean returns of seeds, each over episodes of its own.
         limits: lowest and highest possible score, if they are known. The interval is then
             Gaffke's, which holds for every distribution between them; otherwise, and if a score
-            is outside, Student's, which needs scores that are about normal.
+            is outside, Student's, which needs scores that are about normal and not all equal.
         level: confidence.
         draws: see `gaffke`.
     """
@@ -193,45 +229,47 @@ def gaffke(
     return float(low), float(high)
 
 
-def paired(ours: ArrayLike, theirs: ArrayLike, level: float = LEVEL) -> Interval:
+def paired(
+    ours: ArrayLike,
+    theirs: ArrayLike,
+    limits: tuple[float, float] | None = None,
+    level: float = LEVEL,
+) -> Interval:
     """Return the difference of the means of two configurations that play the same episodes.
 
     Episodes that are hard for both cancel out, so fewer episodes decide than of separate intervals.
+    As in `crossed`, components of the variance are not below 0.
 
     Args:
         ours: (seeds, episodes) returns.
         theirs: (seeds, episodes) returns of the same episodes; seeds may be another number.
+        limits: lowest and highest possible return, if they are known.
         level: confidence.
     """
     one, other = (np.asarray(own, dtype=np.float64) for own in (ours, theirs))
+    difference = one.mean(0) - other.mean(0)
     value = float(one.mean() - other.mean())
-    games = one.shape[1]
-    if len(one) == 1 or len(other) == 1:  # their seeds have no known variance
-        difference = one.mean(0) - other.mean(0)
-        if games > 1:
-            return _student(difference, EPISODES, level)
-        return Interval(value, -math.inf, math.inf, EPISODES, level, STUDENT)
-    seeds, between, freedoms = [], 0.0, []
-    for own in (one, other):
-        means = own.mean(1)
-        seeds.append(float(means.var(ddof=1)) / len(own))
-        freedoms.append(len(own) - 1)
+    fewer, games = min(len(one), len(other)), one.shape[1]
+    scale = float(max(np.abs(one).max(), np.abs(other).max()))
+    if _equal(one[:, None] - other, scale):
+        widest = None if limits is None else (limits[0] - limits[1], limits[1] - limits[0])
+        return _of_equal(value, *_drawn(fewer, games), widest, level)
+    if fewer == 1:  # the variance of its seeds is not known
+        return _student(difference, EPISODES, level, scale)
+    seeds = [(float(own.mean(1).var(ddof=1)) / len(own), len(own) - 1) for own in (one, other)]
     if games == 1:
-        terms = list(zip(seeds, freedoms, strict=True))
-        freedom = max(_satterthwaite(sum(seeds), terms), min(freedoms))
-        return _around(value, sum(seeds), freedom, SEEDS, level)
-    inner = []
-    for own in (one, other):
-        squares = _mean_squares(own)[2] / own.size
-        inner.append((squares, (len(own) - 1) * (games - 1)))
-        between += squares
-    luck = float((one.mean(0) - other.mean(0)).var(ddof=1)) / games
-    total = sum(seeds) + luck - between
-    if total <= 0.0:  # by luck: episodes matter little
-        total = min(sum(seeds), luck)
-    terms = [*zip(seeds, freedoms, strict=True), (luck, games - 1), *inner]
-    freedom = max(_satterthwaite(total, terms), min(*freedoms, games - 1))
-    return _around(value, total, freedom, BOTH, level, TWO_WAY)
+        total = sum(term for term, _ in seeds)
+        freedom = max(_satterthwaite(total, seeds), fewer - 1)
+        return _around(value, total, freedom, SEEDS, level)
+    inner = [
+        (_mean_squares(own)[2] / own.size, (len(own) - 1) * (games - 1)) for own in (one, other)
+    ]
+    rest = sum(term for term, _ in inner)
+    luck = float(difference.var(ddof=1)) / games
+    by_seed = sum(max(term, least) for (term, _), (least, _) in zip(seeds, inner, strict=True))
+    total = by_seed + max(luck, rest) - rest
+    freedom = _satterthwaite(total, [*seeds, (luck, games - 1), *inner])
+    return _around(value, total, max(freedom, min(fewer, games) - 1), BOTH, level, TWO_WAY)
 
 
 def clopper_pearson(
@@ -321,9 +359,41 @@ def _satterthwaite(total: float, terms: Sequence[tuple[float, int]]) -> float:
     return total**2 / spread - 2.0 if spread > 0.0 else 1.0
 
 
-def _student(values: Floats, resampled: str, level: float) -> Interval:
+def _drawn(seeds: int, episodes: int) -> tuple[str, int]:
+    """Return what (seeds, episodes) returns resample, and how many of them are independent.
+
+    Returns with a seed or an episode in common are not: of both, those of pairs are that have a
+    seed and an episode of their own.
+    """
+    if seeds == 1:
+        return EPISODES, episodes
+    return (SEEDS, seeds) if episodes == 1 else (BOTH, min(seeds, episodes))
+
+
+def _equal(values: Floats, scale: float = 0.0) -> bool:
+    """Return whether there are several values, and all are equal to rounding.
+
+    scale: of the numbers that they were computed from, if it is larger than their own.
+    """
+    scale = max(scale, float(np.abs(values).max()))
+    return values.size > 1 and float(np.ptp(values)) <= SLACK * scale
+
+
+def _of_equal(
+    value: float, resampled: str, count: int, limits: tuple[float, float] | None, level: float
+) -> Interval:
+    """Return the interval of equal values, `count` of which are independent."""
+    if limits is None or outside([value], limits) is not None:
+        return Interval(value, -math.inf, math.inf, resampled, level, EQUAL)
+    bounds = gaffke(np.full(count, value).clip(*limits), limits, level)
+    return Interval(value, *bounds, resampled, level, GAFFKE)
+
+
+def _student(values: Floats, resampled: str, level: float, scale: float = 0.0) -> Interval:
     """Return Student's interval (1908) of the mean of (n,) values; infinite for one value."""
     mean = float(values.mean())
+    if _equal(values, scale):
+        return _of_equal(mean, resampled, values.size, None, level)
     if values.size < 2:
         return Interval(mean, -math.inf, math.inf, resampled, level, STUDENT)
     variance = float(values.var(ddof=1)) / values.size

@@ -334,7 +334,7 @@ class GameSpec(StudySpec):
     @property
     def selection(self) -> Selection:
         racing = self.sampler == RACE
-        return Selection(racing, self.rungs if racing else None, BLOCKS_KEY)
+        return Selection(racing, self.rungs if racing else None, BLOCKS_KEY, self.score_range)
 
     def decides(self, rung: int) -> bool:
         """Return whether the search uses the evaluation at a rung (1 …)."""
@@ -408,7 +408,7 @@ def interval_key(rung: int) -> str:
 def rung_interval(attributes: Mapping[str, Any], rung: int) -> Interval | None:
     """Return the interval of a trial's value at a rung (1 …); None where it is not recorded."""
     found = attributes.get(interval_key(rung))
-    return None if found is None else Interval(**found)
+    return None if found is None else Interval.from_dict(found)
 
 
 @dataclass(frozen=True)

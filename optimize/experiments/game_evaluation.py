@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from envs.games.play import LONGEST, EpisodeResults
 from envs.support.intervals import (
     EPISODES,
+    EQUAL,
     Floats,
     Interval,
     block_means,
@@ -58,9 +59,10 @@ class GameEvaluation(Evaluation):
     @cached_property
     def interval(self) -> Interval:
         """The 95 % interval of the value."""
+        limits = None if self._outside is not None else self.score_range
         if self.own_episodes and len(self.scores) > 1:
-            return over_seeds(self.scores, None if self._outside is not None else self.score_range)
-        return crossed(self.games)
+            return over_seeds(self.scores, limits)
+        return crossed(self.games, limits)
 
     @cached_property
     def _outside(self) -> float | None:
@@ -73,16 +75,17 @@ class GameEvaluation(Evaluation):
         if self._outside is None or self.score_range is None:
             return None
         low, high = self.score_range
+        method = self.interval.method
+        shown = "there is no interval" if method == EQUAL else f"the interval is {method}"
         return (
             f"an episode scored {self._outside:.6g}, outside the game's score_range of {low:.6g} … "
-            f"{high:.6g}: Gaffke's bounds would not hold, so the interval is {self.interval.method}; "
-            "correct score_range"
+            f"{high:.6g}: Gaffke's bounds would not hold, so {shown}; correct score_range"
         )
 
     def rung_attributes(self, spec: StudySpec, rung: int) -> dict[str, Any]:
         found = super().rung_attributes(spec, rung)
-        if self.interval.known:
-            found[interval_key(rung)] = asdict(self.interval)
+        if not self.interval.empty:
+            found[interval_key(rung)] = self.interval.to_dict()
         if spec.selection.settled(rung) and not self.own_episodes:
             found[blocks_key(rung)] = block_means(self.games).tolist()
         return found

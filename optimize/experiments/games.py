@@ -487,9 +487,9 @@ def draw_returns(folder: Path, title: str, of_episode: str) -> None:
     )
     found = mean_interval(metrics, metrics.get("resampled"), metrics.get("interval"))
     shown = found.trusted(len(means))
-    label = f"mean, 95% over {found.resampled}" if shown else "mean over seeds"
+    label = f"mean, {found.over}" if shown else "mean over seeds"
     axes.axhline(found.value, color="tab:orange", label=label)
-    if shown:
+    if shown and found.known:
         axes.axhspan(found.low, found.high, color="tab:orange", alpha=0.15)
     axes.set_xticks(range(len(means)))
     axes.set_xlabel("seed")

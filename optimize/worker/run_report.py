@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,7 +33,7 @@ def run_report(handle: StudyHandle, source: StudyHandle, trial: int) -> dict[str
         per rung `steps` (environment steps per member), `seeds` (values), `mean`, `low` and `high`
         (95% interval of the mean), `resampled`: what the interval resamples, and `interval`: its
         name. These four are None where there is no interval: of one seed on a market, and of games
-        by earlier versions.
+        by earlier versions. `low` and `high` are None of equal values without a known range, too.
     """
     spec, curves = handle.spec, _curves(handle)
     selected = next(item for item in source.trials() if item.number == trial)
@@ -40,15 +41,16 @@ def run_report(handle: StudyHandle, source: StudyHandle, trial: int) -> dict[str
     for rung in range(1, spec.rungs + 1):
         if rung in curves:
             values, interval = curves[rung]
+            own = {} if interval is None else interval.to_dict()
             rungs.append(
                 {
                     "steps": spec.rung_end(rung) * spec.transitions,
                     "seeds": values.tolist(),
                     "mean": float(values.mean()),
-                    "low": None if interval is None else interval.low,
-                    "high": None if interval is None else interval.high,
-                    "resampled": None if interval is None else interval.resampled,
-                    "interval": None if interval is None else interval.method,
+                    "low": own.get("low"),
+                    "high": own.get("high"),
+                    "resampled": own.get("resampled"),
+                    "interval": own.get("method"),
                 }
             )
     return {
@@ -79,13 +81,14 @@ def _curves(handle: StudyHandle) -> dict[int, tuple[Floats, Interval | None]]:
     for rung, own in found.items():
         values = np.array(own)
         interval = intervals[rung] if game else over_seeds(values)
-        curves[rung] = values, None if interval is None or not interval.known else interval
+        curves[rung] = values, None if interval is None or interval.empty else interval
     return curves
 
 
 def report_table(found: dict[str, Any]) -> Table:
     """Return the report as a table, one row per rung."""
-    resampled = {rung["resampled"] for rung in found["rungs"] if _trusted(rung)}
+    shown = [_shown(rung) for rung in found["rungs"]]
+    resampled = {own.resampled for own in shown if own is not None}
     over = "95% interval" if len(resampled) != 1 else f"95% over {resampled.pop()}"
     names = ("steps", f"{found['objective']}, mean over seeds", over, "seeds")
     table = Table(
@@ -93,24 +96,23 @@ def report_table(found: dict[str, Any]) -> Table:
         title=f"learning curve of {found['study']}",
         title_justify="left",
     )
-    for rung in found["rungs"]:
+    for rung, own in zip(found["rungs"], shown, strict=True):
         seeds = rung["seeds"]
-        shown = f"{rung['low']:+.4f} … {rung['high']:+.4f}" if _trusted(rung) else ""
+        bounds = "" if own is None else own.bounds()
         count = (
             ", ".join(f"{score:+.4f}" for score in seeds) if 1 < len(seeds) < FEW else len(seeds)
         )
-        table.add_row(f"{rung['steps']:,}", f"{rung['mean']:+.4f}", shown, str(count))
+        table.add_row(f"{rung['steps']:,}", f"{rung['mean']:+.4f}", bounds, str(count))
     return table
 
 
-def _trusted(rung: Mapping[str, Any]) -> bool:
-    """Return whether the interval of a rung may be shown, see `Interval.trusted`."""
-    if rung["low"] is None:
-        return False
-    found = Interval(
-        rung["mean"], rung["low"], rung["high"], rung["resampled"], method=rung["interval"]
-    )
-    return found.trusted(len(rung["seeds"]))
+def _shown(rung: Mapping[str, Any]) -> Interval | None:
+    """Return the interval of a rung; None if it may not be shown, see `Interval.trusted`."""
+    if rung["interval"] is None:
+        return None
+    kept = {name: rung[name] for name in ("low", "high", "resampled")}
+    found = Interval.from_dict({"value": rung["mean"], "method": rung["interval"], **kept})
+    return found if found.trusted(len(rung["seeds"])) else None
 
 
 def write_run_report(handle: StudyHandle, found: dict[str, Any]) -> None:
@@ -127,10 +129,12 @@ def write_run_report(handle: StudyHandle, found: dict[str, Any]) -> None:
     for seed in range(count):
         own = [rung["seeds"][seed] for rung in found["rungs"]]
         axes.plot(steps, own, color="tab:gray", linewidth=0.8, alpha=0.7)
-    if found["rungs"] and all(map(_trusted, found["rungs"])):
-        low, high = ([rung[name] for rung in found["rungs"]] for name in ("low", "high"))
-        over = found["rungs"][-1]["resampled"]
-        axes.fill_between(steps, low, high, color="tab:blue", alpha=0.2, label=f"95% over {over}")
+    shown = [_shown(rung) for rung in found["rungs"]]
+    drawn = [own if own is not None and own.known else None for own in shown]
+    if any(drawn):  # the band has gaps where seeds are equal or too few
+        low, high = ([getattr(own, name, math.nan) for own in drawn] for name in ("low", "high"))
+        over = next(own.over for own in reversed(drawn) if own is not None)
+        axes.fill_between(steps, low, high, color="tab:blue", alpha=0.2, label=over)
     axes.plot(steps, means, color="tab:blue", marker="o", label="mean over seeds")
     every = [value for rung in found["rungs"] for value in rung["seeds"]]
     if every and min(every) < max(every):

@@ -163,9 +163,8 @@ def _game_table(record: TrialRecord, spec: GameSpec) -> Table:
         table.add_row(f"{what}, mean over seeds", f"{metrics['mean']:+.4f}")
     found = mean_interval(metrics, record.resampled, record.interval)
     if found.trusted(len(scores)):
-        method = f" ({found.method})" if found.method else ""
-        bounds = f"{found.low:+.4f} … {found.high:+.4f}"
-        table.add_row(f"95% over {found.resampled}{method}", bounds)
+        method = f" ({found.method})" if found.method and found.known else ""
+        table.add_row(f"95% over {found.resampled}{method}", found.bounds())
     if 1 < len(scores) < FEW:
         table.add_row("seeds", ", ".join(f"{score:+.4f}" for score in scores))
     if spec.solved is not None and len(scores) > 1:

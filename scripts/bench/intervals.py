@@ -7,6 +7,7 @@ A result is the mean over seeds and episodes of a design whose true mean is know
 * solved .5 and .8: a seed scores 500 with this probability, else 0.
 
 For every interval and number of seeds, the share of replicates whose interval contains the true mean.
+Equal scores without a known range have no interval, and count as not containing it.
 For comparison, the bootstrap of the interquartile mean over seeds alone, which earlier versions
 used, and the crossed bootstrap of seeds and episodes (A. B. Owen 2007).
 
@@ -21,6 +22,7 @@ N(0, 1) whatever is done, and on CartPole.
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
 from collections.abc import Callable
@@ -37,7 +39,7 @@ from torch import Tensor
 
 import sweepd
 from envs.games.tensor_game import State, TensorGame
-from envs.support.intervals import crossed, over_seeds, paired
+from envs.support.intervals import Interval, crossed, over_seeds, paired
 from envs.support.study_record import FLAGS_KEY
 
 Floats = NDArray[np.float64]
@@ -104,9 +106,12 @@ def crossed_bootstrap(rng: np.random.Generator, returns: Floats) -> Bounds:
     return float(low), float(high)
 
 
+def bounds_of(found: Interval) -> Bounds:
+    return (found.low, found.high) if found.known else (math.nan, math.nan)
+
+
 def student(rng: np.random.Generator, returns: Floats) -> Bounds:  # noqa: ARG001
-    found = crossed(returns)
-    return found.low, found.high
+    return bounds_of(crossed(returns))
 
 
 def seeds_alone(
@@ -114,8 +119,7 @@ def seeds_alone(
     returns: Floats,
     limits: Bounds | None = None,
 ) -> Bounds:
-    found = over_seeds(returns.mean(1), limits, draws=DRAWS)
-    return found.low, found.high
+    return bounds_of(over_seeds(returns.mean(1), limits, draws=DRAWS))
 
 
 # Name, function, whether seeds play episodes of their own, and whether it needs a known range.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 
@@ -15,6 +16,7 @@ from scipy import stats
 from envs.support.intervals import (
     BOTH,
     EPISODES,
+    EQUAL,
     GAFFKE,
     LEVEL,
     SEEDS,
@@ -132,7 +134,6 @@ def test_one_seed_or_one_episode_says_what_was_resampled() -> None:
         expected = stats.t.interval(LEVEL, 3, 3.0, stats.sem(returns[0]))
         assert (found.low, found.high) == pytest.approx(expected)
         assert found.resampled == name
-    assert crossed(np.ones((3, 8))) == Interval(1.0, 1.0, 1.0, BOTH, method=TWO_WAY)
     alone = over_seeds([2.0])
     assert (alone.low, alone.value, alone.high) == (-math.inf, 2.0, math.inf)
 
@@ -249,11 +250,11 @@ def test_the_paired_interval_is_that_of_the_scalar_formula(
     gap = (sides[0].mean(0) - sides[1].mean(0)).tolist()
     value = sum(gap) / games
     luck = sum((one - value) ** 2 for one in gap) / (games - 1) / games
-    errors = sum(term for term, _ in own)
-    # Both the errors of the seeds and that of the difference contain the interaction.
-    total = errors + luck - sum(term for term, _ in inner)
-    if total <= 0.0:
-        total = min(errors, luck)
+    # Both the errors of the seeds and that of the difference contain the interaction, and no
+    # component is below zero.
+    rest = sum(term for term, _ in inner)
+    total = rest + max(0.0, luck - rest)
+    total += sum(max(0.0, term - least) for (term, _), (least, _) in zip(own, inner, strict=True))
     least = min(seeds - 1, others - 1, games - 1)
     expected = bounds(value, total, [*own, (luck, games - 1), *inner], least)
     found = paired(*sides)
@@ -272,6 +273,99 @@ def test_differences_of_one_episode_or_one_seed_say_what_was_resampled() -> None
     assert (alone.low, alone.high) == pytest.approx(gaps)
     assert alone.resampled == EPISODES
     assert not paired(np.ones((1, 1)), np.zeros((3, 1))).known
+
+
+SAME = np.full((5, 8), -0.1)  # its mean is not -0.1 to the last bit
+
+
+@pytest.mark.parametrize(
+    ("found", "resampled"),
+    [
+        (crossed(SAME), BOTH),
+        (crossed(SAME[:1]), EPISODES),
+        (crossed(SAME[:, :1]), SEEDS),
+        (crossed(SAME * (1.0 + 1e-8 * np.arange(8.0))), BOTH),  # rounded sums of float32
+        (crossed(np.zeros((3, 2))), BOTH),
+        (over_seeds(SAME[:, 0]), SEEDS),
+        (over_seeds(SAME[:, 0], (0.0, 1.0)), SEEDS),  # outside of the range
+        (crossed(SAME, (0.0, 1.0)), BOTH),
+        (paired(SAME + np.arange(8.0), SAME[:3] + np.arange(8.0) + 2.0), BOTH),
+        (paired(SAME[:, :1], SAME[:2, :1]), SEEDS),
+        (paired(SAME[:1], SAME), EPISODES),
+        # The seeds of one differ, but their mean does not by episode.
+        (paired(SAME[:1], SAME + np.arange(5.0)[:, None]), EPISODES),
+    ],
+)
+def test_equal_values_have_no_bounds_without_a_range(found: Interval, resampled: str) -> None:
+    assert (found.method, found.resampled, found.known) == (EQUAL, resampled, False)
+    assert found.between() == f"equal in all {resampled}"
+    assert found.bounds() == "none, all equal"
+    assert not found.empty
+    kept = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert (kept["low"], kept["high"]) == (None, None)
+    assert Interval.from_dict(kept) == found
+    # Of few seeds, the seeds are shown; of one, that its episodes are equal.
+    assert found.trusted(5)
+    assert found.trusted(4) == (resampled == EPISODES)
+
+
+def test_one_value_alone_is_not_called_equal() -> None:
+    for found in (crossed([[2.0]]), over_seeds([2.0]), paired([[1.0]], [[2.0]])):
+        assert found.empty
+        assert not found.trusted(9)
+
+
+def least(count: int) -> float:
+    """Gaffke's lower bound, in shares of the range, of scores at its upper end."""
+    return 0.025 ** (1 / count)
+
+
+@pytest.mark.parametrize(
+    ("found", "count", "resampled"),
+    [
+        # A seed's episodes are independent; seeds that play the same episodes are only together
+        # with an episode of their own.
+        (crossed(np.full((1, 32), 500.0), (0.0, 500.0)), 32, EPISODES),
+        (crossed(np.full((4, 1), 500.0), (0.0, 500.0)), 4, SEEDS),
+        (crossed(np.full((5, 32), 500.0), (0.0, 500.0)), 5, BOTH),
+        (crossed(np.full((7, 3), 500.0), (0.0, 500.0)), 3, BOTH),
+        (crossed(np.full((7, 3), 500.0 + 1e-5), (0.0, 500.0)), 3, BOTH),
+        (over_seeds(np.full(4, 500.0), (0.0, 500.0)), 4, SEEDS),
+    ],
+)
+def test_equal_values_in_a_known_range_have_gaffkes_bounds(
+    found: Interval, count: int, resampled: str
+) -> None:
+    assert (found.method, found.resampled) == (GAFFKE, resampled)
+    assert found.low == pytest.approx(500.0 * least(count), abs=5.0)
+    assert found.high == pytest.approx(500.0)
+    assert found.trusted(2)
+    assert Interval.from_dict(found.to_dict()) == found
+
+
+def test_equal_differences_have_gaffkes_bounds_of_the_differences_range() -> None:
+    found = paired(np.full((5, 32), 500.0), np.zeros((4, 32)), (0.0, 500.0))
+    assert (found.method, found.resampled) == (GAFFKE, BOTH)
+    # From -500 to 500, and four pairs of seeds have an episode of their own.
+    assert found.low == pytest.approx(-500.0 + 1000.0 * least(4), abs=10.0)
+    assert (found.value, found.high) == pytest.approx((500.0, 500.0))
+
+
+def test_partly_equal_values_have_an_interval() -> None:
+    rows = np.arange(5.0)[:, None] * np.ones((1, 8))
+    by_seed, by_episode = crossed(rows), crossed(rows.T)
+    both = stats.t.interval(LEVEL, 4, 2.0, stats.sem(np.arange(5.0)))
+    for found in (by_seed, by_episode):  # the variance of one component alone is known
+        assert found.method == TWO_WAY
+        assert (found.low, found.high) == pytest.approx(both)
+    # Seeds have equal means, and so have episodes: what is left is their interaction.
+    mixed = np.array([[1.0, 0.0], [0.0, 1.0]])
+    for found in (crossed(mixed), paired(mixed, 1.0 - mixed), paired(mixed, np.zeros((3, 2)))):
+        assert found.method == TWO_WAY
+        assert found.low < found.value < found.high
+    # A range does not change the interval of values that differ.
+    assert crossed(mixed, (0.0, 1.0)) == crossed(mixed)
+    assert paired(mixed, mixed, (0.0, 1.0)) == paired(mixed, mixed)
 
 
 def test_scores_outside_the_range_have_students_interval() -> None:
