@@ -27,6 +27,7 @@ CROSS_VALIDATION, HOLDOUT = "cross-validation", "hold-out"  # the stages
 # level of .05 in up to 8% of series without an advantage that have at least `ENOUGH_BARS` bars,
 # and in up to 20% of series of 100 bars.
 FEW_BATCHES, ENOUGH_BARS = 30, 300
+MOST_DATA = 100  # times the bars of a path: more of them is no advice
 
 
 @dataclass(frozen=True)
@@ -142,9 +143,16 @@ def _deflated_sharpe(evidence: MarketEvidence) -> Measured | None:
             f", since {selection.chosen} trials, each as lucky as the best of {found.trials}, have "
             f"{found.diversification:.2f} times the ratio of one together"
         )
-    if math.isfinite(found.record) and found.record > selection.bars:
-        explanation += f", or {found.record / selection.bars:,.1f} times as much data at this ratio"
-    return Measured(found.probability, explanation)
+    return Measured(found.probability, explanation + _more_data(found.record / selection.bars))
+
+
+def _more_data(times: float) -> str:
+    """Say how many times as many bars would suffice at the same ratio; "" if these do."""
+    if times <= 1.0:
+        return ""
+    if times > MOST_DATA:  # infinite where the ratio is not above the one of luck
+        return "; no realistic amount of data would distinguish this ratio from luck"
+    return f", or {math.ceil(times)} times as much data at this ratio"
 
 
 def _overfitting(evidence: MarketEvidence) -> Measured | None:

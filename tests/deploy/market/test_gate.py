@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -178,22 +179,41 @@ def test_a_study_of_one_trial_chose_nothing_and_what_nobody_compared_is_not_eval
     assert "constant-policy" not in findings_of(dataclasses.replace(GOOD, nearest_constant=None))
 
 
+def explanations(evidence: MarketEvidence) -> dict[str, str]:
+    found = judge(DEFAULT_RULES, evidence, "cross-validation")
+    return {finding.name: finding.explanation for finding in found}
+
+
 def test_what_it_would_have_needed_is_said() -> None:
-    told = {
-        finding.name: finding.explanation
-        for finding in judge(DEFAULT_RULES, GOOD, "cross-validation")
-    }
+    told = explanations(GOOD)
     for words in (
         "+3.74",
         "+3.65 is needed to be distinguished from luck among 40 trials (equivalent to 32.2 ",
     ):
         assert words in told["deflated-sharpe"]
     assert "+1.87" not in told["deflated-sharpe"]  # one figure of luck, the one that is needed
+    assert "data" not in told["deflated-sharpe"]
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        (1.0, ""),
+        (1.001, ", or 2 times as much data at this ratio"),
+        (2.4, ", or 3 times as much data at this ratio"),
+        (100.0, ", or 100 times as much data at this ratio"),
+        (100.1, "; no realistic amount of data would distinguish this ratio from luck"),
+        (6_305_166.5, "; no realistic amount of data would distinguish this ratio from luck"),
+        (math.inf, "; no realistic amount of data would distinguish this ratio from luck"),
+    ],
+)
+def test_the_data_that_would_suffice_is_a_realistic_whole_number(times: float, said: str) -> None:
     short = selection(dsr=0.5)
-    deflation = dataclasses.replace(short.deflation, record=15_000.0)  # type: ignore[arg-type, type-var]
+    assert short.deflation is not None
+    deflation = dataclasses.replace(short.deflation, record=times * short.bars)
     short = dataclasses.replace(short, deflation=deflation)
-    found = judge(DEFAULT_RULES, dataclasses.replace(GOOD, selection=short), "cross-validation")
-    assert any("3.0 times as much data" in finding.explanation for finding in found)
+    told = explanations(dataclasses.replace(GOOD, selection=short))["deflated-sharpe"]
+    assert told == explanations(GOOD)["deflated-sharpe"] + said
 
 
 def test_no_stored_path_fails() -> None:
