@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import io
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -12,6 +13,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
+from optuna.trial import TrialState
+from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from typer.testing import CliRunner
 from werkzeug.test import Client
@@ -20,11 +24,23 @@ from deploy.cli.options import RegistryFlags
 from deploy.dashboard.source import PaperSource
 from deploy.dashboard.web import Dashboard
 from envs.crypto.scoring.figures import MEDIAN_RATIO, figures
-from optimize.cli.progress import StudyWatch
+from envs.support.formatting import duration, hourly
+from envs.support.study_record import TrialRecord
+from optimize.cli.progress import StudyWatch, show_progress, study_progress
+from optimize.cli.status import show, study_status
 from optimize.study.database.opening import open_storage, storage_url
+from optimize.study.frame import comparison_frame, trials_frame
+from optimize.study.insight.parameters import frontier
+from optimize.study.recovery.heartbeat import Heartbeat
+from optimize.study.recovery.registration import register_worker
 from optimize.study.study import StudyHandle
+from optimize.worker.search_summary import search_lines
+from optimize.worker.summary import print_summary
+from optimize.worker.telemetry import Telemetry
+from optimize.worker.timing import Phases
 from optimize.worker.tracked import trial_picture
 from sweepd import build_app
+from tests.deploy.dashboard.studies import filled_study
 
 SMALL = (
     *("--n-trials", "4", "--budget", "4096", "--rungs", "2", "--n-envs", "8", "--horizon", "64"),
@@ -227,6 +243,92 @@ def test_a_game_has_one_value_per_figure(game: Screens) -> None:
     assert f"{best['fresh']['value']:+.4f}" in pages[0]
     assert interval in html.unescape(pages[1])
     assert value in game.page("/training/trials")
+
+
+def pages_of(folder: Path) -> Callable[[str], str]:
+    watch = StudyWatch(None, str(folder / "sweepd.db"), folder)
+    found = Client(Dashboard(PaperSource(RegistryFlags(folder / "deployments")), watch))
+    return lambda path: html.unescape(found.get(f"{path}?study=s").text)
+
+
+def plain(*shown: Any) -> str:
+    """Return what a terminal shows, in one line."""
+    console = Console(file=io.StringIO(), width=600)
+    for one in shown:
+        console.print(one)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    return " ".join(re.sub("[│┃\n]", " ", text).split())
+
+
+def test_trials_per_hour_have_one_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = filled_study(tmp_path, 3, states=(TrialState.PRUNED,))
+    # Rounded to two decimals first, it would be 3.4; summed after rounding, 6.6 instead of 6.7.
+    monkeypatch.setattr(Telemetry, "trials_per_hour", 3.3481)
+    console = Console(file=io.StringIO(), width=300)
+    telemetry = Telemetry(console, "s", torch.device("cpu"))
+    telemetry.total = 9
+    telemetry.steps(1000)
+    for _ in range(2):
+        worker = register_worker(handle.storage, handle.study_id, alongside=True, say=console.print)
+        beats = Heartbeat(handle.storage, worker, 99.0)
+        beats.info = {**telemetry.figures(), "trials": [3], "rung": 1, "device": "cpu"}
+        with beats:
+            pass
+    status = study_status(handle)
+    assert [one["trials_per_hour"] for one in status["workers"]] == [3.3481, 3.3481]
+    assert status["trials_per_hour"] == 2 * 3.3481
+    text = plain(show(status))
+    assert text.count("3.3 trials/hour") == 2
+    assert text.count("6.7 trials/hour") == 1
+    assert "3.3 trials/hour" in telemetry.line()
+    print_summary(handle, console, telemetry, [1], Phases())
+    assert "3.3 trials/hour" in console.file.getvalue()  # type: ignore[attr-defined]
+    page = pages_of(tmp_path)("/training")
+    rates = {row[5] for row in html_rows(page) if len(row) == 9}
+    assert rates == {"trials/hour", "3.3"}
+    tiles = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)<", page))
+    assert tiles["trials/hour"] == "6.7"
+    assert tiles["ETA"] == duration(status["eta_seconds"])
+    assert f"ETA {tiles['ETA']}" in text
+    # Over time, they are the finished trials of equal parts.
+    found = study_progress(handle)
+    most = max(part["per_hour"] for part in found["history"]["rates"])
+    assert f"up to {hourly(most)}, in parts of" in plain(show_progress(found))
+    assert f"to {hourly(most)} trials/hour, most recently" in page
+
+
+def test_the_training_time_of_a_trial_has_one_value(tmp_path: Path) -> None:
+    handle = filled_study(tmp_path, 5)
+    filled_study(tmp_path, 5, "other", seed=1)
+    seconds = {
+        number: TrialRecord.from_attributes(trial.user_attrs).seconds
+        for number, trial in enumerate(handle.trials())
+    }
+    frame = trials_frame(handle)
+    assert dict(frame["seconds"]) == seconds
+    page = pages_of(tmp_path)
+    best = frontier(handle.rows.read())["front"][-1]
+    assert best["seconds"] == seconds[best["trial"]]
+    time = duration(best["seconds"])
+    objective = f"{best['value']:+.4f}"
+    summary = plain(*search_lines(handle))
+    assert f"{objective} after {time} (trial {best['trial']})" in summary
+    assert (str(best["trial"]), time, objective) in html_rows(page("/training/parameters"))
+    listed = [
+        row for row in html_rows(page("/training/trials")) if row[1:2] in (("show",), ("hide",))
+    ]
+    assert {int(row[0]): row[7] for row in listed} == {
+        number: duration(one) for number, one in seconds.items()
+    }
+    # Of all trials together.
+    both = [StudyHandle(handle.storage, name) for name in ("s", "other")]
+    total = comparison_frame(both).loc["seconds"]
+    assert total["s"] == pytest.approx(sum(seconds.values()))
+    row = ("training time of all trials", *map(duration, total))
+    assert row in html_rows(page("/training/compare"))
+    words = ("studies", "compare", "s", "other", "--runs-dir", str(tmp_path))
+    result = CliRunner().invoke(build_app(), list(words), catch_exceptions=False)
+    assert row in rows(result.stdout)
 
 
 def stored_bundle() -> dict[str, Any]:

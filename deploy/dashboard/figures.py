@@ -112,7 +112,7 @@ def rate_figure(history: Mapping[str, Any]) -> Figure:
     }
     layout = {
         "xaxis": {"type": "date"},
-        "yaxis": {"title": {"text": "trials per hour"}, "rangemode": "tozero"},
+        "yaxis": {"title": {"text": "trials/hour"}, "rangemode": "tozero"},
     }
     return {"data": [bars], "layout": layout}
 

@@ -18,7 +18,7 @@ from werkzeug.wrappers import Request, Response
 from deploy.dashboard import formatting
 from deploy.promotion.findings import short
 from envs.support.errors import RunError
-from envs.support.formatting import counted, minute, percent
+from envs.support.formatting import counted, duration, hourly, minute, percent
 
 Handler = Callable[[Request], Response]
 SECURITY = {
@@ -128,6 +128,8 @@ class Pages:
             self._templates.filters[name] = getattr(formatting, name)
         self._templates.filters |= {
             "counted": counted,
+            "duration": duration,
+            "hourly": hourly,
             "minute": minute,
             "percent": percent,
             "short": short,

@@ -24,6 +24,20 @@ def short_percent(value: float) -> str:
     return f"{100.0 * value:.4g}%"
 
 
+def duration(seconds: float | None) -> str:
+    """Format seconds: 3725 is "1:02:05"; `MISSING` for None and values that are not finite."""
+    if seconds is None or not 0 <= seconds < 1e8:
+        return MISSING
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def hourly(rate: float | None) -> str:
+    """Format trials per hour: 12.34 is "12.3"; `MISSING` for None."""
+    return MISSING if rate is None else f"{rate:,.1f}"
+
+
 def counted(count: int, name: str) -> str:
     """Return 1 bar, 2 bars."""
     return f"{count} {name}" if count == 1 else f"{count} {name}s"

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from envs.support.database_url import hide_password
 from envs.support.errors import InputError
-from envs.support.formatting import sparkline
+from envs.support.formatting import duration, hourly, sparkline
 from envs.support.invocation import install_extra
 from envs.support.study_record import CREATED_KEY, SPEC_KEY
 from optimize.cli.status import show, study_status
@@ -26,7 +26,6 @@ from optimize.study.database.storage import StudyStorage
 from optimize.study.insight.rows import TrialRow
 from optimize.study.insight.watch import StudyInsight, compare
 from optimize.study.study import StudyHandle
-from optimize.worker.telemetry import duration
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -98,7 +97,7 @@ def show_progress(found: dict[str, Any]) -> Group:
         most = max(part["per_hour"] for part in shown)
         length = duration(shown[0]["seconds"])
         curve = sparkline([part["per_hour"] for part in shown], lowest=0.0)
-        grid.add_row("trials/hour", Text(f"{curve}  up to {most:.1f}, in parts of {length}"))
+        grid.add_row("trials/hour", Text(f"{curve}  up to {hourly(most)}, in parts of {length}"))
     if values:
         # At equal distances, so that curves of long studies fit on a line.
         places = np.linspace(0, len(values) - 1, min(SHOWN_PARTS, len(values))).astype(int)

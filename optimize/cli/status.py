@@ -23,7 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from envs.support.configurations import Configuration, latest, leading
 from envs.support.database_url import hide_password
 from envs.support.errors import RunError
-from envs.support.formatting import counted, minute
+from envs.support.formatting import counted, duration, hourly, minute
 from envs.support.study_record import SPEC_KEY, TOTAL_KEY, GameSpec
 from envs.support.terminal import Terminal
 from optimize.cli.hooks import Hooks
@@ -36,7 +36,7 @@ from optimize.study.pause import pause_of
 from optimize.study.population import schedule_record
 from optimize.study.recovery.registration import GRACE_SECONDS, WorkerRecord, list_workers
 from optimize.study.study import StudyHandle
-from optimize.worker.telemetry import GpuUse, duration
+from optimize.worker.telemetry import GpuUse
 
 FAILURES_SHOWN = 5
 WATCH_SECONDS = 2.0
@@ -64,7 +64,7 @@ def study_status(handle: StudyHandle, count_looks: CountLooks | None = None) -> 
     # Waiting and stalled workers still report the speed of their last batch.
     at_work = [w for w in workers if w["status"] == "alive" and w["state"] == "training"]
     speed = sum(w.get("steps_per_second", 0) for w in at_work)
-    hourly = sum(w.get("trials_per_hour", 0.0) for w in at_work)
+    rate = sum(w.get("trials_per_hour", 0.0) for w in at_work)
     return {
         "study": handle.name,
         "healthy": not reasons,
@@ -77,8 +77,8 @@ def study_status(handle: StudyHandle, count_looks: CountLooks | None = None) -> 
         "done": done,
         "rungs": handle.spec.rungs,
         "steps_per_second": speed,
-        "trials_per_hour": round(hourly, 2),
-        "eta_seconds": _eta(left, hourly, speed, living),
+        "trials_per_hour": rate,
+        "eta_seconds": _eta(left, rate, speed, living),
         "best": None if best is None else _best(handle, best),
         "leading": None if ahead is None else _leading(ahead),
         "gate": _gate(handle, max(total, done), count_looks),
@@ -149,13 +149,13 @@ def _unhealthy(workers: list[dict[str, Any]], left: int) -> list[str]:
     return reasons
 
 
-def _eta(left: int, hourly: float, speed: float, living: list[dict[str, Any]]) -> float | None:
+def _eta(left: int, rate: float, speed: float, living: list[dict[str, Any]]) -> float | None:
     """Return the seconds left, from finished trials per hour, or from steps of unpruned trials."""
     if left == 0:
         return 0.0
     steps = max((w.get("steps_per_trial", 0) for w in living), default=0)
     # Before the first trial has finished: as if no trial were pruned.
-    seconds = left / hourly * 3600.0 if hourly else left * steps / speed if speed else math.nan
+    seconds = left / rate * 3600.0 if rate else left * steps / speed if speed else math.nan
     return None if math.isnan(seconds) else round(seconds, 1)
 
 
@@ -212,11 +212,10 @@ def show(found: dict[str, Any]) -> Group:
             f"sweepd resume {found['study']}",
         )
     elif found["steps_per_second"]:
-        eta = math.nan if found["eta_seconds"] is None else found["eta_seconds"]
         grid.add_row(
             "speed",
-            f"{found['steps_per_second']:,} steps/s · {found['trials_per_hour']:.1f} trials/hour · "
-            f"ETA {duration(eta)}",
+            f"{found['steps_per_second']:,} steps/s · {hourly(found['trials_per_hour'])} trials/hour "
+            f"· ETA {duration(found['eta_seconds'])}",
         )
     if found["storage_retries"]:
         grid.add_row("database", f"{found['storage_retries']} retries by the current workers")
@@ -242,7 +241,10 @@ def _describe(w: dict[str, Any], rungs: int) -> Text:
     if w["status"] != "dead" and w["state"] == "training" and w.get("trials"):
         numbers = ", ".join(map(str, w["trials"]))
         said += [f"trials {numbers}, rung {w['rung']} of {rungs}"]
-        said += [f"{w['steps_per_second']:,} steps/s", f"{w['trials_per_hour']:.1f} trials/hour"]
+        said += [
+            f"{w['steps_per_second']:,} steps/s",
+            f"{hourly(w['trials_per_hour'])} trials/hour",
+        ]
     if w["status"] != "dead" and "resident_bytes" in w:
         said.append(f"memory {w['resident_bytes'] / 2**30:.1f} GiB")
         said.append(f"GPU {GpuUse(**w['gpu'])}" if w["gpu"] else w["device"])

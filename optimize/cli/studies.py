@@ -14,7 +14,7 @@ from rich.table import Column, Table
 
 from envs.support.errors import InputError, RunError
 from envs.support.files import write_atomic
-from envs.support.formatting import counted
+from envs.support.formatting import counted, duration
 from envs.support.study_record import source_key
 from envs.support.terminal import Terminal
 from optimize.study.database.opening import open_storage, storage_url
@@ -69,6 +69,9 @@ def compare_studies(
     console = _console()
     table = Table("", *(Column(handle.name, justify="right") for handle in handles))
     for name, row in frame.iterrows():
+        if name == "seconds":
+            table.add_row("training time of all trials", *map(duration, row))
+            continue
         form = "+.4f" if name in ("best", "median", "worst") else ",.4g"  # objectives
         table.add_row(str(name), *(_figure(value, form) for value in row))
     console.print(table)

@@ -130,8 +130,8 @@ def comparison_frame(handles: Sequence[StudyHandle]) -> pd.DataFrame:
     Returns:
         The rows objective, complete, pruned, failed (numbers of trials), best (value of the selected
         configuration, in a race a mean over trials), median and worst (values of the complete
-        trials), best trial (number of the selected configuration's best one), hours (training time of all
-        trials), and the best trial's parameters as `params_NAME`. None where there is no value.
+        trials), best trial (number of the selected configuration's best one), seconds (training time of
+        all trials), and the best trial's parameters as `params_NAME`. None where there is no value.
     """
     columns = {}
     for handle in handles:
@@ -150,7 +150,7 @@ def comparison_frame(handles: Sequence[StudyHandle]) -> pd.DataFrame:
             "median": float(values.median()) if known else None,
             "worst": float(values.min()) if known else None,
             "best trial": None if best is None else best.number,
-            "hours": float(seconds) / 3600.0,
+            "seconds": float(seconds),
             **({} if best is None else {f"params_{k}": v for k, v in best.params.items()}),
         }
     rows = dict.fromkeys(name for column in columns.values() for name in column)

@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from envs.crypto.scoring.figures import TITLE, figures_table
 from envs.support.configurations import Configuration, latest
-from envs.support.formatting import counted, value_text
+from envs.support.formatting import counted, duration, hourly, value_text
 from envs.support.intervals import FEW, solved_seeds
 from envs.support.study_record import REASON_KEY, GameSpec, StudySpec, TrialRecord
 from optimize.experiments.game_evaluation import mean_interval
@@ -22,7 +22,7 @@ from optimize.study.fresh import fresh_seeds
 from optimize.study.population import schedule_lines
 from optimize.study.study import FINISHED, StudyHandle, best_configuration, leading_trial
 from optimize.worker.search_summary import search_lines
-from optimize.worker.telemetry import Telemetry, duration
+from optimize.worker.telemetry import Telemetry
 from optimize.worker.timing import Phases
 
 
@@ -136,7 +136,7 @@ def _print_worker(
     say(
         f"this worker: {telemetry.steps_done:,} environment steps in "
         f"{duration(telemetry.elapsed)} ({telemetry.steps_done / telemetry.elapsed:,.0f} "
-        f"steps/s, {telemetry.trials_per_hour:.1f} trials/hour, "
+        f"steps/s, {hourly(telemetry.trials_per_hour)} trials/hour, "
         f"{sum(batches) / len(batches):.1f} trials per batch)"
     )
     shares = phases.shares(telemetry.elapsed)

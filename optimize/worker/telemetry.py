@@ -15,20 +15,12 @@ from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from envs.support.formatting import duration, hourly
 from envs.support.logs import say_line
 
 LOG_EVERY = 15.0  # seconds between two log lines
 RATE_WINDOW = 30.0  # seconds over which the speed is averaged
 FIGURES_EVERY = 2.0  # seconds for which the figures are cached
-
-
-def duration(seconds: float) -> str:
-    """Format seconds: 3725 as "1:02:05"; "?" for values that are not finite."""
-    if not 0 <= seconds < 1e8:
-        return "?"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 @dataclass(frozen=True)
@@ -174,6 +166,7 @@ class Telemetry:
 
     @property
     def trials_per_hour(self) -> float:
+        """Trials that this worker finished per hour since its training began."""
         return 3600.0 * self._finished_here / max(self.elapsed, 1e-3)
 
     @property
@@ -206,7 +199,7 @@ class Telemetry:
                 "total": self.total,
                 "steps_per_trial": self.steps_per_trial,
                 "steps_per_second": round(self.steps_per_second),
-                "trials_per_hour": round(self.trials_per_hour, 2),
+                "trials_per_hour": self.trials_per_hour,
                 "finished": self._finished_here,
                 "resident_bytes": self.resident_bytes(),
                 "recycled": self.recycled,
@@ -230,7 +223,7 @@ class Telemetry:
         return (
             f"trials {self.done}/{self.total} ({self.counts.get('PRUNED', 0)} pruned, "
             f"{self.counts.get('FAIL', 0)} failed) · {self.activity} · "
-            f"{self.steps_per_second:,.0f} steps/s · {self.trials_per_hour:.1f} trials/hour · "
+            f"{self.steps_per_second:,.0f} steps/s · {hourly(self.trials_per_hour)} trials/hour · "
             f"ETA {duration(self.eta)} · {best}" + (f" · GPU {gpu}" if gpu else "")
         )
 
@@ -247,7 +240,7 @@ class Telemetry:
         grid.add_row("", ProgressBar(total=1.0, completed=self.share_of_batch, width=44))
         grid.add_row(
             "speed",
-            f"{self.steps_per_second:,.0f} steps/s · {self.trials_per_hour:.1f} trials/hour",
+            f"{self.steps_per_second:,.0f} steps/s · {hourly(self.trials_per_hour)} trials/hour",
         )
         grid.add_row("time", f"{duration(self.elapsed)} elapsed · ETA {duration(self.eta)}")
         grid.add_row(

@@ -65,8 +65,8 @@ def summary(
         "best_trial": None if selected is None else selected.best_trial.number,
         "median": statistics.median(values) if values else None,
         "worst": min(values, default=None),
-        "wall_hours": None if last is None else last["hours"],
-        "training_hours": sum(row.seconds or 0.0 for row in rows) / 3600.0,
+        "wall_seconds": None if last is None else 3600.0 * last["hours"],
+        "seconds": sum(row.seconds or 0.0 for row in rows),
     }
 
 

@@ -443,7 +443,7 @@ def test_the_training_page_shows_rate_time_left_best_and_gpu(made: Made) -> None
     for word in (
         "5 of 10 trials",
         "40.0",
-        "8 min",
+        "7:30",
         "+0.9000",
         "93%",
         "20.0/80.0 GiB",

@@ -25,7 +25,7 @@ from envs.crypto.data.bars import load_bars, write_bars
 from envs.native import build
 from envs.native.use import NativeLibrary
 from envs.support.errors import InputError
-from envs.support.formatting import counted
+from envs.support.formatting import counted, duration
 from envs.support.study_record import TOTAL_KEY, StudySpec
 from optimize.cli import train as train_command
 from optimize.cli.demo import SMOKE, apply_preset, make_demo_data
@@ -39,7 +39,7 @@ from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.study import StudyHandle
 from optimize.worker.freeze import draft_spec, reproducing_flags, resolve_space
 from optimize.worker.measure import Bench, measure_threads
-from optimize.worker.telemetry import Telemetry, duration
+from optimize.worker.telemetry import Telemetry
 from optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import TRAIN, search_app
 
@@ -750,7 +750,7 @@ def test_telemetry_is_a_panel_on_a_terminal_and_lines_elsewhere(
         time.sleep(0.4)
     assert "trials/hour" in screen.getvalue()
     assert duration(3725) == "1:02:05"
-    assert duration(float("nan")) == "?"
+    assert duration(float("nan")) == duration(None) == "–"
 
 
 def test_a_narrow_space_of_a_trial_has_no_shapes_left(

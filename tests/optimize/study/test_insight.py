@@ -384,7 +384,7 @@ def test_the_best_so_far_counts_trials_and_hours() -> None:
     sums = summary(rows, found, selected)
     assert (sums["best"], sums["best_trial"]) == (selected.value, 1)
     assert (sums["median"], sums["worst"]) == (2.5, 1.0)
-    assert sums["training_hours"] == pytest.approx(6 / 3600)
+    assert (sums["seconds"], sums["wall_seconds"]) == pytest.approx((6.0, 7200.0))
 
 
 def test_parameters_of_both_studies_come_first() -> None:
