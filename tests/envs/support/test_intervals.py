@@ -276,6 +276,7 @@ def test_differences_of_one_episode_or_one_seed_say_what_was_resampled() -> None
 
 
 SAME = np.full((5, 8), -0.1)  # its mean is not -0.1 to the last bit
+ROUNDED = SAME * (1.0 + 1e-8 * np.arange(8.0))  # as sums of float32 are
 
 
 @pytest.mark.parametrize(
@@ -284,7 +285,7 @@ SAME = np.full((5, 8), -0.1)  # its mean is not -0.1 to the last bit
         (crossed(SAME), BOTH),
         (crossed(SAME[:1]), EPISODES),
         (crossed(SAME[:, :1]), SEEDS),
-        (crossed(SAME * (1.0 + 1e-8 * np.arange(8.0))), BOTH),  # rounded sums of float32
+        (crossed(ROUNDED), BOTH),
         (crossed(np.zeros((3, 2))), BOTH),
         (over_seeds(SAME[:, 0]), SEEDS),
         (over_seeds(SAME[:, 0], (0.0, 1.0)), SEEDS),  # outside of the range
@@ -294,6 +295,9 @@ SAME = np.full((5, 8), -0.1)  # its mean is not -0.1 to the last bit
         (paired(SAME[:1], SAME), EPISODES),
         # The seeds of one differ, but their mean does not by episode.
         (paired(SAME[:1], SAME + np.arange(5.0)[:, None]), EPISODES),
+        # Differences near zero are rounded like the returns, not like themselves.
+        (paired(ROUNDED, SAME), BOTH),
+        (paired(ROUNDED[:1], SAME + np.arange(-2.0, 3.0)[:, None]), EPISODES),
     ],
 )
 def test_equal_values_have_no_bounds_without_a_range(found: Interval, resampled: str) -> None:
