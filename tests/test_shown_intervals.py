@@ -32,6 +32,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from deploy.games.candidates import game_study, read_candidate
+from deploy.games.gate import format_interval
+from deploy.games.panel import interval
 from deploy.games.selection import selection_sentence
 from deploy.promotion.studies import find_study
 from envs.games.play import EpisodeResults
@@ -546,6 +548,12 @@ def test_equal_scores_do_not_change_what_a_race_decides_by(tmp_path: Path) -> No
         handle = race(tmp_path / name, 3, [returns[:3], returns[3:]], **how)
         found = handle.rows.configurations(handle.spec.selection)
         assert [(one.value, one.error) for one in found] == [(500.0, 0.0), (0.0, 0.0)]
+
+
+def test_equal_differences_of_a_panel_are_called_equal() -> None:
+    assert format_interval(interval(np.full(200, 12.0), 0.95, 0)) == "+12 (equal in all games)"
+    found = interval(np.arange(200.0), 0.95, 0)
+    assert format_interval(found) == f"+99.5 (95%: {found.low:+.4g} to {found.high:+.4g})"
 
 
 # -- a declared range that does not hold

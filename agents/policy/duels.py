@@ -38,6 +38,7 @@ from envs.games.pairings import (
 )
 from envs.games.tensor_game import TensorGame
 from envs.support.errors import InputError, RunError
+from envs.support.intervals import gaffke
 
 
 class FrozenEntrant(Entrant):
@@ -167,17 +168,19 @@ def duel_report(duels: Duels, members: int, exact: ExactLeague | None = None) ->
     count = len(duels.names)
     tallies = [[tally(duels.results[i, j]) for j in range(count)] for i in range(count)]
     mean, reach = interval(duels.points)
+    low, high = np.clip(mean - reach, 0.0, 1.0), np.clip(mean + reach, 0.0, 1.0)
+    # Equal points in all deals, such as 100 wins of 100, have no variance.
+    for one, other in np.argwhere(np.ptp(duels.points, axis=-1) == 0.0).tolist():
+        if one != other:
+            bounds = gaffke(duels.points[one, other], (0.0, 1.0), CONFIDENCE)
+            low[one, other], high[one, other] = bounds
     described: dict[str, Any] = {
         "players": list(duels.names),
         "members": members,
         "seats": 2,
         "games": 2 * duels.results.shape[2],
         "confidence": CONFIDENCE,
-        "points": {
-            "mean": mean.tolist(),
-            "low": np.clip(mean - reach, 0.0, 1.0).tolist(),
-            "high": np.clip(mean + reach, 0.0, 1.0).tolist(),
-        },
+        "points": {"mean": mean.tolist(), "low": low.tolist(), "high": high.tolist()},
         "ratings": duels.ratings().to_dict(),
     }
     for name in ("wins", "draws", "losses"):

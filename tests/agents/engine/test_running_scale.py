@@ -106,6 +106,19 @@ def test_constant_and_rare_columns_stay_within_bounds() -> None:
     torch.testing.assert_close(std[0, 0], torch.tensor([0.1, 0.1, 1.0]))  # 1/sqrt(99 + 1)
 
 
+def test_columns_of_a_tiny_unit_are_scaled_like_others() -> None:
+    shape = Shape(state_dim=2, action_dim=2, slots=1, num_envs=5, horizon=8, minibatch=5)
+    scale = RunningScale(shape, torch.device("cpu"))
+    unit = torch.tensor([1.0, 1e-9])
+    scale.start(0, torch.zeros(2), unit)
+    obs = torch.randn(1, 40, 1, generator=torch.Generator().manual_seed(0)) * unit
+    scale.observe(obs)
+    avg, std = torch.zeros(1, 1, 2), torch.zeros(1, 1, 2)
+    scale.write(avg, std)
+    for found in (avg, std):
+        assert float(found[0, 0, 1]) == pytest.approx(1e-9 * float(found[0, 0, 0]), rel=1e-5)
+
+
 def test_a_cleared_slot_is_empty_and_constant_columns_have_a_deviation() -> None:
     shape = Shape(state_dim=2, action_dim=1, slots=2, num_envs=2, horizon=4, minibatch=2)
     scale = RunningScale(shape, torch.device("cpu"))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.policy.duels import FrozenEntrant, duel_report, play_duels
+from agents.policy.duels import Duels, FrozenEntrant, duel_report, play_duels
 from agents.policy.frozen import FrozenPolicy
 from envs.games.pairings import RandomEntrant, play_pairs, scripted_entrants, tally
 from envs.games.registry import get_game
@@ -162,6 +162,17 @@ def test_wrong_players_and_games_are_refused() -> None:
     cartpole = get_game("cartpole")
     with pytest.raises(InputError, match="not a game of two seats"):
         play_pairs(cartpole, cartpole.params(), [RandomEntrant()], [], 2, 0)
+
+
+def test_a_pair_that_always_wins_is_not_certain_to() -> None:
+    results = np.full((2, 2, 20, 2), 0.5)
+    results[0, 1], results[1, 0] = 1.0, 0.0
+    points = duel_report(Duels(("a", "b"), results), 2)["points"]
+    least = 0.025 ** (1 / 20)
+    assert np.array(points["low"]) == pytest.approx(np.array([[0.5, least], [0, 0.5]]), abs=0.01)
+    assert np.array(points["high"]) == pytest.approx(
+        np.array([[0.5, 1], [1 - least, 0.5]]), abs=0.01
+    )
 
 
 def test_the_report_is_json_and_counts_every_game() -> None:

@@ -381,7 +381,8 @@ def test_scores_outside_the_range_have_students_interval() -> None:
     assert over_seeds([0.2, 0.5, 1.0], (0.0, 1.0)).method == GAFFKE
     # Sums of float32 rewards are rounded.
     assert outside([1.0 + 1e-7], (0.0, 1.0)) is None
-    assert over_seeds([0.0, 1.0 + 1e-7], (0.0, 1.0)).high <= 1.0 + 1e-12
+    assert over_seeds(np.full(3, 1.0 + 1e-7), (0.0, 1.0)).high <= 1.0 + 1e-12
+    assert over_seeds(np.full(3, -1e-7), (0.0, 1.0)).low >= -1e-12
 
 
 def test_bounds_are_known_if_both_are() -> None:
