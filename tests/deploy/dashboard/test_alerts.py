@@ -86,6 +86,8 @@ def test_a_stale_feed_until_it_is_fresh(tmp_path: Path) -> None:
     slot = Slot(tmp_path)
     slot.event("stale", "binance has had no new bar for too long")
     assert slot.alerts() == [("bad", "the feed is stale")]
+    later = [one.title for one in slot.full(time.time() + 8 * 86400)]
+    assert later == ["silent", "the feed is stale"], "it lasts"
     slot.event("fresh")
     assert slot.alerts() == []
 

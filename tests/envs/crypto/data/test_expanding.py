@@ -147,6 +147,8 @@ def test_the_size_of_each_kind_of_buffer_is_known_before(tmp_path: Path, compres
     found = read_feather(path)
     assert found["names"].type == pa.string()
     assert found.to_pydict() == table.to_pydict()
+    plain = pa.py_buffer((-1).to_bytes(8, "little", signed=True) + bytes(100))
+    assert expanding._buffer_size(plain, 0, 108) == 108
 
 
 @pytest.mark.parametrize("suffix", ["feather", "parquet"])
