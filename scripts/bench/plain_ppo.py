@@ -125,9 +125,3 @@ class PlainPPO:
                 loss.backward()
                 nn.utils.clip_grad_norm_(self.weights, numbers.max_grad_norm)
                 self.optimizer.step()
-
-    @torch.no_grad()
-    def act(self, obs: Tensor) -> Tensor:
-        """Return deterministic actions for any number of rows."""
-        output: Tensor = self.actor(self._normalise(obs))
-        return output.argmax(-1) if self.shape.discrete else output.clamp(-1.0, 1.0)

@@ -22,11 +22,9 @@ from optuna.trial import FrozenTrial, TrialState
 from search_tables import Floats, Table, check_seeds
 
 from envs.support.configurations import RACE, Selection
-from optimize.study.sampling.prior import Known
 from optimize.study.search import Search
 
 STUDY = "replay"
-OUT_OF_REACH = 1_000_000  # trials
 
 
 class Run:
@@ -105,36 +103,18 @@ class _Seat:
 
 @dataclass(frozen=True)
 class DaemonStudy:
-    """A study of sweepd with the flags of `sweepd train`; the values are those of TPE.
-
-    Attributes:
-        open_ended: whether `--n-trials` is out of reach, and the study is stopped when the cost is
-            spent.
-        prior: configurations of earlier studies.
-    """
+    """A study of sweepd with the flags of `sweepd train`; the defaults are those of TPE."""
 
     sampler: str = "tpe"
     pruner: str = "hyperband"
     seeds: int = 4
     rungs: int = 4
     trials_per_batch: int = 4
-    open_ended: bool = False
-    prior: tuple[Known, ...] = ()
 
     def choose(self, run: Run, seed: int) -> Choice | None:
         """Replay one study by one worker, until no further trial is affordable in full."""
-        trials, seats = self.play(run, seed)
-        best = self.selection.best(trials)
-        return best and Choice(seats[best.best_trial.number].config, best.value)
-
-    @property
-    def selection(self) -> Selection:
-        """How trials are compared, as in a study on a game."""
         racing = self.sampler == RACE
-        return Selection(racing, self.rungs if racing else None)
-
-    def play(self, run: Run, seed: int) -> tuple[list[FrozenTrial], dict[int, _Seat]]:
-        """Return the trials of a study, and the seats by their numbers."""
+        selection = Selection(racing, self.rungs if racing else None)  # as in a study on a game
         storage = optuna.storages.InMemoryStorage()
         study_id = storage.create_new_study([StudyDirection.MAXIMIZE], STUDY)
         search = Search(
@@ -143,13 +123,12 @@ class DaemonStudy:
             pruner=self.pruner,
             rungs=self.rungs,
             seed=seed,
-            selection=self.selection,
-            prior=self.prior,
+            selection=selection,
         )
-        seats: dict[int, _Seat] = {}
+        seats: dict[int, _Seat] = {}  # by number of the trial
         # Seats of trials by parameters: a trial with those of an earlier one trains further seeds.
         taken: dict[frozenset[tuple[str, Any]], _Seat] = {}
-        total = OUT_OF_REACH if self.open_ended else int(run.budget / self.seeds)
+        total = int(run.budget / self.seeds)
         while size := min(self.trials_per_batch, int(run.left / self.seeds)):
             trials: list[optuna.Trial] = []
             shape = None
@@ -159,7 +138,7 @@ class DaemonStudy:
                 trial, params = search.draw(storage, STUDY, trial_id, number, shape, total)
                 shape = search.shape_known(params)
                 before = taken.get(frozenset(params.items()))
-                if before is None or self.sampler != RACE:
+                if before is None or not racing:
                     seat = _Seat(_stand_in(run, trial, params), 0)
                 else:
                     seat = _Seat(before.config, before.first + self.seeds)
@@ -169,7 +148,8 @@ class DaemonStudy:
             if not trials:
                 break
             self._train(run, search, trials, seats)
-        return storage.get_all_trials(study_id, deepcopy=False), seats
+        best = selection.best(storage.get_all_trials(study_id, deepcopy=False))
+        return best and Choice(seats[best.best_trial.number].config, best.value)
 
     def _train(
         self, run: Run, search: Search, trials: list[optuna.Trial], seats: dict[int, _Seat]
@@ -206,12 +186,10 @@ class OptunaStudy:
     Attributes:
         sampler: makes the sampler from a seed.
         pruner: makes the pruner; it judges at every checkpoint.
-        seeds: trained in every trial.
     """
 
     sampler: Callable[[int], BaseSampler]
     pruner: Callable[[], optuna.pruners.BasePruner] = optuna.pruners.NopPruner
-    seeds: int = 1
 
     def choose(self, run: Run, seed: int) -> Choice | None:
         """Replay one study, one trial at a time, while a trial is affordable in full."""
@@ -220,7 +198,7 @@ class OptunaStudy:
         )
         space = run.table.space()
         configs: dict[int, int] = {}  # by trial
-        while run.left >= self.seeds and not run.exhausted:
+        while run.left >= 1.0 and not run.exhausted:
             trial = study.ask()
             configs[trial.number] = _stand_in(run, trial, space.suggest(trial))
             self._train(run, study, trial, configs[trial.number])
@@ -230,7 +208,7 @@ class OptunaStudy:
         value = 0.0
         judged = not isinstance(study.pruner, optuna.pruners.NopPruner)
         for step, share in enumerate(run.table.shares if judged else [1.0], start=1):
-            value = float(np.nan_to_num(run.train(config, self.seeds, share)).mean())
+            value = float(np.nan_to_num(run.train(config, 1, share))[0])
             trial.report(value, step)
             if share < 1.0 and trial.should_prune():
                 study.tell(trial, state=TrialState.PRUNED)

@@ -1,27 +1,17 @@
-"""PPO training speed and scores: ours against ElegantRL, Stable-Baselines3 and CleanRL's style.
+"""PPO training speed: ours against ElegantRL, Stable-Baselines3 and CleanRL's style.
 
-All train on the same environments with the same sizes and parameters. Three parts, each of which
-resumes if its results file is given again:
+All train on the same environments with the same sizes and parameters. Figures are environment steps
+per second over a grid of cells (num_envs x minibatch x network). Ours trains the members (folds)
+together, and its steps are summed over them. A peer trains one at a time, in one process with all
+threads and in two concurrent processes with half of the threads each. Full rollouts are timed:
+exploration, advantages, update. Medians of paired runs. Peers run in processes of their own, with
+MKL in its default mode. A run continues if its results file is given again.
 
-    speed      environment steps per second over a grid of cells (num_envs x minibatch x network).
-               Ours trains the members (folds) together, and its steps are summed over them. A peer
-               trains one at a time, in one process with all threads and in two concurrent processes
-               with half of the threads each. Full rollouts are timed: exploration, advantages,
-               update. Medians of paired runs. Peers run in processes of their own,
-               with MKL in its default mode.
-    scores     the same trainers after equal steps per member: mean episode length on CartPole, and
-               annual growth over equal weight on later bars of a learnable market.
-    pufferlib  CartPole with PufferLib 3's published sizes: 1,024 agents, horizon 64, minibatch
-               32,768, 1 epoch, against figures from another machine; and the time to a mean length
-               of 475.
+    python scripts/bench/train_vs_peers.py --save scripts/bench/results/train_vs_peers_epyc.json
+    python scripts/bench/train_vs_peers.py --grid --save …     all cells (hours)
 
-    python scripts/bench/train_vs_peers.py speed --save scripts/bench/results/train_vs_peers.json
-    python scripts/bench/train_vs_peers.py speed --grid --save …     all cells (hours)
-    python scripts/bench/train_vs_peers.py scores --save …
-    python scripts/bench/train_vs_peers.py pufferlib --save …
-
-On a busy machine, `--cpu-time` (speed, pufferlib) uses the processor time of one thread instead.
---stop-after ends a part after that many seconds, between two cells.
+On a busy machine, `--cpu-time` uses the processor time of one thread instead. --stop-after ends the
+run after that many seconds, between two cells.
 """
 
 from __future__ import annotations
@@ -42,7 +32,6 @@ import torch
 from harness import (
     CLOCKS,
     benchmark_parser,
-    idle_machine,
     load_results,
     machine,
     median_ratio,
@@ -54,10 +43,7 @@ from harness import (
 from peak import peaks
 from peers import PeerProcesses, serve
 from roofline import operations
-from trainers import PARAMS, PEERS, TRAINERS, Cell, balanced_steps, make_env, scores
-
-from agents.algorithms.ppo import PPO, PPOParams, Shape
-from envs.games.cartpole import CartPole, CartPoleParams
+from trainers import PARAMS, PEERS, TRAINERS, Cell, make_env
 
 NUM_ENVS, MINIBATCHES, WIDTHS = (1, 12, 256, 2048), (64, 256, 1024, 4096), (64, 128, 256)
 OURS = ("ours", "torch")  # with native kernels (where they can be compiled), and without
@@ -71,10 +57,6 @@ GOALS = {
 }
 PAIR = " pair"  # of the names of peers in two concurrent processes
 PAIR_GOAL = 1.3  # everywhere, against the fastest peer in two concurrent processes
-SCORED = Cell("cartpole", 32, 512, 64, 64, 8)
-SCORED_STEPS = {"cartpole": 200_000, "crypto": 200_000}
-# PufferLib 3: weights, layers, width for about as many weights, steps/s, our goal as a multiple.
-PUFFER = {"small": (1027, 1, 79, 470_000, 9.0), "large": (16_390, 2, 87, 340_000, 5.0)}
 
 
 def cell_of(task: str, num_envs: int, minibatch: int, width: int, members: int) -> Cell:
@@ -96,15 +78,16 @@ def default_cells(task: str, members: int) -> list[Cell]:
 class Results:
     """Results in a file that is updated after each cell."""
 
-    def __init__(self, path: Path | None, part: str, stop_after: float) -> None:
-        self.path, self.part = path, part
+    def __init__(self, path: Path | None, stop_after: float) -> None:
+        self.path = path
         self.content = load_results(path)
+        self.cells: dict[str, Any] = self.content.setdefault("speed", {})
         self._stop = time.monotonic() + stop_after
 
     def missing(self, keys: list[Cell]) -> Iterator[Cell]:
         """Yield the cells without a result until the time is up."""
         for key in keys:
-            if str(key) in self.content.get(self.part, {}):
+            if str(key) in self.cells:
                 continue
             if time.monotonic() > self._stop:
                 print("stopped; the same command continues here")
@@ -113,13 +96,13 @@ class Results:
 
     def add(self, key: str, value: dict[str, Any]) -> None:
         """Store a result."""
-        self.content.setdefault(self.part, {})[key] = value | {"machine": machine()}
+        self.cells[key] = value | {"machine": machine()}
         save_results(self.path, self.content)
 
 
 def prepare(name: str, cell: dict[str, Any]) -> Callable[[], int]:
     """Return the rollouts of a trainer, for `peers.serve`."""
-    return TRAINERS[name](Cell(**cell), 0).rollout
+    return TRAINERS[name](Cell(**cell))
 
 
 def operations_per_step(cell: Cell) -> float:
@@ -147,12 +130,12 @@ def measure_cell(
         seconds: minimum time of a measurement.
         clock: of `harness.CLOCKS`.
     """
-    trainers = {name: TRAINERS[name](cell, 0) for name in OURS}
-    for trainer in trainers.values():
-        trainer.rollout()
+    rollouts = {name: TRAINERS[name](cell) for name in OURS}
+    for rollout in rollouts.values():
+        rollout()
     contenders: dict[str, Callable[[], float]] = {
-        name: functools.partial(steps_per_second, trainer.rollout, seconds, CLOCKS[clock])
-        for name, trainer in trainers.items()
+        name: functools.partial(steps_per_second, rollout, seconds, CLOCKS[clock])
+        for name, rollout in rollouts.items()
     }
     mode = None
     for suffix, process in processes.items():
@@ -191,7 +174,7 @@ def speed(args: argparse.Namespace) -> int:
             cells += [cell_of(task, *sizes, args.members) for sizes in grid]
         else:
             cells += default_cells(task, args.members)
-    results = Results(args.save, "speed", args.stop_after)
+    results = Results(args.save, args.stop_after)
     clock = "processor" if args.cpu_time else "wall"
     processes = {"": PeerProcesses(__file__, args.threads)}
     if args.threads >= 2 and not args.no_pair:
@@ -207,7 +190,7 @@ def speed(args: argparse.Namespace) -> int:
     )
     missed = 0
     for cell in cells:
-        found = results.content.get("speed", {}).get(str(cell))
+        found = results.cells.get(str(cell))
         if found is None:
             continue
         goal = GOALS.get(cell.width, {}).get(cell.minibatch, PAIR_GOAL)
@@ -236,135 +219,10 @@ def speed(args: argparse.Namespace) -> int:
     return missed
 
 
-def score(args: argparse.Namespace) -> int:
-    """Train with equal steps per member and print the policies' scores."""
-    results = Results(args.save, "scores", args.stop_after)
-    for task in args.tasks:
-        base = asdict(SCORED) | {"task": task}
-        for name in (*OURS, *args.peers):
-            cell = Cell(**base | {"members": args.members if name in OURS else 1})
-            for seed in range(1 if name in OURS else args.seeds):
-                key = f"{name}, seed {seed}, {cell}"
-                if key in results.content.get("scores", {}):
-                    continue
-                trainer = TRAINERS[name](cell, seed)
-                steps, began = 0, time.perf_counter()
-                while steps < SCORED_STEPS[task] * trainer.members:
-                    steps += trainer.rollout()
-                seconds = time.perf_counter() - began
-                results.add(
-                    key,
-                    {
-                        "task": task,
-                        "trainer": name,
-                        "score": scores(task, trainer),
-                        "seconds": seconds,
-                    },
-                )
-        print(f"\n{task}: {asdict(PARAMS[task])}, {SCORED_STEPS[task]:,} steps per member")
-        for name in (*OURS, *args.peers):
-            found = [
-                v
-                for v in results.content["scores"].values()
-                if (v["task"], v["trainer"]) == (task, name)
-            ]
-            every = [value for one in found for value in one["score"]]
-            seconds = sum(one["seconds"] for one in found) / len(every)
-            print(
-                f"  {name:8} mean {statistics.mean(every):8.2f}, worst {min(every):8.2f}, best "
-                f"{max(every):8.2f} of "
-                f"{len(every)} members; {seconds:.1f} s per member"
-            )
-    return 0
-
-
-def puffer_trainer(
-    depth: int, width: int, members: int, learning_rate: float
-) -> tuple[PPO, CartPole]:
-    """Make our trainer with PufferLib's sizes."""
-    env = CartPole([CartPoleParams()] * members, 1024)
-    shape = Shape(
-        state_dim=4,
-        action_dim=2,
-        discrete=True,
-        slots=members,
-        net_width=width,
-        net_depth=depth,
-        num_envs=1024,
-        horizon=64,
-        minibatch=32_768,
-        epochs=1,
-    )
-    params = PPOParams(
-        learning_rate=learning_rate,
-        gamma=0.99,
-        gae_lambda=0.95,
-        clip=0.2,
-        entropy_coef=0.003,
-        max_grad_norm=1.0,
-    )
-    ppo = PPO(shape)
-    for slot in range(members):
-        ppo.add_member(slot, params, slot, 10_000, torch.zeros(4), torch.ones(4))
-    ppo.begin(env.reset(list(range(members))))
-    return ppo, env
-
-
-def pufferlib(args: argparse.Namespace) -> int:
-    """Measure steps per second at both sizes, and the time to a mean length of 475."""
-    results = Results(args.save, "pufferlib", args.stop_after)
-    clock = "processor" if args.cpu_time else "wall"
-    for size, (known, depth, width, theirs, goal) in PUFFER.items():
-        for members in (1, 10):
-            ppo, env = puffer_trainer(depth, width, members, 0.01)
-            weights = sum(
-                tensor.numel()
-                for part in ppo.export_member(0)
-                for name, tensor in part.items()
-                if "net" in name
-            )
-            ppo.train(env, 2)
-
-            def rollout(ppo: PPO = ppo, env: CartPole = env) -> int:
-                ppo.train(env, 1)
-                return ppo.shape.slots * ppo.shape.samples
-
-            with idle_machine(clock):
-                runs = [
-                    steps_per_second(rollout, args.seconds, CLOCKS[clock]) for _ in range(args.runs)
-                ]
-            rate = statistics.median(runs)
-            print(
-                f"{size}: {weights:,} weights (PufferLib: {known:,}), {members} x 1,024 agents: "
-                f"{rate:,.0f} steps/s, "
-                f"{rate / theirs:.2f}x PufferLib's {theirs:,} on another machine of 2 cores (goal "
-                f"{goal:g}x)",
-                flush=True,
-            )
-            made = {
-                "weights": weights,
-                "runs": runs,
-                "steps_per_second": rate,
-                "over_pufferlib": rate / theirs,
-            }
-            results.add(f"{size}, {members} members", made)
-    ppo, env = puffer_trainer(2, PUFFER["large"][2], 1, 0.01)
-    steps, seconds, reached = 0, 0.0, 0.0
-    while reached < 475 and steps < 20_000_000:
-        began = time.perf_counter()
-        ppo.train(env, 4)
-        seconds += time.perf_counter() - began
-        steps += 4 * ppo.shape.samples
-        reached = balanced_steps(ppo.act_fn(), 1, [1_000])[0]
-    print(f"large: mean length {reached:.0f} after {steps:,} steps and {seconds:.1f} s of training")
-    results.add("to 475", {"steps": steps, "seconds": seconds, "mean_length": reached})
-    return 0
-
-
 def main(argv: list[str]) -> int:
-    """Run one part. Returns the number of missed goals."""
+    """Measure. Returns the number of missed goals."""
     parser = benchmark_parser(__doc__, threads=2)
-    parser.add_argument("part", choices=["speed", "scores", "pufferlib", "as-peer"])
+    parser.add_argument("as_peer", nargs="?", choices=["as-peer"], help=argparse.SUPPRESS)
     parser.add_argument(
         "--tasks", nargs="+", choices=sorted(PARAMS), default=["crypto", "cartpole"]
     )
@@ -378,7 +236,6 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--runs", type=int, default=5, help="paired repetitions")
     parser.add_argument("--seconds", type=float, default=0.5, help="minimum time per measurement")
-    parser.add_argument("--seeds", type=int, default=2, help="members of each peer in `scores`")
     parser.add_argument("--no-pair", action="store_true", help="skip the two concurrent processes")
     parser.add_argument(
         "--cpu-time", action="store_true", help="measure processor time, on one thread"
@@ -388,11 +245,11 @@ def main(argv: list[str]) -> int:
     if args.cpu_time:
         args.threads = 1  # idle threads spin, which counts as processor time
     torch.set_num_threads(args.threads)
-    if args.part == "as-peer":
+    if args.as_peer:
         serve(prepare)
         return 0
     print_machine()
-    return {"speed": speed, "scores": score, "pufferlib": pufferlib}[args.part](args)
+    return speed(args)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,9 @@ equally many minibatches per transition.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from elegantrl_run import ElegantEnv, make_agent, train_rollout
 from harness import torch_only
@@ -26,18 +25,16 @@ from torch import Tensor
 from agents.algorithms.ppo import PPO, PPOParams, Shape
 from envs.core.vec_env import VecEnv
 from envs.crypto.data.demo_market import make_planted_market
-from envs.crypto.data.timeframe import bars_per_year
 from envs.crypto.env import CryptoEnv
 from envs.crypto.market import Market, make_market, observation_normaliser
 from envs.crypto.params import EnvParams
-from envs.crypto.scoring.evaluate import trade_windows
-from envs.crypto.scoring.metrics import excess_growth
 from envs.games.cartpole import CartPole, CartPoleParams
 
 PEERS = ("elegant", "sb3", "cleanrl")
 TIMEFRAME = "1h"
-TRAIN_SHARE = 0.75  # fraction of the bars for training; the rest is for the score
-CARTPOLE_EPISODES = 100
+SEED = 0
+
+Rollout = Callable[[], int]  # trains for one rollout, returns the transitions of all members
 
 
 @dataclass(frozen=True)
@@ -90,7 +87,7 @@ def market() -> Market:
 
 def training_window() -> tuple[int, int]:
     """Return the market's training bars."""
-    return market().first_bar(1), int(TRAIN_SHARE * market().length)
+    return market().first_bar(1), int(0.75 * market().length)
 
 
 def make_env(cell: Cell, members: int) -> VecEnv:
@@ -109,75 +106,60 @@ def normaliser(cell: Cell) -> tuple[Tensor, Tensor]:
     return observation_normaliser(market(), [training_window()], 1, 1)
 
 
-@dataclass(frozen=True)
-class Trainer:
-    """A trainer.
-
-    Attributes:
-        members: number of members.
-        rollout: trains for one rollout and returns the transitions of all members.
-        act: deterministic actions for (members * k, state_dim) observations.
-    """
-
-    members: int
-    rollout: Callable[[], int]
-    act: Callable[[Tensor], Tensor]
-
-
-def ours(cell: Cell, seed: int) -> Trainer:
+def ours(cell: Cell) -> Rollout:
     """Train all members together."""
     env = make_env(cell, cell.members)
     ppo = PPO(cell.shape(env, cell.members))
     for slot in range(cell.members):
-        ppo.add_member(slot, PARAMS[cell.task], 1000 * seed + slot, 1_000, *normaliser(cell))
-    ppo.begin(env.reset([1000 * seed + slot for slot in range(cell.members)]))
+        ppo.add_member(slot, PARAMS[cell.task], slot, 1_000, *normaliser(cell))
+    ppo.begin(env.reset(list(range(cell.members))))
 
     def rollout() -> int:
         ppo.train(env, 1)
         return ppo.shape.slots * ppo.shape.samples
 
-    return Trainer(cell.members, rollout, lambda obs: ppo.act_fn()(obs))
+    return rollout
 
 
-def ours_torch(cell: Cell, seed: int) -> Trainer:
+def ours_torch(cell: Cell) -> Rollout:
     """Train all members together with torch's kernels."""
     with torch_only():
-        return ours(cell, seed)
+        return ours(cell)
 
 
-def elegant(cell: Cell, seed: int) -> Trainer:
+def elegant(cell: Cell) -> Rollout:
     """Train one member with ElegantRL."""
     env = make_env(cell, 1)
-    env.reset([seed])
+    env.reset([SEED])
     adapted, shape = ElegantEnv(env), cell.shape(env, 1)
-    torch.manual_seed(seed)
+    torch.manual_seed(SEED)
     agent = make_agent(adapted, shape, PARAMS[cell.task], *normaliser(cell))
 
     def rollout() -> int:
         train_rollout(agent, adapted, shape.horizon)
         return shape.samples
 
-    return Trainer(1, rollout, torch.no_grad()(agent.act))
+    return rollout
 
 
-def cleanrl(cell: Cell, seed: int) -> Trainer:
+def cleanrl(cell: Cell) -> Rollout:
     """Train one member with `PlainPPO`."""
     from plain_ppo import PlainPPO
 
     env = make_env(cell, 1)
-    env.reset([seed])
-    torch.manual_seed(seed)
+    env.reset([SEED])
+    torch.manual_seed(SEED)
     plain = PlainPPO(env, cell.shape(env, 1), PARAMS[cell.task], *normaliser(cell))
-    return Trainer(1, plain.rollout, plain.act)
+    return plain.rollout
 
 
-def sb3(cell: Cell, seed: int) -> Trainer:
+def sb3(cell: Cell) -> Rollout:
     """Train one member with Stable-Baselines3."""
     from sb3_env import SB3Env
     from stable_baselines3 import PPO as SB3PPO
 
     env, params = make_env(cell, 1), PARAMS[cell.task]
-    env.reset([seed])
+    env.reset([SEED])
     wrapped = SB3Env(env, *normaliser(cell))
     network = [cell.width] * cell.depth
     model = SB3PPO(
@@ -193,7 +175,7 @@ def sb3(cell: Cell, seed: int) -> Trainer:
         ent_coef=params.entropy_coef,
         vf_coef=params.value_coef,
         max_grad_norm=params.max_grad_norm,
-        seed=seed,
+        seed=SEED,
         device="cpu",
         policy_kwargs={
             "net_arch": network,
@@ -208,52 +190,13 @@ def sb3(cell: Cell, seed: int) -> Trainer:
         model.learn(samples, log_interval=10**9, reset_num_timesteps=False)
         return samples
 
-    def act(obs: Tensor) -> Tensor:
-        return torch.from_numpy(model.predict(wrapped._array(obs), deterministic=True)[0])
-
-    return Trainer(1, rollout, act)
+    return rollout
 
 
-TRAINERS: dict[str, Callable[[Cell, int], Trainer]] = {
+TRAINERS: dict[str, Callable[[Cell], Rollout]] = {
     "ours": ours,
     "torch": ours_torch,
     "elegant": elegant,
     "sb3": sb3,
     "cleanrl": cleanrl,
 }
-
-
-def scores(task: str, trainer: Trainer) -> list[float]:
-    """Return each member's score.
-
-    On CartPole the mean length of new episodes; on the market the annual log growth in excess of
-    equal weight in the bars after training.
-    """
-    if task == "cartpole":
-        return balanced_steps(trainer.act, trainer.members)
-    window = (training_window()[1], market().length - 1)
-    env = CryptoEnv.for_windows(market(), EnvParams(), [[window]] * trainer.members)
-    trades = trade_windows(env, trainer.act)
-    per_year = bars_per_year(TIMEFRAME)
-    rows = zip(trades.returns, trades.equal_weight, strict=True)
-    return [excess_growth(returns, equal, per_year) for returns, equal in rows]
-
-
-def balanced_steps(
-    act: Callable[[Tensor], Tensor], members: int, seeds: Sequence[int] | None = None
-) -> list[float]:
-    """Return each member's mean episode length on CartPole, acting deterministically."""
-    env = CartPole([CartPoleParams()] * members, CARTPOLE_EPISODES)
-    obs = env.reset(list(seeds or range(members)))
-    going, lengths = torch.ones(env.num_envs, dtype=torch.bool), torch.zeros(env.num_envs)
-    for _ in range(env.max_step):
-        lengths += going
-        made = env.step(act(obs), out=obs)
-        going &= ~(made.terminated | made.truncated)
-    means: list[float] = lengths.view(members, -1).mean(1).tolist()
-    return means
-
-
-def median(values: Sequence[float]) -> float:
-    """Return the median of any number of values."""
-    return float(np.median(values))

@@ -17,10 +17,6 @@ some seconds of full rollouts.
 `--history N` first adds N finished trials to the study, since the sampler's cost grows with them.
 The worker's time by phase is printed. Paired runs, medians. `--save` adds to the file's runs of the
 same setup on the same processor.
-
-`--pruning none` and `--pruning hyperband` are a separate measurement: two searches of the same
-random trials (same parameters, same seeds) on the demo market, without and with the default pruner,
-compared by trials per hour and by the best trial found.
 """
 
 from __future__ import annotations
@@ -45,20 +41,16 @@ from harness import (
     print_machine,
     save_results,
 )
-from optuna.trial import TrialState
 from peers import PeerProcesses, serve
 from studies import STANDARD, STANDARD_SPACE, add_history, standard_bars, study_in, work
 
 from agents.networks.shape import Shape
-from envs.crypto.data.demo_market import make_demo_market
 from envs.crypto.env import CryptoEnv
-from envs.crypto.splits import CrossValidation
 from optimize.experiments.crypto import CryptoExperiment
 from optimize.study.space.search_space import Settings
 
 HOUR = 3600.0
 GOALS = {"elegant 1 env": 50.0, "elegant": 5.0}
-PRUNING = {"groups": 4, "test_groups": 2, "bars": 12_000}
 
 
 def prepare(name: str, cell: dict[str, Any]) -> Callable[[], int]:
@@ -193,59 +185,6 @@ def report(result: dict[str, Any]) -> None:
     print(f"  host work (all but training and evaluation): {host:.2%} (goal: under 3%)")
 
 
-def pruning(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Search random trials on the demo market with this pruner."""
-    bars = make_demo_market(args.seed, assets=5, bars=PRUNING["bars"])
-    request = {
-        "budget": args.budget,
-        "n_envs": 16,
-        "horizon": 64,
-        "sampler": "random",
-        "pruner": args.pruning,
-        "seed": args.seed,
-        "cv": CrossValidation(groups=PRUNING["groups"], test_groups=PRUNING["test_groups"]),
-        "search_space": "demo",
-    }
-    handle, experiment = study_in(folder, bars, request)
-    worker, seconds = work(handle, experiment, args.trials)
-    values = {t.number: t.value for t in handle.trials() if t.state == TrialState.COMPLETE}
-    best = max(values, key=lambda number: values[number] or 0.0)
-    found = {
-        "seed": args.seed,
-        "trials": args.trials,
-        "complete": len(values),
-        "seconds": seconds,
-        "trials_per_hour": HOUR * args.trials / seconds,
-        "steps": worker.telemetry.steps_done,
-        "best": best,
-        "value": values[best],
-        "values": values,
-    }
-    print(
-        f"pruner {args.pruning}, seed {args.seed}: {found['trials_per_hour']:.1f} trials/hour, "
-        f"{found['steps']:,} steps, {len(values)} of {args.trials} complete, best trial {best} "
-        f"{values[best]:+.4f}"
-    )
-    return found
-
-
-def compare(kept: dict[str, Any]) -> None:
-    """Compare with and without the pruner, for every seed that has both."""
-    for seed, found in kept.items():
-        if len(found) == 2:
-            without, pruned = found["none"], found["hyperband"]
-            order = sorted(without["values"].values(), reverse=True)
-            place = sum(value > pruned["value"] for value in order) + 1
-            print(
-                f"seed {seed}: {pruned['trials_per_hour'] / without['trials_per_hour']:.2f}x "
-                "trials/hour with the "
-                f"pruner ({pruned['steps'] / without['steps']:.0%} of the steps); its best trial "
-                "scores "
-                f"{pruned['value']:+.4f}, place {place} of {len(order)}; without, the best scores "
-                f"{order[0]:+.4f}"
-            )
-
-
 def main(argv: list[str]) -> None:
     """Measure, print and save."""
     parser = benchmark_parser(__doc__, threads=2)
@@ -261,14 +200,6 @@ def main(argv: list[str]) -> None:
         "--history", type=int, default=0, help="finished trials to add to the study first"
     )
     parser.add_argument("--folder", type=Path, help="keep the study here and continue it")
-    parser.add_argument(
-        "--pruning", choices=("none", "hyperband"), help="the pruning measurement, with this pruner"
-    )
-    parser.add_argument("--trials", type=int, default=16, help="with --pruning: trials")
-    parser.add_argument("--budget", type=int, default=50_000, help="with --pruning: steps per fold")
-    parser.add_argument(
-        "--seed", type=int, default=0, help="with --pruning: seed of market, parameters and trials"
-    )
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     if args.as_peer:
@@ -280,18 +211,13 @@ def main(argv: list[str]) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        if args.pruning:
-            found = pruning(args, folder) | {"machine": described}
-            kept.setdefault("pruning", {}).setdefault(str(args.seed), {})[args.pruning] = found
-            compare(kept["pruning"])
-        else:
-            key = f"history {args.history}"
-            with idle_machine():
-                result = pairs(args, folder) | {"machine": described}
-            if same_setup(kept.get(key), result):
-                result["runs"] = kept[key]["runs"] + result["runs"]
-            report(result)
-            kept[key] = result
+        key = f"history {args.history}"
+        with idle_machine():
+            result = pairs(args, folder) | {"machine": described}
+        if same_setup(kept.get(key), result):
+            result["runs"] = kept[key]["runs"] + result["runs"]
+        report(result)
+        kept[key] = result
     save_results(args.save, kept)
 
 

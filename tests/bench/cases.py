@@ -20,7 +20,7 @@ def tiny_bars() -> tuple[Bars, str]:
 
 @dataclass(frozen=True)
 class Case:
-    """A run of a script, or two.
+    """A run of a script.
 
     Attributes:
         name: of the script, and after a colon what this run is called.
@@ -28,7 +28,6 @@ class Case:
         keys: paths in the results file that documents and pictures are made from: names and
             indices, separated by dots. *: the first name.
         constants: constants to replace, as module.name.
-        then: arguments of a second run, to which the results file is appended.
         pictures: whether the script has an option `--picture`.
         needs: packages without which the test is skipped.
         extra: whether the test is marked as extra.
@@ -38,7 +37,6 @@ class Case:
     arguments: str
     keys: Sequence[str]
     constants: dict[str, Any] = field(default_factory=dict)
-    then: str = ""
     pictures: bool = False
     needs: Sequence[str] = ()
     extra: bool = False
@@ -51,11 +49,8 @@ class Case:
 THREAD = "--threads 1 "
 TINY_PEAK: dict[str, Any] = {"peak.SIZES": ((1, 8, 8, 8), (2, 8, 8, 8)), "peak.ROUNDS": 100}
 QUICK = "--threads 1 --repeats 1 --seconds 0.001 "
-LEAGUE = "--threads 1 --steps 8192 --generations 2 --members 2 "
 SHORT = {"budget": 20_480, "n_envs": 8, "horizon": 64}
 TINY_STUDY = SHORT | {"rungs": 2, "trials_per_batch": 1, "pruner": "none"}
-PRUNING = "--threads 1 --trials 2 --budget 4096 --pruning "
-SPEED = ("machine.processor", "goal", "speed.0.games", "parts.0.microseconds")
 ONE_LOOK = {"learning_vs_sb3.LOOKS": 1, "learning_vs_sb3.EPISODES": 1}
 TINY_LEARNING = "--seeds 2 --steps 256 --only "
 GPU_PARTS = {
@@ -77,44 +72,7 @@ CASES = [
         "--threads 1 --trials 30 --draws 3",
         ("machine.processor", "milliseconds.race-30.median", "milliseconds.tpe-30.worst"),
     ),
-    Case(
-        "tracking",
-        "--runs 1 --trials 1 --budget 4096 --rungs 2 --trackers wandb",
-        ("ratios.wandb", "ms_per_update", "machine.processor"),
-        needs=("wandb",),
-        extra=True,
-    ),
     Case("batch_fill", "--trials 8", ("mean", "sizes.4", "shapes", "machine.processor")),
-    Case(
-        "bucket_brigade",
-        QUICK + "--sizes 16 --games 8 --reference none",
-        ("machine.processor", "speed.0.games_per_second", "scores.0.per_night"),
-        {"bucket_brigade.PUBLISHED": {("random", "easy"): 355.1}},
-    ),
-    Case(
-        "bucket_training:speed",
-        "speed --threads 1 --members 2 --games-per-member 4 --horizon 8 --minibatch 64 "
-        "--rollouts 1 --runs 1",
-        ("machine_speed.processor", "episodes_per_second", "episodes_per_core_second"),
-    ),
-    Case(
-        "bucket_training:goals",
-        "goals --threads 1 --scenarios easy --members 2 --games-per-member 8 --rollouts 1 "
-        "--games 32 --generations 1",
-        ("machine_goals.processor", "scenarios.easy, 2 members.teams.population.lead"),
-        {"bucket_training.CHOOSING": 8},
-    ),
-    Case(
-        "card_duel",
-        QUICK + "--sizes 8",
-        (*SPEED, "speed.0.moves_per_second", "kinds.MULLIGAN"),
-        {
-            "card_duel.GOAL_GAMES": 8,
-            "step_speed.GOAL_GAMES": 8,
-            "card_duel.OPENING": 1,
-            "card_duel.KINDS": (8, 1),
-        },
-    ),
     Case(
         "dashboard_pages",
         "--orders 40 --bars 60 --repeat 2",
@@ -122,10 +80,9 @@ CASES = [
         needs=("plotly", "werkzeug"),
     ),
     Case(
-        "duel_training",
-        THREAD + "--runs 1 --members 2 --games 8 --epochs 1",
-        ("machine.processor", "goal", "sizes.games", "rows.0.decisions_per_second.0"),
-        {"duel_training.MINIBATCH": 128},
+        "game_steps",
+        "--repeats 1 --seconds 0.001 --sizes 8",
+        ("machine.processor", "rows.0.rate", "rows.2.rates.0", "rows.2.goal"),
     ),
     Case(
         "env_steps",
@@ -136,11 +93,6 @@ CASES = [
             *("results.1.torch_steps_per_second", "results.1.over_torch", "results.3.over_torch"),
             "results.5.over_long_only",
         ),
-    ),
-    Case(
-        "shorts",
-        "--seeds 1 --members 2 --steps 2048 --bars 2500 --num-envs 8",
-        ("machine.processor", "results.0.long only", "results.0.with shorts"),
     ),
     Case(
         "intervals",
@@ -193,42 +145,10 @@ CASES = [
         needs=("stable_baselines3",),
     ),
     Case(
-        "hockey",
-        QUICK + "--sizes 8",
-        (*SPEED, "speed.0.steps_per_second"),
-        {"hockey.GOAL_GAMES": 8, "step_speed.GOAL_GAMES": 8},
-    ),
-    Case(
-        "hockey_learning:curves",
-        "curves --threads 1 --only past --steps 8192",
-        ("variants.past.curves.0.strong.0", "variants.past.machine.processor"),
-        {"hockey_learning.SEEDS": 2, "hockey_learning.PARTS": 1, "hockey_learning.GAMES": 2},
-        then="draw",
-        extra=True,
-    ),
-    Case(
         "items",
         "--repetitions 1",
         ("machine.processor", "rows", "milliseconds.with items", "milliseconds.MLP alone"),
         {"items.ROWS": 32},
-    ),
-    Case(
-        "league:exact",
-        "kuhn --only league " + LEAGUE,
-        (
-            "kuhn.machine.processor",
-            "kuhn.studies.0.plain.curve.0.snapshots",
-            "kuhn.studies.0.league.curve.1.mixture",
-        ),
-        {"league.EPISODES": 2},
-        extra=True,
-    ),
-    Case(
-        "league:games",
-        "kuhn --only half --deals 2 " + LEAGUE,
-        ("kuhn.studies.0.half.sampled.champion.plain.1",),
-        {"league.EPISODES": 2, "league.is_enumerable": lambda *_: False},
-        extra=True,
     ),
     *(
         Case(
@@ -280,29 +200,6 @@ CASES = [
         )
     ),
     Case(
-        "opponents",
-        THREAD + "--runs 1 --members 2 --games 64",
-        ("machine.processor", "seat_steps_per_second.both seats", "ratios.self and 2 past"),
-        {"opponents.EPOCHS": 1},
-    ),
-    Case(
-        "poker:curves",
-        "curves --threads 1 --games kuhn --only both-seats past --steps 8192",
-        ("games.kuhn.past.curves.0.sampled.1", "games.kuhn.both-seats.machine.processor"),
-        {"poker.SEEDS": 2, "poker.PARTS": 1},
-        then="draw",
-    ),
-    Case(
-        "poker_peers",
-        "run --threads 1 --games kuhn --only cfr ppo nfsp psro --steps 3000",
-        (
-            "games.kuhn.cfr.curves.0.nash_conv",
-            "games.kuhn.ppo.machine.processor",
-            "games.kuhn.psro.curves.0.decisions",
-        ),
-        needs=("pyspiel",),
-    ),
-    Case(
         "process_vec",
         "--sizes 2 --rounds 1 --seconds 0.01",
         (
@@ -329,17 +226,6 @@ CASES = [
         TINY_PEAK,
     ),
     Case(
-        "scaling",
-        THREAD + "--runs 1 --seconds 0.001 --largest 1 --widths 16",
-        (
-            "num_envs.machine.processor",
-            "num_envs.rows.0.bytes",
-            "slots.rows.0.over_fastest_before",
-            "choice.rows.0.share",
-        ),
-        {"scaling.CHOICE_BUDGET": 8 * 64 * 100},
-    ),
-    Case(
         "soak",
         "--trials 6 --every 2",
         ("machine.processor", "mib_per_100_trials", "ask_and_tell_cpu_ms.last"),
@@ -348,32 +234,10 @@ CASES = [
     ),
     Case(
         "train_vs_peers:speed",
-        "speed --threads 1 --members 2 --runs 1 --seconds 0.001 --num-envs 12 --minibatch 64 "
-        "--width 16",
+        "--threads 1 --members 2 --runs 1 --seconds 0.001 --num-envs 12 --minibatch 64 --width 16",
         ("speed.*.ours_over_best", "speed.*.machine.processor", "speed.*.runs.cleanrl.0"),
         {"train_vs_peers.TRANSITIONS": 64},
         needs=("stable_baselines3",),
-    ),
-    Case(
-        "train_vs_peers:scores",
-        "scores --threads 1 --members 2 --seeds 1",
-        ("scores.*.score.0", "scores.*.trainer", "scores.*.machine.processor"),
-        {
-            "train_vs_peers.SCORED_STEPS": {"crypto": 64, "cartpole": 64},
-            "trainers.TRAIN_SHARE": 0.99,
-            "trainers.CARTPOLE_EPISODES": 2,
-        },
-        needs=("stable_baselines3",),
-    ),
-    Case(
-        "train_vs_peers:pufferlib",
-        "pufferlib --threads 1 --runs 1 --seconds 0.001",
-        ("pufferlib.large, 10 members.steps_per_second", "pufferlib.to 475.mean_length"),
-        {
-            "train_vs_peers.PUFFER": dict.fromkeys(("small", "large"), (1, 1, 8, 1, 1.0)),
-            "train_vs_peers.balanced_steps": lambda *_: [500.0],
-        },
-        extra=True,
     ),
     Case(
         "study_pages",
@@ -392,14 +256,6 @@ CASES = [
             "history 2.host_share",
         ),
         {"trials_per_hour.standard_bars": tiny_bars, "trials_per_hour.STANDARD": TINY_STUDY},
-        extra=True,
-    ),
-    Case(
-        "trials_per_hour:pruning",
-        PRUNING + "none",
-        ("pruning.0.none.trials_per_hour", "pruning.0.hyperband.machine.processor"),
-        {"trials_per_hour.PRUNING": {"groups": 3, "test_groups": 1, "bars": 4_000}},
-        then=PRUNING + "hyperband --save",
         extra=True,
     ),
 ]

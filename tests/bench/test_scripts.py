@@ -17,20 +17,11 @@ from typing import Any
 import psutil
 import pytest
 
-from agents.policy.frozen import save_members
-from deploy.registry.registry import Registry
 from envs.support.mkl import current_mode
 from tests.bench.cases import CASES, Case
 from tests.bench.conftest import BENCH, Importer, entry, is_picture, run
 
-OWN_TESTS = {
-    "gate_studies",
-    "live_peers",
-    "search_live",
-    "search_replay",
-    "search_transfer",
-    "study_table",
-}
+OWN_TESTS = {"gate_studies", "search_replay"}
 
 
 def is_script(path: Path) -> bool:
@@ -72,9 +63,6 @@ def test_script(
     saved, picture = tmp_path / "results.json", tmp_path / "picture.png"
     drawing = ["--picture", picture] if case.pictures else []
     run(script, *shlex.split(case.arguments), *drawing, "--save", saved)
-    if case.then:
-        drawing = [picture] if case.then == "draw" else []
-        run(script, *shlex.split(case.then), saved, *drawing)
     content = json.loads(saved.read_text())
     for path in case.keys:
         entry(content, path)
@@ -109,47 +97,8 @@ def test_gpu_goes_on_with_what_is_missing_or_failed(
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "results"), [("hockey_learning", "hockey_curves"), ("poker", "poker_curves")]
-)
-def test_recorded_curves_can_be_drawn(
-    name: str, results: str, bench: Importer, tmp_path: Path
-) -> None:
-    run(bench(name), "draw", BENCH / "results" / f"{results}.json", tmp_path / "picture.png")
-    assert is_picture(tmp_path / "picture.png")
-
-
-def test_table_of_poker_peers(
-    bench: Importer,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    point = {"decisions": 1_000_000, "seconds": 2.0, "nash_conv": 0.1}
-    peers = {"games": {"kuhn": {"cfr": {"title": "CFR", "curves": [point]}}}}
-    (tmp_path / "peers.json").write_text(json.dumps(peers))
-    script = bench("poker_peers")
-    monkeypatch.setattr(script, "PEERS", tmp_path / "peers.json")
-    run(script, "table")
-    ours, theirs = capsys.readouterr().out.splitlines()
-    assert ours.startswith("| Kuhn | sweepd")
-    assert theirs.startswith("| Kuhn | CFR | 1,000,000 | 0.1 |")
-
-
-def test_skill_of_hockey_players(bench: Importer, tmp_path: Path) -> None:
-    trainer, training = bench("first_trial").first_trial(
-        "hockey", None, 16_384, seeds=1, parts=1, episodes=2
-    )
-    saved, members = tmp_path / "results.json", tmp_path / "members.safetensors"
-    save_members(members, trainer.actors(training))
-    run(bench("hockey_learning"), "skill", members, "--games", "4", "--save", saved)
-    content = json.loads(saved.read_text())
-    assert entry(content, "machine.processor")
-    assert sum(entry(content, "results.seed 0.strong")) == 4
-
-
 @pytest.mark.extra
-def test_studies_of_the_gate_and_their_table(
+def test_studies_of_the_gate(
     bench: Importer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     gate, markets = bench("gate_studies"), bench("gate_markets")
@@ -163,21 +112,6 @@ def test_studies_of_the_gate_and_their_table(
     assert entry(first, "machine.processor")
     values = "results.oracle-000.values"
     assert entry(first, values) == entry(second, values)
-
-    table, deployments = tmp_path / "table.json", tmp_path / "deployments"
-    storage = f"sqlite:///{folder / 'oracle-000' / 'sweepd.db'}"
-    registry = Registry(deployments)
-    registry.refuse("demo-1h", "no candidate passed", {"study": "bench", "looks": 1})
-    registry.refuse("demo-1h", "nor did these", {"study": "another"})
-    run(
-        bench("study_table"),
-        *("bench", "--storage", storage, "--deployments", deployments, "--save", table),
-    )
-    content = json.loads(table.read_text())
-    assert content["trials"]["COMPLETE"] == 2
-    assert [event["report"]["looks"] for event in content["promotion"]] == [1]
-    for path in ("machine.processor", "trials_per_hour", "best.metrics"):
-        entry(content, path)
 
 
 @pytest.mark.parametrize(
