@@ -2,22 +2,22 @@
 
 Makes a registry whose slot has --orders orders (with results) over --bars hourly bars of four
 tickers, in an account, its shadow and two benchmarks, and requests every page in this process:
-first when nothing is cached, then --repeat times. The last column is the size of the page.
+first when nothing is cached, then --repeat times. Times are processor time of the thread that
+answers; kB is the size of the page.
 
     python scripts/bench/dashboard_pages.py --orders 5000 --bars 8760
 """
 
 from __future__ import annotations
 
-import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from harness import benchmark_parser, print_machine, save_results
+from page_times import page_times
 from werkzeug.test import Client
 
 from deploy.cli.options import RegistryFlags
@@ -79,46 +79,14 @@ def main(argv: list[str]) -> None:
         start = time.perf_counter()
         fill(Path(folder), flags.orders, flags.bars)
         print(f"{flags.orders} orders, {flags.bars} bars in {time.perf_counter() - start:.0f} s")
-        rows = measure(Path(folder), flags.repeat)
+        source = PaperSource(RegistryFlags(Path(folder)))
+        client = Client(Dashboard(source, NoStudies()))  # type: ignore[arg-type]
+        rows = [page_times(client, page, page, flags.repeat) for page in PAGES]
     # An export is a file of all rows; the goal is for pages.
     slow = [row["page"] for row in rows if row["p95"] > GOAL and "." not in row["page"]]
     print(f"pages slower than {GOAL:.0f} ms (p95): {', '.join(slow) or 'none'}")
-    save_results(
-        flags.save,
-        {
-            "machine": machine,
-            "goal": GOAL,
-            "orders": flags.orders,
-            "bars": flags.bars,
-            "pages": rows,
-        },
-    )
-
-
-def measure(folder: Path, repeat: int) -> list[dict[str, Any]]:
-    """Return first, median and 95th percentile of each page in milliseconds, and print them."""
-    client = Client(Dashboard(PaperSource(RegistryFlags(folder)), NoStudies()))  # type: ignore[arg-type]
-    print(f"{'page':36s} {'first':>8s} {'median':>8s} {'p95':>8s} {'kB':>8s}")
-    rows = []
-    for page in PAGES:
-        times = []
-        for _ in range(repeat + 1):
-            start = time.perf_counter()
-            answer = client.get(page, headers={"Host": "127.0.0.1"})
-            content = answer.data
-            times.append(1000.0 * (time.perf_counter() - start))
-            assert answer.status_code == 200, (page, answer.status_code)
-        later = sorted(times[1:])
-        row = {
-            "page": page,
-            "first": times[0],
-            "median": statistics.median(later),
-            "p95": later[min(len(later) - 1, round(0.95 * len(later)))],
-            "kB": len(content) / 1000.0,
-        }
-        rows.append(row)
-        print(f"{page:36s}" + "".join(f" {row[name]:8.1f}" for name in list(row)[1:]), flush=True)
-    return rows
+    sizes = {"goal": GOAL, "orders": flags.orders, "bars": flags.bars}
+    save_results(flags.save, {"machine": machine, **sizes, "pages": rows})
 
 
 def fill(folder: Path, orders: int, bars: int) -> None:

@@ -4,16 +4,14 @@
 
 The study is one of a synthetic market in the preset `wide`, with half of its trials pruned or
 failed; it is kept in --folder for the next run. `first` is the first request after the server has
-started, which reads all trials; the others find most of them in memory. Requests go through the WSGI
-application without a socket. `importances` are the evaluators of Optuna, on the complete trials.
+started, which reads all trials; the others find most of them in memory. Times are processor time of
+the thread that answers.
 """
 
 from __future__ import annotations
 
 import json
-import statistics
 import tempfile
-import time
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,13 +20,9 @@ import numpy as np
 import optuna
 import torch
 from harness import benchmark_parser, print_machine, save_results
-from optuna.importance import (
-    BaseImportanceEvaluator,
-    FanovaImportanceEvaluator,
-    PedAnovaImportanceEvaluator,
-)
 from optuna.storages._rdb import models
 from optuna.trial import TrialState
+from page_times import page_times
 from sqlalchemy.orm import Session
 from werkzeug.test import Client
 
@@ -40,13 +34,11 @@ from envs.support.study_record import TrialRecord, rung_key
 from optimize.cli.progress import StudyWatch
 from optimize.experiments.request import Request
 from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.insight.importance import JudgedStudy
 from optimize.study.study import StudyHandle, study_exists
 from optimize.worker.freeze import open_study
 
 BEGIN = datetime(2026, 1, 1)
 FAILED, PRUNED = 0.03, 0.47  # shares of the trials
-FANOVA_TRIALS = 200  # for thousands it takes many minutes
 PAGES = {
     "progress": "/training",
     "parameters": "/training/parameters",
@@ -55,7 +47,6 @@ PAGES = {
     "last page of trials": "/training/trials?page=100&trials=1,2,3,4,5,6",
     "compare": "/training/compare?study=bench&with=other",
 }
-HOST = {"Host": "127.0.0.1"}
 
 
 def filled_study(folder: Path, name: str, trials: int, seed: int) -> StudyHandle:
@@ -172,56 +163,6 @@ def _add(
         session.bulk_insert_mappings(table, rows)
 
 
-def page_times(folder: Path, runs: int) -> dict[str, Any]:
-    """Return milliseconds per page: of the first request, median, and 95th percentile."""
-    found = {}
-    for name, path in PAGES.items():
-        search = StudyWatch("bench", str(folder / "sweepd.db"), folder)
-        client = Client(Dashboard(PaperSource(RegistryFlags(folder / "deployments")), search))
-        times = []
-        for _ in range(runs + 1):
-            began = time.perf_counter()
-            answer = client.get(path, headers=HOST)
-            content = answer.get_data()
-            times.append(1000.0 * (time.perf_counter() - began))
-            assert answer.status_code == 200, answer.text
-        found[name] = {
-            "first_ms": times[0],
-            "median_ms": statistics.median(times[1:]),
-            "p95_ms": float(np.quantile(times[1:], 0.95)),
-            "kilobytes": len(content) / 1000,
-        }
-        print(
-            f"{name:20} first {times[0]:7.0f} ms, median {found[name]['median_ms']:6.1f} ms, "
-            f"p95 {found[name]['p95_ms']:6.1f} ms, {len(content) / 1000:6.1f} kB",
-            flush=True,
-        )
-    return found
-
-
-def importance_times(handle: StudyHandle) -> dict[str, float]:
-    """Return seconds per evaluator of importances, and the numbers of complete trials."""
-    judged = [row for row in handle.rows.read() if row.judged]
-    found = {"complete": float(len(judged))}
-    evaluators: tuple[BaseImportanceEvaluator, ...] = (
-        PedAnovaImportanceEvaluator(),
-        FanovaImportanceEvaluator(seed=0),
-    )
-    for evaluator in evaluators:
-        name = type(evaluator).__name__.removesuffix("ImportanceEvaluator")
-        for count in (FANOVA_TRIALS, len(judged)):
-            if name == "Fanova" and count > FANOVA_TRIALS:
-                continue
-            began = time.perf_counter()
-            evaluator.evaluate(JudgedStudy(judged[:count]))
-            found[f"{name}_{count}"] = time.perf_counter() - began
-            print(
-                f"importances of {count} trials by {name}: {found[f'{name}_{count}']:.2f} s",
-                flush=True,
-            )
-    return found
-
-
 def main(argv: list[str] | None = None) -> None:
     parser = benchmark_parser(__doc__ or "")
     parser.add_argument("--trials", type=int, default=5000)
@@ -232,15 +173,14 @@ def main(argv: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        handle = filled_study(folder, "bench", args.trials, 0)
+        filled_study(folder, "bench", args.trials, 0)
         filled_study(folder, "other", args.trials // 10, 1)
-        results = {
-            "machine": described,
-            "trials": args.trials,
-            "pages": page_times(folder, args.runs),
-            "importances_seconds": importance_times(handle),
-        }
-    save_results(args.save, results)
+        pages = []
+        for name, path in PAGES.items():
+            search = StudyWatch("bench", str(folder / "sweepd.db"), folder)
+            source = PaperSource(RegistryFlags(folder / "deployments"))
+            pages.append(page_times(Client(Dashboard(source, search)), name, path, args.runs))
+    save_results(args.save, {"machine": described, "trials": args.trials, "pages": pages})
 
 
 if __name__ == "__main__":
