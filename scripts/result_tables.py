@@ -100,54 +100,9 @@ def train_vs_peers(task: str) -> str:
     return table(head, rows) + origin("train_vs_peers_epyc", *machines)
 
 
-def scores() -> str:
-    """Scores after equal steps."""
-    found = list(load("train_vs_peers_epyc")["scores"].values())
-    trainers = {
-        "ours": "sweepd",
-        "torch": "sweepd in torch",
-        "elegant": "ElegantRL",
-        "sb3": "Stable-Baselines3",
-        "cleanrl": "CleanRL's style",
-    }
-
-    def entry(task: str, trainer: str, digits: int) -> str:
-        values = [
-            value
-            for one in found
-            if (one["task"], one["trainer"]) == (task, trainer)
-            for value in one["score"]
-        ]
-        mean, worst, best = statistics.fmean(values), min(values), max(values)
-        return f"{mean:.{digits}f} ({worst:.{digits}f} to {best:.{digits}f})"
-
-    rows = [
-        [title, *(entry(task, trainer, digits) for trainer in trainers)]
-        for task, title, digits in (("cartpole", "CartPole", 0), ("crypto", "crypto", 2))
-    ]
-    machines = [one["machine"] for one in found]
-    return table(["", *trainers.values()], rows) + origin("train_vs_peers_epyc", *machines)
-
-
-def pufferlib() -> str:
-    """CartPole at PufferLib's sizes."""
-    found = load("train_vs_peers_epyc")["pufferlib"]
-    rows = []
-    for size, goal in (("small", 9), ("large", 5)):
-        one, ten = found[f"{size}, 1 members"], found[f"{size}, 10 members"]
-        rates = [
-            f"{cell['steps_per_second']:,.0f} steps/s, {_ratio(cell['over_pufferlib'])}"
-            for cell in (one, ten)
-        ]
-        rows.append([f"{one['weights']:,} weights", *rates, f"{goal}×"])
-    head = ["", "one member", "ten members together", "goal"]
-    machines = [cell["machine"] for cell in found.values()]
-    return table(head, rows) + origin("train_vs_peers_epyc", *machines)
-
-
 def trials_per_hour() -> str:
     """The standard study."""
-    found = load("trials_per_hour_epyc")["history 0"]
+    found = load("trials_per_hour_epyc")
     names = {
         "ours": "the worker, including all its other work",
         "elegant": "ElegantRL, one fold after another, the same number of envs, training only",
@@ -236,25 +191,16 @@ def env_steps() -> str:
     return table(head, lines) + origin("env_steps_epyc", found["machine"])
 
 
-def scaling_choice() -> str:
-    """The automatic number of environments."""
-    found = load("scaling_choice_epyc")["choice"]
-    rows = [
-        [f"{row['width']}×{row['width']}", row["chosen"], row["best"], f"{row['share']:.1%}"]
-        for row in found["rows"]
-    ]
-    head = ["network", "chosen", "fastest", "share of its speed"]
-    return table(head, rows) + origin("scaling_choice_epyc", found["machine"])
-
-
 def process_vec() -> str:
     """Vectorizers of external environments."""
     found = load("process_vec")
     rows = []
+    apart = {row["envs"]: row["ratio"]["best peer"] for row in found["one_process"]}
     for row in found["cartpole"]:
         speed, alone = (row["steps_per_second"][name] for name in _PROCESS_VEC)
         ratio = f"{row['ratio']['best peer']:.2f}"
-        rows.append([str(row["envs"]), row["layout"], f"{speed:,.0f}", ratio, f"{alone:,.0f}"])
+        one = f"{alone:,.0f}; {apart[row['envs']]:.2f}"
+        rows.append([str(row["envs"]), row["layout"], f"{speed:,.0f}", ratio, one])
     for row in found["uneven"]:
         kind = "computing" if row["burn"] else "waiting"
         speed = next(iter(row["steps_per_second"].values()))
@@ -268,27 +214,31 @@ def process_vec() -> str:
             ]
         )
     head = ["environments", "layout chosen", "steps/s", "ratio to the best peer"]
-    machines = [found[f"{part} run"]["machine"] for part in ("cartpole", "uneven")]
-    return table([*head, "steps/s in one process"], rows) + origin("process_vec", *machines)
+    machines = [found[f"{part} run"]["machine"] for part in ("cartpole", "one-process", "uneven")]
+    one = "steps/s in one process; its ratio by processor time"
+    return table([*head, one], rows) + origin("process_vec", *machines)
 
 
 _PROCESS_VEC = ("sweepd", "sweepd, all in one process")
 
 
-def step_speed(name: str, unit: str) -> str:
-    """Steps of a game, by number of games and threads."""
-    found = load(name)
-    rates = {(row["games"], row["threads"]): row[f"{unit}_per_second"] for row in found["speed"]}
-    counts, threads = (sorted({key[at] for key in rates}) for at in (0, 1))
-    rows = [[f"{n:,}", *(f"{rates[n, count]:,.0f}" for count in threads)] for n in counts]
-    head = ["games at once"]
-    head += [f"{unit}/s, {count} thread{'s' * (count > 1)}" for count in threads]
-    return table(head, rows) + origin(name, found["machine"])
+def game_steps() -> str:
+    """Steps of the games, by number of games at once."""
+    found = load("game_steps")
+    rates = {(row["game"], row["games"]): row for row in found["rows"]}
+    names, counts = (list(dict.fromkeys(key[at] for key in rates)) for at in (0, 1))
+    rows = []
+    for name in names:
+        own = [rates[name, count] for count in counts]
+        title = f"`{name}`, {own[0]['unit']}"
+        rows.append([title, *(f"{row['rate']:,.0f}" for row in own), f"{own[0]['goal']:,}"])
+    head = ["per second", *(f"{count:,} games" for count in counts), "goal at 4,096"]
+    return table(head, rows) + origin("game_steps", found["machine"])
 
 
 def learning() -> str:
     """Learning on markets with a known answer."""
-    files = {"native": load("learning_epyc"), "torch": load("learning_epyc_torch")}
+    found = load("learning_epyc")
     titles = {
         "planted": "planted edge (AR(1) deviations, fees .25% + .05%)",
         "oracle": "leaked oracle (the next bar's return as a feature)",
@@ -296,14 +246,10 @@ def learning() -> str:
     }
     rows = []
     for kind, title in titles.items():
-        for kernels, found in files.items():
-            values = [f"{one['excess']:+.2f}" for one in found["outcomes"] if one["kind"] == kind]
-            first = kernels == "native"
-            steps = f"{found['steps'][kind]:,}" if first else ""
-            rows.append([title if first else "", steps, kernels, *values])
-    head = ["market", "steps per member", "kernels", "seed 0", "seed 1", "seed 2"]
-    machines = [found["machine"] for found in files.values()]
-    return table(head, rows) + origin("learning_epyc", *machines)
+        values = [f"{one['excess']:+.2f}" for one in found["outcomes"] if one["kind"] == kind]
+        rows.append([title, f"{found['steps'][kind]:,}", *values])
+    head = ["market", "steps per member", "seed 0", "seed 1", "seed 2"]
+    return table(head, rows) + origin("learning_epyc", found["machine"])
 
 
 def registry_chaos() -> str:
@@ -325,14 +271,86 @@ def registry_chaos() -> str:
 def chaos() -> str:
     """Kills of workers."""
     found = load("chaos")
+    titles = {
+        "sqlite": "SQLite",
+        "postgresql": "PostgreSQL",
+        "sqlite, evicted": "SQLite, `--evict`",
+    }
     rows = []
-    for key, title in (("sqlite", "SQLite"), ("postgresql", "PostgreSQL")):
+    for key, title in titles.items():
         one = found[key]
         names = ("killed", "suspended", "retrained")
         rows.append([title, *(str(one[name]) for name in names), str(len(one["problems"]))])
     head = ["", "kills", "suspensions", "trials, each trained again", "problems found"]
-    machines = [found[key]["machine"] for key in ("sqlite", "postgresql")]
-    return table(head, rows) + origin("chaos", *machines)
+    return table(head, rows) + origin("chaos", *(found[key]["machine"] for key in titles))
+
+
+def trader_chaos() -> str:
+    """Kills of a trader."""
+    found = load("trader_chaos")
+    titles = {
+        "kills": "kills",
+        "bars": "bars",
+        "bars_decided_at": "bars with a decision",
+        "orders": "orders",
+        "orders_filled_in_part": "filled in part",
+        "faults": "faults",
+    }
+    figures = found["figures"]
+    row = [*(f"{figures[name]:,}" for name in titles), str(len(found["problems"]))]
+    row.append(f"{figures['cash_difference']:.0e} USD")
+    head = [*titles.values(), "lost, doubled or wrong", "cash: difference to the server's"]
+    return table(head, [row]) + origin("trader_chaos", found["machine"])
+
+
+def trader_tracking() -> str:
+    """A live trader against the simulator."""
+    found = load("trader_tracking")
+    figures, tracking = found["figures"], found["figures"]["tracking"]
+    row = [
+        *(f"{figures['bars']:,}", f"{figures['orders']:,}"),
+        *(f"{figures[name]:+.4%}" for name in ("account_return", "simulator_return")),
+        f"{tracking['error']:.4%} a year",
+        f"{tracking['worst']:.0e}",
+        *(
+            f"{figures[name]:.0e}"
+            for name in ("cash_difference", "simulator_against_canonical_score")
+        ),
+    ]
+    head = [
+        *("bars", "orders", "account", "its shadow", "tracking error", "largest error of a bar"),
+        "cash: difference to the server's",
+        "shadow: difference to the canonical score",
+    ]
+    return table(head, [row]) + origin("trader_tracking", found["machine"])
+
+
+def reproducible_mode() -> str:
+    """The cost of MKL's reproducible mode."""
+    found = load("reproducible_mode")
+    rows = {(row["width"], row["minibatch"]): row["ratio"] for row in found["results"]}
+    widths, minibatches = (sorted({key[at] for key in rows}) for at in (0, 1))
+    lines = [
+        [f"{width}×{width}", *(f"{rows[width, size]:.2f}" for size in minibatches)]
+        for width in widths
+    ]
+    head = ["default mode's time / ours", *(f"minibatch {size:,}" for size in minibatches)]
+    return table(head, lines) + origin("reproducible_mode", found["machine"])
+
+
+def soak() -> str:
+    """One worker and one study with many trials."""
+    found = load("soak")
+    spent, samples = found["ask_and_tell_cpu_ms"], found["samples"]
+    row = [
+        f"{found['trials']:,}",
+        *(f"{spent[part]:.0f} ms" for part in ("first", "last")),
+        f"{found['mib_per_100_trials']:.1f} MiB",
+        f"{samples[-1]['resident_mib']:.0f} MiB",
+    ]
+    head = ["trials", "database work of a trial, first tenth", "last tenth"]
+    head += ["growth of the resident set per 100 trials", "at the end"]
+    return table(head, [row]) + origin("soak", found["machine"])
 
 
 def ask_time() -> str:
@@ -353,29 +371,28 @@ def search_replay() -> str:
     """Searches on recorded learning curves."""
     found = load("search_replay")
     titles = {
-        "random-32x3": "random, 32 × 3 seeds",
-        "random-96x1": "random, 96 × 1 seed",
-        "racing": "racing: 64 → 16 → 4 with 1, 2, 6 seeds",
-        "halving-racing": "halving (160 → 80 → 32 → 6 at 20, 50, 100%), then 5 seeds",
-        "hyperband": "Hyperband, random configurations",
-        "sweepd": "`sweepd` with `--sampler tpe` (4 seeds, 4 rungs, hyperband)",
-        "sweepd-race": "`sweepd` with `--sampler race` (1 seed, 10 rungs, batches of 10)",
+        "race": "`sweepd` with `--sampler race` (1 seed, 10 rungs, batches of 10)",
+        "tpe": "`sweepd` with `--sampler tpe` (4 seeds, 4 rungs, hyperband)",
         "smac": "SMAC3, its facade for hyperparameters, which races seeds",
         "optuna-tpe-hyperband": "Optuna's TPE, its Hyperband pruner",
-        "optuna-tpe-96x1": "Optuna's TPE, 96 × 1 seed",
-        "optuna-cmaes-96x1": "Optuna's CMA-ES, 96 × 1 seed",
+        "optuna-tpe": "Optuna's TPE, 96 × 1 seed",
+        "optuna-cmaes": "Optuna's CMA-ES, 96 × 1 seed",
         "optuna-tpe-asha": "Optuna's TPE, ASHA pruner",
-        "oracle-32": "ceiling: the best of 32 random ones, without noise",
-        "oracle-96": "ceiling: the best of 96 random ones, without noise",
-        "oracle-160": "ceiling: the best of 160 random ones, without noise",
-        "oracle-best-16x6": "ceiling: the 16 best of the table, chosen by 6 seeds",
-        "oracle-best-32x3": "ceiling: the 32 best of the table, chosen by 3 seeds",
+        "random-32x3": "random, 32 × 3 seeds",
+        "random-96x1": "random, 96 × 1 seed",
     }
     rows = []
-    for name, title in titles.items():
+    for name in (name for name in titles if name in found["means"]):
         one = found["means"][name]
-        score = f"{one['mean']:.3f} ± {one['standard_error']:.3f}"
-        rows.append([title, score, f"{one['selected']:.3f}", f"{one['repetitions']:,}"])
+        score = f"{one['fresh']:.3f} ± {one['standard_error']:.3f}"
+        rows.append([titles[name], score, f"{one['selected']:.3f}", str(one["repetitions"])])
+    ceilings = {
+        "best of 96": "ceiling: the best of 96 random ones, without noise",
+        "best": "ceiling: the best configuration of each table",
+    }
+    for name, title in ceilings.items():
+        value = f"{statistics.fmean(found[name].values()):.3f}"
+        rows.append([title, value, value, ""])
     head = ["search", "on fresh seeds", "by what it was selected", "repetitions"]
     return table(head, rows) + origin("search_replay", found["machine"])
 
@@ -516,24 +533,57 @@ def gate_holdout() -> str:
     return table(head, rows) + origin("gate_statistics", content["holdout_machine"])
 
 
+def pages_of(name: str) -> str:
+    """Times of the dashboard's pages."""
+    found = load(name)
+    rows = [
+        [one["page"], *(f"{one[figure]:,.0f}" for figure in ("first", "median", "p95", "kB"))]
+        for one in found["pages"]
+    ]
+    head = ["page", "first, ms", "median, ms", "95%, ms", "kB"]
+    return table(head, rows) + origin(name, found["machine"])
+
+
+def gate_studies() -> str:
+    """Whole studies that the gate promoted."""
+    found = load("gate_studies")
+    kinds = {
+        "null": "no edge, no costs",
+        "planted-1": "planted edge, weak (4%), 4.6 years of hourly bars",
+        "planted-2": "planted edge, medium (8%)",
+        "planted-3": "planted edge, strong (16%), 4.6 years of hourly bars",
+        "oracle": "the next bar's return among the features",
+    }
+    rows = []
+    for kind, title in kinds.items():
+        own = [one for one in found["results"].values() if one["kind"] == kind]
+        if own:
+            exact = clopper_pearson(sum(one["promoted"] for one in own), len(own))
+            share = f"{exact.value:.0%} ({exact.low:.0%} to {exact.high:.0%})"
+            luck = sum(one["without_statistics"] for one in own)
+            rows.append([title, str(len(own)), share, str(luck)])
+    head = ["market", "studies", "promoted", "by a gate without statistics"]
+    return table(head, rows) + origin("gate_studies", found["machine"])
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "train-crypto": partial(train_vs_peers, "crypto"),
     "train-cartpole": partial(train_vs_peers, "cartpole"),
-    "scores": scores,
-    "pufferlib": pufferlib,
     "trials-per-hour": trials_per_hour,
     "roofline": roofline,
     "items": items,
     "gradient-steps": gradient_steps,
     "env-steps": env_steps,
-    "scaling-choice": scaling_choice,
     "process-vec": process_vec,
-    "hockey": partial(step_speed, "hockey", "steps"),
-    "card-duel": partial(step_speed, "card_duel", "moves"),
+    "game-steps": game_steps,
     "learning": learning,
     "learning-vs-sb3": learning_vs_sb3,
     "registry-chaos": registry_chaos,
     "chaos": chaos,
+    "trader-chaos": trader_chaos,
+    "trader-tracking": trader_tracking,
+    "reproducible-mode": reproducible_mode,
+    "soak": soak,
     "ask-time": ask_time,
     "search-replay": search_replay,
     "gate-records": gate_records,
@@ -541,6 +591,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "gate-power": partial(gate_searches, skilled=True),
     "gate-selection": gate_selection,
     "gate-holdout": gate_holdout,
+    "gate-studies": gate_studies,
+    "dashboard-pages": partial(pages_of, "dashboard_pages"),
+    "study-pages": partial(pages_of, "study_pages_epyc"),
 }
 
 

@@ -20,7 +20,7 @@ WITHOUT_SOURCE = {
     *("poker_curves", "poker_peers", "process_vec", "real_1h"),
     *("real_1h_200", "real_5m", "registry_chaos_postgresql", "registry_chaos_sqlite"),
     *("reproducible_mode", "roofline_epyc", "scaling_choice_epyc", "search_live"),
-    *("search_live_starts", "search_replay", "search_replay_24", "search_replay_48", "soak"),
+    *("search_replay", "search_replay_24", "search_replay_48", "soak"),
     *("study_pages_epyc", "trader_chaos", "trader_tracking", "train_vs_peers_epyc"),
     "trials_per_hour_epyc",
 }

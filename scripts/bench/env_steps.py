@@ -12,14 +12,21 @@ observation's features by torch, and nothing else. The ratio shows the cost of t
 
 from __future__ import annotations
 
+import functools
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from harness import benchmark_parser, median_ratio, paired_runs, print_machine, save_results
+from harness import (
+    benchmark_parser,
+    median_ratio,
+    paired_runs,
+    print_machine,
+    save_results,
+    steps_per_second,
+)
 
 from envs.core.sizing import cpu_count
 from envs.core.vec_env import VecEnv
@@ -32,6 +39,7 @@ from envs.games.cartpole import CartPole, CartPoleParams
 from envs.games.native import cartpole
 
 ENVS = ("crypto", "cartpole", "crypto-short")
+AHEAD = 64  # steps for which random numbers are drawn at once
 SIZES = (1, 4, 16, 64, 256, 640, 1024, 4096, 16384)
 
 
@@ -44,8 +52,8 @@ def make_env(name: str, market: Market, num_envs: int, *, native: bool) -> VecEn
     return CryptoEnv(market, params, [window], num_envs, native=native)
 
 
-def stepper(env: VecEnv) -> Callable[[int], None]:
-    """Return a function that steps an environment n times."""
+def stepper(env: VecEnv) -> Callable[[], int]:
+    """Return a function that steps an environment `AHEAD` times, and returns the number of rows."""
     env.reset(0)
     rows = env.num_envs
     obs = torch.empty(rows, env.state_dim)
@@ -54,16 +62,17 @@ def stepper(env: VecEnv) -> Callable[[int], None]:
     else:
         actions = torch.rand(16, rows, env.action_dim) * 2.0 - 1.0
 
-    def run(steps: int) -> None:
-        env.draw(steps)
-        for step in range(steps):
+    def run() -> int:
+        env.draw(AHEAD)
+        for step in range(AHEAD):
             env.step(actions[step % 16], out=obs)
+        return AHEAD * rows
 
     return run
 
 
-def mover(market: Market, num_envs: int) -> Callable[[int], None]:
-    """Return a function that only gathers the prices and features of n steps."""
+def mover(market: Market, num_envs: int) -> Callable[[], int]:
+    """Return a function that only gathers the prices and features of `AHEAD` steps."""
     tables = market.tables()
     assets, columns = market.assets, market.feature_count
     obs = torch.empty(num_envs, 1 + 3 * assets + columns)
@@ -71,33 +80,14 @@ def mover(market: Market, num_envs: int) -> Callable[[int], None]:
     prices = torch.empty(2 * assets, num_envs, dtype=torch.float64)
     bars = torch.randint(market.first_bar(1), market.length - 200, (num_envs,))
 
-    def run(steps: int) -> None:
-        for step in range(steps):
-            bar = bars + step % 168
+    def run() -> int:
+        for step in range(AHEAD):
+            bar = bars + step
             torch.gather(tables.prices, 1, bar.expand(2 * assets, -1), out=prices)
             torch.index_select(tables.features, 0, bar, out=features)
+        return AHEAD * num_envs
 
     return run
-
-
-def steps_for(run: Callable[[int], None], seconds: float) -> int:
-    """Return about how many steps take that long."""
-    steps = 8
-    run(steps)
-    while True:
-        began = time.perf_counter()
-        run(steps)
-        taken = time.perf_counter() - began
-        if taken > seconds / 8:
-            return max(8, round(steps * seconds / taken))
-        steps *= 2
-
-
-def rate(run: Callable[[int], None], steps: int) -> float:
-    """Return steps per second."""
-    began = time.perf_counter()
-    run(steps)
-    return steps / (time.perf_counter() - began)
 
 
 def measure(
@@ -111,8 +101,11 @@ def measure(
         runs["move"] = mover(market, num_envs)
     if name == "crypto-short":
         runs["without"] = stepper(make_env("crypto", market, num_envs, native=True))
-    steps = {kind: steps_for(run, seconds) for kind, run in runs.items()}
-    contenders = {kind: lambda kind=kind: rate(runs[kind], steps[kind]) * num_envs for kind in runs}
+    for run in runs.values():
+        run()
+    contenders = {
+        kind: functools.partial(steps_per_second, run, seconds) for kind, run in runs.items()
+    }
     rates = paired_runs(contenders, repeats)
     speeds = rates["native"]
     row = {

@@ -1,4 +1,4 @@
-"""Studies for benchmarks, run by the real worker, optionally with a history of trials."""
+"""Studies for benchmarks, run by the real worker."""
 
 from __future__ import annotations
 
@@ -7,20 +7,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import optuna
 import torch
-from optuna.trial import TrialState
 from rich.console import Console
 
 from envs.crypto.data.bars import Bars, load_bars
 from envs.crypto.data.demo_market import make_demo_market
-from envs.support.study_record import TrialRecord
 from optimize.experiments.crypto import CryptoExperiment
 from optimize.experiments.request import Request
 from optimize.study.database.opening import open_storage, storage_url
 from optimize.study.recovery.registration import leave, register_worker
-from optimize.study.space.search_space import SearchSpace
 from optimize.study.study import StudyHandle, study_exists
 from optimize.worker.freeze import open_study
 from optimize.worker.stopping import StopRequest
@@ -121,34 +116,3 @@ def work(
     seconds = time.perf_counter() - began
     leave(handle.storage, name)
     return worker, seconds
-
-
-def add_history(handle: StudyHandle, count: int, seed: int = 0) -> None:
-    """Add finished trials with random parameters and values; two thirds are pruned."""
-    rng = np.random.default_rng(seed)
-    drawing = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed))
-    space: SearchSpace = handle.space
-    rungs = handle.spec.rungs
-    for _ in range(count):
-        trial = drawing.ask()
-        space.suggest(trial)
-        value = float(rng.normal())
-        reached = rungs if rng.random() < 1 / 3 else int(rng.integers(1, rungs))
-        complete = reached == rungs
-        handle.study.add_trial(
-            optuna.trial.create_trial(
-                state=TrialState.COMPLETE if complete else TrialState.PRUNED,
-                value=value if complete else None,
-                params=trial.params,
-                distributions=trial.distributions,
-                intermediate_values={
-                    rung: value + float(rng.normal()) / rung for rung in range(1, reached + 1)
-                },
-                user_attrs=TrialRecord(
-                    scores=tuple(rng.normal(size=10).tolist()),
-                    reason="x" * 60,
-                    learner_params=trial.params,
-                    env_params=trial.params,
-                ).to_attributes(handle.spec),
-            )
-        )

@@ -14,7 +14,6 @@ budget and all rungs; the training time is divided by the part, and everything e
 as with the full budget. ElegantRL's trial is 10 folds of 200,000 steps at the speed measured over
 some seconds of full rollouts.
 
-`--history N` first adds N finished trials to the study, since the sampler's cost grows with them.
 The worker's time by phase is printed. Paired runs, medians. `--save` adds to the file's runs of the
 same setup on the same processor.
 """
@@ -42,7 +41,7 @@ from harness import (
     save_results,
 )
 from peers import PeerProcesses, serve
-from studies import STANDARD, STANDARD_SPACE, add_history, standard_bars, study_in, work
+from studies import STANDARD, STANDARD_SPACE, standard_bars, study_in, work
 
 from agents.networks.shape import Shape
 from envs.crypto.env import CryptoEnv
@@ -100,8 +99,6 @@ def pairs(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     handle, experiment = study_in(folder, bars, {**STANDARD, "budget": budget}, STANDARD_SPACE)
     spec = handle.spec
     scale = STANDARD["budget"] / (spec.rollouts * spec.transitions)
-    if args.history:
-        add_history(handle, max(0, args.history - len(handle.trials())))
     peers, mode = PeerProcesses(__file__, args.threads), None
     runs: list[dict[str, Any]] = []
     trial_steps = len(experiment.folds) * STANDARD["budget"]
@@ -138,15 +135,14 @@ def pairs(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "rungs": spec.rungs,
         "members per program": spec.slots,
         "trials per batch": spec.trials_per_batch,
-        "finished trials before": args.history,
         "measured part of the budget": args.part,
     }
     return {"setup": setup, "runs": runs}
 
 
-def same_setup(kept: dict[str, Any] | None, result: dict[str, Any]) -> bool:
+def same_setup(kept: dict[str, Any], result: dict[str, Any]) -> bool:
     """Return whether the runs in the file may be added: the same setup on the same processor."""
-    if kept is None or kept["machine"]["processor"] != result["machine"]["processor"]:
+    if kept["machine"]["processor"] != result["machine"]["processor"]:
         return False
     return kept["setup"] == json.loads(json.dumps(result["setup"]))
 
@@ -196,9 +192,6 @@ def main(argv: list[str]) -> None:
     parser.add_argument(
         "--seconds", type=float, default=5.0, help="minimum time per measurement of a peer"
     )
-    parser.add_argument(
-        "--history", type=int, default=0, help="finished trials to add to the study first"
-    )
     parser.add_argument("--folder", type=Path, help="keep the study here and continue it")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
@@ -211,14 +204,12 @@ def main(argv: list[str]) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        key = f"history {args.history}"
         with idle_machine():
             result = pairs(args, folder) | {"machine": described}
-        if same_setup(kept.get(key), result):
-            result["runs"] = kept[key]["runs"] + result["runs"]
+        if kept and same_setup(kept, result):
+            result["runs"] = kept["runs"] + result["runs"]
         report(result)
-        kept[key] = result
-    save_results(args.save, kept)
+    save_results(args.save, result)
 
 
 if __name__ == "__main__":

@@ -248,13 +248,8 @@ CASES = [
     ),
     Case(
         "trials_per_hour",
-        THREAD + "--runs 1 --part 0.05 --seconds 0.001 --history 2",
-        (
-            "history 2.machine.processor",
-            "history 2.ours_over.elegant 1 env",
-            "history 2.shares_of_worker.training",
-            "history 2.host_share",
-        ),
+        THREAD + "--runs 1 --part 0.05 --seconds 0.001",
+        ("machine.processor", "ours_over.elegant 1 env", "shares_of_worker.training", "host_share"),
         {"trials_per_hour.standard_bars": tiny_bars, "trials_per_hour.STANDARD": TINY_STUDY},
         extra=True,
     ),
