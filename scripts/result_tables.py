@@ -298,7 +298,7 @@ def trader_chaos() -> str:
     }
     figures = found["figures"]
     row = [*(f"{figures[name]:,}" for name in titles), str(len(found["problems"]))]
-    row.append(f"{figures['cash_difference']:.0e} USD")
+    row.append(f"{figures['cash_difference']:.1g} USD")
     head = [*titles.values(), "lost, doubled or wrong", "cash: difference to the server's"]
     return table(head, [row]) + origin("trader_chaos", found["machine"])
 
@@ -311,9 +311,9 @@ def trader_tracking() -> str:
         *(f"{figures['bars']:,}", f"{figures['orders']:,}"),
         *(f"{figures[name]:+.4%}" for name in ("account_return", "simulator_return")),
         f"{tracking['error']:.4%} a year",
-        f"{tracking['worst']:.0e}",
+        f"{tracking['worst']:.1g}",
         *(
-            f"{figures[name]:.0e}"
+            f"{figures[name]:.1g}"
             for name in ("cash_difference", "simulator_against_canonical_score")
         ),
     ]

@@ -13,16 +13,9 @@ from scripts.result_tables import RESULTS, TABLES, filled, load, origin, pages
 # Written before commit, date, command and versions of peers were recorded. A new measurement removes
 # its file from this list.
 WITHOUT_SOURCE = {
-    *("ask_time", "batch_fill", "bucket_brigade", "bucket_training", "card_duel", "chaos"),
-    *("dashboard_pages", "emulated_processors", "env_steps_epyc", "gate_statistics"),
-    *("gate_studies", "gate_studies_information_ratio", "gradient_steps", "hockey"),
-    *("hockey_curves", "hockey_skill", "league", "learning_epyc", "learning_epyc_torch"),
-    *("poker_curves", "poker_peers", "process_vec", "real_1h"),
-    *("real_1h_200", "real_5m", "registry_chaos_postgresql", "registry_chaos_sqlite"),
-    *("reproducible_mode", "roofline_epyc", "scaling_choice_epyc", "search_live"),
-    *("search_replay", "search_replay_24", "search_replay_48", "soak"),
-    *("study_pages_epyc", "trader_chaos", "trader_tracking", "train_vs_peers_epyc"),
-    "trials_per_hour_epyc",
+    *("chaos", "env_steps_epyc", "gradient_steps", "process_vec", "registry_chaos_postgresql"),
+    *("registry_chaos_sqlite", "reproducible_mode", "roofline_epyc", "soak"),
+    *("train_vs_peers_epyc", "trials_per_hour_epyc"),
 }
 
 

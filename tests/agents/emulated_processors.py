@@ -8,7 +8,7 @@ On each of Haswell, EPYC and Skylake-Client (all with AVX2, none with AVX-512) i
                or threads, and whether they match those stored for this kind of processor
 
     python -m tests.agents.emulated_processors [--quick]
-        [--save scripts/bench/results/emulated_processors.json]
+        [--save FILE]
     python -m tests.agents.emulated_processors --write      update tests/agents/digests.json
 
 It requires an x86-64 machine and `qemu-x86_64` (apt-get install qemu-user); otherwise it prints a
