@@ -1,6 +1,6 @@
-"""Thousands of short trials in one study and one worker: database time and memory over time.
+"""Hundreds of short trials in one study and one worker: database time and memory over time.
 
-    python scripts/bench/soak.py --trials 2000 --save scripts/bench/results/soak.json
+    python scripts/bench/soak.py --save scripts/bench/results/soak.json
         --picture docs/images/soak.png
 
 Tiny trials (two assets, 700 bars, 3 folds, 16 trials per batch; two widths and two minibatches, so
@@ -37,7 +37,7 @@ from envs.crypto.data.bars import Bars
 from envs.crypto.data.demo_market import make_planted_market
 from envs.crypto.features import Recipe, register_recipe
 from envs.crypto.splits import CrossValidation
-from optimize.study.study import Plan, StudyHandle
+from optimize.study.study import StudyHandle
 from optimize.worker.telemetry import Telemetry
 
 SPACE = """
@@ -59,7 +59,8 @@ trailing_stop = { low = 0.02, high = 0.3, off = 0.0 }
 """
 ALLOWED_GROWTH = 5.0  # MiB per 100 trials; the sampler keeps about 20 kB per finished trial
 ALLOWED_MILLISECONDS = 1000.0  # of the calling thread, per trial
-ASKING, TELLING = ("ask_batch",), ("report", "judge", "complete", "prune", "fail")
+# `_ask_batch`, since workers call `StudyHandle.ask_batch` as a function of the class.
+ASKING, TELLING = ("_ask_batch",), ("report", "judge", "complete", "prune", "fail")
 FIELDS = ("trials", "resident_mib", "ask_ms", "ask_cpu_ms", "tell_ms", "tell_cpu_ms", "seconds")
 
 
@@ -72,13 +73,23 @@ def _last_return(bars: Bars) -> NDArray[np.float64]:
 
 # Features with a short memory need short purges, so that three folds fit into 700 bars.
 RECIPE = register_recipe(Recipe("soak", 1, 8, ("last_return",), (), _last_return))
+REQUEST: dict[str, Any] = {
+    "budget": 256,
+    "rungs": 2,
+    "n_envs": 4,
+    "horizon": 16,
+    "slots": 48,
+    "trials_per_batch": 16,
+    "holdout": 0.1,
+    "recipe": RECIPE.name,
+    "cv": CrossValidation("kfold", groups=3),
+}
 
 
 class Clock:
     """Sums up the wall time and thread time of calls to a study's methods and of its records."""
 
     def __init__(self, handle: StudyHandle) -> None:
-        self.asked = 0
         self.spent = dict.fromkeys(("ask_ms", "ask_cpu_ms", "tell_ms", "tell_cpu_ms"), 0.0)
         storage = handle.storage
         storage.set_trial_user_attrs = self._timed(storage.set_trial_user_attrs, "tell")
@@ -90,20 +101,17 @@ class Clock:
         def timed(*arguments: Any, **named: Any) -> Any:
             clock, thread = time.perf_counter(), time.thread_time()
             try:
-                result = method(*arguments, **named)
+                return method(*arguments, **named)
             finally:
                 self.spent[f"{kind}_ms"] += 1e3 * (time.perf_counter() - clock)
                 self.spent[f"{kind}_cpu_ms"] += 1e3 * (time.thread_time() - thread)
-            if isinstance(result, list) and result and isinstance(result[0], Plan):
-                self.asked += len(result)
-            return result
 
         return timed
 
-    def take(self) -> dict[str, float]:
-        """Return milliseconds per trial since the last call."""
-        per_trial = {name: value / max(self.asked, 1) for name, value in self.spent.items()}
-        self.asked, self.spent = 0, dict.fromkeys(self.spent, 0.0)
+    def take(self, trials: int) -> dict[str, float]:
+        """Return milliseconds per trial since the last call, in which so many were finished."""
+        per_trial = {name: value / trials for name, value in self.spent.items()}
+        self.spent = dict.fromkeys(self.spent, 0.0)
         return per_trial
 
 
@@ -122,7 +130,7 @@ class Watch(Telemetry):
         if self.count % self.every == 0:
             gc.collect()
             resident = psutil.Process().memory_info().rss / 2**20
-            taken = {name: round(value, 2) for name, value in self.clock.take().items()}
+            taken = {name: round(value, 2) for name, value in self.clock.take(self.every).items()}
             since = round(time.perf_counter() - self.began, 1)
             self.samples.append(
                 {
@@ -172,27 +180,16 @@ def draw(samples: list[dict[str, float]], path: Path) -> None:
 def main(argv: list[str]) -> None:
     """Run, print and save. Exits with 1 if a limit is exceeded."""
     parser = benchmark_parser(__doc__)
-    parser.add_argument("--trials", type=int, default=2000)
+    parser.add_argument("--trials", type=int, default=500)
     parser.add_argument("--every", type=int, default=25)
     parser.add_argument("--picture", type=Path, metavar="PNG", help="draw the results")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     print_machine()
-    request = {
-        "budget": 256,
-        "rungs": 2,
-        "n_envs": 4,
-        "horizon": 16,
-        "slots": 48,
-        "trials_per_batch": 16,
-        "holdout": 0.1,
-        "recipe": RECIPE.name,
-        "cv": CrossValidation("kfold", groups=3),
-    }
     with tempfile.TemporaryDirectory() as folder:
         handle, experiment = study_in(
-            Path(folder), make_planted_market(3, assets=2, bars=700), request, SPACE
+            Path(folder), make_planted_market(3, assets=2, bars=700), REQUEST, SPACE
         )
         watch = Watch(handle, args.every)
         with suppress(KeyboardInterrupt):  # on Ctrl-C, report the trials so far

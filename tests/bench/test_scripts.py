@@ -17,7 +17,9 @@ from typing import Any
 import psutil
 import pytest
 
+from envs.crypto.data.demo_market import make_planted_market
 from envs.support.mkl import current_mode
+from optimize.study.study import StudyHandle
 from tests.bench.cases import CASES, Case
 from tests.bench.conftest import BENCH, Importer, entry, is_picture, run
 
@@ -95,6 +97,15 @@ def test_gpu_goes_on_with_what_is_missing_or_failed(
     assert {name: own["found"] for name, own in content.items()} == {
         name: [name] for name in ("bits", "waits", "steps", "speed")
     }
+
+
+def test_the_soak_times_what_a_worker_asks(bench: Importer, tmp_path: Path) -> None:
+    soak = bench("soak")
+    bars = make_planted_market(3, assets=2, bars=700)
+    handle, _ = bench("studies").study_in(tmp_path, bars, soak.REQUEST, soak.SPACE)
+    clock = soak.Clock(handle)
+    assert len(StudyHandle.ask_batch(handle, 1, "worker", 1)) == 1
+    assert clock.take(1)["ask_ms"] > 0.0
 
 
 @pytest.mark.extra
