@@ -14,7 +14,7 @@ from scripts.result_tables import RESULTS, TABLES, filled, load, origin, pages
 # its file from this list.
 WITHOUT_SOURCE = {
     *("chaos", "env_steps_epyc", "gradient_steps", "process_vec", "registry_chaos_postgresql"),
-    *("registry_chaos_sqlite", "reproducible_mode", "roofline_epyc", "soak"),
+    *("reproducible_mode", "roofline_epyc", "soak"),
     *("train_vs_peers_epyc", "trials_per_hour_epyc"),
 }
 

@@ -103,7 +103,7 @@ def measure(
         runs["without"] = stepper(make_env("crypto", market, num_envs, native=True))
     for run in runs.values():
         run()
-    contenders = {
+    contenders: dict[str, Callable[[], float]] = {
         kind: functools.partial(steps_per_second, run, seconds) for kind, run in runs.items()
     }
     rates = paired_runs(contenders, repeats)

@@ -23,12 +23,12 @@ from typing import Any
 import torch
 from harness import benchmark_parser, print_machine, save_results, steps_per_second
 
+from envs.core.vec_env import VecEnv
 from envs.games.bucket_brigade.game import BucketBrigade
 from envs.games.bucket_brigade.scenarios import scenario
 from envs.games.card_duel.game import CardDuel, CardDuelParams
 from envs.games.card_duel.players import PLAYERS
 from envs.games.hockey.game import Hockey, HockeyParams
-from envs.games.tensor_game import TensorGame
 
 GOAL_GAMES = 4_096
 SIZES = (256, 1_024, GOAL_GAMES, 16_384)
@@ -39,7 +39,7 @@ SEED = 0
 Step = Callable[[], None]
 
 
-def hockey(games: int) -> tuple[TensorGame, Step]:
+def hockey(games: int) -> tuple[VecEnv, Step]:
     """Return games and a function that makes a step of all of them."""
     env = Hockey([HockeyParams()], 2 * games)
     obs = env.reset(SEED)
@@ -54,7 +54,7 @@ def hockey(games: int) -> tuple[TensorGame, Step]:
     return env, step
 
 
-def card_duel(games: int) -> tuple[TensorGame, Step]:
+def card_duel(games: int) -> tuple[VecEnv, Step]:
     """Return games and a function that makes a move in all of them."""
     env, player = CardDuel([CardDuelParams()], games), PLAYERS["random"]
     obs, memory = env.reset(SEED), torch.zeros(games, 0)
@@ -68,7 +68,7 @@ def card_duel(games: int) -> tuple[TensorGame, Step]:
     return env, move
 
 
-def bucket_brigade(games: int) -> tuple[TensorGame, Step]:
+def bucket_brigade(games: int) -> tuple[VecEnv, Step]:
     """Return games and a function that plays a night of all of them."""
     params = scenario("default")
     env = BucketBrigade(params, games * params.num_agents)
