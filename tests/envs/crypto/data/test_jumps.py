@@ -446,6 +446,12 @@ def test_bars_without_trades_do_not_make_a_market_calm() -> None:
     assert kinds(scaled(values, slice(400, 401), BAR, 20.0)) == [(400, "spike")]
 
 
+@pytest.mark.parametrize(("bars", "found"), [(15, [(8, "spike")]), (16, [])])
+def test_ten_changes_say_how_much_prices_vary(bars: int, found: list[tuple[int, str]]) -> None:
+    # 20 deviations are a factor of 10.7; five bars around the spike do not count.
+    assert kinds(scaled(zigzag(0.08, bars), slice(8, 9), BAR, 3.5)) == found
+
+
 def test_a_pump_that_keeps_a_part_is_no_spike() -> None:
     values = scaled(zigzag(0.01), slice(200, 201), [1, 3], 20.0)
     values = scaled(values, slice(201, None), BAR, 4.0)
@@ -477,6 +483,21 @@ def test_splits_are_beyond_8_robust_deviations() -> None:
     assert kinds(scaled(zigzag(0.03), slice(200, None), BAR, 1 / 2)) == [(200, "split")]
 
 
+def test_the_factor_of_a_split_is_looser_where_prices_vary() -> None:
+    # By three deviations, at least 5% and at most 10%; 2.145 is 7% above 2.
+    for swing, found in ((0.001, []), (0.02, [(200, "split")])):
+        assert kinds(scaled(zigzag(swing), slice(200, None), BAR, 1 / 2.145)) == found
+    assert kinds(scaled(zigzag(0.04), slice(200, None), BAR, 1 / 2.23)) == []
+
+
+def test_a_few_opens_of_their_own_leave_a_file_chained() -> None:
+    values = scaled(zigzag(0.01), slice(200, None), BAR, 1 / 2)
+    values[1:, 0] = values[:-1, 3]
+    values[50, 0] *= 1.0001
+    values[:, 1], values[:, 2] = values[:, :4].max(axis=1), values[:, :4].min(axis=1)
+    assert kinds(values) == [(200, "split")]
+
+
 @pytest.mark.parametrize(
     ("factor", "named"), [(2.04, 2.0), (2.3, None), (8.0, 8.0), (10.0, 10.0), (13.5, 13.5)]
 )
@@ -500,6 +521,10 @@ def test_volumes_must_stay_apart_for_a_week() -> None:
     assert kinds(values) == []
     values[:, 4] = np.where(days < 15, 1.0, 100.0)
     assert kinds(values) == [(15 * 24, "volume")]
+    # The largest earlier day and the smallest later one are apart by the factor 10.
+    for largest, found in ((12.0, []), (9.0, [(15 * 24, "volume")])):
+        values[:, 4] = np.where(days < 15, np.where(days % 7 < 6, 1.0, largest), 100.0)
+        assert kinds(values) == found
 
 
 def test_days_that_are_mostly_empty_say_nothing_of_volumes() -> None:
