@@ -23,7 +23,7 @@ from optimize.study.study import StudyHandle
 from tests.bench.cases import CASES, Case
 from tests.bench.conftest import BENCH, Importer, entry, is_picture, run
 
-OWN_TESTS = {"gate_studies", "search_replay"}
+OWN_TESTS = {"gate_studies", "live_peers", "search_live", "search_replay"}
 
 
 def is_script(path: Path) -> bool:
