@@ -47,13 +47,19 @@ def run_sweepd(words: Sequence[str], output: Path, code: int = 0) -> str:
     Returns:
         The output.
     """
+    found, said = answer(words, output)
+    assert found == code, said
+    return said
+
+
+def answer(words: Sequence[str], output: Path) -> tuple[int | None, str]:
+    """Run the command to its end. Returns its exit code and its output, see `run_sweepd`."""
     before = output.stat().st_size if output.exists() else 0
     process = multiprocessing.get_context("fork").Process(target=_enter, args=(words, output))
     process.start()
     process.join(120)
-    said = output.read_text()[before:]
-    assert process.exitcode == code, said
-    return said
+    # In bytes, since a character may have several.
+    return process.exitcode, output.read_bytes()[before:].decode()
 
 
 def _enter(words: Sequence[str], output: Path) -> NoReturn:
