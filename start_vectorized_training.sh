@@ -106,7 +106,7 @@ install_extras() {
     packages=$("$venv/bin/python" - "$extras" <<'END'
 import sys
 from importlib.metadata import metadata
-from envs.support.invocation import extra_packages
+from sweepd.envs.support.invocation import extra_packages
 
 known = metadata("sweepd").get_all("Provides-Extra")
 for extra in filter(None, map(str.strip, sys.argv[1].split(","))):

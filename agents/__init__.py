@@ -1,3 +1,3 @@
 """Populations of policies trained as one batched program, and frozen policies."""
 
-import envs  # noqa: F401  # sets MKL's reproducible mode before the first product
+import sweepd.envs  # noqa: F401  # sets MKL's reproducible mode before the first product

@@ -1,3 +1,3 @@
 """Bundles, the promotion gate, the registry and the paper trader. Paper only."""
 
-import envs  # noqa: F401  # sets MKL's reproducible mode before the first product
+import sweepd.envs  # noqa: F401  # sets MKL's reproducible mode before the first product

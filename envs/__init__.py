@@ -1,7 +1,7 @@
 """Vectorized environments: batched tensors in, batched tensors out."""
 
-from envs.support.mkl import request_mode
-from envs.support.openblas import request_one_thread
+from sweepd.envs.support.mkl import request_mode
+from sweepd.envs.support.openblas import request_one_thread
 
 # The only import side effects in this project. MKL reads its mode at its first product, and OpenBLAS
 # its threads when NumPy is imported, so both must be set before any module of sweepd computes. All

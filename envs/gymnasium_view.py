@@ -1,7 +1,7 @@
 """Gymnasium interfaces: a `VectorEnv` view of any `VecEnv`, and single environments.
 
-To use an environment of your own, subclass `envs.core.vec_env.VecEnv` and wrap an instance in
-`GymnasiumVectorView`, or one with a single row in `GymnasiumView`.
+To use an environment of your own, subclass `sweepd.envs.core.vec_env.VecEnv` and wrap an instance
+in `GymnasiumVectorView`, or one with a single row in `GymnasiumView`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from envs.core.vec_env import VecEnv
-from envs.external.codec import SpaceCodec
-from envs.support.errors import InputError
+from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.external.codec import SpaceCodec
+from sweepd.envs.support.errors import InputError
 
 if TYPE_CHECKING:
-    from envs.crypto.market import Market
-    from envs.games.game import Game
+    from sweepd.envs.crypto.market import Market
+    from sweepd.envs.games.game import Game
 
 CRYPTO_ID = "sweepd/Crypto-v0"
 CARTPOLE_ID = "sweepd/CartPole-v1"
@@ -167,11 +167,11 @@ def _crypto(
     params: dict[str, Any],
 ) -> VecEnv:
     # Not at the top: Gymnasium imports this module to register the environments; keep that fast.
-    from envs.crypto.data.bars import load_bars
-    from envs.crypto.data.demo_market import make_demo_market
-    from envs.crypto.env import CryptoEnv
-    from envs.crypto.market import make_market
-    from envs.crypto.params import EnvParams
+    from sweepd.envs.crypto.data.bars import load_bars
+    from sweepd.envs.crypto.data.demo_market import make_demo_market
+    from sweepd.envs.crypto.env import CryptoEnv
+    from sweepd.envs.crypto.market import make_market
+    from sweepd.envs.crypto.params import EnvParams
 
     if market is None:
         market = make_market(
@@ -215,7 +215,7 @@ def make_crypto_vec(
 
 
 def _cartpole(num_envs: int, **params: Any) -> VecEnv:
-    from envs.games.cartpole import CartPole, CartPoleParams
+    from sweepd.envs.games.cartpole import CartPole, CartPoleParams
 
     return CartPole(CartPoleParams(**params), num_envs)
 
@@ -248,8 +248,8 @@ def make_bucket_brigade(
         render_mode: as in Gymnasium.
         **params: changes to the scenario, fields of `BucketParams`.
     """
-    from envs.games.bucket_brigade.scenarios import scenario as params_of
-    from envs.games.bucket_brigade.views import SeatView
+    from sweepd.envs.games.bucket_brigade.scenarios import scenario as params_of
+    from sweepd.envs.games.bucket_brigade.views import SeatView
 
     chosen = params_of(scenario, **params)
     return SeatView(chosen, seat=seat, company=company, scaled=scaled, render_mode=render_mode)
@@ -266,8 +266,8 @@ def make_bucket_brigade_vec(
         scaled: whether observations are scaled.
         **params: changes to the scenario, fields of `BucketParams`.
     """
-    from envs.games.bucket_brigade.game import BucketBrigade
-    from envs.games.bucket_brigade.scenarios import scenario as params_of
+    from sweepd.envs.games.bucket_brigade.game import BucketBrigade
+    from sweepd.envs.games.bucket_brigade.scenarios import scenario as params_of
 
     return GymnasiumVectorView(
         BucketBrigade(params_of(scenario, **params), num_envs, scaled=scaled)
@@ -288,6 +288,6 @@ def register() -> None:
         if name not in gymnasium.registry:
             gymnasium.register(
                 id=name,
-                entry_point=f"envs.gymnasium_view:make_{maker}",
-                vector_entry_point=f"envs.gymnasium_view:make_{maker}_vec",
+                entry_point=f"sweepd.envs.gymnasium_view:make_{maker}",
+                vector_entry_point=f"sweepd.envs.gymnasium_view:make_{maker}_vec",
             )

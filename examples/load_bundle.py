@@ -6,9 +6,9 @@ loosened limits: it shows the format and is no useful strategy.
 
 from pathlib import Path
 
-from deploy.market.bundle import load_bundle
-from deploy.trading.replay import replay
-from envs.crypto.data.demo_market import make_demo_market
+from sweepd.deploy.market.bundle import load_bundle
+from sweepd.deploy.trading.replay import replay
+from sweepd.envs.crypto.data.demo_market import make_demo_market
 
 BUNDLE = Path(__file__).parent / "bundles" / "a2679b82b0017640"
 

@@ -1,19 +1,19 @@
 """Write a broker of your own for the paper trader: here, one that trades in office hours only.
 
-A broker implements four methods of `deploy.trading.brokers.base.Broker`. No broker may place an
-order with real money.
+A broker implements four methods of `sweepd.deploy.trading.brokers.base.Broker`. No broker may place
+an order with real money.
 """
 
 from collections.abc import Sequence
 
 from load_bundle import BUNDLE
 
-from deploy.market.bundle import load_bundle
-from deploy.trading.brokers.base import AccountState, Broker, Fill, Order
-from deploy.trading.brokers.sim import SimBroker, sim_broker
-from deploy.trading.closed_bar import ClosedBar
-from deploy.trading.paper_trader import PaperTrader
-from envs.crypto.data.demo_market import make_demo_market
+from sweepd.deploy.market.bundle import load_bundle
+from sweepd.deploy.trading.brokers.base import AccountState, Broker, Fill, Order
+from sweepd.deploy.trading.brokers.sim import SimBroker, sim_broker
+from sweepd.deploy.trading.closed_bar import ClosedBar
+from sweepd.deploy.trading.paper_trader import PaperTrader
+from sweepd.envs.crypto.data.demo_market import make_demo_market
 
 HOUR = 3600
 

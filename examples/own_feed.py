@@ -5,8 +5,8 @@
 
 import numpy as np
 
-from deploy.trading.feeds import LiveFeed
-from envs.crypto.data.demo_market import make_demo_market
+from sweepd.deploy.trading.feeds import LiveFeed
+from sweepd.envs.crypto.data.demo_market import make_demo_market
 
 MARKET = make_demo_market(assets=2, bars=1000)
 

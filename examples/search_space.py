@@ -7,8 +7,8 @@ from pathlib import Path
 
 import optuna
 
-from optimize.study.space.parsing import load_space
-from optimize.study.space.subject import Subject
+from sweepd.optimize.study.space.parsing import load_space
+from sweepd.optimize.study.space.subject import Subject
 
 SPACE = """
 name = "my-space"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from envs.games.tensor_game import TensorGame
+from sweepd.envs.games.tensor_game import TensorGame
 
 
 @dataclass(frozen=True)

@@ -1,3 +1,3 @@
 """The search daemon: trials on a SQL study, trained in batches."""
 
-import envs  # noqa: F401  # sets MKL's reproducible mode before the first product
+import sweepd.envs  # noqa: F401  # sets MKL's reproducible mode before the first product

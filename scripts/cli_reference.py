@@ -29,7 +29,7 @@ def describe_in_full(group: TyperGroup) -> None:
 def cli_reference() -> str:
     """Return the Markdown of all commands and their options."""
     sys.path.insert(0, str(ROOT))
-    from sweepd import build_app
+    from sweepd.app import build_app
 
     group = typer.main.get_group(build_app())
     describe_in_full(group)

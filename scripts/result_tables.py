@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from envs.support.intervals import clopper_pearson
+from sweepd.envs.support.intervals import clopper_pearson
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "scripts" / "bench" / "results"

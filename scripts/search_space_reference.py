@@ -85,8 +85,8 @@ def _text(value: Any) -> str:
 def search_space_reference() -> str:
     """Return the Markdown of all tables."""
     sys.path.insert(0, str(ROOT))
-    from agents.networks.shape import Shape
-    from optimize.study.space.subject import CRYPTO, Subject
+    from sweepd.agents.networks.shape import Shape
+    from sweepd.optimize.study.space.subject import CRYPTO, Subject
 
     shape = meanings(Shape)
     lines = [HEAD, "## [env] of markets", ""]

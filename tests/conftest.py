@@ -14,8 +14,8 @@ import alembic.util
 import pytest
 from hypothesis import settings
 
-import envs  # noqa: F401  # sets MKL's reproducible mode before a test computes with torch
-from envs.support.measurement_cache import cache_dir
+import sweepd.envs  # noqa: F401  # sets MKL's reproducible mode before a test computes with torch
+from sweepd.envs.support.measurement_cache import cache_dir
 from tests.postgres_server import NoServer, PostgresServer
 
 # No deadline: a busy machine must not fail a property.
@@ -66,7 +66,7 @@ def kernels_of_one_test() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def whole_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute programs as a whole: measuring each new shape takes most of a tiny study's time."""
-    from optimize.worker.chunks import Chunks
+    from sweepd.optimize.worker.chunks import Chunks
 
     monkeypatch.setattr(Chunks, "_choose", lambda chunks, *_: chunks._slots)
 
@@ -113,9 +113,9 @@ def environments_in_this_process() -> Iterator[None]:
 
     Measuring which layout is fastest starts processes and takes seconds.
     """
-    from envs.external import vec_env
-    from envs.external.layouts import LayoutChoice
-    from envs.external.sharded import Layout
+    from sweepd.envs.external import vec_env
+    from sweepd.envs.external.layouts import LayoutChoice
+    from sweepd.envs.external.sharded import Layout
 
     def choose(source: Any, own: Sequence[Any], what: Any) -> LayoutChoice:  # noqa: ARG001
         return LayoutChoice(Layout(len(own)), {}, "in tests")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-import sweepd
+import sweepd.app
 
 
 def enter(words: Sequence[str]) -> NoReturn:
@@ -21,7 +21,7 @@ def enter(words: Sequence[str]) -> NoReturn:
     sys.argv = ["sweepd", *words]
     code = 0
     try:
-        sweepd.main()
+        sweepd.app.main()
     except SystemExit as ended:
         code = int(ended.code or 0)
     except BaseException:

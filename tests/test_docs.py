@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sweepd import build_app
+from sweepd.app import build_app
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]

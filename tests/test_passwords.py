@@ -12,24 +12,24 @@ import pytest
 import sqlalchemy as sa
 from typer.testing import CliRunner
 
-import sweepd
-from envs.crypto.data.bars import write_bars
-from envs.crypto.data.demo_market import make_planted_market
-from envs.support.database_url import (
+import sweepd.app
+from sweepd.envs.crypto.data.bars import write_bars
+from sweepd.envs.crypto.data.demo_market import make_planted_market
+from sweepd.envs.support.database_url import (
     has_password,
     hide_password,
     remove_password,
     without_passwords,
 )
-from envs.support.errors import InputError, RunError
-from envs.support.logs import LogConsole
-from envs.support.study_record import FLAGS_KEY
-from optimize.cli import launch
-from optimize.cli.progress import StudyWatch
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.study import StudyHandle
-from optimize.worker import stopping
-from optimize.worker.stopping import Life
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.logs import LogConsole
+from sweepd.envs.support.study_record import FLAGS_KEY
+from sweepd.optimize.cli import launch
+from sweepd.optimize.cli.progress import StudyWatch
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.study import StudyHandle
+from sweepd.optimize.worker import stopping
+from sweepd.optimize.worker.stopping import Life
 from tests.entry_point import run_sweepd
 from tests.optimize.conftest import SPACE, TRAIN, search_app
 
@@ -96,7 +96,7 @@ def test_what_is_wrong_with_a_storage_is_said_without_its_password(
     for words in (["status"], ["promote"], ["dashboard", "--training", "--once"]):
         monkeypatch.setattr(sys, "argv", ["sweepd", *words, "--storage", url])
         with pytest.raises(SystemExit) as ended:
-            sweepd.main()
+            sweepd.app.main()
         assert ended.value.code in (2, 75)
     said = capsys.readouterr()
     assert said.err.count("error:") == 3
@@ -186,7 +186,7 @@ def test_a_service_takes_no_password_and_says_where_to_put_the_storage(
         assert "PGPASSWORD" in str(refused.exception)
         assert SECRET not in str(refused.exception) + refused.output
     monkeypatch.setenv("SWEEPD_STORAGE", f"postgresql://u:{SECRET}@h/d")
-    monkeypatch.setattr("optimize.cli.service_commands.install", lambda _: None)
+    monkeypatch.setattr("sweepd.optimize.cli.service_commands.install", lambda _: None)
     done = CliRunner().invoke(
         search_app(), [w for w in install if w not in ("--dry-run", "--storage")]
     )
@@ -202,7 +202,7 @@ def test_a_recorded_password_is_removed_when_the_database_is_opened_for_writing(
     monkeypatch.chdir(tmp_path)
     write_bars(make_planted_market(3, assets=2, bars=700), Path("bars"))
     Path("tiny.toml").write_text(SPACE)
-    monkeypatch.setattr("optimize.cli.train.work", lambda *_: None)
+    monkeypatch.setattr("sweepd.optimize.cli.train.work", lambda *_: None)
     for name in ("s", "other"):
         CliRunner().invoke(
             search_app(), ["train", *TRAIN, "--study-name", name], catch_exceptions=False

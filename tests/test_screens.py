@@ -20,26 +20,26 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from typer.testing import CliRunner
 from werkzeug.test import Client
 
-from deploy.cli.options import RegistryFlags
-from deploy.dashboard.source import PaperSource
-from deploy.dashboard.web import Dashboard
-from envs.crypto.scoring.figures import MEDIAN_RATIO, figures
-from envs.support.formatting import duration, hourly
-from envs.support.study_record import TrialRecord
-from optimize.cli.progress import StudyWatch, show_progress, study_progress
-from optimize.cli.status import show, study_status
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.frame import comparison_frame, trials_frame
-from optimize.study.insight.parameters import frontier
-from optimize.study.recovery.heartbeat import Heartbeat
-from optimize.study.recovery.registration import register_worker
-from optimize.study.study import StudyHandle
-from optimize.worker.search_summary import search_lines
-from optimize.worker.summary import print_summary
-from optimize.worker.telemetry import Telemetry
-from optimize.worker.timing import Phases
-from optimize.worker.tracked import trial_picture
-from sweepd import build_app
+from sweepd.app import build_app
+from sweepd.deploy.cli.options import RegistryFlags
+from sweepd.deploy.dashboard.source import PaperSource
+from sweepd.deploy.dashboard.web import Dashboard
+from sweepd.envs.crypto.scoring.figures import MEDIAN_RATIO, figures
+from sweepd.envs.support.formatting import duration, hourly
+from sweepd.envs.support.study_record import TrialRecord
+from sweepd.optimize.cli.progress import StudyWatch, show_progress, study_progress
+from sweepd.optimize.cli.status import show, study_status
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.frame import comparison_frame, trials_frame
+from sweepd.optimize.study.insight.parameters import frontier
+from sweepd.optimize.study.recovery.heartbeat import Heartbeat
+from sweepd.optimize.study.recovery.registration import register_worker
+from sweepd.optimize.study.study import StudyHandle
+from sweepd.optimize.worker.search_summary import search_lines
+from sweepd.optimize.worker.summary import print_summary
+from sweepd.optimize.worker.telemetry import Telemetry
+from sweepd.optimize.worker.timing import Phases
+from sweepd.optimize.worker.tracked import trial_picture
 from tests.deploy.dashboard.studies import filled_study
 
 SMALL = (

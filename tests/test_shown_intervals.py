@@ -31,24 +31,32 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
-from deploy.games.candidates import game_study, read_candidate
-from deploy.games.gate import format_interval
-from deploy.games.panel import interval
-from deploy.games.selection import selection_sentence
-from deploy.promotion.studies import find_study
-from envs.games.play import EpisodeResults
-from envs.support.configurations import Configuration
-from envs.support.intervals import EQUAL, GAFFKE, SEEDS, STUDENT, TWO_WAY, Interval, clopper_pearson
-from envs.support.study_record import GameSpec, TrialRecord, rung_interval
-from optimize.cli.status import show, study_status
-from optimize.experiments.game_evaluation import GameEvaluation, judge_episodes
-from optimize.experiments.games import draw_returns, episode_frame
-from optimize.study.study import StudyHandle, best_configuration, create_study
-from optimize.worker.run_report import report_table, run_report, write_run_report
-from optimize.worker.summary import print_summary
-from optimize.worker.telemetry import Telemetry
-from optimize.worker.timing import Phases
-from optimize.worker.tracked import trial_picture
+from sweepd.deploy.games.candidates import game_study, read_candidate
+from sweepd.deploy.games.gate import format_interval
+from sweepd.deploy.games.panel import interval
+from sweepd.deploy.games.selection import selection_sentence
+from sweepd.deploy.promotion.studies import find_study
+from sweepd.envs.games.play import EpisodeResults
+from sweepd.envs.support.configurations import Configuration
+from sweepd.envs.support.intervals import (
+    EQUAL,
+    GAFFKE,
+    SEEDS,
+    STUDENT,
+    TWO_WAY,
+    Interval,
+    clopper_pearson,
+)
+from sweepd.envs.support.study_record import GameSpec, TrialRecord, rung_interval
+from sweepd.optimize.cli.status import show, study_status
+from sweepd.optimize.experiments.game_evaluation import GameEvaluation, judge_episodes
+from sweepd.optimize.experiments.games import draw_returns, episode_frame
+from sweepd.optimize.study.study import StudyHandle, best_configuration, create_study
+from sweepd.optimize.worker.run_report import report_table, run_report, write_run_report
+from sweepd.optimize.worker.summary import print_summary
+from sweepd.optimize.worker.telemetry import Telemetry
+from sweepd.optimize.worker.timing import Phases
+from sweepd.optimize.worker.tracked import trial_picture
 from tests.deploy.dashboard.test_research import client
 from tests.optimize.study.test_race_study import spec
 from tests.optimize.study_files import make_handle

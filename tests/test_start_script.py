@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from envs.support.database_url import has_password
-from envs.support.supervisor import Supervisor
+from sweepd.envs.support.database_url import has_password
+from sweepd.envs.support.supervisor import Supervisor
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "start_vectorized_training.sh"

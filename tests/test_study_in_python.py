@@ -13,10 +13,10 @@ import pandas as pd
 import pytest
 
 import sweepd
-from deploy.registry.registry import Registry
-from envs.crypto.data.bars import write_bars
-from envs.crypto.data.demo_market import make_planted_market
-from envs.support.study_record import FLAGS_KEY
+from sweepd.deploy.registry.registry import Registry
+from sweepd.envs.crypto.data.bars import write_bars
+from sweepd.envs.crypto.data.demo_market import make_planted_market
+from sweepd.envs.support.study_record import FLAGS_KEY
 from tests.optimize.conftest import SPACE
 
 ROOT = Path(__file__).resolve().parent.parent

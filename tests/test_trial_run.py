@@ -12,18 +12,19 @@ from optuna.trial import TrialState
 from typer.testing import CliRunner
 
 import sweepd
-from deploy.market.candidates import market_study, study_search
-from deploy.promotion.studies import find_study
-from envs.crypto.data.bars import write_bars
-from envs.crypto.data.demo_market import make_planted_market
-from envs.support.errors import InputError
-from envs.support.intervals import over_seeds
-from envs.support.study_record import TrialRecord
-from optimize.experiments.outlook import study_outlook
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.study import StudyHandle
-from optimize.worker.trial_run import RunRequest
-from optimize.worker.weights import initial_actors
+import sweepd.app
+from sweepd.deploy.market.candidates import market_study, study_search
+from sweepd.deploy.promotion.studies import find_study
+from sweepd.envs.crypto.data.bars import write_bars
+from sweepd.envs.crypto.data.demo_market import make_planted_market
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.intervals import over_seeds
+from sweepd.envs.support.study_record import TrialRecord
+from sweepd.optimize.experiments.outlook import study_outlook
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.study import StudyHandle
+from sweepd.optimize.worker.trial_run import RunRequest
+from sweepd.optimize.worker.weights import initial_actors
 from tests.test_study_in_python import GAME, MARKET
 
 
@@ -36,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(*words: str) -> str:
     command = ["run", *words, "--gpu", "cpu"]
-    result = CliRunner().invoke(sweepd.build_app(), command, catch_exceptions=False)
+    result = CliRunner().invoke(sweepd.app.build_app(), command, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -88,7 +89,7 @@ def test_a_game_is_trained_longer_with_new_seeds_and_exact_numbers() -> None:
     assert flags["n-trials"] == 1
     config = str(handle.run_dir / "train.toml")
     words = ["train", "--config", config, "--study-name", "again", "--gpu", "cpu"]
-    CliRunner().invoke(sweepd.build_app(), [*words, "--no-auto-deploy"], catch_exceptions=False)
+    CliRunner().invoke(sweepd.app.build_app(), [*words, "--no-auto-deploy"], catch_exceptions=False)
     [again] = handle_of("again").trials()
     assert again.value == trial.value
     assert TrialRecord.from_attributes(again.user_attrs).learner_params == theirs.learner_params

@@ -25,17 +25,17 @@ from elegantrl.agents.net import QNetTwinDuel
 from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
-from agents.algorithms.off_policy import Figures, OffPolicy
-from agents.algorithms.off_policy_params import D3QNParams
-from agents.engine.program import Supported
-from agents.engine.replay import Batch
-from agents.native.off_policy import Layers, Trained
-from agents.networks.normaliser import bound_of
-from agents.networks.portable import OrthogonalInDouble
-from agents.networks.shape import Shape
-from agents.networks.stacked import Stack
-from agents.networks.weights import StateDict
-from envs.core.streams import derive_seed
+from sweepd.agents.algorithms.off_policy import Figures, OffPolicy
+from sweepd.agents.algorithms.off_policy_params import D3QNParams
+from sweepd.agents.engine.program import Supported
+from sweepd.agents.engine.replay import Batch
+from sweepd.agents.native.off_policy import Layers, Trained
+from sweepd.agents.networks.normaliser import bound_of
+from sweepd.agents.networks.portable import OrthogonalInDouble
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.networks.stacked import Stack
+from sweepd.agents.networks.weights import StateDict
+from sweepd.envs.core.streams import derive_seed
 
 __all__ = ["D3QN", "D3QNParams", "D3QNStats"]
 
@@ -88,7 +88,7 @@ class D3QN(OffPolicy):
     def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
         """Return (network, target network) as ElegantRL's `QNetTwinDuel` loads them.
 
-        `agents.policy.frozen` saves and runs the first.
+        `sweepd.agents.policy.frozen` saves and runs the first.
         """
         self._member(slot)
         net = self.net.export_member(slot) | self._facts()

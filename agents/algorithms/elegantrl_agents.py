@@ -21,14 +21,14 @@ from elegantrl.train.config import Config
 from elegantrl.train.replay_buffer import ReplayBuffer
 from torch import Tensor, nn
 
-from agents.algorithms.elegantrl_kinds import kind_of
-from agents.algorithms.off_policy_params import SACParams
-from agents.engine.program import Act, Program
-from agents.networks.shape import Shape
-from agents.networks.weights import StateDict
-from envs.core.streams import Streams, derive_seed
-from envs.core.vec_env import VecEnv
-from envs.support.errors import InputError
+from sweepd.agents.algorithms.elegantrl_kinds import kind_of
+from sweepd.agents.algorithms.off_policy_params import SACParams
+from sweepd.agents.engine.program import Act, Program
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.networks.weights import StateDict
+from sweepd.envs.core.streams import Streams, derive_seed
+from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.support.errors import InputError
 
 NETWORKS = ("act", "act_target", "cri", "cri_target")
 OPTIMIZERS = ("act_optimizer", "cri_optimizer", "alpha_optimizer")

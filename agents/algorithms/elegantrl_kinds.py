@@ -23,10 +23,10 @@ from elegantrl.agents import (
 from elegantrl.agents.net import ActorDiscretePPO
 from torch import nn
 
-from agents.algorithms.off_policy_params import OffPolicyParams, SACParams
-from agents.engine.hyperparameters import Hyperparameters
-from envs.support.errors import InputError
-from envs.support.plugins import find
+from sweepd.agents.algorithms.off_policy_params import OffPolicyParams, SACParams
+from sweepd.agents.engine.hyperparameters import Hyperparameters
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.plugins import find
 
 PREFIX = "elegantrl:"
 

@@ -1,6 +1,7 @@
 """PPO's loss on GPUs: its gradient for the networks' outputs, by one kernel and one product.
 
-`agents.algorithms.ppo.PPO._loss` computes the same with torch's operations, about forty launches.
+`sweepd.agents.algorithms.ppo.PPO._loss` computes the same with torch's operations, about forty
+launches.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from agents.engine.population import Population
-from agents.networks.distributions import Categorical, Gaussian, distribution_of
-from agents.networks.gpu_kernels import GpuKernels, kernels_for
-from agents.networks.mlp import Activations
-from agents.networks.shape import SHARED, Shape
-from agents.networks.weights import Leaves
+from sweepd.agents.engine.population import Population
+from sweepd.agents.networks.distributions import Categorical, Gaussian, distribution_of
+from sweepd.agents.networks.gpu_kernels import GpuKernels, kernels_for
+from sweepd.agents.networks.mlp import Activations
+from sweepd.agents.networks.shape import SHARED, Shape
+from sweepd.agents.networks.weights import Leaves
 
 
 class LossGradients(NamedTuple):
@@ -40,7 +41,7 @@ class LossGradients(NamedTuple):
 
 
 class Terms(Protocol):
-    """See `agents.algorithms.ppo.LossTerms`; (G, 1) each."""
+    """See `sweepd.agents.algorithms.ppo.LossTerms`; (G, 1) each."""
 
     @property
     def low(self) -> Tensor: ...
@@ -98,7 +99,7 @@ class FusedLoss:
             *(self._d_output, d_critic, log_ratio, error, self._sums),
             *(sizes if shape.discrete else (log_std.stride(0), *sizes)),
         )
-        # Sums over rows are products with ones, as in `agents.networks.mlp.Backward`.
+        # Sums over rows are products with ones, as in `sweepd.agents.networks.mlp.Backward`.
         sums = torch.bmm(self._ones, self._sums)
         found = LossGradients(self._d_output, d_critic, log_ratio, error, sums[:, 0, -1])
         # d(log p)/d(log σ) = u² - 1

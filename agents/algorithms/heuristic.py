@@ -12,19 +12,20 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from agents.engine.hyperparameters import Hyperparameters
-from agents.engine.program import Program, Supported
-from agents.networks.shape import Shape
-from agents.networks.weights import StateDict
-from envs.core.streams import derive_seed
-from envs.core.vec_env import VecEnv
-from envs.games.bucket_brigade.game import BucketBrigade
-from envs.games.bucket_brigade.players import ScriptedPolicy, Theta, heuristic
+from sweepd.agents.engine.hyperparameters import Hyperparameters
+from sweepd.agents.engine.program import Program, Supported
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.networks.weights import StateDict
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.games.bucket_brigade.game import BucketBrigade
+from sweepd.envs.games.bucket_brigade.players import ScriptedPolicy, Theta, heuristic
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeuristicParams(Hyperparameters):
-    """The parameters of `envs.games.bucket_brigade.players.Theta`; defaults are the firefighter's.
+    """The parameters of `sweepd.envs.games.bucket_brigade.players.Theta`; defaults are the
+    firefighter's.
 
     Raises:
         InputError: a value is not between 0 and 1.

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
-from agents.algorithms.ppo import PPO, PPOParams, Shape
-from envs.games.cartpole import CartPole, CartPoleParams
-from envs.support.mkl import current_mode
+from sweepd.agents.algorithms.ppo import PPO, PPOParams, Shape
+from sweepd.envs.games.cartpole import CartPole, CartPoleParams
+from sweepd.envs.support.mkl import current_mode
 
 SLOTS = 5
 # Rows and columns of matrices, among them some whose products depend on the slot on AMD processors

@@ -19,20 +19,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agents.engine.graphs import Effect, Repeated, recorder_for
-from agents.engine.program import Act, Member, Program, check_tensors
-from agents.engine.replay import Batch, ReplayBuffers
-from agents.native.choice import kernels
-from agents.native.kernels import Kernels
-from agents.native.off_policy import ReplayKernel, Trained
-from agents.networks.activation import ACTIVATIONS, activation_tensor
-from agents.networks.normaliser import clip_of
-from agents.networks.optimizer import FlatAdam
-from agents.networks.shape import Shape
-from agents.networks.stacked import Stack
-from agents.networks.weights import StateDict
-from envs.core.vec_env import VecEnv
-from envs.support.errors import InputError
+from sweepd.agents.engine.graphs import Effect, Repeated, recorder_for
+from sweepd.agents.engine.program import Act, Member, Program, check_tensors
+from sweepd.agents.engine.replay import Batch, ReplayBuffers
+from sweepd.agents.native.choice import kernels
+from sweepd.agents.native.kernels import Kernels
+from sweepd.agents.native.off_policy import ReplayKernel, Trained
+from sweepd.agents.networks.activation import ACTIVATIONS, activation_tensor
+from sweepd.agents.networks.normaliser import clip_of
+from sweepd.agents.networks.optimizer import FlatAdam
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.networks.stacked import Stack
+from sweepd.agents.networks.weights import StateDict
+from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.support.errors import InputError
 
 Figures = dict[str, Tensor]
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from agents.engine.hyperparameters import Hyperparameters
+from sweepd.agents.engine.hyperparameters import Hyperparameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class SACParams(OffPolicyParams):
         target_entropy: entropy that the temperature alpha is tuned for, in nats per dimension of
             an action. (ElegantRL's `target_entropy` is its negative, summed over the dimensions;
             its estimate of the entropy is half a nat per dimension low, see
-            `agents.algorithms.sac`.)
+            `sweepd.agents.algorithms.sac`.)
         initial_alpha: temperature at the start.
     """
 

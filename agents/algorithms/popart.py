@@ -15,8 +15,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from agents.engine.population import Population
-from agents.networks.portable import sqrt
+from sweepd.agents.engine.population import Population
+from sweepd.agents.networks.portable import sqrt
 
 
 def scale_values(

@@ -6,18 +6,18 @@ The members' rows, G * num_envs of them, are stepped in one vectorized environme
 their derivations are in `docs/ppo.md`. Reading order:
 
 1. `PPO._collect` and `PPO._learn`: a rollout, advantages, gradient steps
-   (`agents.engine.rollout`, `agents.engine.advantages`);
+   (`sweepd.agents.engine.rollout`, `sweepd.agents.engine.advantages`);
 2. `PPO._minibatch`: one gradient step, with the loss's gradient written by hand
-   (`agents.networks.distributions` for log π and its gradient);
-3. `agents.networks.mlp`: forward and backward pass through the stacked networks;
-4. `agents.networks.optimizer`: gradient norms and AdamW.
+   (`sweepd.agents.networks.distributions` for log π and its gradient);
+3. `sweepd.agents.networks.mlp`: forward and backward pass through the stacked networks;
+4. `sweepd.agents.networks.optimizer`: gradient norms and AdamW.
 
 It is ElegantRL's PPO: a Gaussian before tanh, whose log-probability is that of the sample before
 tanh, or a categorical distribution; a smooth-L1 critic; separate networks, each with its own
 gradient clipping and Adam. It differs in five points: every transition is used once per epoch (a
 permutation per member); a truncated episode is bootstrapped with the value of its last observation;
 advantages are normalised over the member's whole rollout; value targets may be normalised
-(`agents.algorithms.popart`); and all random numbers come from a stream per member.
+(`sweepd.agents.algorithms.popart`); and all random numbers come from a stream per member.
 
 Nothing in these loops reads a tensor's value on the host, except the environment's fault latch,
 once per rollout. Nothing mixes members. A member whose gradient is not finite is marked as diverged
@@ -34,25 +34,25 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from agents.algorithms.fused_loss import LossGradients, fused_loss
-from agents.algorithms.popart import scale_values
-from agents.algorithms.ppo_params import PPOParams
-from agents.engine.acting import Actors
-from agents.engine.graphs import Effect, Repeated, recorder_for
-from agents.engine.population import Population
-from agents.engine.program import Member, Program, Supported
-from agents.engine.rollout import Rollout
-from agents.engine.transitions import Transitions
-from agents.native.choice import kernels
-from agents.native.kernels import UpdateKernel
-from agents.networks.distributions import Distribution, distribution_of
-from agents.networks.mlp import Activations, Backward, forward
-from agents.networks.normaliser import clip_of
-from agents.networks.optimizer import Adam
-from agents.networks.shape import Shape
-from agents.networks.weights import StateDict
-from envs.core.streams import derive_seed
-from envs.core.vec_env import VecEnv
+from sweepd.agents.algorithms.fused_loss import LossGradients, fused_loss
+from sweepd.agents.algorithms.popart import scale_values
+from sweepd.agents.algorithms.ppo_params import PPOParams
+from sweepd.agents.engine.acting import Actors
+from sweepd.agents.engine.graphs import Effect, Repeated, recorder_for
+from sweepd.agents.engine.population import Population
+from sweepd.agents.engine.program import Member, Program, Supported
+from sweepd.agents.engine.rollout import Rollout
+from sweepd.agents.engine.transitions import Transitions
+from sweepd.agents.native.choice import kernels
+from sweepd.agents.native.kernels import UpdateKernel
+from sweepd.agents.networks.distributions import Distribution, distribution_of
+from sweepd.agents.networks.mlp import Activations, Backward, forward
+from sweepd.agents.networks.normaliser import clip_of
+from sweepd.agents.networks.optimizer import Adam
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.networks.weights import StateDict
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.vec_env import VecEnv
 
 __all__ = ["PPO", "PPOParams", "RolloutStats", "Shape"]
 
@@ -454,7 +454,7 @@ class PPO(Program):
         )
 
     def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
-        """See `Program.export_member`; `agents.policy.frozen` saves and runs the actor."""
+        """See `Program.export_member`; `sweepd.agents.policy.frozen` saves and runs the actor."""
         self._member(slot)
         return self.population.export_member(slot)
 

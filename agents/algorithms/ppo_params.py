@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from agents.engine.hyperparameters import Hyperparameters
+from sweepd.agents.engine.hyperparameters import Hyperparameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +29,8 @@ class PPOParams(Hyperparameters):
         adam_eps: Adam's epsilon.
         weight_decay: AdamW's weight decay.
         popart_beta: least weight of a rollout in the running mean and deviation of the returns,
-            by which value targets are normalised (`agents.algorithms.popart`): rollout k (from 1)
-            has the weight max(popart_beta, 1/k). 0 turns this off.
+            by which value targets are normalised (`sweepd.agents.algorithms.popart`): rollout k
+            (from 1) has the weight max(popart_beta, 1/k). 0 turns this off.
         lr_schedule: "constant", "linear" or "cosine" decay over the member's rollouts.
         weight_average: length of the running mean of the actor's weights, as a share of the
             rollouts so far: after rollout k (from 1), the weights of that rollout count

@@ -24,19 +24,19 @@ from elegantrl.agents.net import ActorSAC, CriticTwin
 from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
-from agents.algorithms.off_policy import Figures, OffPolicy
-from agents.algorithms.off_policy_params import SACParams
-from agents.engine.program import Supported
-from agents.engine.replay import Batch
-from agents.native.off_policy import Layers, Trained
-from agents.networks.distributions import HALF_LOG_2PI
-from agents.networks.normaliser import bound_of
-from agents.networks.optimizer import FlatAdam
-from agents.networks.portable import OrthogonalInDouble, exp
-from agents.networks.shape import Shape
-from agents.networks.stacked import Stack
-from agents.networks.weights import StateDict
-from envs.core.streams import derive_seed
+from sweepd.agents.algorithms.off_policy import Figures, OffPolicy
+from sweepd.agents.algorithms.off_policy_params import SACParams
+from sweepd.agents.engine.program import Supported
+from sweepd.agents.engine.replay import Batch
+from sweepd.agents.native.off_policy import Layers, Trained
+from sweepd.agents.networks.distributions import HALF_LOG_2PI
+from sweepd.agents.networks.normaliser import bound_of
+from sweepd.agents.networks.optimizer import FlatAdam
+from sweepd.agents.networks.portable import OrthogonalInDouble, exp
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.networks.stacked import Stack
+from sweepd.agents.networks.weights import StateDict
+from sweepd.envs.core.streams import derive_seed
 
 __all__ = ["SAC", "SACParams", "SACStats"]
 

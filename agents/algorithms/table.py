@@ -11,16 +11,16 @@ from typing import Any
 
 import torch
 
-from agents.algorithms.d3qn import D3QN
-from agents.algorithms.elegantrl_agents import ElegantAgents
-from agents.algorithms.elegantrl_kinds import KINDS, PREFIX, AgentKind, kind_of
-from agents.algorithms.heuristic import Heuristics
-from agents.algorithms.ppo import PPO
-from agents.algorithms.sac import SAC
-from agents.engine.program import Program, Supported
-from agents.networks.activation import RELU
-from agents.networks.shape import SHARED, Shape
-from envs.support.errors import InputError
+from sweepd.agents.algorithms.d3qn import D3QN
+from sweepd.agents.algorithms.elegantrl_agents import ElegantAgents
+from sweepd.agents.algorithms.elegantrl_kinds import KINDS, PREFIX, AgentKind, kind_of
+from sweepd.agents.algorithms.heuristic import Heuristics
+from sweepd.agents.algorithms.ppo import PPO
+from sweepd.agents.algorithms.sac import SAC
+from sweepd.agents.engine.program import Program, Supported
+from sweepd.agents.networks.activation import RELU
+from sweepd.agents.networks.shape import SHARED, Shape
+from sweepd.envs.support.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Algorithm:
         horizon: default number of steps per rollout.
         num_envs: default number of environments; None: as many as are fastest.
         trains: whether members learn. If not, a trial consists of its evaluation.
-        frozen: whether `agents.policy.frozen` can run its members.
+        frozen: whether `sweepd.agents.policy.frozen` can run its members.
         deployed: whether its members can be promoted.
         markets: whether it can train on the crypto market.
         games: names of the only games that it plays; (): any.

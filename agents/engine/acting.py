@@ -9,14 +9,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from agents.native.choice import evaluate, policy_kernel
-from agents.networks.convolution import pixels
-from agents.networks.distributions import distribution_of
-from agents.networks.mlp import Activations
-from agents.networks.normaliser import CLIP
-from agents.networks.shape import Shape
-from agents.networks.weights import leaf_views
-from envs.core.vec_env import Legal
+from sweepd.agents.native.choice import evaluate, policy_kernel
+from sweepd.agents.networks.convolution import pixels
+from sweepd.agents.networks.distributions import distribution_of
+from sweepd.agents.networks.mlp import Activations
+from sweepd.agents.networks.normaliser import CLIP
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.networks.weights import leaf_views
+from sweepd.envs.core.vec_env import Legal
 
 
 class _Buffers(threading.local):
@@ -36,7 +36,7 @@ class Actors:
 
     Args:
         shape: its `slots` is the number of members.
-        flat: (2, G, …) weights as `agents.networks.weights.leaf_views` reads them.
+        flat: (2, G, …) weights as `sweepd.agents.networks.weights.leaf_views` reads them.
         state_avg: (G, 1, state_dim or obs_dim).
         state_std: likewise. Nothing is copied, so these tensors must not change later.
 

@@ -21,7 +21,7 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from envs.support.errors import RunError
+from sweepd.envs.support.errors import RunError
 
 _log = logging.getLogger("sweepd")
 Result = TypeVar("Result")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import ClassVar, Self
 
-from envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from agents.engine.advantages import masked_mean
-from agents.networks.distributions import Choices, Distribution
-from envs.core.vec_env import VecEnv
+from sweepd.agents.engine.advantages import masked_mean
+from sweepd.agents.networks.distributions import Choices, Distribution
+from sweepd.envs.core.vec_env import VecEnv
 
 
 def play_names(env: VecEnv, *, opponents: bool = False) -> tuple[str, ...]:

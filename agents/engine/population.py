@@ -10,16 +10,16 @@ import torch
 from elegantrl.agents.net import ActorDiscretePPO, ActorPPO, CriticPPO
 from torch import Tensor, nn
 
-from agents.networks.activation import activation_of, activation_tensor
-from agents.networks.convolution import layers, pixels
-from agents.networks.items import item_facts, new_item_weights
-from agents.networks.normaliser import checked_normaliser, clip_of
-from agents.networks.portable import OrthogonalInDouble
-from agents.networks.seats import SEAT_COLUMN, prefix_of
-from agents.networks.shape import PER_SEAT, Shape
-from agents.networks.weights import Leaves, StateDict, flat_size, leaf_views
-from envs.core.streams import derive_seed
-from envs.support.errors import InputError
+from sweepd.agents.networks.activation import activation_of, activation_tensor
+from sweepd.agents.networks.convolution import layers, pixels
+from sweepd.agents.networks.items import item_facts, new_item_weights
+from sweepd.agents.networks.normaliser import checked_normaliser, clip_of
+from sweepd.agents.networks.portable import OrthogonalInDouble
+from sweepd.agents.networks.seats import SEAT_COLUMN, prefix_of
+from sweepd.agents.networks.shape import PER_SEAT, Shape
+from sweepd.agents.networks.weights import Leaves, StateDict, flat_size, leaf_views
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.support.errors import InputError
 
 # Tensors of ElegantRL's modules of which a member has one, also with policies per seat.
 _NORMALISERS = {"state_avg", "state_std", "value_avg", "value_std"}
@@ -135,16 +135,16 @@ class Population:
         before `net.0`; in the actor also `image_shape` (3,) and `conv_strides`, int64;
         - items: `items.embedding` (vocabulary, width), whose row 0 is 0, `items.weight` (width,
         facts + features; if there are any) and `items.bias` (width,); the vector of an item is the
-        ReLU of their sum (`agents.networks.items`). `net.0` reads the vectors of all places, their
-        sums per group, and the plain columns. In the actor also `items.groups` (groups, 1 +
-        features) int64, the number of places and which features the items have, and
-        `items.facts` (vocabulary, facts; if there are any);
+        ReLU of their sum (`sweepd.agents.networks.items`). `net.0` reads the vectors of all places,
+        their sums per group, and the plain columns. In the actor also `items.groups` (groups, 1 +
+        features) int64, the number of places and which features the items have, and `items.facts`
+        (vocabulary, facts; if there are any);
         - recurrent networks: `rnn.weight_ih`, … as in torch's GRUCell (3 gates) or LSTMCell (4
         gates), between the last ReLU and the last layer;
         - a running scale: in the actor `state_clip` (1,), the bound of the numbers that it reads,
         (obs - state_avg) / state_std;
         - another activation than ReLU: in the actor `activation` (1,) int64, its index in
-        `agents.networks.activation.ACTIVATIONS`;
+        `sweepd.agents.networks.activation.ACTIVATIONS`;
         - policies per seat: all weights again, of the second set, as `seat1.net.0.weight`, …; in
         the actor also `seat_column` (1,) int64, the column that says where they apply.
         """

@@ -5,9 +5,9 @@ environment. Training advances by rollouts: `horizon` steps of every environment
 steps that follow them. Between rollouts, a member can be saved as a flat dict of tensors and
 restored into any slot of a program of the same shape.
 
-An algorithm (`agents.algorithms.ppo`, `sac`, `d3qn`, `elegantrl_agents`, `heuristic`) subclasses
-`Program` and implements its abstract methods: networks of a member, a rollout, and the gradient
-steps that follow it.
+An algorithm (`sweepd.agents.algorithms.ppo`, `sac`, `d3qn`, `elegantrl_agents`, `heuristic`)
+subclasses `Program` and implements its abstract methods: networks of a member, a rollout, and the
+gradient steps that follow it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from agents.engine.hyperparameters import Hyperparameters
-from agents.engine.running_scale import RunningScale
-from agents.networks.activation import RELU
-from agents.networks.normaliser import checked_normaliser
-from agents.networks.shape import SHARED, Shape, env_fields
-from agents.networks.weights import StateDict
-from envs.core.items import Items
-from envs.core.streams import Streams, derive_seed
-from envs.core.vec_env import VecEnv
-from envs.native.threads import torch_on_one
-from envs.support.errors import InputError
+from sweepd.agents.engine.hyperparameters import Hyperparameters
+from sweepd.agents.engine.running_scale import RunningScale
+from sweepd.agents.networks.activation import RELU
+from sweepd.agents.networks.normaliser import checked_normaliser
+from sweepd.agents.networks.shape import SHARED, Shape, env_fields
+from sweepd.agents.networks.weights import StateDict
+from sweepd.envs.core.items import Items
+from sweepd.envs.core.streams import Streams, derive_seed
+from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.native.threads import torch_on_one
+from sweepd.envs.support.errors import InputError
 
 Act = Callable[[Tensor], Tensor]
 
@@ -255,7 +255,7 @@ class Program(ABC):
 
         It takes (G * k, obs_dim) observations for any k, grouped by member, and does not change
         with further training. Programs that can draw actions in evaluations
-        (`Algorithm.samples`) return `agents.engine.acting.Actors`.
+        (`Algorithm.samples`) return `sweepd.agents.engine.acting.Actors`.
         """
 
     @abstractmethod
@@ -324,12 +324,12 @@ class Program(ABC):
                 member.has_obs = True
 
     def progress(self, slot: int) -> tuple[int, int] | None:
-        """See `envs.core.policies.Policies`, which a program is."""
+        """See `sweepd.envs.core.policies.Policies`, which a program is."""
         member = self.members[slot]
         return None if member is None else (member.rollouts, member.total_rollouts)
 
     def acting_weights(self) -> StateDict:
-        """See `envs.core.policies.Policies`. By default from the exported actors."""
+        """See `sweepd.envs.core.policies.Policies`. By default from the exported actors."""
         actors = {
             slot: self.export_member(slot)[0] for slot, member in enumerate(self.members) if member
         }

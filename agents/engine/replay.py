@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from envs.core.streams import Streams
-from envs.core.vec_env import Step, VecEnv
-from envs.support.errors import InputError
+from sweepd.envs.core.streams import Streams
+from sweepd.envs.core.vec_env import Step, VecEnv
+from sweepd.envs.support.errors import InputError
 
 
 class Batch(NamedTuple):

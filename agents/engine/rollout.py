@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from agents.engine.advantages import (
+from sweepd.agents.engine.advantages import (
     Experience,
     estimate,
     estimate_in_turns,
@@ -20,20 +20,20 @@ from agents.engine.advantages import (
     masked_mean,
     masked_variance,
 )
-from agents.engine.bits import pack, packed_size
-from agents.engine.graphs import Effect, Recorder, Replays
-from agents.engine.play_stats import choice_entropies, play_names, play_stats
-from agents.engine.population import Population
-from agents.engine.transitions import MinibatchIndex, Transitions
-from agents.native.choice import evaluate, policy_kernel
-from agents.networks.distributions import distribution_of
-from agents.networks.fused_sample import fused_sample
-from agents.networks.mlp import Activations
-from agents.networks.normaliser import CLIP
-from agents.networks.portable import sqrt
-from agents.networks.shape import Shape
-from envs.core.streams import Streams
-from envs.core.vec_env import Legal, Step, VecEnv
+from sweepd.agents.engine.bits import pack, packed_size
+from sweepd.agents.engine.graphs import Effect, Recorder, Replays
+from sweepd.agents.engine.play_stats import choice_entropies, play_names, play_stats
+from sweepd.agents.engine.population import Population
+from sweepd.agents.engine.transitions import MinibatchIndex, Transitions
+from sweepd.agents.native.choice import evaluate, policy_kernel
+from sweepd.agents.networks.distributions import distribution_of
+from sweepd.agents.networks.fused_sample import fused_sample
+from sweepd.agents.networks.mlp import Activations
+from sweepd.agents.networks.normaliser import CLIP
+from sweepd.agents.networks.portable import sqrt
+from sweepd.agents.networks.shape import Shape
+from sweepd.envs.core.streams import Streams
+from sweepd.envs.core.vec_env import Legal, Step, VecEnv
 
 
 class Static(NamedTuple):
@@ -68,7 +68,7 @@ class Rollout:
         raw: (G, horizon + 1, num_envs, obs_dim), the observations as the environment gave them;
             None where their scale is fixed.
         rewards: (G, horizon, num_envs); of several players in turns (…, players).
-        play: figures of play in the last rollout (`agents.engine.play_stats`), (G,) each.
+        play: figures of play in the last rollout (`sweepd.agents.engine.play_stats`), (G,) each.
     """
 
     def __init__(self, shape: Shape, population: Population, obs: Tensor) -> None:
@@ -324,7 +324,8 @@ class Rollout:
     # Advantages.
 
     def estimate(self, gamma: Tensor, gae_lambda: Tensor, chunk: Activations) -> Tensor:
-        """Compute values, advantages and returns (`agents.engine.advantages`) of the rollout.
+        """Compute values, advantages and returns (`sweepd.agents.engine.advantages`) of the
+        rollout.
 
         Advantages are normalised over the member's rollout: (A - mean A) / (std A + c), with
         c = 1e-4, in units of returns where they are scaled.

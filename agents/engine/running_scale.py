@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from agents.networks.portable import sqrt
-from agents.networks.shape import Shape
+from sweepd.agents.networks.portable import sqrt
+from sweepd.agents.networks.shape import Shape
 
 
 class RunningScale:

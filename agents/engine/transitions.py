@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agents.engine.bits import packed_size, unpack
-from agents.networks.distributions import distribution_of
-from agents.networks.recurrence import STATE_SIZE, Cells
-from agents.networks.shape import Shape
+from sweepd.agents.engine.bits import packed_size, unpack
+from sweepd.agents.networks.distributions import distribution_of
+from sweepd.agents.networks.recurrence import STATE_SIZE, Cells
+from sweepd.agents.networks.shape import Shape
 
 
 @dataclass

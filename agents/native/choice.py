@@ -11,14 +11,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from agents.native.kernels import SOURCE, Kernels, PolicyKernel
-from agents.native.self_test import DIGEST, EARLIER, digest
-from agents.networks.mlp import Activations, forward
-from agents.networks.shape import Shape
-from agents.networks.weights import Leaves
-from envs.native.build import TORCH, VARIABLE
-from envs.native.use import NativeLibrary, turned_off
-from envs.support.errors import InputError
+from sweepd.agents.native.kernels import SOURCE, Kernels, PolicyKernel
+from sweepd.agents.native.self_test import DIGEST, EARLIER, digest
+from sweepd.agents.networks.mlp import Activations, forward
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.networks.weights import Leaves
+from sweepd.envs.native.build import TORCH, VARIABLE
+from sweepd.envs.native.use import NativeLibrary, turned_off
+from sweepd.envs.support.errors import InputError
 
 _ALGORITHMS = ("ppo", "sac", "d3qn")
 _DEEPEST = 8  # hidden layers; as in network.h
@@ -115,7 +115,7 @@ def evaluate(
 
     Args:
         native: of these networks; None: torch.
-        weights: as in `agents.networks.mlp.forward`, like all that follow.
+        weights: as in `sweepd.agents.networks.mlp.forward`, like all that follow.
         obs: likewise.
         into: written: `output` and `value`.
         actor: whether to run the actors.

@@ -5,9 +5,9 @@ nothing to generate, no Python header to compile against, and a library serves e
 Python. The interpreter's lock is released during calls, so each call has arguments of its own:
 several threads may call the same kernel.
 
-The kernels compute what torch computes in `agents.networks.mlp`, `agents.networks.distributions`
-and `agents.algorithms.ppo`, to rounding. In addition, their bits do not depend on the processor
-(`src/vector.h`).
+The kernels compute what torch computes in `sweepd.agents.networks.mlp`,
+`sweepd.agents.networks.distributions` and `sweepd.agents.algorithms.ppo`, to rounding. In addition,
+their bits do not depend on the processor (`src/vector.h`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from agents.networks.activation import ACTIVATIONS
-from agents.networks.items import item_facts, unknown_item
-from agents.networks.optimizer import FlatAdam
-from agents.networks.shape import Shape
-from agents.networks.weights import Leaves, leaf_views
-from envs.core.items import Items
-from envs.native import threads
+from sweepd.agents.networks.activation import ACTIVATIONS
+from sweepd.agents.networks.items import item_facts, unknown_item
+from sweepd.agents.networks.optimizer import FlatAdam
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.networks.weights import Leaves, leaf_views
+from sweepd.envs.core.items import Items
+from sweepd.envs.native import threads
 
 SOURCE = Path(__file__).with_name("src") / "kernels.cpp"
 # Rows of `Update.terms` and `Update.stats`, as in ppo.h.
@@ -298,7 +298,9 @@ class PolicyKernel:
 
 
 class Rollout(Protocol):
-    """The transitions of a rollout, (G, horizon + 1, num_envs, …): `agents.engine.transitions`."""
+    """The transitions of a rollout, (G, horizon + 1, num_envs, …):
+    `sweepd.agents.engine.transitions`.
+    """
 
     obs: Tensor
     side: Tensor

@@ -1,7 +1,7 @@
 """The gradient steps of SAC and D3QN with native kernels, and the outputs of their networks.
 
-The kernels compute what torch computes in `agents.algorithms.sac` and `agents.algorithms.d3qn`, to
-rounding.
+The kernels compute what torch computes in `sweepd.agents.algorithms.sac` and
+`sweepd.agents.algorithms.d3qn`, to rounding.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from agents.native.kernels import Kernels, Located
-from agents.networks.activation import ACTIVATIONS
-from agents.networks.normaliser import bound_of
-from agents.networks.optimizer import FlatAdam
-from agents.networks.shape import Shape
-from agents.networks.stacked import Stack
-from envs.native import threads
+from sweepd.agents.native.kernels import Kernels, Located
+from sweepd.agents.networks.activation import ACTIVATIONS
+from sweepd.agents.networks.normaliser import bound_of
+from sweepd.agents.networks.optimizer import FlatAdam
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.networks.stacked import Stack
+from sweepd.envs.native import threads
 
 # Rows of `Replayed.terms`, as in off_policy.h.
 TERMS = ("gamma", "tau", "max_norm", "value_avg", "value_std", "target_entropy")

@@ -18,19 +18,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agents.native.kernels import SOURCE, TERMS, Kernels, PolicyKernel, UpdateKernel
-from agents.native.off_policy import TERMS as REPLAY_TERMS
-from agents.native.off_policy import Layers, ReplayKernel, Trained
-from agents.networks.activation import ACTIVATIONS
-from agents.networks.distributions import distribution_of
-from agents.networks.optimizer import Adam, FlatAdam
-from agents.networks.shape import PER_SEAT, Shape
-from agents.networks.stacked import Stack
-from agents.networks.weights import flat_size, leaf_views
-from envs.core.items import ItemGroup, Items
-from envs.native.build import library
+from sweepd.agents.native.kernels import SOURCE, TERMS, Kernels, PolicyKernel, UpdateKernel
+from sweepd.agents.native.off_policy import TERMS as REPLAY_TERMS
+from sweepd.agents.native.off_policy import Layers, ReplayKernel, Trained
+from sweepd.agents.networks.activation import ACTIVATIONS
+from sweepd.agents.networks.distributions import distribution_of
+from sweepd.agents.networks.optimizer import Adam, FlatAdam
+from sweepd.agents.networks.shape import PER_SEAT, Shape
+from sweepd.agents.networks.stacked import Stack
+from sweepd.agents.networks.weights import flat_size, leaf_views
+from sweepd.envs.core.items import ItemGroup, Items
+from sweepd.envs.native.build import library
 
-# After an intended change of the numerics: python -m agents.native.self_test
+# After an intended change of the numerics: python -m sweepd.agents.native.self_test
 DIGEST = "06f63c26da136462"
 # Of earlier versions whose programs, all with ReLU, have the same bits here.
 EARLIER = ("b492cf2da217210d",)

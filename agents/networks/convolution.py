@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError
 
 ImageShape = tuple[int, int, int]
 
@@ -157,7 +157,8 @@ class Convolutions:
                     _patches(below[:, part], layer),
                     d_out.new_ones(networks, 1, d_out.shape[1]),
                 )
-                # Sums over rows are products with ones, as in `agents.networks.mlp.Backward`.
+                # Sums over rows are products with ones, as in
+                # `sweepd.agents.networks.mlp.Backward`.
                 d_biases[index].baddbmm_(ones, d_out)
                 for kind in range(0, networks, len(below)):
                     own = slice(kind, kind + len(below))

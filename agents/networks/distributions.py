@@ -21,11 +21,11 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from agents.networks.portable import exp, log_of_sum
-from agents.networks.shape import Shape
-from agents.networks.weights import Leaves
-from envs.core.streams import Streams
-from envs.core.vec_env import Legal
+from sweepd.agents.networks.portable import exp, log_of_sum
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.networks.weights import Leaves
+from sweepd.envs.core.streams import Streams
+from sweepd.envs.core.vec_env import Legal
 
 HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 # Logit of an illegal option: its probability is exactly 0, and so are products of it with finite
@@ -156,7 +156,7 @@ class Gaussian(Distribution):
         # With u = (x - μ) / σ:
         #     d(log p)/dμ = u / σ,   d(log p)/d(log σ) = u² - 1,   dH/d(log σ) = 1 in every row.
         # The sum over rows of d_log_prob · u² is a product, like all sums over rows in the backward
-        # pass (`agents.networks.mlp.Backward`); the terms without u follow below.
+        # pass (`sweepd.agents.networks.mlp.Backward`); the terms without u follow below.
         torch.bmm(d_log_prob.unsqueeze(1), self._u2, out=into.log_std)
         if d_entropy.shape[1] == 1:  # equal in all rows
             entropies = d_entropy * d_log_prob.shape[1]

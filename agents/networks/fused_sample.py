@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from agents.networks.distributions import Categorical, Gaussian, distribution_of
-from agents.networks.gpu_kernels import GpuKernels, kernels_for
-from agents.networks.shape import SHARED, Shape
+from sweepd.agents.networks.distributions import Categorical, Gaussian, distribution_of
+from sweepd.agents.networks.gpu_kernels import GpuKernels, kernels_for
+from sweepd.agents.networks.shape import SHARED, Shape
 
 
 class FusedSample:

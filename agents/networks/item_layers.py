@@ -1,7 +1,7 @@
 """The first layers of all members' networks over items that are looked up by id.
 
-The MLP's first layer reads the vectors v_p of all places p (`agents.networks.items`), their sum in
-each group of places, and the plain columns y:
+The MLP's first layer reads the vectors v_p of all places p (`sweepd.agents.networks.items`), their
+sum in each group of places, and the plain columns y:
 
     z = Σ_p v_p W_p + Σ_group (Σ_{p in group} v_p) U_group + y Y + b
 
@@ -14,9 +14,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from agents.networks.items import Lookup
-from agents.networks.weights import Leaves
-from envs.core.items import Items
+from sweepd.agents.networks.items import Lookup
+from sweepd.agents.networks.weights import Leaves
+from sweepd.envs.core.items import Items
 
 
 class ItemLayers:

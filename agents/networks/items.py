@@ -20,8 +20,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from envs.core.items import Items
-from envs.support.errors import RunError
+from sweepd.envs.core.items import Items
+from sweepd.envs.support.errors import RunError
 
 
 def item_inputs(items: Items, item_width: int) -> int:
@@ -155,7 +155,7 @@ class Lookup:
         add_rows(d_table, read.at, d_items.reshape(-1, width))
         d_table = d_table.view(networks, table, width)
         d_embedding.copy_(d_table)
-        # Sums over ids are products with ones, as in `agents.networks.mlp.Backward`.
+        # Sums over ids are products with ones, as in `sweepd.agents.networks.mlp.Backward`.
         d_bias.copy_(torch.bmm(d_table.new_ones(networks, 1, table), d_table))
         if facts:
             d_weight[:, :facts] = torch.bmm(self._facts.mT.expand(networks, -1, -1), d_table)

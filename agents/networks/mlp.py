@@ -1,9 +1,10 @@
 """Forward and backward pass of all members' actors and critics, as batched matrix products.
 
-Every network is an MLP with an activation f between its layers (`agents.networks.activation`): with
-ReLU, ElegantRL's `ActorPPO` and `CriticPPO`. Slot g has an actor, which reads the first `state_dim`
-columns of an observation, and a critic, which reads all of them. Both have the same hidden sizes,
-so their hidden layers run as one product of 2G matrices: first the G actors, then the G critics.
+Every network is an MLP with an activation f between its layers
+(`sweepd.agents.networks.activation`): with ReLU, ElegantRL's `ActorPPO` and `CriticPPO`. Slot g has
+an actor, which reads the first `state_dim` columns of an observation, and a critic, which reads all
+of them. Both have the same hidden sizes, so their hidden layers run as one product of 2G matrices:
+first the G actors, then the G critics.
 
 For layer l with input x_{l-1} (B, in), weights W_l (in, out) and bias b_l (1, out):
 
@@ -18,7 +19,8 @@ No operation mixes slots, and no tensor shape depends on how many of them are oc
 member's numbers are the same bits alone, with other members and in any slot.
 
 With policies per seat, a member has two sets of weights, and both compute all of its observations
-(`agents.networks.seats`). Here they are like two slots: G is then twice the number of members.
+(`sweepd.agents.networks.seats`). Here they are like two slots: G is then twice the number of
+members.
 """
 
 from __future__ import annotations
@@ -26,13 +28,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from agents.networks.activation import activate_, needs_sums, through_
-from agents.networks.convolution import Convolutions
-from agents.networks.item_layers import ItemLayers
-from agents.networks.recurrence import Cells
-from agents.networks.seats import Seats
-from agents.networks.shape import PER_SEAT, Shape
-from agents.networks.weights import Leaves
+from sweepd.agents.networks.activation import activate_, needs_sums, through_
+from sweepd.agents.networks.convolution import Convolutions
+from sweepd.agents.networks.item_layers import ItemLayers
+from sweepd.agents.networks.recurrence import Cells
+from sweepd.agents.networks.seats import Seats
+from sweepd.agents.networks.shape import PER_SEAT, Shape
+from sweepd.agents.networks.weights import Leaves
 
 
 class Activations:
@@ -96,8 +98,8 @@ def forward(
     Args:
         weights: of all networks.
         obs: (G, rows, obs_dim) normalised observations, or images as
-            `agents.networks.convolution.pixels` returns them.
-        into: written: `output` (parameters of `agents.networks.distributions`), `value`, and
+            `sweepd.agents.networks.convolution.pixels` returns them.
+        into: written: `output` (parameters of `sweepd.agents.networks.distributions`), `value`, and
             `hidden` for `Backward`.
         actor: whether to run the actors.
         critic: whether to run the critics.

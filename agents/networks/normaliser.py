@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from agents.networks.shape import PER_SEAT, Shape
-from envs.support.errors import InputError
+from sweepd.agents.networks.shape import PER_SEAT, Shape
+from sweepd.envs.support.errors import InputError
 
 # Where observations have a running scale, networks read numbers from -CLIP to CLIP. Their actors
 # have a tensor STATE_CLIP (1,) with that number.

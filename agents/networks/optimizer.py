@@ -11,9 +11,9 @@ import math
 import torch
 from torch import Tensor
 
-from agents.networks.gpu_kernels import GpuKernels, kernels_for
-from agents.networks.shape import Shape
-from agents.networks.weights import leaf_views, new_gradients
+from sweepd.agents.networks.gpu_kernels import GpuKernels, kernels_for
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.networks.weights import leaf_views, new_gradients
 
 BETA1, BETA2 = 0.9, 0.999
 

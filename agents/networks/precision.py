@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError
 
 # Names of `torch.set_float32_matmul_precision`.
 PRECISIONS = {"fp32": "highest", "tf32": "high", "bf16": "medium"}

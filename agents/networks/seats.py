@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from agents.networks.shape import Shape
+from sweepd.agents.networks.shape import Shape
 
 # Of an exported actor: a tensor with the seat's column.
 SEAT_COLUMN = "seat_column"
@@ -30,7 +30,7 @@ def prefix_of(seat: int) -> str:
 
 
 class Outputs(Protocol):
-    """Where the outputs of a forward pass go, as in `agents.networks.mlp.Activations`."""
+    """Where the outputs of a forward pass go, as in `sweepd.agents.networks.mlp.Activations`."""
 
     output: Tensor
     value: Tensor

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from agents.networks.activation import ACTIVATIONS, RELU
-from agents.networks.convolution import features
-from agents.networks.items import item_inputs
-from agents.networks.recurrence import GATES
-from envs.core.items import Items
-from envs.core.vec_env import VecEnv
-from envs.support.errors import InputError
+from sweepd.agents.networks.activation import ACTIVATIONS, RELU
+from sweepd.agents.networks.convolution import features
+from sweepd.agents.networks.items import item_inputs
+from sweepd.agents.networks.recurrence import GATES
+from sweepd.envs.core.items import Items
+from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.support.errors import InputError
 
 # Fewest slots in a study. With a single slot, torch and MKL split sums and products between
 # threads, so the last bits depend on their number; with two or more they do not (torch 2.13;
@@ -61,9 +61,9 @@ class Shape:
         recurrent: "gru" or "lstm" for recurrent networks, else "".
         bptt: steps of truncated backpropagation through time, of recurrent networks.
         policies: "shared" if a member has one actor and critic, "per-seat" if it has one of each
-            for each of two seats (`agents.networks.seats`).
+            for each of two seats (`sweepd.agents.networks.seats`).
         running_scale: whether the scale of observations is a running statistic of each member
-            (`agents.engine.running_scale`); else it stays as it was given.
+            (`sweepd.agents.engine.running_scale`); else it stays as it was given.
     """
 
     state_dim: int

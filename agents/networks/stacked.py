@@ -1,8 +1,8 @@
 """G copies of one of ElegantRL's networks, run as batched matrix products under autograd.
 
 Used by SAC and D3QN, whose native kernels read and write `Stack.flat`. (PPO's networks are in
-`agents.networks.mlp`, with a backward pass by hand.) No operation mixes slots, and no tensor shape
-depends on how many of them are occupied.
+`sweepd.agents.networks.mlp`, with a backward pass by hand.) No operation mixes slots, and no tensor
+shape depends on how many of them are occupied.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agents.networks.activation import RELU, activated
-from agents.networks.optimizer import FlatAdam
-from agents.networks.weights import StateDict, aligned
-from envs.support.errors import InputError
+from sweepd.agents.networks.activation import RELU, activated
+from sweepd.agents.networks.optimizer import FlatAdam
+from sweepd.agents.networks.weights import StateDict, aligned
+from sweepd.envs.support.errors import InputError
 
 _ONES = ("state_std", "value_std")  # the normalisers that scale; the others shift
 
@@ -32,7 +32,7 @@ class Stack:
         normalisers: (G, 1, k) by name: `state_avg` and `state_std`, and `value_avg` and
             `value_std` where the module has them.
         clip: bound of the normalised observations; infinite without one.
-        activation: between layers (`agents.networks.activation`).
+        activation: between layers (`sweepd.agents.networks.activation`).
         optimizer: of a network that learns.
     """
 

@@ -8,10 +8,10 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from agents.networks.convolution import layers
-from agents.networks.items import item_sizes
-from agents.networks.recurrence import GATES
-from agents.networks.shape import Shape
+from sweepd.agents.networks.convolution import layers
+from sweepd.agents.networks.items import item_sizes
+from sweepd.agents.networks.recurrence import GATES
+from sweepd.agents.networks.shape import Shape
 
 StateDict = dict[str, Tensor]  # tensors by name, as torch's modules return them
 
@@ -39,12 +39,12 @@ class Leaves:
         log_std: (G, 1, action_dim); no columns where actions are discrete.
         chain: of autoregressive policies, (G, sizes of choices 0 … k, size of choice k + 1) each:
             what earlier choices add to the logits of a later one.
-        filters: (2G, channels, filter size) each (`agents.networks.convolution`).
+        filters: (2G, channels, filter size) each (`sweepd.agents.networks.convolution`).
         filter_bias: (2G, 1, channels) each.
-        cell: of recurrent networks (`agents.networks.recurrence`), weights on the last hidden
-            layer and on the recurrent state, (2G, width, gates * width) each, and their biases
-            (2G, 1, gates * width).
-        items: of items that are looked up by id (`agents.networks.items`), the embedding
+        cell: of recurrent networks (`sweepd.agents.networks.recurrence`), weights on the last
+            hidden layer and on the recurrent state, (2G, width, gates * width) each, and their
+            biases (2G, 1, gates * width).
+        items: of items that are looked up by id (`sweepd.agents.networks.items`), the embedding
             (2G, vocabulary, item width), whose row 0 is always 0, the weights on facts and
             features (2G, facts + features, item width), and the bias (2G, 1, item width).
     """

@@ -14,14 +14,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from agents.algorithms.sac import LOG_STD
-from agents.networks.activation import activate_
-from agents.networks.distributions import GREATEST, LEAST
-from agents.networks.items import Lookup, item_sizes
-from agents.networks.recurrence import Cells
-from agents.networks.seats import is_second, own_output
-from agents.networks.weights import aligned
-from agents.policy.members import (
+from sweepd.agents.algorithms.sac import LOG_STD
+from sweepd.agents.networks.activation import activate_
+from sweepd.agents.networks.distributions import GREATEST, LEAST
+from sweepd.agents.networks.items import Lookup, item_sizes
+from sweepd.agents.networks.recurrence import Cells
+from sweepd.agents.networks.seats import is_second, own_output
+from sweepd.agents.networks.weights import aligned
+from sweepd.agents.policy.members import (
     ACTION_DIMS,
     CELL,
     EMBEDDING,
@@ -35,15 +35,15 @@ from agents.policy.members import (
     seat_column_of,
     seats_of,
 )
-from envs.core.items import Items
-from envs.support.errors import InputError
+from sweepd.envs.core.items import Items
+from sweepd.envs.support.errors import InputError
 
 
 class Architecture(NamedTuple):
     """What actors must have in common to be computed together, and how they act.
 
     Attributes:
-        gives: output of the last layer, as in `agents.policy.members.NetworkKind`.
+        gives: output of the last layer, as in `sweepd.agents.policy.members.NetworkKind`.
         sizes: (in, out) of the linear layers, in order.
         activations: after each of them; "" is none.
         memory: size of the recurrent state; 0 without one.
@@ -92,7 +92,7 @@ def architecture_of(member: Member, name: str) -> Architecture:
     """Return the architecture of an actor.
 
     Args:
-        member: its tensors (`agents.policy.members`).
+        member: its tensors (`sweepd.agents.policy.members`).
         name: of the actor, for the message.
 
     Raises:
@@ -301,13 +301,13 @@ def draw_option(logits: Tensor, uniform: Tensor, samples: Tensor) -> Tensor:
         uniform: (..., 1) float64 uniform in [0, 1).
         samples: (...) bool, where they are drawn.
     """
-    # Inverse transform sampling, as in `agents.networks.distributions.Categorical`.
+    # Inverse transform sampling, as in `sweepd.agents.networks.distributions.Categorical`.
     below = torch.exp(logits - logits.amax(-1, keepdim=True)).cumsum(-1)
     uniform = uniform.clamp(max=GREATEST).to(below.dtype)
     return torch.where(samples, (below <= uniform * below[..., -1:]).sum(-1), logits.argmax(-1))
 
 
-_CHAIN = "chain.{}.weight"  # of choice k, as in `agents.policy.members`
+_CHAIN = "chain.{}.weight"  # of choice k, as in `sweepd.agents.policy.members`
 _ITEM_LEAVES = ("embedding", "weight_items", "bias_items")
 _CELL_LEAVES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 

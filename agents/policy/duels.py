@@ -1,7 +1,7 @@
 """Leagues of games of two players against each other: points, ratings and equilibrium.
 
-All pairs play the same deals, each in both seatings (`envs.games.pairings`). The payoff of the
-restricted game is the share of won games minus that of lost ones, which is exactly zero-sum.
+All pairs play the same deals, each in both seatings (`sweepd.envs.games.pairings`). The payoff of
+the restricted game is the share of won games minus that of lost ones, which is exactly zero-sum.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agents.policy.equilibrium import equilibrium
-from agents.policy.exact_league import ExactLeague
-from agents.policy.frozen import FrozenPolicy
-from agents.policy.league import CONFIDENCE, Exploitation, Floats, exploitation, interval
-from agents.policy.ratings import Ratings, rate
-from envs.core.streams import derive_seed
-from envs.core.vec_env import Legal
-from envs.games.game import Game
-from envs.games.game_tree import Behaviour
-from envs.games.pairings import (
+from sweepd.agents.policy.equilibrium import equilibrium
+from sweepd.agents.policy.exact_league import ExactLeague
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.league import CONFIDENCE, Exploitation, Floats, exploitation, interval
+from sweepd.agents.policy.ratings import Ratings, rate
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.vec_env import Legal
+from sweepd.envs.games.game import Game
+from sweepd.envs.games.game_tree import Behaviour
+from sweepd.envs.games.pairings import (
     DETERMINISTIC,
     SAMPLED,
     Act,
@@ -36,9 +36,9 @@ from envs.games.pairings import (
     scripted_entrants,
     tally,
 )
-from envs.games.tensor_game import TensorGame
-from envs.support.errors import InputError, RunError
-from envs.support.intervals import gaffke
+from sweepd.envs.games.tensor_game import TensorGame
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.intervals import gaffke
 
 
 class FrozenEntrant(Entrant):
@@ -200,7 +200,9 @@ def duel_report(duels: Duels, members: int, exact: ExactLeague | None = None) ->
 
 
 def _equilibrium(duels: Duels, among: int, exact: ExactLeague | None) -> dict[str, Any]:
-    """Describe the equilibrium among the first players; as `agents.policy.league.report` does."""
+    """Describe the equilibrium among the first players; as `sweepd.agents.policy.league.report`
+    does.
+    """
     try:
         found = equilibrium(duels.payoffs[:among, :among])
     except RunError as error:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.support.errors import InputError, RunError
+from sweepd.envs.support.errors import InputError, RunError
 
 Floats = NDArray[np.float64]
 # Seconds. The time of a mixed-integer program grows exponentially with the number of players.

@@ -2,7 +2,8 @@
 
 NashConv is what both players together would gain by best responses to each other's policies
 (Lanctot et al., 2017): 0 exactly in a Nash equilibrium. A behaviour is what the policy does in one
-information set; a plan is the whole policy of a seat in sequence form (`envs.games.game_tree`).
+information set; a plan is the whole policy of a seat in sequence form
+(`sweepd.envs.games.game_tree`).
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from envs.games.game_tree import EMPTY, Behaviour, Floats, GameTree, InformationSets
-from envs.support.errors import InputError
+from sweepd.envs.games.game_tree import EMPTY, Behaviour, Floats, GameTree, InformationSets
+from sweepd.envs.support.errors import InputError
 
 # (sequences,), probability that the player makes the sequence, by seat.
 Plans = tuple[Floats, Floats]

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from agents.policy.equilibrium import equilibrium
-from agents.policy.exact import Plans, expected_returns, mixed, nash_conv, plans
-from envs.games.game import Game
-from envs.games.game_tree import Floats, GameTree, game_tree, is_enumerable
-from envs.games.pairings import KINDS_OF_PLAY, Entrant
+from sweepd.agents.policy.equilibrium import equilibrium
+from sweepd.agents.policy.exact import Plans, expected_returns, mixed, nash_conv, plans
+from sweepd.envs.games.game import Game
+from sweepd.envs.games.game_tree import Floats, GameTree, game_tree, is_enumerable
+from sweepd.envs.games.pairings import KINDS_OF_PLAY, Entrant
 
 # Relative to the game's largest return: less may come from rounding, as frozen policies round their
 # probabilities to 1e-6.

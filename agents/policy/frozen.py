@@ -10,7 +10,7 @@ the highest mean weight, rounded likewise. The weights are the policy's probabil
 networks, whose units may differ between members, they are the softmax of the values after
 subtracting their mean and dividing by their standard deviation.
 
-The tensors of a member: `agents.policy.members`.
+The tensors of a member: `sweepd.agents.policy.members`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from agents.algorithms.sac import LOG_STD
-from agents.networks.activation import ELU, RELU, SILU, TANH, activate_
-from agents.networks.items import Lookup
-from agents.networks.seats import is_second
-from agents.policy.members import (
+from sweepd.agents.algorithms.sac import LOG_STD
+from sweepd.agents.networks.activation import ELU, RELU, SILU, TANH, activate_
+from sweepd.agents.networks.items import Lookup
+from sweepd.agents.networks.seats import is_second
+from sweepd.agents.policy.members import (
     ACTION_DIMS,
     CELL,
     EMBEDDING,
@@ -50,10 +50,10 @@ from agents.policy.members import (
     seats_of,
     sizes_of,
 )
-from envs.core.items import Items
-from envs.core.vec_env import Legal
-from envs.support.errors import InputError, RunError
-from envs.support.files import write_atomic
+from sweepd.envs.core.items import Items
+from sweepd.envs.core.vec_env import Legal
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.files import write_atomic
 
 __all__ = ["DECIMALS", "FrozenPolicy", "Member", "check_members", "load_members", "save_members"]
 

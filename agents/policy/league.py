@@ -21,12 +21,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agents.policy.equilibrium import Mixture, equilibrium
-from agents.policy.frozen import FrozenPolicy, Member
-from envs.core.streams import derive_seed
-from envs.games.game import Game
-from envs.games.play import play_episodes
-from envs.support.errors import InputError, RunError
+from sweepd.agents.policy.equilibrium import Mixture, equilibrium
+from sweepd.agents.policy.frozen import FrozenPolicy, Member
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.games.game import Game
+from sweepd.envs.games.play import play_episodes
+from sweepd.envs.support.errors import InputError, RunError
 
 Floats = NDArray[np.float64]
 CONFIDENCE = 0.95

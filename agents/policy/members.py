@@ -10,9 +10,9 @@
     QNetTwinDuel              net_val2.0, and net_adv.0 or …1.0 and …2.0, value_avg, value_std
 
 All have state_avg and state_std (state_dim,), and state_clip (1,), the bound of the normalised
-observations, where there is one (`agents.networks.normaliser`). activation (1,) int64 is there for
-another activation than ReLU: an index in `agents.networks.activation.ACTIVATIONS`. All tensors are
-float32 except the int64 ones named here.
+observations, where there is one (`sweepd.agents.networks.normaliser`). activation (1,) int64 is
+there for another activation than ReLU: an index in `sweepd.agents.networks.activation.ACTIVATIONS`.
+All tensors are float32 except the int64 ones named here.
 
 - Several choices: action_dims (choices,) int64, the sizes of the choices, whose logits are side by
 side. chain.k.weight (size of choice k, sizes of those before): what each chosen option of the
@@ -22,7 +22,7 @@ earlier choices adds to the logits of choice k.
 - Items that are looked up by id: items.embedding (vocabulary, width), items.bias, items.weight
 (width, facts + features) and items.facts (vocabulary, facts) where there are any, and items.groups
 (groups, 1 + features) int64: the places of each group, and which features its items have
-(`envs.core.items`, `agents.networks.items`).
+(`sweepd.envs.core.items`, `sweepd.agents.networks.items`).
 - Recurrent: rnn.weight_ih, rnn.weight_hh, rnn.bias_ih, rnn.bias_hh as in torch's GRUCell or
 LSTMCell, before the last layer.
 - Policies per seat: seat_column (1,) int64, a column of the observations, and all weights again as
@@ -43,12 +43,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agents.networks.activation import ACTIVATION, ACTIVATIONS, activation_of
-from agents.networks.items import item_inputs, item_sizes
-from agents.networks.normaliser import STATE_CLIP
-from agents.networks.seats import SEAT_COLUMN, prefix_of
-from envs.core.items import ItemGroup, Items
-from envs.support.errors import InputError
+from sweepd.agents.networks.activation import ACTIVATION, ACTIVATIONS, activation_of
+from sweepd.agents.networks.items import item_inputs, item_sizes
+from sweepd.agents.networks.normaliser import STATE_CLIP
+from sweepd.agents.networks.seats import SEAT_COLUMN, prefix_of
+from sweepd.envs.core.items import ItemGroup, Items
+from sweepd.envs.support.errors import InputError
 
 Member = Mapping[str, Tensor]
 ACTION_DIMS, IMAGE_SHAPE, STRIDES = "action_dims", "image_shape", "conv_strides"

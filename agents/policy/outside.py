@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agents.algorithms.table import get_algorithm
-from agents.policy.frozen import FrozenPolicy
-from envs.external.codec import SpaceCodec
-from envs.support.errors import InputError
+from sweepd.agents.algorithms.table import get_algorithm
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.envs.external.codec import SpaceCodec
+from sweepd.envs.support.errors import InputError
 
 
 class SpacePolicy:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.support.errors import InputError, RunError
+from sweepd.envs.support.errors import InputError, RunError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,10 +5,10 @@ present rollout. `past` is one of the snapshots that a member holds of itself, a
 it holds none. A snapshot is taken every `past_interval` rollouts; once `past_size` are held, it
 replaces the oldest one.
 
-All actors of one architecture act in stacked forward passes (`agents.policy.bank`). `self` and
-champions compute all games. `past` and `others` would cost a forward pass per snapshot or member
-that way; so a member's games are dealt to them in turn (game 0 to the first one, game 1 to the
-second, and so on), and each computes its own games only. Every snapshot and every other member
+All actors of one architecture act in stacked forward passes (`sweepd.agents.policy.bank`). `self`
+and champions compute all games. `past` and `others` would cost a forward pass per snapshot or
+member that way; so a member's games are dealt to them in turn (game 0 to the first one, game 1 to
+the second, and so on), and each computes its own games only. Every snapshot and every other member
 thus has the same share of the games at any time, as if it were drawn uniformly.
 """
 
@@ -21,16 +21,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from agents.networks.distributions import masked_logits
-from agents.policy.bank import Architecture, Bank, architecture_of, draw_option
-from agents.policy.frozen import FrozenPolicy
-from agents.policy.members import Member, check_members
-from envs.core.policies import Policies
-from envs.core.rows import where_rows
-from envs.core.vec_env import Legal
-from envs.games.curriculum import LEARNERS, OTHERS, PAST, SELF
-from envs.games.opponents import Opponents, Scripted, ScriptedPlayer
-from envs.support.errors import InputError
+from sweepd.agents.networks.distributions import masked_logits
+from sweepd.agents.policy.bank import Architecture, Bank, architecture_of, draw_option
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.members import Member, check_members
+from sweepd.envs.core.policies import Policies
+from sweepd.envs.core.rows import where_rows
+from sweepd.envs.core.vec_env import Legal
+from sweepd.envs.games.curriculum import LEARNERS, OTHERS, PAST, SELF
+from sweepd.envs.games.opponents import Opponents, Scripted, ScriptedPlayer
+from sweepd.envs.support.errors import InputError
 
 
 class Spaces(NamedTuple):
@@ -60,7 +60,7 @@ class Champion:
     """A frozen actor as an opponent.
 
     Attributes:
-        actor: its tensors (`agents.policy.members`), or a policy of one member.
+        actor: its tensors (`sweepd.agents.policy.members`), or a policy of one member.
         sampled: whether its actions are samples; else they are deterministic.
     """
 

@@ -14,29 +14,29 @@ import pandas as pd
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
-from agents.algorithms.table import get_algorithm
-from agents.policy.frozen import FrozenPolicy
-from agents.policy.outside import SpacePolicy
-from deploy.games.candidates import game_study, read_candidate
-from deploy.games.duel_panel import DuelGames
-from deploy.games.panel import PanelGames
-from deploy.games.player import Network, Player, Team
-from deploy.market.scoring import score
-from deploy.promotion.studies import find_study, scored_weights
-from deploy.registry.bundle_files import read_members
-from envs.core.streams import derive_seed
-from envs.core.vec_env import Legal
-from envs.crypto.data.bars import Bars, load_bars
-from envs.crypto.market import make_market
-from envs.crypto.params import EnvParams, Instruments
-from envs.crypto.splits import Window
-from envs.crypto.study_data import holdout_times
-from envs.external.codec import SpaceCodec
-from envs.games.pairings import is_versus
-from envs.games.registry import get_game
-from envs.gymnasium_view import codec_of
-from envs.support.errors import InputError
-from envs.support.study_record import CryptoSpec, GameSpec, StudySpec, TrialRecord
+from sweepd.agents.algorithms.table import get_algorithm
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.outside import SpacePolicy
+from sweepd.deploy.games.candidates import game_study, read_candidate
+from sweepd.deploy.games.duel_panel import DuelGames
+from sweepd.deploy.games.panel import PanelGames
+from sweepd.deploy.games.player import Network, Player, Team
+from sweepd.deploy.market.scoring import score
+from sweepd.deploy.promotion.studies import find_study, scored_weights
+from sweepd.deploy.registry.bundle_files import read_members
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.vec_env import Legal
+from sweepd.envs.crypto.data.bars import Bars, load_bars
+from sweepd.envs.crypto.market import make_market
+from sweepd.envs.crypto.params import EnvParams, Instruments
+from sweepd.envs.crypto.splits import Window
+from sweepd.envs.crypto.study_data import holdout_times
+from sweepd.envs.external.codec import SpaceCodec
+from sweepd.envs.games.pairings import is_versus
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.gymnasium_view import codec_of
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import CryptoSpec, GameSpec, StudySpec, TrialRecord
 
 Time = str | pd.Timestamp  # without a zone: UTC
 
@@ -109,7 +109,7 @@ class Policy:
 
         Args:
             observation: (state_dim,) float32, as the environment gives it, not normalized.
-            legal: for games with illegal actions, see `agents.policy.frozen.FrozenPolicy`.
+            legal: for games with illegal actions, see `sweepd.agents.policy.frozen.FrozenPolicy`.
             seat: of a team: the seat that acts.
 
         Returns:

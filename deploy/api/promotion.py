@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from deploy.api.policy import OpenStudy
-from deploy.cli.options import RegistryFlags
-from deploy.cli.promote import promotion_task
-from deploy.cli.promote_flags import PromoteFlags
-from deploy.promotion.promotion import Promotion
-from deploy.promotion.studies import find_study
-from envs.support.errors import InputError
-from envs.support.flags import read_flags
-from envs.support.terminal import Terminal
+from sweepd.deploy.api.policy import OpenStudy
+from sweepd.deploy.cli.options import RegistryFlags
+from sweepd.deploy.cli.promote import promotion_task
+from sweepd.deploy.cli.promote_flags import PromoteFlags
+from sweepd.deploy.promotion.promotion import Promotion
+from sweepd.deploy.promotion.studies import find_study
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.flags import read_flags
+from sweepd.envs.support.terminal import Terminal
 
 SOURCE = "promote"
 OF_STUDY = ("study_name", "storage", "runs_dir")  # known from the study

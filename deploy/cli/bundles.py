@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from deploy.games.bundle import GameBundle
-from deploy.market.bundle import Bundle
-from deploy.registry.bundle_files import StoredBundle, read_bundle
-from deploy.registry.registry import Registry
-from envs.support.errors import InputError
+from sweepd.deploy.games.bundle import GameBundle
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.registry.bundle_files import StoredBundle, read_bundle
+from sweepd.deploy.registry.registry import Registry
+from sweepd.envs.support.errors import InputError
 
 # Help of arguments that `load_reference` resolves.
 REFERENCE = "SLOT (its champion), SLOT@previous, SLOT@3, the beginning of a hash, or a folder."
@@ -17,7 +17,9 @@ BUNDLE_KINDS: tuple[type[StoredBundle[Any]], ...] = (Bundle, GameBundle)
 
 
 def load_bundle(path: Path, *, expected: str | None = None) -> StoredBundle[Any]:
-    """Read and check a bundle of any kind; see `deploy.registry.bundle_files.read_bundle`."""
+    """Read and check a bundle of any kind; see
+    `sweepd.deploy.registry.bundle_files.read_bundle`.
+    """
     return read_bundle(path, BUNDLE_KINDS, expected=expected)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from deploy.cli.play import play_command
-from deploy.cli.promote import after_study_command, promote_command
-from deploy.cli.registry_commands import registry_app, rollback_command
-from deploy.cli.trade_commands import trade_command
-from deploy.cli.trader_commands import trader_app
+from sweepd.deploy.cli.play import play_command
+from sweepd.deploy.cli.promote import after_study_command, promote_command
+from sweepd.deploy.cli.registry_commands import registry_app, rollback_command
+from sweepd.deploy.cli.trade_commands import trade_command
+from sweepd.deploy.cli.trader_commands import trader_app
 
 
 def deploy_commands(app: typer.Typer) -> None:

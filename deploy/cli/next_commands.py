@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from sqlalchemy.engine import make_url
 
-from deploy.cli.options import DEPLOYMENTS
-from deploy.promotion.promotion import Promotion, ResultT
-from deploy.promotion.studies import FoundStudy, storage_url
-from deploy.registry.registry import Registry
-from envs.support.database_url import remove_password
-from envs.support.invocation import program
-from envs.support.terminal import Terminal
+from sweepd.deploy.cli.options import DEPLOYMENTS
+from sweepd.deploy.promotion.promotion import Promotion, ResultT
+from sweepd.deploy.promotion.studies import FoundStudy, storage_url
+from sweepd.deploy.registry.registry import Registry
+from sweepd.envs.support.database_url import remove_password
+from sweepd.envs.support.invocation import program
+from sweepd.envs.support.terminal import Terminal
 
 
 def next_commands(

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from deploy.registry.registry import Registry
-from envs.support.database_url import warn_of_password
+from sweepd.deploy.registry.registry import Registry
+from sweepd.envs.support.database_url import warn_of_password
 
 DEPLOYMENTS = Path("deployments")
 
@@ -44,5 +44,5 @@ class RegistryFlags:
         return RegistryFlags(folder, os.environ.get(REGISTRY_VARIABLE) or None)
 
     def open(self, *, create: bool = False) -> Registry:
-        """Open the registry. create: see `deploy.registry.reader.RegistryReader`."""
+        """Open the registry. create: see `sweepd.deploy.registry.reader.RegistryReader`."""
         return Registry(self.deployments, self.registry, create=create)

@@ -9,15 +9,15 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from deploy.cli.bundles import REFERENCE, called, game_bundle, load_bundle, load_reference
-from deploy.cli.options import RegistryFlags
-from deploy.games.bundle import GameBundle
-from envs.games.game import Game
-from envs.games.pairings import tally
-from envs.games.registry import get_game
-from envs.support.errors import InputError
-from envs.support.flags import takes_flags
-from envs.support.terminal import Terminal
+from sweepd.deploy.cli.bundles import REFERENCE, called, game_bundle, load_bundle, load_reference
+from sweepd.deploy.cli.options import RegistryFlags
+from sweepd.deploy.games.bundle import GameBundle
+from sweepd.envs.games.game import Game
+from sweepd.envs.games.pairings import tally
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.flags import takes_flags
+from sweepd.envs.support.terminal import Terminal
 
 
 @takes_flags
@@ -63,7 +63,7 @@ def play_command(
     With --seat, a person plays against the player: legal moves are offered by number. No champion
     is needed to play a scripted player: --env card-duel --seat me.
     """
-    from deploy.games.show import Show, show_in_terminal, write_animation
+    from sweepd.deploy.games.show import Show, show_in_terminal, write_animation
 
     console = Terminal()
     if seat is not None and out is not None:
@@ -116,7 +116,7 @@ def _play_person(
     console: Terminal,
 ) -> None:
     """Let a person play, and print one line about the results. name: of the champion."""
-    from deploy.games.person import Match
+    from sweepd.deploy.games.person import Match
 
     params = game.params() if champion is None else champion.params
     match = Match(

@@ -12,31 +12,31 @@ import typer
 from rich.console import RenderableType
 from sqlalchemy.exc import SQLAlchemyError
 
-from deploy.cli.next_commands import next_commands, print_next
-from deploy.cli.options import RegistryFlags
-from deploy.cli.promote_flags import PromoteFlags
-from deploy.games.candidates import game_study
-from deploy.games.promote import GamePromoter, GamePromotion, default_rules
-from deploy.games.view import promotion_view as game_view
-from deploy.market import gate as market_gate
-from deploy.market.bundle import Bundle
-from deploy.market.candidates import market_study
-from deploy.market.promote import MarketPromoter, MarketPromotion
-from deploy.market.scoring import bars_of
-from deploy.market.view import promotion_view as market_view
-from deploy.promotion.findings import short
-from deploy.promotion.promotion import Promotion
-from deploy.promotion.rules import parse_limits, with_limits
-from deploy.promotion.studies import FoundStudy, attach, find_study, storage_url
-from deploy.registry.registry import Registry
-from deploy.trading.replay import write_replay
-from deploy.trading.replay_view import print_replay, replay_folder, replay_window, run_replay
-from envs.support.database_url import STORAGE_VARIABLE
-from envs.support.errors import InputError, RunError
-from envs.support.flags import takes_flags
-from envs.support.study_record import CRYPTO
-from envs.support.supervisor import Supervisor
-from envs.support.terminal import Terminal
+from sweepd.deploy.cli.next_commands import next_commands, print_next
+from sweepd.deploy.cli.options import RegistryFlags
+from sweepd.deploy.cli.promote_flags import PromoteFlags
+from sweepd.deploy.games.candidates import game_study
+from sweepd.deploy.games.promote import GamePromoter, GamePromotion, default_rules
+from sweepd.deploy.games.view import promotion_view as game_view
+from sweepd.deploy.market import gate as market_gate
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.market.candidates import market_study
+from sweepd.deploy.market.promote import MarketPromoter, MarketPromotion
+from sweepd.deploy.market.scoring import bars_of
+from sweepd.deploy.market.view import promotion_view as market_view
+from sweepd.deploy.promotion.findings import short
+from sweepd.deploy.promotion.promotion import Promotion
+from sweepd.deploy.promotion.rules import parse_limits, with_limits
+from sweepd.deploy.promotion.studies import FoundStudy, attach, find_study, storage_url
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.replay import write_replay
+from sweepd.deploy.trading.replay_view import print_replay, replay_folder, replay_window, run_replay
+from sweepd.envs.support.database_url import STORAGE_VARIABLE
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.flags import takes_flags
+from sweepd.envs.support.study_record import CRYPTO
+from sweepd.envs.support.supervisor import Supervisor
+from sweepd.envs.support.terminal import Terminal
 
 
 @takes_flags
@@ -163,7 +163,7 @@ class MarketTask(PromotionTask):
         )
 
     def _write_report(self, promotion: MarketPromotion, paths: list[Path]) -> None:
-        from deploy.market.report import write_report  # imports matplotlib
+        from sweepd.deploy.market.report import write_report  # imports matplotlib
 
         promoter = self.promoter
         paths += write_report(promoter.study, promotion, self.registry, promoter.data_dir)
@@ -227,8 +227,8 @@ class GameTask(PromotionTask):
         )
 
     def _write_report(self, promotion: GamePromotion, paths: list[Path]) -> None:
-        from deploy.games.report import write_report  # imports matplotlib
-        from deploy.games.show import publish_replay
+        from sweepd.deploy.games.report import write_report  # imports matplotlib
+        from sweepd.deploy.games.show import publish_replay
 
         paths += write_report(self.promoter.study, promotion)
         attach(self.study, paths)

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from deploy.cli.options import AsJson
-from deploy.market.manifest import Weights
-from envs.support.database_url import STORAGE_VARIABLE, warn_of_password
-from envs.support.study_record import Play
+from sweepd.deploy.cli.options import AsJson
+from sweepd.deploy.market.manifest import Weights
+from sweepd.envs.support.database_url import STORAGE_VARIABLE, warn_of_password
+from sweepd.envs.support.study_record import Play
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from deploy.cli.bundles import BUNDLE_KINDS, REFERENCE, load_reference, market_bundle
-from deploy.cli.options import AsJson, RegistryFlags
-from deploy.cli.registry_view import (
+from sweepd.deploy.cli.bundles import BUNDLE_KINDS, REFERENCE, load_reference, market_bundle
+from sweepd.deploy.cli.options import AsJson, RegistryFlags
+from sweepd.deploy.cli.registry_view import (
     bundle_facts,
     bundle_view,
     diff_view,
@@ -25,20 +25,20 @@ from deploy.cli.registry_view import (
     state_of,
     verification_view,
 )
-from deploy.games.bundle import GameBundle, game_key
-from deploy.games.verify import verify_game_bundle
-from deploy.games.view import game_facts, game_view
-from deploy.market.bundle import Bundle
-from deploy.market.verify import TOLERANCE, verify_bundle
-from deploy.promotion.findings import short
-from deploy.registry.bundle_files import finite
-from deploy.registry.records import Slot
-from deploy.registry.registry import Registry
-from envs.crypto.data.bars import load_bars
-from envs.support.errors import InputError, RunError
-from envs.support.flags import takes_flags
-from envs.support.formatting import counted
-from envs.support.terminal import Terminal, printable
+from sweepd.deploy.games.bundle import GameBundle, game_key
+from sweepd.deploy.games.verify import verify_game_bundle
+from sweepd.deploy.games.view import game_facts, game_view
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.market.verify import TOLERANCE, verify_bundle
+from sweepd.deploy.promotion.findings import short
+from sweepd.deploy.registry.bundle_files import finite
+from sweepd.deploy.registry.records import Slot
+from sweepd.deploy.registry.registry import Registry
+from sweepd.envs.crypto.data.bars import load_bars
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.flags import takes_flags
+from sweepd.envs.support.formatting import counted
+from sweepd.envs.support.terminal import Terminal, printable
 
 Reason = Annotated[str, typer.Option("--reason", help="Reason for the slot's history.")]
 MANUAL = "by the operator"

@@ -9,16 +9,16 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from deploy.market.bundle import Bundle
-from deploy.market.verify import Verification
-from deploy.promotion.findings import SYNTHETIC, short, verdict
-from deploy.promotion.rules import loosened
-from deploy.promotion.views import bundle_panel, columns, identity_table, plain_value
-from deploy.registry.bundle_files import StoredBundle
-from deploy.registry.records import Event, Garbage, Slot, Version
-from deploy.registry.registry import Registry
-from envs.crypto.scoring.figures import TITLE, figures_table
-from envs.support.formatting import minute
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.market.verify import Verification
+from sweepd.deploy.promotion.findings import SYNTHETIC, short, verdict
+from sweepd.deploy.promotion.rules import loosened
+from sweepd.deploy.promotion.views import bundle_panel, columns, identity_table, plain_value
+from sweepd.deploy.registry.bundle_files import StoredBundle
+from sweepd.deploy.registry.records import Event, Garbage, Slot, Version
+from sweepd.deploy.registry.registry import Registry
+from sweepd.envs.crypto.scoring.figures import TITLE, figures_table
+from sweepd.envs.support.formatting import minute
 
 SHOWN_EVENTS = 20
 # Parts of the manifest that `diff` leaves out: they follow from others, or are shown elsewhere.

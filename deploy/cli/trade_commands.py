@@ -9,21 +9,21 @@ from typing import Annotated
 
 import typer
 
-from deploy.cli.bundles import load_bundle, market_bundle
-from deploy.cli.options import AsJson, RegistryFlags
-from deploy.market.bundle import Bundle
-from deploy.market.scoring import bars_of
-from deploy.registry.registry import Registry
-from deploy.trading.live.monitor import OnAlert
-from deploy.trading.live.runner import has_begun
-from deploy.trading.live.start import TRADERS, LiveFlags, trade_live
-from deploy.trading.replay import write_replay
-from deploy.trading.replay_view import print_replay, replay_folder, replay_window, run_replay
-from deploy.trading.risk_limits import parse_limits
-from envs.support.errors import InputError, TryAgainLater
-from envs.support.flags import takes_flags
-from envs.support.supervisor import Supervisor
-from envs.support.terminal import Terminal
+from sweepd.deploy.cli.bundles import load_bundle, market_bundle
+from sweepd.deploy.cli.options import AsJson, RegistryFlags
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.market.scoring import bars_of
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.live.monitor import OnAlert
+from sweepd.deploy.trading.live.runner import has_begun
+from sweepd.deploy.trading.live.start import TRADERS, LiveFlags, trade_live
+from sweepd.deploy.trading.replay import write_replay
+from sweepd.deploy.trading.replay_view import print_replay, replay_folder, replay_window, run_replay
+from sweepd.deploy.trading.risk_limits import parse_limits
+from sweepd.envs.support.errors import InputError, TryAgainLater
+from sweepd.envs.support.flags import takes_flags
+from sweepd.envs.support.supervisor import Supervisor
+from sweepd.envs.support.terminal import Terminal
 
 DISCLAIMER = (
     "Research software, paper trading only: no order reaches a real market; past results do not "

@@ -11,21 +11,21 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from deploy.cli.options import AsJson, RegistryFlags
-from deploy.dashboard.alerts import Alert, slot_alerts, sorted_alerts
-from deploy.dashboard.formatting import moment
-from deploy.dashboard.health import Health, health
-from deploy.dashboard.severity import LEVELS
-from deploy.registry.registry import Registry
-from deploy.trading.live.notify import Notifier
-from deploy.trading.live.parity import DIFFERS, ParityDay, parity, store_parity
-from deploy.trading.live.queries import Records
-from deploy.trading.live.records import Trader
-from deploy.trading.live.store import TraderStore
-from envs.support.errors import InputError
-from envs.support.flags import takes_flags
-from envs.support.formatting import minute
-from envs.support.terminal import Terminal, printable
+from sweepd.deploy.cli.options import AsJson, RegistryFlags
+from sweepd.deploy.dashboard.alerts import Alert, slot_alerts, sorted_alerts
+from sweepd.deploy.dashboard.formatting import moment
+from sweepd.deploy.dashboard.health import Health, health
+from sweepd.deploy.dashboard.severity import LEVELS
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.live.notify import Notifier
+from sweepd.deploy.trading.live.parity import DIFFERS, ParityDay, parity, store_parity
+from sweepd.deploy.trading.live.queries import Records
+from sweepd.deploy.trading.live.records import Trader
+from sweepd.deploy.trading.live.store import TraderStore
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.flags import takes_flags
+from sweepd.envs.support.formatting import minute
+from sweepd.envs.support.terminal import Terminal, printable
 
 SlotArgument = Annotated[str, typer.Argument(help="Slot of the trader, for example crypto-1h.")]
 

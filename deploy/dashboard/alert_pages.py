@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from werkzeug.wrappers import Request, Response
 
-from deploy.dashboard.alerts import Alert, slot_alerts, sorted_alerts, study_alerts
-from deploy.dashboard.pages import Handler, Pages
-from deploy.dashboard.source import PaperSource, StudySource
-from envs.support.errors import InputError, RunError
+from sweepd.deploy.dashboard.alerts import Alert, slot_alerts, sorted_alerts, study_alerts
+from sweepd.deploy.dashboard.pages import Handler, Pages
+from sweepd.deploy.dashboard.source import PaperSource, StudySource
+from sweepd.envs.support.errors import InputError, RunError
 
 
 class AlertPages:

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from deploy.dashboard.health import Health
-from deploy.dashboard.monitor_view import LEVELS as VERDICTS
-from deploy.dashboard.severity import BAD, WARNING, level_of
-from deploy.registry.database import utc_text
-from deploy.trading.live.monitor import STRAYS
-from deploy.trading.live.queries import EventFilter, EventRecord, Records
-from deploy.trading.live.records import Trader
-from envs.crypto.data.timeframe import DAY
-from envs.support.formatting import counted
+from sweepd.deploy.dashboard.health import Health
+from sweepd.deploy.dashboard.monitor_view import LEVELS as VERDICTS
+from sweepd.deploy.dashboard.severity import BAD, WARNING, level_of
+from sweepd.deploy.registry.database import utc_text
+from sweepd.deploy.trading.live.monitor import STRAYS
+from sweepd.deploy.trading.live.queries import EventFilter, EventRecord, Records
+from sweepd.deploy.trading.live.records import Trader
+from sweepd.envs.crypto.data.timeframe import DAY
+from sweepd.envs.support.formatting import counted
 
 RECENT_DAYS = 7  # how long an event is shown
 MOST_EVENTS = 50  # of a kind

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from deploy.dashboard import formatting
-from deploy.trading.live.queries import Candles, Mark
-from deploy.trading.round_trips import RoundTrip
-from envs.crypto.data.timeframe import DAY
+from sweepd.deploy.dashboard import formatting
+from sweepd.deploy.trading.live.queries import Candles, Mark
+from sweepd.deploy.trading.round_trips import RoundTrip
+from sweepd.envs.crypto.data.timeframe import DAY
 
 Figure = dict[str, Any]
 MOST_CANDLES = 400

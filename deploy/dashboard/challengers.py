@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from deploy.dashboard.series import Series
-from envs.crypto.data.timeframe import DAY
+from sweepd.deploy.dashboard.series import Series
+from sweepd.envs.crypto.data.timeframe import DAY
 
 
 @dataclass(frozen=True)

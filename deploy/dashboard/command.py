@@ -15,14 +15,14 @@ import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
 
-from deploy.cli.options import AsJson, RegistryFlags
-from deploy.dashboard.source import OpenStudies, PaperSource, StudySource
-from deploy.dashboard.terminal import age_line, slot_screen, slots_table
-from deploy.registry.bundle_files import finite
-from envs.support.database_url import STORAGE_VARIABLE, warn_of_password
-from envs.support.errors import InputError
-from envs.support.flags import takes_flags
-from envs.support.terminal import Terminal
+from sweepd.deploy.cli.options import AsJson, RegistryFlags
+from sweepd.deploy.dashboard.source import OpenStudies, PaperSource, StudySource
+from sweepd.deploy.dashboard.terminal import age_line, slot_screen, slots_table
+from sweepd.deploy.registry.bundle_files import finite
+from sweepd.envs.support.database_url import STORAGE_VARIABLE, warn_of_password
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.flags import takes_flags
+from sweepd.envs.support.terminal import Terminal
 
 EVERY = 2.0  # seconds between two updates of a terminal
 WIDTH = 160  # columns if the output is no terminal
@@ -86,7 +86,7 @@ def dashboard_command(app: typer.Typer, open_studies: OpenStudies) -> None:
             _watch(shown.screen)
         else:
             # Imported here: the web server is an extra.
-            from deploy.dashboard.server import serve
+            from sweepd.deploy.dashboard.server import serve
 
             serve(paper, search, port, shown.path)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deploy.dashboard.series import Series
-from envs.crypto.data.timeframe import DAY
+from sweepd.deploy.dashboard.series import Series
+from sweepd.envs.crypto.data.timeframe import DAY
 
 
 @dataclass(frozen=True)

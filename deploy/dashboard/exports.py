@@ -10,8 +10,8 @@ from typing import Any
 
 from werkzeug.wrappers import Response
 
-from deploy.dashboard.pages import SECURITY
-from deploy.registry.bundle_files import finite
+from sweepd.deploy.dashboard.pages import SECURITY
+from sweepd.deploy.registry.bundle_files import finite
 
 MIMETYPES = {"csv": "text/csv", "json": "application/json"}
 FORMULA = ("=", "+", "-", "@", "\t", "\r")

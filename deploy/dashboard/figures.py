@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deploy.dashboard.days import Day
-from deploy.dashboard.series import EquityCurve
-from deploy.dashboard.view import SlotView
-from deploy.promotion.findings import short
-from deploy.trading.live.benchmarks import EQUAL_WEIGHT
-from deploy.trading.live.parity import ParityDay
+from sweepd.deploy.dashboard.days import Day
+from sweepd.deploy.dashboard.series import EquityCurve
+from sweepd.deploy.dashboard.view import SlotView
+from sweepd.deploy.promotion.findings import short
+from sweepd.deploy.trading.live.benchmarks import EQUAL_WEIGHT
+from sweepd.deploy.trading.live.parity import ParityDay
 
 Figure = dict[str, Any]
 # Number of tones of challengers and of held tickers; the fifth has the first tone, another dash.

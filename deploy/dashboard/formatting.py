@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 
-from envs.support.formatting import MISSING
+from sweepd.envs.support.formatting import MISSING
 
 
 def figure(value: float | None) -> str:

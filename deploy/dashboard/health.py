@@ -10,13 +10,13 @@ from typing import Literal
 
 import psutil
 
-from deploy.dashboard.formatting import seconds_of, span
-from deploy.promotion.findings import SYNTHETIC
-from deploy.registry.models import STOPPED
-from deploy.trading.live.records import Trader
-from deploy.trading.live.session import UNDECIDED_BARS
-from deploy.trading.live.venue_accounts import SILENT_SECONDS
-from envs.crypto.data.timeframe import closed_since
+from sweepd.deploy.dashboard.formatting import seconds_of, span
+from sweepd.deploy.promotion.findings import SYNTHETIC
+from sweepd.deploy.registry.models import STOPPED
+from sweepd.deploy.trading.live.records import Trader
+from sweepd.deploy.trading.live.session import UNDECIDED_BARS
+from sweepd.deploy.trading.live.venue_accounts import SILENT_SECONDS
+from sweepd.envs.crypto.data.timeframe import closed_since
 
 QUIET_SECONDS = 15.0  # without a heartbeat before the process is looked up
 RECORDED = "recorded"  # the feed of a replay

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from deploy.dashboard.formatting import figure
+from sweepd.deploy.dashboard.formatting import figure
 
 LEVELS = {"as scored": "good", "worse than scored": "bad", "tracking off": "bad"}
 COUNTS = {"bars": "bars in the record", "judged": "judged at", "next_look": "next look at"}

@@ -15,10 +15,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from werkzeug.exceptions import BadRequest
 from werkzeug.wrappers import Request, Response
 
-from deploy.dashboard import formatting
-from deploy.promotion.findings import short
-from envs.support.errors import RunError
-from envs.support.formatting import counted, duration, hourly, minute, percent
+from sweepd.deploy.dashboard import formatting
+from sweepd.deploy.promotion.findings import short
+from sweepd.envs.support.errors import RunError
+from sweepd.envs.support.formatting import counted, duration, hourly, minute, percent
 
 Handler = Callable[[Request], Response]
 SECURITY = {
@@ -118,7 +118,7 @@ class Pages:
     def __init__(self, every: float) -> None:
         self._every = every
         self._templates = Environment(
-            loader=PackageLoader("deploy.dashboard"),
+            loader=PackageLoader("sweepd.deploy.dashboard"),
             autoescape=True,
             trim_blocks=True,
             lstrip_blocks=True,

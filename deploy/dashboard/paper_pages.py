@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from werkzeug.exceptions import NotFound
 from werkzeug.wrappers import Request, Response
 
-from deploy.dashboard.figures import account_tones, equity_figure
-from deploy.dashboard.pages import Handler, Pages, chosen
-from deploy.dashboard.slot_views import known_slots, slot_links
-from deploy.dashboard.source import PaperSource
-from envs.support.errors import InputError, RunError
+from sweepd.deploy.dashboard.figures import account_tones, equity_figure
+from sweepd.deploy.dashboard.pages import Handler, Pages, chosen
+from sweepd.deploy.dashboard.slot_views import known_slots, slot_links
+from sweepd.deploy.dashboard.source import PaperSource
+from sweepd.envs.support.errors import InputError, RunError
 
 RANGES = {"1": "1 day", "7": "7 days", "30": "30 days", "": "all"}
 

@@ -8,9 +8,9 @@ from typing import Any
 from werkzeug.exceptions import BadRequest, NotFound
 from werkzeug.wrappers import Request, Response
 
-from deploy.dashboard.pages import Address, Handler, Pages, Paging, chosen
-from deploy.dashboard.source import StudySource
-from deploy.dashboard.study_figures import (
+from sweepd.deploy.dashboard.pages import Address, Handler, Pages, Paging, chosen
+from sweepd.deploy.dashboard.source import StudySource
+from sweepd.deploy.dashboard.study_figures import (
     BAND_LOOKS,
     CURVE_LOOKS,
     OTHER_LOOKS,
@@ -19,8 +19,8 @@ from deploy.dashboard.study_figures import (
     parallel_figure,
     race_figure,
 )
-from envs.crypto.scoring.figures import figures
-from envs.support.errors import InputError, RunError
+from sweepd.envs.crypto.scoring.figures import figures
+from sweepd.envs.support.errors import InputError, RunError
 
 ROWS = 12  # parameters of the parallel coordinates, unless all are asked for
 ROW_HEIGHT = 52  # pixels

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.trading.flows import growth
-from deploy.trading.live.records import AccountHistory, AccountRecord
-from deploy.trading.live.store import TraderStore
-from envs.crypto.data.timeframe import bars_per_year
-from envs.crypto.scoring import metrics
+from sweepd.deploy.trading.flows import growth
+from sweepd.deploy.trading.live.records import AccountHistory, AccountRecord
+from sweepd.deploy.trading.live.store import TraderStore
+from sweepd.envs.crypto.data.timeframe import bars_per_year
+from sweepd.envs.crypto.scoring import metrics
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]

@@ -9,10 +9,10 @@ from typing import Any
 
 import typer
 
-from deploy.dashboard.source import PaperSource, StudySource
-from envs.support.errors import InputError, RunError
-from envs.support.invocation import install_extra
-from envs.support.terminal import printable
+from sweepd.deploy.dashboard.source import PaperSource, StudySource
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.invocation import install_extra
+from sweepd.envs.support.terminal import printable
 
 
 def serve(paper: PaperSource, search: StudySource, port: int, path: str) -> None:
@@ -32,7 +32,7 @@ def serve(paper: PaperSource, search: StudySource, port: int, path: str) -> None
         import plotly  # noqa: F401  its JavaScript is served
         from werkzeug.serving import WSGIRequestHandler, make_server
 
-        from deploy.dashboard.web import Dashboard
+        from sweepd.deploy.dashboard.web import Dashboard
     except ImportError as error:
         raise InputError(
             f"sweepd dashboard needs {error.name}: {install_extra('dashboard')}; or use --terminal"

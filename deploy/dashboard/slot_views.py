@@ -7,10 +7,10 @@ from typing import Any
 
 from werkzeug.wrappers import Request
 
-from deploy.dashboard.health import Health
-from deploy.dashboard.pages import Address
-from deploy.dashboard.source import PaperSource
-from envs.support.errors import InputError, RunError
+from sweepd.deploy.dashboard.health import Health
+from sweepd.deploy.dashboard.pages import Address
+from sweepd.deploy.dashboard.source import PaperSource
+from sweepd.envs.support.errors import InputError, RunError
 
 VIEWS = {
     "/": "Overview",

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import RenderableType
 
-from deploy.cli.options import RegistryFlags
-from deploy.dashboard.health import Health, health
-from deploy.dashboard.series import SeriesCache
-from deploy.dashboard.view import SlotView, slot_names, slot_view
-from deploy.registry.bundle_files import GAME
-from deploy.registry.registry import Registry
-from deploy.trading.live.profits import ProfitBook
-from deploy.trading.live.queries import Records
-from deploy.trading.live.store import TraderStore
-from envs.support.errors import InputError
+from sweepd.deploy.cli.options import RegistryFlags
+from sweepd.deploy.dashboard.health import Health, health
+from sweepd.deploy.dashboard.series import SeriesCache
+from sweepd.deploy.dashboard.view import SlotView, slot_names, slot_view
+from sweepd.deploy.registry.bundle_files import GAME
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.live.profits import ProfitBook
+from sweepd.deploy.trading.live.queries import Records
+from sweepd.deploy.trading.live.store import TraderStore
+from sweepd.envs.support.errors import InputError
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -46,20 +46,20 @@ class StudySource(Protocol):
         """Return the parameters of a study's trials.
 
         It has the keys `head`, `importances`, `parallel`, `frontier`, `racing` and `best`; see
-        `optimize.study.insight`.
+        `sweepd.optimize.study.insight`.
         """
 
     def trials(self, name: str, chosen: Sequence[int] | None) -> dict[str, Any]:
         """Return a study's trials, and the learning curves of those of the given numbers.
 
         It has the keys `head`, `chosen`, `curves`, `axis`, `rungs`, `metrics`, `heat` and `table`; see
-        `optimize.study.insight`.
+        `sweepd.optimize.study.insight`.
         """
 
     def compare(self, name: str, other: str) -> dict[str, Any]:
         """Return two studies side by side, with the keys `sides`, `settings` and `parameters`.
 
-        See `optimize.study.insight`.
+        See `sweepd.optimize.study.insight`.
         """
 
     def show(self, found: dict[str, Any]) -> RenderableType:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deploy.dashboard.figures import Figure
-from envs.support.formatting import value_text
+from sweepd.deploy.dashboard.figures import Figure
+from sweepd.envs.support.formatting import value_text
 
 Found = Mapping[str, Any]
 # The page's place for legends is where these figures have the title of their axis.
@@ -32,7 +32,7 @@ def parallel_figure(found: Found, count: int) -> Figure:
     forbids; these are ordinary lines.
 
     Args:
-        found: result of `optimize.study.insight.parameters.parallel`.
+        found: result of `sweepd.optimize.study.insight.parameters.parallel`.
         count: number of parameters to show.
     """
     axes = found["axes"][:count]
@@ -161,7 +161,7 @@ def frontier_figure(found: Found) -> Figure:
     """Return objective against cost, and the frontier.
 
     Args:
-        found: result of `optimize.study.insight.parameters.frontier`.
+        found: result of `sweepd.optimize.study.insight.parameters.frontier`.
     """
     points, front = found["points"], found["front"]
     seconds = [point["seconds"] for point in points]
@@ -209,7 +209,7 @@ def curve_figure(curves: Sequence[Found], axis: str, member: str) -> Figure:
     """Return learning curves: the value at each rung, and bars over the members.
 
     Args:
-        curves: results of `optimize.study.insight.curves.curve`.
+        curves: results of `sweepd.optimize.study.insight.curves.curve`.
         axis: what the values are.
         member: "fold" or "seed".
     """
@@ -272,7 +272,7 @@ def race_figure(sides: Sequence[Found], by: str) -> Figure:
     """Return the best values so far of two studies.
 
     Args:
-        sides: results of `optimize.study.insight.watch.StudyInsight.compared`.
+        sides: results of `sweepd.optimize.study.insight.watch.StudyInsight.compared`.
         by: "finished" (number of finished trials) or "hours" (since the first trial began).
     """
     title, factor = "finished trials", 1.0

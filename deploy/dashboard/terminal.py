@@ -8,14 +8,23 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Column, Table
 from rich.text import Text
 
-from deploy.dashboard.alerts import Alert
-from deploy.dashboard.formatting import figure, moment, money, price, ratio, share, span, units
-from deploy.dashboard.health import Health
-from deploy.dashboard.monitor_view import MonitorView
-from deploy.dashboard.severity import LEVELS
-from deploy.dashboard.view import AccountView, Holdings, OrderView, SlotView
-from deploy.promotion.findings import short
-from envs.support.formatting import counted, minute, percent, sparkline
+from sweepd.deploy.dashboard.alerts import Alert
+from sweepd.deploy.dashboard.formatting import (
+    figure,
+    moment,
+    money,
+    price,
+    ratio,
+    share,
+    span,
+    units,
+)
+from sweepd.deploy.dashboard.health import Health
+from sweepd.deploy.dashboard.monitor_view import MonitorView
+from sweepd.deploy.dashboard.severity import LEVELS
+from sweepd.deploy.dashboard.view import AccountView, Holdings, OrderView, SlotView
+from sweepd.deploy.promotion.findings import short
+from sweepd.envs.support.formatting import counted, minute, percent, sparkline
 
 STYLES = {"good": "green", "warning": "yellow", "bad": "bold red", "none": "dim"}
 SHOWN_ORDERS, SHOWN_EVENTS = 8, 6

@@ -12,20 +12,20 @@ from typing import Any
 from werkzeug.exceptions import BadRequest, NotFound
 from werkzeug.wrappers import Request, Response
 
-from deploy.dashboard.candles import Span, candle_figure, joined, span_of
-from deploy.dashboard.days import Day, days_of
-from deploy.dashboard.exports import export
-from deploy.dashboard.figures import days_figure, parity_figure
-from deploy.dashboard.health import Health
-from deploy.dashboard.pages import Address, Handler, Pages, Paging, chosen
-from deploy.dashboard.severity import LEVELS, kinds_of, level_of
-from deploy.dashboard.slot_views import known_slots, slot_links
-from deploy.dashboard.source import Opened, PaperSource
-from deploy.registry.models import SLOT_ACCOUNT
-from deploy.trading.live.benchmarks import EQUAL_WEIGHT
-from deploy.trading.live.parity import DIFFERS, ParityDay, stored_parity
-from deploy.trading.live.profits import fills_at_once
-from deploy.trading.live.queries import (
+from sweepd.deploy.dashboard.candles import Span, candle_figure, joined, span_of
+from sweepd.deploy.dashboard.days import Day, days_of
+from sweepd.deploy.dashboard.exports import export
+from sweepd.deploy.dashboard.figures import days_figure, parity_figure
+from sweepd.deploy.dashboard.health import Health
+from sweepd.deploy.dashboard.pages import Address, Handler, Pages, Paging, chosen
+from sweepd.deploy.dashboard.severity import LEVELS, kinds_of, level_of
+from sweepd.deploy.dashboard.slot_views import known_slots, slot_links
+from sweepd.deploy.dashboard.source import Opened, PaperSource
+from sweepd.deploy.registry.models import SLOT_ACCOUNT
+from sweepd.deploy.trading.live.benchmarks import EQUAL_WEIGHT
+from sweepd.deploy.trading.live.parity import DIFFERS, ParityDay, stored_parity
+from sweepd.deploy.trading.live.profits import fills_at_once
+from sweepd.deploy.trading.live.queries import (
     ORDER_STATUSES,
     Candles,
     EventFilter,
@@ -34,10 +34,10 @@ from deploy.trading.live.queries import (
     OrderRecord,
     Records,
 )
-from deploy.trading.live.records import BENCHMARK, Adjustment, Trader
-from deploy.trading.round_trips import RoundTrip
-from envs.crypto.data.timeframe import DAY, bar_seconds
-from envs.support.errors import InputError, RunError
+from sweepd.deploy.trading.live.records import BENCHMARK, Adjustment, Trader
+from sweepd.deploy.trading.round_trips import RoundTrip
+from sweepd.envs.crypto.data.timeframe import DAY, bar_seconds
+from sweepd.envs.support.errors import InputError, RunError
 
 RANGES = {"1": "1 day", "7": "7 days", "30": "30 days", "90": "90 days", "365": "1 year"}
 FEWEST_CANDLES = 100  # in the range that is shown first

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from werkzeug.exceptions import NotFound
 from werkzeug.wrappers import Request, Response
 
-from deploy.dashboard.figures import best_figure, rate_figure
-from deploy.dashboard.pages import Handler, Pages
-from deploy.dashboard.source import StudySource
-from envs.crypto.scoring.figures import figures as metric_figures
-from envs.support.errors import InputError, RunError
+from sweepd.deploy.dashboard.figures import best_figure, rate_figure
+from sweepd.deploy.dashboard.pages import Handler, Pages
+from sweepd.deploy.dashboard.source import StudySource
+from sweepd.envs.crypto.scoring.figures import figures as metric_figures
+from sweepd.envs.support.errors import InputError, RunError
 
 
 class TrainingPages:

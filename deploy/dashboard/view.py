@@ -7,24 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deploy.cli.registry_view import last_move, state_of
-from deploy.dashboard.alerts import Alert, slot_alerts, sorted_alerts
-from deploy.dashboard.challengers import ChallengerView, challenger_views
-from deploy.dashboard.formatting import share
-from deploy.dashboard.health import Health, health
-from deploy.dashboard.monitor_view import MonitorView, monitor_view
-from deploy.dashboard.series import EquityCurve, Series, SeriesCache, curves
-from deploy.registry.bundle_files import GAME
-from deploy.registry.models import SLOT_ACCOUNT
-from deploy.registry.records import Event, Slot
-from deploy.registry.registry import Registry
-from deploy.trading.live.benchmarks import EQUAL_WEIGHT
-from deploy.trading.live.queries import Records
-from deploy.trading.live.records import AccountBar, OrderLine, Trader, TraderEvent
-from deploy.trading.live.revisions import units_since
-from deploy.trading.live.store import TraderStore
-from envs.crypto.data.timeframe import DAY
-from envs.support.formatting import percent
+from sweepd.deploy.cli.registry_view import last_move, state_of
+from sweepd.deploy.dashboard.alerts import Alert, slot_alerts, sorted_alerts
+from sweepd.deploy.dashboard.challengers import ChallengerView, challenger_views
+from sweepd.deploy.dashboard.formatting import share
+from sweepd.deploy.dashboard.health import Health, health
+from sweepd.deploy.dashboard.monitor_view import MonitorView, monitor_view
+from sweepd.deploy.dashboard.series import EquityCurve, Series, SeriesCache, curves
+from sweepd.deploy.registry.bundle_files import GAME
+from sweepd.deploy.registry.models import SLOT_ACCOUNT
+from sweepd.deploy.registry.records import Event, Slot
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.live.benchmarks import EQUAL_WEIGHT
+from sweepd.deploy.trading.live.queries import Records
+from sweepd.deploy.trading.live.records import AccountBar, OrderLine, Trader, TraderEvent
+from sweepd.deploy.trading.live.revisions import units_since
+from sweepd.deploy.trading.live.store import TraderStore
+from sweepd.envs.crypto.data.timeframe import DAY
+from sweepd.envs.support.formatting import percent
 
 MOST_POINTS = 600  # of an account in a figure
 NEWEST = 25  # orders and events shown

@@ -16,14 +16,14 @@ from werkzeug.sansio.utils import host_is_trusted
 from werkzeug.test import Client
 from werkzeug.wrappers import Request, Response
 
-from deploy.dashboard.alert_pages import AlertPages
-from deploy.dashboard.pages import SECURITY, Handler, Pages
-from deploy.dashboard.paper_pages import PaperPages
-from deploy.dashboard.research_pages import ResearchPages
-from deploy.dashboard.source import PaperSource, StudySource
-from deploy.dashboard.trade_pages import TradePages
-from deploy.dashboard.training_pages import TrainingPages
-from envs.support.errors import InputError, RunError
+from sweepd.deploy.dashboard.alert_pages import AlertPages
+from sweepd.deploy.dashboard.pages import SECURITY, Handler, Pages
+from sweepd.deploy.dashboard.paper_pages import PaperPages
+from sweepd.deploy.dashboard.research_pages import ResearchPages
+from sweepd.deploy.dashboard.source import PaperSource, StudySource
+from sweepd.deploy.dashboard.trade_pages import TradePages
+from sweepd.deploy.dashboard.training_pages import TrainingPages
+from sweepd.envs.support.errors import InputError, RunError
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -101,7 +101,7 @@ class Dashboard:
         name = request.path.rpartition("/")[2]
         if name not in ASSETS:
             raise NotFound("There is no such file.")
-        folder = importlib.resources.files("deploy.dashboard") / "static"
+        folder = importlib.resources.files("sweepd.deploy.dashboard") / "static"
         if name == "plotly.js":
             folder, name = importlib.resources.files("plotly") / "package_data", "plotly.min.js"
         content = (folder / name).read_bytes()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from deploy.games.baselines import FIRST_ACTION
-from deploy.games.bundle import GameBundle
-from deploy.games.candidates import GameCandidate
-from deploy.games.panel import Opponent, Panel
-from deploy.promotion.promotion import GateResult
-from deploy.promotion.rules import RuleFinding
-from envs.games.constant_players import ALWAYS
+from sweepd.deploy.games.baselines import FIRST_ACTION
+from sweepd.deploy.games.bundle import GameBundle
+from sweepd.deploy.games.candidates import GameCandidate
+from sweepd.deploy.games.panel import Opponent, Panel
+from sweepd.deploy.promotion.promotion import GateResult
+from sweepd.deploy.promotion.rules import RuleFinding
+from sweepd.envs.games.constant_players import ALWAYS
 
 MORE = "a larger --budget or more trials"
 

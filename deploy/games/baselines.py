@@ -2,7 +2,7 @@
 
 A player that does no better than the same action in every step has learned nothing that is worth
 deploying, however far it is ahead of random play. So every panel has constant players
-(`envs.games.constant_players`), among them the candidate's own first action.
+(`sweepd.envs.games.constant_players`), among them the candidate's own first action.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.core.game_env import GameEnv
-from envs.core.vec_env import Legal
-from envs.external.vec_env import ExternalVecEnv
-from envs.games.constant_players import (
+from sweepd.envs.core.game_env import GameEnv
+from sweepd.envs.core.vec_env import Legal
+from sweepd.envs.external.vec_env import ExternalVecEnv
+from sweepd.envs.games.constant_players import (
     ALWAYS,
     ConstantPlayer,
     constant_actions,
     constant_player,
     preferred,
 )
-from envs.games.pairings import Act as PairAct
-from envs.games.pairings import Entrant, block_uniforms
-from envs.games.play import random_actions
-from envs.games.tensor_game import TensorGame
-from envs.support.errors import InputError
-from envs.support.plugins import find
+from sweepd.envs.games.pairings import Act as PairAct
+from sweepd.envs.games.pairings import Entrant, block_uniforms
+from sweepd.envs.games.play import random_actions
+from sweepd.envs.games.tensor_game import TensorGame
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.plugins import find
 
 Act = Callable[[Tensor], Tensor]
 RANDOM, FIRST_ACTION = "random", "first action repeated"

@@ -14,10 +14,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from agents.policy.outside import SpacePolicy
-from deploy.games.manifest import FORMAT, GameManifest, OriginPart, PlayerManifest, TeamManifest
-from deploy.games.player import Network, Player, read_player
-from deploy.registry.bundle_files import (
+from sweepd.agents.policy.outside import SpacePolicy
+from sweepd.deploy.games.manifest import (
+    FORMAT,
+    GameManifest,
+    OriginPart,
+    PlayerManifest,
+    TeamManifest,
+)
+from sweepd.deploy.games.player import Network, Player, read_player
+from sweepd.deploy.registry.bundle_files import (
     GAME,
     MEMBERS_FILE,
     BundleFacts,
@@ -25,11 +31,11 @@ from deploy.registry.bundle_files import (
     check_file,
     sha256,
 )
-from envs.external.codec import SpaceCodec
-from envs.games.game import Game
-from envs.games.registry import get_game
-from envs.gymnasium_view import codec_of
-from envs.support.errors import InputError
+from sweepd.envs.external.codec import SpaceCodec
+from sweepd.envs.games.game import Game
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.gymnasium_view import codec_of
+from sweepd.envs.support.errors import InputError
 
 
 @dataclass(frozen=True)

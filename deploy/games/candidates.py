@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from optuna.trial import FrozenTrial
 
-from agents.algorithms.table import get_algorithm
-from deploy.games.bundle import GameBundle
-from deploy.games.gate import GameEvidence, shown
-from deploy.games.manifest import (
+from sweepd.agents.algorithms.table import get_algorithm
+from sweepd.deploy.games.bundle import GameBundle
+from sweepd.deploy.games.gate import GameEvidence, shown
+from sweepd.deploy.games.manifest import (
     GameManifest,
     GameOriginPart,
     GamePart,
@@ -24,17 +24,17 @@ from deploy.games.manifest import (
     TeamOriginPart,
     TeamPlayerPart,
 )
-from deploy.games.panel import Panel
-from deploy.games.player import file_of, read_player, split_members
-from deploy.games.selection import selection_of
-from deploy.promotion.studies import FoundStudy, objective_of, scored_weights, unrecorded
-from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite, new_bundle
-from envs.games.game import Game, is_population
-from envs.games.pairings import is_versus
-from envs.games.registry import get_game
-from envs.gymnasium_view import codec_of
-from envs.support.errors import InputError
-from envs.support.study_record import LEAGUE_REPORT, GameSpec, Play, TrialRecord
+from sweepd.deploy.games.panel import Panel
+from sweepd.deploy.games.player import file_of, read_player, split_members
+from sweepd.deploy.games.selection import selection_of
+from sweepd.deploy.promotion.studies import FoundStudy, objective_of, scored_weights, unrecorded
+from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite, new_bundle
+from sweepd.envs.games.game import Game, is_population
+from sweepd.envs.games.pairings import is_versus
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.gymnasium_view import codec_of
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import LEAGUE_REPORT, GameSpec, Play, TrialRecord
 
 
 class LeagueMember(NamedTuple):

@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from agents.policy.ratings import Ratings, rate
-from deploy.games.baselines import OwnEntrant, load_baselines
-from deploy.games.panel import Floats, Interval, Opponent, Panel, confidence, share_interval
-from deploy.games.player import Player
-from envs.games.constant_players import ALWAYS, ConstantEntrant, constant_actions
-from envs.games.game import Game
-from envs.games.pairings import Entrant, PairResults, play_pairs, scripted_entrants, tally
-from envs.games.play import EpisodeResults
-from envs.support.errors import InputError
-from envs.support.intervals import gaffke
+from sweepd.agents.policy.ratings import Ratings, rate
+from sweepd.deploy.games.baselines import OwnEntrant, load_baselines
+from sweepd.deploy.games.panel import Floats, Interval, Opponent, Panel, confidence, share_interval
+from sweepd.deploy.games.player import Player
+from sweepd.envs.games.constant_players import ALWAYS, ConstantEntrant, constant_actions
+from sweepd.envs.games.game import Game
+from sweepd.envs.games.pairings import Entrant, PairResults, play_pairs, scripted_entrants, tally
+from sweepd.envs.games.play import EpisodeResults
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.intervals import gaffke
 
 CANDIDATE = "candidate"  # name of the candidate in its games
 

@@ -1,8 +1,8 @@
 """The gate of games: the rules that a player must pass to become champion.
 
 The first stage checks that the weights are those that were scored. The second stage evaluates the
-player on a panel (`deploy.games.panel`), and every such evaluation is counted. Two things are
-tested against each other player, on the same games:
+player on a panel (`sweepd.deploy.games.panel`), and every such evaluation is counted. Two things
+are tested against each other player, on the same games:
 
 * the mean return is higher: the lower end of the interval of the mean difference is above 0;
 * the return is higher in most games: the lower end of the interval of the share of games ahead is
@@ -29,10 +29,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from deploy.games.baselines import is_simple
-from deploy.games.duel_panel import DuelPanel, counted
-from deploy.games.panel import Interval, Opponent, Panel
-from deploy.promotion.rules import GateRule, Measured, training_faults
+from sweepd.deploy.games.baselines import is_simple
+from sweepd.deploy.games.duel_panel import DuelPanel, counted
+from sweepd.deploy.games.panel import Interval, Opponent, Panel
+from sweepd.deploy.promotion.rules import GateRule, Measured, training_faults
 
 SEARCH, PANEL = "search", "panel"
 MAJORITY = 0.5

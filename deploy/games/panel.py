@@ -18,15 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deploy.games.baselines import FIRST_ACTION, RANDOM, Act, baseline_player
-from deploy.games.player import Player
-from deploy.promotion.bootstrap import gate_level
-from envs.core.game_env import GameEnv
-from envs.core.streams import derive_seed
-from envs.games.constant_players import constant_actions
-from envs.games.game import Game
-from envs.games.play import EpisodeResults, play_episodes
-from envs.support.intervals import clopper_pearson
+from sweepd.deploy.games.baselines import FIRST_ACTION, RANDOM, Act, baseline_player
+from sweepd.deploy.games.player import Player
+from sweepd.deploy.promotion.bootstrap import gate_level
+from sweepd.envs.core.game_env import GameEnv
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.games.constant_players import constant_actions
+from sweepd.envs.games.game import Game
+from sweepd.envs.games.play import EpisodeResults, play_episodes
+from sweepd.envs.support.intervals import clopper_pearson
 
 Floats = NDArray[np.float64]
 DRAWS, CHUNK = 20_000, 2_000_000  # bootstrap samples; numbers drawn at once
@@ -155,7 +155,7 @@ class PanelGames:
             names: of the baseline players; None: all of `baselines`.
 
         Raises:
-            InputError: see `deploy.games.baselines.baseline_player`.
+            InputError: see `sweepd.deploy.games.baselines.baseline_player`.
         """
         first = self._first_action(player)
         return {

@@ -13,15 +13,15 @@ from rich.console import Console
 from rich.text import Text
 from torch import Tensor
 
-from deploy.games.bundle import GameBundle
-from deploy.games.show import SELF
-from envs.core.streams import derive_seed
-from envs.games.game import Game
-from envs.games.opponents import ScriptedPlayer, scripted_act
-from envs.games.tensor_game import TensorGame
-from envs.games.turns_view import LOG, TurnsRenderer
-from envs.games.words import YOU
-from envs.support.errors import InputError
+from sweepd.deploy.games.bundle import GameBundle
+from sweepd.deploy.games.show import SELF
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.games.game import Game
+from sweepd.envs.games.opponents import ScriptedPlayer, scripted_act
+from sweepd.envs.games.tensor_game import TensorGame
+from sweepd.envs.games.turns_view import LOG, TurnsRenderer
+from sweepd.envs.games.words import YOU
+from sweepd.envs.support.errors import InputError
 
 SEATS = ("me", "first", "second")  # values of --seat
 _LONGEST = 3  # digits of a number that a person enters

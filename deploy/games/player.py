@@ -11,22 +11,22 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from agents.policy.duels import FrozenEntrant
-from agents.policy.frozen import FrozenPolicy
-from deploy.registry.bundle_files import MEMBERS_FILE, read_members
-from envs.core.game_env import GameEnv
-from envs.core.streams import derive_seed
-from envs.games.bucket_brigade.game import BucketBrigade
-from envs.games.bucket_brigade.players import ScriptedPolicy, Theta, heuristic
-from envs.games.pairings import Entrant
-from envs.support.errors import InputError
-from envs.support.study_record import Play
+from sweepd.agents.policy.duels import FrozenEntrant
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, read_members
+from sweepd.envs.core.game_env import GameEnv
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.games.bucket_brigade.game import BucketBrigade
+from sweepd.envs.games.bucket_brigade.players import ScriptedPolicy, Theta, heuristic
+from sweepd.envs.games.pairings import Entrant
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import Play
 
 Act = Callable[[Tensor], Tensor]
 
 
 class Player(Protocol):
-    """A player. Its attributes are those of `deploy.games.manifest.PlayerPart`."""
+    """A player. Its attributes are those of `sweepd.deploy.games.manifest.PlayerPart`."""
 
     state_dim: int
     action_dim: int

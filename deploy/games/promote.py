@@ -7,29 +7,29 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from deploy.games.advice import why_none
-from deploy.games.baselines import load_baselines
-from deploy.games.bundle import GameBundle, game_key
-from deploy.games.candidates import (
+from sweepd.deploy.games.advice import why_none
+from sweepd.deploy.games.baselines import load_baselines
+from sweepd.deploy.games.bundle import GameBundle, game_key
+from sweepd.deploy.games.candidates import (
     GameCandidate,
     GameStudy,
     build_bundle,
     read_candidate,
     same_game,
 )
-from deploy.games.duel_panel import DuelGames, DuelPanel, judge_duels, with_champion
-from deploy.games.gate import DEFAULT_RULES, DUEL_RULES, PANEL, SEARCH, GameEvidence
-from deploy.games.panel import Panel, PanelGames, judge_panel, panel_seed
-from deploy.games.panel import compare as compare_players
-from deploy.games.player import read_player
-from deploy.promotion.promoter import Promoter
-from deploy.promotion.promotion import CandidateOutcome, GateResult, Promotion
-from deploy.promotion.rules import GateRule
-from deploy.registry.records import CountedEvaluation
-from deploy.registry.registry import Registry
-from envs.games.pairings import Entrant
-from envs.support.errors import InputError
-from envs.support.study_record import Play
+from sweepd.deploy.games.duel_panel import DuelGames, DuelPanel, judge_duels, with_champion
+from sweepd.deploy.games.gate import DEFAULT_RULES, DUEL_RULES, PANEL, SEARCH, GameEvidence
+from sweepd.deploy.games.panel import Panel, PanelGames, judge_panel, panel_seed
+from sweepd.deploy.games.panel import compare as compare_players
+from sweepd.deploy.games.player import read_player
+from sweepd.deploy.promotion.promoter import Promoter
+from sweepd.deploy.promotion.promotion import CandidateOutcome, GateResult, Promotion
+from sweepd.deploy.promotion.rules import GateRule
+from sweepd.deploy.registry.records import CountedEvaluation
+from sweepd.deploy.registry.registry import Registry
+from sweepd.envs.games.pairings import Entrant
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import Play
 
 GAMES = 100  # default size of a panel
 DUELS = 400  # of one in a game of two players, against each opponent
@@ -57,7 +57,7 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
         rules: the gate's rules; None: the game's default ones.
         play: whether the player takes its most probable actions or draws them; None: as the
             study's evaluations judged it.
-        baselines: a user's baseline players, `MODULE:NAME`; see `deploy.games.baselines`.
+        baselines: a user's baseline players, `MODULE:NAME`; see `sweepd.deploy.games.baselines`.
 
     Raises:
         InputError: a baseline player cannot be loaded.

@@ -8,14 +8,14 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from deploy.games.candidates import GameCandidate, GameStudy, plain
-from deploy.games.duel_panel import CANDIDATE, DuelPanel
-from deploy.games.gate import MAJORITY, shown
-from deploy.games.panel import Panel
-from deploy.games.promote import GamePromotion
-from deploy.games.selection import selection_sentence
-from deploy.promotion.findings import findings_page
-from envs.support.files import write_atomic
+from sweepd.deploy.games.candidates import GameCandidate, GameStudy, plain
+from sweepd.deploy.games.duel_panel import CANDIDATE, DuelPanel
+from sweepd.deploy.games.gate import MAJORITY, shown
+from sweepd.deploy.games.panel import Panel
+from sweepd.deploy.games.promote import GamePromotion
+from sweepd.deploy.games.selection import selection_sentence
+from sweepd.deploy.promotion.findings import findings_page
+from sweepd.envs.support.files import write_atomic
 
 OWN, OTHER, CHAMPION = "#1f5fa8", "#8a8a8a", "#2a9d5c"
 READING = (

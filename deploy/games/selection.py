@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deploy.promotion.studies import FoundStudy, fresh_seeds
-from envs.games.registry import get_game
-from envs.support.formatting import counted
-from envs.support.intervals import Interval, between
-from envs.support.study_record import GameSpec
+from sweepd.deploy.promotion.studies import FoundStudy, fresh_seeds
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.support.formatting import counted
+from sweepd.envs.support.intervals import Interval, between
+from sweepd.envs.support.study_record import GameSpec
 
 
 def selection_of(study: FoundStudy) -> dict[str, Any] | None:

@@ -16,15 +16,15 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from deploy.games.bundle import GameBundle
-from deploy.promotion.studies import FoundStudy, attach
-from envs.core.streams import derive_seed
-from envs.games.opponents import Opponents, Scripted
-from envs.games.pairings import is_versus
-from envs.games.render import Renderer, showing
-from envs.support.errors import InputError
-from envs.support.files import write_atomic
-from envs.support.invocation import install_extra
+from sweepd.deploy.games.bundle import GameBundle
+from sweepd.deploy.promotion.studies import FoundStudy, attach
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.games.opponents import Opponents, Scripted
+from sweepd.envs.games.pairings import is_versus
+from sweepd.envs.games.render import Renderer, showing
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.files import write_atomic
+from sweepd.envs.support.invocation import install_extra
 
 MOST_FRAMES = 2_000  # of an animation
 GIF_FPS = 25.0  # higher rates need larger files, and not all programs support them

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from deploy.games.bundle import GameBundle
-from deploy.games.duel_panel import DuelGames, episodes_of
-from deploy.games.panel import PanelGames
-from envs.games.pairings import is_versus
-from envs.games.play import EpisodeResults
-from envs.support.errors import InputError
+from sweepd.deploy.games.bundle import GameBundle
+from sweepd.deploy.games.duel_panel import DuelGames, episodes_of
+from sweepd.deploy.games.panel import PanelGames
+from sweepd.envs.games.pairings import is_versus
+from sweepd.envs.games.play import EpisodeResults
+from sweepd.envs.support.errors import InputError
 
 
 @dataclass(frozen=True)

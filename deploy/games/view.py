@@ -9,13 +9,13 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from deploy.games.bundle import GameBundle
-from deploy.games.candidates import plain
-from deploy.games.duel_panel import CANDIDATE
-from deploy.games.promote import GamePromotion, GameResult
-from deploy.games.selection import selection_sentence
-from deploy.promotion import views
-from deploy.promotion.views import bundle_panel, columns, identity_table
+from sweepd.deploy.games.bundle import GameBundle
+from sweepd.deploy.games.candidates import plain
+from sweepd.deploy.games.duel_panel import CANDIDATE
+from sweepd.deploy.games.promote import GamePromotion, GameResult
+from sweepd.deploy.games.selection import selection_sentence
+from sweepd.deploy.promotion import views
+from sweepd.deploy.promotion.views import bundle_panel, columns, identity_table
 
 
 def promotion_view(promotion: GamePromotion) -> RenderableType:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from deploy.market.backtests import SearchStatistics
-from deploy.promotion.rules import RuleFinding
-from envs.crypto.data.timeframe import bars_per_year
-from envs.crypto.scoring import luck
-from envs.support.formatting import counted
+from sweepd.deploy.market.backtests import SearchStatistics
+from sweepd.deploy.promotion.rules import RuleFinding
+from sweepd.envs.crypto.data.timeframe import bars_per_year
+from sweepd.envs.crypto.scoring import luck
+from sweepd.envs.support.formatting import counted
 
 ADVICE: Mapping[str, str] = {
     "training-faults": "see the trial's reason in sweepd status, and continue the study",

@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.trial import FrozenTrial
 
-from deploy.market.gate import Selection
-from deploy.promotion.overfitting import BLOCKS, Overfitting, cscv
-from envs.crypto.data.timeframe import bars_per_year
-from envs.crypto.scoring import luck
-from envs.crypto.scoring.figures import MEDIAN_RATIO
-from envs.crypto.scoring.luck import Moments
-from envs.crypto.scoring.metrics import TRADE_COLUMNS, Metrics, PathTrades
-from envs.crypto.scoring.selection import (
+from sweepd.deploy.market.gate import Selection
+from sweepd.deploy.promotion.overfitting import BLOCKS, Overfitting, cscv
+from sweepd.envs.crypto.data.timeframe import bars_per_year
+from sweepd.envs.crypto.scoring import luck
+from sweepd.envs.crypto.scoring.figures import MEDIAN_RATIO
+from sweepd.envs.crypto.scoring.luck import Moments
+from sweepd.envs.crypto.scoring.metrics import TRADE_COLUMNS, Metrics, PathTrades
+from sweepd.envs.crypto.scoring.selection import (
     PATHS_FILE,
     Deflation,
     TrialReturns,

@@ -1,8 +1,8 @@
 """The bundle of a policy that trades, which is deployed as a self-contained folder.
 
-`deploy.registry.bundle_files` describes the folder. A bundle of several trials, each trading a
-share of the capital as a sub-account, has one file of weights per trial: `members-000.safetensors`,
-…. docs/bundle.md documents the format for other programs.
+`sweepd.deploy.registry.bundle_files` describes the folder. A bundle of several trials, each trading
+a share of the capital as a sub-account, has one file of weights per trial:
+`members-000.safetensors`, …. docs/bundle.md documents the format for other programs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from agents.policy.frozen import FrozenPolicy
-from deploy.market.manifest import (
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.deploy.market.manifest import (
     FORMAT,
     EnsembleManifest,
     Manifest,
@@ -25,7 +25,7 @@ from deploy.market.manifest import (
     RecipePart,
     TrialPart,
 )
-from deploy.registry.bundle_files import (
+from sweepd.deploy.registry.bundle_files import (
     MARKET,
     MEMBERS_FILE,
     BundleFacts,
@@ -36,10 +36,10 @@ from deploy.registry.bundle_files import (
     read_members,
     sha256,
 )
-from envs.crypto.data.timeframe import on_grid
-from envs.crypto.features import Recipe, get_recipe
-from envs.crypto.params import SHORTS, EnvParams, Instruments
-from envs.support.errors import InputError
+from sweepd.envs.crypto.data.timeframe import on_grid
+from sweepd.envs.crypto.features import Recipe, get_recipe
+from sweepd.envs.crypto.params import SHORTS, EnvParams, Instruments
+from sweepd.envs.support.errors import InputError
 
 NO_SHORT_ENSEMBLES = (
     "trials with short positions cannot share an account: what one sells short, another may hold, and "
@@ -171,7 +171,9 @@ def parse_moment(text: str, flag: str) -> int:
 
 
 def load_bundle(path: Path, *, expected: str | None = None) -> Bundle:
-    """Read and check a bundle that trades; see `deploy.registry.bundle_files.read_bundle`."""
+    """Read and check a bundle that trades; see
+    `sweepd.deploy.registry.bundle_files.read_bundle`.
+    """
     return read_bundle(path, (Bundle,), expected=expected)
 
 

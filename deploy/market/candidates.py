@@ -9,8 +9,8 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from deploy.market.backtests import SearchStatistics, combine, read_search
-from deploy.market.bundle import (
+from sweepd.deploy.market.backtests import SearchStatistics, combine, read_search
+from sweepd.deploy.market.bundle import (
     NO_SHORT_ENSEMBLES,
     Bundle,
     default_symbols,
@@ -18,8 +18,8 @@ from deploy.market.bundle import (
     read_policy,
     recipe_part,
 )
-from deploy.market.gate import MarketEvidence, Selection
-from deploy.market.manifest import (
+from sweepd.deploy.market.gate import MarketEvidence, Selection
+from sweepd.deploy.market.manifest import (
     VENUE_PARAMS,
     DataPart,
     EnsembleManifest,
@@ -30,24 +30,24 @@ from deploy.market.manifest import (
     Weights,
     trial_file,
 )
-from deploy.market.scoring import Score
-from deploy.market.shares import choose_shares
-from deploy.promotion.studies import (
+from sweepd.deploy.market.scoring import Score
+from sweepd.deploy.market.shares import choose_shares
+from sweepd.deploy.promotion.studies import (
     FoundStudy,
     find_study,
     objective_of,
     scored_weights,
     unrecorded,
 )
-from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite, new_bundle
-from envs.crypto.data.bars import Bars
-from envs.crypto.features import get_recipe
-from envs.crypto.params import EnvParams, Instruments
-from envs.crypto.scoring.figures import path_metrics
-from envs.crypto.scoring.metrics import Metrics
-from envs.crypto.scoring.selection import median_path
-from envs.support.errors import InputError
-from envs.support.study_record import CryptoSpec, TrialRecord
+from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite, new_bundle
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.features import get_recipe
+from sweepd.envs.crypto.params import EnvParams, Instruments
+from sweepd.envs.crypto.scoring.figures import path_metrics
+from sweepd.envs.crypto.scoring.metrics import Metrics
+from sweepd.envs.crypto.scoring.selection import median_path
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import CryptoSpec, TrialRecord
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deploy.market.bundle import Bundle
-from deploy.market.gate import NearestConstant
-from deploy.market.scoring import first_decision, in_order, score_bundle, score_trials
-from envs.crypto.data.bars import Bars
-from envs.crypto.env import CryptoEnv
-from envs.crypto.market import make_market
-from envs.crypto.params import EnvParams
-from envs.crypto.scoring.evaluate import trade_windows
-from envs.crypto.splits import Window
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.market.gate import NearestConstant
+from sweepd.deploy.market.scoring import first_decision, in_order, score_bundle, score_trials
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.market import make_market
+from sweepd.envs.crypto.params import EnvParams
+from sweepd.envs.crypto.scoring.evaluate import trade_windows
+from sweepd.envs.crypto.splits import Window
 
 Array = NDArray[np.float64]
 MOST_BARS = 4_000  # enough for a correlation; more would only take longer

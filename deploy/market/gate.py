@@ -1,7 +1,7 @@
 """The gate of markets: the rules that a candidate must pass to become champion.
 
-The rules (`deploy.promotion.rules`) of the first stage read what cross-validation stored with the
-study's trials and can be evaluated any number of times. Those of the second stage read the
+The rules (`sweepd.deploy.promotion.rules`) of the first stage read what cross-validation stored
+with the study's trials and can be evaluated any number of times. Those of the second stage read the
 hold-out; every evaluation on it is counted, so only candidates that passed the first stage reach
 it. A rule that cannot be measured yet defers the candidate, which stays a challenger.
 
@@ -14,12 +14,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from deploy.promotion.bootstrap import ALPHA, Bootstrap, gate_level
-from deploy.promotion.overfitting import Overfitting
-from deploy.promotion.rules import GateRule, Measured, training_faults
-from envs.crypto.scoring.figures import shown
-from envs.crypto.scoring.metrics import Metrics
-from envs.crypto.scoring.selection import Deflation, verdict_text
+from sweepd.deploy.promotion.bootstrap import ALPHA, Bootstrap, gate_level
+from sweepd.deploy.promotion.overfitting import Overfitting
+from sweepd.deploy.promotion.rules import GateRule, Measured, training_faults
+from sweepd.envs.crypto.scoring.figures import shown
+from sweepd.envs.crypto.scoring.metrics import Metrics
+from sweepd.envs.crypto.scoring.selection import Deflation, verdict_text
 
 CROSS_VALIDATION, HOLDOUT = "cross-validation", "hold-out"  # the stages
 

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from deploy.registry.bundle_files import MEMBERS_FILE, BaseManifest
-from envs.support.validation import StrictModel
+from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, BaseManifest
+from sweepd.envs.support.validation import StrictModel
 
 FORMAT: Final = "sweepd-bundle"
 Weights = Literal["equal", "fold-score"]  # how the shares of the trials are chosen

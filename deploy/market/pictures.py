@@ -12,10 +12,10 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
-from deploy.market.backtests import SearchStatistics
-from deploy.promotion.overfitting import Overfitting
-from envs.crypto.scoring.metrics import equity
-from envs.crypto.scoring.selection import Deflation
+from sweepd.deploy.market.backtests import SearchStatistics
+from sweepd.deploy.promotion.overfitting import Overfitting
+from sweepd.envs.crypto.scoring.metrics import equity
+from sweepd.envs.crypto.scoring.selection import Deflation
 
 Array = NDArray[np.float64]
 OWN, EQUAL, CHAMPION, LUCK, GOOD, BAD = (

@@ -11,32 +11,32 @@ from typing import Any, TypeAlias
 
 from optuna.trial import FrozenTrial
 
-from deploy.market.advice import why_none
-from deploy.market.backtests import SearchStatistics
-from deploy.market.bundle import Bundle, format_time
-from deploy.market.candidates import (
+from sweepd.deploy.market.advice import why_none
+from sweepd.deploy.market.backtests import SearchStatistics
+from sweepd.deploy.market.bundle import Bundle, format_time
+from sweepd.deploy.market.candidates import (
     MarketCandidate,
     MarketStudy,
     build_bundle,
     read_candidate,
     study_search,
 )
-from deploy.market.constants import nearest_constant
-from deploy.market.gate import CROSS_VALIDATION, DEFAULT_RULES, HOLDOUT, MarketEvidence
-from deploy.market.manifest import Weights
-from deploy.market.scoring import Score, bootstrap_seed, compare_with_champion, score_bundle
-from deploy.promotion.bootstrap import draws_for, gate_level, mean_above_zero
-from deploy.promotion.promoter import Promoter
-from deploy.promotion.promotion import CandidateOutcome, GateResult, Promotion
-from deploy.promotion.rules import GateRule, RuleFinding, judge, not_evaluated, passed
-from deploy.registry.bundle_files import finite
-from deploy.registry.records import CountedEvaluation
-from deploy.registry.registry import Registry
-from envs.crypto.data.bars import Bars, load_bars
-from envs.crypto.splits import window_of
-from envs.crypto.study_data import load_study_bars, study_splits
-from envs.support.errors import InputError
-from envs.support.study_record import DataSpec
+from sweepd.deploy.market.constants import nearest_constant
+from sweepd.deploy.market.gate import CROSS_VALIDATION, DEFAULT_RULES, HOLDOUT, MarketEvidence
+from sweepd.deploy.market.manifest import Weights
+from sweepd.deploy.market.scoring import Score, bootstrap_seed, compare_with_champion, score_bundle
+from sweepd.deploy.promotion.bootstrap import draws_for, gate_level, mean_above_zero
+from sweepd.deploy.promotion.promoter import Promoter
+from sweepd.deploy.promotion.promotion import CandidateOutcome, GateResult, Promotion
+from sweepd.deploy.promotion.rules import GateRule, RuleFinding, judge, not_evaluated, passed
+from sweepd.deploy.registry.bundle_files import finite
+from sweepd.deploy.registry.records import CountedEvaluation
+from sweepd.deploy.registry.registry import Registry
+from sweepd.envs.crypto.data.bars import Bars, load_bars
+from sweepd.envs.crypto.splits import window_of
+from sweepd.envs.crypto.study_data import load_study_bars, study_splits
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import DataSpec
 
 MarketResult: TypeAlias = GateResult[MarketCandidate, Score, Bundle]
 

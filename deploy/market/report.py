@@ -14,10 +14,10 @@ from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from deploy.market.backtests import Combination, combine
-from deploy.market.bundle import Bundle
-from deploy.market.candidates import MarketStudy
-from deploy.market.pictures import (
+from sweepd.deploy.market.backtests import Combination, combine
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.market.candidates import MarketStudy
+from sweepd.deploy.market.pictures import (
     CHAMPION,
     EQUAL,
     OWN,
@@ -27,17 +27,17 @@ from deploy.market.pictures import (
     draw_logits,
     draw_sharpes,
 )
-from deploy.market.promote import MarketPromotion, MarketResult
-from deploy.market.scoring import score_bundle
-from deploy.market.view import judged_metrics
-from deploy.promotion.findings import SYNTHETIC, colour_of, findings_page, limit, number
-from deploy.registry.registry import Registry
-from envs.crypto.scoring.figures import COLUMNS, figures
-from envs.crypto.splits import window_of
-from envs.crypto.study_data import load_study_bars, study_splits
-from envs.support.errors import InputError
-from envs.support.files import write_atomic
-from envs.support.study_record import TrialRecord
+from sweepd.deploy.market.promote import MarketPromotion, MarketResult
+from sweepd.deploy.market.scoring import score_bundle
+from sweepd.deploy.market.view import judged_metrics
+from sweepd.deploy.promotion.findings import SYNTHETIC, colour_of, findings_page, limit, number
+from sweepd.deploy.registry.registry import Registry
+from sweepd.envs.crypto.scoring.figures import COLUMNS, figures
+from sweepd.envs.crypto.splits import window_of
+from sweepd.envs.crypto.study_data import load_study_bars, study_splits
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.files import write_atomic
+from sweepd.envs.support.study_record import TrialRecord
 
 FOOTER = "Research software, paper trading only. Past results do not predict future ones."
 READING = (

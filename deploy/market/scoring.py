@@ -1,8 +1,8 @@
 """The canonical score of a frozen policy: one environment in float64 on the CPU, row by row.
 
 Several trials are one row each: sub-accounts of one account whose orders are netted
-(`envs.crypto.netting`). Hold-out, champion comparison and verification use this score, and the
-paper trader must agree with it to 1e-9.
+(`sweepd.envs.crypto.netting`). Hold-out, champion comparison and verification use this score, and
+the paper trader must agree with it to 1e-9.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agents.policy.frozen import FrozenPolicy
-from deploy.market.bundle import Bundle
-from deploy.market.gate import ChampionComparison
-from deploy.promotion.bootstrap import DRAWS, mean_above_zero
-from envs.crypto.data.bars import Bars, load_bars
-from envs.crypto.data.timeframe import bars_per_day
-from envs.crypto.env import CryptoEnv
-from envs.crypto.market import Market, make_market
-from envs.crypto.netting import Venue, sub_account
-from envs.crypto.params import EnvParams, Instruments
-from envs.crypto.scoring.evaluate import trade_windows
-from envs.crypto.scoring.figures import window_metrics
-from envs.crypto.scoring.metrics import TRADE_COLUMNS, BarTrades, Metrics, summarise
-from envs.crypto.splits import Window
-from envs.support.errors import InputError
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.market.gate import ChampionComparison
+from sweepd.deploy.promotion.bootstrap import DRAWS, mean_above_zero
+from sweepd.envs.crypto.data.bars import Bars, load_bars
+from sweepd.envs.crypto.data.timeframe import bars_per_day
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.market import Market, make_market
+from sweepd.envs.crypto.netting import Venue, sub_account
+from sweepd.envs.crypto.params import EnvParams, Instruments
+from sweepd.envs.crypto.scoring.evaluate import trade_windows
+from sweepd.envs.crypto.scoring.figures import window_metrics
+from sweepd.envs.crypto.scoring.metrics import TRADE_COLUMNS, BarTrades, Metrics, summarise
+from sweepd.envs.crypto.splits import Window
+from sweepd.envs.support.errors import InputError
 
 Array = NDArray[np.float64]
 COMPARISON_DAYS = 7  # the shortest comparison with a champion

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.trial import FrozenTrial
 
-from deploy.market.manifest import Weights
-from envs.support.study_record import TrialRecord
+from sweepd.deploy.market.manifest import Weights
+from sweepd.envs.support.study_record import TrialRecord
 
 Array = NDArray[np.float64]
 

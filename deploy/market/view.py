@@ -7,10 +7,10 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from deploy.market.promote import MarketPromotion, MarketResult
-from deploy.promotion import views
-from deploy.promotion.findings import SYNTHETIC
-from envs.crypto.scoring.figures import TITLE, figures_table
+from sweepd.deploy.market.promote import MarketPromotion, MarketResult
+from sweepd.deploy.promotion import views
+from sweepd.deploy.promotion.findings import SYNTHETIC
+from sweepd.envs.crypto.scoring.figures import TITLE, figures_table
 
 
 def promotion_view(promotion: MarketPromotion) -> RenderableType:
@@ -36,7 +36,7 @@ def judged_metrics(result: MarketResult) -> list[tuple[str, Mapping[str, Any]]]:
 
     Returns:
         Cross-validation, unless the trial recorded no metrics, and the hold-out if the candidate was
-        scored there; see `envs.crypto.scoring.figures`.
+        scored there; see `sweepd.envs.crypto.scoring.figures`.
     """
     candidate, found = result.candidate, []
     if candidate.metrics:

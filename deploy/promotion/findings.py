@@ -11,8 +11,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from rich.table import Table
 from rich.text import Text
 
-from deploy.promotion.rules import NOT_EVALUATED, RuleFinding
-from deploy.registry.bundle_files import NAME_DIGITS
+from sweepd.deploy.promotion.rules import NOT_EVALUATED, RuleFinding
+from sweepd.deploy.registry.bundle_files import NAME_DIGITS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -140,7 +140,7 @@ def findings_page(
     png = io.BytesIO()
     picture.savefig(png, format="png", dpi=110)
     pages = Environment(
-        loader=PackageLoader("deploy.promotion"),
+        loader=PackageLoader("sweepd.deploy.promotion"),
         autoescape=True,
         undefined=StrictUndefined,
         keep_trailing_newline=True,

@@ -2,11 +2,12 @@
 
 Candidates are judged in the order of their objective. The rules of the first stage need nothing
 beyond what the study stored. A candidate that meets them is evaluated on unseen data, which is
-counted (`deploy.registry.evaluations`), and compared with the slot's champion. The first candidate
-that meets every rule becomes champion in one transaction; if the champion changes meanwhile, the
-candidate is compared with the new one.
+counted (`sweepd.deploy.registry.evaluations`), and compared with the slot's champion. The first
+candidate that meets every rule becomes champion in one transaction; if the champion changes
+meanwhile, the candidate is compared with the new one.
 
-`deploy.market.promote` and `deploy.games.promote` define what a candidate is and how it is scored.
+`sweepd.deploy.market.promote` and `sweepd.deploy.games.promote` define what a candidate is and how
+it is scored.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
-from deploy.promotion.promotion import (
+from sweepd.deploy.promotion.promotion import (
     CandidateOutcome,
     CandidateT,
     GateResult,
@@ -24,7 +25,7 @@ from deploy.promotion.promotion import (
     Promotion,
     ScoreT,
 )
-from deploy.promotion.rules import (
+from sweepd.deploy.promotion.rules import (
     NOT_EVALUATED,
     GateRule,
     RuleFinding,
@@ -33,11 +34,11 @@ from deploy.promotion.rules import (
     not_evaluated,
     passed,
 )
-from deploy.promotion.studies import FoundStudy
-from deploy.registry.bundle_files import BundleT, finite
-from deploy.registry.records import ChampionMoved, CountedEvaluation
-from deploy.registry.registry import Registry
-from envs.support.errors import RunError
+from sweepd.deploy.promotion.studies import FoundStudy
+from sweepd.deploy.registry.bundle_files import BundleT, finite
+from sweepd.deploy.registry.records import ChampionMoved, CountedEvaluation
+from sweepd.deploy.registry.registry import Registry
+from sweepd.envs.support.errors import RunError
 
 MAX_COMPARISONS = 5  # of one candidate, with champions that replace each other
 NOT_SPENT = "a rule of the first stage failed, so no evaluation was spent"

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from deploy.promotion.rules import RuleFinding, loosened, passed
-from deploy.registry.bundle_files import BundleT, finite
-from deploy.registry.records import CountedEvaluation
+from sweepd.deploy.promotion.rules import RuleFinding, loosened, passed
+from sweepd.deploy.registry.bundle_files import BundleT, finite
+from sweepd.deploy.registry.records import CountedEvaluation
 
 Outcome = Literal[
     "promoted",
@@ -83,7 +83,7 @@ class GateResult(Generic[CandidateT, ScoreT, BundleT]):
 
     @property
     def loosened(self) -> str:
-        """The limits that a user loosened; see `deploy.promotion.rules.loosened`."""
+        """The limits that a user loosened; see `sweepd.deploy.promotion.rules.loosened`."""
         return loosened(finding.to_dict() for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from deploy.registry.bundle_files import finite
-from envs.support.errors import InputError
+from sweepd.deploy.registry.bundle_files import finite
+from sweepd.envs.support.errors import InputError
 
 RuleVerdict = Literal["pass", "fail", "defer", "not evaluated", "told"]
 NOT_EVALUATED: Final = "not evaluated"

@@ -15,14 +15,14 @@ from sqlalchemy import create_engine, inspect
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from deploy.registry.bundle_files import MEMBERS_FILE, sha256
-from envs.crypto.scoring.selection import mean_evaluations
-from envs.support.configurations import Configuration
-from envs.support.database_url import database_url, hide_password
-from envs.support.errors import InputError
-from envs.support.fresh import FreshSeeds, read_fresh, run_name
-from envs.support.study_folder import study_folder
-from envs.support.study_record import (
+from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, sha256
+from sweepd.envs.crypto.scoring.selection import mean_evaluations
+from sweepd.envs.support.configurations import Configuration
+from sweepd.envs.support.database_url import database_url, hide_password
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.fresh import FreshSeeds, read_fresh, run_name
+from sweepd.envs.support.study_folder import study_folder
+from sweepd.envs.support.study_record import (
     SPEC_KEY,
     UID_KEY,
     StudySpec,

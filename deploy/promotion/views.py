@@ -12,10 +12,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from deploy.promotion.findings import findings_table, short, stage_text
-from deploy.promotion.promotion import Outcome, Promotion, ResultT
-from deploy.registry.bundle_files import NAME_DIGITS
-from envs.support.formatting import counted, minute
+from sweepd.deploy.promotion.findings import findings_table, short, stage_text
+from sweepd.deploy.promotion.promotion import Outcome, Promotion, ResultT
+from sweepd.deploy.registry.bundle_files import NAME_DIGITS
+from sweepd.envs.support.formatting import counted, minute
 
 HEADLINES: Mapping[Outcome, tuple[str, str]] = {
     "promoted": ("PROMOTED", "bold green"),

@@ -26,10 +26,10 @@ from typing import Any, ClassVar, Final, Generic, Literal, TypeVar
 from pydantic import Field, ValidationError
 from torch import Tensor
 
-from agents.policy.frozen import load_members
-from envs.support.errors import InputError, RunError
-from envs.support.files import sync_folder, write_atomic
-from envs.support.validation import StrictModel, first_fault
+from sweepd.agents.policy.frozen import load_members
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.files import sync_folder, write_atomic
+from sweepd.envs.support.validation import StrictModel, first_fault
 
 MANIFEST_FILE, MEMBERS_FILE = "bundle.json", "members.safetensors"
 NAME_DIGITS = 16

@@ -22,10 +22,14 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.orm import Session
 
-from deploy.registry.models import VERSION_TABLE, Base
-from envs.support.database_file import check_sqlite_place, connect_read_only, preparing_sqlite
-from envs.support.errors import InputError, RunError
-from envs.support.invocation import install_extra
+from sweepd.deploy.registry.models import VERSION_TABLE, Base
+from sweepd.envs.support.database_file import (
+    check_sqlite_place,
+    connect_read_only,
+    preparing_sqlite,
+)
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.invocation import install_extra
 
 HEAD = "0008"  # the newest migration, which makes the tables of the models
 _ADVISORY_LOCK = 0x73776565  # arbitrary; other programs on the PostgreSQL server must not use it
@@ -242,7 +246,7 @@ class RegistryDatabase:
         from alembic.script import ScriptDirectory
 
         config = Config()
-        config.set_main_option("script_location", "deploy.registry:migrations")
+        config.set_main_option("script_location", "sweepd.deploy.registry:migrations")
         config.attributes["connection"] = connection
         known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
         revision = _revision(connection)

@@ -1,9 +1,9 @@
 """The count of evaluations on hold-outs and panels, which decides the gate's significance level.
 
 Each further evaluation on the same unseen data makes it likelier that some candidate passes by
-luck, so the gate asks for more significance each time (`deploy.promotion.bootstrap.gate_level`).
-Evaluations are counted in the registry, across studies, and before they are made, so that a crash
-does not make one free.
+luck, so the gate asks for more significance each time
+(`sweepd.deploy.promotion.bootstrap.gate_level`). Evaluations are counted in the registry, across
+studies, and before they are made, so that a crash does not make one free.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from deploy.registry.bundle_files import GAME, MARKET
-from deploy.registry.database import RegistryDatabase, utc_now
-from deploy.registry.models import EvaluationRow
-from deploy.registry.records import CountedEvaluation
+from sweepd.deploy.registry.bundle_files import GAME, MARKET
+from sweepd.deploy.registry.database import RegistryDatabase, utc_now
+from sweepd.deploy.registry.models import EvaluationRow
+from sweepd.deploy.registry.records import CountedEvaluation
 
 
 class EvaluationLog:
@@ -77,7 +77,7 @@ class EvaluationLog:
         the same number of games are counted once.
 
         Args:
-            game: key of the game and its parameters (`deploy.games.bundle.game_key`).
+            game: key of the game and its parameters (`sweepd.deploy.games.bundle.game_key`).
             games: number of games in the panel.
             members_sha256: identity of the evaluated weights.
             study: name of the candidate's study.

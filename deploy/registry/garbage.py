@@ -9,8 +9,8 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from deploy.registry.bundle_files import NAME_DIGITS
-from deploy.registry.models import (
+from sweepd.deploy.registry.bundle_files import NAME_DIGITS
+from sweepd.deploy.registry.models import (
     SLOT_ACCOUNT,
     AccountBarRow,
     AccountRow,
@@ -18,9 +18,9 @@ from deploy.registry.models import (
     ChallengerRow,
     SlotRow,
 )
-from deploy.registry.records import Garbage
-from envs.support.errors import InputError, RunError
-from envs.support.formatting import counted
+from sweepd.deploy.registry.records import Garbage
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.formatting import counted
 
 
 def find_garbage(session: Session, bundles: Path, registry: str) -> list[Garbage]:

@@ -2,7 +2,7 @@
 
 Triggers refuse to change or delete rows of the `APPEND_ONLY` tables. The other tables hold present
 state: `slots`, `challengers`, `parity_days`, and of traders `traders`, `lanes` and `orders`. The migrations of
-`deploy.registry.migrations` make the tables.
+`sweepd.deploy.registry.migrations` make the tables.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class TraderRow(Base):
 
 
 class AccountRow(Base):
-    """An account of a slot: see `deploy.trading.live.records.AccountRecord`.
+    """An account of a slot: see `sweepd.deploy.trading.live.records.AccountRecord`.
 
     Its table, and the columns that name an account, keep the earlier name "lane": renaming them
     would need a migration that rewrites append-only tables.
@@ -176,7 +176,7 @@ class AccountRow(Base):
 
 
 class AccountBarRow(Base):
-    """An account's ledger line for one bar: see `deploy.trading.live.records.AccountBar`."""
+    """An account's ledger line for one bar: see `sweepd.deploy.trading.live.records.AccountBar`."""
 
     __tablename__ = "lane_bars"
     slot: Mapped[str] = mapped_column(Text, primary_key=True)
@@ -197,7 +197,7 @@ class AccountBarRow(Base):
 
 
 class OrderRow(Base):
-    """An order and its result: see `deploy.trading.live.records.OrderLine`."""
+    """An order and its result: see `sweepd.deploy.trading.live.records.OrderLine`."""
 
     __tablename__ = "orders"
     __table_args__ = (Index("ix_orders_newest", "slot", "lane", "decided", "client_id"),)
@@ -221,7 +221,7 @@ class OrderRow(Base):
 
 
 class TraderEventRow(Base):
-    """An event of a live trader: see `deploy.trading.live.records.TraderEvent`."""
+    """An event of a live trader: see `sweepd.deploy.trading.live.records.TraderEvent`."""
 
     __tablename__ = "trader_events"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
@@ -253,7 +253,7 @@ class MarketBarRow(Base):
 
 
 class AdjustmentRow(Base):
-    """A change of a ticker's units: see `deploy.trading.live.records.Adjustment`."""
+    """A change of a ticker's units: see `sweepd.deploy.trading.live.records.Adjustment`."""
 
     __tablename__ = "trader_adjustments"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
@@ -266,7 +266,7 @@ class AdjustmentRow(Base):
 
 
 class ParityRow(Base):
-    """A day of a slot's account against its recomputation: see `deploy.trading.live.parity`.
+    """A day of a slot's account against its recomputation: see `sweepd.deploy.trading.live.parity`.
 
     at: when it was computed. A new computation replaces the slot's rows.
     """

@@ -8,13 +8,19 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from deploy.registry.bundle_files import NAME_DIGITS, BundleT, Kind, is_synthetic, read_bundle
-from deploy.registry.database import RegistryDatabase
-from deploy.registry.evaluations import EvaluationLog
-from deploy.registry.models import BundleRow, ChallengerRow, EventRow, SlotRow, VersionRow
-from deploy.registry.records import Event, Slot, Version
-from deploy.registry.slots import check_slot, is_slot_name, slot_name
-from envs.support.errors import InputError
+from sweepd.deploy.registry.bundle_files import (
+    NAME_DIGITS,
+    BundleT,
+    Kind,
+    is_synthetic,
+    read_bundle,
+)
+from sweepd.deploy.registry.database import RegistryDatabase
+from sweepd.deploy.registry.evaluations import EvaluationLog
+from sweepd.deploy.registry.models import BundleRow, ChallengerRow, EventRow, SlotRow, VersionRow
+from sweepd.deploy.registry.records import Event, Slot, Version
+from sweepd.deploy.registry.slots import check_slot, is_slot_name, slot_name
+from sweepd.envs.support.errors import InputError
 
 
 class RegistryReader:

@@ -2,7 +2,7 @@
 
 A deployment slot (`crypto-1h`) is an alias that moves between immutable bundles, as in a model
 registry. Every move is one transaction that also appends its event, so a crash leaves either the
-old champion or the new one. The database serialises writers (`deploy.registry.database`), so
+old champion or the new one. The database serialises writers (`sweepd.deploy.registry.database`), so
 concurrent promotions end with one champion. A bundle's files are written before the row that names
 them, within the same transaction, so that a concurrent `clear` does not remove them.
 """
@@ -14,13 +14,13 @@ from typing import Any
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from deploy.registry.bundle_files import NAME_DIGITS, StoredBundle, read_bundle, write_bundle
-from deploy.registry.database import utc_now
-from deploy.registry.garbage import find_garbage, remove_garbage
-from deploy.registry.models import BundleRow, ChallengerRow, EventRow, SlotRow, VersionRow
-from deploy.registry.reader import RegistryReader, read_slot
-from deploy.registry.records import ChampionMoved, Garbage
-from envs.support.errors import InputError
+from sweepd.deploy.registry.bundle_files import NAME_DIGITS, StoredBundle, read_bundle, write_bundle
+from sweepd.deploy.registry.database import utc_now
+from sweepd.deploy.registry.garbage import find_garbage, remove_garbage
+from sweepd.deploy.registry.models import BundleRow, ChallengerRow, EventRow, SlotRow, VersionRow
+from sweepd.deploy.registry.reader import RegistryReader, read_slot
+from sweepd.deploy.registry.records import ChampionMoved, Garbage
+from sweepd.envs.support.errors import InputError
 
 
 class Registry(RegistryReader):

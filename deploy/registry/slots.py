@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError
 
 LONGEST_SLOT = 100  # bytes; file names and order ids contain the slot's name
 _FORBIDDEN = "/\\@"  # files are named after slots, and `slot@3` is a version

@@ -1,8 +1,8 @@
 """Books: what the trader knows about its positions beyond the broker, and its benchmark.
 
 Cash and units come from the broker. Cost basis, highest close and holding time follow from the
-reported fills, by the rules of `envs.crypto.portfolio`. Units of a short position are negative, and
-so is its basis: the proceeds of its sale.
+reported fills, by the rules of `sweepd.envs.crypto.portfolio`. Units of a short position are
+negative, and so is its basis: the proceeds of its sale.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from deploy.trading.brokers.base import LIQUIDATED, AccountState, Fill
-from envs.crypto.portfolio import Portfolio
+from sweepd.deploy.trading.brokers.base import LIQUIDATED, AccountState, Fill
+from sweepd.envs.crypto.portfolio import Portfolio
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]

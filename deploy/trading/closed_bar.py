@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.crypto.data.bars import Bars
-from envs.support.errors import RunError
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.support.errors import RunError
 
 Array = NDArray[np.float64]
 COLUMNS = ("open", "high", "low", "close", "volume", "hole")

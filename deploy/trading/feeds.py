@@ -24,12 +24,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.trading.closed_bar import COLUMNS, ClosedBar
-from envs.crypto.data.bar_files import TickerBars, files_of, read_bars, stamp
-from envs.crypto.data.bars import Bars, align
-from envs.crypto.data.problems import MAX_HOLE_SHARE, hole_problems
-from envs.crypto.data.sources import Source
-from envs.crypto.data.timeframe import (
+from sweepd.deploy.trading.closed_bar import COLUMNS, ClosedBar
+from sweepd.envs.crypto.data.bar_files import TickerBars, files_of, read_bars, stamp
+from sweepd.envs.crypto.data.bars import Bars, align
+from sweepd.envs.crypto.data.problems import MAX_HOLE_SHARE, hole_problems
+from sweepd.envs.crypto.data.sources import Source
+from sweepd.envs.crypto.data.timeframe import (
     bar_end,
     bar_ends,
     bars_between,
@@ -39,7 +39,7 @@ from envs.crypto.data.timeframe import (
     on_grid,
     opening_times,
 )
-from envs.support.errors import InputError, RunError, TryAgainLater
+from sweepd.envs.support.errors import InputError, RunError, TryAgainLater
 
 Array = NDArray[np.float64]
 # (ticker, start, end) to rows (n, 6): time, open, high, low, close, volume; start <= time < end.

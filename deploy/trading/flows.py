@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.trading.brokers.base import AccountState, Fill
+from sweepd.deploy.trading.brokers.base import AccountState, Fill
 
 Array = NDArray[np.float64]
 CENT = 0.01  # quote units; smaller differences are rounding

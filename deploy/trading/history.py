@@ -7,10 +7,10 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.trading.closed_bar import ClosedBar
-from envs.crypto.data.bars import Bars
-from envs.crypto.features import Recipe, compute_features
-from envs.support.errors import RunError
+from sweepd.deploy.trading.closed_bar import ClosedBar
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.features import Recipe, compute_features
+from sweepd.envs.support.errors import RunError
 
 Array = NDArray[np.float64]
 

@@ -11,15 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deploy.market.bundle import Bundle
-from deploy.trading.brokers.base import Order
-from deploy.trading.risk_limits import RiskLimits, tightened
-from deploy.trading.sub_accounts import SubAccounts
-from envs.crypto.data.timeframe import bars_per_year
-from envs.crypto.ledger import Rules
-from envs.crypto.netting import Netted, Venue, sub_account
-from envs.crypto.params import Instruments
-from envs.crypto.portfolio import Orders, Portfolio, plan_netted, plan_orders
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.trading.brokers.base import Order
+from sweepd.deploy.trading.risk_limits import RiskLimits, tightened
+from sweepd.deploy.trading.sub_accounts import SubAccounts
+from sweepd.envs.crypto.data.timeframe import bars_per_year
+from sweepd.envs.crypto.ledger import Rules
+from sweepd.envs.crypto.netting import Netted, Venue, sub_account
+from sweepd.envs.crypto.params import Instruments
+from sweepd.envs.crypto.portfolio import Orders, Portfolio, plan_netted, plan_orders
 
 Array = NDArray[np.float64]
 PLAN_COLUMNS = {

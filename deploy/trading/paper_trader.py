@@ -21,28 +21,28 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from deploy.market.bundle import Bundle, format_time
-from deploy.market.scoring import in_order
-from deploy.trading.book import EqualWeight
-from deploy.trading.brokers.base import AccountState, Fill, Order
-from deploy.trading.closed_bar import ClosedBar
-from deploy.trading.flows import Flow
-from deploy.trading.history import FeatureHistory
-from deploy.trading.order_plan import (
+from sweepd.deploy.market.bundle import Bundle, format_time
+from sweepd.deploy.market.scoring import in_order
+from sweepd.deploy.trading.book import EqualWeight
+from sweepd.deploy.trading.brokers.base import AccountState, Fill, Order
+from sweepd.deploy.trading.closed_bar import ClosedBar
+from sweepd.deploy.trading.flows import Flow
+from sweepd.deploy.trading.history import FeatureHistory
+from sweepd.deploy.trading.order_plan import (
     OrderPlanner,
     as_rows,
     orders_state,
     restored_orders,
     shared_orders,
 )
-from deploy.trading.risk import Conditions, RiskRules, RiskVerdict, Situation, apply
-from deploy.trading.risk_limits import RiskLimits
-from deploy.trading.sub_accounts import SubAccounts
-from envs.crypto.data.bars import Bars
-from envs.crypto.data.timeframe import bar_end, bars_per_week, later
-from envs.crypto.features import get_recipe
-from envs.crypto.portfolio import Orders, observe_portfolio
-from envs.support.errors import InputError, RunError
+from sweepd.deploy.trading.risk import Conditions, RiskRules, RiskVerdict, Situation, apply
+from sweepd.deploy.trading.risk_limits import RiskLimits
+from sweepd.deploy.trading.sub_accounts import SubAccounts
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.data.timeframe import bar_end, bars_per_week, later
+from sweepd.envs.crypto.features import get_recipe
+from sweepd.envs.crypto.portfolio import Orders, observe_portfolio
+from sweepd.envs.support.errors import InputError, RunError
 
 Array = NDArray[np.float64]
 ACCOUNT_RANGE = (0.5, 3.0)  # of the bundle's initial cash

@@ -12,17 +12,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from deploy.market.bundle import Bundle, format_time
-from deploy.market.scoring import Score, in_order
-from deploy.registry.bundle_files import finite
-from deploy.trading.brokers.sim import SimBroker, sim_broker
-from deploy.trading.closed_bar import ClosedBar
-from deploy.trading.paper_trader import Entry, PaperTrader
-from deploy.trading.risk_limits import RiskLimits
-from envs.crypto.data.bars import Bars
-from envs.crypto.splits import Window
-from envs.support.errors import InputError
-from envs.support.files import write_atomic
+from sweepd.deploy.market.bundle import Bundle, format_time
+from sweepd.deploy.market.scoring import Score, in_order
+from sweepd.deploy.registry.bundle_files import finite
+from sweepd.deploy.trading.brokers.sim import SimBroker, sim_broker
+from sweepd.deploy.trading.closed_bar import ClosedBar
+from sweepd.deploy.trading.paper_trader import Entry, PaperTrader
+from sweepd.deploy.trading.risk_limits import RiskLimits
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.splits import Window
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.files import write_atomic
 
 Array = NDArray[np.float64]
 
@@ -186,7 +186,7 @@ def write_replay(result: ReplayResult, folder: Path) -> list[Path]:
         Their paths.
     """
     # matplotlib takes a second to import, which live traders would wait for.
-    from deploy.trading.replay_picture import draw_replay
+    from sweepd.deploy.trading.replay_picture import draw_replay
 
     ledger, orders = ledger_table(result), orders_table(result)
     first, last = result.span

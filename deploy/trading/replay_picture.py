@@ -9,12 +9,12 @@ import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from deploy.market.bundle import Bundle
-from deploy.market.candidates import name_trials
-from deploy.market.scoring import Score
-from envs.crypto.scoring.metrics import equity
-from envs.support.files import write_atomic
-from envs.support.formatting import percent
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.market.candidates import name_trials
+from sweepd.deploy.market.scoring import Score
+from sweepd.envs.crypto.scoring.metrics import equity
+from sweepd.envs.support.files import write_atomic
+from sweepd.envs.support.formatting import percent
 
 
 def draw_replay(path: Path, score: Score, bundle: Bundle) -> None:

@@ -8,18 +8,18 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from deploy.market.bundle import Bundle, format_time, parse_moment
-from deploy.market.scoring import first_decision, unseen_window
-from deploy.promotion.findings import SYNTHETIC
-from deploy.registry.slots import slot_name
-from deploy.trading.replay import ReplayResult, replay
-from deploy.trading.risk import RiskRules
-from deploy.trading.risk_limits import RiskLimits
-from envs.crypto.data.bars import Bars
-from envs.crypto.scoring.figures import figures_table, shown
-from envs.crypto.splits import Window
-from envs.support.errors import InputError
-from envs.support.formatting import percent
+from sweepd.deploy.market.bundle import Bundle, format_time, parse_moment
+from sweepd.deploy.market.scoring import first_decision, unseen_window
+from sweepd.deploy.promotion.findings import SYNTHETIC
+from sweepd.deploy.registry.slots import slot_name
+from sweepd.deploy.trading.replay import ReplayResult, replay
+from sweepd.deploy.trading.risk import RiskRules
+from sweepd.deploy.trading.risk_limits import RiskLimits
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.scoring.figures import figures_table, shown
+from sweepd.envs.crypto.splits import Window
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.formatting import percent
 
 
 def replay_window(bundle: Bundle, bars: Bars, since: str | None, until: str | None) -> Window:

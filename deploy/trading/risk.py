@@ -22,12 +22,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deploy.market.bundle import format_time
-from deploy.trading.flows import rebased
-from deploy.trading.risk_limits import RiskLimits, duration_text
-from envs.crypto.data.timeframe import DAY
-from envs.crypto.portfolio import Orders, Portfolio
-from envs.support.formatting import short_percent
+from sweepd.deploy.market.bundle import format_time
+from sweepd.deploy.trading.flows import rebased
+from sweepd.deploy.trading.risk_limits import RiskLimits, duration_text
+from sweepd.envs.crypto.data.timeframe import DAY
+from sweepd.envs.crypto.portfolio import Orders, Portfolio
+from sweepd.envs.support.formatting import short_percent
 
 HOUR = 3600
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
-from envs.crypto.params import EnvParams
-from envs.support.errors import InputError
+from sweepd.envs.crypto.params import EnvParams
+from sweepd.envs.support.errors import InputError
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")

@@ -2,9 +2,9 @@
 
 A round trip begins with the buy that opens a position and ends with the sell that closes it; a
 short one begins with a sale and ends with the buy that closes it, and its cost is negative. The
-cost of a position is its average cost, as in the trader's books (`deploy.trading.book`) and in the
-policy's observations: a buy adds what was paid, with its fee, and a sale realises its proceeds
-after fees minus the same fraction of the cost as of the units.
+cost of a position is its average cost, as in the trader's books (`sweepd.deploy.trading.book`) and
+in the policy's observations: a buy adds what was paid, with its fee, and a sale realises its
+proceeds after fees minus the same fraction of the cost as of the units.
 
 The identity, up to rounding:
 
@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from envs.crypto.data.timeframe import DAY
+from sweepd.envs.crypto.data.timeframe import DAY
 
 CENT = 0.01  # quote units: the rest of a complete sale
 ROUNDING = 1e-9  # relative: of a position that was sold, and of an account's value

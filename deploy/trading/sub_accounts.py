@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from deploy.trading.book import Book
-from deploy.trading.brokers.base import LIQUIDATED, AccountState, Fill
-from deploy.trading.flows import CostAllowance, Flow, less_costs, unexplained
-from envs.crypto.portfolio import Orders, Portfolio
+from sweepd.deploy.trading.book import Book
+from sweepd.deploy.trading.brokers.base import LIQUIDATED, AccountState, Fill
+from sweepd.deploy.trading.flows import CostAllowance, Flow, less_costs, unexplained
+from sweepd.envs.crypto.portfolio import Orders, Portfolio
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]

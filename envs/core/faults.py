@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from envs.native.memory import per_row
-from envs.support.errors import RunError
+from sweepd.envs.native.memory import per_row
+from sweepd.envs.support.errors import RunError
 
 
 class FaultLatch:

@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from envs.core.vec_env import VecEnv
-from envs.support.errors import InputError
+from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.support.errors import InputError
 
 
 class FaultRecord(Protocol):
-    """A latch for illegal actions, such as those of `envs.core.faults`."""
+    """A latch for illegal actions, such as those of `sweepd.envs.core.faults`."""
 
     def latched(self) -> Tensor: ...
     def check(self) -> None: ...

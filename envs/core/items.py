@@ -3,7 +3,7 @@
 An item is a card, a piece or a unit: an id, and a few bytes of features such as its health. An
 environment whose observations are groups of items (a hand, a row of the table) sets
 `VecEnv.items`; the networks then encode all items with one shared layer
-(`agents.networks.items`).
+(`sweepd.agents.networks.items`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from itertools import chain
 
-from envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError
 
 LARGEST_VOCABULARY = 256  # ids are bytes
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from envs.support.errors import RunError
+from sweepd.envs.support.errors import RunError
 
 
 class MaskLatch:

@@ -21,9 +21,9 @@ class Policies(Protocol):
     def acting_weights(self) -> dict[str, Tensor]:
         """Return the weights with which the members act, (slots, ...) by name.
 
-        Names and layout are those of one member's exported actor (`agents.policy.members`), and
-        the same at every call. May be views: they are valid until the program trains on, and must
-        not be written to. Empty slots hold meaningless numbers.
+        Names and layout are those of one member's exported actor (`sweepd.agents.policy.members`),
+        and the same at every call. May be views: they are valid until the program trains on, and
+        must not be written to. Empty slots hold meaningless numbers.
         """
         ...
 

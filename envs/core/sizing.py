@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError
 
 # GAIN: factor by which a size must be faster than all smaller ones, else it counts as flat.
 # CLOSE: factor within which a size counts as fast as the fastest: half of the gain, because the

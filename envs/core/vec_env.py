@@ -1,8 +1,8 @@
 """The interface of vectorized environments: `num_envs` copies of one MDP stepped as tensors.
 
 Rows are grouped by member: rows `m * envs_per_member … (m + 1) * envs_per_member - 1` belong to
-member `m`, and all their randomness comes from member `m`'s stream (`envs.core.streams`). So a
-member's episodes do not depend on the other members in the batch.
+member `m`, and all their randomness comes from member `m`'s stream (`sweepd.envs.core.streams`). So
+a member's episodes do not depend on the other members in the batch.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from envs.core.items import Items
-from envs.core.policies import Policies
-from envs.core.streams import member_seeds
+from sweepd.envs.core.items import Items
+from sweepd.envs.core.policies import Policies
+from sweepd.envs.core.streams import member_seeds
 
 # Maps the choices made so far, (rows, k) int64, to the legal options of the next one,
 # (rows, options) bool, such as `VecEnv.action_mask`.

@@ -10,22 +10,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.core.faults import FaultLatch
-from envs.core.vec_env import Step, VecEnv, on_cpu
-from envs.crypto.data.timeframe import bars_per_week, bars_per_year
-from envs.crypto.episodes import Episodes
-from envs.crypto.ledger import Ledger, Rules, filled
-from envs.crypto.market import Market
-from envs.crypto.native.choice import library_for
-from envs.crypto.native.step import Library, NativeStep
-from envs.crypto.netting import Netted, Venue
-from envs.crypto.params import EnvParams
-from envs.crypto.portfolio import Portfolio, to_portfolio
-from envs.crypto.reward import Reward
-from envs.crypto.short_ledger import ShortLedger
-from envs.crypto.splits import Window
-from envs.native.memory import per_row, stride_of, takes_floats
-from envs.support.errors import InputError
+from sweepd.envs.core.faults import FaultLatch
+from sweepd.envs.core.vec_env import Step, VecEnv, on_cpu
+from sweepd.envs.crypto.data.timeframe import bars_per_week, bars_per_year
+from sweepd.envs.crypto.episodes import Episodes
+from sweepd.envs.crypto.ledger import Ledger, Rules, filled
+from sweepd.envs.crypto.market import Market
+from sweepd.envs.crypto.native.choice import library_for
+from sweepd.envs.crypto.native.step import Library, NativeStep
+from sweepd.envs.crypto.netting import Netted, Venue
+from sweepd.envs.crypto.params import EnvParams
+from sweepd.envs.crypto.portfolio import Portfolio, to_portfolio
+from sweepd.envs.crypto.reward import Reward
+from sweepd.envs.crypto.short_ledger import ShortLedger
+from sweepd.envs.crypto.splits import Window
+from sweepd.envs.native.memory import per_row, stride_of, takes_floats
+from sweepd.envs.support.errors import InputError
 
 
 class Account(NamedTuple):
@@ -353,7 +353,7 @@ class CryptoEnv(VecEnv):
         return self._torch_step(action, out)
 
     def _native_step(self, library: Library, action: Tensor, out: Tensor | None) -> Step:
-        """Make a step by `envs.crypto.native`; to the bit, it is `_torch_step`."""
+        """Make a step by `sweepd.envs.crypto.native`; to the bit, it is `_torch_step`."""
         if self._native is None:
             self._native = NativeStep(library, *self._native_state())
         obs = torch.empty_like(self._final) if out is None else out

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.core.streams import Streams
-from envs.crypto.splits import Window
+from sweepd.envs.core.streams import Streams
+from sweepd.envs.crypto.splits import Window
 
 
 class Episodes:

@@ -22,9 +22,9 @@ import numpy as np
 import talib
 from numpy.typing import NDArray
 
-from envs.crypto.data.bars import Bars
-from envs.crypto.data.timeframe import bar_length, bar_number, bar_seconds
-from envs.support.errors import InputError
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.data.timeframe import bar_length, bar_number, bar_seconds
+from sweepd.envs.support.errors import InputError
 
 BLOCK = 256  # distance of the anchors, in bars
 MEMORY = 2 * BLOCK

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from envs.crypto.asset_sum import AssetSum
-from envs.crypto.params import EnvParams, Instruments
-from envs.native.memory import per_row
+from sweepd.envs.crypto.asset_sum import AssetSum
+from sweepd.envs.crypto.params import EnvParams, Instruments
+from sweepd.envs.native.memory import per_row
 
 TINY = 1e-200  # avoids 0/0 in quotients whose numerator is 0, too
 # Smallest amount that any exchange knows, in quote units. An order below it is a rounding residue:
@@ -133,7 +133,7 @@ class Rules:
         self.bankrupt_value[at] = BANKRUPT_VALUE
 
     def native_state(self) -> tuple[dict[str, int], dict[str, Tensor | None]]:
-        """Return the sizes, flags and tensors of `envs.crypto.native`."""
+        """Return the sizes, flags and tensors of `sweepd.envs.crypto.native`."""
         sizes = {
             "minimums": len(self.minimum),
             "stops": int(self.stops),
@@ -435,7 +435,7 @@ class Ledger:
         out[5:8] = self._counts
 
     def native_state(self) -> tuple[dict[str, int], dict[str, Tensor | None]]:
-        """Return the tensors of `envs.crypto.native`."""
+        """Return the tensors of `sweepd.envs.crypto.native`."""
         names = ("cash", "equal_units", "units", "paid", "held", "high", "equal_worth", "worth")
         return {}, {name: getattr(self, name) for name in names}
 

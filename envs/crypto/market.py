@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.crypto.params import Instruments
-from envs.crypto.splits import Window, first_decision
-from envs.support.errors import InputError
+from sweepd.envs.crypto.params import Instruments
+from sweepd.envs.crypto.splits import Window, first_decision
+from sweepd.envs.support.errors import InputError
 
 if TYPE_CHECKING:
-    from envs.crypto.data.bars import Bars
+    from sweepd.envs.crypto.data.bars import Bars
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def make_market(
         InputError: `instruments` do not match the tickers.
     """
     # Not at the top: TA-Lib is loaded only where features are computed.
-    from envs.crypto.features import compute_features, get_recipe
+    from sweepd.envs.crypto.features import compute_features, get_recipe
 
     assets = len(bars.tickers)
     instruments = instruments or Instruments.unrestricted(assets)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from envs.crypto.ledger import ROUNDING_NOISE, SMALLEST_ORDER, Ledger
-from envs.crypto.params import EnvParams, Instruments
+from sweepd.envs.crypto.ledger import ROUNDING_NOISE, SMALLEST_ORDER, Ledger
+from sweepd.envs.crypto.params import EnvParams, Instruments
 
 
 @dataclass(frozen=True)

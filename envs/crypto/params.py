@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 
-from envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class EnvParams:
     max_holding_bars: int = 0
     max_holding_fraction: float = 1.0  # share of the position that is sold then
     alpha_weight: float = 0.5  # weight of the growth relative to equal weight in the reward
-    # The penalties are weights in the reward (`envs.crypto.reward`).
+    # The penalties are weights in the reward (`sweepd.envs.crypto.reward`).
     drawdown_penalty: float = 0.0  # of the increase of the drawdown from the episode's peak
     volatility_penalty: float = 0.0  # of the squared growth of a bar
     concentration_penalty: float = 0.0  # of the largest weight above `concentration_limit`

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from envs.crypto.asset_sum import AssetSum
-from envs.crypto.ledger import Filled, Ledger, Rules
-from envs.crypto.netting import Netted, Venue
-from envs.crypto.short_ledger import ShortLedger
+from sweepd.envs.crypto.asset_sum import AssetSum
+from sweepd.envs.crypto.ledger import Filled, Ledger, Rules
+from sweepd.envs.crypto.netting import Netted, Venue
+from sweepd.envs.crypto.short_ledger import ShortLedger
 
 
 class Portfolio(NamedTuple):

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from envs.crypto.params import EnvParams
-from envs.native.memory import per_row
+from sweepd.envs.crypto.params import EnvParams
+from sweepd.envs.native.memory import per_row
 
 
 class Reward:
@@ -82,7 +82,7 @@ class Reward:
         self.drawdown.masked_fill_(rows, 0.0)
 
     def native_state(self) -> tuple[dict[str, int], dict[str, Tensor | None]]:
-        """Return the flags and tensors of `envs.crypto.native`."""
+        """Return the flags and tensors of `sweepd.envs.crypto.native`."""
         flags = {
             "decays": int(self._decays),
             "penalises_drawdown": int(self._penalises_drawdown),

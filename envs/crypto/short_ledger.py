@@ -11,9 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from envs.crypto.asset_sum import AssetSum
-from envs.crypto.ledger import ROUNDING_NOISE, TINY, Ledger, Rules
-from envs.native.memory import per_row
+from sweepd.envs.crypto.asset_sum import AssetSum
+from sweepd.envs.crypto.ledger import ROUNDING_NOISE, TINY, Ledger, Rules
+from sweepd.envs.native.memory import per_row
 
 
 class ShortLedger(Ledger):
@@ -204,7 +204,7 @@ class ShortLedger(Ledger):
         out[8], out[9] = self.charges, self.gross
 
     def native_state(self) -> tuple[dict[str, int], dict[str, Tensor | None]]:
-        """Return the tensors of `envs.crypto.native`."""
+        """Return the tensors of `sweepd.envs.crypto.native`."""
         sizes, tensors = super().native_state()
         return sizes, tensors | {"bankrupt": self.bankrupt}
 

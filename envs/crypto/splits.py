@@ -25,8 +25,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.crypto.data.timeframe import bars_per_day, bars_per_week
-from envs.support.errors import InputError
+from sweepd.envs.crypto.data.timeframe import bars_per_day, bars_per_week
+from sweepd.envs.support.errors import InputError
 
 Window = tuple[int, int]
 BarRange = tuple[int, int]

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from envs.crypto.data.bar_files import files_of, read_bars, select_files, stamp
-from envs.crypto.data.bars import Bars, load_bars
-from envs.crypto.data.jumps import find_jumps
-from envs.crypto.data.timeframe import later
-from envs.crypto.splits import CrossValidation, Splits, make_splits
-from envs.support.errors import InputError
-from envs.support.formatting import counted
-from envs.support.study_record import AcceptedJump, CryptoSpec, DataSpec
+from sweepd.envs.crypto.data.bar_files import files_of, read_bars, select_files, stamp
+from sweepd.envs.crypto.data.bars import Bars, load_bars
+from sweepd.envs.crypto.data.jumps import find_jumps
+from sweepd.envs.crypto.data.timeframe import later
+from sweepd.envs.crypto.splits import CrossValidation, Splits, make_splits
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.formatting import counted
+from sweepd.envs.support.study_record import AcceptedJump, CryptoSpec, DataSpec
 
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"  # of `DataSpec.first` and `last`
 

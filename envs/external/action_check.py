@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from envs.core.mask_faults import MaskLatch
-from envs.external.actions import ActionLayout
-from envs.external.sharded import ShardedEnvs
-from envs.support.errors import RunError
+from sweepd.envs.core.mask_faults import MaskLatch
+from sweepd.envs.external.actions import ActionLayout
+from sweepd.envs.external.sharded import ShardedEnvs
+from sweepd.envs.support.errors import RunError
 
 _SHOWN = 8  # numbers of a row's observation that a message contains
 

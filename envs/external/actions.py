@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError
 
 
 class ActionLayout:

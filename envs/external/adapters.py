@@ -1,4 +1,4 @@
-"""Adapters: environments of several APIs, as the shards of `envs.external.shards` use them.
+"""Adapters: environments of several APIs, as the shards of `sweepd.envs.external.shards` use them.
 
 * Wrappers: `InfoMask` (Gymnasium with masks in `info`), `ParallelFromAec` (PettingZoo's AEC API).
 * Row adapters, which read and write rows of the shared buffers: `ParallelAdapter` (PettingZoo's
@@ -16,10 +16,10 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from envs.external.actions import ActionLayout
-from envs.external.observations import MASK, ObservationLayout
-from envs.external.shared_memory import Buffers
-from envs.support.errors import InputError
+from sweepd.envs.external.actions import ActionLayout
+from sweepd.envs.external.observations import MASK, ObservationLayout
+from sweepd.envs.external.shared_memory import Buffers
+from sweepd.envs.support.errors import InputError
 
 OBSERVATION = "observation"  # the other key, next to `MASK`, in observations of `InfoMask`
 

@@ -18,11 +18,11 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envs.external.actions import ActionLayout
-from envs.external.adapters import OBSERVATION
-from envs.external.describe import Description, EnvKind
-from envs.external.observations import MASK, ObservationLayout
-from envs.support.errors import InputError, RunError
+from sweepd.envs.external.actions import ActionLayout
+from sweepd.envs.external.adapters import OBSERVATION
+from sweepd.envs.external.describe import Description, EnvKind
+from sweepd.envs.external.observations import MASK, ObservationLayout
+from sweepd.envs.support.errors import InputError, RunError
 
 Space = gymnasium.spaces.Space[Any]
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from envs.external.codec import SpaceCodec
-from envs.external.describe import Description, EnvKind, one_reward
-from envs.external.observations import shape_of
-from envs.external.sources import Source
-from envs.support.errors import RunError
+from sweepd.envs.external.codec import SpaceCodec
+from sweepd.envs.external.describe import Description, EnvKind, one_reward
+from sweepd.envs.external.observations import shape_of
+from sweepd.envs.external.sources import Source
+from sweepd.envs.support.errors import RunError
 
 STEPS, SECONDS = 256, 1.0  # of either of two plays, at most
 _SMALL = 1e-6  # of rewards that add up to 0, relative to the largest

@@ -12,12 +12,12 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from envs.external.actions import ActionLayout
-from envs.external.adapters import InfoMask, autoreset_mode
-from envs.external.guard import inside
-from envs.external.observations import ObservationLayout, shape_of
-from envs.external.sources import Source
-from envs.support.errors import InputError
+from sweepd.envs.external.actions import ActionLayout
+from sweepd.envs.external.adapters import InfoMask, autoreset_mode
+from sweepd.envs.external.guard import inside
+from sweepd.envs.external.observations import ObservationLayout, shape_of
+from sweepd.envs.external.sources import Source
+from sweepd.envs.support.errors import InputError
 
 Space = gymnasium.spaces.Space[Any]
 _API_HINT = (

@@ -17,11 +17,19 @@ from typing import Any, NoReturn, cast
 
 import numpy as np
 
-from envs.external.env_worker_main import CALLED, REQUEST, EnvWorkerSetup
-from envs.external.guard import guarded
-from envs.external.shards import EnvFailure
-from envs.external.shared_memory import CALL, FAILED, IDLE, STEP, GoneError, HandOver, SharedMemory
-from envs.external.sources import Source
+from sweepd.envs.external.env_worker_main import CALLED, REQUEST, EnvWorkerSetup
+from sweepd.envs.external.guard import guarded
+from sweepd.envs.external.shards import EnvFailure
+from sweepd.envs.external.shared_memory import (
+    CALL,
+    FAILED,
+    IDLE,
+    STEP,
+    GoneError,
+    HandOver,
+    SharedMemory,
+)
+from sweepd.envs.external.sources import Source
 
 IN_WORKER = "SWEEPD_ENV_WORKER"  # variable in the environment of env workers
 START_TIMEOUT = 120.0  # seconds to import modules and make environments
@@ -72,7 +80,7 @@ class EnvWorker:
         handles = (memory.handle, wake.fileno(), calls.fileno(), lifeline, self._report.fileno())
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "envs.external.env_worker_main", *map(str, handles)],
+            [sys.executable, "-m", "sweepd.envs.external.env_worker_main", *map(str, handles)],
             pass_fds=(*handles, *guarded()),
             stdin=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", IN_WORKER: "1"},

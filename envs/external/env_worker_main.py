@@ -1,8 +1,8 @@
 """The program of an env worker: a process that steps a shard of the environments.
 
-Started as `python -m envs.external.env_worker_main` with file descriptors as arguments; see
-`envs.external.env_worker` for the parent's side. It ends as soon as its parent has. It does not
-import torch, so it starts quickly and uses little memory.
+Started as `python -m sweepd.envs.external.env_worker_main` with file descriptors as arguments; see
+`sweepd.envs.external.env_worker` for the parent's side. It ends as soon as its parent has. It does
+not import torch, so it starts quickly and uses little memory.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.external.describe import Description
-from envs.external.shards import EnvFailure, Shard, make_shard
-from envs.external.shared_memory import (
+from sweepd.envs.external.describe import Description
+from sweepd.envs.external.shards import EnvFailure, Shard, make_shard
+from sweepd.envs.external.shared_memory import (
     FAILED,
     IDLE,
     ORDERED,
@@ -37,7 +37,7 @@ from envs.external.shared_memory import (
     HandOver,
     SharedMemory,
 )
-from envs.external.sources import Source
+from sweepd.envs.external.sources import Source
 
 FOREVER = 1e9  # seconds
 # Records in the socket where environments are stepped one by one: the environment (by its index in

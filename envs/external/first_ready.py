@@ -2,7 +2,7 @@
 
 There are more of them than a batch takes, and a batch consists of those that are ready first, so a
 slow one delays no batch. Which are first depends on timing, so runs are not reproducible; searches,
-whose trials must be, step all environments together (`envs.external.vec_env`).
+whose trials must be, step all environments together (`sweepd.envs.external.vec_env`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.core.sizing import cpu_count
-from envs.external.describe import describe
-from envs.external.env_worker import EnvWorker, EnvWorkerFailure, close_all, why_unpicklable
-from envs.external.env_worker_main import CALLED, DONE, REQUEST, EnvWorkerSetup, records
-from envs.external.sharded import even_layout
-from envs.external.shared_memory import SharedMemory
-from envs.external.sources import Source
-from envs.support.errors import InputError, RunError
+from sweepd.envs.core.sizing import cpu_count
+from sweepd.envs.external.describe import describe
+from sweepd.envs.external.env_worker import EnvWorker, EnvWorkerFailure, close_all, why_unpicklable
+from sweepd.envs.external.env_worker_main import CALLED, DONE, REQUEST, EnvWorkerSetup, records
+from sweepd.envs.external.sharded import even_layout
+from sweepd.envs.external.shared_memory import SharedMemory
+from sweepd.envs.external.sources import Source
+from sweepd.envs.support.errors import InputError, RunError
 
 
 class ReadyBatch(NamedTuple):

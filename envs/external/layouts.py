@@ -17,13 +17,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from envs.core.sizing import cpu_count, processor_name
-from envs.external.action_check import ActionCheck, action_masks
-from envs.external.describe import Description, describe
-from envs.external.env_worker import why_unpicklable
-from envs.external.sharded import Layout, ShardedEnvs, even_layout
-from envs.external.sources import Source
-from envs.support.measurement_cache import MeasurementCache, cache_dir
+from sweepd.envs.core.sizing import cpu_count, processor_name
+from sweepd.envs.external.action_check import ActionCheck, action_masks
+from sweepd.envs.external.describe import Description, describe
+from sweepd.envs.external.env_worker import why_unpicklable
+from sweepd.envs.external.sharded import Layout, ShardedEnvs, even_layout
+from sweepd.envs.external.sources import Source
+from sweepd.envs.support.measurement_cache import MeasurementCache, cache_dir
 
 GAIN = 1.1  # factor by which workers must be faster to be used
 QUICK = 150e-6  # seconds; a faster step of all environments is not worth distributing

@@ -21,8 +21,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envs.external.actions import ActionLayout
-from envs.support.errors import InputError
+from sweepd.envs.external.actions import ActionLayout
+from sweepd.envs.support.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from envs.external import shared_memory
-from envs.external.describe import Description, describe
-from envs.external.env_worker import EnvWorker, EnvWorkerFailure, close_all, why_unpicklable
-from envs.external.env_worker_main import EnvWorkerSetup
-from envs.external.episode_log import Snapshot
-from envs.external.guard import note
-from envs.external.shards import EnvFailure, Shard, make_shard
-from envs.external.shared_memory import SharedMemory
-from envs.external.sources import Source
-from envs.support.errors import InputError, RunError
+from sweepd.envs.external import shared_memory
+from sweepd.envs.external.describe import Description, describe
+from sweepd.envs.external.env_worker import EnvWorker, EnvWorkerFailure, close_all, why_unpicklable
+from sweepd.envs.external.env_worker_main import EnvWorkerSetup
+from sweepd.envs.external.episode_log import Snapshot
+from sweepd.envs.external.guard import note
+from sweepd.envs.external.shards import EnvFailure, Shard, make_shard
+from sweepd.envs.external.shared_memory import SharedMemory
+from sweepd.envs.external.sources import Source
+from sweepd.envs.support.errors import InputError, RunError
 
 SPIN = 200e-6  # seconds that parent and workers poll each other's state before they sleep
 _CALL_TIMEOUT = 60.0  # seconds; at least that much for a call, which may make or reset many

@@ -13,17 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from typing import Any, NoReturn
 
-from envs.external.adapters import (
+from sweepd.envs.external.adapters import (
     BufferedAdapter,
     InfoMask,
     ParallelAdapter,
     RowAdapter,
     VectorAdapter,
 )
-from envs.external.describe import Description, EnvKind, one_reward
-from envs.external.episode_log import EpisodeLog, Snapshot, restart
-from envs.external.shared_memory import Buffers
-from envs.external.sources import Made, Source
+from sweepd.envs.external.describe import Description, EnvKind, one_reward
+from sweepd.envs.external.episode_log import EpisodeLog, Snapshot, restart
+from sweepd.envs.external.shared_memory import Buffers
+from sweepd.envs.external.sources import Made, Source
 
 EnvKwargs = Mapping[str, Any]
 

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.external.actions import ActionLayout
-from envs.external.observations import ObservationLayout
+from sweepd.envs.external.actions import ActionLayout
+from sweepd.envs.external.observations import ObservationLayout
 
 # Bytes of a cache line. No two arrays and no two processes' words share one.
 LINE = 64

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from envs.external.adapters import ParallelFromAec
-from envs.support.errors import InputError
-from envs.support.plugins import find, load
+from sweepd.envs.external.adapters import ParallelFromAec
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.plugins import find, load
 
 GYM, VECTOR, PETTINGZOO = "gym:", "vector:", "pettingzoo:"
 PREFIXES = (GYM, VECTOR, PETTINGZOO)

@@ -14,18 +14,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from envs.core.game_env import GameEnv
-from envs.core.streams import Streams
-from envs.core.vec_env import Step
-from envs.external.action_check import ActionCheck, action_masks
-from envs.external.conformance import Conformance, check_conformance
-from envs.external.describe import EnvKind, describe
-from envs.external.episode_log import Snapshot
-from envs.external.guard import inside
-from envs.external.layouts import choose_layout
-from envs.external.sharded import Layout, ShardedEnvs
-from envs.external.sources import FactorySource, GymSource, Source
-from envs.support.errors import InputError, RunError
+from sweepd.envs.core.game_env import GameEnv
+from sweepd.envs.core.streams import Streams
+from sweepd.envs.core.vec_env import Step
+from sweepd.envs.external.action_check import ActionCheck, action_masks
+from sweepd.envs.external.conformance import Conformance, check_conformance
+from sweepd.envs.external.describe import EnvKind, describe
+from sweepd.envs.external.episode_log import Snapshot
+from sweepd.envs.external.guard import inside
+from sweepd.envs.external.layouts import choose_layout
+from sweepd.envs.external.sharded import Layout, ShardedEnvs
+from sweepd.envs.external.sources import FactorySource, GymSource, Source
+from sweepd.envs.support.errors import InputError, RunError
 
 ENDLESS = 100_000  # `max_step` if nothing limits an episode
 

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.core.faults import ChoiceLatch
-from envs.core.game_env import GameEnv
-from envs.core.streams import Streams
-from envs.core.vec_env import Step, on_cpu
-from envs.games.native.cartpole import STEP, NativeStep
-from envs.native.memory import per_row, takes_floats
-from envs.support.errors import InputError
+from sweepd.envs.core.faults import ChoiceLatch
+from sweepd.envs.core.game_env import GameEnv
+from sweepd.envs.core.streams import Streams
+from sweepd.envs.core.vec_env import Step, on_cpu
+from sweepd.envs.games.native.cartpole import STEP, NativeStep
+from sweepd.envs.native.memory import per_row, takes_floats
+from sweepd.envs.support.errors import InputError
 
 _AHEAD = 64  # steps for which starts are drawn ahead if `draw` was not called
 
@@ -267,7 +267,7 @@ class CartPole(GameEnv):
         return self._torch_step(action, out)
 
     def _native_step(self, native: NativeStep, action: Tensor, out: Tensor | None) -> Step:
-        """Make a step by `envs.games.native`; to the bit, it is `_torch_step`."""
+        """Make a step by `sweepd.envs.games.native`; to the bit, it is `_torch_step`."""
         torch.sin(self._angle, out=self._sine)
         torch.cos(self._angle, out=self._cosine)
         obs = torch.empty(self.num_envs, 4) if out is None else out

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from envs.core.vec_env import Legal, VecEnv
-from envs.games.pairings import Act, Entrant, block_uniforms
-from envs.games.tensor_game import TensorGame
+from sweepd.envs.core.vec_env import Legal, VecEnv
+from sweepd.envs.games.pairings import Act, Entrant, block_uniforms
+from sweepd.envs.games.tensor_game import TensorGame
 
 MOST = 32  # constant players of a game; with more different actions, these three are played:
 ALWAYS = "always "  # the beginning of their names

@@ -1,6 +1,7 @@
 """Phases of a training in a game of two seats: whom a member plays against, and for how long.
 
-Phases change between rollouts, for each member by itself. `envs.games.phase_files` reads them.
+Phases change between rollouts, for each member by itself. `sweepd.envs.games.phase_files` reads
+them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError
 
 # Opponents that are policies: the member as it is now, as it was earlier, and the other members of
 # its trial.

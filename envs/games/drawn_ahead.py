@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from envs.core.streams import Streams
+from sweepd.envs.core.streams import Streams
 
 
 class DrawnAhead:

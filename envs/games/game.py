@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from envs.core.game_env import GameEnv
-from envs.external.describe import Description
-from envs.games.opponents import Opponents, ScriptedPlayer
-from envs.games.seating import VersusEnv
+from sweepd.envs.core.game_env import GameEnv
+from sweepd.envs.external.describe import Description
+from sweepd.envs.games.opponents import Opponents, ScriptedPlayer
+from sweepd.envs.games.seating import VersusEnv
 
 
 class MakeGame(Protocol):

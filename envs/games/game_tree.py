@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from envs.games.game import Game
-from envs.games.tensor_game import State, TensorGame
-from envs.support.errors import InputError
+from sweepd.envs.games.game import Game
+from sweepd.envs.games.tensor_game import State, TensorGame
+from sweepd.envs.support.errors import InputError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

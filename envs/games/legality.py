@@ -9,10 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from envs.core.faults import ChoiceLatch, FaultLatch
-from envs.core.vec_env import Legal
-from envs.games.rules import GameRules
-from envs.support.errors import RunError
+from sweepd.envs.core.faults import ChoiceLatch, FaultLatch
+from sweepd.envs.core.vec_env import Legal
+from sweepd.envs.games.rules import GameRules
+from sweepd.envs.support.errors import RunError
 
 
 def legal_action(action: Tensor, sizes: Sequence[int], mask: Legal | None) -> tuple[Tensor, Tensor]:

@@ -10,10 +10,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from envs.core.policies import Policies
-from envs.core.rows import where_rows
-from envs.core.vec_env import Legal
-from envs.support.errors import InputError
+from sweepd.envs.core.policies import Policies
+from sweepd.envs.core.rows import where_rows
+from sweepd.envs.core.vec_env import Legal
+from sweepd.envs.support.errors import InputError
 
 # The seats that a member may have, and the probability that it has the first one.
 SEATS = {"first": 1.0, "second": 0.0, "either": 0.5}

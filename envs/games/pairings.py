@@ -21,14 +21,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from envs.core.rows import where_rows
-from envs.core.streams import derive_seed
-from envs.core.vec_env import Legal
-from envs.games.game import Game
-from envs.games.game_tree import Behaviour
-from envs.games.opponents import ScriptedPlayer, scripted_act
-from envs.games.tensor_game import State, TensorGame
-from envs.support.errors import InputError, RunError
+from sweepd.envs.core.rows import where_rows
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.vec_env import Legal
+from sweepd.envs.games.game import Game
+from sweepd.envs.games.game_tree import Behaviour
+from sweepd.envs.games.opponents import ScriptedPlayer, scripted_act
+from sweepd.envs.games.tensor_game import State, TensorGame
+from sweepd.envs.support.errors import InputError, RunError
 
 Floats = NDArray[np.float64]
 Act = Callable[..., Tensor]  # as `Entrant.sit` returns it
@@ -56,7 +56,7 @@ class Entrant(ABC):
         In games in turns and games with masks it is called as `act(obs, live, legal)`. live:
         (rows,) bool, the rows whose action counts, or None: all. What a player remembers must not
         change in other rows, where `obs` is what the player to move sees. legal: the masks of the
-        rows (`envs.core.vec_env.Legal`), or None.
+        rows (`sweepd.envs.core.vec_env.Legal`), or None.
 
         Args:
             env: the environment; the function is not called with its rows.

@@ -19,10 +19,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from envs.games.curriculum import LEAGUE, MOST_PAST, SELF, Curriculum, Phase, Until
-from envs.support.errors import InputError
-from envs.support.files import read_toml
-from envs.support.validation import StrictModel, checked
+from sweepd.envs.games.curriculum import LEAGUE, MOST_PAST, SELF, Curriculum, Phase, Until
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.files import read_toml
+from sweepd.envs.support.validation import StrictModel, checked
 
 CURRICULUM_KEYS = frozenset({"phases", "past_interval", "past_size"})  # of a TOML file
 MOST_PHASES = 50

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from envs.core.game_env import GameEnv
-from envs.core.vec_env import VecEnv
-from envs.native.threads import torch_on_one
+from sweepd.envs.core.game_env import GameEnv
+from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.native.threads import torch_on_one
 
 Floats = NDArray[np.float64]
 # Steps between two checks whether all episodes have ended, each of which synchronizes.

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from envs.core.vec_env import Step, VecEnv
-from envs.games.play import random_actions
-from envs.support.errors import RunError
+from sweepd.envs.core.vec_env import Step, VecEnv
+from sweepd.envs.games.play import random_actions
+from sweepd.envs.support.errors import RunError
 
 STEPS = 256  # steps of random play, at most
 SECONDS = 3.0  # seconds of random play, at most

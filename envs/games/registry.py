@@ -1,8 +1,8 @@
 """Games by name, as `--env` takes them.
 
 `cartpole`, `bucket-brigade`, `card-duel`, `hockey`, `kuhn` and `leduc` are built in; `MODULE:NAME`
-is a user's `Game`, or an external environment like the other names that `envs.external.sources`
-describes.
+is a user's `Game`, or an external environment like the other names that
+`sweepd.envs.external.sources` describes.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from envs.core.game_env import GameEnv
-from envs.core.streams import derive_seed
-from envs.core.vec_env import VecEnv
-from envs.external.describe import Description, EnvKind, describe
-from envs.external.sources import PREFIXES, named_env
-from envs.external.vec_env import ExternalVecEnv
-from envs.games.bucket_brigade.game import BucketBrigade
-from envs.games.bucket_brigade.observation import ObservationEncoder
-from envs.games.bucket_brigade.players import PLAYERS, ScriptedPolicy
-from envs.games.bucket_brigade.scenarios import SCENARIOS, BucketParams
-from envs.games.bucket_brigade.scenarios import scenario as scenario_params
-from envs.games.card_duel.game import CardDuel, CardDuelParams
-from envs.games.card_duel.players import PLAYERS as DUEL_PLAYERS
-from envs.games.cartpole import CartPole, CartPoleParams
-from envs.games.game import Game
-from envs.games.hockey.game import Hockey, HockeyParams
-from envs.games.hockey.players import PLAYERS as HOCKEY_PLAYERS
-from envs.games.poker.kuhn import Kuhn
-from envs.games.poker.leduc import Leduc
-from envs.support.errors import InputError
-from envs.support.plugins import find
+from sweepd.envs.core.game_env import GameEnv
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.external.describe import Description, EnvKind, describe
+from sweepd.envs.external.sources import PREFIXES, named_env
+from sweepd.envs.external.vec_env import ExternalVecEnv
+from sweepd.envs.games.bucket_brigade.game import BucketBrigade
+from sweepd.envs.games.bucket_brigade.observation import ObservationEncoder
+from sweepd.envs.games.bucket_brigade.players import PLAYERS, ScriptedPolicy
+from sweepd.envs.games.bucket_brigade.scenarios import SCENARIOS, BucketParams
+from sweepd.envs.games.bucket_brigade.scenarios import scenario as scenario_params
+from sweepd.envs.games.card_duel.game import CardDuel, CardDuelParams
+from sweepd.envs.games.card_duel.players import PLAYERS as DUEL_PLAYERS
+from sweepd.envs.games.cartpole import CartPole, CartPoleParams
+from sweepd.envs.games.game import Game
+from sweepd.envs.games.hockey.game import Hockey, HockeyParams
+from sweepd.envs.games.hockey.players import PLAYERS as HOCKEY_PLAYERS
+from sweepd.envs.games.poker.kuhn import Kuhn
+from sweepd.envs.games.poker.leduc import Leduc
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.plugins import find
 
 
 def _cartpole(

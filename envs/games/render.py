@@ -16,21 +16,21 @@ import gymnasium
 from PIL import Image, ImageDraw, ImageFont
 from rich.text import Text
 
-from envs.core.game_env import GameEnv
-from envs.external.sources import spec_of
-from envs.external.vec_env import ExternalVecEnv
-from envs.games.bucket_brigade.game import BucketBrigade
-from envs.games.bucket_brigade.render import Scene, as_frame, as_text, scene
-from envs.games.game import Game
-from envs.games.hockey.game import Hockey
-from envs.games.hockey.physics import DT
-from envs.games.hockey.render import TRAIL, HockeyScene, as_image, scene_of
-from envs.games.hockey.render import as_text as hockey_text
-from envs.games.opponents import Opponents
-from envs.games.tensor_game import TensorGame
-from envs.games.text_card import text_card
-from envs.games.turns_view import TurnsRenderer
-from envs.support.errors import InputError
+from sweepd.envs.core.game_env import GameEnv
+from sweepd.envs.external.sources import spec_of
+from sweepd.envs.external.vec_env import ExternalVecEnv
+from sweepd.envs.games.bucket_brigade.game import BucketBrigade
+from sweepd.envs.games.bucket_brigade.render import Scene, as_frame, as_text, scene
+from sweepd.envs.games.game import Game
+from sweepd.envs.games.hockey.game import Hockey
+from sweepd.envs.games.hockey.physics import DT
+from sweepd.envs.games.hockey.render import TRAIL, HockeyScene, as_image, scene_of
+from sweepd.envs.games.hockey.render import as_text as hockey_text
+from sweepd.envs.games.opponents import Opponents
+from sweepd.envs.games.tensor_game import TensorGame
+from sweepd.envs.games.text_card import text_card
+from sweepd.envs.games.turns_view import TurnsRenderer
+from sweepd.envs.support.errors import InputError
 
 WIDTH, HEIGHT = 480, 320  # pixels; multiples of 16, as video codecs need
 SUPERSAMPLING = 3  # images are drawn that much larger and reduced, for smooth edges

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from envs.games.opponents import Opponents
-from envs.games.rules import GameRules, State
-from envs.support.errors import InputError
+from sweepd.envs.games.opponents import Opponents
+from sweepd.envs.games.rules import GameRules, State
+from sweepd.envs.support.errors import InputError
 
 # Attributes under the names of earlier versions, which would otherwise have no effect.
 _RENAMED = {"start_luck": "uniforms_per_start", "move_luck": "uniforms_per_move"}

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from envs.games.seating import VersusEnv
-from envs.games.words import Words
+from sweepd.envs.games.seating import VersusEnv
+from sweepd.envs.games.words import Words
 
 State = dict[str, Tensor]
 
@@ -128,8 +128,8 @@ class GameRules(VersusEnv):
     def deals(self) -> Tensor | None:
         """Return what `start` may get in a game in turns that is small enough to enumerate.
 
-        Then leagues report exact values (`envs.games.game_tree`). All chance must be in `start`:
-        `uniforms_per_move` is 0.
+        Then leagues report exact values (`sweepd.envs.games.game_tree`). All chance must be in
+        `start`: `uniforms_per_move` is 0.
 
         Returns:
             (deals, uniforms_per_start) float64, one row per deal, all equally likely; None: too

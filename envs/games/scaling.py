@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from envs.core.game_env import GameEnv
-from envs.games.play import random_actions
-from envs.support.errors import InputError
-from envs.support.formatting import counted
+from sweepd.envs.core.game_env import GameEnv
+from sweepd.envs.games.play import random_actions
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.formatting import counted
 
 STEPS = 256  # steps of random play in every environment, at most
 SECONDS = 5.0  # seconds of random play, at most, unless a number of steps is given

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from envs.core.game_env import GameEnv
-from envs.core.policies import Policies
-from envs.core.rows import where_rows
-from envs.core.vec_env import Legal
-from envs.games.opponents import Opponents
+from sweepd.envs.core.game_env import GameEnv
+from sweepd.envs.core.policies import Policies
+from sweepd.envs.core.rows import where_rows
+from sweepd.envs.core.vec_env import Legal
+from sweepd.envs.games.opponents import Opponents
 
 
 class Results(NamedTuple):

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from envs.core.policies import Policies
-from envs.core.rows import where_rows
-from envs.core.vec_env import Legal, Step, on_cpu
-from envs.games.drawn_ahead import DrawnAhead
-from envs.games.game import Game, MakeTensorGame, NoParams
-from envs.games.legality import (
+from sweepd.envs.core.policies import Policies
+from sweepd.envs.core.rows import where_rows
+from sweepd.envs.core.vec_env import Legal, Step, on_cpu
+from sweepd.envs.games.drawn_ahead import DrawnAhead
+from sweepd.envs.games.game import Game, MakeTensorGame, NoParams
+from sweepd.envs.games.legality import (
     ActionLatch,
     Fault,
     Latch,
@@ -28,10 +28,10 @@ from envs.games.legality import (
     make_latch,
     masks_at,
 )
-from envs.games.opponents import Opponents, ScriptedPlayer
-from envs.games.rule_checks import check_declaration, check_rules, check_seats
-from envs.games.rules import GameRules, State
-from envs.games.seating import OpponentSeats, OpponentTurns, Results, Seats, View
+from sweepd.envs.games.opponents import Opponents, ScriptedPlayer
+from sweepd.envs.games.rule_checks import check_declaration, check_rules, check_seats
+from sweepd.envs.games.rules import GameRules, State
+from sweepd.envs.games.seating import OpponentSeats, OpponentTurns, Results, Seats, View
 
 __all__ = ["NoParams", "State", "TensorGame"]
 

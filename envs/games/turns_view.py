@@ -6,9 +6,9 @@ from PIL import Image
 from rich.text import Text
 from torch import Tensor
 
-from envs.games.tensor_game import TensorGame
-from envs.games.text_card import text_card
-from envs.games.words import Words, sentence
+from sweepd.envs.games.tensor_game import TensorGame
+from sweepd.envs.games.text_card import text_card
+from sweepd.envs.games.words import Words, sentence
 
 LOG = 5  # decisions that are shown
 

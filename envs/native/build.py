@@ -24,7 +24,7 @@ from pathlib import Path
 
 import torch
 
-from envs.support.measurement_cache import cache_dir
+from sweepd.envs.support.measurement_cache import cache_dir
 
 SHARED = Path(__file__).with_name("src")  # headers for all libraries
 # No contraction and no -ffast-math: bits must be those that the sources say. -w: users' compilers

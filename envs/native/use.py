@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-from envs.native.build import TORCH, VARIABLE, BuildError, library
+from sweepd.envs.native.build import TORCH, VARIABLE, BuildError, library
 
 Library = TypeVar("Library")
 
@@ -80,7 +80,7 @@ class NativeLibrary(Generic[Library]):
         return found
 
     def compiled(self, vectors: tuple[str, ...]) -> Path:
-        """Compile the library for a kind of processor (`envs.native.build.processor_kinds`).
+        """Compile the library for a kind of processor (`sweepd.envs.native.build.processor_kinds`).
 
         Raises:
             BuildError: it cannot be compiled.

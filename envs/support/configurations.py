@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from envs.support.intervals import Floats, Interval, between, crossed, paired, solved_seeds
+from sweepd.envs.support.intervals import Floats, Interval, between, crossed, paired, solved_seeds
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

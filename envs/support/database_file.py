@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from filelock import FileLock
 
-from envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError
 
 BUSY_TIMEOUT, READER_TIMEOUT = 60.0, 5.0  # seconds to wait for another program's lock
 NETWORK_FILE_SYSTEMS = frozenset(

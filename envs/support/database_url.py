@@ -13,8 +13,8 @@ import typer
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from envs.support.errors import InputError
-from envs.support.terminal import printable
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.terminal import printable
 
 STORAGE_VARIABLE = "SWEEPD_STORAGE"  # environment variable read if --storage is not given
 

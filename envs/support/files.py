@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError
 
 
 def write_atomic(path: Path, content: bytes | str | Callable[[Path], None]) -> None:

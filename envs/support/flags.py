@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_type_hints
 
 import typer
 
-from envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError
 
 Flags = TypeVar("Flags")
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from envs.support.intervals import Interval, between, solved_seeds
-from envs.support.study_record import (
+from sweepd.envs.support.intervals import Interval, between, solved_seeds
+from sweepd.envs.support.study_record import (
     ORIGIN_KEY,
     SPEC_KEY,
     GameSpec,

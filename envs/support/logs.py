@@ -13,9 +13,9 @@ from typing import Any, TextIO, cast
 
 from rich.console import Console
 
-from envs.support.database_url import hide_password
-from envs.support.errors import InputError
-from envs.support.terminal import Terminal
+from sweepd.envs.support.database_url import hide_password
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.terminal import Terminal
 
 FORMATS = ("plain", "json")
 LIBRARIES = ("optuna", "py.warnings")  # loggers that also write to the file

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from envs.support.account import home
-from envs.support.files import write_atomic
+from sweepd.envs.support.account import home
+from sweepd.envs.support.files import write_atomic
 
 FORMAT = 1
 

@@ -6,7 +6,7 @@ import importlib
 from types import ModuleType
 from typing import Any
 
-from envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError
 
 
 def load(flag: str, module: str) -> ModuleType:

@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy.engine import make_url
 
-from envs.support.errors import InputError
-from envs.support.study_record import FOLDER_KEY, FORMER_FOLDER_KEY
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import FOLDER_KEY, FORMER_FOLDER_KEY
 
 RUNS = Path("runs")
 

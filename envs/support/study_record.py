@@ -19,15 +19,15 @@ from typing import Any, ClassVar, Literal, Self
 
 import torch
 
-from envs.support.configurations import PBT, RACE, TRIALS, Selection
-from envs.support.errors import InputError
-from envs.support.intervals import Interval
+from sweepd.envs.support.configurations import PBT, RACE, TRIALS, Selection
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.intervals import Interval
 
 # Study attributes.
 SPEC_KEY = "sweepd:spec"  # `StudySpec` as JSON
 # Random id that distinguishes a study from a later one with its name or its row id.
 UID_KEY = "sweepd:uid"
-FOLDER_KEY = "sweepd:folder"  # folder of the study's files, see `envs.support.study_folder`
+FOLDER_KEY = "sweepd:folder"  # folder of the study's files, see `sweepd.envs.support.study_folder`
 FORMER_FOLDER_KEY = "sweepd:run_dir"  # the same in studies of earlier versions: an absolute path
 FLAGS_KEY = "sweepd:flags"  # flags of the `sweepd train` command that created the study
 CREATED_KEY = "sweepd:created"  # time of creation, ISO 8601, UTC
@@ -43,7 +43,7 @@ CHECKPOINT_KEY = "sweepd:checkpoint"  # newest checkpoint: path, sha256, rung an
 # Opponents of a trial's training from the study's league: the players and their shares.
 LEAGUE_KEY = "sweepd:league"
 # Of a member of a population: the weights that it copied, and its hyperparameters from then on, see
-# `optimize.study.sampling.evolution.Change`.
+# `sweepd.optimize.study.sampling.evolution.Change`.
 CHANGES_KEY = "sweepd:changes"
 BLOCKS_KEY = "sweepd:rung_%_blocks"  # of a trial: a pattern for SQL, see `blocks_key`
 ATTEMPTS_KEY = "sweepd:attempts"  # attempts that ended with the death of a worker
@@ -77,7 +77,7 @@ def objective_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class AcceptedJump:
-    """Bars that look wrong and were taken, see `envs.crypto.data.jumps`.
+    """Bars that look wrong and were taken, see `sweepd.envs.crypto.data.jumps`.
 
     Attributes:
         file: name of the file in the folder.
@@ -126,7 +126,7 @@ class StudySpec(ABC):
     Attributes:
         member: name of a trial's members, "fold" or "seed".
         environment: "crypto", or the name of a game.
-        algorithm: name in `agents.algorithms.table`.
+        algorithm: name in `sweepd.agents.algorithms.table`.
         env: environment parameters that all trials share.
         budget: environment steps per member, spent in `rungs` equal parts.
         num_envs: environments per member.
@@ -136,11 +136,11 @@ class StudySpec(ABC):
         space: the search space, as `SearchSpace.to_dict` returns it.
         threads: torch's CPU threads, unless a worker is given another number; results do not
             depend on it.
-        precision: precision of matrix products, see `agents.networks.precision`.
-        processor: `agents.algorithms.identity.processor_kind` of the machine that created the
-            study, "" in studies of earlier versions. Results on other kinds agree to rounding.
+        precision: precision of matrix products, see `sweepd.agents.networks.precision`.
+        processor: `sweepd.agents.algorithms.identity.processor_kind` of the machine that created
+            the study, "" in studies of earlier versions. Results on other kinds agree to rounding.
         kernels: what computes PPO's networks and updates, "torch" or the native kernels
-            (`agents.native.choice.chosen`); the same for all workers.
+            (`sweepd.agents.native.choice.chosen`); the same for all workers.
         search: "trials", or "pbt": the trials of a batch are a population.
     """
 

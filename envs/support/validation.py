@@ -7,7 +7,7 @@ from typing import TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError
 
 # What should be there instead, by the type of pydantic's error.
 SHOULD_BE = {

@@ -11,23 +11,23 @@ from typing import Any
 import optuna
 import pandas as pd
 
-from envs.support.database_url import STORAGE_VARIABLE
-from envs.support.errors import InputError, RunError
-from envs.support.flags import read_flags
-from envs.support.logs import LogConsole
-from optimize.cli.hooks import Hooks
-from optimize.cli.progress import study_progress
-from optimize.cli.study_request import flags_per_study
-from optimize.cli.train import RequestedStudy, open_requested
-from optimize.cli.train_flags import TrainFlags
-from optimize.experiments.request import MOST_TRIALS, check_count
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.database.storage import StudyStorage
-from optimize.study.enqueue import enqueue
-from optimize.study.frame import studies_frame, trials_frame
-from optimize.study.study import StudyHandle, best_trial
-from optimize.worker.lifecycle import work
-from optimize.worker.worker import WorkerOptions
+from sweepd.envs.support.database_url import STORAGE_VARIABLE
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.flags import read_flags
+from sweepd.envs.support.logs import LogConsole
+from sweepd.optimize.cli.hooks import Hooks
+from sweepd.optimize.cli.progress import study_progress
+from sweepd.optimize.cli.study_request import flags_per_study
+from sweepd.optimize.cli.train import RequestedStudy, open_requested
+from sweepd.optimize.cli.train_flags import TrainFlags
+from sweepd.optimize.experiments.request import MOST_TRIALS, check_count
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.enqueue import enqueue
+from sweepd.optimize.study.frame import studies_frame, trials_frame
+from sweepd.optimize.study.study import StudyHandle, best_trial
+from sweepd.optimize.worker.lifecycle import work
+from sweepd.optimize.worker.worker import WorkerOptions
 
 # Flags of `sweepd train` that need a process of their own, and what to do instead.
 FOR_COMMANDS = {

@@ -13,16 +13,16 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from envs.crypto.data.bars import Bars
-from envs.crypto.data.check import FolderReport, check_dir
-from envs.crypto.data.limits import Span, describe_limits
-from envs.crypto.data.report import print_line, print_report
-from envs.crypto.data.timeframe import SECONDS
-from envs.crypto.splits import TooFewBars, first_decision, make_splits
-from envs.support.errors import InputError
-from envs.support.flags import given_flags, takes_flags
-from envs.support.terminal import Terminal
-from optimize.cli.train_flags import FoldFlags, TrainFlags
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.data.check import FolderReport, check_dir
+from sweepd.envs.crypto.data.limits import Span, describe_limits
+from sweepd.envs.crypto.data.report import print_line, print_report
+from sweepd.envs.crypto.data.timeframe import SECONDS
+from sweepd.envs.crypto.splits import TooFewBars, first_decision, make_splits
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.flags import given_flags, takes_flags
+from sweepd.envs.support.terminal import Terminal
+from sweepd.optimize.cli.train_flags import FoldFlags, TrainFlags
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def check(context: typer.Context, flags: CheckFlags) -> None:
     console, errors = Terminal(markup=True), Terminal(markup=True, stderr=True)
     if not console.is_terminal:
         console = Terminal(markup=True, width=120)  # pipes and logs have no width
-    from optimize.cli.study_request import parse_tickers
+    from sweepd.optimize.cli.study_request import parse_tickers
 
     given = given_flags(context)
     refused = False
@@ -111,10 +111,10 @@ def check_study(
         InputError: the bars are too few, features cannot be computed, or a flag is wrong.
     """
     # Not at the top: torch and TA-Lib are loaded only where they are needed.
-    from envs.crypto.features import compute_features, get_recipe
-    from optimize.cli.study_request import make_request
-    from optimize.experiments.kinds import kind_of
-    from optimize.study.space.parsing import load_space
+    from sweepd.envs.crypto.features import compute_features, get_recipe
+    from sweepd.optimize.cli.study_request import make_request
+    from sweepd.optimize.experiments.kinds import kind_of
+    from sweepd.optimize.study.space.parsing import load_space
 
     folds = {field.name: getattr(flags, field.name) for field in fields(FoldFlags)}
     request = make_request(

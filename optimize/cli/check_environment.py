@@ -15,25 +15,25 @@ from typing import Any
 
 import torch
 
-from envs.core.vec_env import VecEnv
-from envs.external.conformance import Conformance
-from envs.external.vec_env import ExternalVecEnv
-from envs.games.game import Game
-from envs.games.pairings import RandomEntrant, is_versus, play_pairs, scripted_entrants
-from envs.games.random_check import PlayCheck, check_random_play
-from envs.support.errors import InputError, RunError
-from envs.support.formatting import counted
-from optimize.cli.demo import apply_preset
-from optimize.cli.findings import Finding, print_findings
-from optimize.cli.hooks import Hooks
-from optimize.cli.launch import choose_device
-from optimize.cli.study_request import make_request
-from optimize.cli.train_flags import TrainFlags
-from optimize.experiments.game_kind import GameKind
-from optimize.experiments.games import check_algorithm
-from optimize.experiments.kinds import check_request, kind_of
-from optimize.experiments.request import Request
-from optimize.study.fit import (
+from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.external.conformance import Conformance
+from sweepd.envs.external.vec_env import ExternalVecEnv
+from sweepd.envs.games.game import Game
+from sweepd.envs.games.pairings import RandomEntrant, is_versus, play_pairs, scripted_entrants
+from sweepd.envs.games.random_check import PlayCheck, check_random_play
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.formatting import counted
+from sweepd.optimize.cli.demo import apply_preset
+from sweepd.optimize.cli.findings import Finding, print_findings
+from sweepd.optimize.cli.hooks import Hooks
+from sweepd.optimize.cli.launch import choose_device
+from sweepd.optimize.cli.study_request import make_request
+from sweepd.optimize.cli.train_flags import TrainFlags
+from sweepd.optimize.experiments.game_kind import GameKind
+from sweepd.optimize.experiments.games import check_algorithm
+from sweepd.optimize.experiments.kinds import check_request, kind_of
+from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.fit import (
     env_unit,
     fit_budget,
     fit_minibatch,
@@ -41,9 +41,9 @@ from optimize.study.fit import (
     nearest_envs,
     refuse_misfit,
 )
-from optimize.study.space.parsing import NARROW, load_space
-from optimize.study.space.search_space import SearchSpace
-from optimize.worker.freeze import choose_search, draft_spec, fit_request
+from sweepd.optimize.study.space.parsing import NARROW, load_space
+from sweepd.optimize.study.space.search_space import SearchSpace
+from sweepd.optimize.worker.freeze import choose_search, draft_spec, fit_request
 
 ROWS = 16  # games of the random play
 DEALS = 4  # of random play against every scripted player, each in both seatings

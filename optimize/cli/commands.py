@@ -10,13 +10,13 @@ from typing import Annotated
 
 import typer
 
-from envs.support.database_url import STORAGE_VARIABLE, warn_of_password
-from envs.support.errors import InputError
-from envs.support.flags import given_flags, takes_flags
-from optimize.cli.hooks import Hooks
-from optimize.cli.service_commands import service_app
-from optimize.cli.studies_commands import studies_app
-from optimize.cli.train_flags import ConfigFile, TrainFlags
+from sweepd.envs.support.database_url import STORAGE_VARIABLE, warn_of_password
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.flags import given_flags, takes_flags
+from sweepd.optimize.cli.hooks import Hooks
+from sweepd.optimize.cli.service_commands import service_app
+from sweepd.optimize.cli.studies_commands import studies_app
+from sweepd.optimize.cli.train_flags import ConfigFile, TrainFlags
 
 Storage = Annotated[
     str | None,
@@ -52,7 +52,7 @@ def train(
 
     The settings of a study are fixed when it is created. To continue it, --study-name suffices.
     """
-    from optimize.cli.train import train
+    from sweepd.optimize.cli.train import train
 
     train(flags, given_flags(context), context.obj)
 
@@ -64,7 +64,7 @@ def profile(
     config: ConfigFile = None,  # noqa: ARG001 (its callback uses it)
 ) -> None:
     """Measure how `train` with the same flags would spend its time, and suggest faster settings."""
-    from optimize.cli.profile import profile
+    from sweepd.optimize.cli.profile import profile
 
     profile(flags, given_flags(context), context.obj)
 
@@ -140,8 +140,8 @@ def run(
         misplaced += [] if start_from is None else ["--start-from"]
         if misplaced:
             raise InputError(f"--trial and {misplaced[0]} exclude each other")
-        from optimize.cli.trial_run import run_trial
-        from optimize.worker.trial_run import RunRequest
+        from sweepd.optimize.cli.trial_run import run_trial
+        from sweepd.optimize.worker.trial_run import RunRequest
 
         request = RunRequest(trial, budget, seeds, study_name, from_weights)
         run_trial(request, storage, runs_dir, gpu, tuple(track or ()), context.obj)
@@ -151,7 +151,7 @@ def run(
         raise InputError(f"--{min(given).replace('_', '-')} is for --trial STUDY#NUMBER")
     if config is None:
         raise InputError("name a CONFIG file, or a trial with --trial STUDY#NUMBER")
-    from optimize.cli.run import run
+    from sweepd.optimize.cli.run import run
 
     run(config, out, start_from, gpu, tuple(track or ()))
 
@@ -178,7 +178,7 @@ def status(
     study has trials left but no live worker, or a live worker's last heartbeat is more than two
     minutes old; 2 for wrong input.
     """
-    from optimize.cli.status import show_status
+    from sweepd.optimize.cli.status import show_status
 
     healthy = show_status(
         study_name, storage, runs_dir, as_json=as_json, watch=watch, hooks=context.obj
@@ -196,7 +196,7 @@ def pause(
     ] = 60.0,
 ) -> None:
     """Pause a study: its workers checkpoint and requeue their trials, free GPU memory, and wait."""
-    from optimize.cli.pause import pause
+    from sweepd.optimize.cli.pause import pause
 
     pause(study, storage, runs_dir, wait)
 
@@ -224,14 +224,14 @@ def enqueue(
     With --from-study, the best trials of another study are added instead (a warm start). They count
     towards --n-trials. Names and ranges are those of the study's search space.
     """
-    from optimize.cli.studies import enqueue_trial
+    from sweepd.optimize.cli.studies import enqueue_trial
 
     enqueue_trial(study, params or [], storage, runs_dir, from_study, best)
 
 
 def resume(study: StudyName, storage: Storage = None, runs_dir: RunsDir = Path("runs")) -> None:
     """Resume a paused study: its workers continue exactly from the checkpoints."""
-    from optimize.cli.pause import resume
+    from sweepd.optimize.cli.pause import resume
 
     resume(study, storage, runs_dir)
 
@@ -264,10 +264,10 @@ def doctor(
     if "env" in given:
         if compile_now:
             raise InputError("--compile compiles for every environment; omit --env")
-        from optimize.cli.check_environment import check_environment
+        from sweepd.optimize.cli.check_environment import check_environment
 
         raise typer.Exit(1 if check_environment(flags, given, context.obj) else 0)
-    from optimize.cli.doctor import compile_native, diagnose
+    from sweepd.optimize.cli.doctor import compile_native, diagnose
 
     misplaced = sorted(given - {"storage", "runs_dir", "config", "compile_now"})
     if misplaced:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from envs.crypto.data.bars import load_bars, write_bars
-from envs.crypto.data.demo_market import DEMO_BARS, make_demo_market
-from envs.support.errors import InputError
-from envs.support.study_record import CRYPTO
-from optimize.cli.train_flags import TrainFlags
-from optimize.experiments.kinds import kind_of
+from sweepd.envs.crypto.data.bars import load_bars, write_bars
+from sweepd.envs.crypto.data.demo_market import DEMO_BARS, make_demo_market
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import CRYPTO
+from sweepd.optimize.cli.train_flags import TrainFlags
+from sweepd.optimize.experiments.kinds import kind_of
 
 # Values of flags that are not given. The demo is the smallest study known to learn the market's
 # structure in most trials and to pass the gate: it needs years of bars to rule out luck, and, since

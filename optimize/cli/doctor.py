@@ -12,19 +12,19 @@ from pathlib import Path
 
 import torch
 
-from agents.algorithms.identity import processor_kind, prove
-from agents.native.choice import KERNELS
-from envs.core.sizing import available_memory, cpu_count
-from envs.crypto.native.choice import STEP as CRYPTO
-from envs.games.native.cartpole import STEP as CARTPOLE
-from envs.native.build import BuildError, processor_kinds, vector_flags
-from envs.support.database_url import hide_password
-from envs.support.errors import InputError, TryAgainLater
-from envs.support.formatting import counted
-from envs.support.invocation import install_extra
-from envs.support.mkl import MODE, VARIABLE
-from optimize.cli.findings import Finding, print_findings
-from optimize.study.database.opening import open_storage, storage_url
+from sweepd.agents.algorithms.identity import processor_kind, prove
+from sweepd.agents.native.choice import KERNELS
+from sweepd.envs.core.sizing import available_memory, cpu_count
+from sweepd.envs.crypto.native.choice import STEP as CRYPTO
+from sweepd.envs.games.native.cartpole import STEP as CARTPOLE
+from sweepd.envs.native.build import BuildError, processor_kinds, vector_flags
+from sweepd.envs.support.database_url import hide_password
+from sweepd.envs.support.errors import InputError, TryAgainLater
+from sweepd.envs.support.formatting import counted
+from sweepd.envs.support.invocation import install_extra
+from sweepd.envs.support.mkl import MODE, VARIABLE
+from sweepd.optimize.cli.findings import Finding, print_findings
+from sweepd.optimize.study.database.opening import open_storage, storage_url
 
 GIB = 2**30
 NATIVE = (KERNELS, CRYPTO, CARTPOLE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from envs.support.terminal import Terminal
+from sweepd.envs.support.terminal import Terminal
 
 
 @dataclass(frozen=True)

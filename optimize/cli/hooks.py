@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from optimize.experiments.curriculum import LoadBundle
-    from optimize.experiments.outlook import CountLooks
-    from optimize.worker.lifecycle import AfterStudy
-    from optimize.worker.worker import OnNewBest
+    from sweepd.optimize.experiments.curriculum import LoadBundle
+    from sweepd.optimize.experiments.outlook import CountLooks
+    from sweepd.optimize.worker.lifecycle import AfterStudy
+    from sweepd.optimize.worker.worker import OnNewBest
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from types import FrameType
 
 import torch
 
-from envs.external.guard import untagged
-from envs.support.database_url import without_passwords
-from envs.support.errors import InputError, RunError
+from sweepd.envs.external.guard import untagged
+from sweepd.envs.support.database_url import without_passwords
+from sweepd.envs.support.errors import InputError, RunError
 
 
 def choose_device(gpu: str | None) -> torch.device:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from envs.support.formatting import minute
-from envs.support.terminal import Terminal
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.pause import pause_study, resume_study
-from optimize.study.recovery.registration import GRACE_SECONDS, WorkerRecord, list_workers
-from optimize.study.study import StudyHandle
+from sweepd.envs.support.formatting import minute
+from sweepd.envs.support.terminal import Terminal
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.pause import pause_study, resume_study
+from sweepd.optimize.study.recovery.registration import GRACE_SECONDS, WorkerRecord, list_workers
+from sweepd.optimize.study.study import StudyHandle
 
 
 def pause(name: str, where: str | None, runs_dir: Path, wait: float) -> None:

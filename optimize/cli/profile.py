@@ -6,19 +6,19 @@ import dataclasses
 import tempfile
 from pathlib import Path
 
-from envs.support.errors import InputError
-from envs.support.terminal import Terminal
-from optimize.cli.demo import apply_preset, demo_bars, make_demo_data
-from optimize.cli.hooks import Hooks
-from optimize.cli.launch import choose_device
-from optimize.cli.study_request import DATA_DIR_MISSING, make_request
-from optimize.cli.train_flags import TrainFlags
-from optimize.experiments.kinds import check_request, kind_of
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.space.parsing import study_space
-from optimize.worker.freeze import decide
-from optimize.worker.measure import typical_shape
-from optimize.worker.profiling import profile as profile_batch
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.terminal import Terminal
+from sweepd.optimize.cli.demo import apply_preset, demo_bars, make_demo_data
+from sweepd.optimize.cli.hooks import Hooks
+from sweepd.optimize.cli.launch import choose_device
+from sweepd.optimize.cli.study_request import DATA_DIR_MISSING, make_request
+from sweepd.optimize.cli.train_flags import TrainFlags
+from sweepd.optimize.experiments.kinds import check_request, kind_of
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.space.parsing import study_space
+from sweepd.optimize.worker.freeze import decide
+from sweepd.optimize.worker.measure import typical_shape
+from sweepd.optimize.worker.profiling import profile as profile_batch
 
 
 def profile(flags: TrainFlags, given: frozenset[str], hooks: Hooks) -> None:

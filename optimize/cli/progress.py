@@ -13,19 +13,19 @@ from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 
-from envs.support.database_url import hide_password
-from envs.support.errors import InputError
-from envs.support.formatting import duration, hourly, sparkline
-from envs.support.invocation import install_extra
-from envs.support.study_record import CREATED_KEY, SPEC_KEY
-from optimize.cli.status import show, study_status
-from optimize.experiments.artifacts import artifact_store
-from optimize.experiments.outlook import CountLooks, sentence
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.database.storage import StudyStorage
-from optimize.study.insight.rows import TrialRow
-from optimize.study.insight.watch import StudyInsight, compare
-from optimize.study.study import StudyHandle
+from sweepd.envs.support.database_url import hide_password
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.formatting import duration, hourly, sparkline
+from sweepd.envs.support.invocation import install_extra
+from sweepd.envs.support.study_record import CREATED_KEY, SPEC_KEY
+from sweepd.optimize.cli.status import show, study_status
+from sweepd.optimize.experiments.artifacts import artifact_store
+from sweepd.optimize.experiments.outlook import CountLooks, sentence
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.insight.rows import TrialRow
+from sweepd.optimize.study.insight.watch import StudyInsight, compare
+from sweepd.optimize.study.study import StudyHandle
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envs.crypto.scoring.figures import shown
-from envs.support.errors import InputError
-from envs.support.terminal import Terminal
-from optimize.cli.launch import choose_device
-from optimize.tracking.tracker import check_trackers
-from optimize.worker.batch import Interrupted
-from optimize.worker.run import run as run_once
-from optimize.worker.run_config import read_config
-from optimize.worker.stopping import StopRequest
+from sweepd.envs.crypto.scoring.figures import shown
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.terminal import Terminal
+from sweepd.optimize.cli.launch import choose_device
+from sweepd.optimize.tracking.tracker import check_trackers
+from sweepd.optimize.worker.batch import Interrupted
+from sweepd.optimize.worker.run import run as run_once
+from sweepd.optimize.worker.run_config import read_config
+from sweepd.optimize.worker.stopping import StopRequest
 
 
 def run(

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envs.support.account import home, user_name
-from envs.support.errors import InputError, RunError
-from envs.support.files import write_atomic
+from sweepd.envs.support.account import home, user_name
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.files import write_atomic
 
 COMMANDS = {"worker": "train", "promoter": "promote", "trader": "trade"}
 PREFIX = "sweepd-"
@@ -64,7 +64,7 @@ def make_units(kind: str, name: str, arguments: Sequence[str], folder: Path) -> 
     stem = f"{PREFIX}{kind}-{name}" if name else f"{PREFIX}{kind}"
     units = []
     for suffix in ("service", "timer"):
-        template = importlib.resources.files("optimize") / "systemd" / f"{kind}.{suffix}"
+        template = importlib.resources.files("sweepd.optimize") / "systemd" / f"{kind}.{suffix}"
         if template.is_file():
             text = string.Template(template.read_text(encoding="utf-8")).substitute(values)
             units.append(Unit(f"{stem}.{suffix}", text))

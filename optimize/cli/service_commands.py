@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from envs.support.database_url import STORAGE_VARIABLE, has_password
-from envs.support.errors import InputError
-from envs.support.terminal import printable
-from optimize.cli.service import (
+from sweepd.envs.support.database_url import STORAGE_VARIABLE, has_password
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.terminal import printable
+from sweepd.optimize.cli.service import (
     COMMANDS,
     PREFIX,
     environment_file,

@@ -20,23 +20,23 @@ from rich.table import Column, Table
 from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 
-from envs.support.configurations import Configuration, latest, leading
-from envs.support.database_url import hide_password
-from envs.support.errors import RunError
-from envs.support.formatting import counted, duration, hourly, minute
-from envs.support.study_record import SPEC_KEY, TOTAL_KEY, GameSpec
-from envs.support.terminal import Terminal
-from optimize.cli.hooks import Hooks
-from optimize.experiments.outlook import CountLooks, sentence, study_outlook
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.database.patience import is_away, reason_of
-from optimize.study.fresh import fresh_seeds
-from optimize.study.insight.rows import TrialRow, count_rows, frozen
-from optimize.study.pause import pause_of
-from optimize.study.population import schedule_record
-from optimize.study.recovery.registration import GRACE_SECONDS, WorkerRecord, list_workers
-from optimize.study.study import StudyHandle
-from optimize.worker.telemetry import GpuUse
+from sweepd.envs.support.configurations import Configuration, latest, leading
+from sweepd.envs.support.database_url import hide_password
+from sweepd.envs.support.errors import RunError
+from sweepd.envs.support.formatting import counted, duration, hourly, minute
+from sweepd.envs.support.study_record import SPEC_KEY, TOTAL_KEY, GameSpec
+from sweepd.envs.support.terminal import Terminal
+from sweepd.optimize.cli.hooks import Hooks
+from sweepd.optimize.experiments.outlook import CountLooks, sentence, study_outlook
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.patience import is_away, reason_of
+from sweepd.optimize.study.fresh import fresh_seeds
+from sweepd.optimize.study.insight.rows import TrialRow, count_rows, frozen
+from sweepd.optimize.study.pause import pause_of
+from sweepd.optimize.study.population import schedule_record
+from sweepd.optimize.study.recovery.registration import GRACE_SECONDS, WorkerRecord, list_workers
+from sweepd.optimize.study.study import StudyHandle
+from sweepd.optimize.worker.telemetry import GpuUse
 
 FAILURES_SHOWN = 5
 WATCH_SECONDS = 2.0

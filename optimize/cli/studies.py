@@ -12,17 +12,22 @@ import pandas as pd
 import typer
 from rich.table import Column, Table
 
-from envs.support.errors import InputError, RunError
-from envs.support.files import write_atomic
-from envs.support.formatting import counted, duration
-from envs.support.study_record import source_key
-from envs.support.terminal import Terminal
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.enqueue import best_guesses, enqueue, parse_guess
-from optimize.study.frame import comparison_frame, spec_differences, studies_frame, trials_frame
-from optimize.study.prior import refuse_seen_holdout
-from optimize.study.recovery.registration import GRACE_SECONDS, list_workers
-from optimize.study.study import StudyHandle
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.files import write_atomic
+from sweepd.envs.support.formatting import counted, duration
+from sweepd.envs.support.study_record import source_key
+from sweepd.envs.support.terminal import Terminal
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.enqueue import best_guesses, enqueue, parse_guess
+from sweepd.optimize.study.frame import (
+    comparison_frame,
+    spec_differences,
+    studies_frame,
+    trials_frame,
+)
+from sweepd.optimize.study.prior import refuse_seen_holdout
+from sweepd.optimize.study.recovery.registration import GRACE_SECONDS, list_workers
+from sweepd.optimize.study.study import StudyHandle
 
 
 def list_studies(where: str | None, runs_dir: Path | None, *, as_json: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from envs.support.database_url import STORAGE_VARIABLE, warn_of_password
+from sweepd.envs.support.database_url import STORAGE_VARIABLE, warn_of_password
 
 Storage = Annotated[
     str | None,
@@ -38,7 +38,7 @@ def list_command(
     storage: Storage = None, runs_dir: RunsDir = None, as_json: AsJson = False
 ) -> None:
     """List the studies, the newest first: what they train on, their progress, their best value."""
-    from optimize.cli.studies import list_studies
+    from sweepd.optimize.cli.studies import list_studies
 
     list_studies(storage, runs_dir, as_json=as_json)
 
@@ -50,7 +50,7 @@ def compare_command(
     as_json: AsJson = False,
 ) -> None:
     """Compare studies: their values, best parameters, and the settings in which they differ."""
-    from optimize.cli.studies import compare_studies
+    from sweepd.optimize.cli.studies import compare_studies
 
     compare_studies(studies, storage, runs_dir, as_json=as_json)
 
@@ -62,7 +62,7 @@ def export_command(
     runs_dir: RunsDir = None,
 ) -> None:
     """Write a study's trials to a file, one row each: state, value, parameters, metrics, scores."""
-    from optimize.cli.studies import export_study
+    from sweepd.optimize.cli.studies import export_study
 
     export_study(study, out, storage, runs_dir)
 
@@ -77,6 +77,6 @@ def delete_command(
     ] = False,
 ) -> None:
     """Delete a study and its files. Bundles in the registry are complete without it, and stay."""
-    from optimize.cli.studies import delete_study
+    from sweepd.optimize.cli.studies import delete_study
 
     delete_study(study, storage, runs_dir, yes=yes, keep_files=keep_files)

@@ -6,18 +6,18 @@ import dataclasses
 import re
 from typing import Any
 
-from agents.algorithms.table import get_algorithm
-from envs.crypto.features import default_recipe
-from envs.crypto.splits import CrossValidation
-from envs.games.curriculum import NO_OPPONENTS, Curriculum
-from envs.games.phase_files import read_opponents, read_phases
-from envs.support.errors import InputError
-from optimize.cli.demo import preset_of
-from optimize.cli.train_flags import TrainFlags
-from optimize.experiments.game_kind import GameKind
-from optimize.experiments.kinds import kind_of
-from optimize.experiments.request import Request
-from optimize.study.space.parsing import NARROW, load_space
+from sweepd.agents.algorithms.table import get_algorithm
+from sweepd.envs.crypto.features import default_recipe
+from sweepd.envs.crypto.splits import CrossValidation
+from sweepd.envs.games.curriculum import NO_OPPONENTS, Curriculum
+from sweepd.envs.games.phase_files import read_opponents, read_phases
+from sweepd.envs.support.errors import InputError
+from sweepd.optimize.cli.demo import preset_of
+from sweepd.optimize.cli.train_flags import TrainFlags
+from sweepd.optimize.experiments.game_kind import GameKind
+from sweepd.optimize.experiments.kinds import kind_of
+from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.space.parsing import NARROW, load_space
 
 DATA_DIR_MISSING = (
     "--data-dir is missing: name a directory of bars (sweepd data download creates one), "

@@ -12,27 +12,32 @@ from pathlib import Path
 
 import torch
 
-from envs.support.errors import InputError, RunError
-from envs.support.formatting import counted
-from envs.support.logs import LogConsole
-from envs.support.study_record import TOTAL_KEY
-from optimize.cli.demo import BANNER, apply_preset, demo_bars, make_demo_data
-from optimize.cli.hooks import Hooks
-from optimize.cli.launch import choose_device, own_arguments, run_on_all
-from optimize.cli.study_request import DATA_DIR_MISSING, flags_per_study, make_request, study_name
-from optimize.cli.train_flags import TrainFlags
-from optimize.experiments.experiment import Experiment
-from optimize.experiments.kinds import check_request, kind_of
-from optimize.experiments.outlook import sentence, study_outlook
-from optimize.experiments.request import MOST, MOST_TRIALS, Request, check_count
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.recovery.registration import leave, register_worker
-from optimize.study.study import StudyHandle, study_exists
-from optimize.tracking.tracker import check_trackers
-from optimize.worker.freeze import open_study
-from optimize.worker.lifecycle import work
-from optimize.worker.stopping import default_limit
-from optimize.worker.worker import WorkerOptions
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.formatting import counted
+from sweepd.envs.support.logs import LogConsole
+from sweepd.envs.support.study_record import TOTAL_KEY
+from sweepd.optimize.cli.demo import BANNER, apply_preset, demo_bars, make_demo_data
+from sweepd.optimize.cli.hooks import Hooks
+from sweepd.optimize.cli.launch import choose_device, own_arguments, run_on_all
+from sweepd.optimize.cli.study_request import (
+    DATA_DIR_MISSING,
+    flags_per_study,
+    make_request,
+    study_name,
+)
+from sweepd.optimize.cli.train_flags import TrainFlags
+from sweepd.optimize.experiments.experiment import Experiment
+from sweepd.optimize.experiments.kinds import check_request, kind_of
+from sweepd.optimize.experiments.outlook import sentence, study_outlook
+from sweepd.optimize.experiments.request import MOST, MOST_TRIALS, Request, check_count
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.recovery.registration import leave, register_worker
+from sweepd.optimize.study.study import StudyHandle, study_exists
+from sweepd.optimize.tracking.tracker import check_trackers
+from sweepd.optimize.worker.freeze import open_study
+from sweepd.optimize.worker.lifecycle import work
+from sweepd.optimize.worker.stopping import default_limit
+from sweepd.optimize.worker.worker import WorkerOptions
 
 GIB = 2**30
 

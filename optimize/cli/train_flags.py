@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from envs.crypto.data.jumps import ACCEPT_JUMPS
-from envs.support.database_url import STORAGE_VARIABLE, warn_of_password
-from envs.support.files import read_toml
-from envs.support.flags import as_defaults
-from envs.support.study_record import Play
+from sweepd.envs.crypto.data.jumps import ACCEPT_JUMPS
+from sweepd.envs.support.database_url import STORAGE_VARIABLE, warn_of_password
+from sweepd.envs.support.files import read_toml
+from sweepd.envs.support.flags import as_defaults
+from sweepd.envs.support.study_record import Play
 
 STUDY = "Study"
 ENVIRONMENT = "Environment and algorithm"

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envs.support.errors import InputError
-from envs.support.flags import read_flags
-from envs.support.logs import LogConsole
-from optimize.cli.hooks import Hooks
-from optimize.cli.launch import choose_device
-from optimize.cli.train import open_requested
-from optimize.cli.train_flags import TrainFlags
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.tracking.tracker import check_trackers
-from optimize.worker.lifecycle import work
-from optimize.worker.run_report import report_table, run_report, write_run_report
-from optimize.worker.trial_run import RunRequest, open_run
-from optimize.worker.worker import WorkerOptions
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.flags import read_flags
+from sweepd.envs.support.logs import LogConsole
+from sweepd.optimize.cli.hooks import Hooks
+from sweepd.optimize.cli.launch import choose_device
+from sweepd.optimize.cli.train import open_requested
+from sweepd.optimize.cli.train_flags import TrainFlags
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.tracking.tracker import check_trackers
+from sweepd.optimize.worker.lifecycle import work
+from sweepd.optimize.worker.run_report import report_table, run_report, write_run_report
+from sweepd.optimize.worker.trial_run import RunRequest, open_run
+from sweepd.optimize.worker.worker import WorkerOptions
 
 
 def run_trial(

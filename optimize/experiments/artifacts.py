@@ -19,10 +19,10 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial
 from torch import Tensor
 
-from agents.policy.frozen import save_members
-from envs.crypto.scoring.metrics import TRADE_COLUMNS, Metrics, PathTrades, equity
-from envs.support.files import write_atomic
-from envs.support.study_record import RecordedFile
+from sweepd.agents.policy.frozen import save_members
+from sweepd.envs.crypto.scoring.metrics import TRADE_COLUMNS, Metrics, PathTrades, equity
+from sweepd.envs.support.files import write_atomic
+from sweepd.envs.support.study_record import RecordedFile
 
 ARTIFACTS = "artifacts"
 PREFIX = "artifacts:"  # of the attributes that optuna-dashboard reads

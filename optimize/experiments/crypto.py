@@ -11,24 +11,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agents.engine.acting import Actors
-from agents.engine.program import Act
-from agents.networks.weights import StateDict
-from envs.crypto.data.bars import Bars
-from envs.crypto.env import CryptoEnv
-from envs.crypto.features import get_recipe
-from envs.crypto.market import make_market, observation_normaliser
-from envs.crypto.params import EnvParams
-from envs.crypto.scoring.evaluate import WindowTrades, path_trades, trade_windows
-from envs.crypto.scoring.figures import path_metrics
-from envs.crypto.scoring.metrics import TRADE_COLUMNS, Metrics, PathTrades, objective
-from envs.crypto.splits import Fold, Splits
-from envs.crypto.study_data import study_splits
-from envs.support.errors import InputError
-from envs.support.study_record import CryptoSpec, RecordedFile, TrialRecord
-from optimize.experiments.artifacts import draw_equity, write_trial
-from optimize.experiments.experiment import NO_SHAPE, Evaluation, Experiment
-from optimize.study.space.search_space import Settings
+from sweepd.agents.engine.acting import Actors
+from sweepd.agents.engine.program import Act
+from sweepd.agents.networks.weights import StateDict
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.features import get_recipe
+from sweepd.envs.crypto.market import make_market, observation_normaliser
+from sweepd.envs.crypto.params import EnvParams
+from sweepd.envs.crypto.scoring.evaluate import WindowTrades, path_trades, trade_windows
+from sweepd.envs.crypto.scoring.figures import path_metrics
+from sweepd.envs.crypto.scoring.metrics import TRADE_COLUMNS, Metrics, PathTrades, objective
+from sweepd.envs.crypto.splits import Fold, Splits
+from sweepd.envs.crypto.study_data import study_splits
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import CryptoSpec, RecordedFile, TrialRecord
+from sweepd.optimize.experiments.artifacts import draw_equity, write_trial
+from sweepd.optimize.experiments.experiment import NO_SHAPE, Evaluation, Experiment
+from sweepd.optimize.study.space.search_space import Settings
 
 SHOWN_JUMPS = 8  # accepted ones
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agents.policy.frozen import FrozenPolicy
-from envs.games.curriculum import (
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.envs.games.curriculum import (
     BUNDLE,
     BUNDLE_DIGITS,
     Curriculum,
@@ -15,11 +15,11 @@ from envs.games.curriculum import (
     check_opponents,
     is_bundle,
 )
-from envs.games.game import Game
-from envs.games.pairings import is_versus
-from envs.games.phase_files import parse_curriculum
-from envs.support.errors import InputError
-from envs.support.study_record import GameSpec
+from sweepd.envs.games.game import Game
+from sweepd.envs.games.pairings import is_versus
+from sweepd.envs.games.phase_files import parse_curriculum
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import GameSpec
 
 
 def spec_curriculum(spec: GameSpec) -> Curriculum | None:

@@ -11,18 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agents.engine.program import Act
-from agents.policy.duels import FrozenEntrant, duel_report, play_duels
-from agents.policy.exact_league import exact_league
-from agents.policy.frozen import FrozenPolicy, Member
-from agents.policy.ratings import draw_ratings
-from envs.core.vec_env import Legal
-from envs.games.game import Game
-from envs.games.pairings import Entrant, block_uniforms, play_pairs, scripted_entrants
-from envs.games.play import EpisodeResults
-from envs.games.tensor_game import TensorGame
-from envs.support.files import write_atomic
-from optimize.experiments.league_artifacts import equilibrium_words
+from sweepd.agents.engine.program import Act
+from sweepd.agents.policy.duels import FrozenEntrant, duel_report, play_duels
+from sweepd.agents.policy.exact_league import exact_league
+from sweepd.agents.policy.frozen import FrozenPolicy, Member
+from sweepd.agents.policy.ratings import draw_ratings
+from sweepd.envs.core.vec_env import Legal
+from sweepd.envs.games.game import Game
+from sweepd.envs.games.pairings import Entrant, block_uniforms, play_pairs, scripted_entrants
+from sweepd.envs.games.play import EpisodeResults
+from sweepd.envs.games.tensor_game import TensorGame
+from sweepd.envs.support.files import write_atomic
+from sweepd.optimize.experiments.league_artifacts import equilibrium_words
 
 LEAGUE_DEALS = 24  # of every pair in a trial's league, each played in both seatings
 
@@ -34,7 +34,7 @@ class ActEntrant(Entrant):
         act: acts for all of them.
         members: number of members.
         device: of the program.
-        sampled: whether actions are drawn; then `act` is `agents.engine.acting.Actors`.
+        sampled: whether actions are drawn; then `act` is `sweepd.agents.engine.acting.Actors`.
 
     Attributes:
         finite: (members,) bool, whether all actions so far were finite numbers.

@@ -1,6 +1,7 @@
 """The interface of what a study trains on: environments, normalisers and evaluation.
 
-`optimize.experiments.crypto` implements it for a market, `optimize.experiments.games` for games.
+`sweepd.optimize.experiments.crypto` implements it for a market, `sweepd.optimize.experiments.games`
+for games.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agents.algorithms.table import get_algorithm
-from agents.engine.program import Act
-from agents.networks.shape import Shape, env_fields
-from agents.networks.weights import StateDict
-from envs.core.vec_env import VecEnv
-from envs.support.study_record import RecordedFile, StudySpec, TrialRecord, rung_key
-from optimize.study.checkpoint import State
-from optimize.study.space.search_space import Settings
+from sweepd.agents.algorithms.table import get_algorithm
+from sweepd.agents.engine.program import Act
+from sweepd.agents.networks.shape import Shape, env_fields
+from sweepd.agents.networks.weights import StateDict
+from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.support.study_record import RecordedFile, StudySpec, TrialRecord, rung_key
+from sweepd.optimize.study.checkpoint import State
+from sweepd.optimize.study.space.search_space import Settings
 
 NO_SHAPE: Mapping[str, Any] = MappingProxyType({})  # the defaults of the algorithm
 

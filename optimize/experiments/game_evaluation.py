@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from envs.games.play import LONGEST, EpisodeResults
-from envs.support.intervals import (
+from sweepd.envs.games.play import LONGEST, EpisodeResults
+from sweepd.envs.support.intervals import (
     EPISODES,
     EQUAL,
     Floats,
@@ -21,9 +21,15 @@ from envs.support.intervals import (
     outside,
     over_seeds,
 )
-from envs.support.study_record import GameSpec, StudySpec, TrialRecord, blocks_key, interval_key
-from optimize.experiments.duels import opponent_metrics
-from optimize.experiments.experiment import Evaluation
+from sweepd.envs.support.study_record import (
+    GameSpec,
+    StudySpec,
+    TrialRecord,
+    blocks_key,
+    interval_key,
+)
+from sweepd.optimize.experiments.duels import opponent_metrics
+from sweepd.optimize.experiments.experiment import Evaluation
 
 
 @dataclass(frozen=True)

@@ -10,24 +10,24 @@ from typing import Any
 
 import torch
 
-from agents.algorithms.table import get_algorithm
-from envs.crypto.data.bars import Bars
-from envs.games.curriculum import NO_OPPONENTS, PAST, Curriculum, Phase
-from envs.games.game import Game, is_population
-from envs.games.pairings import SAMPLED
-from envs.games.registry import get_game
-from envs.support.errors import InputError
-from envs.support.study_record import MEAN, GameSpec
-from optimize.experiments.curriculum import (
+from sweepd.agents.algorithms.table import get_algorithm
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.games.curriculum import NO_OPPONENTS, PAST, Curriculum, Phase
+from sweepd.envs.games.game import Game, is_population
+from sweepd.envs.games.pairings import SAMPLED
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import MEAN, GameSpec
+from sweepd.optimize.experiments.curriculum import (
     LoadBundle,
     check_curriculum,
     find_bundles,
     spec_curriculum,
 )
-from optimize.experiments.games import GameExperiment
-from optimize.experiments.kind import Say, StudyKind
-from optimize.experiments.request import Request, check_count
-from optimize.study.space.search_space import SearchSpace
+from sweepd.optimize.experiments.games import GameExperiment
+from sweepd.optimize.experiments.kind import Say, StudyKind
+from sweepd.optimize.experiments.request import Request, check_count
+from sweepd.optimize.study.space.search_space import SearchSpace
 
 EPISODES = 32  # of an evaluation, where nothing else is asked for or measured
 PAST_FLAGS = frozenset({"past_interval", "past_size"})

@@ -15,39 +15,47 @@ import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from agents.algorithms.table import get_algorithm
-from agents.engine.play_stats import play_names
-from agents.engine.program import Act
-from agents.networks.shape import PER_SEAT, SHARED, Shape
-from agents.networks.weights import StateDict
-from agents.policy.duels import FrozenEntrant
-from agents.policy.exact import nash_conv, plans
-from agents.policy.frozen import FrozenPolicy, load_members, save_members
-from envs.core.game_env import GameEnv
-from envs.core.streams import derive_seed
-from envs.core.vec_env import VecEnv
-from envs.external.vec_env import ExternalVecEnv
-from envs.games.game import is_population
-from envs.games.game_tree import GameTree, game_tree, is_enumerable
-from envs.games.pairings import SAMPLED, block_uniforms, is_versus, scripted_entrants
-from envs.games.play import LONGEST, EpisodeResults, play_episodes
-from envs.games.registry import get_game
-from envs.games.scaling import ObservationScale, random_play
-from envs.support.errors import InputError
-from envs.support.files import write_atomic
-from envs.support.formatting import counted
-from envs.support.study_record import GameSpec, RecordedFile
-from optimize.experiments.artifacts import scored_file
-from optimize.experiments.curriculum import LoadBundle, spec_curriculum
-from optimize.experiments.duels import judge_members, write_duels
-from optimize.experiments.experiment import NO_SHAPE, Experiment
-from optimize.experiments.game_evaluation import GameEvaluation, judge_episodes, mean_interval
-from optimize.experiments.league_artifacts import draw_league, write_league
-from optimize.experiments.phased_opponents import begun_phases
-from optimize.experiments.phased_training import LeaguePlayer, PhasedTraining, phased_opponents
-from optimize.study.checkpoint import State
-from optimize.study.space.parsing import study_space
-from optimize.study.space.search_space import Settings
+from sweepd.agents.algorithms.table import get_algorithm
+from sweepd.agents.engine.play_stats import play_names
+from sweepd.agents.engine.program import Act
+from sweepd.agents.networks.shape import PER_SEAT, SHARED, Shape
+from sweepd.agents.networks.weights import StateDict
+from sweepd.agents.policy.duels import FrozenEntrant
+from sweepd.agents.policy.exact import nash_conv, plans
+from sweepd.agents.policy.frozen import FrozenPolicy, load_members, save_members
+from sweepd.envs.core.game_env import GameEnv
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.external.vec_env import ExternalVecEnv
+from sweepd.envs.games.game import is_population
+from sweepd.envs.games.game_tree import GameTree, game_tree, is_enumerable
+from sweepd.envs.games.pairings import SAMPLED, block_uniforms, is_versus, scripted_entrants
+from sweepd.envs.games.play import LONGEST, EpisodeResults, play_episodes
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.games.scaling import ObservationScale, random_play
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.files import write_atomic
+from sweepd.envs.support.formatting import counted
+from sweepd.envs.support.study_record import GameSpec, RecordedFile
+from sweepd.optimize.experiments.artifacts import scored_file
+from sweepd.optimize.experiments.curriculum import LoadBundle, spec_curriculum
+from sweepd.optimize.experiments.duels import judge_members, write_duels
+from sweepd.optimize.experiments.experiment import NO_SHAPE, Experiment
+from sweepd.optimize.experiments.game_evaluation import (
+    GameEvaluation,
+    judge_episodes,
+    mean_interval,
+)
+from sweepd.optimize.experiments.league_artifacts import draw_league, write_league
+from sweepd.optimize.experiments.phased_opponents import begun_phases
+from sweepd.optimize.experiments.phased_training import (
+    LeaguePlayer,
+    PhasedTraining,
+    phased_opponents,
+)
+from sweepd.optimize.study.checkpoint import State
+from sweepd.optimize.study.space.parsing import study_space
+from sweepd.optimize.study.space.search_space import Settings
 
 LOOK_ENVS = 16  # environments of the random play that measures the scale of observations
 _looks: dict[tuple[Any, ...], ObservationScale] = {}  # the last one

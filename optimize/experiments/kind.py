@@ -1,7 +1,7 @@
 """What studies on a market and on games must answer differently.
 
 Code that creates, joins or describes a study asks the `StudyKind` of its environment
-(`optimize.experiments.kinds.kind_of`) and does not distinguish markets and games itself.
+(`sweepd.optimize.experiments.kinds.kind_of`) and does not distinguish markets and games itself.
 """
 # ruff: noqa: ARG002 -- the defaults ignore arguments that only one kind needs
 
@@ -14,13 +14,13 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from envs.crypto.data.bars import Bars
-from envs.games.curriculum import Curriculum
-from envs.support.study_record import StudySpec
-from optimize.experiments.curriculum import LoadBundle
-from optimize.experiments.experiment import Experiment
-from optimize.experiments.request import Request
-from optimize.study.space.search_space import SearchSpace
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.games.curriculum import Curriculum
+from sweepd.envs.support.study_record import StudySpec
+from sweepd.optimize.experiments.curriculum import LoadBundle
+from sweepd.optimize.experiments.experiment import Experiment
+from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.space.search_space import SearchSpace
 
 Spec = TypeVar("Spec", bound=StudySpec)
 Say = Callable[[str], None]

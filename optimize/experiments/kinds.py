@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import cast
 
-from agents.algorithms.table import get_algorithm
-from agents.networks.shape import FEWEST_SLOTS
-from envs.support.configurations import SEARCHES
-from envs.support.errors import InputError
-from envs.support.study_record import CRYPTO, StudySpec, objective_name
-from optimize.experiments.game_kind import GameKind
-from optimize.experiments.kind import StudyKind
-from optimize.experiments.market_kind import MarketKind
-from optimize.experiments.populations import check_population
-from optimize.experiments.request import MOST, Request, check_count, most_threads
-from optimize.study.sampling.pruners import PRUNERS
-from optimize.study.sampling.samplers import AUTO, SAMPLERS
+from sweepd.agents.algorithms.table import get_algorithm
+from sweepd.agents.networks.shape import FEWEST_SLOTS
+from sweepd.envs.support.configurations import SEARCHES
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import CRYPTO, StudySpec, objective_name
+from sweepd.optimize.experiments.game_kind import GameKind
+from sweepd.optimize.experiments.kind import StudyKind
+from sweepd.optimize.experiments.market_kind import MarketKind
+from sweepd.optimize.experiments.populations import check_population
+from sweepd.optimize.experiments.request import MOST, Request, check_count, most_threads
+from sweepd.optimize.study.sampling.pruners import PRUNERS
+from sweepd.optimize.study.sampling.samplers import AUTO, SAMPLERS
 
 
 def kind_of(environment: str) -> StudyKind[StudySpec]:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from agents.policy.frozen import Member
-from agents.policy.league import frozen_players, play_matches, report
-from envs.core.streams import derive_seed
-from envs.games.game import Game
-from envs.support.files import write_atomic
+from sweepd.agents.policy.frozen import Member
+from sweepd.agents.policy.league import frozen_players, play_matches, report
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.games.game import Game
+from sweepd.envs.support.files import write_atomic
 
 ROUNDS = 12  # games of every pair, times the game's seats
 
@@ -27,7 +27,7 @@ def write_league(
     *,
     sampled: bool = False,
 ) -> None:
-    """Play the league and write `league.json`, see `agents.policy.league.report`.
+    """Play the league and write `league.json`, see `sweepd.agents.policy.league.report`.
 
     Args:
         folder: of the trial.

@@ -11,15 +11,15 @@ from typing import Any
 
 import torch
 
-from agents.algorithms.table import get_algorithm
-from envs.crypto.data.bar_files import select_files
-from envs.crypto.data.bars import Bars, load_bars
-from envs.crypto.data.limits import limits_of_files
-from envs.crypto.features import get_recipe
-from envs.crypto.params import SHORTS, EnvParams
-from envs.crypto.scoring.metrics import OBJECTIVES
-from envs.crypto.splits import TooFewBars, first_decision
-from envs.crypto.study_data import (
+from sweepd.agents.algorithms.table import get_algorithm
+from sweepd.envs.crypto.data.bar_files import select_files
+from sweepd.envs.crypto.data.bars import Bars, load_bars
+from sweepd.envs.crypto.data.limits import limits_of_files
+from sweepd.envs.crypto.features import get_recipe
+from sweepd.envs.crypto.params import SHORTS, EnvParams
+from sweepd.envs.crypto.scoring.metrics import OBJECTIVES
+from sweepd.envs.crypto.splits import TooFewBars, first_decision
+from sweepd.envs.crypto.study_data import (
     TIME_FORMAT,
     accepted_jumps,
     holdout_times,
@@ -27,13 +27,13 @@ from envs.crypto.study_data import (
     other_tickers,
     study_splits,
 )
-from envs.support.errors import InputError
-from envs.support.study_record import CRYPTO, AcceptedJump, CryptoSpec, DataSpec
-from optimize.experiments.crypto import CryptoExperiment
-from optimize.experiments.curriculum import LoadBundle
-from optimize.experiments.kind import HoldoutSpan, Say, StudyKind
-from optimize.experiments.request import Request
-from optimize.study.spec import check_folds
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import CRYPTO, AcceptedJump, CryptoSpec, DataSpec
+from sweepd.optimize.experiments.crypto import CryptoExperiment
+from sweepd.optimize.experiments.curriculum import LoadBundle
+from sweepd.optimize.experiments.kind import HoldoutSpan, Say, StudyKind
+from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.spec import check_folds
 
 
 class MarketKind(StudyKind[CryptoSpec]):

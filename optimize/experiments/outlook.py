@@ -13,19 +13,19 @@ from typing import Any
 
 from optuna.trial import TrialState
 
-from envs.crypto.data.timeframe import bars_per_year
-from envs.crypto.scoring import luck
-from envs.crypto.scoring.figures import MEDIAN_RATIO
-from envs.crypto.scoring.selection import (
+from sweepd.envs.crypto.data.timeframe import bars_per_year
+from sweepd.envs.crypto.scoring import luck
+from sweepd.envs.crypto.scoring.figures import MEDIAN_RATIO
+from sweepd.envs.crypto.scoring.selection import (
     PATHS_FILE,
     TrialReturns,
     mean_evaluations,
     read_excess,
     verdict_text,
 )
-from envs.crypto.study_data import study_splits
-from envs.support.study_record import CryptoSpec
-from optimize.study.study import StudyHandle
+from sweepd.envs.crypto.study_data import study_splits
+from sweepd.envs.support.study_record import CryptoSpec
+from sweepd.optimize.study.study import StudyHandle
 
 CountLooks = Callable[[StudyHandle], int]  # number of evaluations on a study's hold-out so far
 MEASURABLE = 2  # complete trials from which their dependence can be measured

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from envs.core.policies import Policies
-from envs.core.vec_env import Legal
-from envs.games.curriculum import Curriculum
-from envs.games.opponents import Opponents
-from envs.games.seating import VersusEnv
-from optimize.study.checkpoint import State
+from sweepd.envs.core.policies import Policies
+from sweepd.envs.core.vec_env import Legal
+from sweepd.envs.games.curriculum import Curriculum
+from sweepd.envs.games.opponents import Opponents
+from sweepd.envs.games.seating import VersusEnv
+from sweepd.optimize.study.checkpoint import State
 
 NOT_BEGUN = -1
 

@@ -7,17 +7,17 @@ from typing import Any, NamedTuple
 
 import torch
 
-from agents.algorithms.table import get_algorithm
-from agents.policy.roster import Champion, Roster, Spaces
-from envs.core.game_env import GameEnv
-from envs.games.curriculum import LEAGUE, LEARNERS, Curriculum
-from envs.games.registry import get_game
-from envs.games.seating import VersusEnv
-from envs.support.errors import InputError
-from envs.support.study_record import GameSpec
-from optimize.experiments.curriculum import LoadBundle, find_bundles, phase_params
-from optimize.experiments.experiment import NO_SHAPE
-from optimize.experiments.phased_opponents import PhasedOpponents
+from sweepd.agents.algorithms.table import get_algorithm
+from sweepd.agents.policy.roster import Champion, Roster, Spaces
+from sweepd.envs.core.game_env import GameEnv
+from sweepd.envs.games.curriculum import LEAGUE, LEARNERS, Curriculum
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.games.seating import VersusEnv
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import GameSpec
+from sweepd.optimize.experiments.curriculum import LoadBundle, find_bundles, phase_params
+from sweepd.optimize.experiments.experiment import NO_SHAPE
+from sweepd.optimize.experiments.phased_opponents import PhasedOpponents
 
 
 class LeaguePlayer(NamedTuple):

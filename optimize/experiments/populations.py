@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from envs.support.configurations import PBT
-from envs.support.errors import InputError
-from envs.support.study_record import CRYPTO, StudySpec
-from optimize.experiments.game_kind import GameKind
-from optimize.experiments.request import Request
-from optimize.study.fit import most_envs
-from optimize.study.sampling.evolution import FEWEST
-from optimize.study.sampling.samplers import AUTO
-from optimize.study.space.search_space import SearchSpace
+from sweepd.envs.support.configurations import PBT
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import CRYPTO, StudySpec
+from sweepd.optimize.experiments.game_kind import GameKind
+from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.fit import most_envs
+from sweepd.optimize.study.sampling.evolution import FEWEST
+from sweepd.optimize.study.sampling.samplers import AUTO
+from sweepd.optimize.study.space.search_space import SearchSpace
 
 MOST_MEMBERS = 40  # of a population whose size is chosen automatically
 RUNGS = 10  # likewise

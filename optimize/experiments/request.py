@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envs.crypto.scoring.metrics import DEFAULT_OBJECTIVE
-from envs.crypto.splits import CrossValidation
-from envs.games.curriculum import MOST_PAST, Curriculum
-from envs.support.configurations import TRIALS
-from envs.support.errors import InputError
-from envs.support.study_record import CRYPTO, Play
-from optimize.experiments.curriculum import LoadBundle
-from optimize.study.space.subject import Subject
+from sweepd.envs.crypto.scoring.metrics import DEFAULT_OBJECTIVE
+from sweepd.envs.crypto.splits import CrossValidation
+from sweepd.envs.games.curriculum import MOST_PAST, Curriculum
+from sweepd.envs.support.configurations import TRIALS
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import CRYPTO, Play
+from sweepd.optimize.experiments.curriculum import LoadBundle
+from sweepd.optimize.study.space.subject import Subject
 
 # Upper limits far above any useful value, so that a typing error is refused at once.
 MOST_TRIALS = 1_000_000

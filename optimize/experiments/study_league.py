@@ -27,26 +27,26 @@ from typing import Any
 import numpy as np
 from optuna.trial import TrialState
 
-from agents.policy.duels import Duels, FrozenEntrant, duel_report
-from agents.policy.equilibrium import equilibrium
-from agents.policy.exact_league import exact_league
-from agents.policy.frozen import FrozenPolicy, Member, load_members
-from agents.policy.league import Floats
-from agents.policy.ratings import draw_ratings
-from agents.policy.roster import Champion
-from envs.core.streams import derive_seed
-from envs.games.pairings import Entrant, play_pairs, scripted_entrants
-from envs.support.errors import InputError
-from envs.support.files import write_atomic
-from envs.support.formatting import counted
-from envs.support.study_record import LEAGUE_KEY, LEAGUE_REPORT, RecordedFile, TrialRecord
-from optimize.experiments.artifacts import attach_files
-from optimize.experiments.duels import draw_duels
-from optimize.experiments.games import GameExperiment
-from optimize.experiments.league_artifacts import equilibrium_words
-from optimize.experiments.phased_training import LeaguePlayer
-from optimize.study.database.storage import TrialLost
-from optimize.study.study import Plan, StudyHandle
+from sweepd.agents.policy.duels import Duels, FrozenEntrant, duel_report
+from sweepd.agents.policy.equilibrium import equilibrium
+from sweepd.agents.policy.exact_league import exact_league
+from sweepd.agents.policy.frozen import FrozenPolicy, Member, load_members
+from sweepd.agents.policy.league import Floats
+from sweepd.agents.policy.ratings import draw_ratings
+from sweepd.agents.policy.roster import Champion
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.games.pairings import Entrant, play_pairs, scripted_entrants
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.files import write_atomic
+from sweepd.envs.support.formatting import counted
+from sweepd.envs.support.study_record import LEAGUE_KEY, LEAGUE_REPORT, RecordedFile, TrialRecord
+from sweepd.optimize.experiments.artifacts import attach_files
+from sweepd.optimize.experiments.duels import draw_duels
+from sweepd.optimize.experiments.games import GameExperiment
+from sweepd.optimize.experiments.league_artifacts import equilibrium_words
+from sweepd.optimize.experiments.phased_training import LeaguePlayer
+from sweepd.optimize.study.database.storage import TrialLost
+from sweepd.optimize.study.study import Plan, StudyHandle
 
 DEALS = 100  # of every pair, each played in both seatings
 MOST_PLAYERS = 64  # of the league: the newest ones

@@ -17,8 +17,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from envs.support.errors import InputError
-from envs.support.files import write_atomic
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.files import write_atomic
 
 FORMAT = 2
 State = dict[str, Tensor]

@@ -8,11 +8,11 @@ from typing import Any
 import optuna
 from optuna.trial import TrialState
 
-from envs.support.errors import InputError
-from optimize.study.database.storage import StudyStorage
-from optimize.study.space.search_space import SearchSpace
-from optimize.study.spec import refuse_schedules
-from optimize.study.study import StudyHandle, judged_trials
+from sweepd.envs.support.errors import InputError
+from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.space.search_space import SearchSpace
+from sweepd.optimize.study.spec import refuse_schedules
+from sweepd.optimize.study.study import StudyHandle, judged_trials
 
 
 def enqueue(

@@ -11,9 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from envs.support.errors import InputError
-from optimize.study.space.dimension import Dimension
-from optimize.study.space.search_space import SearchSpace
+from sweepd.envs.support.errors import InputError
+from sweepd.optimize.study.space.dimension import Dimension
+from sweepd.optimize.study.space.search_space import SearchSpace
 
 UPDATES_PER_FOLD = 100
 

@@ -10,10 +10,10 @@ from typing import Any
 import pandas as pd
 from optuna.trial import FrozenTrial, TrialState
 
-from envs.support.study_record import CREATED_KEY, SPEC_KEY, TOTAL_KEY, TrialRecord, is_ours
-from optimize.study.database.storage import StudyStorage
-from optimize.study.population import schedule_record
-from optimize.study.study import FINISHED, StudyHandle, best_configuration
+from sweepd.envs.support.study_record import CREATED_KEY, SPEC_KEY, TOTAL_KEY, TrialRecord, is_ours
+from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.population import schedule_record
+from sweepd.optimize.study.study import FINISHED, StudyHandle, best_configuration
 
 STUDY_COLUMNS = (
     "study",
@@ -44,7 +44,8 @@ def trials_frame(handle: StudyHandle) -> pd.DataFrame:
         seed: the trial's seed (Int64).
         reason: why it was pruned or failed.
         schedule: with `--search pbt`, the hyperparameters by rung that led to its weights, as JSON
-            (`optimize.study.population.schedule_record`); the parameters are those at its start.
+            (`sweepd.optimize.study.population.schedule_record`); the parameters are those at its
+            start.
         params_NAME: sampled parameters.
         metrics_NAME: metrics of the last evaluation.
         scores_I: score of member I (fold or seed) in the last evaluation.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from envs.support.configurations import Configuration
-from envs.support.fresh import FreshSeeds, read_fresh, run_name
-from optimize.study.study import StudyHandle, study_exists
+from sweepd.envs.support.configurations import Configuration
+from sweepd.envs.support.fresh import FreshSeeds, read_fresh, run_name
+from sweepd.optimize.study.study import StudyHandle, study_exists
 
 
 def fresh_seeds(handle: StudyHandle, best: Configuration) -> FreshSeeds | None:

@@ -12,12 +12,12 @@ import sqlalchemy as sa
 from optuna.storages._rdb.models import StudyUserAttributeModel
 from sqlalchemy.exc import SQLAlchemyError
 
-from envs.support.account import user_name
-from envs.support.periodic_thread import PeriodicThread
-from envs.support.study_record import PAUSE_KEY
-from optimize.study.database.gone import StudyGone
-from optimize.study.database.storage import StudyStorage
-from optimize.study.database.tables import changed_rows
+from sweepd.envs.support.account import user_name
+from sweepd.envs.support.periodic_thread import PeriodicThread
+from sweepd.envs.support.study_record import PAUSE_KEY
+from sweepd.optimize.study.database.gone import StudyGone
+from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.database.tables import changed_rows
 
 LOOK_SECONDS = 2.0
 

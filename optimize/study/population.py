@@ -11,10 +11,10 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from envs.support.formatting import value_text
-from envs.support.study_record import CHANGES_KEY, rung_key
-from optimize.study.database.storage import TrialLost
-from optimize.study.sampling.evolution import (
+from sweepd.envs.support.formatting import value_text
+from sweepd.envs.support.study_record import CHANGES_KEY, rung_key
+from sweepd.optimize.study.database.storage import TrialLost
+from sweepd.optimize.study.sampling.evolution import (
     Change,
     Stretch,
     changes_of,
@@ -22,7 +22,7 @@ from optimize.study.sampling.evolution import (
     params_after,
     schedule,
 )
-from optimize.study.study import Plan, StudyHandle
+from sweepd.optimize.study.study import Plan, StudyHandle
 
 
 def claim_population(handle: StudyHandle, size: int, worker: str, total: int) -> list[Plan]:

@@ -19,17 +19,17 @@ import numpy as np
 import pandas as pd
 from optuna.trial import FrozenTrial
 
-from envs.crypto.data.timeframe import bars_between
-from envs.crypto.study_data import holdout_times, unseen_from
-from envs.support.configurations import RACE, Selection
-from envs.support.errors import InputError
-from envs.support.study_record import CryptoSpec, StudySpec
-from optimize.study.database.storage import StudyStorage
-from optimize.study.sampling.prior import Known
-from optimize.study.space.parsing import NARROW, study_space
-from optimize.study.space.search_space import SearchSpace
-from optimize.study.spec import refuse_schedules
-from optimize.study.study import StudyHandle, judged_trials
+from sweepd.envs.crypto.data.timeframe import bars_between
+from sweepd.envs.crypto.study_data import holdout_times, unseen_from
+from sweepd.envs.support.configurations import RACE, Selection
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import CryptoSpec, StudySpec
+from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.sampling.prior import Known
+from sweepd.optimize.study.space.parsing import NARROW, study_space
+from sweepd.optimize.study.space.search_space import SearchSpace
+from sweepd.optimize.study.spec import refuse_schedules
+from sweepd.optimize.study.study import StudyHandle, judged_trials
 
 MOST = 64  # configurations of all earlier studies together
 FEWEST = 4  # of one study

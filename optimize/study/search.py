@@ -17,16 +17,16 @@ from optuna.samplers import BaseSampler
 from optuna.search_space import IntersectionSearchSpace
 from optuna.storages import BaseStorage
 
-from envs.core.streams import derive_seed
-from envs.support.configurations import RACE, Selection
-from optimize.study.sampling.cube import Cube
-from optimize.study.sampling.prior import Known
-from optimize.study.sampling.pruners import make_pruner
-from optimize.study.sampling.samplers import make_sampler
-from optimize.study.space.search_space import SearchSpace
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.support.configurations import RACE, Selection
+from sweepd.optimize.study.sampling.cube import Cube
+from sweepd.optimize.study.sampling.prior import Known
+from sweepd.optimize.study.sampling.pruners import make_pruner
+from sweepd.optimize.study.sampling.samplers import make_sampler
+from sweepd.optimize.study.space.search_space import SearchSpace
 
 if TYPE_CHECKING:
-    from optimize.study.sampling.race import Race
+    from sweepd.optimize.study.sampling.race import Race
 
 
 class Search:
@@ -60,7 +60,7 @@ class Search:
 
     @functools.cached_property
     def _race(self) -> Race:
-        from optimize.study.sampling.race import Race  # imports scipy, which takes long
+        from sweepd.optimize.study.sampling.race import Race  # imports scipy, which takes long
 
         return Race(
             Cube(self.space), self.seed, self._selection.value, self._prior, self._selection.blocks

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from envs.crypto.splits import CrossValidation
-from envs.support.errors import InputError
-from envs.support.study_record import StudySpec
+from sweepd.envs.crypto.splits import CrossValidation
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import StudySpec
 
 # A trial trains one member per fold: more than MANY_FOLDS give a warning, more than MOST_FOLDS
 # are refused.

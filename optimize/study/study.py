@@ -19,12 +19,12 @@ from optuna.study import StudyDirection
 from optuna.study.study import _SYSTEM_ATTR_METRIC_NAMES
 from optuna.trial import FrozenTrial, TrialState
 
-from envs.core.streams import derive_seed
-from envs.crypto.scoring.selection import TrialReturns
-from envs.support.configurations import Configuration, leading
-from envs.support.errors import InputError, TryAgainLater
-from envs.support.study_folder import recorded_folder, study_folder
-from envs.support.study_record import (
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.crypto.scoring.selection import TrialReturns
+from sweepd.envs.support.configurations import Configuration, leading
+from sweepd.envs.support.errors import InputError, TryAgainLater
+from sweepd.envs.support.study_folder import recorded_folder, study_folder
+from sweepd.envs.support.study_record import (
     CHANGES_KEY,
     CHECKPOINT_KEY,
     CREATED_KEY,
@@ -41,17 +41,17 @@ from envs.support.study_record import (
     is_ours,
     source_key,
 )
-from optimize.study.database.cache import StudyCache
-from optimize.study.database.gone import StudyGone
-from optimize.study.database.opening import require_study
-from optimize.study.database.storage import StudyStorage, TrialLost
-from optimize.study.insight.rows import TrialRows
-from optimize.study.recovery.deaths import is_suspect
-from optimize.study.sampling.evolution import Change, changes_of
-from optimize.study.sampling.prior import read_known
-from optimize.study.search import Search
-from optimize.study.space.parsing import study_space
-from optimize.study.space.search_space import SearchSpace, Settings
+from sweepd.optimize.study.database.cache import StudyCache
+from sweepd.optimize.study.database.gone import StudyGone
+from sweepd.optimize.study.database.opening import require_study
+from sweepd.optimize.study.database.storage import StudyStorage, TrialLost
+from sweepd.optimize.study.insight.rows import TrialRows
+from sweepd.optimize.study.recovery.deaths import is_suspect
+from sweepd.optimize.study.sampling.evolution import Change, changes_of
+from sweepd.optimize.study.sampling.prior import read_known
+from sweepd.optimize.study.search import Search
+from sweepd.optimize.study.space.parsing import study_space
+from sweepd.optimize.study.space.search_space import SearchSpace, Settings
 
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
@@ -103,8 +103,8 @@ def create_study(
         spec: what it is.
         runs_dir: folder in which its folder will be.
         flags: flags to record.
-        origin: the trial that the study repeats, see `optimize.worker.trial_run`.
-        prior: what it learns from earlier studies, see `optimize.study.prior`.
+        origin: the trial that the study repeats, see `sweepd.optimize.worker.trial_run`.
+        prior: what it learns from earlier studies, see `sweepd.optimize.study.prior`.
         source: the study from which its search space came, see `StudyHandle.as_source`.
 
     Returns:
@@ -224,7 +224,7 @@ class StudyHandle:
             selection=self.spec.selection,
             prior=read_known(self.prior),
         )
-        # Returns of complete trials, cached here by `optimize.experiments.outlook`.
+        # Returns of complete trials, cached here by `sweepd.optimize.experiments.outlook`.
         self.returns = TrialReturns()
         self.rows = TrialRows(storage, self.study_id)
         self.cached = StudyCache(storage)

@@ -10,7 +10,7 @@ import re
 import time
 from typing import Any
 
-from optimize.tracking.picture import FAILED, RUNG_VALUE, Picture, Sent
+from sweepd.optimize.tracking.picture import FAILED, RUNG_VALUE, Picture, Sent
 
 KEY_TAG = "sweepd.run"
 # Shorter than MLflow's defaults (120 s, 7 retries): the sender retries by itself.

@@ -1,4 +1,5 @@
-"""The process that sends pictures to a tracker: `python -m optimize.tracking.sender NAME FOLDER`.
+"""The process that sends pictures to a tracker:
+`python -m sweepd.optimize.tracking.sender NAME FOLDER`.
 
 It reads pictures from its standard input, one line of JSON each, and writes what the user should
 know to its standard output. It is a process of its own, because the libraries of trackers hold the
@@ -22,9 +23,9 @@ from typing import IO, Protocol
 
 from filelock import FileLock, Timeout
 
-from envs.support.database_url import hide_password
-from envs.support.files import write_atomic
-from optimize.tracking.picture import Picture, Sent
+from sweepd.envs.support.database_url import hide_password
+from sweepd.envs.support.files import write_atomic
+from sweepd.optimize.tracking.picture import Picture, Sent
 
 MOST_WAITING = 1000  # runs
 FLUSH_SECONDS = 30.0  # from the end of the input to the end of the process, at most
@@ -181,10 +182,10 @@ class Sender:
 def open_runs(name: str, folder: Path) -> Runs:
     """Return the tracker of this name; import its library."""
     if name == "mlflow":
-        from optimize.tracking.mlflow_runs import MlflowRuns
+        from sweepd.optimize.tracking.mlflow_runs import MlflowRuns
 
         return MlflowRuns()
-    from optimize.tracking.wandb_runs import WandbRuns
+    from sweepd.optimize.tracking.wandb_runs import WandbRuns
 
     return WandbRuns(folder.parent.parent)
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from envs.support.errors import InputError
-from envs.support.invocation import install_extra
-from optimize.tracking.picture import Picture, Sent
-from optimize.tracking.sender import FLUSH_SECONDS, MOST_WAITING, sent_file
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.invocation import install_extra
+from sweepd.optimize.tracking.picture import Picture, Sent
+from sweepd.optimize.tracking.sender import FLUSH_SECONDS, MOST_WAITING, sent_file
 
 TRACKERS = {"mlflow": "MLflow", "wandb": "W&B"}
 
@@ -90,7 +90,7 @@ class _Tracker:
         self._known: set[str] = set()
         self._complained = False
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "optimize.tracking.sender", name, str(folder.resolve())],
+            [sys.executable, "-m", "sweepd.optimize.tracking.sender", name, str(folder.resolve())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from optimize.tracking.picture import FAILED, Picture, Sent
+from sweepd.optimize.tracking.picture import FAILED, Picture, Sent
 
 PROJECT = "sweepd"
 INIT_SECONDS, FINISH_SECONDS = 30.0, 60.0

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from envs.support.supervisor import Supervisor
-from optimize.study.recovery.deaths import CrashFile
-from optimize.study.recovery.heartbeat import Heartbeat
-from optimize.study.recovery.stall import Progress
-from optimize.worker.telemetry import Telemetry
+from sweepd.envs.support.supervisor import Supervisor
+from sweepd.optimize.study.recovery.deaths import CrashFile
+from sweepd.optimize.study.recovery.heartbeat import Heartbeat
+from sweepd.optimize.study.recovery.stall import Progress
+from sweepd.optimize.worker.telemetry import Telemetry
 
 
 class Activity:

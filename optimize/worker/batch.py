@@ -19,18 +19,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from agents.engine.program import Act, Program
-from agents.networks.shape import FEWEST_SLOTS
-from agents.networks.weights import StateDict
-from envs.core.sizing import out_of_memory
-from envs.core.streams import derive_seed
-from envs.support.errors import RunError
-from envs.support.study_record import StudySpec
-from optimize.experiments.experiment import Evaluation, Experiment
-from optimize.study.checkpoint import Checkpoint, MemberState, State
-from optimize.study.space.search_space import Settings
-from optimize.study.study import Plan
-from optimize.worker.pace import CheckpointPace
+from sweepd.agents.engine.program import Act, Program
+from sweepd.agents.networks.shape import FEWEST_SLOTS
+from sweepd.agents.networks.weights import StateDict
+from sweepd.envs.core.sizing import out_of_memory
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.support.errors import RunError
+from sweepd.envs.support.study_record import StudySpec
+from sweepd.optimize.experiments.experiment import Evaluation, Experiment
+from sweepd.optimize.study.checkpoint import Checkpoint, MemberState, State
+from sweepd.optimize.study.space.search_space import Settings
+from sweepd.optimize.study.study import Plan
+from sweepd.optimize.worker.pace import CheckpointPace
 
 
 class Interrupted(Exception):
@@ -422,7 +422,9 @@ class Trainer:
         return exported
 
     def actors(self, training: Training) -> list[StateDict]:
-        """Return the trained actors, one per member, as `agents.policy.frozen` saves them."""
+        """Return the trained actors, one per member, as `sweepd.agents.policy.frozen` saves
+        them.
+        """
         exported: list[StateDict] = []
         seats = self._seats([training])
         for start in range(0, len(seats), self.slots):

@@ -20,10 +20,10 @@ from typing import Any
 import psutil
 import torch
 
-from agents.networks.shape import FEWEST_SLOTS
-from envs.core.sizing import cpu_count, out_of_memory, processor_name
-from envs.support.measurement_cache import MeasurementCache, cache_dir
-from envs.support.study_record import code_version
+from sweepd.agents.networks.shape import FEWEST_SLOTS
+from sweepd.envs.core.sizing import cpu_count, out_of_memory, processor_name
+from sweepd.envs.support.measurement_cache import MeasurementCache, cache_dir
+from sweepd.envs.support.study_record import code_version
 
 GAIN = 1.1  # fewer members at once must be faster by this factor to be worth it
 SHORTAGE_LASTS = 86_400.0  # seconds

@@ -13,13 +13,13 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from optimize.study.database.storage import TrialLost
-from optimize.study.population import changes_at
-from optimize.study.sampling.evolution import Change, params_after
-from optimize.study.space.dimension import Dimension
-from optimize.study.space.search_space import SearchSpace, Settings
-from optimize.study.study import StudyHandle
-from optimize.worker.batch import Trainer, Training
+from sweepd.optimize.study.database.storage import TrialLost
+from sweepd.optimize.study.population import changes_at
+from sweepd.optimize.study.sampling.evolution import Change, params_after
+from sweepd.optimize.study.space.dimension import Dimension
+from sweepd.optimize.study.space.search_space import SearchSpace, Settings
+from sweepd.optimize.study.study import StudyHandle
+from sweepd.optimize.worker.batch import Trainer, Training
 
 # The changes after a rung, by trial: arguments are the number of a trial of the batch and the rung.
 Decide = Callable[[int, int], Mapping[int, Change]]

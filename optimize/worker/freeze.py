@@ -10,21 +10,21 @@ from typing import Any
 
 import torch
 
-from agents.algorithms.identity import processor_kind
-from agents.native.choice import chosen, require
-from agents.networks.precision import set_precision
-from agents.networks.shape import FEWEST_SLOTS
-from envs.core.sizing import cpu_count
-from envs.crypto.data.bars import Bars
-from envs.support.configurations import PBT, RACE
-from envs.support.errors import InputError
-from envs.support.study_record import GameSpec, StudySpec, code_version, torch_version
-from optimize.experiments.experiment import Experiment
-from optimize.experiments.kinds import check_request, kind_of
-from optimize.experiments.populations import check_total, choose_population
-from optimize.experiments.request import Request
-from optimize.study.database.storage import StudyStorage
-from optimize.study.fit import (
+from sweepd.agents.algorithms.identity import processor_kind
+from sweepd.agents.native.choice import chosen, require
+from sweepd.agents.networks.precision import set_precision
+from sweepd.agents.networks.shape import FEWEST_SLOTS
+from sweepd.envs.core.sizing import cpu_count
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.support.configurations import PBT, RACE
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import GameSpec, StudySpec, code_version, torch_version
+from sweepd.optimize.experiments.experiment import Experiment
+from sweepd.optimize.experiments.kinds import check_request, kind_of
+from sweepd.optimize.experiments.populations import check_total, choose_population
+from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.fit import (
     fewest_envs,
     fit_budget,
     fit_num_envs,
@@ -33,19 +33,19 @@ from optimize.study.fit import (
     multiple,
     refuse_misfit,
 )
-from optimize.study.prior import (
+from sweepd.optimize.study.prior import (
     can_be_prior,
     make_prior,
     open_earlier,
     refuse_other_prior,
     refuse_seen_holdout,
 )
-from optimize.study.sampling.samplers import AUTO
-from optimize.study.space.parsing import NARROW, load_space
-from optimize.study.space.search_space import SearchSpace
-from optimize.study.space.subject import Subject
-from optimize.study.spec import refuse_other, refuse_schedules
-from optimize.study.study import (
+from sweepd.optimize.study.sampling.samplers import AUTO
+from sweepd.optimize.study.space.parsing import NARROW, load_space
+from sweepd.optimize.study.space.search_space import SearchSpace
+from sweepd.optimize.study.space.subject import Subject
+from sweepd.optimize.study.spec import refuse_other, refuse_schedules
+from sweepd.optimize.study.study import (
     FINISHED,
     StudyHandle,
     best_trial,
@@ -53,8 +53,8 @@ from optimize.study.study import (
     free_name,
     study_exists,
 )
-from optimize.worker.measure import Bench, measure_num_envs, measure_threads
-from optimize.worker.pilot import measure_episodes
+from sweepd.optimize.worker.measure import Bench, measure_num_envs, measure_threads
+from sweepd.optimize.worker.pilot import measure_episodes
 
 CPU_SLOTS, GPU_SLOTS = 10, 64  # slots per program that use a device well
 TRIALS_PER_BATCH = 4

@@ -11,20 +11,20 @@ import dataclasses
 import torch
 from rich.console import Console
 
-from envs.support.errors import InputError
-from envs.support.formatting import counted
-from optimize.experiments.experiment import Experiment
-from optimize.experiments.kinds import kind_of
-from optimize.experiments.request import Request
-from optimize.study.database.opening import open_storage
-from optimize.study.fresh import fresh_seeds
-from optimize.study.recovery.heartbeat import Heartbeat
-from optimize.study.recovery.registration import leave, register_worker
-from optimize.study.study import StudyHandle, best_configuration
-from optimize.worker.freeze import join_study
-from optimize.worker.telemetry import Telemetry
-from optimize.worker.trial_run import RunRequest, open_run
-from optimize.worker.worker import Outcome, Worker
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.formatting import counted
+from sweepd.optimize.experiments.experiment import Experiment
+from sweepd.optimize.experiments.kinds import kind_of
+from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.fresh import fresh_seeds
+from sweepd.optimize.study.recovery.heartbeat import Heartbeat
+from sweepd.optimize.study.recovery.registration import leave, register_worker
+from sweepd.optimize.study.study import StudyHandle, best_configuration
+from sweepd.optimize.worker.freeze import join_study
+from sweepd.optimize.worker.telemetry import Telemetry
+from sweepd.optimize.worker.trial_run import RunRequest, open_run
+from sweepd.optimize.worker.worker import Outcome, Worker
 
 MEASURING = "measuring"  # state of a worker
 

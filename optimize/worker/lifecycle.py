@@ -6,18 +6,18 @@ from collections.abc import Callable
 
 from rich.console import Console
 
-from envs.support.study_record import TOTAL_KEY
-from optimize.experiments.experiment import Experiment
-from optimize.study.database.gone import StudyGone
-from optimize.study.recovery.heartbeat import Heartbeat
-from optimize.study.recovery.registration import claim_closing, leave, register_worker
-from optimize.study.study import StudyHandle
-from optimize.worker.batch import describe_envs
-from optimize.worker.fresh_run import measure_fresh_seeds
-from optimize.worker.stopping import Life, StopRequest, restart
-from optimize.worker.summary import print_summary
-from optimize.worker.telemetry import Telemetry
-from optimize.worker.worker import OnNewBest, Outcome, Worker, WorkerOptions
+from sweepd.envs.support.study_record import TOTAL_KEY
+from sweepd.optimize.experiments.experiment import Experiment
+from sweepd.optimize.study.database.gone import StudyGone
+from sweepd.optimize.study.recovery.heartbeat import Heartbeat
+from sweepd.optimize.study.recovery.registration import claim_closing, leave, register_worker
+from sweepd.optimize.study.study import StudyHandle
+from sweepd.optimize.worker.batch import describe_envs
+from sweepd.optimize.worker.fresh_run import measure_fresh_seeds
+from sweepd.optimize.worker.stopping import Life, StopRequest, restart
+from sweepd.optimize.worker.summary import print_summary
+from sweepd.optimize.worker.telemetry import Telemetry
+from sweepd.optimize.worker.worker import OnNewBest, Outcome, Worker, WorkerOptions
 
 AfterStudy = Callable[[StudyHandle, Console], None]
 CLOSING_SECONDS = 3600.0  # the longest promotion without a sign of life

@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from agents.engine.program import Program
-from envs.core.sizing import GAIN, Measurement, available_memory, choose_num_envs, cpu_count
-from envs.core.vec_env import VecEnv
-from envs.external.vec_env import ExternalVecEnv
-from envs.games.play import random_actions
-from envs.support.formatting import counted
-from optimize.experiments.experiment import Experiment
-from optimize.study.fit import UPDATES_PER_FOLD, fewest_envs, fit_shape, most_envs, multiple
-from optimize.study.space.parsing import study_space
-from optimize.study.space.search_space import SearchSpace, Settings
-from optimize.worker.chunks import Chunks
+from sweepd.agents.engine.program import Program
+from sweepd.envs.core.sizing import GAIN, Measurement, available_memory, choose_num_envs, cpu_count
+from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.external.vec_env import ExternalVecEnv
+from sweepd.envs.games.play import random_actions
+from sweepd.envs.support.formatting import counted
+from sweepd.optimize.experiments.experiment import Experiment
+from sweepd.optimize.study.fit import UPDATES_PER_FOLD, fewest_envs, fit_shape, most_envs, multiple
+from sweepd.optimize.study.space.parsing import study_space
+from sweepd.optimize.study.space.search_space import SearchSpace, Settings
+from sweepd.optimize.worker.chunks import Chunks
 
 # Seconds of a rollout in the environments alone, above which they dominate: neither threads nor
 # chunks matter then, and measuring them would take minutes.

@@ -16,18 +16,18 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from envs.core.streams import derive_seed
-from envs.support.intervals import ADDED, Components, components
-from envs.support.study_record import GameSpec
-from optimize.experiments.game_evaluation import GameEvaluation
-from optimize.experiments.games import GameExperiment
-from optimize.experiments.kinds import kind_of
-from optimize.study.fit import fit_shape
-from optimize.study.space.parsing import study_space
-from optimize.study.space.search_space import Settings
-from optimize.study.study import Plan
-from optimize.worker.batch import Trainer
-from optimize.worker.measure import typical_shape
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.support.intervals import ADDED, Components, components
+from sweepd.envs.support.study_record import GameSpec
+from sweepd.optimize.experiments.game_evaluation import GameEvaluation
+from sweepd.optimize.experiments.games import GameExperiment
+from sweepd.optimize.experiments.kinds import kind_of
+from sweepd.optimize.study.fit import fit_shape
+from sweepd.optimize.study.space.parsing import study_space
+from sweepd.optimize.study.space.search_space import Settings
+from sweepd.optimize.study.study import Plan
+from sweepd.optimize.worker.batch import Trainer
+from sweepd.optimize.worker.measure import typical_shape
 
 SEEDS, EPISODES = 8, 32  # that the pilot trains, and plays with each
 RUNGS = 10  # the pilot is a tenth of a training

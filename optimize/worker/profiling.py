@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envs.support.study_record import StudySpec, TrialRecord
-from optimize.experiments.experiment import Experiment
-from optimize.study.checkpoint import Checkpoint, write_checkpoint
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.fit import fit_shape
-from optimize.study.space.parsing import study_space
-from optimize.study.space.search_space import Settings
-from optimize.study.study import Plan, StudyHandle, create_study
-from optimize.worker.batch import Trainer, Training
-from optimize.worker.measure import synchronise, typical_shape
-from optimize.worker.timing import Phases
+from sweepd.envs.support.study_record import StudySpec, TrialRecord
+from sweepd.optimize.experiments.experiment import Experiment
+from sweepd.optimize.study.checkpoint import Checkpoint, write_checkpoint
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.fit import fit_shape
+from sweepd.optimize.study.space.parsing import study_space
+from sweepd.optimize.study.space.search_space import Settings
+from sweepd.optimize.study.study import Plan, StudyHandle, create_study
+from sweepd.optimize.worker.batch import Trainer, Training
+from sweepd.optimize.worker.measure import synchronise, typical_shape
+from sweepd.optimize.worker.timing import Phases
 
 MEANS = {
     "env": "stepping the environments",

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from envs.support.errors import InputError
-from envs.support.invocation import install_extra
-from optimize.study.recovery.heartbeat import Heartbeat
-from optimize.worker.telemetry import Telemetry
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.invocation import install_extra
+from sweepd.optimize.study.recovery.heartbeat import Heartbeat
+from sweepd.optimize.worker.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

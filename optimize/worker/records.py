@@ -22,28 +22,28 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from envs.support.errors import InputError, RunError
-from envs.support.files import write_atomic
-from envs.support.formatting import counted
-from envs.support.study_record import CHECKPOINT_KEY, TrialRecord
-from optimize.experiments.artifacts import announce, announced, publish
-from optimize.experiments.experiment import Evaluation, Experiment
-from optimize.study.checkpoint import (
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.files import write_atomic
+from sweepd.envs.support.formatting import counted
+from sweepd.envs.support.study_record import CHECKPOINT_KEY, TrialRecord
+from sweepd.optimize.experiments.artifacts import announce, announced, publish
+from sweepd.optimize.experiments.experiment import Evaluation, Experiment
+from sweepd.optimize.study.checkpoint import (
     Checkpoint,
     describe_rollouts,
     read_checkpoint,
     total_rollouts,
     write_checkpoint,
 )
-from optimize.study.database.gone import StudyGone
-from optimize.study.database.storage import TrialLost
-from optimize.study.population import schedule_record
-from optimize.study.study import Plan, StudyHandle
-from optimize.tracking.picture import RUNG_VALUE
-from optimize.worker.background import Background
-from optimize.worker.batch import Trainer, Training
-from optimize.worker.pace import CheckpointPace
-from optimize.worker.tracked import finite
+from sweepd.optimize.study.database.gone import StudyGone
+from sweepd.optimize.study.database.storage import TrialLost
+from sweepd.optimize.study.population import schedule_record
+from sweepd.optimize.study.study import Plan, StudyHandle
+from sweepd.optimize.tracking.picture import RUNG_VALUE
+from sweepd.optimize.worker.background import Background
+from sweepd.optimize.worker.batch import Trainer, Training
+from sweepd.optimize.worker.pace import CheckpointPace
+from sweepd.optimize.worker.tracked import finite
 
 Progress = tuple[int, int]  # of a trial: rollouts of all its members, rungs reached
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from optimize.experiments.experiment import Evaluation, Experiment
-from optimize.study.checkpoint import describe_rollouts
-from optimize.study.database.storage import TrialLost
-from optimize.study.study import StudyHandle
-from optimize.worker.batch import Trainer, Training
-from optimize.worker.records import Records
-from optimize.worker.telemetry import Telemetry
-from optimize.worker.timing import Phases
+from sweepd.optimize.experiments.experiment import Evaluation, Experiment
+from sweepd.optimize.study.checkpoint import describe_rollouts
+from sweepd.optimize.study.database.storage import TrialLost
+from sweepd.optimize.study.study import StudyHandle
+from sweepd.optimize.worker.batch import Trainer, Training
+from sweepd.optimize.worker.records import Records
+from sweepd.optimize.worker.telemetry import Telemetry
+from sweepd.optimize.worker.timing import Phases
 
 
 class TrialReporter:

@@ -12,37 +12,37 @@ from typing import Any
 
 import torch
 
-from agents.native.choice import require_same
-from agents.networks.precision import set_precision
-from agents.networks.weights import StateDict
-from agents.policy.frozen import load_members
-from envs.crypto.data.bars import Bars, load_bars
-from envs.crypto.data.demo_market import make_demo_market
-from envs.crypto.features import default_recipe
-from envs.crypto.splits import CrossValidation
-from envs.native.build import TORCH
-from envs.support.errors import InputError, RunError
-from envs.support.files import write_atomic
-from envs.support.study_record import CryptoSpec
-from optimize.experiments.artifacts import draw_equity, write_trial
-from optimize.experiments.crypto import CryptoEvaluation, CryptoExperiment
-from optimize.experiments.request import Request
-from optimize.study.checkpoint import (
+from sweepd.agents.native.choice import require_same
+from sweepd.agents.networks.precision import set_precision
+from sweepd.agents.networks.weights import StateDict
+from sweepd.agents.policy.frozen import load_members
+from sweepd.envs.crypto.data.bars import Bars, load_bars
+from sweepd.envs.crypto.data.demo_market import make_demo_market
+from sweepd.envs.crypto.features import default_recipe
+from sweepd.envs.crypto.splits import CrossValidation
+from sweepd.envs.native.build import TORCH
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.files import write_atomic
+from sweepd.envs.support.study_record import CryptoSpec
+from sweepd.optimize.experiments.artifacts import draw_equity, write_trial
+from sweepd.optimize.experiments.crypto import CryptoEvaluation, CryptoExperiment
+from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.checkpoint import (
     Checkpoint,
     describe_rollouts,
     read_checkpoint,
     write_checkpoint,
 )
-from optimize.study.fit import fit_shape, most_envs
-from optimize.study.space.dimension import Dimension
-from optimize.study.space.search_space import SearchSpace, Settings
-from optimize.study.spec import check_folds
-from optimize.study.study import Plan
-from optimize.tracking.tracker import Tracking
-from optimize.worker.batch import Interrupted, Trainer, Training, describe_envs
-from optimize.worker.freeze import draft_spec, fit_request
-from optimize.worker.run_config import NOT_OF_A_STUDY, SUBJECT, check_config, read_config
-from optimize.worker.tracked import TrackedRun
+from sweepd.optimize.study.fit import fit_shape, most_envs
+from sweepd.optimize.study.space.dimension import Dimension
+from sweepd.optimize.study.space.search_space import SearchSpace, Settings
+from sweepd.optimize.study.spec import check_folds
+from sweepd.optimize.study.study import Plan
+from sweepd.optimize.tracking.tracker import Tracking
+from sweepd.optimize.worker.batch import Interrupted, Trainer, Training, describe_envs
+from sweepd.optimize.worker.freeze import draft_spec, fit_request
+from sweepd.optimize.worker.run_config import NOT_OF_A_STUDY, SUBJECT, check_config, read_config
+from sweepd.optimize.worker.tracked import TrackedRun
 
 MOST_ENVS = 64  # the largest automatic num_envs; a study would measure it
 FILES = ("out", "start_from")  # of [train]
@@ -55,7 +55,7 @@ class RunResult:
     Attributes:
         evaluation: scores, metrics and back-test paths after the last rung.
         rung_values: mean over folds at each rung.
-        members: one actor per fold, as `agents.policy.frozen` saves them.
+        members: one actor per fold, as `sweepd.agents.policy.frozen` saves them.
         steps_per_second: environment steps per second of training.
         out: folder of the results, None if nothing was written.
     """
@@ -80,12 +80,12 @@ def run(
     """Train one member per fold with one set of parameters, and evaluate its test groups.
 
     Args:
-        config: a TOML file, or its tables as a mapping, see `optimize.worker.run_config`.
+        config: a TOML file, or its tables as a mapping, see `sweepd.optimize.worker.run_config`.
         bars: bars to use instead of [data].
         device: where training runs.
         stop: whether to stop; called after every rollout.
         say: receives lines for the user.
-        track: names of trackers, see `optimize.tracking`; [train] out is needed.
+        track: names of trackers, see `sweepd.optimize.tracking`; [train] out is needed.
         source: name of the file that `config` was read from, for messages.
 
     Raises:

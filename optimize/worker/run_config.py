@@ -20,15 +20,15 @@ from typing import Annotated, Any, get_type_hints
 
 from pydantic import Field, create_model
 
-from envs.crypto.params import EnvParams
-from envs.crypto.scoring.metrics import OBJECTIVES
-from envs.crypto.splits import CrossValidation
-from envs.support.errors import InputError
-from envs.support.files import read_toml
-from envs.support.study_record import objective_name
-from envs.support.validation import StrictModel, checked
-from optimize.experiments.request import Request, check_count, most_threads
-from optimize.study.space.subject import Subject
+from sweepd.envs.crypto.params import EnvParams
+from sweepd.envs.crypto.scoring.metrics import OBJECTIVES
+from sweepd.envs.crypto.splits import CrossValidation
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.files import read_toml
+from sweepd.envs.support.study_record import objective_name
+from sweepd.envs.support.validation import StrictModel, checked
+from sweepd.optimize.experiments.request import Request, check_count, most_threads
+from sweepd.optimize.study.space.subject import Subject
 
 SUBJECT = Subject()  # what a run trains, and on what
 LEARNER = SUBJECT.learner

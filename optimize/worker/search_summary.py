@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from envs.support.formatting import counted, duration
-from optimize.study.insight.axes import study_axes
-from optimize.study.insight.importance import importances
-from optimize.study.insight.parameters import frontier, racing
-from optimize.study.study import StudyHandle
+from sweepd.envs.support.formatting import counted, duration
+from sweepd.optimize.study.insight.axes import study_axes
+from sweepd.optimize.study.insight.importance import importances
+from sweepd.optimize.study.insight.parameters import frontier, racing
+from sweepd.optimize.study.study import StudyHandle
 
 SHOWN_PARAMETERS, SHOWN_FRONT, SHOWN_GROUPS = 5, 4, 6
 

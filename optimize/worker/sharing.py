@@ -19,7 +19,7 @@ from typing import Self
 
 import torch
 
-from envs.support.measurement_cache import cache_dir
+from sweepd.envs.support.measurement_cache import cache_dir
 
 SUFFIX = ".lock"
 

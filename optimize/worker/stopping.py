@@ -17,10 +17,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 
-from envs.core.sizing import total_memory
-from envs.external.guard import stand_down
-from envs.support.database_url import without_passwords
-from envs.support.errors import RunError
+from sweepd.envs.core.sizing import total_memory
+from sweepd.envs.external.guard import stand_down
+from sweepd.envs.support.database_url import without_passwords
+from sweepd.envs.support.errors import RunError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SHARE_OF_MEMORY = 0.7

@@ -15,8 +15,8 @@ from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from envs.support.formatting import duration, hourly
-from envs.support.logs import say_line
+from sweepd.envs.support.formatting import duration, hourly
+from sweepd.envs.support.logs import say_line
 
 LOG_EVERY = 15.0  # seconds between two log lines
 RATE_WINDOW = 30.0  # seconds over which the speed is averaged

@@ -13,12 +13,18 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from envs.support.files import write_atomic
-from envs.support.study_record import UID_KEY, CryptoSpec, StudySpec, TrialRecord, rung_scores
-from optimize.experiments.experiment import Evaluation
-from optimize.study.study import FINISHED, StudyHandle
-from optimize.tracking.picture import FAILED, RUNG_VALUE, RUNNING, Picture
-from optimize.tracking.tracker import Tracking
+from sweepd.envs.support.files import write_atomic
+from sweepd.envs.support.study_record import (
+    UID_KEY,
+    CryptoSpec,
+    StudySpec,
+    TrialRecord,
+    rung_scores,
+)
+from sweepd.optimize.experiments.experiment import Evaluation
+from sweepd.optimize.study.study import FINISHED, StudyHandle
+from sweepd.optimize.tracking.picture import FAILED, RUNG_VALUE, RUNNING, Picture
+from sweepd.optimize.tracking.tracker import Tracking
 
 
 class TrackedStudy:

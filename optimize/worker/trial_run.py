@@ -16,16 +16,16 @@ from typing import Any
 import torch
 from optuna.trial import FrozenTrial
 
-from agents.algorithms.identity import processor_kind
-from agents.algorithms.table import get_algorithm
-from agents.native.choice import chosen
-from envs.core.streams import derive_seed
-from envs.games.registry import get_game
-from envs.support.configurations import TRIALS, unfinished
-from envs.support.errors import InputError
-from envs.support.files import write_atomic
-from envs.support.fresh import run_name
-from envs.support.study_record import (
+from sweepd.agents.algorithms.identity import processor_kind
+from sweepd.agents.algorithms.table import get_algorithm
+from sweepd.agents.native.choice import chosen
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.support.configurations import TRIALS, unfinished
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.files import write_atomic
+from sweepd.envs.support.fresh import run_name
+from sweepd.envs.support.study_record import (
     MEAN,
     ORIGIN_KEY,
     GameSpec,
@@ -34,15 +34,15 @@ from envs.support.study_record import (
     code_version,
     torch_version,
 )
-from optimize.experiments.kinds import kind_of
-from optimize.experiments.request import MOST, check_count
-from optimize.study.database.storage import StudyStorage
-from optimize.study.population import trial_schedule
-from optimize.study.sampling.evolution import Stretch
-from optimize.study.space.dimension import Dimension
-from optimize.study.space.search_space import SearchSpace
-from optimize.study.spec import refuse_other
-from optimize.study.study import (
+from sweepd.optimize.experiments.kinds import kind_of
+from sweepd.optimize.experiments.request import MOST, check_count
+from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.population import trial_schedule
+from sweepd.optimize.study.sampling.evolution import Stretch
+from sweepd.optimize.study.space.dimension import Dimension
+from sweepd.optimize.study.space.search_space import SearchSpace
+from sweepd.optimize.study.spec import refuse_other
+from sweepd.optimize.study.study import (
     StudyHandle,
     best_trial,
     create_study,
@@ -50,7 +50,7 @@ from optimize.study.study import (
     judged_trials,
     study_exists,
 )
-from optimize.worker.freeze import choose_slots, spec_flags
+from sweepd.optimize.worker.freeze import choose_slots, spec_flags
 
 MOST_RUNGS = 40  # evaluations of a long run
 WEIGHTS_FOR = ("ppo",)  # algorithms whose networks can start from others

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from agents.networks.weights import StateDict
-from agents.policy.frozen import load_members
-from envs.support.errors import InputError
-from optimize.study.study import StudyHandle
+from sweepd.agents.networks.weights import StateDict
+from sweepd.agents.policy.frozen import load_members
+from sweepd.envs.support.errors import InputError
+from sweepd.optimize.study.study import StudyHandle
 
 
 def initial_actors(handle: StudyHandle) -> list[StateDict]:

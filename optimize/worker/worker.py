@@ -1,7 +1,8 @@
 """The worker's loop: ask for trials, train them rung by rung, evaluate, report, prune, tell.
 
 `Worker.run` is the loop over batches, `Worker._train_batch` the loop over the rungs of one batch.
-`optimize.worker.reporting` writes results to the study, `optimize.worker.records` writes files.
+`sweepd.optimize.worker.reporting` writes results to the study, `sweepd.optimize.worker.records`
+writes files.
 """
 
 from __future__ import annotations
@@ -15,31 +16,31 @@ from enum import Enum
 
 import torch
 
-from envs.support.errors import InputError, TryAgainLater
-from optimize.experiments.experiment import Evaluation, Experiment
-from optimize.experiments.study_league import study_league
-from optimize.study.database.storage import TrialLost
-from optimize.study.pause import PauseWatch
-from optimize.study.population import claim_population
-from optimize.study.recovery.deaths import CrashFile
-from optimize.study.recovery.heartbeat import BEAT_SECONDS, Heartbeat
-from optimize.study.recovery.registration import GRACE_SECONDS
-from optimize.study.recovery.stale_trials import crash_file, recover_stale
-from optimize.study.recovery.stall import STALL_SECONDS, Progress
-from optimize.study.study import Plan, StudyHandle, best_configuration
-from optimize.worker.activity import Activity
-from optimize.worker.batch import Interrupted, Trainer, Training
-from optimize.worker.evolution import evolution_of
-from optimize.worker.measure import make_chunks
-from optimize.worker.prometheus import serving_metrics
-from optimize.worker.records import Records
-from optimize.worker.reporting import TrialReporter
-from optimize.worker.sharing import DeviceShare, device_key, limit_memory
-from optimize.worker.stopping import MemoryLimit, StopRequest
-from optimize.worker.telemetry import Telemetry
-from optimize.worker.timing import Phases
-from optimize.worker.tracked import TrackedStudy
-from optimize.worker.weights import initial_actors
+from sweepd.envs.support.errors import InputError, TryAgainLater
+from sweepd.optimize.experiments.experiment import Evaluation, Experiment
+from sweepd.optimize.experiments.study_league import study_league
+from sweepd.optimize.study.database.storage import TrialLost
+from sweepd.optimize.study.pause import PauseWatch
+from sweepd.optimize.study.population import claim_population
+from sweepd.optimize.study.recovery.deaths import CrashFile
+from sweepd.optimize.study.recovery.heartbeat import BEAT_SECONDS, Heartbeat
+from sweepd.optimize.study.recovery.registration import GRACE_SECONDS
+from sweepd.optimize.study.recovery.stale_trials import crash_file, recover_stale
+from sweepd.optimize.study.recovery.stall import STALL_SECONDS, Progress
+from sweepd.optimize.study.study import Plan, StudyHandle, best_configuration
+from sweepd.optimize.worker.activity import Activity
+from sweepd.optimize.worker.batch import Interrupted, Trainer, Training
+from sweepd.optimize.worker.evolution import evolution_of
+from sweepd.optimize.worker.measure import make_chunks
+from sweepd.optimize.worker.prometheus import serving_metrics
+from sweepd.optimize.worker.records import Records
+from sweepd.optimize.worker.reporting import TrialReporter
+from sweepd.optimize.worker.sharing import DeviceShare, device_key, limit_memory
+from sweepd.optimize.worker.stopping import MemoryLimit, StopRequest
+from sweepd.optimize.worker.telemetry import Telemetry
+from sweepd.optimize.worker.timing import Phases
+from sweepd.optimize.worker.tracked import TrackedStudy
+from sweepd.optimize.worker.weights import initial_actors
 
 # Called in the middle of training, so it must return at once and never raise.
 OnNewBest = Callable[[StudyHandle], None]
@@ -63,16 +64,16 @@ class WorkerOptions:
         total: number of finished trials at which the study is complete.
         alongside: run in parallel with another worker of this study on this machine.
         metrics_port: port for Prometheus, or None.
-        track: names of trackers, see `optimize.tracking`.
+        track: names of trackers, see `sweepd.optimize.tracking`.
         max_memory: bytes of resident memory above which the process restarts itself at the next
             rung; 0 for no limit.
         fresh_seeds: seeds on which the selection of a complete study is measured, see
-            `optimize.worker.fresh_run`; 0 for none.
+            `sweepd.optimize.worker.fresh_run`; 0 for none.
         beat_seconds: interval of the heartbeats.
         grace_seconds: time without a heartbeat after which a worker counts as dead.
         patience_seconds: how long to retry while the database does not answer.
         stall_seconds: time without progress after which the heartbeats of the trials stop (see
-            `optimize.study.recovery.stall`).
+            `sweepd.optimize.study.recovery.stall`).
     """
 
     total: int

@@ -2,15 +2,15 @@
 
 Each study has finished trials with random parameters of the space for CartPole and random values;
 in the race, one in three repeats an earlier trial's parameters. The trials are drawn through
-`optimize.study.search`, as a worker does, from a storage in memory. `median` and `worst` are of
-`--draws` draws in milliseconds of processor time: between two draws a trial is finished, so the
+`sweepd.optimize.study.search`, as a worker does, from a storage in memory. `median` and `worst` are
+of `--draws` draws in milliseconds of processor time: between two draws a trial is finished, so the
 race fits its kernel now and then. The times include Python's garbage collections. TPE is Optuna's,
 with the same trials.
 """
 
 from __future__ import annotations
 
-import envs  # noqa: F401  # before NumPy: OpenBLAS reads its number of threads once
+import sweepd.envs  # noqa: F401  # before NumPy: OpenBLAS reads its number of threads once
 
 # isort: split
 
@@ -29,11 +29,11 @@ from optuna.storages import InMemoryStorage
 from optuna.study import StudyDirection
 from optuna.trial import TrialState, create_trial
 
-from envs.support.configurations import RACE, Selection
-from optimize.study.sampling import race  # noqa: F401  # as a worker does before its first draw
-from optimize.study.search import Search
-from optimize.study.space.parsing import load_space
-from optimize.study.space.subject import Subject
+from sweepd.envs.support.configurations import RACE, Selection
+from sweepd.optimize.study.sampling import race  # noqa: F401  # as a worker does before its first draw
+from sweepd.optimize.study.search import Search
+from sweepd.optimize.study.space.parsing import load_space
+from sweepd.optimize.study.space.subject import Subject
 
 STUDY = "ask"
 SAMPLERS = ("tpe", RACE)

@@ -18,7 +18,7 @@ import optuna
 from harness import benchmark_parser, machine, print_machine, save_results
 from studies import study_in
 
-from envs.crypto.data.demo_market import make_demo_market
+from sweepd.envs.crypto.data.demo_market import make_demo_market
 
 
 def main(argv: list[str]) -> None:

@@ -20,16 +20,16 @@ from harness import benchmark_parser, print_machine, save_results
 from page_times import page_times
 from werkzeug.test import Client
 
-from deploy.cli.options import RegistryFlags
-from deploy.dashboard.source import PaperSource
-from deploy.dashboard.web import Dashboard
-from deploy.registry.models import SLOT_ACCOUNT
-from deploy.registry.registry import Registry
-from deploy.trading.brokers.base import Fill, Order
-from deploy.trading.closed_bar import ClosedBar
-from deploy.trading.live.records import AccountBar, AccountRecord, Changes, OrderLine
-from deploy.trading.live.store import TraderStore
-from envs.support.errors import InputError
+from sweepd.deploy.cli.options import RegistryFlags
+from sweepd.deploy.dashboard.source import PaperSource
+from sweepd.deploy.dashboard.web import Dashboard
+from sweepd.deploy.registry.models import SLOT_ACCOUNT
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.brokers.base import Fill, Order
+from sweepd.deploy.trading.closed_bar import ClosedBar
+from sweepd.deploy.trading.live.records import AccountBar, AccountRecord, Changes, OrderLine
+from sweepd.deploy.trading.live.store import TraderStore
+from sweepd.envs.support.errors import InputError
 
 SLOT, HOUR, CASH = "crypto-1h", 3600, 1e6
 TICKERS = ("BTC/USDT", "ETH/USDT", "LTC/USDT", "SOL/USDT")

@@ -11,10 +11,10 @@ from elegantrl.train.config import Config
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agents.algorithms.ppo_params import PPOParams
-from agents.networks.shape import Shape
-from envs.core.vec_env import VecEnv
-from envs.support.errors import InputError
+from sweepd.agents.algorithms.ppo_params import PPOParams
+from sweepd.agents.networks.shape import Shape
+from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.support.errors import InputError
 
 Buffer = tuple[Tensor, ...]
 

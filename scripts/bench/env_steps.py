@@ -28,15 +28,15 @@ from harness import (
     steps_per_second,
 )
 
-from envs.core.sizing import cpu_count
-from envs.core.vec_env import VecEnv
-from envs.crypto.data.demo_market import make_demo_market
-from envs.crypto.env import CryptoEnv
-from envs.crypto.market import Market, make_market
-from envs.crypto.native import choice as crypto
-from envs.crypto.params import EnvParams
-from envs.games.cartpole import CartPole, CartPoleParams
-from envs.games.native import cartpole
+from sweepd.envs.core.sizing import cpu_count
+from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.crypto.data.demo_market import make_demo_market
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.market import Market, make_market
+from sweepd.envs.crypto.native import choice as crypto
+from sweepd.envs.crypto.params import EnvParams
+from sweepd.envs.games.cartpole import CartPole, CartPoleParams
+from sweepd.envs.games.native import cartpole
 
 ENVS = ("crypto", "cartpole", "crypto-short")
 AHEAD = 64  # steps for which random numbers are drawn at once

@@ -23,12 +23,12 @@ from typing import Any
 import torch
 from harness import benchmark_parser, print_machine, save_results, steps_per_second
 
-from envs.core.vec_env import VecEnv
-from envs.games.bucket_brigade.game import BucketBrigade
-from envs.games.bucket_brigade.scenarios import scenario
-from envs.games.card_duel.game import CardDuel, CardDuelParams
-from envs.games.card_duel.players import PLAYERS
-from envs.games.hockey.game import Hockey, HockeyParams
+from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.games.bucket_brigade.game import BucketBrigade
+from sweepd.envs.games.bucket_brigade.scenarios import scenario
+from sweepd.envs.games.card_duel.game import CardDuel, CardDuelParams
+from sweepd.envs.games.card_duel.players import PLAYERS
+from sweepd.envs.games.hockey.game import Hockey, HockeyParams
 
 GOAL_GAMES = 4_096
 SIZES = (256, 1_024, GOAL_GAMES, 16_384)

@@ -21,10 +21,10 @@ from typing import Any
 from leak import leaking_recipe
 from studies import study_in, work
 
-from envs.crypto.data.bars import Bars, load_bars, write_bars
-from envs.crypto.data.demo_market import make_demo_market, make_planted_market, shuffled
-from envs.crypto.splits import CrossValidation
-from optimize.study.study import StudyHandle
+from sweepd.envs.crypto.data.bars import Bars, load_bars, write_bars
+from sweepd.envs.crypto.data.demo_market import make_demo_market, make_planted_market, shuffled
+from sweepd.envs.crypto.splits import CrossValidation
+from sweepd.optimize.study.study import StudyHandle
 
 ASSETS, TIMEFRAME, HOLDOUT = 3, "1h", 0.2
 STRENGTHS = {"planted-1": 0.04, "planted-2": 0.08, "planted-3": 0.16}

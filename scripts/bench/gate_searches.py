@@ -20,16 +20,16 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 from scipy.signal import lfilter
 
-from deploy.promotion.overfitting import cscv
-from envs.crypto.scoring import luck
-from envs.crypto.scoring.luck import Moments
-from envs.crypto.scoring.selection import TrialReturns, mean_evaluations
-from envs.support.configurations import PBT, RACE, Selection
-from optimize.study.sampling.cube import Cube
-from optimize.study.sampling.evolution import decide
-from optimize.study.search import Search
-from optimize.study.space.dimension import Dimension
-from optimize.study.space.search_space import SearchSpace
+from sweepd.deploy.promotion.overfitting import cscv
+from sweepd.envs.crypto.scoring import luck
+from sweepd.envs.crypto.scoring.luck import Moments
+from sweepd.envs.crypto.scoring.selection import TrialReturns, mean_evaluations
+from sweepd.envs.support.configurations import PBT, RACE, Selection
+from sweepd.optimize.study.sampling.cube import Cube
+from sweepd.optimize.study.sampling.evolution import decide
+from sweepd.optimize.study.search import Search
+from sweepd.optimize.study.space.dimension import Dimension
+from sweepd.optimize.study.space.search_space import SearchSpace
 
 Array = NDArray[np.float64]
 SEARCHES = (RACE, "tpe", "random", "cmaes", PBT)

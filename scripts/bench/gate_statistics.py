@@ -17,11 +17,11 @@ diversification factor; DSR without this factor is also shown.
 Rates are shown with their 95% interval (Clopper and Pearson 1934), and a requirement counts as met
 if the interval does not lie above it.
 
-The hold-out test (`deploy.promotion.bootstrap.mean_above_zero`): its rejection rate at .05 if the
-mean is 0 (size) and if it is three standard errors (power), for excess returns that are independent
-or autocorrelated (AR(1), AR(2), AR(1) plus equal noise, volatility clustering), compared with the
-stationary bootstrap alone. Required: a size of at most .10 from 300 bars on, and of .07 with little
-autocorrelation. 100 bars are shown for information.
+The hold-out test (`sweepd.deploy.promotion.bootstrap.mean_above_zero`): its rejection rate at .05
+if the mean is 0 (size) and if it is three standard errors (power), for excess returns that are
+independent or autocorrelated (AR(1), AR(2), AR(1) plus equal noise, volatility clustering),
+compared with the stationary bootstrap alone. Required: a size of at most .10 from 300 bars on, and
+of .07 with little autocorrelation. 100 bars are shown for information.
 
 Also for information: how often one trial with skill (an annual Sharpe ratio of 3 in two years of
 hourly bars) among 40 is found. gate_studies.py measures power on whole studies.
@@ -43,10 +43,15 @@ from harness import benchmark_parser, load_results, machine, print_machine, save
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
-from deploy.promotion.bootstrap import batch_count, batch_means_p, block_length, bootstrap_means
-from deploy.promotion.overfitting import cscv
-from envs.crypto.scoring import luck
-from envs.crypto.scoring.selection import TrialReturns
+from sweepd.deploy.promotion.bootstrap import (
+    batch_count,
+    batch_means_p,
+    block_length,
+    bootstrap_means,
+)
+from sweepd.deploy.promotion.overfitting import cscv
+from sweepd.envs.crypto.scoring import luck
+from sweepd.envs.crypto.scoring.selection import TrialReturns
 
 SKILL, HOURS, TOGETHER = 3.0, 8766, 3
 LEVEL, DRAWS = 0.05, 500  # of the hold-out test

@@ -24,14 +24,14 @@ import numpy as np
 from gate_markets import KINDS, STRENGTHS, recipe_of, train
 from harness import benchmark_parser, load_results, machine, print_machine, save_results
 
-from deploy.market.candidates import build_bundle, open_study, read_candidate, study_search
-from deploy.market.gate import DEFAULT_RULES
-from deploy.market.promote import MarketPromoter
-from deploy.market.scoring import score_bundle
-from deploy.promotion.rules import with_limits
-from deploy.registry.registry import Registry
-from envs.crypto.splits import window_of
-from envs.crypto.study_data import load_study_bars, study_splits
+from sweepd.deploy.market.candidates import build_bundle, open_study, read_candidate, study_search
+from sweepd.deploy.market.gate import DEFAULT_RULES
+from sweepd.deploy.market.promote import MarketPromoter
+from sweepd.deploy.market.scoring import score_bundle
+from sweepd.deploy.promotion.rules import with_limits
+from sweepd.deploy.registry.registry import Registry
+from sweepd.envs.crypto.splits import window_of
+from sweepd.envs.crypto.study_data import load_study_bars, study_splits
 
 COUNTS = {"null": 40, "planted-1": 10, "planted-2": 10, "planted-3": 10, "oracle": 5}
 NULL_LIMIT, POWER = 2, 0.8

@@ -51,15 +51,15 @@ from harness import benchmark_parser, load_results, print_machine, save_results
 from peak import now, peaks
 from roofline import operations, split
 
-from agents.algorithms.ppo import PPO
-from agents.networks.gpu_kernels import kernels_for
-from agents.networks.precision import PRECISIONS, set_precision
-from envs.core.vec_env import VecEnv
-from envs.crypto.env import CryptoEnv
-from envs.crypto.params import EnvParams
-from envs.games.registry import get_game
-from envs.support.periodic_thread import PeriodicThread
-from optimize.worker.telemetry import GpuMeter, GpuUse
+from sweepd.agents.algorithms.ppo import PPO
+from sweepd.agents.networks.gpu_kernels import kernels_for
+from sweepd.agents.networks.precision import PRECISIONS, set_precision
+from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.params import EnvParams
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.support.periodic_thread import PeriodicThread
+from sweepd.optimize.worker.telemetry import GpuMeter, GpuUse
 
 TRIALS, FOLDS, RUNGS, GROUPS = 500, 10, 4, 5
 PREDECESSOR_HOURS = 20.0

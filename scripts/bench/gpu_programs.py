@@ -13,21 +13,21 @@ import torch
 from peak import now
 from torch import Tensor
 
-from agents.algorithms import fused_loss
-from agents.algorithms.d3qn import D3QN, D3QNParams
-from agents.algorithms.ppo import PPO, PPOParams
-from agents.algorithms.sac import SAC, SACParams
-from agents.engine.program import Program
-from agents.networks import fused_sample, optimizer
-from agents.networks.shape import Shape
-from envs.core.vec_env import VecEnv
-from envs.crypto.data.bars import Bars
-from envs.crypto.data.demo_market import make_demo_market
-from envs.crypto.env import CryptoEnv
-from envs.crypto.features import Recipe, get_recipe, register_recipe
-from envs.crypto.market import Market, make_market, observation_normaliser
-from envs.crypto.params import EnvParams
-from envs.games.cartpole import CartPole, CartPoleParams
+from sweepd.agents.algorithms import fused_loss
+from sweepd.agents.algorithms.d3qn import D3QN, D3QNParams
+from sweepd.agents.algorithms.ppo import PPO, PPOParams
+from sweepd.agents.algorithms.sac import SAC, SACParams
+from sweepd.agents.engine.program import Program
+from sweepd.agents.networks import fused_sample, optimizer
+from sweepd.agents.networks.shape import Shape
+from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.data.demo_market import make_demo_market
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.features import Recipe, get_recipe, register_recipe
+from sweepd.envs.crypto.market import Market, make_market, observation_normaliser
+from sweepd.envs.crypto.params import EnvParams
+from sweepd.envs.games.cartpole import CartPole, CartPoleParams
 
 ASSETS = 7
 ALGORITHMS: dict[str, tuple[type[Program], type[Any]]] = {

@@ -48,10 +48,10 @@ from harness import (
 from peers import PeerProcesses, serve
 from torch import Tensor
 
-from agents.algorithms.d3qn import D3QN, D3QNParams
-from agents.algorithms.off_policy import OffPolicy
-from agents.algorithms.sac import SAC, SACParams
-from agents.networks.shape import Shape
+from sweepd.agents.algorithms.d3qn import D3QN, D3QNParams
+from sweepd.agents.algorithms.off_policy import OffPolicy
+from sweepd.agents.algorithms.sac import SAC, SACParams
+from sweepd.agents.networks.shape import Shape
 
 OBS, ACTIONS = 128, 7
 ROLLOUT = 1024  # transitions between updates; only its number of gradient steps is timed

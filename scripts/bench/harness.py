@@ -21,10 +21,10 @@ from typing import Any
 import psutil
 import torch
 
-from envs.core.sizing import cpu_count, processor_name
-from envs.native.build import TORCH, VARIABLE
-from envs.support.files import write_atomic
-from envs.support.mkl import current_mode
+from sweepd.envs.core.sizing import cpu_count, processor_name
+from sweepd.envs.native.build import TORCH, VARIABLE
+from sweepd.envs.support.files import write_atomic
+from sweepd.envs.support.mkl import current_mode
 
 ROOT = Path(__file__).resolve().parents[2]
 CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}

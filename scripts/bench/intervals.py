@@ -38,9 +38,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import sweepd
-from envs.games.tensor_game import State, TensorGame
-from envs.support.intervals import Interval, crossed, over_seeds, paired
-from envs.support.study_record import FLAGS_KEY
+from sweepd.envs.games.tensor_game import State, TensorGame
+from sweepd.envs.support.intervals import Interval, crossed, over_seeds, paired
+from sweepd.envs.support.study_record import FLAGS_KEY
 
 Floats = NDArray[np.float64]
 Bounds = tuple[float, float]

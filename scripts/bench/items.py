@@ -21,12 +21,12 @@ import torch
 from harness import benchmark_parser, print_machine, save_results
 from torch import Tensor
 
-from agents.engine.population import Population
-from agents.networks.items import Lookup
-from agents.networks.mlp import Activations, Backward, forward
-from agents.networks.shape import Shape
-from agents.networks.weights import new_gradients
-from envs.core.items import ItemGroup, Items
+from sweepd.agents.engine.population import Population
+from sweepd.agents.networks.items import Lookup
+from sweepd.agents.networks.mlp import Activations, Backward, forward
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.networks.weights import new_gradients
+from sweepd.envs.core.items import ItemGroup, Items
 
 CPU = torch.device("cpu")
 MEMBERS, ROWS = 2, 512

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.crypto.data.bars import Bars
-from envs.crypto.features import get_recipe, register_recipe
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.features import get_recipe, register_recipe
 
 
 @functools.cache  # a name can be registered only once

@@ -27,17 +27,17 @@ import torch
 from harness import benchmark_parser, print_machine, save_results
 from leak import leaking_recipe
 
-from agents.algorithms.ppo import PPO, PPOParams, Shape
-from envs.core.streams import derive_seed
-from envs.crypto.data.bars import Bars
-from envs.crypto.data.demo_market import make_demo_market, make_planted_market, shuffled
-from envs.crypto.data.timeframe import bars_per_year
-from envs.crypto.env import CryptoEnv
-from envs.crypto.market import make_market, observation_normaliser
-from envs.crypto.params import EnvParams
-from envs.crypto.scoring.evaluate import trade_windows
-from envs.crypto.scoring.metrics import excess_growth
-from envs.crypto.splits import CrossValidation, make_splits
+from sweepd.agents.algorithms.ppo import PPO, PPOParams, Shape
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.data.demo_market import make_demo_market, make_planted_market, shuffled
+from sweepd.envs.crypto.data.timeframe import bars_per_year
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.market import make_market, observation_normaliser
+from sweepd.envs.crypto.params import EnvParams
+from sweepd.envs.crypto.scoring.evaluate import trade_windows
+from sweepd.envs.crypto.scoring.metrics import excess_growth
+from sweepd.envs.crypto.splits import CrossValidation, make_splits
 
 ASSETS, BARS, TIMEFRAME = 5, 24_000, "1h"
 LEAK_BARS = 24

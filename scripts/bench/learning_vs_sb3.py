@@ -45,23 +45,23 @@ from sb3_curves import draw
 from sb3_rows import ROWS, Row, row_of
 from scipy.stats import rankdata
 
-from envs.games.pairings import SAMPLED
-from envs.games.scaling import STEPS
-from envs.support.errors import InputError
-from envs.support.intervals import clopper_pearson
-from envs.support.study_record import GameSpec
-from optimize.cli.study_request import make_request
-from optimize.cli.train_flags import TrainFlags
-from optimize.experiments.game_kind import game_settings
-from optimize.experiments.games import GameExperiment
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.fit import fewest_envs
-from optimize.study.space.parsing import load_space
-from optimize.study.space.search_space import SearchSpace, Settings
-from optimize.study.space.subject import Subject
-from optimize.study.study import Plan
-from optimize.worker.batch import Trainer, Training
-from optimize.worker.freeze import open_study
+from sweepd.envs.games.pairings import SAMPLED
+from sweepd.envs.games.scaling import STEPS
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.intervals import clopper_pearson
+from sweepd.envs.support.study_record import GameSpec
+from sweepd.optimize.cli.study_request import make_request
+from sweepd.optimize.cli.train_flags import TrainFlags
+from sweepd.optimize.experiments.game_kind import game_settings
+from sweepd.optimize.experiments.games import GameExperiment
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.fit import fewest_envs
+from sweepd.optimize.study.space.parsing import load_space
+from sweepd.optimize.study.space.search_space import SearchSpace, Settings
+from sweepd.optimize.study.space.subject import Subject
+from sweepd.optimize.study.study import Plan
+from sweepd.optimize.worker.batch import Trainer, Training
+from sweepd.optimize.worker.freeze import open_study
 
 SEEDS, LOOKS, EPISODES = 8, 10, 10
 SIDES = ("ours", "sb3")

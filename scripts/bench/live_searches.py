@@ -23,16 +23,16 @@ from live_tasks import HOLDOUT, TASKS, TIMEFRAME, score_of
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 import sweepd
-from envs.core.streams import derive_seed
-from envs.crypto.data.bars import write_bars
-from envs.crypto.params import EnvParams
-from envs.support.configurations import latest, leading
-from envs.support.errors import InputError
-from envs.support.study_record import GameSpec
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.enqueue import enqueue
-from optimize.study.space.search_space import SearchSpace
-from optimize.study.study import StudyHandle, create_study
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.crypto.data.bars import write_bars
+from sweepd.envs.crypto.params import EnvParams
+from sweepd.envs.support.configurations import latest, leading
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import GameSpec
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.enqueue import enqueue
+from sweepd.optimize.study.space.search_space import SearchSpace
+from sweepd.optimize.study.study import StudyHandle, create_study
 
 ROOT = Path(__file__).resolve().parents[2]
 # Ray Tune's processes import the modules of the benchmarks by name.
@@ -160,7 +160,7 @@ class OurSearch(Search):
 
     def _train(self, study: str, trials: int, *flags: str) -> list[str]:
         return [
-            *(sys.executable, str(ROOT / "sweepd.py"), "train", *flags, "--study-name", study),
+            *(sys.executable, "-m", "sweepd", "train", *flags, "--study-name", study),
             *("--n-trials", str(trials), "--no-auto-deploy", "--gpu", "cpu"),
             *("--storage", str(self.folder / "sweepd.db"), "--runs-dir", str(self.folder)),
         ]

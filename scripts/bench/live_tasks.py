@@ -13,19 +13,19 @@ import torch
 from learning import bars_of
 from torch import Tensor
 
-from envs.core.streams import derive_seed
-from envs.core.vec_env import VecEnv
-from envs.crypto.data.timeframe import bars_per_year
-from envs.crypto.env import CryptoEnv
-from envs.crypto.market import Market, make_market
-from envs.crypto.params import EnvParams
-from envs.crypto.scoring.evaluate import trade_windows
-from envs.crypto.scoring.metrics import excess_growth
-from envs.external.sharded import Layout
-from envs.external.vec_env import ExternalVecEnv
-from envs.games.bucket_brigade.game import BucketBrigade
-from envs.games.bucket_brigade.scenarios import scenario
-from envs.games.play import play_episodes
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.crypto.data.timeframe import bars_per_year
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.market import Market, make_market
+from sweepd.envs.crypto.params import EnvParams
+from sweepd.envs.crypto.scoring.evaluate import trade_windows
+from sweepd.envs.crypto.scoring.metrics import excess_growth
+from sweepd.envs.external.sharded import Layout
+from sweepd.envs.external.vec_env import ExternalVecEnv
+from sweepd.envs.games.bucket_brigade.game import BucketBrigade
+from sweepd.envs.games.bucket_brigade.scenarios import scenario
+from sweepd.envs.games.play import play_episodes
 
 Act = Callable[[Tensor], Tensor]
 HOLDOUT, VALIDATION = 0.15, 0.15  # shares of the market's bars, the newest ones

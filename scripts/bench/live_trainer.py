@@ -18,9 +18,9 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 from torch import Tensor
 
-from envs.crypto.env import CryptoEnv
-from envs.crypto.market import observation_normaliser
-from envs.crypto.params import EnvParams
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.market import observation_normaliser
+from sweepd.envs.crypto.params import EnvParams
 
 # Parts of a run with parameters of their own: the share of the budget where each ends.
 Schedule = list[tuple[float, dict[str, Any]]]

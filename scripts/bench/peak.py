@@ -24,8 +24,8 @@ import torch
 from harness import benchmark_parser, print_machine, save_results
 from torch import Tensor
 
-from agents.native.kernels import SOURCE
-from envs.native.build import FLAGS, SHARED, BuildError, compiler, vector_flags
+from sweepd.agents.native.kernels import SOURCE
+from sweepd.envs.native.build import FLAGS, SHARED, BuildError, compiler, vector_flags
 
 SIZES = ((1, 2048, 2048, 2048), (1, 4096, 1024, 1024), (20, 2048, 512, 256))
 ROUNDS = 2_000_000  # of the loop per call: some hundredths of a second

@@ -20,7 +20,7 @@ from typing import Any
 
 from harness import CLOCKS, steps_per_second
 
-from envs.support.mkl import VARIABLE, current_mode
+from sweepd.envs.support.mkl import VARIABLE, current_mode
 
 # Runs a script after a product, at which MKL has chosen its default mode.
 _START = """

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
 
-from agents.algorithms.ppo_params import PPOParams
-from agents.networks.shape import Shape
-from envs.core.vec_env import VecEnv
+from sweepd.agents.algorithms.ppo_params import PPOParams
+from sweepd.agents.networks.shape import Shape
+from sweepd.envs.core.vec_env import VecEnv
 
 
 def _mlp(inputs: int, outputs: int, shape: Shape, gain: float) -> nn.Sequential:

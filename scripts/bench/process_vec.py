@@ -40,12 +40,12 @@ from harness import (
 )
 from uneven_env import Uneven
 
-from envs.core.sizing import cpu_count
-from envs.external.first_ready import FirstReadyEnvs
-from envs.external.layouts import choose_layout
-from envs.external.sharded import Layout, ShardedEnvs, even_layout
-from envs.external.sources import FactorySource, GymSource, Source
-from envs.external.vec_env import ExternalVecEnv
+from sweepd.envs.core.sizing import cpu_count
+from sweepd.envs.external.first_ready import FirstReadyEnvs
+from sweepd.envs.external.layouts import choose_layout
+from sweepd.envs.external.sharded import Layout, ShardedEnvs, even_layout
+from sweepd.envs.external.sources import FactorySource, GymSource, Source
+from sweepd.envs.external.vec_env import ExternalVecEnv
 
 CARTPOLE = GymSource("CartPole-v1")
 GOALS = {8: 0.97, 64: 1.5, 256: 1.5}  # ratio to the best peer

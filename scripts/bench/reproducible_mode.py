@@ -1,4 +1,4 @@
-"""The cost of MKL's reproducible mode (`envs.support.mkl`) in PPO training on CartPole.
+"""The cost of MKL's reproducible mode (`sweepd.envs.support.mkl`) in PPO training on CartPole.
 
 Two single-threaded processes train the same cells in paired runs, one per mode. The figure is the
 default mode's processor time over the reproducible mode's, median of the pairs: above 1, the
@@ -22,7 +22,7 @@ from typing import Any
 
 from harness import benchmark_parser, print_machine, save_results
 
-from envs.support.mkl import VARIABLE
+from sweepd.envs.support.mkl import VARIABLE
 
 CELLS = [(width, minibatch) for width in (64, 128) for minibatch in (64, 256, 1024)]
 
@@ -32,9 +32,9 @@ def serve() -> None:
     import torch
 
     torch.set_num_threads(1)
-    from agents.algorithms.ppo import PPO, PPOParams, Shape
-    from envs.games.cartpole import CartPole, CartPoleParams
-    from envs.support.mkl import current_mode
+    from sweepd.agents.algorithms.ppo import PPO, PPOParams, Shape
+    from sweepd.envs.games.cartpole import CartPole, CartPoleParams
+    from sweepd.envs.support.mkl import current_mode
 
     print(current_mode(), flush=True)
 

@@ -33,16 +33,16 @@ import torch
 from harness import benchmark_parser, idle_machine, print_machine, save_results
 from peak import now, peaks
 
-import agents.algorithms.ppo
-import agents.engine.rollout
-from agents.algorithms.ppo import PPO, PPOParams, Shape
-from agents.networks.mlp import Backward
-from agents.networks.optimizer import Adam
-from envs.core.vec_env import VecEnv
-from envs.crypto.data.demo_market import make_demo_market
-from envs.crypto.env import CryptoEnv
-from envs.crypto.market import Market, make_market, observation_normaliser
-from envs.crypto.params import EnvParams
+import sweepd.agents.algorithms.ppo
+import sweepd.agents.engine.rollout
+from sweepd.agents.algorithms.ppo import PPO, PPOParams, Shape
+from sweepd.agents.networks.mlp import Backward
+from sweepd.agents.networks.optimizer import Adam
+from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.crypto.data.demo_market import make_demo_market
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.market import Market, make_market, observation_normaliser
+from sweepd.envs.crypto.params import EnvParams
 
 PHASES = ("env", "policy forward", "update products", "optimizer", "other")
 
@@ -102,9 +102,9 @@ def split(ppo: PPO, env: CryptoEnv, iterations: int) -> dict[str, float]:
         (env, "step", "env"),
         (env, "draw", "env"),
         (env, "final_obs", "env"),
-        (agents.engine.rollout, "evaluate", "policy forward"),
+        (sweepd.agents.engine.rollout, "evaluate", "policy forward"),
         (PPO, "_train_native", "update products"),
-        (agents.algorithms.ppo, "forward", "update products"),
+        (sweepd.agents.algorithms.ppo, "forward", "update products"),
         (Backward, "__call__", "update products"),
         (Adam, "norms", "optimizer"),
         (Adam, "apply", "optimizer"),

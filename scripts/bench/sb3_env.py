@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.core.vec_env import VecEnv
-from envs.gymnasium_view import row_spaces
+from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.gymnasium_view import row_spaces
 
 try:
     from stable_baselines3.common.vec_env.base_vec_env import VecEnv as SB3VecEnv

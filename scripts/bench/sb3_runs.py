@@ -18,8 +18,8 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-from envs.core.game_env import GameEnv
-from envs.games.registry import get_game
+from sweepd.envs.core.game_env import GameEnv
+from sweepd.envs.games.registry import get_game
 
 FIRST_EPISODE = 1_000_000  # seeds of evaluations, far from those of training
 

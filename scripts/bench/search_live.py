@@ -48,7 +48,7 @@ from live_searches import OURS, PEERS, Search, Selected, make_search, peer_pytho
 from live_table import lines, table
 from live_tasks import TASKS
 
-from envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError
 
 SB3 = {"stable-baselines3": "2.9.2", "gymnasium": "1.4.0"}
 PACKAGES: dict[str, dict[str, str]] = {  # of the peers

@@ -48,8 +48,8 @@ from optuna.samplers import BaseSampler, CmaEsSampler, TPESampler
 from search_studies import DaemonStudy, OptunaStudy, Run, Smac
 from search_tables import Table, load_tables
 
-from envs.core.streams import derive_seed
-from envs.support.errors import InputError
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.support.errors import InputError
 
 
 def _tpe(seed: int) -> BaseSampler:

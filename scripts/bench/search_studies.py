@@ -1,9 +1,9 @@
 """Searches with samplers, replayed on a table one trial at a time.
 
 `DaemonStudy` makes the decisions of a sweepd study with the functions of the worker
-(`optimize.study.search`). The others run Optuna's samplers and pruners, and SMAC3, as their manuals
-show. In all of them the nearest unused configuration of the table stands for the one that was asked
-for, and the trial records its parameters.
+(`sweepd.optimize.study.search`). The others run Optuna's samplers and pruners, and SMAC3, as their
+manuals show. In all of them the nearest unused configuration of the table stands for the one that
+was asked for, and the trial records its parameters.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from search_tables import Floats, Table, check_seeds
 
-from envs.support.configurations import RACE, Selection
-from optimize.study.search import Search
+from sweepd.envs.support.configurations import RACE, Selection
+from sweepd.optimize.study.search import Search
 
 STUDY = "replay"
 

@@ -18,9 +18,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from envs.support.errors import InputError
-from optimize.study.space.dimension import Dimension
-from optimize.study.space.search_space import SearchSpace
+from sweepd.envs.support.errors import InputError
+from sweepd.optimize.study.space.dimension import Dimension
+from sweepd.optimize.study.space.search_space import SearchSpace
 
 Floats = NDArray[np.float64]
 # Tasks with catastrophic results, which would make all others look equal: the lowest performance

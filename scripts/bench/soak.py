@@ -33,12 +33,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 from studies import study_in, work
 
-from envs.crypto.data.bars import Bars
-from envs.crypto.data.demo_market import make_planted_market
-from envs.crypto.features import Recipe, register_recipe
-from envs.crypto.splits import CrossValidation
-from optimize.study.study import StudyHandle
-from optimize.worker.telemetry import Telemetry
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.data.demo_market import make_planted_market
+from sweepd.envs.crypto.features import Recipe, register_recipe
+from sweepd.envs.crypto.splits import CrossValidation
+from sweepd.optimize.study.study import StudyHandle
+from sweepd.optimize.worker.telemetry import Telemetry
 
 SPACE = """
 name = "tiny"

@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from envs.crypto.data.bars import Bars, load_bars
-from envs.crypto.data.demo_market import make_demo_market
-from optimize.experiments.crypto import CryptoExperiment
-from optimize.experiments.request import Request
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.recovery.registration import leave, register_worker
-from optimize.study.study import StudyHandle, study_exists
-from optimize.worker.freeze import open_study
-from optimize.worker.stopping import StopRequest
-from optimize.worker.telemetry import Telemetry
-from optimize.worker.worker import Worker, WorkerOptions
+from sweepd.envs.crypto.data.bars import Bars, load_bars
+from sweepd.envs.crypto.data.demo_market import make_demo_market
+from sweepd.optimize.experiments.crypto import CryptoExperiment
+from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.recovery.registration import leave, register_worker
+from sweepd.optimize.study.study import StudyHandle, study_exists
+from sweepd.optimize.worker.freeze import open_study
+from sweepd.optimize.worker.stopping import StopRequest
+from sweepd.optimize.worker.telemetry import Telemetry
+from sweepd.optimize.worker.worker import Worker, WorkerOptions
 
 NAME = "bench"
 # The standard study: one shape, one observation, and parameters that ElegantRL can also train with.
@@ -78,7 +78,7 @@ def study_in(
     Args:
         folder: of the study and its database.
         bars: its market.
-        request: fields of `optimize.worker.freeze.Request`.
+        request: fields of `sweepd.optimize.worker.freeze.Request`.
         space: text of a search space; None for the request's.
     """
     storage = open_storage(storage_url(None, folder))

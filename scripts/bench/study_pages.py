@@ -26,16 +26,16 @@ from page_times import page_times
 from sqlalchemy.orm import Session
 from werkzeug.test import Client
 
-from deploy.cli.options import RegistryFlags
-from deploy.dashboard.source import PaperSource
-from deploy.dashboard.web import Dashboard
-from envs.crypto.data.demo_market import make_demo_market
-from envs.support.study_record import TrialRecord, rung_key
-from optimize.cli.progress import StudyWatch
-from optimize.experiments.request import Request
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.study import StudyHandle, study_exists
-from optimize.worker.freeze import open_study
+from sweepd.deploy.cli.options import RegistryFlags
+from sweepd.deploy.dashboard.source import PaperSource
+from sweepd.deploy.dashboard.web import Dashboard
+from sweepd.envs.crypto.data.demo_market import make_demo_market
+from sweepd.envs.support.study_record import TrialRecord, rung_key
+from sweepd.optimize.cli.progress import StudyWatch
+from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.study import StudyHandle, study_exists
+from sweepd.optimize.worker.freeze import open_study
 
 BEGIN = datetime(2026, 1, 1)
 FAILED, PRUNED = 0.03, 0.47  # shares of the trials

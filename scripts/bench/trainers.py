@@ -22,13 +22,13 @@ from elegantrl_run import ElegantEnv, make_agent, train_rollout
 from harness import torch_only
 from torch import Tensor
 
-from agents.algorithms.ppo import PPO, PPOParams, Shape
-from envs.core.vec_env import VecEnv
-from envs.crypto.data.demo_market import make_planted_market
-from envs.crypto.env import CryptoEnv
-from envs.crypto.market import Market, make_market, observation_normaliser
-from envs.crypto.params import EnvParams
-from envs.games.cartpole import CartPole, CartPoleParams
+from sweepd.agents.algorithms.ppo import PPO, PPOParams, Shape
+from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.crypto.data.demo_market import make_planted_market
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.market import Market, make_market, observation_normaliser
+from sweepd.envs.crypto.params import EnvParams
+from sweepd.envs.games.cartpole import CartPole, CartPoleParams
 
 PEERS = ("elegant", "sb3", "cleanrl")
 TIMEFRAME = "1h"

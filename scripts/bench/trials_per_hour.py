@@ -43,10 +43,10 @@ from harness import (
 from peers import PeerProcesses, serve
 from studies import STANDARD, STANDARD_SPACE, standard_bars, study_in, work
 
-from agents.networks.shape import Shape
-from envs.crypto.env import CryptoEnv
-from optimize.experiments.crypto import CryptoExperiment
-from optimize.study.space.search_space import Settings
+from sweepd.agents.networks.shape import Shape
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.optimize.experiments.crypto import CryptoExperiment
+from sweepd.optimize.study.space.search_space import Settings
 
 HOUR = 3600.0
 GOALS = {"elegant 1 env": 50.0, "elegant": 5.0}

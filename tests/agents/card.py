@@ -29,12 +29,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from agents.algorithms import fused_loss
-from agents.engine import graphs
-from agents.networks import fused_sample, optimizer
-from agents.networks.gpu_kernels import NAMES, GpuKernels, Launch
-from envs.core.streams import Streams
-from envs.core.vec_env import VecEnv
+from sweepd.agents.algorithms import fused_loss
+from sweepd.agents.engine import graphs
+from sweepd.agents.networks import fused_sample, optimizer
+from sweepd.agents.networks.gpu_kernels import NAMES, GpuKernels, Launch
+from sweepd.envs.core.streams import Streams
+from sweepd.envs.core.vec_env import VecEnv
 from tests.agents.toy_env import ToyEnv
 from tests.envs.games.toys import Nim
 
@@ -226,7 +226,7 @@ def made_there(make: Callable[[], VecEnv], *, names_device: bool = False) -> Any
     with pytest.MonkeyPatch.context() as patch, torch.device(default):
         patch.setattr(Streams, "seed", _seed)
         # Checks of a game's rules read values, once, when the environment is made.
-        patch.setattr("envs.games.tensor_game.check_rules", lambda *_: None)
+        patch.setattr("sweepd.envs.games.tensor_game.check_rules", lambda *_: None)
         env: Any = make()
     columns = env.state_dim
     env.state_avg, env.state_std = torch.zeros(columns), torch.ones(columns)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from envs.core.items import ItemGroup, Items
-from envs.games.tensor_game import State, TensorGame
+from sweepd.envs.core.items import ItemGroup, Items
+from sweepd.envs.games.tensor_game import State, TensorGame
 
 HAND, CARDS = 4, 8
 # Worth of each card by id; no card is the worst choice.

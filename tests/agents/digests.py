@@ -27,11 +27,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agents.algorithms.identity import processor_kind, products_by_slot
-from agents.algorithms.ppo import PPO, Shape
-from agents.native.choice import TORCH, chosen
-from envs.core.vec_env import VecEnv
-from envs.games.cartpole import CartPole, CartPoleParams
+from sweepd.agents.algorithms.identity import processor_kind, products_by_slot
+from sweepd.agents.algorithms.ppo import PPO, Shape
+from sweepd.agents.native.choice import TORCH, chosen
+from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.games.cartpole import CartPole, CartPoleParams
 from tests.agents import helpers, off_policy_helpers
 from tests.agents.toy_env import AbsentChoicesEnv, ChoiceEnv, ImageEnv, ItemsEnv, MaskedEnv, ToyEnv
 
@@ -61,10 +61,10 @@ def by_kind(digests: dict[str, str]) -> dict[str, dict[str, str]]:
 
 def crypto(assets: int) -> VecEnv:
     """Return a planted market. It imports its modules here: slow on an emulated processor."""
-    from envs.crypto.data.demo_market import make_planted_market
-    from envs.crypto.env import CryptoEnv
-    from envs.crypto.market import make_market, observation_normaliser
-    from envs.crypto.params import EnvParams
+    from sweepd.envs.crypto.data.demo_market import make_planted_market
+    from sweepd.envs.crypto.env import CryptoEnv
+    from sweepd.envs.crypto.market import make_market, observation_normaliser
+    from sweepd.envs.crypto.params import EnvParams
 
     market = make_market(make_planted_market(3, assets=assets, bars=1_500))
     window = [(market.first_bar(1), market.first_bar(1) + 600)]

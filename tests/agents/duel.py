@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from envs.games.tensor_game import NoParams, State, TensorGame
+from sweepd.envs.games.tensor_game import NoParams, State, TensorGame
 
 DUEL_PARAMS = NoParams()
 

@@ -3,7 +3,8 @@
 On each of Haswell, EPYC and Skylake-Client (all with AVX2, none with AVX-512) it checks
 
     products   small batched products as in a population's networks: how many depend on the slot, in
-               MKL's default mode and in the reproducible mode that sweepd sets (`envs.support.mkl`)
+               MKL's default mode and in the reproducible mode that sweepd sets
+               (`sweepd.envs.support.mkl`)
     digests    some programs of `tests.agents.digests`: whether weights depend on slot, batch mates
                or threads, and whether they match those stored for this kind of processor
 
@@ -27,8 +28,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from envs.support.mkl import VARIABLE
 from scripts.bench.harness import benchmark_parser, print_machine, save_results
+from sweepd.envs.support.mkl import VARIABLE
 from tests.agents.digests import known, write
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +41,7 @@ PROGRAMS = (*QUICK, "sac, 5 actions")
 _PRODUCTS = (
     "import json, warnings, torch; torch.ones(3, 3) @ torch.ones(3, 3); "
     "warnings.simplefilter('ignore'); "
-    "from agents.algorithms.identity import processor_kind, products_by_slot; "
+    "from sweepd.agents.algorithms.identity import processor_kind, products_by_slot; "
     "total, wrong = products_by_slot(); "
     "print(json.dumps({'kind': processor_kind(), 'total': total, "
     "'depend on the slot': len(wrong)}))"

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agents.algorithms.ppo import PPO, PPOParams
-from agents.engine.program import Program
-from agents.networks.optimizer import FlatAdam
-from agents.networks.shape import Shape, env_fields
+from sweepd.agents.algorithms.ppo import PPO, PPOParams
+from sweepd.agents.engine.program import Program
+from sweepd.agents.networks.optimizer import FlatAdam
+from sweepd.agents.networks.shape import Shape, env_fields
 from tests.agents.toy_env import ToyEnv
 
 SMALL: dict[str, Any] = {

@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from agents.algorithms.d3qn import D3QN, D3QNParams
-from agents.algorithms.off_policy import OffPolicy
-from agents.algorithms.off_policy_params import OffPolicyParams
-from agents.algorithms.sac import SAC, SACParams
+from sweepd.agents.algorithms.d3qn import D3QN, D3QNParams
+from sweepd.agents.algorithms.off_policy import OffPolicy
+from sweepd.agents.algorithms.off_policy_params import OffPolicyParams
+from sweepd.agents.algorithms.sac import SAC, SACParams
 from tests.agents.helpers import shape_for
 from tests.agents.toy_env import ToyEnv
 

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import torch
 
-from agents.algorithms.ppo import PPO
-from agents.engine.program import Program
-from agents.networks.optimizer import FlatAdam
-from envs.core.streams import Streams
-from envs.crypto.data.demo_market import make_planted_market
-from envs.crypto.env import CryptoEnv
-from envs.crypto.market import make_market
-from envs.crypto.params import EnvParams
-from envs.games.opponents import Scripted
-from envs.games.registry import get_game
-from envs.games.tensor_game import NoParams
+from sweepd.agents.algorithms.ppo import PPO
+from sweepd.agents.engine.program import Program
+from sweepd.agents.networks.optimizer import FlatAdam
+from sweepd.envs.core.streams import Streams
+from sweepd.envs.crypto.data.demo_market import make_planted_market
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.market import make_market
+from sweepd.envs.crypto.params import EnvParams
+from sweepd.envs.games.opponents import Scripted
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.games.tensor_game import NoParams
 from tests.agents import helpers, off_policy_helpers
 from tests.agents.card import DEVICE, Card, card, made_there
 from tests.agents.helpers import make_adam_steps

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from envs.core.items import ItemGroup, Items
-from envs.core.mask_faults import MaskLatch
-from envs.core.streams import Streams, derive_seed
-from envs.core.vec_env import Step, VecEnv
+from sweepd.envs.core.items import ItemGroup, Items
+from sweepd.envs.core.mask_faults import MaskLatch
+from sweepd.envs.core.streams import Streams, derive_seed
+from sweepd.envs.core.vec_env import Step, VecEnv
 
 
 class ToyEnv(VecEnv):

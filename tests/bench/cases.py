@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from envs.crypto.data.bars import Bars
-from envs.crypto.data.demo_market import make_demo_market
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.data.demo_market import make_demo_market
 
 
 def tiny_bars() -> tuple[Bars, str]:

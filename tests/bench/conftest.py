@@ -12,7 +12,7 @@ import optuna
 import pytest
 import torch
 
-from envs.crypto import features
+from sweepd.envs.crypto import features
 from tests.conftest import use_empty_cache
 
 BENCH = Path(__file__).resolve().parents[2] / "scripts" / "bench"

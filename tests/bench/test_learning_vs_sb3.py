@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agents.algorithms.table import get_algorithm
-from envs.support.errors import InputError
+from sweepd.agents.algorithms.table import get_algorithm
+from sweepd.envs.support.errors import InputError
 from tests.bench.conftest import Importer, run
 
 

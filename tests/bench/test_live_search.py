@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from envs.support.errors import InputError
-from optimize.study.recovery.processes import started
-from optimize.study.space.parsing import load_space
-from sweepd import build_app
-from tests.bench.conftest import BENCH, Importer, entry, run
+from sweepd.app import build_app
+from sweepd.envs.support.errors import InputError
+from sweepd.optimize.study.recovery.processes import started
+from sweepd.optimize.study.space.parsing import load_space
+from tests.bench.conftest import Importer, entry, run
 from tests.optimize.study_files import wait_for
 
 
@@ -27,9 +27,9 @@ def test_a_live_search_is_run_and_scored(
     saved = tmp_path / "results.json"
 
     def call(_: Any, command: list[str], seconds: float | None = None) -> str:
-        assert command[:2] == [sys.executable, str(BENCH.parents[1] / "sweepd.py")]
+        assert command[:3] == [sys.executable, "-m", "sweepd"]
         assert seconds == (120.0 if "live" in command else None)
-        done = CliRunner().invoke(build_app(), command[2:], catch_exceptions=False)
+        done = CliRunner().invoke(build_app(), command[3:], catch_exceptions=False)
         assert done.exit_code == 0, done.output
         return done.stdout
 

@@ -17,9 +17,9 @@ from typing import Any
 import psutil
 import pytest
 
-from envs.crypto.data.demo_market import make_planted_market
-from envs.support.mkl import current_mode
-from optimize.study.study import StudyHandle
+from sweepd.envs.crypto.data.demo_market import make_planted_market
+from sweepd.envs.support.mkl import current_mode
+from sweepd.optimize.study.study import StudyHandle
 from tests.bench.cases import CASES, Case
 from tests.bench.conftest import BENCH, Importer, entry, is_picture, run
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError
 from tests.bench.conftest import Importer, entry, run
 
 

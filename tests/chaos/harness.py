@@ -29,18 +29,18 @@ import sqlalchemy as sa
 import torch
 from optuna.trial import FrozenTrial, TrialState
 
-from agents.policy.frozen import load_members
-from envs.crypto.data.bars import write_bars
-from envs.crypto.data.demo_market import make_planted_market
-from envs.crypto.study_data import load_study_bars
-from optimize.cli import train as train_command
-from optimize.experiments.crypto import CryptoExperiment
-from optimize.study.database.opening import open_storage
-from optimize.study.database.tables import attempts
-from optimize.study.study import Plan, StudyHandle
-from optimize.worker.activity import Activity
-from optimize.worker.batch import Trainer
-from optimize.worker.worker import WorkerOptions
+from sweepd.agents.policy.frozen import load_members
+from sweepd.envs.crypto.data.bars import write_bars
+from sweepd.envs.crypto.data.demo_market import make_planted_market
+from sweepd.envs.crypto.study_data import load_study_bars
+from sweepd.optimize.cli import train as train_command
+from sweepd.optimize.experiments.crypto import CryptoExperiment
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.database.tables import attempts
+from sweepd.optimize.study.study import Plan, StudyHandle
+from sweepd.optimize.worker.activity import Activity
+from sweepd.optimize.worker.batch import Trainer
+from sweepd.optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import SPACE, TRAIN, run_command
 
 BEAT, GRACE = 0.2, 1.5

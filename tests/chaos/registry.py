@@ -24,9 +24,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from deploy.market.bundle import Bundle
-from deploy.registry.registry import Registry
 from scripts.bench.harness import benchmark_parser, print_machine, save_results
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.registry.registry import Registry
 from tests.deploy.builders import small_bundle
 from tests.deploy.registry_chaos import SLOT, audit, audit_race, live, race
 from tests.postgres_server import PostgresServer

@@ -34,21 +34,21 @@ from typing import Any
 
 import numpy as np
 
-from deploy.market.bundle import Bundle
-from deploy.registry.models import SLOT_ACCOUNT
-from deploy.registry.registry import Registry
-from deploy.trading.brokers.alpaca import AlpacaBroker
-from deploy.trading.feeds import RecordedFeed
-from deploy.trading.live.clock import FastClock
-from deploy.trading.live.records import SHADOW
-from deploy.trading.live.runner import keep_trading
-from deploy.trading.live.session import LiveSession, TraderOptions
-from deploy.trading.live.store import TraderStore
-from envs.crypto.data.bars import Bars
-from envs.crypto.data.demo_market import make_demo_market
-from envs.crypto.params import EnvParams
-from envs.support.supervisor import Supervisor
 from scripts.bench.harness import benchmark_parser, machine, print_machine, save_results
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.registry.models import SLOT_ACCOUNT
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.brokers.alpaca import AlpacaBroker
+from sweepd.deploy.trading.feeds import RecordedFeed
+from sweepd.deploy.trading.live.clock import FastClock
+from sweepd.deploy.trading.live.records import SHADOW
+from sweepd.deploy.trading.live.runner import keep_trading
+from sweepd.deploy.trading.live.session import LiveSession, TraderOptions
+from sweepd.deploy.trading.live.store import TraderStore
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.data.demo_market import make_demo_market
+from sweepd.envs.crypto.params import EnvParams
+from sweepd.envs.support.supervisor import Supervisor
 from tests.deploy.alpaca_server import Exchange, Fault, serving
 from tests.deploy.builders import small_bundle
 

@@ -17,10 +17,10 @@ import torch
 from optuna.trial import TrialState
 from torch import Tensor
 
-from agents.networks.activation import RELU, activation_tensor
-from agents.policy.frozen import save_members
-from deploy.market.bundle import Bundle, default_symbols, format_time, recipe_part
-from deploy.market.manifest import (
+from sweepd.agents.networks.activation import RELU, activation_tensor
+from sweepd.agents.policy.frozen import save_members
+from sweepd.deploy.market.bundle import Bundle, default_symbols, format_time, recipe_part
+from sweepd.deploy.market.manifest import (
     DataPart,
     EnsembleManifest,
     Manifest,
@@ -29,14 +29,14 @@ from deploy.market.manifest import (
     TrialPart,
     trial_file,
 )
-from deploy.registry.bundle_files import MEMBERS_FILE, describe_files, new_bundle, sha256
-from envs.crypto.data.bars import Bars, load_bars, write_bars
-from envs.crypto.data.timeframe import grid_from
-from envs.crypto.features import get_recipe
-from envs.crypto.params import EnvParams, Instruments
-from envs.crypto.splits import CrossValidation, make_splits
-from envs.support.study_folder import recorded_folder
-from envs.support.study_record import FOLDER_KEY, SPEC_KEY, UID_KEY, CryptoSpec, DataSpec
+from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, describe_files, new_bundle, sha256
+from sweepd.envs.crypto.data.bars import Bars, load_bars, write_bars
+from sweepd.envs.crypto.data.timeframe import grid_from
+from sweepd.envs.crypto.features import get_recipe
+from sweepd.envs.crypto.params import EnvParams, Instruments
+from sweepd.envs.crypto.splits import CrossValidation, make_splits
+from sweepd.envs.support.study_folder import recorded_folder
+from sweepd.envs.support.study_record import FOLDER_KEY, SPEC_KEY, UID_KEY, CryptoSpec, DataSpec
 
 START = 1_577_836_800
 HIDDEN = (8, 8)

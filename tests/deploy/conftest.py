@@ -7,7 +7,7 @@ from pathlib import Path
 import alembic.command
 import pytest
 
-from deploy.market import constants
+from sweepd.deploy.market import constants
 
 # Import here what registries import on first use: forked test processes then have it already.
 PRELOADED = (alembic.command,)

@@ -11,11 +11,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from deploy.cli.bundles import BUNDLE_KINDS
-from deploy.market.bundle import Bundle
-from deploy.registry.records import ChampionMoved
-from deploy.registry.registry import Registry
-from envs.support.errors import InputError
+from sweepd.deploy.cli.bundles import BUNDLE_KINDS
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.registry.records import ChampionMoved
+from sweepd.deploy.registry.registry import Registry
+from sweepd.envs.support.errors import InputError
 from tests.deploy.builders import small_bundle
 
 SLOT = "crypto-1h"

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from envs.crypto.data.bars import Bars
-from envs.crypto.data.timeframe import bar_seconds
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.data.timeframe import bar_seconds
 
 START = 1_704_067_200  # 2024-01-01 00:00 UTC
 NOW = START + 3600 * 24 * 365  # long after any bar made here

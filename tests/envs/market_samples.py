@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.crypto.data.bars import Bars
-from envs.crypto.env import CryptoEnv
-from envs.crypto.market import Market
-from envs.crypto.params import EnvParams, Instruments
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.market import Market
+from sweepd.envs.crypto.params import EnvParams, Instruments
 
 WINDOWS = [(5, 100), (110, 290)]  # within the default length of sample_bars
 

@@ -1,7 +1,7 @@
 """Reference implementation of the crypto market from the specification, in plain Python floats.
 
-It has one environment and shares no code with `envs.crypto` except the dataclass of parameters. It
-is slow and simple on purpose.
+It has one environment and shares no code with `sweepd.envs.crypto` except the dataclass of
+parameters. It is slow and simple on purpose.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ import torch
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
-from envs.crypto.env import CryptoEnv
-from envs.crypto.params import EnvParams
-from envs.gymnasium_view import CRYPTO_ID, GymnasiumVectorView, GymnasiumView, register
-from envs.support.errors import RunError
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.params import EnvParams
+from sweepd.envs.gymnasium_view import CRYPTO_ID, GymnasiumVectorView, GymnasiumView, register
+from sweepd.envs.support.errors import RunError
 from tests.envs.market_samples import sample_market
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from envs.native import build
-from envs.native.build import BuildError, library
-from envs.native.use import NativeLibrary
+from sweepd.envs.native import build
+from sweepd.envs.native.build import BuildError, library
+from sweepd.envs.native.use import NativeLibrary
 
 try:
     build.vector_flags(), build.compiler()

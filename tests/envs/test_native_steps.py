@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from envs.core.vec_env import VecEnv
-from envs.crypto.env import CryptoEnv
-from envs.crypto.native import choice, self_test, step
-from envs.crypto.params import EnvParams
-from envs.crypto.scoring.evaluate import trade_windows
-from envs.games.cartpole import CartPole, CartPoleParams
-from envs.games.native import cartpole
-from envs.games.play import play_episodes
-from envs.native import build, threads
-from envs.native.build import VARIABLE
-from envs.native.use import NativeLibrary
+from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.native import choice, self_test, step
+from sweepd.envs.crypto.params import EnvParams
+from sweepd.envs.crypto.scoring.evaluate import trade_windows
+from sweepd.envs.games.cartpole import CartPole, CartPoleParams
+from sweepd.envs.games.native import cartpole
+from sweepd.envs.games.play import play_episodes
+from sweepd.envs.native import build, threads
+from sweepd.envs.native.build import VARIABLE
+from sweepd.envs.native.use import NativeLibrary
 from tests.envs.market_samples import WINDOWS, sample_market
 
 try:
@@ -187,8 +187,8 @@ def test_the_digests_see_a_changed_step(tmp_path: Path) -> None:
 def test_bits_do_not_depend_on_the_width_of_vectors() -> None:
     """A process of its own, because torch reads the variable when it starts."""
     code = (
-        "from envs.crypto.native.choice import STEP as one\n"
-        "from envs.games.native.cartpole import STEP as two\n"
+        "from sweepd.envs.crypto.native.choice import STEP as one\n"
+        "from sweepd.envs.games.native.cartpole import STEP as two\n"
         "one.checked(), two.checked()"
     )
     environment = os.environ | {"ATEN_CPU_CAPABILITY": "avx2"}

@@ -21,6 +21,7 @@ from typer.core import TyperGroup
 from typer.testing import CliRunner
 
 import sweepd
+import sweepd.app
 from tests.golden import recorder as recorder_module
 from tests.golden.normaliser import Normaliser
 from tests.golden.recorder import Recorder
@@ -300,7 +301,7 @@ def game(
 
 def commands(recorder: Recorder) -> None:
     """The help of every command, and refused input."""
-    runner, app = CliRunner(), sweepd.build_app()
+    runner, app = CliRunner(), sweepd.app.build_app()
     helps = {
         words: runner.invoke(app, [*words.split(), "--help"]).output
         for words in names_of(typer.main.get_group(app))

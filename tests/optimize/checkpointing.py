@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from optimize.study.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from optimize.worker.batch import Training
-from optimize.worker.pace import CheckpointPace
+from sweepd.optimize.study.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from sweepd.optimize.worker.batch import Training
+from sweepd.optimize.worker.pace import CheckpointPace
 
 
 class EveryRollout(CheckpointPace):

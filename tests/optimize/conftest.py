@@ -19,16 +19,16 @@ import torch.utils.tensorboard
 import typer
 from numpy.typing import NDArray
 
-from envs.crypto.data.bars import Bars, write_bars
-from envs.crypto.data.demo_market import make_planted_market
-from envs.crypto.features import Recipe, register_recipe
-from envs.support.errors import InputError, RunError
-from optimize.cli import doctor, pause, profile, run, status, train
-from optimize.cli.commands import search_commands
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.database.storage import StudyStorage
-from optimize.study.recovery.heartbeat import Heartbeat
-from optimize.study.sampling import race
+from sweepd.envs.crypto.data.bars import Bars, write_bars
+from sweepd.envs.crypto.data.demo_market import make_planted_market
+from sweepd.envs.crypto.features import Recipe, register_recipe
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.optimize.cli import doctor, pause, profile, run, status, train
+from sweepd.optimize.cli.commands import search_commands
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.recovery.heartbeat import Heartbeat
+from sweepd.optimize.study.sampling import race
 
 # Modules that the commands import late. Importing them here saves time in each forked process.
 PRELOADED = (
@@ -198,7 +198,7 @@ def market(tmp_path: Path, bars: Bars) -> Path:
 def frequent_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers report their state five times per second."""
     monkeypatch.setattr(
-        "optimize.worker.worker.Heartbeat",
+        "sweepd.optimize.worker.worker.Heartbeat",
         lambda storage, name, _, *rest: Heartbeat(storage, name, 0.2, *rest),
     )
 

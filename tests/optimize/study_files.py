@@ -9,9 +9,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from envs.support.study_record import StudySpec
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.study import StudyHandle, create_study
+from sweepd.envs.support.study_record import StudySpec
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.study import StudyHandle, create_study
 
 KEPT = (
     "sweepd:fold_scores",

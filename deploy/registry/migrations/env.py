@@ -1,10 +1,12 @@
-"""Alembic environment: runs the migrations on the connection of `deploy.registry.database`."""
+"""Alembic environment: runs the migrations on the connection of
+`sweepd.deploy.registry.database`.
+"""
 
 from __future__ import annotations
 
 from alembic import context
 
-from deploy.registry.models import VERSION_TABLE, Base
+from sweepd.deploy.registry.models import VERSION_TABLE, Base
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -21,11 +21,11 @@ from datetime import datetime
 from decimal import ROUND_DOWN, Decimal
 from typing import Any
 
-from deploy.trading.brokers.alpaca_api import PAPER_URL, PaperApi, Refused
-from deploy.trading.brokers.base import AccountState, Broker, Fill, Order
-from envs.crypto.data.sources import least_skew
-from envs.crypto.params import Instruments
-from envs.support.errors import TryAgainLater
+from sweepd.deploy.trading.brokers.alpaca_api import PAPER_URL, PaperApi, Refused
+from sweepd.deploy.trading.brokers.base import AccountState, Broker, Fill, Order
+from sweepd.envs.crypto.data.sources import least_skew
+from sweepd.envs.crypto.params import Instruments
+from sweepd.envs.support.errors import TryAgainLater
 
 SMALLEST_BUY = Decimal(10)  # USD; Alpaca rejects crypto buys below
 # USD: Alpaca rejects crypto orders above 200,000, and a sell's price is known when it is filled.

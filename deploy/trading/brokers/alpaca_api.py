@@ -17,8 +17,8 @@ import requests
 from requests.adapters import HTTPAdapter
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
-from envs.support.errors import InputError, RunError, TryAgainLater
-from envs.support.invocation import install_extra
+from sweepd.envs.support.errors import InputError, RunError, TryAgainLater
+from sweepd.envs.support.invocation import install_extra
 
 PAPER_URL = "https://paper-api.alpaca.markets"
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 15.0  # seconds between two attempts

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from deploy.market.bundle import Bundle
-from deploy.trading.brokers.base import LIQUIDATED, AccountState, Broker, Fill, Order, Side
-from deploy.trading.flows import Flow
-from envs.crypto.data.timeframe import bar_number, bar_time, bars_per_year
-from envs.crypto.ledger import Rules
-from envs.crypto.params import EnvParams, Instruments
-from envs.crypto.portfolio import Orders, Portfolio, charge_margin, fill_orders
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.trading.brokers.base import LIQUIDATED, AccountState, Broker, Fill, Order, Side
+from sweepd.deploy.trading.flows import Flow
+from sweepd.envs.crypto.data.timeframe import bar_number, bar_time, bars_per_year
+from sweepd.envs.crypto.ledger import Rules
+from sweepd.envs.crypto.params import EnvParams, Instruments
+from sweepd.envs.crypto.portfolio import Orders, Portfolio, charge_margin, fill_orders
 
 Array = NDArray[np.float64]
 

@@ -10,17 +10,23 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from deploy.market.bundle import Bundle
-from deploy.registry.models import SLOT_ACCOUNT
-from deploy.trading.brokers.base import LIQUIDATED, Broker, Fill, Order
-from deploy.trading.brokers.sim import SimBroker, sim_broker
-from deploy.trading.closed_bar import ClosedBar
-from deploy.trading.flows import Flow
-from deploy.trading.live.records import AccountBar, AccountKind, AccountRecord, Changes, OrderLine
-from deploy.trading.paper_trader import Entry, PaperTrader
-from deploy.trading.risk import Conditions
-from deploy.trading.risk_limits import RiskLimits
-from envs.crypto.data.bars import Bars
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.registry.models import SLOT_ACCOUNT
+from sweepd.deploy.trading.brokers.base import LIQUIDATED, Broker, Fill, Order
+from sweepd.deploy.trading.brokers.sim import SimBroker, sim_broker
+from sweepd.deploy.trading.closed_bar import ClosedBar
+from sweepd.deploy.trading.flows import Flow
+from sweepd.deploy.trading.live.records import (
+    AccountBar,
+    AccountKind,
+    AccountRecord,
+    Changes,
+    OrderLine,
+)
+from sweepd.deploy.trading.paper_trader import Entry, PaperTrader
+from sweepd.deploy.trading.risk import Conditions
+from sweepd.deploy.trading.risk_limits import RiskLimits
+from sweepd.envs.crypto.data.bars import Bars
 
 
 class TradingAccount:

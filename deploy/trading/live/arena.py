@@ -1,8 +1,8 @@
 """The arena of a slot: challengers that trade on virtual money until they win, lose or withdraw.
 
-`deploy.trading.live.comparison` has the statistics; this module decides who takes part, when they
-are compared and what follows. The champion is represented by its shadow if there is one, so that
-the simulator fills both sides.
+`sweepd.deploy.trading.live.comparison` has the statistics; this module decides who takes part, when
+they are compared and what follows. The champion is represented by its shadow if there is one, so
+that the simulator fills both sides.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from deploy.market.bundle import Bundle
-from deploy.market.scoring import bootstrap_seed
-from deploy.registry.bundle_files import NAME_DIGITS
-from deploy.registry.records import ChampionMoved
-from deploy.registry.registry import Registry
-from deploy.trading.live.account import TradingAccount
-from deploy.trading.live.comparison import Comparison, compare, days_due
-from deploy.trading.live.returns import Array, paired_returns
-from deploy.trading.live.store import TraderStore
-from envs.crypto.data.timeframe import bars_between
-from envs.support.errors import InputError
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.market.scoring import bootstrap_seed
+from sweepd.deploy.registry.bundle_files import NAME_DIGITS
+from sweepd.deploy.registry.records import ChampionMoved
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.live.account import TradingAccount
+from sweepd.deploy.trading.live.comparison import Comparison, compare, days_due
+from sweepd.deploy.trading.live.returns import Array, paired_returns
+from sweepd.deploy.trading.live.store import TraderStore
+from sweepd.envs.crypto.data.timeframe import bars_between
+from sweepd.envs.support.errors import InputError
 
 Told = tuple[str, str]  # kind and text of an event
 

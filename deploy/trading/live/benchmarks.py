@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.trading.book import EqualWeight
-from deploy.trading.closed_bar import ClosedBar
-from deploy.trading.live.records import BENCHMARK, AccountBar, AccountRecord, Changes
+from sweepd.deploy.trading.book import EqualWeight
+from sweepd.deploy.trading.closed_bar import ClosedBar
+from sweepd.deploy.trading.live.records import BENCHMARK, AccountBar, AccountRecord, Changes
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -19,10 +19,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.promotion.bootstrap import block_length, bootstrap_means, summed
-from deploy.registry.bundle_files import finite
-from envs.crypto.data.timeframe import DAY, bar_seconds, bars_per_year
-from envs.crypto.scoring.metrics import log_returns
+from sweepd.deploy.promotion.bootstrap import block_length, bootstrap_means, summed
+from sweepd.deploy.registry.bundle_files import finite
+from sweepd.envs.crypto.data.timeframe import DAY, bar_seconds, bars_per_year
+from sweepd.envs.crypto.scoring.metrics import log_returns
 
 Array = NDArray[np.float64]
 Outcome = Literal["too early", "undecided", "better", "worse"]

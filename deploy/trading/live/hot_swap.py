@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deploy.market.bundle import Bundle, alpaca_symbols
-from deploy.market.scoring import in_order
-from deploy.registry.bundle_files import NAME_DIGITS
-from deploy.registry.models import SLOT_ACCOUNT
-from deploy.registry.registry import Registry
-from deploy.trading.brokers.sim import sim_broker
-from deploy.trading.live.store import TraderStore
-from deploy.trading.paper_trader import PaperTrader
-from deploy.trading.replay import replay_entries
-from envs.crypto.data.bars import Bars
-from envs.support.errors import InputError, RunError
+from sweepd.deploy.market.bundle import Bundle, alpaca_symbols
+from sweepd.deploy.market.scoring import in_order
+from sweepd.deploy.registry.bundle_files import NAME_DIGITS
+from sweepd.deploy.registry.models import SLOT_ACCOUNT
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.brokers.sim import sim_broker
+from sweepd.deploy.trading.live.store import TraderStore
+from sweepd.deploy.trading.paper_trader import PaperTrader
+from sweepd.deploy.trading.replay import replay_entries
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.support.errors import InputError, RunError
 
 DRY_RUN_BARS = 100
 

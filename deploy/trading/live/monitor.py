@@ -2,7 +2,7 @@
 
 The account is compared with the bundle's own hold-out, which is scored again by the canonical path
 from the bars that it was promoted on. Without these bars there is no verdict.
-`deploy.trading.live.monitor_statistics` has the statistics.
+`sweepd.deploy.trading.live.monitor_statistics` has the statistics.
 """
 
 from __future__ import annotations
@@ -11,16 +11,21 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
-from deploy.market.bundle import Bundle
-from deploy.market.scoring import bars_of, bootstrap_seed, score_bundle
-from deploy.registry.models import SLOT_ACCOUNT
-from deploy.registry.registry import Registry
-from deploy.trading.live.benchmarks import EQUAL_WEIGHT
-from deploy.trading.live.monitor_statistics import FEWEST_SCORED, judge_record, look_number, track
-from deploy.trading.live.returns import Array, Span, paired_returns, since_present_bundle
-from deploy.trading.live.store import TraderStore
-from envs.crypto.data.timeframe import bars_per_day
-from envs.support.errors import InputError
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.market.scoring import bars_of, bootstrap_seed, score_bundle
+from sweepd.deploy.registry.models import SLOT_ACCOUNT
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.live.benchmarks import EQUAL_WEIGHT
+from sweepd.deploy.trading.live.monitor_statistics import (
+    FEWEST_SCORED,
+    judge_record,
+    look_number,
+    track,
+)
+from sweepd.deploy.trading.live.returns import Array, Span, paired_returns, since_present_bundle
+from sweepd.deploy.trading.live.store import TraderStore
+from sweepd.envs.crypto.data.timeframe import bars_per_day
+from sweepd.envs.support.errors import InputError
 
 OnAlert = Literal["alert", "cash", "rollback"]
 Told = tuple[str, str]  # kind and text of an event

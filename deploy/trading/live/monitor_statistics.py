@@ -31,10 +31,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.promotion.bootstrap import block_length, bootstrap_means, bootstrap_samples, summed
-from deploy.registry.bundle_files import finite
-from envs.crypto.data.timeframe import DAY, bar_seconds, bars_per_year
-from envs.crypto.scoring.metrics import log_returns, max_drawdown
+from sweepd.deploy.promotion.bootstrap import (
+    block_length,
+    bootstrap_means,
+    bootstrap_samples,
+    summed,
+)
+from sweepd.deploy.registry.bundle_files import finite
+from sweepd.envs.crypto.data.timeframe import DAY, bar_seconds, bars_per_year
+from sweepd.envs.crypto.scoring.metrics import log_returns, max_drawdown
 
 Array = NDArray[np.float64]
 MonitorVerdict = Literal["too early", "as scored", "worse than scored", "tracking off"]

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from envs.support.errors import InputError
-from envs.support.invocation import install_extra
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.invocation import install_extra
 
 NoticeKind = Literal["trade", "promotion", "rollback", "alert", "daily"]
 KINDS: tuple[NoticeKind, ...] = get_args(NoticeKind)

@@ -22,24 +22,24 @@ from dataclasses import dataclass, replace
 import numpy as np
 from sqlalchemy import delete, select
 
-from deploy.market.bundle import Bundle, format_time
-from deploy.registry.database import RegistryDatabase, utc_now
-from deploy.registry.models import SLOT_ACCOUNT, ParityRow
-from deploy.registry.registry import Registry
-from deploy.trading.brokers.base import AccountState, Broker, Fill, Order
-from deploy.trading.brokers.sim import sim_broker
-from deploy.trading.closed_bar import ClosedBar
-from deploy.trading.live.account import TradingAccount
-from deploy.trading.live.profits import fills_at_once
-from deploy.trading.live.queries import Records
-from deploy.trading.live.records import AccountBar, Adjustment, Changes, Trader
-from deploy.trading.live.revisions import adjusted, price_factors
-from deploy.trading.live.store import TraderStore
-from deploy.trading.risk import Conditions
-from deploy.trading.risk_limits import RiskLimits
-from envs.crypto.data.bars import Bars
-from envs.crypto.data.timeframe import DAY, bar_end
-from envs.support.errors import InputError
+from sweepd.deploy.market.bundle import Bundle, format_time
+from sweepd.deploy.registry.database import RegistryDatabase, utc_now
+from sweepd.deploy.registry.models import SLOT_ACCOUNT, ParityRow
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.brokers.base import AccountState, Broker, Fill, Order
+from sweepd.deploy.trading.brokers.sim import sim_broker
+from sweepd.deploy.trading.closed_bar import ClosedBar
+from sweepd.deploy.trading.live.account import TradingAccount
+from sweepd.deploy.trading.live.profits import fills_at_once
+from sweepd.deploy.trading.live.queries import Records
+from sweepd.deploy.trading.live.records import AccountBar, Adjustment, Changes, Trader
+from sweepd.deploy.trading.live.revisions import adjusted, price_factors
+from sweepd.deploy.trading.live.store import TraderStore
+from sweepd.deploy.trading.risk import Conditions
+from sweepd.deploy.trading.risk_limits import RiskLimits
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.data.timeframe import DAY, bar_end
+from sweepd.envs.support.errors import InputError
 
 DIFFERS = 1e-6  # actions are rounded to it; returns of a bar are held to it, too
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from deploy.registry.models import SLOT_ACCOUNT
-from deploy.trading.brokers.base import LIQUIDATED
-from deploy.trading.live.queries import OrderFilter, OrderRecord, Records
-from deploy.trading.live.records import Adjustment, Trader
-from deploy.trading.live.revisions import units_moment, units_since
-from deploy.trading.live.store import TraderStore
-from deploy.trading.round_trips import Checkpoint, Deal, Profits, profits
-from envs.crypto.data.timeframe import bar_end
+from sweepd.deploy.registry.models import SLOT_ACCOUNT
+from sweepd.deploy.trading.brokers.base import LIQUIDATED
+from sweepd.deploy.trading.live.queries import OrderFilter, OrderRecord, Records
+from sweepd.deploy.trading.live.records import Adjustment, Trader
+from sweepd.deploy.trading.live.revisions import units_moment, units_since
+from sweepd.deploy.trading.live.store import TraderStore
+from sweepd.deploy.trading.round_trips import Checkpoint, Deal, Profits, profits
+from sweepd.envs.crypto.data.timeframe import bar_end
 
 Version = tuple[int, int, int, int]
 

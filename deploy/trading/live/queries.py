@@ -11,12 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Select, Subquery, case, func, literal, null, select, union_all
 
-from deploy.registry.database import RegistryDatabase
-from deploy.registry.models import AccountBarRow, EventRow, MarketBarRow, OrderRow, TraderEventRow
-from deploy.trading.closed_bar import COLUMNS
-from deploy.trading.live.records import Adjustment, Trader
-from deploy.trading.live.revisions import units_moment, units_since
-from envs.crypto.data.bars import Bars
+from sweepd.deploy.registry.database import RegistryDatabase
+from sweepd.deploy.registry.models import (
+    AccountBarRow,
+    EventRow,
+    MarketBarRow,
+    OrderRow,
+    TraderEventRow,
+)
+from sweepd.deploy.trading.closed_bar import COLUMNS
+from sweepd.deploy.trading.live.records import Adjustment, Trader
+from sweepd.deploy.trading.live.revisions import units_moment, units_since
+from sweepd.envs.crypto.data.bars import Bars
 
 Array = NDArray[np.float64]
 FOREVER = 2**62

@@ -9,8 +9,8 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.trading.brokers.base import Fill, Order
-from deploy.trading.closed_bar import ClosedBar
+from sweepd.deploy.trading.brokers.base import Fill, Order
+from sweepd.deploy.trading.closed_bar import ClosedBar
 
 AccountKind = Literal["account", "shadow", "challenger", "benchmark"]
 SHADOW: Final = "shadow"

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.trading.flows import growth
-from deploy.trading.live.store import TraderStore
+from sweepd.deploy.trading.flows import growth
+from sweepd.deploy.trading.live.store import TraderStore
 
 Array = NDArray[np.float64]
 Span = tuple[int, int | None]  # opens of the first and last bar; last is None while it continues
@@ -24,7 +24,7 @@ def paired_returns(
 ) -> dict[str, Array]:
     """Return the simple returns per bar, (n,), of each account over the bars that all have.
 
-    Transfers are left out (`deploy.trading.flows`).
+    Transfers are left out (`sweepd.deploy.trading.flows`).
 
     Args:
         store: the traders' rows.

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.market.bundle import format_time
-from deploy.trading.live.records import Adjustment, OrderLine
-from envs.crypto.data.bars import Bars
-from envs.support.formatting import counted
+from sweepd.deploy.market.bundle import format_time
+from sweepd.deploy.trading.live.records import Adjustment, OrderLine
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.support.formatting import counted
 
 Array = NDArray[np.float64]
 # By ticker and opening time (text, as in JSON): open, high, low, close, volume of the feed, where

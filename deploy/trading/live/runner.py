@@ -3,7 +3,7 @@
 After the first start, an error (broker, feed or database out of reach, an unexpected exception)
 ends the session, and a new session continues from the database, exactly as after a kill. After ten
 minutes without a completed poll, the process exits with code 75, so that a supervisor restarts it.
-So it does if a slot that has traded before cannot start (`deploy.trading.live.start`).
+So it does if a slot that has traded before cannot start (`sweepd.deploy.trading.live.start`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from deploy.registry.slots import slot_name
-from deploy.trading.live.session import LiveSession
-from deploy.trading.live.store import Replaced
-from envs.support.errors import InputError, RunError, TryAgainLater
+from sweepd.deploy.registry.slots import slot_name
+from sweepd.deploy.trading.live.session import LiveSession
+from sweepd.deploy.trading.live.store import Replaced
+from sweepd.envs.support.errors import InputError, RunError, TryAgainLater
 
 PATIENCE = 600.0
 ASKED_TO_STOP = 0.5  # longest wait between retries once the trader was asked to stop

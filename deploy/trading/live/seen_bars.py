@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from deploy.trading.closed_bar import COLUMNS
-from deploy.trading.feeds import AGAIN_BARS, Feed
-from deploy.trading.live.queries import Records
-from deploy.trading.live.records import Adjustment, Trader
-from deploy.trading.live.revisions import Review, adjusted, review, undone
-from envs.crypto.data.bars import Bars
-from envs.crypto.data.timeframe import later, opening_times
+from sweepd.deploy.trading.closed_bar import COLUMNS
+from sweepd.deploy.trading.feeds import AGAIN_BARS, Feed
+from sweepd.deploy.trading.live.queries import Records
+from sweepd.deploy.trading.live.records import Adjustment, Trader
+from sweepd.deploy.trading.live.revisions import Review, adjusted, review, undone
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.data.timeframe import later, opening_times
 
 
 @dataclass(frozen=True)

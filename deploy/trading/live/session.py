@@ -23,30 +23,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from deploy.market.bundle import Bundle, format_time
-from deploy.registry.bundle_files import NAME_DIGITS
-from deploy.registry.models import SLOT_ACCOUNT, STOPPED
-from deploy.registry.registry import Registry
-from deploy.trading.brokers.base import Broker, Order
-from deploy.trading.brokers.sim import sim_broker
-from deploy.trading.closed_bar import ClosedBar
-from deploy.trading.feeds import SETTLE_SECONDS, Feed, RecordedFeed
-from deploy.trading.flows import Flow
-from deploy.trading.live.account import TradingAccount
-from deploy.trading.live.arena import Arena, challenger_name
-from deploy.trading.live.benchmarks import EQUAL_WEIGHT, BenchmarkAccounts
-from deploy.trading.live.clock import Clock
-from deploy.trading.live.feed_watch import FeedWatch
-from deploy.trading.live.hot_swap import (
+from sweepd.deploy.market.bundle import Bundle, format_time
+from sweepd.deploy.registry.bundle_files import NAME_DIGITS
+from sweepd.deploy.registry.models import SLOT_ACCOUNT, STOPPED
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.brokers.base import Broker, Order
+from sweepd.deploy.trading.brokers.sim import sim_broker
+from sweepd.deploy.trading.closed_bar import ClosedBar
+from sweepd.deploy.trading.feeds import SETTLE_SECONDS, Feed, RecordedFeed
+from sweepd.deploy.trading.flows import Flow
+from sweepd.deploy.trading.live.account import TradingAccount
+from sweepd.deploy.trading.live.arena import Arena, challenger_name
+from sweepd.deploy.trading.live.benchmarks import EQUAL_WEIGHT, BenchmarkAccounts
+from sweepd.deploy.trading.live.clock import Clock
+from sweepd.deploy.trading.live.feed_watch import FeedWatch
+from sweepd.deploy.trading.live.hot_swap import (
     DRY_RUN_BARS,
     LostBundle,
     Traded,
     bundle_to_trade,
     problem_with,
 )
-from deploy.trading.live.monitor import Monitor, OnAlert
-from deploy.trading.live.queries import Records
-from deploy.trading.live.records import (
+from sweepd.deploy.trading.live.monitor import Monitor, OnAlert
+from sweepd.deploy.trading.live.queries import Records
+from sweepd.deploy.trading.live.records import (
     CHALLENGER,
     SHADOW,
     AccountKind,
@@ -57,17 +57,23 @@ from deploy.trading.live.records import (
     OrderLine,
     Trader,
 )
-from deploy.trading.live.reports import note_day, note_risk, trade_text, transfer_events
-from deploy.trading.live.revisions import Review, adjusted, adjusted_line, price_factors, review
-from deploy.trading.live.seen_bars import start_feed
-from deploy.trading.live.store import TraderStore
-from deploy.trading.paper_trader import Entry
-from deploy.trading.risk import Conditions
-from deploy.trading.risk_limits import RiskLimits
-from envs.crypto.data.bars import Bars
-from envs.crypto.data.timeframe import DAY, bar_end, bar_seconds, later
-from envs.support.errors import InputError, RunError
-from envs.support.supervisor import Supervisor
+from sweepd.deploy.trading.live.reports import note_day, note_risk, trade_text, transfer_events
+from sweepd.deploy.trading.live.revisions import (
+    Review,
+    adjusted,
+    adjusted_line,
+    price_factors,
+    review,
+)
+from sweepd.deploy.trading.live.seen_bars import start_feed
+from sweepd.deploy.trading.live.store import TraderStore
+from sweepd.deploy.trading.paper_trader import Entry
+from sweepd.deploy.trading.risk import Conditions
+from sweepd.deploy.trading.risk_limits import RiskLimits
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.data.timeframe import DAY, bar_end, bar_seconds, later
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.supervisor import Supervisor
 
 LATE_SECONDS = 5.0  # pause between polls for a bar that is late
 UNDECIDED_BARS = 3  # bars in a row that come too late to be decided are an alert

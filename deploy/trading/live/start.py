@@ -13,28 +13,28 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from deploy.market.bundle import Bundle, alpaca_symbols, format_time, parse_moment
-from deploy.market.scoring import bars_of, first_decision, in_order, unseen_window
-from deploy.promotion.findings import SYNTHETIC
-from deploy.registry.records import Slot
-from deploy.registry.registry import Registry
-from deploy.trading.brokers.alpaca import AlpacaBroker
-from deploy.trading.brokers.alpaca_api import PAPER_URL
-from deploy.trading.brokers.base import Broker
-from deploy.trading.brokers.sim import sim_broker
-from deploy.trading.feeds import Feed, LiveFeed, RecordedFeed
-from deploy.trading.live.clock import Clock, FastClock, LeapingClock
-from deploy.trading.live.hot_swap import bundle_to_trade
-from deploy.trading.live.notify import NoticeKind, Notifier
-from deploy.trading.live.runner import ending_on_signals, keep_trading, only_one, waits
-from deploy.trading.live.session import LiveSession, TraderOptions
-from deploy.trading.live.store import TraderStore
-from deploy.trading.risk import RiskRules
-from envs.crypto.data.bars import Bars
-from envs.crypto.data.sources import AlpacaSource, CcxtSource, Source
-from envs.crypto.data.timeframe import bar_end, has_hours
-from envs.support.errors import InputError, RunError, TryAgainLater
-from envs.support.supervisor import Supervisor
+from sweepd.deploy.market.bundle import Bundle, alpaca_symbols, format_time, parse_moment
+from sweepd.deploy.market.scoring import bars_of, first_decision, in_order, unseen_window
+from sweepd.deploy.promotion.findings import SYNTHETIC
+from sweepd.deploy.registry.records import Slot
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.brokers.alpaca import AlpacaBroker
+from sweepd.deploy.trading.brokers.alpaca_api import PAPER_URL
+from sweepd.deploy.trading.brokers.base import Broker
+from sweepd.deploy.trading.brokers.sim import sim_broker
+from sweepd.deploy.trading.feeds import Feed, LiveFeed, RecordedFeed
+from sweepd.deploy.trading.live.clock import Clock, FastClock, LeapingClock
+from sweepd.deploy.trading.live.hot_swap import bundle_to_trade
+from sweepd.deploy.trading.live.notify import NoticeKind, Notifier
+from sweepd.deploy.trading.live.runner import ending_on_signals, keep_trading, only_one, waits
+from sweepd.deploy.trading.live.session import LiveSession, TraderOptions
+from sweepd.deploy.trading.live.store import TraderStore
+from sweepd.deploy.trading.risk import RiskRules
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.data.sources import AlpacaSource, CcxtSource, Source
+from sweepd.envs.crypto.data.timeframe import bar_end, has_hours
+from sweepd.envs.support.errors import InputError, RunError, TryAgainLater
+from sweepd.envs.support.supervisor import Supervisor
 
 TRADERS = "traders"  # the folder of locks, within the deployments folder
 # Events that are sent as notifications, and their kinds.

@@ -18,8 +18,8 @@ import numpy as np
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
-from deploy.registry.database import RegistryDatabase, utc_now
-from deploy.registry.models import (
+from sweepd.deploy.registry.database import RegistryDatabase, utc_now
+from sweepd.deploy.registry.models import (
     AccountBarRow,
     AccountRow,
     AdjustmentRow,
@@ -28,9 +28,9 @@ from deploy.registry.models import (
     TraderEventRow,
     TraderRow,
 )
-from deploy.trading.brokers.base import Fill, Order, Status
-from deploy.trading.closed_bar import COLUMNS, ClosedBar
-from deploy.trading.live.records import (
+from sweepd.deploy.trading.brokers.base import Fill, Order, Status
+from sweepd.deploy.trading.closed_bar import COLUMNS, ClosedBar
+from sweepd.deploy.trading.live.records import (
     AccountBar,
     AccountHistory,
     AccountRecord,
@@ -40,8 +40,8 @@ from deploy.trading.live.records import (
     Trader,
     TraderEvent,
 )
-from deploy.trading.live.venue_accounts import take_account
-from envs.support.errors import InputError, RunError
+from sweepd.deploy.trading.live.venue_accounts import take_account
+from sweepd.envs.support.errors import InputError, RunError
 
 INTENDED = "intended"  # status of an order that is committed, and whose result is unknown
 Row = TypeVar("Row")

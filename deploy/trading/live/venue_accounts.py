@@ -11,8 +11,8 @@ import datetime as dt
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from deploy.registry.models import SLOT_ACCOUNT, STOPPED, AccountRow, OrderRow, TraderRow
-from envs.support.errors import InputError
+from sweepd.deploy.registry.models import SLOT_ACCOUNT, STOPPED, AccountRow, OrderRow, TraderRow
+from sweepd.envs.support.errors import InputError
 
 # A trader without a heartbeat for that long does not count as running; it sends one every 5 s.
 SILENT_SECONDS = 120.0

@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from envs.crypto.data.expanding import read_feather, read_parquet
-from envs.crypto.data.timeframe import SECONDS, bar_length
-from envs.support.errors import InputError
-from envs.support.files import write_atomic
+from sweepd.envs.crypto.data.expanding import read_feather, read_parquet
+from sweepd.envs.crypto.data.timeframe import SECONDS, bar_length
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.files import write_atomic
 
 PRICES = ("open", "high", "low", "close")
 COLUMNS = ("date", *PRICES, "volume")

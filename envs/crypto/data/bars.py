@@ -13,10 +13,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from envs.crypto.data.bar_files import TickerBars, file_name, select_files, write_file
-from envs.crypto.data.problems import MAX_HOLE_SHARE, common_range, market_problems, read_valid_bars
-from envs.crypto.data.timeframe import has_hours, on_grid, opening_times
-from envs.support.errors import InputError
+from sweepd.envs.crypto.data.bar_files import TickerBars, file_name, select_files, write_file
+from sweepd.envs.crypto.data.problems import (
+    MAX_HOLE_SHARE,
+    common_range,
+    market_problems,
+    read_valid_bars,
+)
+from sweepd.envs.crypto.data.timeframe import has_hours, on_grid, opening_times
+from sweepd.envs.support.errors import InputError
 
 _ARRAYS = ("open", "high", "low", "close", "volume", "hole")  # (T, N) each
 

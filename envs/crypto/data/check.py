@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from envs.crypto.data.bar_files import TickerBars, find_files, read_bars, select_files
-from envs.crypto.data.bars import Bars, align
-from envs.crypto.data.jumps import find_jumps, jump_problems, unusual_moves
-from envs.crypto.data.problems import MAX_HOLE_SHARE, file_problems, market_problems
-from envs.crypto.data.timeframe import bars_between
-from envs.support.errors import InputError
+from sweepd.envs.crypto.data.bar_files import TickerBars, find_files, read_bars, select_files
+from sweepd.envs.crypto.data.bars import Bars, align
+from sweepd.envs.crypto.data.jumps import find_jumps, jump_problems, unusual_moves
+from sweepd.envs.crypto.data.problems import MAX_HOLE_SHARE, file_problems, market_problems
+from sweepd.envs.crypto.data.timeframe import bars_between
+from sweepd.envs.support.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -21,16 +21,16 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from envs.crypto.data.bar_files import file_name, find_files, read_bars, stamp
-from envs.crypto.data.bars import write_bars
-from envs.crypto.data.download import download as fetch
-from envs.crypto.data.importing.command import import_command
-from envs.crypto.data.jumps import ACCEPT_JUMPS
-from envs.crypto.data.report import print_line
-from envs.crypto.data.sources import ALPACA_URL, AlpacaSource, CcxtSource, Source
-from envs.crypto.data.timeframe import DAY, SECONDS
-from envs.support.errors import InputError
-from envs.support.terminal import Terminal
+from sweepd.envs.crypto.data.bar_files import file_name, find_files, read_bars, stamp
+from sweepd.envs.crypto.data.bars import write_bars
+from sweepd.envs.crypto.data.download import download as fetch
+from sweepd.envs.crypto.data.importing.command import import_command
+from sweepd.envs.crypto.data.jumps import ACCEPT_JUMPS
+from sweepd.envs.crypto.data.report import print_line
+from sweepd.envs.crypto.data.sources import ALPACA_URL, AlpacaSource, CcxtSource, Source
+from sweepd.envs.crypto.data.timeframe import DAY, SECONDS
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.terminal import Terminal
 
 DEFAULT_BASES = "AAVE,BCH,BTC,ETH,LINK,LTC,UNI"
 _PLAIN_LINE_EVERY = 15.0  # seconds between progress lines if there is no terminal
@@ -41,7 +41,9 @@ DataDir = Annotated[
 
 
 def data_commands() -> typer.Typer:
-    """Return the commands of `sweepd data`, but for `check`, see `optimize.cli.check_bars`."""
+    """Return the commands of `sweepd data`, but for `check`, see
+    `sweepd.optimize.cli.check_bars`.
+    """
     app = typer.Typer(
         no_args_is_help=True,
         rich_markup_mode="markdown",
@@ -160,7 +162,7 @@ def demo(
     For trying sweepd without a download. Results on it say nothing about real markets. The files
     are marked as synthetic and never mixed with real ones.
     """
-    from envs.crypto.data.demo_market import make_demo_market
+    from sweepd.envs.crypto.data.demo_market import make_demo_market
 
     console = Terminal(markup=True)
     length = {} if bars is None else {"bars": bars}

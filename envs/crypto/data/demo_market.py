@@ -27,9 +27,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.crypto.data.bars import Bars
-from envs.crypto.data.timeframe import bar_seconds, grid_from
-from envs.support.errors import InputError
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.data.timeframe import bar_seconds, grid_from
+from sweepd.envs.support.errors import InputError
 
 Array = NDArray[np.float64]
 

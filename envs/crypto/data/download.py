@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from envs.crypto.data.bar_files import (
+from sweepd.envs.crypto.data.bar_files import (
     TickerBars,
     file_name,
     find_files,
@@ -17,11 +17,11 @@ from envs.crypto.data.bar_files import (
     stamp,
     write_file,
 )
-from envs.crypto.data.jumps import jump_problems, with_accepted
-from envs.crypto.data.problems import read_valid_bars
-from envs.crypto.data.sources import Source
-from envs.crypto.data.timeframe import bar_seconds, has_hours
-from envs.support.errors import InputError, RunError
+from sweepd.envs.crypto.data.jumps import jump_problems, with_accepted
+from sweepd.envs.crypto.data.problems import read_valid_bars
+from sweepd.envs.crypto.data.sources import Source
+from sweepd.envs.crypto.data.timeframe import bar_seconds, has_hours
+from sweepd.envs.support.errors import InputError, RunError
 
 # Seconds after its end from which a bar counts as closed, for late trades and clock differences.
 SETTLE_SECONDS = 30

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.feather
 import pyarrow.parquet
 
-from envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError
 
 MOST = 2**30  # bytes of one table: 10 million bars as text
 MOST_TIMES = (

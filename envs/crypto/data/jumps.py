@@ -14,8 +14,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.crypto.data.bar_files import PRICES, TickerBars, stamp
-from envs.crypto.data.timeframe import bars_per_day
+from sweepd.envs.crypto.data.bar_files import PRICES, TickerBars, stamp
+from sweepd.envs.crypto.data.timeframe import bars_per_day
 
 ACCEPT_JUMPS = (
     "Take bars that look wrong (prices that jump and return, splits that are not adjusted, volumes "

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envs.crypto.data.bar_files import TickerBars, read_bars, select_files, stamp
-from envs.crypto.data.timeframe import bars_between
+from sweepd.envs.crypto.data.bar_files import TickerBars, read_bars, select_files, stamp
+from sweepd.envs.crypto.data.timeframe import bars_between
 
 _NAMED = 8  # tickers in a sentence
 

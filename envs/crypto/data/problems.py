@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from envs.crypto.data.bar_files import PRICES, TickerBars, read_bars, stamp
-from envs.crypto.data.jumps import jump_problems
-from envs.crypto.data.timeframe import (
+from sweepd.envs.crypto.data.bar_files import PRICES, TickerBars, read_bars, stamp
+from sweepd.envs.crypto.data.jumps import jump_problems
+from sweepd.envs.crypto.data.timeframe import (
     DAY,
     SECONDS,
     Times,
@@ -21,7 +21,7 @@ from envs.crypto.data.timeframe import (
     on_grid,
     opening_times,
 )
-from envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError
 
 MAX_HOLE_SHARE = 0.02  # fraction of missing bars
 

@@ -6,9 +6,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from envs.crypto.data.bar_files import stamp
-from envs.crypto.data.check import FolderReport
-from envs.support.formatting import counted
+from sweepd.envs.crypto.data.bar_files import stamp
+from sweepd.envs.crypto.data.check import FolderReport
+from sweepd.envs.support.formatting import counted
 
 
 def _ticker_table(report: FolderReport) -> Table:

@@ -13,8 +13,8 @@ from tenacity import (
     wait_exponential,
 )
 
-from envs.support.errors import RunError
-from envs.support.retries import error_of
+from sweepd.envs.support.errors import RunError
+from sweepd.envs.support.retries import error_of
 
 ATTEMPTS = 7
 LONGEST_WAIT = 60.0  # seconds between attempts

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError
 
 DAY = 86_400  # seconds
 _BEGIN = "1970-01-01"

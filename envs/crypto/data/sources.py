@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 import requests
 
-from envs.crypto.data.retrying import Busy, retrying
-from envs.crypto.data.timeframe import bar_seconds
-from envs.support.errors import InputError, RunError
-from envs.support.invocation import install_extra
+from sweepd.envs.crypto.data.retrying import Busy, retrying
+from sweepd.envs.crypto.data.timeframe import bar_seconds
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.invocation import install_extra
 
 ALPACA_URL = "https://data.alpaca.markets"
 PAGE_BARS = 10_000  # the most that Alpaca returns at once

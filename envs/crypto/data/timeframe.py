@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.crypto.data.sessions import Sessions, load_sessions
-from envs.support.errors import InputError
+from sweepd.envs.crypto.data.sessions import Sessions, load_sessions
+from sweepd.envs.support.errors import InputError
 
 SECONDS: dict[str, int] = {
     "1m": 60,

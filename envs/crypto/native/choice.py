@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from envs.crypto.native.self_test import DIGEST, digest
-from envs.crypto.native.step import MOST_ASSETS, SOURCE, Library
-from envs.native.use import NativeLibrary
+from sweepd.envs.crypto.native.self_test import DIGEST, digest
+from sweepd.envs.crypto.native.step import MOST_ASSETS, SOURCE, Library
+from sweepd.envs.native.use import NativeLibrary
 
 STEP = NativeLibrary("the crypto step", SOURCE, Library, digest, DIGEST)
 

@@ -14,11 +14,11 @@ import hashlib
 import torch
 from torch import Tensor
 
-from envs.crypto.native.step import SOURCE, Library, NativeStep
-from envs.native.build import library
-from envs.native.memory import per_row, stride_of
+from sweepd.envs.crypto.native.step import SOURCE, Library, NativeStep
+from sweepd.envs.native.build import library
+from sweepd.envs.native.memory import per_row, stride_of
 
-# After an intended change of the numerics: python -m envs.crypto.native.self_test
+# After an intended change of the numerics: python -m sweepd.envs.crypto.native.self_test
 DIGEST = "20b93a1e9abd82b3"
 
 _ROWS, _ASSETS, _BARS, _FEATURES, _LOOKBACK, _STEPS = 67, 3, 40, 5, 2, 6

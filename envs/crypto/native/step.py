@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from envs.native import threads
-from envs.native.memory import stride_of
+from sweepd.envs.native import threads
+from sweepd.envs.native.memory import stride_of
 
 SOURCE = Path(__file__).with_name("src") / "crypto.cpp"
 MOST_ASSETS = 128  # as in state.h
@@ -72,8 +72,8 @@ class NativeStep:
     Args:
         library: the compiled functions.
         sizes: the `SIZES`; flags are 0 or 1.
-        tensors: the `WHOLE`, contiguous, and the `PER_ROW`, as `envs.native.memory` makes them.
-            What the environment has not may be None.
+        tensors: the `WHOLE`, contiguous, and the `PER_ROW`, as `sweepd.envs.native.memory` makes
+            them. What the environment has not may be None.
     """
 
     def __init__(

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from envs.crypto.env import CryptoEnv
-from envs.crypto.scoring.metrics import TRADE_COLUMNS, BarTrades, PathTrades
-from envs.crypto.splits import Splits
-from envs.native.threads import torch_on_one
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.scoring.metrics import TRADE_COLUMNS, BarTrades, PathTrades
+from sweepd.envs.crypto.splits import Splits
+from sweepd.envs.native.threads import torch_on_one
 
 Array = NDArray[np.float64]
 

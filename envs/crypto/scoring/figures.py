@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from rich.table import Column, Table
 
-from envs.crypto.scoring import luck
-from envs.crypto.scoring.metrics import Metrics, PathTrades
-from envs.crypto.scoring.selection import median_path
-from envs.support.formatting import percent
+from sweepd.envs.crypto.scoring import luck
+from sweepd.envs.crypto.scoring.metrics import Metrics, PathTrades
+from sweepd.envs.crypto.scoring.selection import median_path
+from sweepd.envs.support.formatting import percent
 
 BEFORE_FEES = "_before_fees"  # after the name of a metric
 MEDIAN_RATIO = "information_ratio_median_path"

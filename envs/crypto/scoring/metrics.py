@@ -21,7 +21,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.crypto.data.timeframe import bars_per_year
+from sweepd.envs.crypto.data.timeframe import bars_per_year
 
 Array = NDArray[np.float64]
 

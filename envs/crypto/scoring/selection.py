@@ -18,9 +18,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from envs.crypto.scoring import luck
-from envs.crypto.scoring.luck import Moments
-from envs.support.study_record import TrialRecord
+from sweepd.envs.crypto.scoring import luck
+from sweepd.envs.crypto.scoring.luck import Moments
+from sweepd.envs.support.study_record import TrialRecord
 
 Array = NDArray[np.float64]
 PATHS_FILE = "paths.parquet"
@@ -43,7 +43,8 @@ class Deflation:
             same ratio.
         needed: Sharpe ratio per bar at which DSR would be 0.95, given these returns' error.
         record: bars needed at the present Sharpe ratio.
-        diversification: factor on a single trial's ratio (`deploy.market.backtests.Combination`).
+        diversification: factor on a single trial's ratio
+            (`sweepd.deploy.market.backtests.Combination`).
     """
 
     by_path: tuple[float, ...]

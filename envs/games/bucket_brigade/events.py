@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.core.streams import Streams
-from envs.games.bucket_brigade.rules import NightEvents, night_events
-from envs.games.bucket_brigade.scenarios import BucketParams
+from sweepd.envs.core.streams import Streams
+from sweepd.envs.games.bucket_brigade.rules import NightEvents, night_events
+from sweepd.envs.games.bucket_brigade.scenarios import BucketParams
 
 _AHEAD = 64  # nights for which events are drawn ahead if `draw` was not called
 _CHUNK = 2**16  # numbers drawn and evaluated at a time, which fit into a processor's cache

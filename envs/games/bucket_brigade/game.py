@@ -11,23 +11,23 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from envs.core.faults import ChoiceLatch
-from envs.core.game_env import GameEnv
-from envs.core.streams import Streams, derive_seed
-from envs.core.vec_env import Step, on_cpu
-from envs.games.bucket_brigade.events import EventBuffer
-from envs.games.bucket_brigade.observation import ObservationEncoder
-from envs.games.bucket_brigade.rules import GameBatch, blend_
-from envs.games.bucket_brigade.scenarios import BucketParams
-from envs.support.errors import InputError
+from sweepd.envs.core.faults import ChoiceLatch
+from sweepd.envs.core.game_env import GameEnv
+from sweepd.envs.core.streams import Streams, derive_seed
+from sweepd.envs.core.vec_env import Step, on_cpu
+from sweepd.envs.games.bucket_brigade.events import EventBuffer
+from sweepd.envs.games.bucket_brigade.observation import ObservationEncoder
+from sweepd.envs.games.bucket_brigade.rules import GameBatch, blend_
+from sweepd.envs.games.bucket_brigade.scenarios import BucketParams
+from sweepd.envs.support.errors import InputError
 
 
 class BucketBrigade(GameEnv):
     """`envs_per_member` rows per member, each a seat of a game; one game follows the other.
 
-    Observations: see `envs.games.bucket_brigade.observation`. Actions are (num_envs, 3) int64: a
-    house, REST 0 or WORK 1, and a signal 0 or 1. The reward is the agent's own for the night,
-    divided by `BucketParams.reward_scale` if observations are scaled.
+    Observations: see `sweepd.envs.games.bucket_brigade.observation`. Actions are (num_envs, 3)
+    int64: a house, REST 0 or WORK 1, and a signal 0 or 1. The reward is the agent's own for the
+    night, divided by `BucketParams.reward_scale` if observations are scaled.
 
     Attributes:
         rematches: Whether `draw` gives the rows other seats, also in `final_obs`. Faults stay with

@@ -10,8 +10,8 @@ import itertools
 import torch
 from torch import Tensor
 
-from envs.games.bucket_brigade.rules import BURNING, HOUSE, MODE, RUINED, SIGNAL
-from envs.games.bucket_brigade.scenarios import BucketParams
+from sweepd.envs.games.bucket_brigade.rules import BURNING, HOUSE, MODE, RUINED, SIGNAL
+from sweepd.envs.games.bucket_brigade.scenarios import BucketParams
 
 SCENARIO_SIZE = 12
 _MOST_AT_ONCE = 5  # houses encoded by one table look-up: 3 ** 5 patterns

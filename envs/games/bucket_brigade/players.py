@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from envs.games.bucket_brigade.observation import ObservationEncoder
-from envs.games.bucket_brigade.rules import BURNING, REST, WORK
-from envs.support.errors import InputError
+from sweepd.envs.games.bucket_brigade.observation import ObservationEncoder
+from sweepd.envs.games.bucket_brigade.rules import BURNING, REST, WORK
+from sweepd.envs.support.errors import InputError
 
 
 class Sight(NamedTuple):

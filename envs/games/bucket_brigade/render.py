@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.games.bucket_brigade.game import BucketBrigade
-from envs.games.bucket_brigade.rules import BURNING, RUINED, SAFE, WORK
+from sweepd.envs.games.bucket_brigade.game import BucketBrigade
+from sweepd.envs.games.bucket_brigade.rules import BURNING, RUINED, SAFE, WORK
 
 MARKS = {SAFE: ".", BURNING: "*", RUINED: "x"}
 STATES = {SAFE: "safe", BURNING: "burning", RUINED: "ruined"}

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from envs.games.bucket_brigade.scenarios import BucketParams
+from sweepd.envs.games.bucket_brigade.scenarios import BucketParams
 
 SAFE, BURNING, RUINED = 0, 1, 2
 REST, WORK = 0, 1

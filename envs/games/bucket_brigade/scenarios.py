@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError
 
 MAX_HOUSES, MAX_AGENTS = 100, 100  # counts must fit into uint8
 

@@ -11,13 +11,13 @@ from gymnasium.spaces import Box, MultiDiscrete, Space
 from numpy.typing import NDArray
 from torch import Tensor
 
-from envs.core.streams import derive_seed
-from envs.core.vec_env import Step
-from envs.games.bucket_brigade.game import BucketBrigade
-from envs.games.bucket_brigade.players import ScriptedPolicy
-from envs.games.bucket_brigade.render import Scene, as_frame, as_text, scene
-from envs.games.bucket_brigade.scenarios import BucketParams
-from envs.support.errors import InputError
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.vec_env import Step
+from sweepd.envs.games.bucket_brigade.game import BucketBrigade
+from sweepd.envs.games.bucket_brigade.players import ScriptedPolicy
+from sweepd.envs.games.bucket_brigade.render import Scene, as_frame, as_text, scene
+from sweepd.envs.games.bucket_brigade.scenarios import BucketParams
+from sweepd.envs.support.errors import InputError
 
 _RENDER_MODES = ("ansi", "rgb_array")
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from envs.games.card_duel.cards import Effect
-from envs.games.card_duel.constants import (
+from sweepd.envs.games.card_duel.cards import Effect
+from sweepd.envs.games.card_duel.constants import (
     ADVANCE_STRENGTH,
     FRONT,
     HIGHEST_MANA,
@@ -18,10 +18,10 @@ from envs.games.card_duel.constants import (
     Action,
     Phase,
 )
-from envs.games.card_duel.draws import discard, remove_from_hand
-from envs.games.card_duel.layout import CHAMPION_PLACE, Board, add_at, at, is_equal
-from envs.games.card_duel.masks import targets_of_effects
-from envs.games.card_duel.tables import facts, look_up
+from sweepd.envs.games.card_duel.draws import discard, remove_from_hand
+from sweepd.envs.games.card_duel.layout import CHAMPION_PLACE, Board, add_at, at, is_equal
+from sweepd.envs.games.card_duel.masks import targets_of_effects
+from sweepd.envs.games.card_duel.tables import facts, look_up
 
 MOVER = slice(0, 1)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
-from envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError
 
 DECK_SIZE, COPIES = 30, 2
 

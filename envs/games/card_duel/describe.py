@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from envs.games.card_duel.cards import CHAMPION, Effect, card
-from envs.games.card_duel.constants import HEALTH, OWN_CHAMPION, Action, Phase
-from envs.games.card_duel.layout import ATTRIBUTES, CHAMPION_PLACE, Board
+from sweepd.envs.games.card_duel.cards import CHAMPION, Effect, card
+from sweepd.envs.games.card_duel.constants import HEALTH, OWN_CHAMPION, Action, Phase
+from sweepd.envs.games.card_duel.layout import ATTRIBUTES, CHAMPION_PLACE, Board
 
 # How the numbers of a type of action are to be read, for people.
 _NUMBERS = {

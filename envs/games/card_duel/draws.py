@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from envs.games.card_duel.constants import HAND, OPENING_HAND
-from envs.games.card_duel.layout import Board, add_at, at
+from sweepd.envs.games.card_duel.constants import HAND, OPENING_HAND
+from sweepd.envs.games.card_duel.layout import Board, add_at, at
 
 
 def draw(board: Board, side: slice, drawing: Tensor, uniforms: Tensor) -> Tensor:

@@ -11,17 +11,23 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from envs.games.card_duel.cards import PRESETS, random_deck
-from envs.games.card_duel.constants import CHOICES, DECISIONS, TYPES, Action
-from envs.games.card_duel.describe import describe_position
-from envs.games.card_duel.layout import Board
-from envs.games.card_duel.masks import Legal, first_mask, legal_actions, second_mask, type_mask
-from envs.games.card_duel.observation import COLUMNS, ITEMS, SIZE, observe
-from envs.games.card_duel.rules import decide
-from envs.games.card_duel.turns import MOVE_UNIFORMS, START_UNIFORMS, begin_games
-from envs.games.card_duel.words import DuelWords
-from envs.games.tensor_game import State, TensorGame
-from envs.support.errors import InputError
+from sweepd.envs.games.card_duel.cards import PRESETS, random_deck
+from sweepd.envs.games.card_duel.constants import CHOICES, DECISIONS, TYPES, Action
+from sweepd.envs.games.card_duel.describe import describe_position
+from sweepd.envs.games.card_duel.layout import Board
+from sweepd.envs.games.card_duel.masks import (
+    Legal,
+    first_mask,
+    legal_actions,
+    second_mask,
+    type_mask,
+)
+from sweepd.envs.games.card_duel.observation import COLUMNS, ITEMS, SIZE, observe
+from sweepd.envs.games.card_duel.rules import decide
+from sweepd.envs.games.card_duel.turns import MOVE_UNIFORMS, START_UNIFORMS, begin_games
+from sweepd.envs.games.card_duel.words import DuelWords
+from sweepd.envs.games.tensor_game import State, TensorGame
+from sweepd.envs.support.errors import InputError
 
 # Decks of games with random decks are drawn among as many, which are always the same.
 RANDOM_DECKS = 1000

@@ -16,8 +16,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from envs.games.card_duel.cards import Effect, Keyword, Kind
-from envs.games.card_duel.constants import (
+from sweepd.envs.games.card_duel.cards import Effect, Keyword, Kind
+from sweepd.envs.games.card_duel.constants import (
     BACK,
     CHEAP,
     CHOICES,
@@ -29,9 +29,9 @@ from envs.games.card_duel.constants import (
     TYPES,
     Action,
 )
-from envs.games.card_duel.layout import BODIES
-from envs.games.card_duel.observation import COLUMNS, FEATURES
-from envs.games.card_duel.tables import facts, look_up
+from sweepd.envs.games.card_duel.layout import BODIES
+from sweepd.envs.games.card_duel.observation import COLUMNS, FEATURES
+from sweepd.envs.games.card_duel.tables import facts, look_up
 
 NEVER = -1000  # of illegal options
 _USEFUL = {  # the least score of a target for which a spell is cast

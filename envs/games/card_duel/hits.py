@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from envs.games.card_duel.actions import Choice, fights
-from envs.games.card_duel.cards import CHAMPION, Effect, Keyword
-from envs.games.card_duel.constants import DAMAGE, DRAWN, HEALING, STRENGTH, Action
-from envs.games.card_duel.draws import discard, take
-from envs.games.card_duel.layout import ATTRIBUTES, Board, at, is_equal
-from envs.games.card_duel.tables import facts, look_up
+from sweepd.envs.games.card_duel.actions import Choice, fights
+from sweepd.envs.games.card_duel.cards import CHAMPION, Effect, Keyword
+from sweepd.envs.games.card_duel.constants import DAMAGE, DRAWN, HEALING, STRENGTH, Action
+from sweepd.envs.games.card_duel.draws import discard, take
+from sweepd.envs.games.card_duel.layout import ATTRIBUTES, Board, at, is_equal
+from sweepd.envs.games.card_duel.tables import facts, look_up
 
 BOTH = slice(0, 2)
 

@@ -14,8 +14,8 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from envs.games.card_duel.cards import CARDS, DECK_SIZE
-from envs.games.card_duel.constants import BACK, FRONT, HAND
+from sweepd.envs.games.card_duel.cards import CARDS, DECK_SIZE
+from sweepd.envs.games.card_duel.constants import BACK, FRONT, HAND
 
 BODIES = FRONT + 1  # front units, then the champion
 CHAMPION_PLACE = FRONT

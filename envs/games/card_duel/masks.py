@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from envs.games.card_duel.cards import Effect, Keyword, Kind
-from envs.games.card_duel.constants import (
+from sweepd.envs.games.card_duel.cards import Effect, Keyword, Kind
+from sweepd.envs.games.card_duel.constants import (
     CHEAP,
     CHOICES,
     ENEMY_CHAMPION,
@@ -25,8 +25,8 @@ from envs.games.card_duel.constants import (
     Action,
     Phase,
 )
-from envs.games.card_duel.layout import CHAMPION_PLACE, Board, at, is_equal
-from envs.games.card_duel.tables import facts, look_up
+from sweepd.envs.games.card_duel.layout import CHAMPION_PLACE, Board, at, is_equal
+from sweepd.envs.games.card_duel.tables import facts, look_up
 
 PACKED = 2 * TYPES + 2 * TYPES + 2 * len(Effect) + HAND  # bytes
 

@@ -11,11 +11,11 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from envs.core.items import ItemGroup, Items
-from envs.games.card_duel.cards import CARDS, CHAMPION, DECK_SIZE, Effect
-from envs.games.card_duel.constants import BACK, DECISIONS, HAND, HIGHEST_MANA, Phase
-from envs.games.card_duel.layout import BODIES, CHAMPION_PLACE, Board, is_equal, pick
-from envs.games.card_duel.tables import facts, look_up, numbers_of_cards
+from sweepd.envs.core.items import ItemGroup, Items
+from sweepd.envs.games.card_duel.cards import CARDS, CHAMPION, DECK_SIZE, Effect
+from sweepd.envs.games.card_duel.constants import BACK, DECISIONS, HAND, HIGHEST_MANA, Phase
+from sweepd.envs.games.card_duel.layout import BODIES, CHAMPION_PLACE, Board, is_equal, pick
+from sweepd.envs.games.card_duel.tables import facts, look_up, numbers_of_cards
 
 # The features of a body, each with its scale: health that is left, attack with everything that
 # adds to it, and flags: it attacks or is attacked in the pending attack, or it is the unit whose

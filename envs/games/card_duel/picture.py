@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from PIL import Image, ImageDraw, ImageFont
 
-from envs.games.card_duel.cards import CARDS, card
-from envs.games.card_duel.constants import FRONT
-from envs.games.card_duel.scene import Body, Scene, Side
+from sweepd.envs.games.card_duel.cards import CARDS, card
+from sweepd.envs.games.card_duel.constants import FRONT
+from sweepd.envs.games.card_duel.scene import Body, Scene, Side
 
 WIDTH, HEIGHT = 640, 640  # pixels; multiples of 16, as video codecs need
 SUPERSAMPLING = 3  # shapes are drawn that much larger and reduced, for smooth edges

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from envs.core.vec_env import Legal
-from envs.games.card_duel.greedy import NEVER, Scores, Sight
-from envs.games.opponents import ScriptedPlayer
+from sweepd.envs.core.vec_env import Legal
+from sweepd.envs.games.card_duel.greedy import NEVER, Scores, Sight
+from sweepd.envs.games.opponents import ScriptedPlayer
 
 
 def random_option(mask: Tensor, uniform: Tensor) -> Tensor:

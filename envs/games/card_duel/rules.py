@@ -11,12 +11,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from envs.games.card_duel.actions import declare_attacks, fights, play_cards, read_choice
-from envs.games.card_duel.constants import HEALTH, OPENING_HAND, Action, Phase
-from envs.games.card_duel.draws import put_hand_back
-from envs.games.card_duel.hits import fighters_live, hit
-from envs.games.card_duel.layout import CHAMPION_PLACE, Board, pick
-from envs.games.card_duel.turns import begin_turns, draw_cards, end_turns
+from sweepd.envs.games.card_duel.actions import declare_attacks, fights, play_cards, read_choice
+from sweepd.envs.games.card_duel.constants import HEALTH, OPENING_HAND, Action, Phase
+from sweepd.envs.games.card_duel.draws import put_hand_back
+from sweepd.envs.games.card_duel.hits import fighters_live, hit
+from sweepd.envs.games.card_duel.layout import CHAMPION_PLACE, Board, pick
+from sweepd.envs.games.card_duel.turns import begin_turns, draw_cards, end_turns
 
 
 class Decided(NamedTuple):

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from envs.games.card_duel.cards import CHAMPION, Card, Effect, Keyword, Kind, card
-from envs.games.card_duel.constants import (
+from sweepd.envs.games.card_duel.cards import CHAMPION, Card, Effect, Keyword, Kind, card
+from sweepd.envs.games.card_duel.constants import (
     DAMAGE,
     DRAWN,
     HEALING,
@@ -17,9 +17,9 @@ from envs.games.card_duel.constants import (
     Action,
     Phase,
 )
-from envs.games.card_duel.layout import CHAMPION_PLACE
-from envs.games.card_duel.observation import FEATURES, seen
-from envs.games.words import YOU
+from sweepd.envs.games.card_duel.layout import CHAMPION_PLACE
+from sweepd.envs.games.card_duel.observation import FEATURES, seen
+from sweepd.envs.games.words import YOU
 
 EFFECTS = {
     Effect.DAMAGE: f"{DAMAGE} damage",

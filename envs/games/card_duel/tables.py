@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from envs.games.card_duel.cards import CARDS, CHAMPION, NO_KEYWORD, Effect, Kind
-from envs.games.card_duel.constants import HEALTH
+from sweepd.envs.games.card_duel.cards import CARDS, CHAMPION, NO_KEYWORD, Effect, Kind
+from sweepd.envs.games.card_duel.constants import HEALTH
 
 
 class Facts(NamedTuple):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from envs.games.card_duel.cards import CHAMPION
-from envs.games.card_duel.constants import FRONT, HIGHEST_MANA, OPENING_HAND
-from envs.games.card_duel.draws import draw
-from envs.games.card_duel.layout import CHAMPION_PLACE, ROWS, Board, pick
+from sweepd.envs.games.card_duel.cards import CHAMPION
+from sweepd.envs.games.card_duel.constants import FRONT, HIGHEST_MANA, OPENING_HAND
+from sweepd.envs.games.card_duel.draws import draw
+from sweepd.envs.games.card_duel.layout import CHAMPION_PLACE, ROWS, Board, pick
 
 START_UNIFORMS = 1 + 2 * OPENING_HAND
 MOVE_UNIFORMS = OPENING_HAND + 1

@@ -9,10 +9,10 @@ from PIL import Image
 from rich.text import Text
 from torch import Tensor
 
-from envs.games.card_duel.cards import card
-from envs.games.card_duel.constants import FRONT, Action
-from envs.games.card_duel.picture import as_image
-from envs.games.card_duel.scene import (
+from sweepd.envs.games.card_duel.cards import card
+from sweepd.envs.games.card_duel.constants import FRONT, Action
+from sweepd.envs.games.card_duel.picture import as_image
+from sweepd.envs.games.card_duel.scene import (
     Body,
     Side,
     card_line,
@@ -22,7 +22,7 @@ from envs.games.card_duel.scene import (
     name_type,
     scene_of,
 )
-from envs.games.words import WIDTH, Words
+from sweepd.envs.games.words import WIDTH, Words
 
 _LABEL, _CELL, _CARD = 8, 17, 39  # columns of a row's name, of a unit, of a card in the hand
 _COLOURS = ("cyan", "red")  # of the player whose view it is, and of the other one

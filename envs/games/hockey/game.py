@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from envs.games.hockey.physics import Bodies, own_frames
-from envs.games.hockey.rules import DISCRETE_ACTIONS, SHOT_SPEED, GameState, play
-from envs.games.tensor_game import State, TensorGame
-from envs.support.errors import InputError
+from sweepd.envs.games.hockey.physics import Bodies, own_frames
+from sweepd.envs.games.hockey.rules import DISCRETE_ACTIONS, SHOT_SPEED, GameState, play
+from sweepd.envs.games.tensor_game import State, TensorGame
+from sweepd.envs.support.errors import InputError
 
 MODES = ("normal", "train_shooting", "train_defense")
 TIME_LIMITS = {"normal": 250, "train_shooting": 80, "train_defense": 80}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
-from envs.games.hockey.physics import (
+from sweepd.envs.games.hockey.physics import (
     DT,
     GOAL_BACK_X,
     GOAL_X,

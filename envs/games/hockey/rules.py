@@ -1,8 +1,8 @@
 """The rules of laser hockey: actions, holding and shooting the puck, goals, rewards, observations.
 
 Two players with rotating rackets and one puck. Player 1 defends the left goal, player 2 the right
-one. Every function sees both players in frames of their own (`envs.games.hockey.physics`), so one
-formula serves both.
+one. Every function sees both players in frames of their own (`sweepd.envs.games.hockey.physics`),
+so one formula serves both.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from envs.games.hockey.physics import (
+from sweepd.envs.games.hockey.physics import (
     DT,
     GOAL_REACHED_X,
     GOAL_Y,

@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from envs.native import threads
-from envs.native.build import library
-from envs.native.memory import per_row, stride_of
-from envs.native.use import NativeLibrary
+from sweepd.envs.native import threads
+from sweepd.envs.native.build import library
+from sweepd.envs.native.memory import per_row, stride_of
+from sweepd.envs.native.use import NativeLibrary
 
 SOURCE = Path(__file__).with_name("src") / "cartpole.cpp"
-# After an intended change of the numerics: python -m envs.games.native.cartpole
+# After an intended change of the numerics: python -m sweepd.envs.games.native.cartpole
 DIGEST = "22fa89cb14f691c7"
 # The tensors of `State` in cartpole.cpp, in the same order.
 TENSORS = {
@@ -61,7 +61,8 @@ class NativeStep:
 
     Args:
         library: the compiled functions.
-        tensors: the `TENSORS`, with as many runs of rows, as `envs.native.memory` makes them.
+        tensors: the `TENSORS`, with as many runs of rows, as `sweepd.envs.native.memory` makes
+            them.
     """
 
     def __init__(self, library: Library, tensors: Mapping[str, Tensor]) -> None:

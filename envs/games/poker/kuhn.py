@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from envs.games.poker.cards import deal, every_deal
-from envs.games.poker.words import KuhnWords
-from envs.games.tensor_game import State, TensorGame
+from sweepd.envs.games.poker.cards import deal, every_deal
+from sweepd.envs.games.poker.words import KuhnWords
+from sweepd.envs.games.tensor_game import State, TensorGame
 
 PASS, BET = 0, 1
 CARDS = "JQK"

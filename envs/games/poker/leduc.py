@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from envs.games.poker.cards import deal, every_deal
-from envs.games.poker.words import LeducWords
-from envs.games.tensor_game import State, TensorGame
+from sweepd.envs.games.poker.cards import deal, every_deal
+from sweepd.envs.games.poker.words import LeducWords
+from sweepd.envs.games.tensor_game import State, TensorGame
 
 FOLD, CALL, RAISE = 0, 1, 2
 CARDS = ("J1", "J2", "Q1", "Q2", "K1", "K2")  # two suits of three ranks

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.text import Text
 from torch import Tensor
 
-from envs.games.words import Words
+from sweepd.envs.games.words import Words
 
 
 class KuhnWords(Words):

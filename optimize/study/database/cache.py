@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from optuna.storages._cached_storage import _CachedStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from envs.support.study_record import is_ours
-from optimize.study.database.storage import StudyStorage
+from sweepd.envs.support.study_record import is_ours
+from sweepd.optimize.study.database.storage import StudyStorage
 
 
 class StudyCache(_CachedStorage):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from envs.support.database_url import sqlite_path
-from envs.support.errors import RunError
+from sweepd.envs.support.database_url import sqlite_path
+from sweepd.envs.support.errors import RunError
 
 
 class StudyGone(RunError):

@@ -9,13 +9,13 @@ import optuna
 import sqlalchemy as sa
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fixed
 
-from envs.support.database_file import BUSY_TIMEOUT, READER_TIMEOUT, preparing_sqlite
-from envs.support.database_url import database_url, hide_password, sqlite_path
-from envs.support.errors import InputError, TryAgainLater
-from envs.support.invocation import install_extra
-from envs.support.study_folder import RUNS
-from optimize.study.database.patience import is_away, reason_of
-from optimize.study.database.storage import StudyStorage
+from sweepd.envs.support.database_file import BUSY_TIMEOUT, READER_TIMEOUT, preparing_sqlite
+from sweepd.envs.support.database_url import database_url, hide_password, sqlite_path
+from sweepd.envs.support.errors import InputError, TryAgainLater
+from sweepd.envs.support.invocation import install_extra
+from sweepd.envs.support.study_folder import RUNS
+from sweepd.optimize.study.database.patience import is_away, reason_of
+from sweepd.optimize.study.database.storage import StudyStorage
 
 # What SQLAlchemy and Optuna raise for a database that cannot be opened.
 UNUSABLE = (sa.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError, RuntimeError)

@@ -16,8 +16,8 @@ import optuna
 import sqlalchemy as sa
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
-from envs.support.errors import TryAgainLater
-from envs.support.retries import error_of
+from sweepd.envs.support.errors import TryAgainLater
+from sweepd.envs.support.retries import error_of
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 15.0
 ASKED_TO_STOP = 5.0  # seconds for which operations are retried once the worker was asked to stop

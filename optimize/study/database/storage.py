@@ -30,12 +30,12 @@ from optuna.storages._rdb import models
 from optuna.trial import TrialState
 from sqlalchemy.orm import Session
 
-from envs.support.database_file import BUSY_TIMEOUT, connect_read_only
-from envs.support.database_url import sqlite_path
-from envs.support.study_record import UID_KEY
-from optimize.study.database.gone import DatabaseFile, StudyGone
-from optimize.study.database.patience import Patience, patient
-from optimize.study.database.tables import (
+from sweepd.envs.support.database_file import BUSY_TIMEOUT, connect_read_only
+from sweepd.envs.support.database_url import sqlite_path
+from sweepd.envs.support.study_record import UID_KEY
+from sweepd.optimize.study.database.gone import DatabaseFile, StudyGone
+from sweepd.optimize.study.database.patience import Patience, patient
+from sweepd.optimize.study.database.tables import (
     RELEASED,
     attempts,
     changed_rows,

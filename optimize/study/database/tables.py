@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from optuna.storages._rdb import models
 from sqlalchemy.orm import Session
 
-from envs.support.study_record import FLAGS_KEY
+from sweepd.envs.support.study_record import FLAGS_KEY
 
 _metadata = sa.MetaData()
 attempts = sa.Table(

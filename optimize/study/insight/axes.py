@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from optimize.study.space.dimension import Dimension
-from optimize.study.space.search_space import SearchSpace
+from sweepd.optimize.study.space.dimension import Dimension
+from sweepd.optimize.study.space.search_space import SearchSpace
 
 
 @dataclass(frozen=True)

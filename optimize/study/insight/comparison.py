@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from envs.support.configurations import Configuration
-from optimize.study.frame import spec_differences
-from optimize.study.insight.axes import Axis
-from optimize.study.insight.rows import TrialRow
-from optimize.study.study import StudyHandle
+from sweepd.envs.support.configurations import Configuration
+from sweepd.optimize.study.frame import spec_differences
+from sweepd.optimize.study.insight.axes import Axis
+from sweepd.optimize.study.insight.rows import TrialRow
+from sweepd.optimize.study.study import StudyHandle
 
 # Settings that say where a study was made, not what it is.
 _ASIDE = ("code_version", "torch_version", "processor", "threads")

@@ -14,8 +14,8 @@ from typing import Any
 import optuna
 from optuna.study import StudyDirection
 
-from optimize.study.insight.axes import Axis
-from optimize.study.insight.rows import TrialRow, frozen
+from sweepd.optimize.study.insight.axes import Axis
+from sweepd.optimize.study.insight.rows import TrialRow, frozen
 
 LEAST = 20  # complete trials: the best tenth of fewer is a single one
 WAIT = 0.1  # seconds that a request waits: enough for small studies

@@ -21,9 +21,9 @@ from optuna.storages._rdb import models
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.orm import Session
 
-from envs.support.configurations import Configuration, Selection
-from envs.support.study_record import BLOCKS_KEY, TrialRecord, is_ours, record_keys, rung_key
-from optimize.study.database.storage import StudyStorage
+from sweepd.envs.support.configurations import Configuration, Selection
+from sweepd.envs.support.study_record import BLOCKS_KEY, TrialRecord, is_ours, record_keys, rung_key
+from sweepd.optimize.study.database.storage import StudyStorage
 
 FINISHED = ("COMPLETE", "PRUNED", "FAIL")
 CHUNK = 500  # ids in one query: databases limit the number of parameters

@@ -6,11 +6,16 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from envs.support.configurations import Configuration
-from envs.support.study_record import GameSpec
-from optimize.study.insight.axes import Axis, ordered, study_axes
-from optimize.study.insight.comparison import best_so_far, common_parameters, differences, summary
-from optimize.study.insight.curves import (
+from sweepd.envs.support.configurations import Configuration
+from sweepd.envs.support.study_record import GameSpec
+from sweepd.optimize.study.insight.axes import Axis, ordered, study_axes
+from sweepd.optimize.study.insight.comparison import (
+    best_so_far,
+    common_parameters,
+    differences,
+    summary,
+)
+from sweepd.optimize.study.insight.curves import (
     MOST_SHOWN,
     SHOWN,
     axis_of_rungs,
@@ -19,11 +24,11 @@ from optimize.study.insight.curves import (
     heat,
     table_row,
 )
-from optimize.study.insight.importance import LatestImportances
-from optimize.study.insight.parameters import frontier, parallel, racing
-from optimize.study.insight.rows import TrialRow, count_rows
-from optimize.study.population import schedule_table
-from optimize.study.study import StudyHandle
+from sweepd.optimize.study.insight.importance import LatestImportances
+from sweepd.optimize.study.insight.parameters import frontier, parallel, racing
+from sweepd.optimize.study.insight.rows import TrialRow, count_rows
+from sweepd.optimize.study.population import schedule_table
+from sweepd.optimize.study.study import StudyHandle
 
 SHOWN_RACE = 12  # configurations
 

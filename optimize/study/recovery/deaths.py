@@ -32,8 +32,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from envs.support.study_record import ATTEMPTS_KEY, CHECKPOINT_KEY
-from optimize.study.recovery.processes import boot_id
+from sweepd.envs.support.study_record import ATTEMPTS_KEY, CHECKPOINT_KEY
+from sweepd.optimize.study.recovery.processes import boot_id
 
 ALONE, TOGETHER, POPULATION = "alone", "in company", "population"  # kinds of evidence
 MAX_DEATHS = 3  # deaths that count, without a new checkpoint, before a trial fails

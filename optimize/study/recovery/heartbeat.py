@@ -19,12 +19,12 @@ from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from envs.support.periodic_thread import PeriodicThread
-from optimize.study.database.gone import StudyGone
-from optimize.study.database.storage import StudyStorage
-from optimize.study.database.tables import attempts, changed_rows, workers
-from optimize.study.recovery.deaths import memory_counters
-from optimize.study.recovery.stall import Progress, where_main_thread_is
+from sweepd.envs.support.periodic_thread import PeriodicThread
+from sweepd.optimize.study.database.gone import StudyGone
+from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.database.tables import attempts, changed_rows, workers
+from sweepd.optimize.study.recovery.deaths import memory_counters
+from sweepd.optimize.study.recovery.stall import Progress, where_main_thread_is
 
 BEAT_SECONDS = 10.0
 

@@ -17,11 +17,11 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from envs.support.errors import RunError
-from optimize.study.database.gone import StudyGone
-from optimize.study.database.storage import StudyStorage
-from optimize.study.database.tables import workers
-from optimize.study.recovery import processes
+from sweepd.envs.support.errors import RunError
+from sweepd.optimize.study.database.gone import StudyGone
+from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.database.tables import workers
+from sweepd.optimize.study.recovery import processes
 
 # Seconds without a heartbeat after which a worker counts as dead if its process cannot be checked.
 GRACE_SECONDS = 120.0

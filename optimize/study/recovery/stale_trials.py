@@ -14,10 +14,10 @@ from optuna.storages._rdb import models
 from optuna.trial import TrialState
 from sqlalchemy.orm import Session
 
-from envs.support.study_record import ATTEMPTS_KEY, CHECKPOINT_KEY, REASON_KEY
-from optimize.study.database.storage import StudyStorage, replace_attributes
-from optimize.study.database.tables import RELEASED, attempts, changed_rows, workers
-from optimize.study.recovery.deaths import (
+from sweepd.envs.support.study_record import ATTEMPTS_KEY, CHECKPOINT_KEY, REASON_KEY
+from sweepd.optimize.study.database.storage import StudyStorage, replace_attributes
+from sweepd.optimize.study.database.tables import RELEASED, attempts, changed_rows, workers
+from sweepd.optimize.study.recovery.deaths import (
     MAX_DEATHS,
     Death,
     add_note,
@@ -26,7 +26,7 @@ from optimize.study.recovery.deaths import (
     ran_out_of_memory,
     read_crash,
 )
-from optimize.study.recovery.registration import GRACE_SECONDS, WorkerRecord, list_workers
+from sweepd.optimize.study.recovery.registration import GRACE_SECONDS, WorkerRecord, list_workers
 
 # Seconds of silence after which the record of a worker on another machine is deleted.
 FORGET_SECONDS = 3600.0
@@ -109,7 +109,8 @@ def recover_stale(
 
     Each trial is changed in one transaction that checks its token, heartbeat and state again, and
     records how the attempt ended (`ATTEMPTS_KEY`). A trial that has killed `MAX_DEATHS` workers
-    without a new checkpoint is failed; `optimize.study.recovery.deaths` defines which deaths count.
+    without a new checkpoint is failed; `sweepd.optimize.study.recovery.deaths` defines which deaths
+    count.
 
     Args:
         storage: database of the study.

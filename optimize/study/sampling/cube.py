@@ -15,10 +15,10 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from optimize.study.sampling.ranges import Range, ends, share, value_at
-from optimize.study.space.dimension import Dimension
-from optimize.study.space.search_space import SearchSpace
-from optimize.study.space.subject import Scalar
+from sweepd.optimize.study.sampling.ranges import Range, ends, share, value_at
+from sweepd.optimize.study.space.dimension import Dimension
+from sweepd.optimize.study.space.search_space import SearchSpace
+from sweepd.optimize.study.space.subject import Scalar
 
 Floats = NDArray[np.float64]
 UNDRAWN = 0.5  # position of a range that is switched off

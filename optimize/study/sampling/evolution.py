@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from envs.core.streams import derive_seed
-from envs.support.configurations import PBT
-from optimize.study.sampling.cube import Axis, Cube
-from optimize.study.sampling.ranges import Range, ends
-from optimize.study.space.search_space import SearchSpace
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.support.configurations import PBT
+from sweepd.optimize.study.sampling.cube import Axis, Cube
+from sweepd.optimize.study.sampling.ranges import Range, ends
+from sweepd.optimize.study.space.search_space import SearchSpace
 
 FEWEST = 4  # members of a population: the smallest number that has a quarter
 SHARE = 4  # one member in so many is replaced, and as many are copied

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from optimize.study.sampling.cube import Cube
+from sweepd.optimize.study.sampling.cube import Cube
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import zlib
 import optuna
 from optuna.pruners import BasePruner, MedianPruner, NopPruner
 
-from envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError
 
 PRUNERS = ("hyperband", "median", "none")
 

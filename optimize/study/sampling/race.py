@@ -26,11 +26,11 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial
 from scipy.stats import qmc
 
-from envs.core.streams import derive_seed
-from envs.support.configurations import episode_luck, joined
-from optimize.study.sampling import gp
-from optimize.study.sampling.cube import Cube, Floats
-from optimize.study.sampling.prior import Earlier, Known
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.support.configurations import episode_luck, joined
+from sweepd.optimize.study.sampling import gp
+from sweepd.optimize.study.sampling.cube import Cube, Floats
+from sweepd.optimize.study.sampling.prior import Earlier, Known
 
 STARTS = 24  # most trials before the model is used; at most a quarter of the study
 INFORMED = 2  # with a prior, the number of those is divided by this

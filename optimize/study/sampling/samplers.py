@@ -11,9 +11,9 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, PartialFixedSampler, RandomSampler, TPESampler
 from optuna.search_space import IntersectionSearchSpace
 
-from envs.support.configurations import RACE
-from envs.support.errors import InputError
-from optimize.study.sampling.cma import CMASampler
+from sweepd.envs.support.configurations import RACE
+from sweepd.envs.support.errors import InputError
+from sweepd.optimize.study.sampling.cma import CMASampler
 
 SAMPLERS = (RACE, "tpe", "random", "cmaes")
 AUTO = "auto"  # the best of them for the kind of study, chosen when the study is created

@@ -10,8 +10,8 @@ from typing import Any
 
 from optuna.trial import BaseTrial
 
-from envs.support.errors import InputError
-from optimize.study.space.subject import Scalar
+from sweepd.envs.support.errors import InputError
+from sweepd.optimize.study.space.subject import Scalar
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ is one parameter, described by one of
 
 With `start` next to a range or choices, trial 0 has that value; the sampler draws its other
 parameters. `[timeframe.<name>.<table>]` replaces single entries for studies on bars of that length.
-A space for a game of two seats may have `[[phases]]` (`envs.games.phase_files`). A space for a game
-may have a table `[study]`, with the defaults of flags: budget = 10_000_000, … (`StudyDefaults`).
-A parameter that is not named keeps its default.
+A space for a game of two seats may have `[[phases]]` (`sweepd.envs.games.phase_files`). A space for
+a game may have a table `[study]`, with the defaults of flags: budget = 10_000_000, …
+(`StudyDefaults`). A parameter that is not named keeps its default.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from envs.crypto.data.timeframe import SECONDS, bar_length
-from envs.games.phase_files import CURRICULUM_KEYS, parse_curriculum
-from envs.support.errors import InputError
-from envs.support.files import read_toml
-from envs.support.study_record import CRYPTO, Play, StudySpec
-from envs.support.validation import StrictModel, checked
-from optimize.study.space.dimension import Dimension
-from optimize.study.space.search_space import SearchSpace
-from optimize.study.space.subject import MARKET_PPO, Scalar, Subject
+from sweepd.envs.crypto.data.timeframe import SECONDS, bar_length
+from sweepd.envs.games.phase_files import CURRICULUM_KEYS, parse_curriculum
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.files import read_toml
+from sweepd.envs.support.study_record import CRYPTO, Play, StudySpec
+from sweepd.envs.support.validation import StrictModel, checked
+from sweepd.optimize.study.space.dimension import Dimension
+from sweepd.optimize.study.space.search_space import SearchSpace
+from sweepd.optimize.study.space.subject import MARKET_PPO, Scalar, Subject
 
 NARROW = "narrow:"  # of `--search-space`: the space around a trial of another study
 HEAD_KEYS = frozenset({"name", "version", "description", "timeframe"})  # besides the tables
@@ -61,7 +61,7 @@ def load_space(
 ) -> SearchSpace:
     """Return a space by the name of a preset or the path of a TOML file.
 
-    `optimize.worker.freeze.resolve_space` handles `narrow:…`, which needs a study.
+    `sweepd.optimize.worker.freeze.resolve_space` handles `narrow:…`, which needs a study.
 
     Args:
         name: preset or path.
@@ -87,7 +87,7 @@ def load_space(
 
 def preset_text(name: str, subject: Subject = MARKET_PPO) -> str:
     """Return the TOML text of a preset, to copy and edit."""
-    file = resources.files("optimize").joinpath(f"spaces/{subject.presets[name]}")
+    file = resources.files("sweepd.optimize").joinpath(f"spaces/{subject.presets[name]}")
     return file.read_text(encoding="utf-8")
 
 

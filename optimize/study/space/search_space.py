@@ -15,11 +15,11 @@ from typing import Any
 
 from optuna.trial import BaseTrial
 
-from envs.crypto.params import EnvParams
-from envs.games.curriculum import Curriculum
-from envs.support.errors import InputError
-from optimize.study.space.dimension import Dimension
-from optimize.study.space.subject import MARKET_PPO, Scalar, Subject
+from sweepd.envs.crypto.params import EnvParams
+from sweepd.envs.games.curriculum import Curriculum
+from sweepd.envs.support.errors import InputError
+from sweepd.optimize.study.space.dimension import Dimension
+from sweepd.optimize.study.space.subject import MARKET_PPO, Scalar, Subject
 
 
 @dataclass(frozen=True)

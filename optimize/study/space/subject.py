@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from agents.algorithms.table import Algorithm, get_algorithm
-from agents.networks.shape import check_activation, check_policies
-from envs.crypto.params import SHORTS, EnvParams
-from envs.games.registry import get_game
-from envs.support.errors import InputError
-from envs.support.study_record import CRYPTO
+from sweepd.agents.algorithms.table import Algorithm, get_algorithm
+from sweepd.agents.networks.shape import check_activation, check_policies
+from sweepd.envs.crypto.params import SHORTS, EnvParams
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import CRYPTO
 
 Scalar = bool | int | float | str
 # Included spaces (name: file in `optimize/spaces`) by environment and algorithm. All other pairs

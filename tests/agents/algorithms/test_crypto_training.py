@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agents.algorithms.ppo import PPO, Shape
-from envs.crypto.data.demo_market import make_planted_market
-from envs.crypto.env import CryptoEnv
-from envs.crypto.market import Market, make_market, observation_normaliser
-from envs.crypto.params import EnvParams
+from sweepd.agents.algorithms.ppo import PPO, Shape
+from sweepd.envs.crypto.data.demo_market import make_planted_market
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.market import Market, make_market, observation_normaliser
+from sweepd.envs.crypto.params import EnvParams
 from tests.agents.helpers import assert_same, member_params
 
 SLOTS, ENVS, LOOKBACK = 3, 4, 2

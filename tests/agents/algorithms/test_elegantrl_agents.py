@@ -12,12 +12,12 @@ from elegantrl.train.replay_buffer import ReplayBuffer
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from agents.algorithms.elegantrl_agents import ElegantAgents
-from agents.algorithms.elegantrl_kinds import BROKEN, KINDS, kind_of
-from agents.algorithms.table import get_algorithm
-from agents.policy.frozen import FrozenPolicy
-from envs.support.errors import InputError
 from scripts.bench.elegantrl_run import ElegantEnv
+from sweepd.agents.algorithms.elegantrl_agents import ElegantAgents
+from sweepd.agents.algorithms.elegantrl_kinds import BROKEN, KINDS, kind_of
+from sweepd.agents.algorithms.table import get_algorithm
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.envs.support.errors import InputError
 from tests.agents.helpers import assert_same, shape_for
 from tests.agents.own_agents import PatientAgent, SmoothActor
 from tests.agents.toy_env import ChoiceEnv, ToyEnv

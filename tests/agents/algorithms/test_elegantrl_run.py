@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from agents.algorithms.ppo import PPOParams
-from envs.support.errors import InputError
 from scripts.bench.elegantrl_run import ElegantEnv, make_agent, train_rollout
+from sweepd.agents.algorithms.ppo import PPOParams
+from sweepd.envs.support.errors import InputError
 from tests.agents.helpers import shape_for
 from tests.agents.toy_env import ChoiceEnv, ToyEnv
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agents.algorithms.heuristic import HeuristicParams, Heuristics
-from agents.algorithms.table import get_algorithm
-from agents.networks.shape import Shape
-from envs.games.bucket_brigade.game import BucketBrigade
-from envs.games.bucket_brigade.players import ARCHETYPES
-from envs.games.bucket_brigade.scenarios import scenario
-from envs.games.play import play_episodes
-from envs.support.errors import InputError
+from sweepd.agents.algorithms.heuristic import HeuristicParams, Heuristics
+from sweepd.agents.algorithms.table import get_algorithm
+from sweepd.agents.networks.shape import Shape
+from sweepd.envs.games.bucket_brigade.game import BucketBrigade
+from sweepd.envs.games.bucket_brigade.players import ARCHETYPES
+from sweepd.envs.games.bucket_brigade.scenarios import scenario
+from sweepd.envs.games.play import play_episodes
+from sweepd.envs.support.errors import InputError
 
 PARAMS = scenario("minimal_specialization")
 

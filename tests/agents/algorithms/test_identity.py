@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from agents.algorithms.ppo import PPO, PPOParams
-from agents.networks.shape import Shape
-from envs.core.items import ItemGroup, Items
-from envs.core.streams import derive_seed
-from envs.support.errors import InputError, RunError
+from sweepd.agents.algorithms.ppo import PPO, PPOParams
+from sweepd.agents.networks.shape import Shape
+from sweepd.envs.core.items import ItemGroup, Items
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.support.errors import InputError, RunError
 from tests.agents.helpers import assert_same, rollouts, shape_for, start
 from tests.agents.toy_env import (
     AbsentEnv,

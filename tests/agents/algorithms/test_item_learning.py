@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agents.algorithms.ppo import PPO, PPOParams
-from agents.algorithms.table import get_algorithm
-from agents.networks.shape import Shape
-from envs.games.card_duel.cards import CARDS, CHAMPION
-from envs.games.card_duel.game import CardDuel, CardDuelParams
-from envs.games.card_duel.observation import GROUPS, ITEMS, seen
-from envs.games.scaling import random_play
-from envs.games.tensor_game import NoParams
-from envs.support.errors import InputError
+from sweepd.agents.algorithms.ppo import PPO, PPOParams
+from sweepd.agents.algorithms.table import get_algorithm
+from sweepd.agents.networks.shape import Shape
+from sweepd.envs.games.card_duel.cards import CARDS, CHAMPION
+from sweepd.envs.games.card_duel.game import CardDuel, CardDuelParams
+from sweepd.envs.games.card_duel.observation import GROUPS, ITEMS, seen
+from sweepd.envs.games.scaling import random_play
+from sweepd.envs.games.tensor_game import NoParams
+from sweepd.envs.support.errors import InputError
 from tests.agents.card_game import HAND, BestCard
 
 SEEDS = (0, 1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from agents.algorithms.ppo import PPO, PPOParams
-from agents.engine.acting import Actors
-from agents.networks.shape import Shape
+from sweepd.agents.algorithms.ppo import PPO, PPOParams
+from sweepd.agents.engine.acting import Actors
+from sweepd.agents.networks.shape import Shape
 from tests.agents.toy_env import ChoiceEnv, MaskedEnv, ToyEnv
 
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from agents.algorithms.d3qn import D3QN, D3QNParams
-from agents.algorithms.off_policy import OffPolicy
-from agents.algorithms.sac import SAC, SACParams
-from envs.support.errors import InputError
+from sweepd.agents.algorithms.d3qn import D3QN, D3QNParams
+from sweepd.agents.algorithms.off_policy import OffPolicy
+from sweepd.agents.algorithms.sac import SAC, SACParams
+from sweepd.envs.support.errors import InputError
 from tests.agents.helpers import assert_same, rollouts, shape_for
 from tests.agents.off_policy_helpers import member_params, program_for, started
 from tests.agents.toy_env import ChoiceEnv, ToyEnv

@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from agents.algorithms.d3qn import D3QN, D3QNParams
-from agents.algorithms.sac import SAC, SACParams
-from agents.engine.program import Act
-from agents.networks.shape import Shape
+from sweepd.agents.algorithms.d3qn import D3QN, D3QNParams
+from sweepd.agents.algorithms.sac import SAC, SACParams
+from sweepd.agents.engine.program import Act
+from sweepd.agents.networks.shape import Shape
 from tests.agents.toy_env import ChoiceEnv, ToyEnv
 
 

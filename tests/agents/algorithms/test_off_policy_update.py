@@ -14,12 +14,12 @@ from elegantrl.train.config import Config
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from agents.algorithms.d3qn import D3QN, D3QNParams
-from agents.algorithms.off_policy import OffPolicy
-from agents.algorithms.off_policy_params import OffPolicyParams
-from agents.algorithms.sac import SAC, SACParams
-from agents.engine.replay import Batch
-from agents.networks.shape import Shape
+from sweepd.agents.algorithms.d3qn import D3QN, D3QNParams
+from sweepd.agents.algorithms.off_policy import OffPolicy
+from sweepd.agents.algorithms.off_policy_params import OffPolicyParams
+from sweepd.agents.algorithms.sac import SAC, SACParams
+from sweepd.agents.engine.replay import Batch
+from sweepd.agents.networks.shape import Shape
 from tests.agents.helpers import assert_same
 from tests.agents.off_policy_helpers import started, train_with
 from tests.agents.toy_env import ChoiceEnv, ToyEnv

@@ -9,9 +9,9 @@ import torch
 from elegantrl.agents.net import CriticPPO
 from torch import Tensor
 
-from agents.algorithms.popart import scale_values
-from agents.algorithms.ppo import PPO, PPOParams
-from envs.core.vec_env import Step
+from sweepd.agents.algorithms.popart import scale_values
+from sweepd.agents.algorithms.ppo import PPO, PPOParams
+from sweepd.envs.core.vec_env import Step
 from tests.agents.helpers import assert_same, shape_for
 from tests.agents.toy_env import AbsentEnv, ToyEnv
 

@@ -13,10 +13,10 @@ from elegantrl.train.config import Config
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from agents.algorithms.ppo import PPO, PPOParams
-from envs.core.streams import Streams
-from envs.core.vec_env import Step
-from envs.support.errors import InputError
+from sweepd.agents.algorithms.ppo import PPO, PPOParams
+from sweepd.envs.core.streams import Streams
+from sweepd.envs.core.vec_env import Step
+from sweepd.envs.support.errors import InputError
 from tests.agents.helpers import assert_same, shape_for, start
 from tests.agents.toy_env import (
     AbsentEnv,

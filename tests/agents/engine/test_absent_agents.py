@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.algorithms.ppo import PPO, LossTerms, PPOParams
+from sweepd.agents.algorithms.ppo import PPO, LossTerms, PPOParams
 from tests.agents.helpers import assert_same, shape_for, start
 from tests.agents.toy_env import AbsentChoicesEnv, AbsentEnv, ChoicesEnv, LatePayEnv, ToyEnv
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agents.engine.acting import Actors
-from agents.policy.frozen import FrozenPolicy
+from sweepd.agents.engine.acting import Actors
+from sweepd.agents.policy.frozen import FrozenPolicy
 from tests.agents.helpers import start
 from tests.agents.toy_env import ChoiceEnv, ChoicesEnv, MaskedEnv, ToyEnv
 

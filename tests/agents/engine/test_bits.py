@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agents.engine.bits import pack, packed_size, unpack
-from agents.engine.transitions import Transitions
+from sweepd.agents.engine.bits import pack, packed_size, unpack
+from sweepd.agents.engine.transitions import Transitions
 from tests.agents.helpers import start
 from tests.agents.toy_env import MaskedEnv
 

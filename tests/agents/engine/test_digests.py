@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agents.networks.shape import FEWEST_SLOTS
+from sweepd.agents.networks.shape import FEWEST_SLOTS
 from tests.agents.digests import (
     ALONE,
     CROWD,

@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from agents.algorithms.ppo import PPO
-from agents.engine.graphs import Effect, Repeated, record_cuda_graph, recorder_for
-from agents.native.choice import TORCH, VARIABLE
-from agents.networks.optimizer import Adam
-from envs.support.errors import RunError
+from sweepd.agents.algorithms.ppo import PPO
+from sweepd.agents.engine.graphs import Effect, Repeated, record_cuda_graph, recorder_for
+from sweepd.agents.native.choice import TORCH, VARIABLE
+from sweepd.agents.networks.optimizer import Adam
+from sweepd.envs.support.errors import RunError
 from tests.agents import off_policy_helpers
 from tests.agents.digests import cartpole, crypto
 from tests.agents.helpers import assert_same, member_params, shape_for, start

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.engine.program import Program
+from sweepd.agents.engine.program import Program
 from tests.agents import off_policy_helpers
 from tests.agents.helpers import member_params, shape_for
 from tests.agents.toy_env import ChoiceEnv, ToyEnv
@@ -21,7 +21,7 @@ KINDS = ("ppo", "recurrent ppo", "sac", "d3qn")
 def make(kind: str, env: ToyEnv) -> tuple[Program, list[Any]]:
     """A program with members 0 and 1 in its slots, and their hyperparameters."""
     if "ppo" in kind:
-        from agents.algorithms.ppo import PPO
+        from sweepd.agents.algorithms.ppo import PPO
 
         changes = {"recurrent": "gru", "bptt": 4, "minibatch": 12} if "recurrent" in kind else {}
         program: Program = PPO(shape_for(env, **changes))

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.algorithms.ppo import PPO
-from agents.engine.play_stats import play_names
-from envs.games.cartpole import CartPole, CartPoleParams
-from envs.games.opponents import Scripted
-from envs.games.tensor_game import NoParams
+from sweepd.agents.algorithms.ppo import PPO
+from sweepd.agents.engine.play_stats import play_names
+from sweepd.envs.games.cartpole import CartPole, CartPoleParams
+from sweepd.envs.games.opponents import Scripted
+from sweepd.envs.games.tensor_game import NoParams
 from tests.agents.helpers import member_params, shape_for
 from tests.envs.games.toys import NIM_PLAYERS, Nim
 

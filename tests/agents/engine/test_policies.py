@@ -1,4 +1,6 @@
-"""What a program tells the environment before every rollout: `envs.core.policies.Policies`."""
+"""What a program tells the environment before every rollout:
+`sweepd.envs.core.policies.Policies`.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.algorithms.ppo import PPO
-from agents.engine.program import Program
-from envs.core.policies import Policies
+from sweepd.agents.algorithms.ppo import PPO
+from sweepd.agents.engine.program import Program
+from sweepd.envs.core.policies import Policies
 from tests.agents.helpers import start
 from tests.agents.off_policy_helpers import started
 from tests.agents.toy_env import ChoiceEnv, ChoicesEnv, ToyEnv

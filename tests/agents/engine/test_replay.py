@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.engine.replay import ReplayBuffers
-from envs.core.streams import Streams
+from sweepd.agents.engine.replay import ReplayBuffers
+from sweepd.envs.core.streams import Streams
 from tests.agents.helpers import assert_same
 from tests.agents.toy_env import ToyEnv
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.algorithms.ppo import PPO
-from agents.engine.program import Program
-from agents.engine.running_scale import RunningScale, _sum_of_rows
-from agents.networks.normaliser import CLIP, STATE_CLIP
-from agents.networks.shape import Shape
-from agents.policy.bank import Bank, architecture_of
-from agents.policy.frozen import FrozenPolicy
-from envs.support.errors import InputError
+from sweepd.agents.algorithms.ppo import PPO
+from sweepd.agents.engine.program import Program
+from sweepd.agents.engine.running_scale import RunningScale, _sum_of_rows
+from sweepd.agents.networks.normaliser import CLIP, STATE_CLIP
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.policy.bank import Bank, architecture_of
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.envs.support.errors import InputError
 from tests.agents import helpers, off_policy_helpers
 from tests.agents.toy_env import AbsentEnv, ChoiceEnv, ImageEnv, ToyEnv
 

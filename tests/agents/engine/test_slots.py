@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
-from agents.networks.distributions import distribution_of, log_softmax
-from agents.networks.recurrence import _sigmoid
-from agents.networks.shape import Shape
-from agents.networks.weights import new_gradients
+from sweepd.agents.networks.distributions import distribution_of, log_softmax
+from sweepd.agents.networks.recurrence import _sigmoid
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.networks.weights import new_gradients
 
 OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "exp": lambda x, _: x.exp(),

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from agents.algorithms.ppo import PPO
-from agents.algorithms.table import get_algorithm
-from agents.engine.advantages import Experience, estimate, estimate_in_turns
-from agents.networks.shape import Shape
-from envs.games.opponents import Scripted
-from envs.games.tensor_game import NoParams
-from envs.support.errors import InputError, RunError
+from sweepd.agents.algorithms.ppo import PPO
+from sweepd.agents.algorithms.table import get_algorithm
+from sweepd.agents.engine.advantages import Experience, estimate, estimate_in_turns
+from sweepd.agents.networks.shape import Shape
+from sweepd.envs.games.opponents import Scripted
+from sweepd.envs.games.tensor_game import NoParams
+from sweepd.envs.support.errors import InputError, RunError
 from tests.agents.helpers import assert_same, member_params, shape_for
 from tests.envs.games.toys import NIM_PLAYERS, Nim
 

@@ -14,23 +14,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.algorithms.ppo import PPO, RolloutStats
-from agents.engine.program import Program
-from agents.native.choice import KERNELS, chosen, evaluate, require, require_same
-from agents.native.kernels import SOURCE, Kernels, PolicyKernel
-from agents.native.self_test import DIGEST, EARLIER, digest
-from agents.networks.activation import ACTIVATIONS, RELU
-from agents.networks.mlp import Activations, forward
-from agents.networks.shape import PER_SEAT, Shape
-from agents.networks.weights import flat_size, leaf_views
-from envs.core.items import ItemGroup, Items
-from envs.core.vec_env import Step
-from envs.games.card_duel.game import CardDuel, CardDuelParams
-from envs.games.poker.kuhn import Kuhn
-from envs.games.tensor_game import NoParams, TensorGame
-from envs.native import build, threads
-from envs.native.build import VARIABLE
-from envs.support.errors import InputError, RunError
+from sweepd.agents.algorithms.ppo import PPO, RolloutStats
+from sweepd.agents.engine.program import Program
+from sweepd.agents.native.choice import KERNELS, chosen, evaluate, require, require_same
+from sweepd.agents.native.kernels import SOURCE, Kernels, PolicyKernel
+from sweepd.agents.native.self_test import DIGEST, EARLIER, digest
+from sweepd.agents.networks.activation import ACTIVATIONS, RELU
+from sweepd.agents.networks.mlp import Activations, forward
+from sweepd.agents.networks.shape import PER_SEAT, Shape
+from sweepd.agents.networks.weights import flat_size, leaf_views
+from sweepd.envs.core.items import ItemGroup, Items
+from sweepd.envs.core.vec_env import Step
+from sweepd.envs.games.card_duel.game import CardDuel, CardDuelParams
+from sweepd.envs.games.poker.kuhn import Kuhn
+from sweepd.envs.games.tensor_game import NoParams, TensorGame
+from sweepd.envs.native import build, threads
+from sweepd.envs.native.build import VARIABLE
+from sweepd.envs.support.errors import InputError, RunError
 from tests.agents.helpers import assert_same, member_params, shape_for, start
 from tests.agents.off_policy_helpers import started
 from tests.agents.toy_env import (
@@ -411,7 +411,7 @@ def test_torch_has_one_thread_in_rollouts_of_native_programs(
 def test_bits_do_not_depend_on_the_width_of_vectors() -> None:
     """The library for AVX2 gives the same bits. torch reads the variable when it is loaded."""
     done = subprocess.run(
-        [sys.executable, "-m", "agents.native.self_test"],
+        [sys.executable, "-m", "sweepd.agents.native.self_test"],
         env=os.environ | {"ATEN_CPU_CAPABILITY": "avx2"},
         capture_output=True,
         text=True,

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from agents.algorithms.d3qn import D3QN
-from agents.algorithms.off_policy import OffPolicy
-from agents.algorithms.sac import LOG_ALPHA, SAC
-from envs.native import build
-from envs.native.build import VARIABLE
+from sweepd.agents.algorithms.d3qn import D3QN
+from sweepd.agents.algorithms.off_policy import OffPolicy
+from sweepd.agents.algorithms.sac import LOG_ALPHA, SAC
+from sweepd.envs.native import build
+from sweepd.envs.native.build import VARIABLE
 from tests.agents.helpers import shape_for
 from tests.agents.off_policy_helpers import started
 from tests.agents.toy_env import ChoiceEnv, ToyEnv

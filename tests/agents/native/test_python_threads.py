@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.algorithms.ppo import PPO
-from agents.engine.program import Program
-from envs.native import build
+from sweepd.agents.algorithms.ppo import PPO
+from sweepd.agents.engine.program import Program
+from sweepd.envs.native import build
 from tests.agents.helpers import assert_same, start
 from tests.agents.off_policy_helpers import started
 from tests.agents.toy_env import ChoiceEnv, ItemsEnv, ToyEnv

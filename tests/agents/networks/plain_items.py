@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from envs.core.items import Items
+from sweepd.envs.core.items import Items
 
 
 def item_columns(items: Items, weights: Mapping[str, Tensor], obs: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from agents.algorithms.elegantrl_agents import ElegantAgents
-from agents.networks.activation import (
+from sweepd.agents.algorithms.elegantrl_agents import ElegantAgents
+from sweepd.agents.networks.activation import (
     ACTIVATION,
     ACTIVATIONS,
     RELU,
@@ -19,12 +19,12 @@ from agents.networks.activation import (
     needs_sums,
     through_,
 )
-from agents.networks.shape import Shape
-from agents.policy.bank import Bank, architecture_of
-from agents.policy.frozen import FrozenPolicy, load_members, save_members
-from agents.policy.members import check_members
-from envs.native.build import VARIABLE
-from envs.support.errors import InputError
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.policy.bank import Bank, architecture_of
+from sweepd.agents.policy.frozen import FrozenPolicy, load_members, save_members
+from sweepd.agents.policy.members import check_members
+from sweepd.envs.native.build import VARIABLE
+from sweepd.envs.support.errors import InputError
 from tests.agents import helpers, off_policy_helpers
 from tests.agents.toy_env import ChoiceEnv, ToyEnv
 

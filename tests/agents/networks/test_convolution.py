@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from agents.algorithms.ppo import PPO, PPOParams
-from agents.engine.population import Population
-from agents.networks.convolution import layers
-from agents.networks.mlp import Activations, Backward, forward
-from agents.networks.shape import Shape
-from agents.networks.weights import new_gradients
-from envs.support.errors import InputError
+from sweepd.agents.algorithms.ppo import PPO, PPOParams
+from sweepd.agents.engine.population import Population
+from sweepd.agents.networks.convolution import layers
+from sweepd.agents.networks.mlp import Activations, Backward, forward
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.networks.weights import new_gradients
+from sweepd.envs.support.errors import InputError
 from tests.agents.helpers import shape_for, start
 from tests.agents.toy_env import ImageEnv
 

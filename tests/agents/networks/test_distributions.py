@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.networks.distributions import Categorical, Choices, Distribution, distribution_of
-from agents.networks.shape import Shape
-from agents.networks.weights import new_gradients
-from envs.core.streams import Streams
+from sweepd.agents.networks.distributions import Categorical, Choices, Distribution, distribution_of
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.networks.weights import new_gradients
+from sweepd.envs.core.streams import Streams
 
 SLOTS, ROWS = 3, 40
 NUMBERS = Shape(state_dim=1, action_dim=4, slots=SLOTS)

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.utils import cpp_extension
 
-from agents.algorithms.fused_loss import FusedLoss, agrees
-from agents.algorithms.ppo import PPO
-from agents.native.choice import TORCH, VARIABLE
-from agents.networks import gpu_kernels
-from agents.networks.fused_sample import FusedSample
-from agents.networks.gpu_kernels import (
+from sweepd.agents.algorithms.fused_loss import FusedLoss, agrees
+from sweepd.agents.algorithms.ppo import PPO
+from sweepd.agents.native.choice import TORCH, VARIABLE
+from sweepd.agents.networks import gpu_kernels
+from sweepd.agents.networks.fused_sample import FusedSample
+from sweepd.agents.networks.gpu_kernels import (
     NAMES,
     SOURCE,
     THREADS,
@@ -29,8 +29,8 @@ from agents.networks.gpu_kernels import (
     kernels_for,
     samples_agree,
 )
-from agents.networks.optimizer import Adam, FlatAdam
-from envs.native.build import BuildError, compiler
+from sweepd.agents.networks.optimizer import Adam, FlatAdam
+from sweepd.envs.native.build import BuildError, compiler
 from tests.agents.digests import cartpole, crypto
 from tests.agents.helpers import make_adam_steps, member_params, shape_for, start
 from tests.agents.toy_env import ChoiceEnv, ToyEnv

@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.distributions import Categorical, Normal
 from torch.nn.functional import one_hot, smooth_l1_loss
 
-from agents.algorithms.ppo import PPO, LossTerms
-from agents.engine.population import _named, _turned
-from agents.networks.convolution import layers
-from agents.networks.shape import Shape
+from sweepd.agents.algorithms.ppo import PPO, LossTerms
+from sweepd.agents.engine.population import _named, _turned
+from sweepd.agents.networks.convolution import layers
+from sweepd.agents.networks.shape import Shape
 from tests.agents.helpers import member_params, start
 from tests.agents.networks.plain_items import item_columns
 from tests.agents.toy_env import AbsentChoicesEnv, AbsentEnv, ImageEnv, ItemsEnv, MaskedEnv, ToyEnv

@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from agents.algorithms.d3qn import D3QN
-from agents.algorithms.sac import SAC
-from agents.engine.population import Population
-from agents.networks.items import Lookup, add_rows
-from agents.networks.mlp import Activations, Backward, forward
-from agents.networks.shape import Shape
-from agents.networks.weights import Leaves, new_gradients
-from envs.core.items import ItemGroup, Items
-from envs.support.errors import InputError, RunError
+from sweepd.agents.algorithms.d3qn import D3QN
+from sweepd.agents.algorithms.sac import SAC
+from sweepd.agents.engine.population import Population
+from sweepd.agents.networks.items import Lookup, add_rows
+from sweepd.agents.networks.mlp import Activations, Backward, forward
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.networks.weights import Leaves, new_gradients
+from sweepd.envs.core.items import ItemGroup, Items
+from sweepd.envs.support.errors import InputError, RunError
 from tests.agents.helpers import assert_same, start
 from tests.agents.networks.plain_items import item_columns
 from tests.agents.toy_env import ItemsEnv

@@ -7,14 +7,14 @@ import torch
 from elegantrl.agents.net import ActorDiscretePPO, ActorPPO, CriticPPO
 from torch import nn
 
-from agents.algorithms.ppo import PPO
-from agents.engine.population import Population
-from agents.networks.activation import ACTIVATION, ACTIVATIONS
-from agents.networks.mlp import Activations, Backward, forward
-from agents.networks.portable import OrthogonalInDouble
-from agents.networks.shape import Shape
-from agents.networks.weights import leaf_views, new_gradients
-from envs.support.errors import InputError
+from sweepd.agents.algorithms.ppo import PPO
+from sweepd.agents.engine.population import Population
+from sweepd.agents.networks.activation import ACTIVATION, ACTIVATIONS
+from sweepd.agents.networks.mlp import Activations, Backward, forward
+from sweepd.agents.networks.portable import OrthogonalInDouble
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.networks.weights import leaf_views, new_gradients
+from sweepd.envs.support.errors import InputError
 
 CPU = torch.device("cpu")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from agents.networks.gpu_kernels import NAMES, SOURCE
+from sweepd.agents.networks.gpu_kernels import NAMES, SOURCE
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 # Registers per thread, at most: a multiprocessor, which has 65,536, then holds 1,024 threads.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from agents.networks.portable import OrthogonalInDouble, exp, log_of_sum, sqrt
+from sweepd.agents.networks.portable import OrthogonalInDouble, exp, log_of_sum, sqrt
 
 
 def test_functions_are_those_of_torch() -> None:

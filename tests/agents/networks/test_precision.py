@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from agents.networks.precision import set_precision
-from envs.support.errors import InputError
+from sweepd.agents.networks.precision import set_precision
+from sweepd.envs.support.errors import InputError
 
 CPU, CARD = torch.device("cpu"), torch.device("cuda:0")
 

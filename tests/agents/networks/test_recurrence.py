@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from agents.algorithms.ppo import PPO, LossTerms, PPOParams
-from agents.engine.acting import Actors
-from agents.networks.recurrence import GATES, Cells
-from agents.networks.shape import Shape
-from envs.support.errors import InputError
+from sweepd.agents.algorithms.ppo import PPO, LossTerms, PPOParams
+from sweepd.agents.engine.acting import Actors
+from sweepd.agents.networks.recurrence import GATES, Cells
+from sweepd.agents.networks.shape import Shape
+from sweepd.envs.support.errors import InputError
 from tests.agents.helpers import shape_for, start
 from tests.agents.toy_env import AbsentEnv, RecallEnv, Rematching, ToyEnv
 

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
-from agents.algorithms.d3qn import D3QN
-from agents.algorithms.popart import scale_values
-from agents.algorithms.ppo import PPO, LossTerms, PPOParams
-from agents.engine.population import _named, _turned
-from agents.networks.mlp import Activations, forward
-from agents.networks.shape import Shape, env_fields
-from envs.games.card_duel.game import CardDuel, CardDuelParams
-from envs.games.tensor_game import NoParams, TensorGame
-from envs.support.errors import InputError
+from sweepd.agents.algorithms.d3qn import D3QN
+from sweepd.agents.algorithms.popart import scale_values
+from sweepd.agents.algorithms.ppo import PPO, LossTerms, PPOParams
+from sweepd.agents.engine.population import _named, _turned
+from sweepd.agents.networks.mlp import Activations, forward
+from sweepd.agents.networks.shape import Shape, env_fields
+from sweepd.envs.games.card_duel.game import CardDuel, CardDuelParams
+from sweepd.envs.games.tensor_game import NoParams, TensorGame
+from sweepd.envs.support.errors import InputError
 from tests.agents.helpers import member_params
 from tests.agents.networks.test_gradients import log_prob_and_entropy, outputs
 from tests.agents.networks.test_items import run

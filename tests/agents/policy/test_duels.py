@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.policy.duels import Duels, FrozenEntrant, duel_report, play_duels
-from agents.policy.frozen import FrozenPolicy
-from envs.games.pairings import RandomEntrant, play_pairs, scripted_entrants, tally
-from envs.games.registry import get_game
-from envs.support.errors import InputError
+from sweepd.agents.policy.duels import Duels, FrozenEntrant, duel_report, play_duels
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.envs.games.pairings import RandomEntrant, play_pairs, scripted_entrants, tally
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.support.errors import InputError
 from tests.envs.games.toys import RPS, RPS_SCRIPTED, SHOWDOWN, chooser
 
 UNIFORM = chooser((1 / 3, 1 / 3, 1 / 3))

@@ -15,13 +15,20 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from torch import Tensor
 
-from agents.policy.exact import Plans, best_response, expected_returns, mixed, nash_conv, plans
-from envs.games.game_tree import Behaviour, Floats, GameTree, game_tree, is_enumerable
-from envs.games.pairings import uniform_behaviour
-from envs.games.poker.kuhn import Kuhn
-from envs.games.registry import get_game
-from envs.games.rules import State
-from envs.support.errors import InputError
+from sweepd.agents.policy.exact import (
+    Plans,
+    best_response,
+    expected_returns,
+    mixed,
+    nash_conv,
+    plans,
+)
+from sweepd.envs.games.game_tree import Behaviour, Floats, GameTree, game_tree, is_enumerable
+from sweepd.envs.games.pairings import uniform_behaviour
+from sweepd.envs.games.poker.kuhn import Kuhn
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.games.rules import State
+from sweepd.envs.support.errors import InputError
 from tests.envs.games.toys import RPS
 
 GAMES = ("kuhn", "leduc")

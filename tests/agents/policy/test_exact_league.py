@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.policy.duels import FrozenEntrant, duel_report, play_duels
-from agents.policy.exact import mixed, nash_conv, plans
-from agents.policy.exact_league import exact_league
-from agents.policy.frozen import FrozenPolicy
-from agents.policy.members import Member
-from envs.games.game_tree import Behaviour, game_tree
-from envs.games.pairings import Entrant, RandomEntrant, uniform_behaviour
-from envs.games.registry import get_game
+from sweepd.agents.policy.duels import FrozenEntrant, duel_report, play_duels
+from sweepd.agents.policy.exact import mixed, nash_conv, plans
+from sweepd.agents.policy.exact_league import exact_league
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.members import Member
+from sweepd.envs.games.game_tree import Behaviour, game_tree
+from sweepd.envs.games.pairings import Entrant, RandomEntrant, uniform_behaviour
+from sweepd.envs.games.registry import get_game
 from tests.agents.policy.test_exact import (
     most_probable,
     open_spiel_mixture,

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from agents.algorithms.ppo import PPO, PPOParams, Shape
-from agents.policy.frozen import FrozenPolicy, load_members, save_members
-from envs.support.errors import InputError, RunError
+from sweepd.agents.algorithms.ppo import PPO, PPOParams, Shape
+from sweepd.agents.policy.frozen import FrozenPolicy, load_members, save_members
+from sweepd.envs.support.errors import InputError, RunError
 
 
 def make_members(

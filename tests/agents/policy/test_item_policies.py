@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from agents.algorithms.ppo import PPO, PPOParams
-from agents.networks.shape import Shape
-from agents.policy.bank import Bank, architecture_of
-from agents.policy.frozen import FrozenPolicy, load_members, save_members
-from agents.policy.members import items_of
-from agents.policy.roster import Champion, Roster, Spaces
-from envs.core.items import ItemGroup, Items
-from envs.support.errors import InputError, RunError
+from sweepd.agents.algorithms.ppo import PPO, PPOParams
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.policy.bank import Bank, architecture_of
+from sweepd.agents.policy.frozen import FrozenPolicy, load_members, save_members
+from sweepd.agents.policy.members import items_of
+from sweepd.agents.policy.roster import Champion, Roster, Spaces
+from sweepd.envs.core.items import ItemGroup, Items
+from sweepd.envs.support.errors import InputError, RunError
 from tests.agents.networks.plain_items import item_columns
 
 CPU = torch.device("cpu")

@@ -20,10 +20,10 @@ from elegantrl.agents.net import (
 )
 from torch import Tensor
 
-from agents.algorithms.ppo import PPO, PPOParams
-from agents.networks.shape import Shape
-from agents.policy.frozen import FrozenPolicy, load_members, save_members
-from envs.support.errors import InputError, RunError
+from sweepd.agents.algorithms.ppo import PPO, PPOParams
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.policy.frozen import FrozenPolicy, load_members, save_members
+from sweepd.envs.support.errors import InputError, RunError
 from tests.agents.toy_env import ChoiceEnv, ImageEnv
 
 NUMBERS, VALUES = (ActorPPO, ActorSAC), (QNet, QNetDuel, QNetTwin, QNetTwinDuel)

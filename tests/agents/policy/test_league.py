@@ -12,14 +12,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.policy.equilibrium import equilibrium
-from agents.policy.league import Matches, Players, exploitation, interval, play_matches, report
-from envs.core.streams import derive_seed
-from envs.games.bucket_brigade.game import BucketBrigade
-from envs.games.bucket_brigade.players import ScriptedPolicy
-from envs.games.registry import get_game
-from envs.support.errors import InputError, RunError
-from optimize.experiments.league_artifacts import equilibrium_words
+from sweepd.agents.policy.equilibrium import equilibrium
+from sweepd.agents.policy.league import (
+    Matches,
+    Players,
+    exploitation,
+    interval,
+    play_matches,
+    report,
+)
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.games.bucket_brigade.game import BucketBrigade
+from sweepd.envs.games.bucket_brigade.players import ScriptedPolicy
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.optimize.experiments.league_artifacts import equilibrium_words
 
 BUCKET = get_game("bucket-brigade")
 ALONE = dataclasses.replace(BUCKET, players=lambda _params, _seed: {})
@@ -154,7 +161,7 @@ def test_equilibrium_search_stops_at_the_time_limit_and_reports_a_bound(
     rng = np.random.default_rng(0)
     half = rng.normal(size=(30, 30))
     payoffs = half - half.T + 0.01 * rng.normal(size=(30, 30))  # not zero-sum, and hard
-    monkeypatch.setattr("agents.policy.equilibrium.TIME_LIMIT", 0.2)
+    monkeypatch.setattr("sweepd.agents.policy.equilibrium.TIME_LIMIT", 0.2)
     began = time.monotonic()
     with pytest.raises(RunError, match=r"no equilibrium was found within 0\.2 s among 30 players"):
         equilibrium(payoffs)
@@ -166,7 +173,7 @@ def test_equilibrium_search_stops_at_the_time_limit_and_reports_a_bound(
     }
     assert equilibrium_words(told["equilibrium"]["all"]).startswith("no equilibrium was found")
     stopped = SimpleNamespace(x=np.array([0.0, 1.0, 0.0, 1.0, 0.2]), status=1, mip_dual_bound=-0.8)
-    monkeypatch.setattr("agents.policy.equilibrium._best_paid", lambda *_: stopped)
+    monkeypatch.setattr("sweepd.agents.policy.equilibrium._best_paid", lambda *_: stopped)
     found = equilibrium(np.array([[3.0, 0.0], [5.0, 1.0]]))
     assert (found.payoff, found.bound, found.proven) == (1.0, 4.0, False)
     words = {"weights": {"b": 1.0}, "payoff": found.payoff, "payoff_bound": found.bound}

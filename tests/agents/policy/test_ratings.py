@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agents.policy.ratings import ELO, PRIOR, Ratings, draw_ratings, rate, separation_words
-from envs.support.errors import InputError
+from sweepd.agents.policy.ratings import ELO, PRIOR, Ratings, draw_ratings, rate, separation_words
+from sweepd.envs.support.errors import InputError
 
 Floats = NDArray[np.float64]
 NAMES = ("a", "b", "c", "d")

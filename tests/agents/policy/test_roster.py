@@ -8,17 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.algorithms.d3qn import D3QN
-from agents.algorithms.heuristic import Heuristics
-from agents.algorithms.ppo import PPO
-from agents.algorithms.sac import SAC
-from agents.engine.program import Program
-from agents.networks.shape import Shape
-from agents.policy.bank import Bank, architecture_of
-from agents.policy.frozen import FrozenPolicy
-from agents.policy.roster import Champion, Roster, Spaces
-from envs.games.curriculum import LEARNERS
-from envs.support.errors import InputError
+from sweepd.agents.algorithms.d3qn import D3QN
+from sweepd.agents.algorithms.heuristic import Heuristics
+from sweepd.agents.algorithms.ppo import PPO
+from sweepd.agents.algorithms.sac import SAC
+from sweepd.agents.engine.program import Program
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.policy.bank import Bank, architecture_of
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.roster import Champion, Roster, Spaces
+from sweepd.envs.games.curriculum import LEARNERS
+from sweepd.envs.support.errors import InputError
 
 COLUMNS, ACTIONS, GAMES = 5, 3, 6
 KINDS = {"ppo": (PPO, False), "ppo choices": (PPO, True), "sac": (SAC, False), "d3qn": (D3QN, True)}

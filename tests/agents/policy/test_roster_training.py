@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.algorithms.d3qn import D3QN, D3QNParams
-from agents.algorithms.ppo import PPO, PPOParams
-from agents.algorithms.sac import SAC, SACParams
-from agents.engine.program import Program
-from agents.networks.shape import Shape
-from agents.policy.roster import Champion, Roster, Spaces
+from sweepd.agents.algorithms.d3qn import D3QN, D3QNParams
+from sweepd.agents.algorithms.ppo import PPO, PPOParams
+from sweepd.agents.algorithms.sac import SAC, SACParams
+from sweepd.agents.engine.program import Program
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.policy.roster import Champion, Roster, Spaces
 from tests.agents.duel import DUEL_PARAMS, Chaser, ChoiceDuel, Duel
 from tests.agents.helpers import assert_same
 from tests.envs.host_sync import NoHostSync

@@ -10,17 +10,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.algorithms.ppo import PPO, PPOParams
-from agents.networks.shape import Shape, env_fields
-from agents.policy.bank import architecture_of
-from agents.policy.duels import FrozenEntrant
-from agents.policy.exact import nash_conv, plans
-from agents.policy.frozen import FrozenPolicy, load_members, save_members
-from agents.policy.members import Member, seats_of
-from agents.policy.roster import Champion, Roster, Spaces
-from envs.games.card_duel.game import CardDuel, CardDuelParams
-from envs.games.tensor_game import NoParams, TensorGame
-from envs.support.errors import InputError
+from sweepd.agents.algorithms.ppo import PPO, PPOParams
+from sweepd.agents.networks.shape import Shape, env_fields
+from sweepd.agents.policy.bank import architecture_of
+from sweepd.agents.policy.duels import FrozenEntrant
+from sweepd.agents.policy.exact import nash_conv, plans
+from sweepd.agents.policy.frozen import FrozenPolicy, load_members, save_members
+from sweepd.agents.policy.members import Member, seats_of
+from sweepd.agents.policy.roster import Champion, Roster, Spaces
+from sweepd.envs.games.card_duel.game import CardDuel, CardDuelParams
+from sweepd.envs.games.tensor_game import NoParams, TensorGame
+from sweepd.envs.support.errors import InputError
 from tests.agents.helpers import assert_same
 from tests.agents.policy.test_exact import tree_of
 from tests.agents.policy.test_exact_league import actor

@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.algorithms.ppo import PPO, PPOParams
-from agents.networks.shape import Shape, env_fields
-from agents.policy.duels import FrozenEntrant, play_duels
-from agents.policy.frozen import FrozenPolicy
-from agents.policy.roster import Champion, Roster, Spaces
-from envs.core.streams import derive_seed
-from envs.games.opponents import Scripted
-from envs.games.pairings import RandomEntrant, ScriptedEntrant, play_pairs
-from envs.games.tensor_game import NoParams
-from envs.support.errors import InputError, RunError
+from sweepd.agents.algorithms.ppo import PPO, PPOParams
+from sweepd.agents.networks.shape import Shape, env_fields
+from sweepd.agents.policy.duels import FrozenEntrant, play_duels
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.roster import Champion, Roster, Spaces
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.games.opponents import Scripted
+from sweepd.envs.games.pairings import RandomEntrant, ScriptedEntrant, play_pairs
+from sweepd.envs.games.tensor_game import NoParams
+from sweepd.envs.support.errors import InputError, RunError
 from tests.agents.helpers import assert_same
 from tests.envs.games.toys import NIM, NIM_PLAYERS, Grabber, Nim, PlainNim
 

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from deploy.cli.commands import deploy_commands
+from sweepd.deploy.cli.commands import deploy_commands
 from tests.notify_listener import Listener
 from tests.optimize.study_files import wait_for
 

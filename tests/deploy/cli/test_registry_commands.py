@@ -15,15 +15,15 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from deploy.cli.commands import deploy_commands
-from deploy.market.bundle import Bundle, format_time
-from deploy.market.manifest import DataPart
-from deploy.market.scoring import score_bundle
-from deploy.market.verify import TOLERANCE, verify_bundle
-from deploy.registry.bundle_files import finite, write_bundle
-from deploy.registry.registry import Registry
-from envs.crypto.data.bars import Bars, load_bars, write_bars
-from envs.support.errors import InputError, RunError
+from sweepd.deploy.cli.commands import deploy_commands
+from sweepd.deploy.market.bundle import Bundle, format_time
+from sweepd.deploy.market.manifest import DataPart
+from sweepd.deploy.market.scoring import score_bundle
+from sweepd.deploy.market.verify import TOLERANCE, verify_bundle
+from sweepd.deploy.registry.bundle_files import finite, write_bundle
+from sweepd.deploy.registry.registry import Registry
+from sweepd.envs.crypto.data.bars import Bars, load_bars, write_bars
+from sweepd.envs.support.errors import InputError, RunError
 from tests.deploy.builders import reverting_market, small_bundle
 
 SLOT = "demo-1h"
@@ -260,7 +260,7 @@ def test_verify_finds_the_same_numbers(sweepd: Run, bundles: list[Bundle]) -> No
 
 @pytest.mark.slow
 def test_verify_agrees_in_another_process_and_with_other_threads(registry: Registry) -> None:
-    code = "import torch; torch.set_num_threads(2); from sweepd import main; main()"
+    code = "import torch; torch.set_num_threads(2); from sweepd.app import main; main()"
     words = [
         sys.executable,
         "-c",

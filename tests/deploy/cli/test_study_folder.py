@@ -13,15 +13,15 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from deploy.cli.commands import deploy_commands
-from deploy.cli.next_commands import registry_flags, study_flags
-from deploy.market.candidates import open_study
-from deploy.promotion.studies import find_study
-from deploy.registry.registry import Registry
-from envs.support.errors import InputError
-from envs.support.invocation import install_extra, program
-from envs.support.study_folder import study_folder
-from envs.support.study_record import FOLDER_KEY, FORMER_FOLDER_KEY
+from sweepd.deploy.cli.commands import deploy_commands
+from sweepd.deploy.cli.next_commands import registry_flags, study_flags
+from sweepd.deploy.market.candidates import open_study
+from sweepd.deploy.promotion.studies import find_study
+from sweepd.deploy.registry.registry import Registry
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.invocation import install_extra, program
+from sweepd.envs.support.study_folder import study_folder
+from sweepd.envs.support.study_record import FOLDER_KEY, FORMER_FOLDER_KEY
 from tests.deploy.builders import FakeStudy
 
 Cli = Callable[..., str]
@@ -195,7 +195,7 @@ def test_a_read_only_registry_is_refused_before_bars_are_read(
     monkeypatch.chdir(fake.folder)
     (fake.folder / "file").write_text("")
     monkeypatch.setattr(
-        "deploy.market.promote.load_study_bars", lambda *_: pytest.fail("bars were read")
+        "sweepd.deploy.market.promote.load_study_bars", lambda *_: pytest.fail("bars were read")
     )
     with pytest.raises(InputError, match=r"registry .* cannot be used \(.*file is not a folder\)"):
         cli("promote", "--storage", "studies.db", "--deployments", "file/deployments")

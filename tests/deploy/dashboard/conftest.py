@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dashboard.series import SeriesCache
-from deploy.dashboard.view import SlotView, slot_view
-from deploy.registry.registry import Registry
-from deploy.trading.live.store import TraderStore
+from sweepd.deploy.dashboard.series import SeriesCache
+from sweepd.deploy.dashboard.view import SlotView, slot_view
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.live.store import TraderStore
 from tests.deploy.dashboard.browser import Browser
 from tests.deploy.dashboard.synthetic import MadeSession, fill
 

@@ -9,11 +9,11 @@ import numpy as np
 import optuna
 from optuna.trial import TrialState
 
-from envs.support.study_record import StudySpec, TrialRecord, rung_key
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.space.parsing import load_space
-from optimize.study.space.subject import Subject
-from optimize.study.study import StudyHandle, create_study
+from sweepd.envs.support.study_record import StudySpec, TrialRecord, rung_key
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.space.parsing import load_space
+from sweepd.optimize.study.space.subject import Subject
+from sweepd.optimize.study.study import StudyHandle, create_study
 from tests.optimize.experiments.test_game_study import make_spec
 
 STATES = (TrialState.COMPLETE, TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)

@@ -19,15 +19,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.market.bundle import Bundle
-from deploy.registry.models import SLOT_ACCOUNT, TraderRow
-from deploy.registry.registry import Registry
-from deploy.trading.brokers.base import Fill, Order
-from deploy.trading.closed_bar import ClosedBar
-from deploy.trading.live.parity import ParityDay, store_parity
-from deploy.trading.live.records import AccountBar, AccountKind, AccountRecord, Changes, OrderLine
-from deploy.trading.live.store import TraderStore
-from envs.crypto.data.timeframe import DAY
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.registry.models import SLOT_ACCOUNT, TraderRow
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.brokers.base import Fill, Order
+from sweepd.deploy.trading.closed_bar import ClosedBar
+from sweepd.deploy.trading.live.parity import ParityDay, store_parity
+from sweepd.deploy.trading.live.records import (
+    AccountBar,
+    AccountKind,
+    AccountRecord,
+    Changes,
+    OrderLine,
+)
+from sweepd.deploy.trading.live.store import TraderStore
+from sweepd.envs.crypto.data.timeframe import DAY
 from tests.deploy.builders import small_bundle
 
 HOUR = 3600

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from deploy.cli.trader_commands import trader_app
-from deploy.dashboard.alerts import Alert, slot_alerts, study_alerts
-from deploy.dashboard.health import health
-from deploy.registry.models import TraderRow
-from deploy.registry.registry import Registry
-from deploy.trading.live.monitor import STRAYS
-from deploy.trading.live.queries import Records
-from deploy.trading.live.records import Changes
-from deploy.trading.live.start import NOTICES
-from deploy.trading.live.store import TraderStore
-from envs.support.formatting import minute
+from sweepd.deploy.cli.trader_commands import trader_app
+from sweepd.deploy.dashboard.alerts import Alert, slot_alerts, study_alerts
+from sweepd.deploy.dashboard.health import health
+from sweepd.deploy.registry.models import TraderRow
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.live.monitor import STRAYS
+from sweepd.deploy.trading.live.queries import Records
+from sweepd.deploy.trading.live.records import Changes
+from sweepd.deploy.trading.live.start import NOTICES
+from sweepd.deploy.trading.live.store import TraderStore
+from sweepd.envs.support.formatting import minute
 from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.synthetic import ALERT, bundles, write_session
 

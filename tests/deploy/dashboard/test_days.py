@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from deploy.dashboard.days import days_of
-from deploy.dashboard.series import Series
-from deploy.trading.live.records import AccountHistory, AccountRecord
+from sweepd.deploy.dashboard.days import days_of
+from sweepd.deploy.dashboard.series import Series
+from sweepd.deploy.trading.live.records import AccountHistory, AccountRecord
 
 DAY = 86_400
 

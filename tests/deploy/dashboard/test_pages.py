@@ -9,7 +9,7 @@ from werkzeug.exceptions import BadRequest
 from werkzeug.test import EnvironBuilder
 from werkzeug.wrappers import Request
 
-from deploy.dashboard.pages import Address, Paging, chosen
+from sweepd.deploy.dashboard.pages import Address, Paging, chosen
 
 
 def request(query: str) -> Request:

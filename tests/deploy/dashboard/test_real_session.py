@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dashboard.series import SeriesCache
-from deploy.dashboard.view import slot_view
+from sweepd.deploy.dashboard.series import SeriesCache
+from sweepd.deploy.dashboard.view import slot_view
 from tests.deploy.trading.live.test_session import FIRST, LAST, TICKERS, bars_of, bundle_of
 from tests.deploy.trading.live.world import SLOT, World
 

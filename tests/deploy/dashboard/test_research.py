@@ -12,24 +12,24 @@ from optuna.trial import TrialState
 pytest.importorskip("plotly")
 from werkzeug.test import Client
 
-from deploy.cli.options import RegistryFlags
-from deploy.dashboard.source import PaperSource
-from deploy.dashboard.study_figures import (
+from sweepd.deploy.cli.options import RegistryFlags
+from sweepd.deploy.dashboard.source import PaperSource
+from sweepd.deploy.dashboard.study_figures import (
     GUTTER,
     curve_figure,
     frontier_figure,
     parallel_figure,
     race_figure,
 )
-from deploy.dashboard.web import Dashboard
-from envs.support.errors import InputError
-from envs.support.study_record import CHANGES_KEY
-from optimize.cli.progress import StudyWatch
-from optimize.study.database.storage import replace_attributes
-from optimize.study.insight.axes import Axis
-from optimize.study.insight.parameters import frontier, parallel
-from optimize.study.sampling.evolution import Change
-from optimize.study.study import StudyHandle, create_study
+from sweepd.deploy.dashboard.web import Dashboard
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import CHANGES_KEY
+from sweepd.optimize.cli.progress import StudyWatch
+from sweepd.optimize.study.database.storage import replace_attributes
+from sweepd.optimize.study.insight.axes import Axis
+from sweepd.optimize.study.insight.parameters import frontier, parallel
+from sweepd.optimize.study.sampling.evolution import Change
+from sweepd.optimize.study.study import StudyHandle, create_study
 from tests.deploy.dashboard.browser import AXE_VARIABLE, CHROMIUM, Browser, axe_file, served
 from tests.deploy.dashboard.studies import filled_study, game_spec
 from tests.deploy.dashboard.test_web import Checked, NoStudies, figures, get

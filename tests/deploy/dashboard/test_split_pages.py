@@ -10,13 +10,13 @@ import pytest
 
 pytest.importorskip("plotly")
 
-from deploy.dashboard.series import SeriesCache
-from deploy.dashboard.view import Holdings, slot_view
-from deploy.registry.models import SLOT_ACCOUNT
-from deploy.trading.feeds import RecordedFeed
-from deploy.trading.live.profits import ProfitBook
-from deploy.trading.live.queries import Records
-from deploy.trading.round_trips import Profits
+from sweepd.deploy.dashboard.series import SeriesCache
+from sweepd.deploy.dashboard.view import Holdings, slot_view
+from sweepd.deploy.registry.models import SLOT_ACCOUNT
+from sweepd.deploy.trading.feeds import RecordedFeed
+from sweepd.deploy.trading.live.profits import ProfitBook
+from sweepd.deploy.trading.live.queries import Records
+from sweepd.deploy.trading.round_trips import Profits
 from tests.deploy.dashboard.test_web import client, figures, get
 from tests.deploy.trading.live.test_revisions import STOP, ChangingFeed, scaled, traded
 from tests.deploy.trading.live.test_session import FIRST, TICKERS, bars_of, bundle_of

@@ -12,15 +12,15 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from deploy.cli.options import RegistryFlags
-from deploy.dashboard import command, formatting
-from deploy.dashboard.command import dashboard_command
-from deploy.dashboard.terminal import slot_screen
-from deploy.games.promote import GamePromoter
-from deploy.registry.registry import Registry
-from deploy.trading.live.store import TraderStore
-from envs.support.errors import InputError
-from envs.support.formatting import percent
+from sweepd.deploy.cli.options import RegistryFlags
+from sweepd.deploy.dashboard import command, formatting
+from sweepd.deploy.dashboard.command import dashboard_command
+from sweepd.deploy.dashboard.terminal import slot_screen
+from sweepd.deploy.games.promote import GamePromoter
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.live.store import TraderStore
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.formatting import percent
 from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.synthetic import bundles, write_session
 from tests.deploy.dashboard.test_web import NoStudies, OneStudy

@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("plotly")
 from werkzeug.test import Client
 
-from deploy.dashboard.slot_views import VIEWS as SLOT_VIEWS
-from deploy.trading.live.parity import parity, store_parity
+from sweepd.deploy.dashboard.slot_views import VIEWS as SLOT_VIEWS
+from sweepd.deploy.trading.live.parity import parity, store_parity
 from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.test_web import Checked, client, figures, get
 from tests.deploy.trading.live.test_session import FIRST, TICKERS, bars_of, bundle_of

@@ -19,13 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from deploy.dashboard.health import health
-from deploy.dashboard.monitor_view import monitor_view
-from deploy.dashboard.series import SeriesCache, thin
-from deploy.dashboard.view import slot_names, slot_view
-from deploy.registry.registry import Registry
-from deploy.trading.live.records import AccountBar, AccountRecord, Changes
-from deploy.trading.live.store import TraderStore
+from sweepd.deploy.dashboard.health import health
+from sweepd.deploy.dashboard.monitor_view import monitor_view
+from sweepd.deploy.dashboard.series import SeriesCache, thin
+from sweepd.deploy.dashboard.view import slot_names, slot_view
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.live.records import AccountBar, AccountRecord, Changes
+from sweepd.deploy.trading.live.store import TraderStore
 from tests.deploy.builders import small_bundle
 from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.synthetic import HOUR, MONITOR, TICKERS, bundles

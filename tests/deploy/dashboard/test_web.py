@@ -19,13 +19,13 @@ import pytest
 import typer
 from optuna.artifacts import FileSystemArtifactStore, upload_artifact
 
-import sweepd
-from deploy.cli.commands import deploy_commands
-from deploy.dashboard.command import dashboard_command
-from deploy.registry.registry import Registry
-from deploy.trading.live.records import Changes
-from deploy.trading.live.store import TraderStore
-from envs.support.errors import InputError, RunError
+import sweepd.app
+from sweepd.deploy.cli.commands import deploy_commands
+from sweepd.deploy.dashboard.command import dashboard_command
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.live.records import Changes
+from sweepd.deploy.trading.live.store import TraderStore
+from sweepd.envs.support.errors import InputError, RunError
 from tests.deploy.builders import small_bundle
 from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.synthetic import bundles, write_session
@@ -35,16 +35,16 @@ pytest.importorskip("plotly")
 from werkzeug.test import Client, TestResponse
 from werkzeug.wrappers import Response
 
-from deploy.cli.options import RegistryFlags
-from deploy.dashboard.health import Health
-from deploy.dashboard.server import serve
-from deploy.dashboard.source import PaperSource
-from deploy.dashboard.web import Dashboard
-from optimize.cli.progress import StudyWatch
-from optimize.study.insight.comparison import summary
-from optimize.study.insight.curves import table_row
-from optimize.study.insight.parameters import frontier, parallel
-from optimize.study.insight.rows import TrialRow
+from sweepd.deploy.cli.options import RegistryFlags
+from sweepd.deploy.dashboard.health import Health
+from sweepd.deploy.dashboard.server import serve
+from sweepd.deploy.dashboard.source import PaperSource
+from sweepd.deploy.dashboard.web import Dashboard
+from sweepd.optimize.cli.progress import StudyWatch
+from sweepd.optimize.study.insight.comparison import summary
+from sweepd.optimize.study.insight.curves import table_row
+from sweepd.optimize.study.insight.parameters import frontier, parallel
+from sweepd.optimize.study.insight.rows import TrialRow
 
 PATHS = ("/", "/alerts", "/chart", "/trades", "/days", "/orders", "/events", "/parity", "/training")
 HOST = {"Host": "127.0.0.1:8080"}
@@ -81,7 +81,7 @@ class NoStudies:
 
 
 class OneStudy(NoStudies):
-    """The progress of a study, as `optimize.cli.progress` returns it."""
+    """The progress of a study, as `sweepd.optimize.cli.progress` returns it."""
 
     def __init__(self, **changes: Any) -> None:
         worker = {
@@ -600,7 +600,7 @@ def test_server_reads_trials_and_orders_before_the_first_request(
 def _command(words: list[str], out: int) -> None:
     os.dup2(out, 1)
     sys.argv, sys.stdout = words, os.fdopen(1, "w")
-    sweepd.main()
+    sweepd.app.main()
 
 
 def test_server_listens_on_the_loopback_until_it_is_stopped(made: Made) -> None:

@@ -12,11 +12,11 @@ import torch
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from torch import Tensor
 
-from agents.policy.frozen import save_members
-from deploy.games.candidates import GameStudy
-from envs.games.cartpole import CartPoleParams
-from envs.support.study_folder import recorded_folder
-from envs.support.study_record import FOLDER_KEY, SPEC_KEY, UID_KEY, GameSpec
+from sweepd.agents.policy.frozen import save_members
+from sweepd.deploy.games.candidates import GameStudy
+from sweepd.envs.games.cartpole import CartPoleParams
+from sweepd.envs.support.study_folder import recorded_folder
+from sweepd.envs.support.study_record import FOLDER_KEY, SPEC_KEY, UID_KEY, GameSpec
 from tests.deploy.builders import SEARCH
 
 ENV = {"max_steps": 60}

@@ -14,25 +14,25 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-import deploy.games.panel
-from agents.policy.frozen import FrozenPolicy
-from deploy.games.baselines import FIRST_ACTION, OwnBaseline, load_baselines
-from deploy.games.duel_panel import DuelGames
-from deploy.games.gate import DEFAULT_RULES, PANEL, GameEvidence
-from deploy.games.panel import Panel, PanelGames, compare, judge_panel
-from deploy.games.player import Network
-from deploy.games.promote import GamePromoter
-from deploy.games.report import write_report
-from deploy.games.verify import verify_game_bundle
-from deploy.promotion.rules import judge
-from deploy.registry.registry import Registry
-from envs.core.vec_env import VecEnv
-from envs.external.actions import ActionLayout
-from envs.external.observations import ObservationLayout
-from envs.games.constant_players import constant_actions, preferred
-from envs.games.play import EpisodeResults
-from envs.games.registry import get_game
-from envs.support.errors import InputError
+import sweepd.deploy.games.panel
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.deploy.games.baselines import FIRST_ACTION, OwnBaseline, load_baselines
+from sweepd.deploy.games.duel_panel import DuelGames
+from sweepd.deploy.games.gate import DEFAULT_RULES, PANEL, GameEvidence
+from sweepd.deploy.games.panel import Panel, PanelGames, compare, judge_panel
+from sweepd.deploy.games.player import Network
+from sweepd.deploy.games.promote import GamePromoter
+from sweepd.deploy.games.report import write_report
+from sweepd.deploy.games.verify import verify_game_bundle
+from sweepd.deploy.promotion.rules import judge
+from sweepd.deploy.registry.registry import Registry
+from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.external.actions import ActionLayout
+from sweepd.envs.external.observations import ObservationLayout
+from sweepd.envs.games.constant_players import constant_actions, preferred
+from sweepd.envs.games.play import EpisodeResults
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.support.errors import InputError
 from tests.deploy.games.players import GOOD, player, study_of
 from tests.envs.games.toys import chooser
 
@@ -264,7 +264,7 @@ def test_first_actions_are_repeated_seat_by_seat() -> None:
 
 def test_the_level_holds_however_many_baselines_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """A candidate as good as the best of several baselines passes in at most 2.5%."""
-    monkeypatch.setattr(deploy.games.panel, "DRAWS", 400)
+    monkeypatch.setattr(sweepd.deploy.games.panel, "DRAWS", 400)
     rng, games, replicates = np.random.default_rng(7), 100, 1000
     means = (0.0, 0.0, 0.0, -0.5)  # of the baselines; three are as good as the candidate
     passes = naive = 0

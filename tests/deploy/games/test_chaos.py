@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from deploy.cli.bundles import BUNDLE_KINDS
-from deploy.games.candidates import GameStudy
-from deploy.games.promote import GamePromoter
-from deploy.registry.registry import Registry
+from sweepd.deploy.cli.bundles import BUNDLE_KINDS
+from sweepd.deploy.games.candidates import GameStudy
+from sweepd.deploy.games.promote import GamePromoter
+from sweepd.deploy.registry.registry import Registry
 from tests.deploy.games.players import GOOD, SLOT, WEAK, study_of
 from tests.deploy.registry_chaos import audit, die_at
 

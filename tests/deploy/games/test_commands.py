@@ -17,14 +17,14 @@ from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner
 
-from deploy.cli.commands import deploy_commands
-from deploy.games.bundle import GameBundle
-from deploy.games.view import panel_table
-from deploy.promotion.findings import COLOURS
-from deploy.registry.registry import Registry
-from envs.games.registry import get_game
-from envs.games.render import showing
-from envs.support.errors import InputError
+from sweepd.deploy.cli.commands import deploy_commands
+from sweepd.deploy.games.bundle import GameBundle
+from sweepd.deploy.games.view import panel_table
+from sweepd.deploy.promotion.findings import COLOURS
+from sweepd.deploy.registry.registry import Registry
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.games.render import showing
+from sweepd.envs.support.errors import InputError
 from tests.deploy.games.players import GOOD, SLOT, WEAK, store, study_of
 
 TRADING = re.compile(
@@ -201,7 +201,7 @@ def test_ctrl_c_ends_a_show_cleanly(sweepd: Run, monkeypatch: pytest.MonkeyPatch
     def interrupted(*_: Any, **__: Any) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("envs.games.render.CartPoleRenderer.text", interrupted)
+    monkeypatch.setattr("sweepd.envs.games.render.CartPoleRenderer.text", interrupted)
     printed = sweepd("play")
     assert "stopped" in printed
     assert "no game has ended" in printed

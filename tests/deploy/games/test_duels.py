@@ -15,19 +15,19 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from deploy.cli.bundles import load_bundle
-from deploy.cli.commands import deploy_commands
-from deploy.games.candidates import GameStudy, build_bundle, game_study, read_candidate
-from deploy.games.duel_panel import CANDIDATE, DuelPanel, compare_duel, points_interval
-from deploy.games.gate import shown
-from deploy.games.promote import DUELS, GamePromoter, GamePromotion
-from deploy.games.report import write_report
-from deploy.games.show import Show
-from deploy.games.verify import verify_game_bundle
-from deploy.games.view import promotion_view
-from deploy.registry.bundle_files import write_bundle
-from deploy.registry.registry import Registry
-from envs.support.errors import InputError
+from sweepd.deploy.cli.bundles import load_bundle
+from sweepd.deploy.cli.commands import deploy_commands
+from sweepd.deploy.games.candidates import GameStudy, build_bundle, game_study, read_candidate
+from sweepd.deploy.games.duel_panel import CANDIDATE, DuelPanel, compare_duel, points_interval
+from sweepd.deploy.games.gate import shown
+from sweepd.deploy.games.promote import DUELS, GamePromoter, GamePromotion
+from sweepd.deploy.games.report import write_report
+from sweepd.deploy.games.show import Show
+from sweepd.deploy.games.verify import verify_game_bundle
+from sweepd.deploy.games.view import promotion_view
+from sweepd.deploy.registry.bundle_files import write_bundle
+from sweepd.deploy.registry.registry import Registry
+from sweepd.envs.support.errors import InputError
 from tests.deploy.games.players import store, study_of
 from tests.envs.games.toys import chooser
 

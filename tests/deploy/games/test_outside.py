@@ -17,18 +17,18 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.algorithms.ppo import PPO, PPOParams
-from agents.networks.shape import Shape
-from agents.policy.frozen import FrozenPolicy
-from agents.policy.outside import SpacePolicy
-from deploy.games.candidates import build_bundle, read_candidate
-from deploy.games.player import Network
-from envs.external.codec import SpaceCodec
-from envs.external.vec_env import ExternalVecEnv
-from envs.games.play import play_episodes
-from envs.games.registry import get_game
-from envs.gymnasium_view import codec_of
-from envs.support.errors import InputError, RunError
+from sweepd.agents.algorithms.ppo import PPO, PPOParams
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.outside import SpacePolicy
+from sweepd.deploy.games.candidates import build_bundle, read_candidate
+from sweepd.deploy.games.player import Network
+from sweepd.envs.external.codec import SpaceCodec
+from sweepd.envs.external.vec_env import ExternalVecEnv
+from sweepd.envs.games.play import play_episodes
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.gymnasium_view import codec_of
+from sweepd.envs.support.errors import InputError, RunError
 from tests.deploy.games.players import BAD, GOOD, study_of
 from tests.envs.external.samples import Counter, Everything, Masked, Pixels
 from tests.envs.external.test_spaces import CHOICES, LEAVES, NUMBERS, nested

@@ -17,24 +17,24 @@ import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
-from deploy.cli.bundles import called, game_bundle, load_bundle
-from deploy.cli.commands import deploy_commands
-from deploy.games import person
-from deploy.games.bundle import GameBundle
-from deploy.games.candidates import build_bundle, read_candidate
-from deploy.games.person import Match, Played
-from deploy.games.show import Show
-from deploy.registry.bundle_files import new_bundle, write_bundle
-from deploy.registry.registry import Registry
-from envs.games.card_duel.cards import CARDS
-from envs.games.card_duel.game import CardDuel, CardDuelParams
-from envs.games.card_duel.layout import Board
-from envs.games.card_duel.masks import full_masks
-from envs.games.play import random_actions
-from envs.games.registry import get_game
-from envs.games.turns_view import TurnsRenderer
-from envs.support.errors import InputError
-from envs.support.terminal import Terminal
+from sweepd.deploy.cli.bundles import called, game_bundle, load_bundle
+from sweepd.deploy.cli.commands import deploy_commands
+from sweepd.deploy.games import person
+from sweepd.deploy.games.bundle import GameBundle
+from sweepd.deploy.games.candidates import build_bundle, read_candidate
+from sweepd.deploy.games.person import Match, Played
+from sweepd.deploy.games.show import Show
+from sweepd.deploy.registry.bundle_files import new_bundle, write_bundle
+from sweepd.deploy.registry.registry import Registry
+from sweepd.envs.games.card_duel.cards import CARDS
+from sweepd.envs.games.card_duel.game import CardDuel, CardDuelParams
+from sweepd.envs.games.card_duel.layout import Board
+from sweepd.envs.games.card_duel.masks import full_masks
+from sweepd.envs.games.play import random_actions
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.games.turns_view import TurnsRenderer
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.terminal import Terminal
 from tests.deploy.games.players import study_of
 from tests.entry_point import enter
 from tests.envs.games.toys import chooser

@@ -14,13 +14,13 @@ import pytest
 import torch
 from safetensors.torch import save as save_tensors
 
-import deploy.games.promote
-import deploy.registry.reader
-from deploy.cli.bundles import BUNDLE_KINDS, load_bundle, load_reference
-from deploy.games.bundle import GameBundle, game_key
-from deploy.games.candidates import GameStudy, build_bundle, read_candidate
-from deploy.games.gate import DEFAULT_RULES, PANEL, GameEvidence, shown
-from deploy.games.panel import (
+import sweepd.deploy.games.promote
+import sweepd.deploy.registry.reader
+from sweepd.deploy.cli.bundles import BUNDLE_KINDS, load_bundle, load_reference
+from sweepd.deploy.games.bundle import GameBundle, game_key
+from sweepd.deploy.games.candidates import GameStudy, build_bundle, read_candidate
+from sweepd.deploy.games.gate import DEFAULT_RULES, PANEL, GameEvidence, shown
+from sweepd.deploy.games.panel import (
     Interval,
     Opponent,
     Panel,
@@ -32,12 +32,12 @@ from deploy.games.panel import (
     panel_seed,
     share_interval,
 )
-from deploy.games.player import HeuristicPlayer, file_of, read_player, split_members
-from deploy.games.promote import GamePromoter, GamePromotion
-from deploy.games.verify import verify_game_bundle
-from deploy.market.bundle import Bundle
-from deploy.promotion.rules import judge, with_limits
-from deploy.registry.bundle_files import (
+from sweepd.deploy.games.player import HeuristicPlayer, file_of, read_player, split_members
+from sweepd.deploy.games.promote import GamePromoter, GamePromotion
+from sweepd.deploy.games.verify import verify_game_bundle
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.promotion.rules import judge, with_limits
+from sweepd.deploy.registry.bundle_files import (
     MEMBERS_FILE,
     canonical_json,
     new_bundle,
@@ -46,14 +46,14 @@ from deploy.registry.bundle_files import (
     sha256,
     write_bundle,
 )
-from deploy.registry.registry import Registry
-from deploy.registry.slots import LONGEST_SLOT, check_slot
-from deploy.trading.live.runner import only_one
-from envs.core.streams import derive_seed
-from envs.games.cartpole import CartPoleParams
-from envs.games.play import EpisodeResults
-from envs.games.registry import get_game
-from envs.support.errors import InputError
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.registry.slots import LONGEST_SLOT, check_slot
+from sweepd.deploy.trading.live.runner import only_one
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.games.cartpole import CartPoleParams
+from sweepd.envs.games.play import EpisodeResults
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.support.errors import InputError
 from tests.deploy.games.players import BAD, ENV, GOOD, SLOT, WEAK, player, study_of
 
 GAMES = 20
@@ -201,7 +201,7 @@ def test_a_slot_with_a_name_that_older_versions_allowed_keeps_working(
     )
     old = game_key("cartpole", env)
     with monkeypatch.context() as patched:
-        patched.setattr(deploy.registry.reader, "check_slot", lambda name: name)
+        patched.setattr(sweepd.deploy.registry.reader, "check_slot", lambda name: name)
         assert promote(weak, registry, slot=old, rules=()).outcome == "promoted"
         assert promote(weak, registry, slot="maps/a", rules=()).outcome == "promoted"
     promoted = promote(good, registry, rules=())
@@ -457,7 +457,7 @@ def test_of_two_promoters_that_race_one_compares_again(
     rival: tuple[float, ...],
     outcome: str,
 ) -> None:
-    judge: Callable[..., Any] = deploy.games.promote.judge_panel
+    judge: Callable[..., Any] = sweepd.deploy.games.promote.judge_panel
     raced: list[GamePromotion] = []
 
     def while_another_is_faster(*arguments: Any) -> Any:
@@ -467,7 +467,7 @@ def test_of_two_promoters_that_race_one_compares_again(
             raced.append(promote(study_of(tmp_path / "rival", [rival]), registry))
         return panel
 
-    monkeypatch.setattr(deploy.games.promote, "judge_panel", while_another_is_faster)
+    monkeypatch.setattr(sweepd.deploy.games.promote, "judge_panel", while_another_is_faster)
     found = promote(study_of(tmp_path / "own", [GOOD]), registry)
     assert raced[1].outcome == "promoted"
     assert found.outcome == outcome

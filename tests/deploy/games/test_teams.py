@@ -16,28 +16,28 @@ import typer
 from torch import Tensor
 from typer.testing import CliRunner
 
-import deploy.games.panel
-from agents.policy.frozen import FrozenPolicy
-from deploy.api.policy import evaluate, load_policy
-from deploy.cli.bundles import load_bundle
-from deploy.cli.commands import deploy_commands
-from deploy.games.advice import advice
-from deploy.games.bundle import GameBundle
-from deploy.games.candidates import GameStudy, build_bundle, read_candidate
-from deploy.games.gate import DEFAULT_RULES, PANEL, GameEvidence
-from deploy.games.panel import Panel, PanelGames, compare
-from deploy.games.player import Network, Team, read_player
-from deploy.games.promote import GamePromoter, GamePromotion
-from deploy.games.report import write_report
-from deploy.games.show import Show
-from deploy.games.verify import verify_game_bundle
-from deploy.promotion.rules import judge
-from deploy.registry.bundle_files import MEMBERS_FILE, new_bundle, read_members, write_bundle
-from deploy.registry.registry import Registry
-from envs.games.bucket_brigade.observation import ObservationEncoder
-from envs.games.play import EpisodeResults
-from envs.games.registry import get_game
-from envs.support.errors import InputError
+import sweepd.deploy.games.panel
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.deploy.api.policy import evaluate, load_policy
+from sweepd.deploy.cli.bundles import load_bundle
+from sweepd.deploy.cli.commands import deploy_commands
+from sweepd.deploy.games.advice import advice
+from sweepd.deploy.games.bundle import GameBundle
+from sweepd.deploy.games.candidates import GameStudy, build_bundle, read_candidate
+from sweepd.deploy.games.gate import DEFAULT_RULES, PANEL, GameEvidence
+from sweepd.deploy.games.panel import Panel, PanelGames, compare
+from sweepd.deploy.games.player import Network, Team, read_player
+from sweepd.deploy.games.promote import GamePromoter, GamePromotion
+from sweepd.deploy.games.report import write_report
+from sweepd.deploy.games.show import Show
+from sweepd.deploy.games.verify import verify_game_bundle
+from sweepd.deploy.promotion.rules import judge
+from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, new_bundle, read_members, write_bundle
+from sweepd.deploy.registry.registry import Registry
+from sweepd.envs.games.bucket_brigade.observation import ObservationEncoder
+from sweepd.envs.games.play import EpisodeResults
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.support.errors import InputError
 from tests.deploy.games.players import store, study_of
 
 # Two houses and two agents. A member prefers one house and helps at the other if only that burns:
@@ -84,7 +84,7 @@ def promote(found: GameStudy, registry: Registry, **changes: Any) -> GamePromoti
 
 @pytest.fixture(autouse=True)
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deploy.games.panel, "DRAWS", 500)
+    monkeypatch.setattr(sweepd.deploy.games.panel, "DRAWS", 500)
 
 
 @pytest.fixture

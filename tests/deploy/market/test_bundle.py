@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from deploy.market.bundle import Bundle, format_time, load_bundle, parse_time
-from deploy.registry.bundle_files import (
+from sweepd.deploy.market.bundle import Bundle, format_time, load_bundle, parse_time
+from sweepd.deploy.registry.bundle_files import (
     canonical_json,
     describe_files,
     new_bundle,
     sha256,
     write_bundle,
 )
-from envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError
 from tests.deploy.builders import members_bytes, random_actor, small_bundle
 
 

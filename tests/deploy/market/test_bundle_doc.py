@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agents.networks.activation import ACTIVATIONS
-from deploy.market.bundle import load_bundle
-from deploy.registry.bundle_files import write_bundle
+from sweepd.agents.networks.activation import ACTIVATIONS
+from sweepd.deploy.market.bundle import load_bundle
+from sweepd.deploy.registry.bundle_files import write_bundle
 from tests.deploy.builders import ensemble_of, small_bundle
 
 PROGRAM = Path(__file__).resolve().parents[3] / "examples" / "act_without_sweepd.py"

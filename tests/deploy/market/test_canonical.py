@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from agents.algorithms.ppo import PPO
-from agents.algorithms.ppo_params import PPOParams
-from agents.networks.shape import Shape
-from agents.policy.frozen import FrozenPolicy
-from deploy.market.scoring import score
-from envs.crypto.data.demo_market import make_demo_market
-from envs.crypto.env import CryptoEnv
-from envs.crypto.market import make_market, observation_normaliser
-from envs.crypto.params import EnvParams
-from envs.crypto.scoring.evaluate import trade_windows
-from envs.crypto.scoring.metrics import TRADE_COLUMNS, summarise
+from sweepd.agents.algorithms.ppo import PPO
+from sweepd.agents.algorithms.ppo_params import PPOParams
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.deploy.market.scoring import score
+from sweepd.envs.crypto.data.demo_market import make_demo_market
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.market import make_market, observation_normaliser
+from sweepd.envs.crypto.params import EnvParams
+from sweepd.envs.crypto.scoring.evaluate import trade_windows
+from sweepd.envs.crypto.scoring.metrics import TRADE_COLUMNS, summarise
 
 SLOTS = 4
 WINDOWS = ((600, 800), (720, 900))

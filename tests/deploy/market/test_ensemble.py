@@ -16,27 +16,27 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from deploy.cli.commands import deploy_commands
-from deploy.market import report as gate_report
-from deploy.market.backtests import combine
-from deploy.market.bundle import Bundle, load_bundle
-from deploy.market.candidates import open_study, read_candidate, study_search
-from deploy.market.constants import constant_returns
-from deploy.market.manifest import EnsembleManifest, Manifest
-from deploy.market.promote import MarketPromoter, MarketPromotion
-from deploy.market.scoring import score_bundle, score_trials
-from deploy.market.shares import fold_score_shares
-from deploy.market.view import promotion_view
-from deploy.registry.bundle_files import canonical_json, sha256, write_bundle
-from deploy.registry.registry import Registry
-from deploy.trading.brokers.sim import SimBroker
-from deploy.trading.closed_bar import ClosedBar
-from deploy.trading.paper_trader import Entry, PaperTrader
-from deploy.trading.replay import replay
-from envs.crypto.params import EnvParams, Instruments
-from envs.crypto.scoring.figures import MEDIAN_RATIO
-from envs.crypto.scoring.metrics import TRADE_COLUMNS
-from envs.support.errors import InputError, RunError
+from sweepd.deploy.cli.commands import deploy_commands
+from sweepd.deploy.market import report as gate_report
+from sweepd.deploy.market.backtests import combine
+from sweepd.deploy.market.bundle import Bundle, load_bundle
+from sweepd.deploy.market.candidates import open_study, read_candidate, study_search
+from sweepd.deploy.market.constants import constant_returns
+from sweepd.deploy.market.manifest import EnsembleManifest, Manifest
+from sweepd.deploy.market.promote import MarketPromoter, MarketPromotion
+from sweepd.deploy.market.scoring import score_bundle, score_trials
+from sweepd.deploy.market.shares import fold_score_shares
+from sweepd.deploy.market.view import promotion_view
+from sweepd.deploy.registry.bundle_files import canonical_json, sha256, write_bundle
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.brokers.sim import SimBroker
+from sweepd.deploy.trading.closed_bar import ClosedBar
+from sweepd.deploy.trading.paper_trader import Entry, PaperTrader
+from sweepd.deploy.trading.replay import replay
+from sweepd.envs.crypto.params import EnvParams, Instruments
+from sweepd.envs.crypto.scoring.figures import MEDIAN_RATIO
+from sweepd.envs.crypto.scoring.metrics import TRADE_COLUMNS
+from sweepd.envs.support.errors import InputError, RunError
 from tests.deploy.builders import FakeStudy, ensemble_of, small_bundle
 from tests.deploy.trading.test_paper_trader import SEVERE, TICKERS, assert_same_score, market_bars
 

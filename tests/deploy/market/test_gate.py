@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploy.market.gate import (
+from sweepd.deploy.market.gate import (
     DEFAULT_RULES,
     ChampionComparison,
     MarketEvidence,
     NearestConstant,
     Selection,
 )
-from deploy.promotion.bootstrap import Bootstrap
-from deploy.promotion.overfitting import Overfitting
-from deploy.promotion.rules import (
+from sweepd.deploy.promotion.bootstrap import Bootstrap
+from sweepd.deploy.promotion.overfitting import Overfitting
+from sweepd.deploy.promotion.rules import (
     GateRule,
     Measured,
     deferred,
@@ -29,10 +29,10 @@ from deploy.promotion.rules import (
     passed,
     with_limits,
 )
-from envs.crypto.scoring.luck import without_autocorrelation
-from envs.crypto.scoring.metrics import Metrics, summarise
-from envs.crypto.scoring.selection import Deflation
-from envs.support.errors import InputError
+from sweepd.envs.crypto.scoring.luck import without_autocorrelation
+from sweepd.envs.crypto.scoring.metrics import Metrics, summarise
+from sweepd.envs.crypto.scoring.selection import Deflation
+from sweepd.envs.support.errors import InputError
 
 
 def metrics(**changes: Any) -> Metrics:

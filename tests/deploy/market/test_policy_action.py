@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from deploy.api.policy import Policy
+from sweepd.deploy.api.policy import Policy
 from tests.deploy.games.test_outside import MAKERS, player
 from tests.optimize.experiments.test_outlook import spec
 

@@ -16,29 +16,29 @@ from optuna.trial import TrialState
 from rich.console import Console
 from typer.testing import CliRunner
 
-from deploy.cli.commands import deploy_commands
-from deploy.cli.promote import promote_after_study
-from deploy.cli.registry_view import gate_table, gate_words
-from deploy.market import report as gate_report
-from deploy.market.bundle import Bundle, default_symbols, load_bundle
-from deploy.market.candidates import open_study
-from deploy.market.gate import DEFAULT_RULES
-from deploy.market.promote import MarketPromoter, MarketPromotion
-from deploy.market.scoring import bootstrap_seed, score, unseen_window
-from deploy.market.verify import verify_bundle
-from deploy.market.view import promotion_view
-from deploy.promotion.bootstrap import mean_above_zero
-from deploy.promotion.rules import with_limits
-from deploy.registry.registry import Registry
-from envs.crypto.data.bars import write_bars
-from envs.crypto.data.timeframe import bars_per_year
-from envs.crypto.market import make_market
-from envs.crypto.scoring.metrics import sharpe
-from envs.crypto.splits import window_of
-from envs.crypto.study_data import load_study_bars
-from envs.support.errors import InputError
-from envs.support.invocation import program
-from envs.support.terminal import Terminal
+from sweepd.deploy.cli.commands import deploy_commands
+from sweepd.deploy.cli.promote import promote_after_study
+from sweepd.deploy.cli.registry_view import gate_table, gate_words
+from sweepd.deploy.market import report as gate_report
+from sweepd.deploy.market.bundle import Bundle, default_symbols, load_bundle
+from sweepd.deploy.market.candidates import open_study
+from sweepd.deploy.market.gate import DEFAULT_RULES
+from sweepd.deploy.market.promote import MarketPromoter, MarketPromotion
+from sweepd.deploy.market.scoring import bootstrap_seed, score, unseen_window
+from sweepd.deploy.market.verify import verify_bundle
+from sweepd.deploy.market.view import promotion_view
+from sweepd.deploy.promotion.bootstrap import mean_above_zero
+from sweepd.deploy.promotion.rules import with_limits
+from sweepd.deploy.registry.registry import Registry
+from sweepd.envs.crypto.data.bars import write_bars
+from sweepd.envs.crypto.data.timeframe import bars_per_year
+from sweepd.envs.crypto.market import make_market
+from sweepd.envs.crypto.scoring.metrics import sharpe
+from sweepd.envs.crypto.splits import window_of
+from sweepd.envs.crypto.study_data import load_study_bars
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.invocation import program
+from sweepd.envs.support.terminal import Terminal
 from tests.deploy.builders import FakeStudy, reverting_market, small_bundle
 
 SLOT = "demo-1h"
@@ -622,8 +622,8 @@ def test_a_report_that_cannot_be_attached_is_named_and_does_not_undo_the_promoti
     def attach(*_: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("deploy.market.report.write_report", lambda *_: [Path("gate.html")])
-    monkeypatch.setattr("deploy.cli.promote.attach", attach)
+    monkeypatch.setattr("sweepd.deploy.market.report.write_report", lambda *_: [Path("gate.html")])
+    monkeypatch.setattr("sweepd.deploy.cli.promote.attach", attach)
     said = cli("promote", "--storage", "studies.db")
     assert "PROMOTED" in said
     assert "The report is incomplete: disk full" in said

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from skfolio.utils.bootstrap import optimal_block_size
 
-from deploy.promotion.bootstrap import (
+from sweepd.deploy.promotion.bootstrap import (
     DRAWS,
     batch_count,
     batch_means_p,

@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 
 from matplotlib.figure import Figure
 
-from deploy.promotion.findings import COLOURS, findings_page
-from deploy.promotion.rules import NOT_EVALUATED, RuleFinding
+from sweepd.deploy.promotion.findings import COLOURS, findings_page
+from sweepd.deploy.promotion.rules import NOT_EVALUATED, RuleFinding
 
 MARKUP = "</td><script>alert(1)</script> & \" '"
 

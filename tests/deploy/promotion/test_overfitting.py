@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from deploy.promotion.overfitting import cscv
+from sweepd.deploy.promotion.overfitting import cscv
 
 
 def plain(returns: NDArray[np.float64], blocks: int, chosen: int = 1) -> list[float]:

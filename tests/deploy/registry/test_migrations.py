@@ -15,10 +15,10 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from deploy.registry.database import HEAD, RegistryDatabase
-from deploy.registry.models import APPEND_ONLY, VERSION_TABLE, Base, BundleRow
-from deploy.registry.registry import Registry
-from envs.support.errors import InputError
+from sweepd.deploy.registry.database import HEAD, RegistryDatabase
+from sweepd.deploy.registry.models import APPEND_ONLY, VERSION_TABLE, Base, BundleRow
+from sweepd.deploy.registry.registry import Registry
+from sweepd.envs.support.errors import InputError
 from tests.deploy.builders import small_bundle
 
 REVISIONS = ["0004", "0005", "0006", "0007", "0008"]
@@ -29,7 +29,7 @@ BEFORE = "0004"  # the head revision before games had a kind of their own
 
 def _config(connection: sa.Connection) -> Config:
     config = Config()
-    config.set_main_option("script_location", "deploy.registry:migrations")
+    config.set_main_option("script_location", "sweepd.deploy.registry:migrations")
     config.attributes["connection"] = connection
     return config
 
@@ -116,7 +116,7 @@ def _differences(url: str) -> list[object]:
 
 def test_the_newest_revision_is_the_one_that_the_program_asks_for() -> None:
     config = Config()
-    config.set_main_option("script_location", "deploy.registry:migrations")
+    config.set_main_option("script_location", "sweepd.deploy.registry:migrations")
     script = ScriptDirectory.from_config(config)
     assert script.get_heads() == [HEAD]
     assert sorted(one.revision for one in script.walk_revisions()) == REVISIONS

@@ -10,13 +10,13 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from deploy.cli.bundles import load_bundle
-from deploy.cli.registry_view import history_view, slots_view
-from deploy.registry.bundle_files import MANIFEST_FILE, write_bundle
-from deploy.registry.registry import Registry
-from deploy.registry.slots import LONGEST_SLOT, check_slot, slot_name
-from envs.support.errors import InputError
-from envs.support.terminal import Terminal
+from sweepd.deploy.cli.bundles import load_bundle
+from sweepd.deploy.cli.registry_view import history_view, slots_view
+from sweepd.deploy.registry.bundle_files import MANIFEST_FILE, write_bundle
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.registry.slots import LONGEST_SLOT, check_slot, slot_name
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.terminal import Terminal
 from tests.deploy.builders import small_bundle
 
 WRONG = [

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from deploy.cli.bundles import BUNDLE_KINDS
-from deploy.market.bundle import Bundle
-from deploy.registry.bundle_files import write_bundle
-from deploy.registry.records import ChampionMoved
-from deploy.registry.registry import Registry
-from envs.support.errors import InputError
+from sweepd.deploy.cli.bundles import BUNDLE_KINDS
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.registry.bundle_files import write_bundle
+from sweepd.deploy.registry.records import ChampionMoved
+from sweepd.deploy.registry.registry import Registry
+from sweepd.envs.support.errors import InputError
 from tests.deploy.builders import small_bundle
 from tests.deploy.registry_chaos import SLOT, act, audit, audit_race, die_at, live, race
 from tests.extra import with_extra

@@ -16,10 +16,10 @@ pytest.importorskip("alpaca", reason="alpaca-py is not installed")
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deploy.trading.brokers.alpaca import AlpacaBroker, venue_id
-from deploy.trading.brokers.alpaca_api import PAPER_URL, check_url
-from deploy.trading.brokers.base import Fill, Order
-from envs.support.errors import InputError, RunError, TryAgainLater
+from sweepd.deploy.trading.brokers.alpaca import AlpacaBroker, venue_id
+from sweepd.deploy.trading.brokers.alpaca_api import PAPER_URL, check_url
+from sweepd.deploy.trading.brokers.base import Fill, Order
+from sweepd.envs.support.errors import InputError, RunError, TryAgainLater
 
 SYMBOLS = {"BTC/USDT": "BTC/USD", "ETH/USDT": "ETH/USD"}
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.trading.closed_bar import ClosedBar
-from deploy.trading.feeds import (
+from sweepd.deploy.trading.closed_bar import ClosedBar
+from sweepd.deploy.trading.feeds import (
     AGAIN_BARS,
     EMPTY_PAUSES,
     GRACE_SECONDS,
@@ -22,11 +22,11 @@ from deploy.trading.feeds import (
     LiveFeed,
     RecordedFeed,
 )
-from envs.crypto.data.bar_files import file_name
-from envs.crypto.data.bars import Bars, write_bars
-from envs.crypto.data.demo_market import make_demo_market
-from envs.crypto.data.sources import LATE_SECONDS, AlpacaSource
-from envs.support.errors import InputError, RunError, TryAgainLater
+from sweepd.envs.crypto.data.bar_files import file_name
+from sweepd.envs.crypto.data.bars import Bars, write_bars
+from sweepd.envs.crypto.data.demo_market import make_demo_market
+from sweepd.envs.crypto.data.sources import LATE_SECONDS, AlpacaSource
+from sweepd.envs.support.errors import InputError, RunError, TryAgainLater
 from tests.envs.loopback import Market, serving
 
 STEP = 300

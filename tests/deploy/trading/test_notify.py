@@ -15,8 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from deploy.trading.live.notify import MOST_WAITING, Notifier
-from envs.support.errors import InputError
+from sweepd.deploy.trading.live.notify import MOST_WAITING, Notifier
+from sweepd.envs.support.errors import InputError
 
 SECRET = "s3cret-t0ken"
 
@@ -191,7 +191,7 @@ def test_a_missing_apprise_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_hanging_server_does_not_keep_the_process_alive(hanging: str) -> None:
     program = (
         "import os, time\n"
-        "from deploy.trading.live.notify import Notifier\n"
+        "from sweepd.deploy.trading.live.notify import Notifier\n"
         "sender = Notifier.from_environment(os.environ, print)\n"
         "sender.notify('alert', 'title', 'text')\n"
         "begun = time.monotonic()\n"

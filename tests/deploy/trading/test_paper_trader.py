@@ -11,20 +11,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.market.bundle import Bundle
-from deploy.market.scoring import Score, score_bundle
-from deploy.trading.brokers.base import AccountState, Order
-from deploy.trading.brokers.sim import SimBroker
-from deploy.trading.closed_bar import ClosedBar
-from deploy.trading.paper_trader import PaperTrader
-from deploy.trading.replay import ledger_table, orders_table, replay, write_replay
-from envs.crypto.data.bars import Bars, load_bars
-from envs.crypto.data.demo_market import make_demo_market
-from envs.crypto.env import CryptoEnv
-from envs.crypto.market import make_market
-from envs.crypto.params import EnvParams, Instruments
-from envs.crypto.scoring.metrics import TRADE_COLUMNS
-from envs.support.errors import InputError, RunError
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.market.scoring import Score, score_bundle
+from sweepd.deploy.trading.brokers.base import AccountState, Order
+from sweepd.deploy.trading.brokers.sim import SimBroker
+from sweepd.deploy.trading.closed_bar import ClosedBar
+from sweepd.deploy.trading.paper_trader import PaperTrader
+from sweepd.deploy.trading.replay import ledger_table, orders_table, replay, write_replay
+from sweepd.envs.crypto.data.bars import Bars, load_bars
+from sweepd.envs.crypto.data.demo_market import make_demo_market
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.market import make_market
+from sweepd.envs.crypto.params import EnvParams, Instruments
+from sweepd.envs.crypto.scoring.metrics import TRADE_COLUMNS
+from sweepd.envs.support.errors import InputError, RunError
 from tests.deploy.builders import small_bundle
 
 TICKERS = ("DEMO1/USDT", "DEMO2/USDT", "DEMO3/USDT")

@@ -12,19 +12,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import deploy.trading.paper_trader
-from deploy.market.bundle import Bundle
-from deploy.trading import risk
-from deploy.trading.brokers.sim import SimBroker
-from deploy.trading.closed_bar import ClosedBar
-from deploy.trading.paper_trader import Entry, PaperTrader
-from deploy.trading.risk import Conditions, RiskRules, RiskVerdict, Situation
-from deploy.trading.risk_limits import RiskLimits, parse_limits, tightened
-from envs.crypto.data.bars import Bars
-from envs.crypto.ledger import Rules
-from envs.crypto.params import EnvParams, Instruments
-from envs.crypto.portfolio import Orders, Portfolio, fill_orders, plan_orders
-from envs.support.errors import InputError
+import sweepd.deploy.trading.paper_trader
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.trading import risk
+from sweepd.deploy.trading.brokers.sim import SimBroker
+from sweepd.deploy.trading.closed_bar import ClosedBar
+from sweepd.deploy.trading.paper_trader import Entry, PaperTrader
+from sweepd.deploy.trading.risk import Conditions, RiskRules, RiskVerdict, Situation
+from sweepd.deploy.trading.risk_limits import RiskLimits, parse_limits, tightened
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.ledger import Rules
+from sweepd.envs.crypto.params import EnvParams, Instruments
+from sweepd.envs.crypto.portfolio import Orders, Portfolio, fill_orders, plan_orders
+from sweepd.envs.support.errors import InputError
 from tests.deploy.builders import ensemble_of, small_bundle
 from tests.deploy.trading.test_paper_trader import TICKERS, market_bars
 
@@ -538,7 +538,9 @@ def test_the_checks_fail_if_no_rule_is_applied(
     check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        deploy.trading.paper_trader, "apply", lambda _verdict, plan, _portfolio, _close: (plan, 0)
+        sweepd.deploy.trading.paper_trader,
+        "apply",
+        lambda _verdict, plan, _portfolio, _close: (plan, 0),
     )
     with pytest.raises(AssertionError):
         check(single())

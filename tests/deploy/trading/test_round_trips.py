@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from deploy.registry.models import SLOT_ACCOUNT
-from deploy.trading.flows import Flow
-from deploy.trading.live.profits import ProfitBook
-from deploy.trading.live.queries import Records
-from deploy.trading.round_trips import Checkpoint, Deal, Profits, profits
-from envs.crypto.data.timeframe import DAY
+from sweepd.deploy.registry.models import SLOT_ACCOUNT
+from sweepd.deploy.trading.flows import Flow
+from sweepd.deploy.trading.live.profits import ProfitBook
+from sweepd.deploy.trading.live.queries import Records
+from sweepd.deploy.trading.round_trips import Checkpoint, Deal, Profits, profits
+from sweepd.envs.crypto.data.timeframe import DAY
 from tests.deploy.alpaca_server import Exchange, serving
 from tests.deploy.builders import ensemble_of
 from tests.deploy.trading.live.test_session import FIRST, LAST, TICKERS, bars_of, bundle_of

@@ -11,24 +11,24 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from deploy.market.bundle import NO_SHORT_ENSEMBLES, load_bundle
-from deploy.market.candidates import build_bundle, open_study, read_candidate, study_search
-from deploy.market.constants import constant_returns, correlation
-from deploy.market.scoring import score_bundle
-from deploy.registry.bundle_files import write_bundle
-from deploy.trading import risk
-from deploy.trading.brokers.base import LIQUIDATED
-from deploy.trading.brokers.sim import SimBroker, sim_broker
-from deploy.trading.closed_bar import ClosedBar
-from deploy.trading.live.hot_swap import Traded, problem_with
-from deploy.trading.paper_trader import PaperTrader
-from deploy.trading.replay import replay
-from deploy.trading.risk import RiskVerdict
-from envs.crypto.data.bars import Bars
-from envs.crypto.ledger import Rules
-from envs.crypto.params import SHORTS, EnvParams, Instruments
-from envs.crypto.portfolio import Portfolio, plan_orders
-from envs.support.errors import InputError
+from sweepd.deploy.market.bundle import NO_SHORT_ENSEMBLES, load_bundle
+from sweepd.deploy.market.candidates import build_bundle, open_study, read_candidate, study_search
+from sweepd.deploy.market.constants import constant_returns, correlation
+from sweepd.deploy.market.scoring import score_bundle
+from sweepd.deploy.registry.bundle_files import write_bundle
+from sweepd.deploy.trading import risk
+from sweepd.deploy.trading.brokers.base import LIQUIDATED
+from sweepd.deploy.trading.brokers.sim import SimBroker, sim_broker
+from sweepd.deploy.trading.closed_bar import ClosedBar
+from sweepd.deploy.trading.live.hot_swap import Traded, problem_with
+from sweepd.deploy.trading.paper_trader import PaperTrader
+from sweepd.deploy.trading.replay import replay
+from sweepd.deploy.trading.risk import RiskVerdict
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.ledger import Rules
+from sweepd.envs.crypto.params import SHORTS, EnvParams, Instruments
+from sweepd.envs.crypto.portfolio import Portfolio, plan_orders
+from sweepd.envs.support.errors import InputError
 from tests.deploy.builders import FakeStudy, ensemble_of, small_bundle
 from tests.deploy.trading.test_paper_trader import (
     LENGTH,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from envs.core.mask_faults import MaskLatch
-from envs.support.errors import RunError
+from sweepd.envs.core.mask_faults import MaskLatch
+from sweepd.envs.support.errors import RunError
 
 CPU = torch.device("cpu")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from envs.core import sizing
-from envs.core.sizing import Measurement, available_memory, choose_num_envs, cpu_count
-from envs.support.errors import InputError
+from sweepd.envs.core import sizing
+from sweepd.envs.core.sizing import Measurement, available_memory, choose_num_envs, cpu_count
+from sweepd.envs.support.errors import InputError
 
 
 def saturating(per_env: float = 100.0, top: float = 10_000.0, memory: int = 0):  # type: ignore[no-untyped-def]

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.core.streams import Streams, derive_seed
+from sweepd.envs.core.streams import Streams, derive_seed
 
 
 def draws(streams: Streams) -> list[torch.Tensor]:

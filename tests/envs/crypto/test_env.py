@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.crypto.env import CryptoEnv
-from envs.crypto.market import Market, observation_normaliser
-from envs.crypto.params import SHORTS, EnvParams, Instruments
-from envs.support.errors import InputError, RunError
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.market import Market, observation_normaliser
+from sweepd.envs.crypto.params import SHORTS, EnvParams, Instruments
+from sweepd.envs.support.errors import InputError, RunError
 from tests.envs.host_sync import NoHostSync
 from tests.envs.market_samples import WINDOWS, random_actions, random_params, run, sample_market
 

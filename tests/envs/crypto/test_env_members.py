@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from envs.crypto.env import CryptoEnv
-from envs.crypto.market import Market
-from envs.crypto.params import EnvParams
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.market import Market
+from sweepd.envs.crypto.params import EnvParams
 from tests.envs.market_samples import WINDOWS, random_actions, random_params, run, sample_market
 
 

@@ -12,10 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.crypto.data.timeframe import bars_per_year
-from envs.crypto.env import CryptoEnv
-from envs.crypto.market import Market
-from envs.crypto.params import EnvParams, Instruments
+from sweepd.envs.crypto.data.timeframe import bars_per_year
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.market import Market
+from sweepd.envs.crypto.params import EnvParams, Instruments
 from tests.envs.market_samples import random_params, random_short_params, sample_market
 from tests.envs.reference_market import Bill, ReferenceMarket
 

@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 import talib
 
-from envs.crypto.data.bars import Bars, load_bars
-from envs.crypto.data.demo_market import make_demo_market
-from envs.crypto.features import Recipe, compute_features, get_recipe, register_recipe
-from envs.support.errors import InputError
+from sweepd.envs.crypto.data.bars import Bars, load_bars
+from sweepd.envs.crypto.data.demo_market import make_demo_market
+from sweepd.envs.crypto.features import Recipe, compute_features, get_recipe, register_recipe
+from sweepd.envs.support.errors import InputError
 
 RECIPE = get_recipe("default")
 W = RECIPE.memory

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from envs.crypto.env import CryptoEnv
-from envs.crypto.native.choice import STEP
-from envs.crypto.params import EnvParams, Instruments
-from envs.native import build
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.native.choice import STEP
+from sweepd.envs.crypto.params import EnvParams, Instruments
+from sweepd.envs.native import build
 from tests.envs.market_samples import WINDOWS, random_params, random_short_params, sample_market
 
 try:

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.crypto.ledger import Ledger, Rules
-from envs.crypto.netting import Netted, Venue, sub_account
-from envs.crypto.params import EnvParams, Instruments
+from sweepd.envs.crypto.ledger import Ledger, Rules
+from sweepd.envs.crypto.netting import Netted, Venue, sub_account
+from sweepd.envs.crypto.params import EnvParams, Instruments
 
 FREE = EnvParams(minimum_order=0.0)
 

@@ -12,16 +12,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from envs.crypto.data.bars import Bars
-from envs.crypto.data.demo_market import make_demo_market
-from envs.crypto.data.timeframe import bars_per_year
-from envs.crypto.env import CryptoEnv
-from envs.crypto.features import compute_features, get_recipe
-from envs.crypto.market import Market
-from envs.crypto.params import EnvParams, Instruments
-from envs.crypto.scoring.metrics import sharpe
-from envs.crypto.splits import CrossValidation, make_splits
-from optimize.study.space.subject import MARKET_PPO
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.data.demo_market import make_demo_market
+from sweepd.envs.crypto.data.timeframe import bars_per_year
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.features import compute_features, get_recipe
+from sweepd.envs.crypto.market import Market
+from sweepd.envs.crypto.params import EnvParams, Instruments
+from sweepd.envs.crypto.scoring.metrics import sharpe
+from sweepd.envs.crypto.splits import CrossValidation, make_splits
+from sweepd.optimize.study.space.subject import MARKET_PPO
 from tests.envs.market_samples import random_params, sample_market
 
 
@@ -65,7 +65,7 @@ FREE = EnvParams(fee=0.0, slippage=0.0, cash_reserve=0.0, action_scale=0.5, mini
 
 
 def test_small_actions_trade_at_every_corner_of_the_default_ranges() -> None:
-    table = tomllib.loads((files("optimize") / "spaces" / "wide.toml").read_text())["env"]
+    table = tomllib.loads((files("sweepd.optimize") / "spaces" / "wide.toml").read_text())["env"]
     ranges = {name: (entry["low"], entry["high"]) for name, entry in table.items()}
     ranges["trailing_stop"] = (0.0, *ranges["trailing_stop"])
     ordering = ("action_scale", "cash_reserve", "max_position", "trailing_stop")
@@ -360,7 +360,7 @@ def test_sharpe_depends_on_the_timeframe_and_not_on_the_length_of_the_test() -> 
 def test_every_searched_parameter_of_the_environment_exists() -> None:
     """test_env.py checks for all fields of EnvParams that each changes the trajectory."""
     for name in MARKET_PPO.presets:
-        table = tomllib.loads((files("optimize") / "spaces" / f"{name}.toml").read_text())
+        table = tomllib.loads((files("sweepd.optimize") / "spaces" / f"{name}.toml").read_text())
         known = {field.name for field in dataclasses.fields(EnvParams)}
         assert set(table.get("env", {})) <= known, name
 

@@ -7,11 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.crypto.asset_sum import AssetSum
-from envs.crypto.env import CryptoEnv
-from envs.crypto.ledger import Rules
-from envs.crypto.params import EnvParams, Instruments
-from envs.crypto.portfolio import (
+from sweepd.envs.crypto.asset_sum import AssetSum
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.ledger import Rules
+from sweepd.envs.crypto.params import EnvParams, Instruments
+from sweepd.envs.crypto.portfolio import (
     Portfolio,
     fill_orders,
     mark,

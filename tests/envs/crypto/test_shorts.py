@@ -10,11 +10,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from envs.crypto.data.timeframe import bars_per_year
-from envs.crypto.env import CryptoEnv
-from envs.crypto.ledger import BANKRUPT_VALUE, Rules
-from envs.crypto.params import EnvParams, Instruments
-from envs.crypto.portfolio import (
+from sweepd.envs.crypto.data.timeframe import bars_per_year
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.ledger import BANKRUPT_VALUE, Rules
+from sweepd.envs.crypto.params import EnvParams, Instruments
+from sweepd.envs.crypto.portfolio import (
     Filled,
     Portfolio,
     charge_margin,
@@ -23,7 +23,7 @@ from envs.crypto.portfolio import (
     plan_orders,
     value,
 )
-from envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError
 from tests.envs.market_samples import WINDOWS, random_short_params, sample_market
 from tests.extra import with_extra
 

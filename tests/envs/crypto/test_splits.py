@@ -14,8 +14,8 @@ from purgedcv import CombinatorialPurgedCV as PurgedCvCombinatorial
 from purgedcv import PurgedKFold, reconstruct_paths
 from skfolio.model_selection import CombinatorialPurgedCV as SkfolioCombinatorial
 
-from envs.crypto.splits import CrossValidation, Splits, make_splits, window_of
-from envs.support.errors import InputError
+from sweepd.envs.crypto.splits import CrossValidation, Splits, make_splits, window_of
+from sweepd.envs.support.errors import InputError
 
 DAY = 24
 

@@ -12,13 +12,13 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from envs.external.conformance import Conformance, check_conformance
-from envs.external.describe import describe
-from envs.external.sources import FactorySource, named_env
-from envs.external.vec_env import ExternalVecEnv
-from envs.support.errors import InputError, RunError
-from optimize.cli.check_environment import _conformance
-from optimize.experiments.games import _check_conformance
+from sweepd.envs.external.conformance import Conformance, check_conformance
+from sweepd.envs.external.describe import describe
+from sweepd.envs.external.sources import FactorySource, named_env
+from sweepd.envs.external.vec_env import ExternalVecEnv
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.optimize.cli.check_environment import _conformance
+from sweepd.optimize.experiments.games import _check_conformance
 from tests.envs.external.samples import Counter, Everything, Masked, Table, Tag
 
 BOX = spaces.Box(-10.0, 10.0, (4,), np.float32)

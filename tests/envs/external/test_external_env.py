@@ -14,12 +14,12 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from safetensors.torch import load, save
 from torch import Tensor
 
-from envs.external import vec_env
-from envs.external.describe import describe
-from envs.external.sharded import Layout
-from envs.external.sources import FactorySource
-from envs.external.vec_env import ExternalVecEnv
-from envs.support.errors import InputError, RunError
+from sweepd.envs.external import vec_env
+from sweepd.envs.external.describe import describe
+from sweepd.envs.external.sharded import Layout
+from sweepd.envs.external.sources import FactorySource
+from sweepd.envs.external.vec_env import ExternalVecEnv
+from sweepd.envs.support.errors import InputError, RunError
 from tests.envs.external.samples import Counter
 
 

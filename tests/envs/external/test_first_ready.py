@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envs.external.first_ready import FirstReadyEnvs
-from envs.external.sources import FactorySource
-from envs.support.errors import InputError, RunError
+from sweepd.envs.external.first_ready import FirstReadyEnvs
+from sweepd.envs.external.sources import FactorySource
+from sweepd.envs.support.errors import InputError, RunError
 from tests.envs.external.samples import Counter, Tag
 from tests.envs.external.test_processes import gone
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 
-from envs.external.sources import GymSource
-from envs.external.vec_env import ExternalVecEnv
-from envs.support.errors import InputError
+from sweepd.envs.external.sources import GymSource
+from sweepd.envs.external.vec_env import ExternalVecEnv
+from sweepd.envs.support.errors import InputError
 from tests.envs.external.samples import Buffered, Everything, Pixels, Tag, counters
 
 

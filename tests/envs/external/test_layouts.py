@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from envs.external import first_ready, layouts, vec_env
-from envs.external.layouts import LayoutChoice, choose_layout
-from envs.external.sharded import Layout, ShardedEnvs, even_layout
-from envs.external.sources import FactorySource, GymSource
-from envs.support.errors import InputError
-from envs.support.measurement_cache import MeasurementCache
+from sweepd.envs.external import first_ready, layouts, vec_env
+from sweepd.envs.external.layouts import LayoutChoice, choose_layout
+from sweepd.envs.external.sharded import Layout, ShardedEnvs, even_layout
+from sweepd.envs.external.sources import FactorySource, GymSource
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.measurement_cache import MeasurementCache
 from tests.envs.external.samples import Counter
 
 SLOW = FactorySource(Counter, {"trouble": "slow", "at": 1, "length": 1})  # every step takes 50 ms

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from agents.algorithms.ppo import PPO, PPOParams
-from agents.networks.shape import Shape
-from envs.external.sharded import Layout
-from envs.external.vec_env import ExternalVecEnv
+from sweepd.agents.algorithms.ppo import PPO, PPOParams
+from sweepd.agents.networks.shape import Shape
+from sweepd.envs.external.sharded import Layout
+from sweepd.envs.external.vec_env import ExternalVecEnv
 
 
 def program(env: ExternalVecEnv) -> PPO:

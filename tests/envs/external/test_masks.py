@@ -14,22 +14,22 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from agents.algorithms.d3qn import D3QN
-from agents.algorithms.ppo import PPO, PPOParams
-from agents.networks.shape import Shape
-from agents.policy.frozen import FrozenPolicy
-from deploy.games.panel import PanelGames
-from deploy.games.player import Network
-from deploy.games.show import Show
-from envs.external import layouts
-from envs.external.layouts import choose_layout
-from envs.external.sharded import Layout
-from envs.external.sources import FactorySource
-from envs.external.vec_env import ExternalVecEnv
-from envs.games.play import random_actions
-from envs.games.registry import get_game
-from envs.support.errors import InputError, RunError
-from envs.support.measurement_cache import MeasurementCache
+from sweepd.agents.algorithms.d3qn import D3QN
+from sweepd.agents.algorithms.ppo import PPO, PPOParams
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.deploy.games.panel import PanelGames
+from sweepd.deploy.games.player import Network
+from sweepd.deploy.games.show import Show
+from sweepd.envs.external import layouts
+from sweepd.envs.external.layouts import choose_layout
+from sweepd.envs.external.sharded import Layout
+from sweepd.envs.external.sources import FactorySource
+from sweepd.envs.external.vec_env import ExternalVecEnv
+from sweepd.envs.games.play import random_actions
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.measurement_cache import MeasurementCache
 from tests.envs.external.samples import Buffered, Masked, Table, masked_ones
 
 KINDS: dict[str, tuple[Any, int, Layout]] = {

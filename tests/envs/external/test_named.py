@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from deploy.games.baselines import baseline_player
-from deploy.games.panel import PanelGames
-from deploy.games.player import Act
-from envs.core.game_env import GameEnv
-from envs.external.vec_env import ExternalVecEnv
-from envs.games.registry import get_game
-from envs.support.errors import InputError
-from optimize.study.fit import fit_num_envs
+from sweepd.deploy.games.baselines import baseline_player
+from sweepd.deploy.games.panel import PanelGames
+from sweepd.deploy.games.player import Act
+from sweepd.envs.core.game_env import GameEnv
+from sweepd.envs.external.vec_env import ExternalVecEnv
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.support.errors import InputError
+from sweepd.optimize.study.fit import fit_num_envs
 from tests.envs.external.samples import Tag, TurnTag
 from tests.envs.external.test_external_env import actions_for
 from tests.optimize.conftest import Running

@@ -18,11 +18,11 @@ import psutil
 import pytest
 import torch
 
-from envs.external import guard, shared_memory
-from envs.external.sharded import Layout, even_layout
-from envs.external.vec_env import ExternalVecEnv
-from envs.support.errors import InputError, RunError
-from optimize.study.recovery.processes import started
+from sweepd.envs.external import guard, shared_memory
+from sweepd.envs.external.sharded import Layout, even_layout
+from sweepd.envs.external.vec_env import ExternalVecEnv
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.optimize.study.recovery.processes import started
 from tests.envs.external.samples import Buffered, Counter, Everything, Tag, only_in
 from tests.envs.external.test_external_env import actions_for
 
@@ -204,8 +204,8 @@ def test_an_environment_that_cannot_be_made_in_a_worker_is_named() -> None:
 DRIVER = """
     import signal
     signal.signal(signal.SIGINT, signal.default_int_handler)  # pytest may have inherited another
-    from envs.external.sharded import ShardedEnvs, Layout
-    from envs.external.sources import FactorySource
+    from sweepd.envs.external.sharded import ShardedEnvs, Layout
+    from sweepd.envs.external.sources import FactorySource
     from tests.envs.external.samples import Counter
     env_kwargs = [{}, {"length": 9}, TROUBLE]
     envs = ShardedEnvs(FactorySource(Counter), env_kwargs, Layout(1, (1, 1)), step_timeout=1e6)
@@ -242,8 +242,8 @@ def test_workers_end_with_their_parent(how: signal.Signals, trouble: str) -> Non
 
 FORKING = """
     import sys, time
-    from envs.external.sharded import ShardedEnvs, Layout
-    from envs.external.sources import FactorySource
+    from sweepd.envs.external.sharded import ShardedEnvs, Layout
+    from sweepd.envs.external.sources import FactorySource
     from tests.envs.external.samples import Forking
     envs = ShardedEnvs(FactorySource(Forking), [{"pids": sys.argv[1]}] * 2, Layout(1, (1,)))
     print(*envs.pids, flush=True)
@@ -290,8 +290,8 @@ def test_idle_workers_sleep() -> None:
 
 SCRIPT = """
     import gymnasium
-    from envs.external.sharded import ShardedEnvs, Layout
-    from envs.external.sources import FactorySource, named_env
+    from sweepd.envs.external.sharded import ShardedEnvs, Layout
+    from sweepd.envs.external.sources import FactorySource, named_env
     from tests.envs.external.samples import Counter
 
     class Mine(Counter):
@@ -344,7 +344,7 @@ def test_scripts_may_define_environments_themselves(
 @pytest.mark.parametrize("how", ["die", "crash"])
 def test_an_environment_that_ends_this_process_is_named(how: str) -> None:
     script = f"""
-        from envs.external.vec_env import ExternalVecEnv
+        from sweepd.envs.external.vec_env import ExternalVecEnv
         from tests.envs.external.samples import Counter
         import torch
 

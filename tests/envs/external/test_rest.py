@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from envs.external.sharded import Layout
-from envs.external.vec_env import ExternalVecEnv
-from envs.games.play import play_episodes
+from sweepd.envs.external.sharded import Layout
+from sweepd.envs.external.vec_env import ExternalVecEnv
+from sweepd.envs.games.play import play_episodes
 from tests.envs.external.samples import Counter, Tag
 
 

@@ -12,9 +12,9 @@ from gymnasium.spaces.utils import flatten
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.external.actions import ActionLayout
-from envs.external.observations import ObservationLayout
-from envs.support.errors import InputError
+from sweepd.envs.external.actions import ActionLayout
+from sweepd.envs.external.observations import ObservationLayout
+from sweepd.envs.support.errors import InputError
 
 SIZES = st.integers(1, 5)
 SHAPES = st.lists(st.integers(1, 3), max_size=3).map(tuple)

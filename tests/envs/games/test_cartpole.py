@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from envs.games.cartpole import CartPole, CartPoleParams, shortest_episode
-from envs.gymnasium_view import CARTPOLE_ID, GymnasiumVectorView, GymnasiumView, register
-from envs.support.errors import InputError, RunError
+from sweepd.envs.games.cartpole import CartPole, CartPoleParams, shortest_episode
+from sweepd.envs.gymnasium_view import CARTPOLE_ID, GymnasiumVectorView, GymnasiumView, register
+from sweepd.envs.support.errors import InputError, RunError
 from tests.envs.host_sync import NoHostSync
 
 DEFAULT = CartPoleParams()

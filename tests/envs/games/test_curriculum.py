@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.games.curriculum import Curriculum, Phase, Until, check_opponents
-from envs.games.opponents import SEATS
-from envs.games.phase_files import PhaseTable, parse_curriculum, read_opponents, read_phases
-from envs.support.errors import InputError
+from sweepd.envs.games.curriculum import Curriculum, Phase, Until, check_opponents
+from sweepd.envs.games.opponents import SEATS
+from sweepd.envs.games.phase_files import PhaseTable, parse_curriculum, read_opponents, read_phases
+from sweepd.envs.support.errors import InputError
 
 FILE = """
 past_interval = 5

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from envs.games.cartpole import CartPole, CartPoleParams
-from envs.native import build
-from envs.support.errors import RunError
+from sweepd.envs.games.cartpole import CartPole, CartPoleParams
+from sweepd.envs.native import build
+from sweepd.envs.support.errors import RunError
 
 try:
     build.vector_flags(), build.compiler()

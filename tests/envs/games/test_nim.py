@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from envs.games.opponents import Scripted
-from envs.games.play import random_actions
-from envs.games.registry import get_game
+from sweepd.envs.games.opponents import Scripted
+from sweepd.envs.games.play import random_actions
+from sweepd.envs.games.registry import get_game
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 

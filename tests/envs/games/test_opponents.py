@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from envs.core.streams import Streams
-from envs.games.hockey.game import Hockey, HockeyParams
-from envs.games.hockey.players import PLAYERS
-from envs.games.opponents import Scripted, ScriptedPlayer, check_mixture
-from envs.games.tensor_game import NoParams, TensorGame
-from envs.support.errors import InputError
+from sweepd.envs.core.streams import Streams
+from sweepd.envs.games.hockey.game import Hockey, HockeyParams
+from sweepd.envs.games.hockey.players import PLAYERS
+from sweepd.envs.games.opponents import Scripted, ScriptedPlayer, check_mixture
+from sweepd.envs.games.tensor_game import NoParams, TensorGame
+from sweepd.envs.support.errors import InputError
 from tests.envs.games.two_seats import (
     PURSUIT_PLAYERS,
     RPS_PLAYERS,

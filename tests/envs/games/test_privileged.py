@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.algorithms.ppo import PPO, PPOParams, Shape
-from envs.core.vec_env import Legal
-from envs.games.opponents import Scripted
-from envs.games.poker.kuhn import Kuhn
-from envs.games.poker.leduc import Leduc
-from envs.games.tensor_game import NoParams, State, TensorGame
-from envs.support.errors import InputError
+from sweepd.agents.algorithms.ppo import PPO, PPOParams, Shape
+from sweepd.envs.core.vec_env import Legal
+from sweepd.envs.games.opponents import Scripted
+from sweepd.envs.games.poker.kuhn import Kuhn
+from sweepd.envs.games.poker.leduc import Leduc
+from sweepd.envs.games.tensor_game import NoParams, State, TensorGame
+from sweepd.envs.support.errors import InputError
 from tests.envs.games.toys import Showdown
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from envs.games.registry import get_game
-from envs.games.render import showing
-from envs.support.errors import InputError
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.games.render import showing
+from sweepd.envs.support.errors import InputError
 
 MODULE = "gym:tests.envs.external.registering"
 

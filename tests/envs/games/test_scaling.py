@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from envs.core.game_env import GameEnv
-from envs.external.vec_env import ExternalVecEnv
-from envs.games import scaling
-from envs.games.bucket_brigade.game import BucketBrigade
-from envs.games.bucket_brigade.scenarios import BucketParams
-from envs.games.registry import get_game
-from envs.games.scaling import FARTHEST, LEAST, STEPS, random_play
-from envs.support.errors import InputError
+from sweepd.envs.core.game_env import GameEnv
+from sweepd.envs.external.vec_env import ExternalVecEnv
+from sweepd.envs.games import scaling
+from sweepd.envs.games.bucket_brigade.game import BucketBrigade
+from sweepd.envs.games.bucket_brigade.scenarios import BucketParams
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.games.scaling import FARTHEST, LEAST, STEPS, random_play
+from sweepd.envs.support.errors import InputError
 
 COLUMNS: dict[str, Callable[[np.random.Generator, int], float]] = {
     "usual": lambda rng, _: rng.normal(),

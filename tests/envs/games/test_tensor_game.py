@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-import sweepd
-from envs.games.registry import get_game
-from envs.games.tensor_game import TensorGame
-from envs.support.errors import InputError, RunError
+import sweepd.app
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.games.tensor_game import TensorGame
+from sweepd.envs.support.errors import InputError, RunError
 from tests.envs.host_sync import NoHostSync
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "own_game.py"
@@ -212,7 +212,7 @@ def test_it_is_searched_promoted_and_shown(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    app = sweepd.build_app()
+    app = sweepd.app.build_app()
     monkeypatch.chdir(folder)
 
     def run(*words: object) -> str:

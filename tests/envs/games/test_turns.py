@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-import sweepd
-from envs.core.streams import Streams
-from envs.games.opponents import Scripted
-from envs.games.play import random_actions
-from envs.games.tensor_game import NoParams, State, TensorGame
-from envs.support.errors import InputError, RunError
+import sweepd.app
+from sweepd.envs.core.streams import Streams
+from sweepd.envs.games.opponents import Scripted
+from sweepd.envs.games.play import random_actions
+from sweepd.envs.games.tensor_game import NoParams, State, TensorGame
+from sweepd.envs.support.errors import InputError, RunError
 from tests.envs.games.toys import NIM, NIM_PLAYERS, Grabber, Nim, PlainNim
 from tests.envs.host_sync import NoHostSync
 
@@ -420,7 +420,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
 @pytest.mark.extra
 def test_it_is_searched_promoted_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With opponents that are policies in a second phase, and against itself in the terminal."""
-    app = sweepd.build_app()
+    app = sweepd.app.build_app()
     monkeypatch.chdir(tmp_path)
 
     def run(*words: object) -> str:

@@ -9,8 +9,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from envs.games.opponents import Scripted
-from envs.games.registry import get_game
+from sweepd.envs.games.opponents import Scripted
+from sweepd.envs.games.registry import get_game
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from envs.core.vec_env import Legal
-from envs.games.opponents import ScriptedPlayer
-from envs.games.tensor_game import State, TensorGame
+from sweepd.envs.core.vec_env import Legal
+from sweepd.envs.games.opponents import ScriptedPlayer
+from sweepd.envs.games.tensor_game import State, TensorGame
 
 # Rock, paper, scissors: what the row's choice gets against the column's.
 WINS = ((0.0, -1.0, 1.0), (1.0, 0.0, -1.0), (-1.0, 1.0, 0.0))

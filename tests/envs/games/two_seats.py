@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from envs.games.opponents import ScriptedPlayer
-from envs.games.tensor_game import TensorGame
+from sweepd.envs.games.opponents import ScriptedPlayer
+from sweepd.envs.games.tensor_game import TensorGame
 
 
 class Rules(Protocol):

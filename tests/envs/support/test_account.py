@@ -10,12 +10,12 @@ from pathlib import Path
 import optuna
 import pytest
 
-from envs.support.account import home, user_name
-from envs.support.errors import InputError
-from envs.support.measurement_cache import cache_dir
-from optimize.cli.service import unit_folder
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.pause import pause_of, pause_study
+from sweepd.envs.support.account import home, user_name
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.measurement_cache import cache_dir
+from sweepd.optimize.cli.service import unit_folder
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.pause import pause_of, pause_study
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.trial import FrozenTrial, TrialState
 
-from envs.support.configurations import (
+from sweepd.envs.support.configurations import (
     Configuration,
     Selection,
     episode_luck,
@@ -20,8 +20,8 @@ from envs.support.configurations import (
     leading,
     unfinished,
 )
-from envs.support.intervals import paired
-from envs.support.study_record import BLOCKS_KEY, blocks_key
+from sweepd.envs.support.intervals import paired
+from sweepd.envs.support.study_record import BLOCKS_KEY, blocks_key
 from tests.optimize.experiments import test_outlook
 from tests.optimize.experiments.test_game_study import make_spec
 

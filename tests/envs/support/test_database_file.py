@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from envs.support.database_file import preparing_sqlite
-from envs.support.errors import InputError
+from sweepd.envs.support.database_file import preparing_sqlite
+from sweepd.envs.support.errors import InputError
 
 
 def _prepare(path: Path, ready: Any) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from envs.support.intervals import (
+from sweepd.envs.support.intervals import (
     BOTH,
     EPISODES,
     EQUAL,

@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 
-from envs.support.mkl import MODE, VARIABLE, current_mode, request_mode
+from sweepd.envs.support.mkl import MODE, VARIABLE, current_mode, request_mode
 
 NO_MKL = not torch.backends.mkl.is_available()
 needs_mkl = pytest.mark.skipif(NO_MKL, reason="this build of torch has no MKL: nothing to set")
@@ -40,17 +40,19 @@ def test_these_tests_run_in_the_reproducible_mode() -> None:
 @pytest.mark.parametrize("package", ["agents", "optimize", "deploy"])
 def test_every_package_requests_the_mode(package: str) -> None:
     """`envs` requests the mode, and the other packages import `envs` first."""
-    assert importlib.import_module(package).envs is importlib.import_module("envs")
+    package_module = importlib.import_module(f"sweepd.{package}")
+    assert package_module.sweepd.envs is importlib.import_module("sweepd.envs")
 
 
 @needs_mkl
 def test_importing_torch_first_is_in_time_and_a_product_is_not() -> None:
-    show = "from envs.support.mkl import current_mode; print(current_mode())"
-    early = run(f"import torch; torch.randn(3, 3); import agents; {show}")
+    show = "from sweepd.envs.support.mkl import current_mode; print(current_mode())"
+    early = run(f"import torch; torch.randn(3, 3); import sweepd.agents; {show}")
     assert early.stdout.strip() in ("AVX2,STRICT", "AUTO,STRICT")
     assert "RuntimeWarning" not in early.stderr
     late = run(
-        f"import torch; torch.ones(3, 3) @ torch.ones(3, 3); import optimize, deploy; {show}"
+        "import torch; torch.ones(3, 3) @ torch.ones(3, 3); "
+        f"import sweepd.optimize, sweepd.deploy; {show}"
     )
     assert late.stdout.strip() == "off"
     assert late.stderr.count("came too late for this process") == 1

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from envs.support.openblas import VARIABLE
+from sweepd.envs.support.openblas import VARIABLE
 
 CODE = """
 import sweepd, scipy.linalg, threadpoolctl

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field, ValidationError, field_validator
 
-from envs.support.validation import StrictModel, first_fault
+from sweepd.envs.support.validation import StrictModel, first_fault
 
 
 class Inner(StrictModel):

@@ -15,17 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from envs.crypto.data.bars import load_bars, write_bars
-from envs.crypto.data.demo_market import make_demo_market
-from envs.crypto.data.limits import Span, describe_limits
-from envs.crypto.splits import SCHEMES, TooFewBars
-from envs.support.errors import InputError
-from optimize.cli.check_bars import CheckFlags, check, check_study
-from optimize.cli.study_request import make_request
-from optimize.cli.train_flags import TrainFlags
-from optimize.experiments.kinds import kind_of
-from optimize.study.space.parsing import load_space
-from optimize.worker.freeze import draft_spec
+from sweepd.envs.crypto.data.bars import load_bars, write_bars
+from sweepd.envs.crypto.data.demo_market import make_demo_market
+from sweepd.envs.crypto.data.limits import Span, describe_limits
+from sweepd.envs.crypto.splits import SCHEMES, TooFewBars
+from sweepd.envs.support.errors import InputError
+from sweepd.optimize.cli.check_bars import CheckFlags, check, check_study
+from sweepd.optimize.cli.study_request import make_request
+from sweepd.optimize.cli.train_flags import TrainFlags
+from sweepd.optimize.experiments.kinds import kind_of
+from sweepd.optimize.study.space.parsing import load_space
+from sweepd.optimize.worker.freeze import draft_spec
 from tests.envs.bar_samples import START, frame, put, sample_bars
 from tests.optimize.cli.test_commands import search_app
 

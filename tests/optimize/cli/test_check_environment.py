@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from envs.core.vec_env import Legal
-from envs.games.poker.kuhn import Kuhn
-from envs.games.random_check import check_random_play
-from envs.games.registry import get_game
-from envs.games.tensor_game import State
-from envs.support.errors import InputError
-from optimize.cli.findings import Finding
-from optimize.study.space.parsing import load_space
-from optimize.study.space.subject import Subject
+from sweepd.envs.core.vec_env import Legal
+from sweepd.envs.games.poker.kuhn import Kuhn
+from sweepd.envs.games.random_check import check_random_play
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.games.tensor_game import State
+from sweepd.envs.support.errors import InputError
+from sweepd.optimize.cli.findings import Finding
+from sweepd.optimize.study.space.parsing import load_space
+from sweepd.optimize.study.space.subject import Subject
 from tests.envs.games.toys import Nim
 from tests.optimize.conftest import search_app
 

@@ -19,28 +19,28 @@ from click.testing import Result
 from rich.console import Console
 from typer.testing import CliRunner
 
-import agents.algorithms.identity
-from envs.core.sizing import Measurement
-from envs.crypto.data.bars import load_bars, write_bars
-from envs.native import build
-from envs.native.use import NativeLibrary
-from envs.support.errors import InputError
-from envs.support.formatting import counted, duration
-from envs.support.study_record import TOTAL_KEY, StudySpec
-from optimize.cli import train as train_command
-from optimize.cli.demo import SMOKE, apply_preset, make_demo_data
-from optimize.cli.doctor import examine
-from optimize.cli.launch import choose_device
-from optimize.cli.study_request import make_request
-from optimize.cli.train_flags import TrainFlags
-from optimize.experiments.kinds import kind_of
-from optimize.experiments.request import Request
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.study import StudyHandle
-from optimize.worker.freeze import draft_spec, reproducing_flags, resolve_space
-from optimize.worker.measure import Bench, measure_threads
-from optimize.worker.telemetry import Telemetry
-from optimize.worker.worker import WorkerOptions
+import sweepd.agents.algorithms.identity
+from sweepd.envs.core.sizing import Measurement
+from sweepd.envs.crypto.data.bars import load_bars, write_bars
+from sweepd.envs.native import build
+from sweepd.envs.native.use import NativeLibrary
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.formatting import counted, duration
+from sweepd.envs.support.study_record import TOTAL_KEY, StudySpec
+from sweepd.optimize.cli import train as train_command
+from sweepd.optimize.cli.demo import SMOKE, apply_preset, make_demo_data
+from sweepd.optimize.cli.doctor import examine
+from sweepd.optimize.cli.launch import choose_device
+from sweepd.optimize.cli.study_request import make_request
+from sweepd.optimize.cli.train_flags import TrainFlags
+from sweepd.optimize.experiments.kinds import kind_of
+from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.study import StudyHandle
+from sweepd.optimize.worker.freeze import draft_spec, reproducing_flags, resolve_space
+from sweepd.optimize.worker.measure import Bench, measure_threads
+from sweepd.optimize.worker.telemetry import Telemetry
+from sweepd.optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import TRAIN, search_app
 
 Refuse = Callable[..., str]
@@ -545,7 +545,8 @@ def test_n_envs_auto_is_measured_printed_and_frozen(
     assert f"--n-envs {spec.num_envs} " in first.output
     assert any("chosen" in line for line in handle.flags["measured"])
     monkeypatch.setattr(
-        "optimize.worker.measure.choose_num_envs", lambda *_, **__: pytest.fail("measured again")
+        "sweepd.optimize.worker.measure.choose_num_envs",
+        lambda *_, **__: pytest.fail("measured again"),
     )
     CliRunner().invoke(search_app(), ["train", *words], catch_exceptions=False)
     CliRunner().invoke(search_app(), ["train", "--study-name", "s"], catch_exceptions=False)
@@ -567,7 +568,7 @@ def test_threads_are_measured_and_the_fewest_of_equals_chosen(
         def measure(self, num_envs: int) -> Measurement:
             return Measurement(self.speeds[torch.get_num_threads()] * num_envs)
 
-    monkeypatch.setattr("optimize.worker.measure.cpu_count", lambda: 6)
+    monkeypatch.setattr("sweepd.optimize.worker.measure.cpu_count", lambda: 6)
     for speeds, chosen in (
         ({1: 10.0, 2: 20.0, 4: 39.0, 6: 41.0}, 4),
         ({1: 10.0, 2: 1.0}, 1),
@@ -585,8 +586,8 @@ def test_threads_are_measured_and_the_fewest_of_equals_chosen(
 def test_changed_bars_are_refused_and_more_bars_are_not(
     market: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from envs.crypto.data.bars import write_bars
-    from envs.crypto.data.demo_market import make_planted_market
+    from sweepd.envs.crypto.data.bars import write_bars
+    from sweepd.envs.crypto.data.demo_market import make_planted_market
 
     monkeypatch.chdir(market)
     monkeypatch.setattr(train_command, "work", lambda *_: None)
@@ -658,7 +659,7 @@ def test_doctor_checks_reproducibility(monkeypatch: pytest.MonkeyPatch, tmp_path
         found = findings[f"native code: {name}"].found
         assert re.fullmatch(r"native .*, tested|not used: .*|turned off by .*", found)
     monkeypatch.setattr(
-        agents.algorithms.identity,
+        sweepd.agents.algorithms.identity,
         "products_by_slot",
         lambda: (88, ["rows times matrix (2 x 17 x 33)"]),
     )
@@ -686,7 +687,7 @@ def test_doctor_compiles_the_native_code_for_all_processors(
     source.write_text("int one;")
     for expected, code in (("right", 0), ("other", 1)):
         made = NativeLibrary("tests", source, str, lambda _: "right", expected)
-        monkeypatch.setattr("optimize.cli.doctor.NATIVE", [made])
+        monkeypatch.setattr("sweepd.optimize.cli.doctor.NATIVE", [made])
         result = CliRunner().invoke(search_app(), ["doctor", "--compile"])
         assert result.exit_code == code, result.output
         for kind in kinds:
@@ -731,7 +732,7 @@ def test_telemetry_is_a_panel_on_a_terminal_and_lines_elsewhere(
     telemetry.counts = {"COMPLETE": 1, "PRUNED": 1, "FAIL": 0}
     telemetry.best = (0.5, 3)
     with telemetry:
-        monkeypatch.setattr("optimize.worker.telemetry.LOG_EVERY", 0.0)
+        monkeypatch.setattr("sweepd.optimize.worker.telemetry.LOG_EVERY", 0.0)
         time.sleep(0.01)
         telemetry.steps(500)
         telemetry.finished(2)

@@ -12,13 +12,13 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from envs.support.errors import InputError
-from envs.support.formatting import sparkline
-from optimize.cli import train as train_command
-from optimize.cli.progress import StudyWatch, history
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.insight.rows import TrialRow
-from optimize.study.study import StudyHandle
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.formatting import sparkline
+from sweepd.optimize.cli import train as train_command
+from sweepd.optimize.cli.progress import StudyWatch, history
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.insight.rows import TrialRow
+from sweepd.optimize.study.study import StudyHandle
 from tests.optimize.conftest import TRAIN, search_app
 
 DAY = datetime(2026, 1, 1).timestamp()

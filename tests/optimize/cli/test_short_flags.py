@@ -6,14 +6,14 @@ import dataclasses
 
 import pytest
 
-from envs.crypto.params import SHORTS, EnvParams
-from envs.support.errors import InputError
-from optimize.cli.study_request import make_request
-from optimize.cli.train_flags import TrainFlags
-from optimize.experiments.kinds import kind_of
-from optimize.experiments.request import Request
-from optimize.study.space.parsing import load_space
-from optimize.study.space.subject import MARKET_PPO
+from sweepd.envs.crypto.params import SHORTS, EnvParams
+from sweepd.envs.support.errors import InputError
+from sweepd.optimize.cli.study_request import make_request
+from sweepd.optimize.cli.train_flags import TrainFlags
+from sweepd.optimize.experiments.kinds import kind_of
+from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.space.parsing import load_space
+from sweepd.optimize.study.space.subject import MARKET_PPO
 
 
 def request_of(**flags: object) -> Request:

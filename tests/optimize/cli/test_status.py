@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from optimize.cli.status import show, study_status
+from sweepd.optimize.cli.status import show, study_status
 from tests.optimize.conftest import Sweepd
 from tests.optimize.study_files import open_handle, training_begun, wait_for
 

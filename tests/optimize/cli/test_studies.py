@@ -11,10 +11,10 @@ import pytest
 from optuna.trial import TrialState
 from typer.testing import CliRunner
 
-from envs.support.errors import InputError
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.recovery.registration import leave, register_worker
-from optimize.study.study import StudyHandle
+from sweepd.envs.support.errors import InputError
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.recovery.registration import leave, register_worker
+from sweepd.optimize.study.study import StudyHandle
 from tests.optimize.conftest import search_app
 
 GAME = {

@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 import sweepd
-from envs.crypto.data.bars import Bars, write_bars
-from envs.support.errors import InputError
-from envs.support.study_record import AcceptedJump, CryptoSpec, StudySpec
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.study import StudyHandle
+from sweepd.envs.crypto.data.bars import Bars, write_bars
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import AcceptedJump, CryptoSpec, StudySpec
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.study import StudyHandle
 from tests.optimize.conftest import TRAIN, search_app
 
 Run = Callable[..., str]

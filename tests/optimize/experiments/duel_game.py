@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from envs.games.tensor_game import TensorGame
-from envs.support.errors import InputError
+from sweepd.envs.games.tensor_game import TensorGame
+from sweepd.envs.support.errors import InputError
 
 
 @dataclass(frozen=True)

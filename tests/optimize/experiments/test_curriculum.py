@@ -14,31 +14,31 @@ import torch
 from optuna.trial import TrialState
 from typer.testing import CliRunner
 
-from agents.algorithms.elegantrl_agents import ElegantAgents
-from agents.algorithms.off_policy import OffPolicy
-from agents.policy.frozen import FrozenPolicy
-from envs.core.vec_env import VecEnv
-from envs.games.curriculum import Curriculum
-from envs.games.opponents import Scripted
-from envs.games.phase_files import parse_curriculum, read_opponents
-from envs.games.tensor_game import TensorGame
-from envs.support.errors import InputError
-from envs.support.study_record import GameSpec, TrialRecord
-from optimize.cli.study_request import make_request
-from optimize.cli.train_flags import TrainFlags
-from optimize.experiments.curriculum import FoundBundle, check_curriculum
-from optimize.experiments.games import GameExperiment
-from optimize.experiments.kinds import kind_of
-from optimize.experiments.phased_opponents import PhasedOpponents, begun_phases
-from optimize.experiments.request import Request
-from optimize.study.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.space.parsing import load_space, preset_text
-from optimize.study.space.search_space import Settings
-from optimize.study.space.subject import Subject
-from optimize.study.study import Plan
-from optimize.worker.batch import Interrupted, Trainer
-from optimize.worker.freeze import open_study
+from sweepd.agents.algorithms.elegantrl_agents import ElegantAgents
+from sweepd.agents.algorithms.off_policy import OffPolicy
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.games.curriculum import Curriculum
+from sweepd.envs.games.opponents import Scripted
+from sweepd.envs.games.phase_files import parse_curriculum, read_opponents
+from sweepd.envs.games.tensor_game import TensorGame
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import GameSpec, TrialRecord
+from sweepd.optimize.cli.study_request import make_request
+from sweepd.optimize.cli.train_flags import TrainFlags
+from sweepd.optimize.experiments.curriculum import FoundBundle, check_curriculum
+from sweepd.optimize.experiments.games import GameExperiment
+from sweepd.optimize.experiments.kinds import kind_of
+from sweepd.optimize.experiments.phased_opponents import PhasedOpponents, begun_phases
+from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.space.parsing import load_space, preset_text
+from sweepd.optimize.study.space.search_space import Settings
+from sweepd.optimize.study.space.subject import Subject
+from sweepd.optimize.study.study import Plan
+from sweepd.optimize.worker.batch import Interrupted, Trainer
+from sweepd.optimize.worker.freeze import open_study
 from tests.optimize.conftest import search_app
 from tests.optimize.experiments.duel_game import DUEL, PLAYERS, DuelParams
 from tests.optimize.experiments.test_game_study import make_spec, plan, to_the_end

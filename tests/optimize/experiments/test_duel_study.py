@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from optimize.experiments.game_evaluation import GameEvaluation
-from optimize.experiments.game_kind import GameKind
-from optimize.experiments.league_artifacts import equilibrium_words
-from optimize.study.space.parsing import load_space
-from optimize.study.space.search_space import Settings
-from optimize.study.space.subject import Subject
-from optimize.worker.batch import Trainer
+from sweepd.optimize.experiments.game_evaluation import GameEvaluation
+from sweepd.optimize.experiments.game_kind import GameKind
+from sweepd.optimize.experiments.league_artifacts import equilibrium_words
+from sweepd.optimize.study.space.parsing import load_space
+from sweepd.optimize.study.space.search_space import Settings
+from sweepd.optimize.study.space.subject import Subject
+from sweepd.optimize.worker.batch import Trainer
 from tests.agents.policy.test_exact_league import BETS_ALWAYS, BETS_WITH_KINGS, actor
 from tests.envs.games.toys import chooser
 from tests.optimize.experiments.test_game_study import make_experiment, plan

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import torch
 
-from envs.games.bucket_brigade.scenarios import scenario
-from envs.support.errors import InputError
-from optimize.experiments import league_artifacts
-from optimize.experiments.game_evaluation import GameEvaluation
-from optimize.experiments.games import GameExperiment
-from optimize.study.space.parsing import load_space
-from optimize.study.space.search_space import SearchSpace, Settings
-from optimize.study.space.subject import Subject
-from optimize.study.study import Plan
-from optimize.worker.batch import Trainer
+from sweepd.envs.games.bucket_brigade.scenarios import scenario
+from sweepd.envs.support.errors import InputError
+from sweepd.optimize.experiments import league_artifacts
+from sweepd.optimize.experiments.game_evaluation import GameEvaluation
+from sweepd.optimize.experiments.games import GameExperiment
+from sweepd.optimize.study.space.parsing import load_space
+from sweepd.optimize.study.space.search_space import SearchSpace, Settings
+from sweepd.optimize.study.space.subject import Subject
+from sweepd.optimize.study.study import Plan
+from sweepd.optimize.worker.batch import Trainer
 from tests.optimize.experiments.test_game_study import make_experiment, plan
 from tests.optimize.worker.test_batch import advance_to
 

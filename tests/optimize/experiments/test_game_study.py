@@ -14,22 +14,22 @@ import pytest
 import torch
 from optuna.trial import TrialState
 
-from agents.algorithms.table import ALGORITHMS, get_algorithm
-from agents.policy.frozen import load_members
-from envs.support.errors import InputError
-from envs.support.study_record import GameSpec, StudySpec
-from optimize.experiments.game_evaluation import GameEvaluation
-from optimize.experiments.game_kind import game_settings
-from optimize.experiments.games import GameExperiment
-from optimize.experiments.kinds import check_request
-from optimize.experiments.request import Request
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.space.parsing import load_space, parse_space
-from optimize.study.space.search_space import SearchSpace, Settings
-from optimize.study.space.subject import Subject
-from optimize.study.study import Plan
-from optimize.worker.batch import Interrupted, Trainer, Training
-from optimize.worker.freeze import choose_slots, open_study
+from sweepd.agents.algorithms.table import ALGORITHMS, get_algorithm
+from sweepd.agents.policy.frozen import load_members
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import GameSpec, StudySpec
+from sweepd.optimize.experiments.game_evaluation import GameEvaluation
+from sweepd.optimize.experiments.game_kind import game_settings
+from sweepd.optimize.experiments.games import GameExperiment
+from sweepd.optimize.experiments.kinds import check_request
+from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.space.parsing import load_space, parse_space
+from sweepd.optimize.study.space.search_space import SearchSpace, Settings
+from sweepd.optimize.study.space.subject import Subject
+from sweepd.optimize.study.study import Plan
+from sweepd.optimize.worker.batch import Interrupted, Trainer, Training
+from sweepd.optimize.worker.freeze import choose_slots, open_study
 from tests.optimize.checkpointing import EveryRollout, kept_in
 from tests.optimize.conftest import Running
 from tests.optimize.study_files import open_handle

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from envs.crypto.data.bars import load_bars, write_bars
-from envs.crypto.data.demo_market import make_demo_market
-from envs.crypto.data.timeframe import bars_per_year, later
-from envs.crypto.study_data import load_study_bars, study_splits
-from envs.support.errors import InputError
-from envs.support.study_record import CryptoSpec, StudySpec
-from optimize.cli.study_request import make_request
-from optimize.cli.train_flags import TrainFlags
-from optimize.experiments.kinds import kind_of
-from optimize.experiments.outlook import outlook
-from optimize.study.space.parsing import load_space
-from optimize.worker.freeze import draft_spec, reproducing_flags
+from sweepd.envs.crypto.data.bars import load_bars, write_bars
+from sweepd.envs.crypto.data.demo_market import make_demo_market
+from sweepd.envs.crypto.data.timeframe import bars_per_year, later
+from sweepd.envs.crypto.study_data import load_study_bars, study_splits
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import CryptoSpec, StudySpec
+from sweepd.optimize.cli.study_request import make_request
+from sweepd.optimize.cli.train_flags import TrainFlags
+from sweepd.optimize.experiments.kinds import kind_of
+from sweepd.optimize.experiments.outlook import outlook
+from sweepd.optimize.study.space.parsing import load_space
+from sweepd.optimize.worker.freeze import draft_spec, reproducing_flags
 
 NY = "1d-XNYS"
 

@@ -17,16 +17,16 @@ from rich.console import Console
 from torch import Tensor
 
 import sweepd
-from envs.games.tensor_game import State, TensorGame
-from envs.support.errors import InputError
-from envs.support.study_record import GameSpec
-from optimize.experiments.game_evaluation import GameEvaluation
-from optimize.experiments.games import GameExperiment
-from optimize.study.study import best_configuration
-from optimize.worker.batch import Trainer
-from optimize.worker.summary import print_summary
-from optimize.worker.telemetry import Telemetry
-from optimize.worker.timing import Phases
+from sweepd.envs.games.tensor_game import State, TensorGame
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import GameSpec
+from sweepd.optimize.experiments.game_evaluation import GameEvaluation
+from sweepd.optimize.experiments.games import GameExperiment
+from sweepd.optimize.study.study import best_configuration
+from sweepd.optimize.worker.batch import Trainer
+from sweepd.optimize.worker.summary import print_summary
+from sweepd.optimize.worker.telemetry import Telemetry
+from sweepd.optimize.worker.timing import Phases
 from tests.optimize.experiments.test_game_study import make_spec, plan
 
 STEPS = 4  # of an episode

@@ -10,13 +10,13 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from deploy.market.backtests import Backtest, SearchStatistics
-from envs.crypto.scoring import luck
-from envs.crypto.scoring.figures import MEDIAN_RATIO
-from envs.crypto.scoring.selection import TrialReturns
-from envs.crypto.splits import CrossValidation
-from envs.support.study_record import CryptoSpec, DataSpec
-from optimize.experiments.outlook import outlook, sentence
+from sweepd.deploy.market.backtests import Backtest, SearchStatistics
+from sweepd.envs.crypto.scoring import luck
+from sweepd.envs.crypto.scoring.figures import MEDIAN_RATIO
+from sweepd.envs.crypto.scoring.selection import TrialReturns
+from sweepd.envs.crypto.splits import CrossValidation
+from sweepd.envs.support.study_record import CryptoSpec, DataSpec
+from sweepd.optimize.experiments.outlook import outlook, sentence
 
 HOURS = 8766.0
 

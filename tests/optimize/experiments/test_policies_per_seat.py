@@ -9,10 +9,10 @@ import torch
 from optuna.trial import TrialState
 from typer.testing import CliRunner
 
-from agents.policy.frozen import load_members
-from envs.games.registry import get_game
-from envs.games.scaling import random_play
-from envs.support.errors import InputError
+from sweepd.agents.policy.frozen import load_members
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.games.scaling import random_play
+from sweepd.envs.support.errors import InputError
 from tests.optimize.conftest import search_app
 from tests.optimize.study_files import open_handle
 

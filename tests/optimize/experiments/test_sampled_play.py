@@ -12,12 +12,12 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
-from envs.support.errors import InputError
-from envs.support.study_record import GameSpec, StudySpec, TrialRecord
-from optimize.experiments.game_evaluation import GameEvaluation
-from optimize.experiments.kinds import check_request
-from optimize.experiments.request import Request
-from optimize.worker.batch import Trainer
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import GameSpec, StudySpec, TrialRecord
+from sweepd.optimize.experiments.game_evaluation import GameEvaluation
+from sweepd.optimize.experiments.kinds import check_request
+from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.worker.batch import Trainer
 from tests.agents.policy.test_exact_league import BETS_ALWAYS, BETS_WITH_KINGS, actor
 from tests.envs.games.toys import chooser
 from tests.extra import with_extra

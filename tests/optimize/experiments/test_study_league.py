@@ -16,24 +16,24 @@ from rich.console import Console
 from torch import Tensor
 from typer.testing import CliRunner
 
-from agents.networks.weights import StateDict
-from agents.policy.equilibrium import equilibrium
-from agents.policy.frozen import FrozenPolicy, load_members, save_members
-from agents.policy.roster import Champion
-from envs.games.phase_files import read_opponents
-from envs.games.tensor_game import State
-from envs.support.errors import InputError
-from envs.support.study_record import LEAGUE_KEY, REASON_KEY, GameSpec, TrialRecord
-from optimize.experiments.artifacts import PREFIX, scored_file
-from optimize.experiments.games import GameExperiment
-from optimize.experiments.phased_training import LeaguePlayer
-from optimize.experiments.study_league import StudyLeague, largest_shares, study_league
-from optimize.study.study import Plan, StudyHandle
-from optimize.worker import pace
-from optimize.worker.batch import Trainer
-from optimize.worker.lifecycle import work
-from optimize.worker.stopping import StopRequest
-from optimize.worker.worker import Worker, WorkerOptions
+from sweepd.agents.networks.weights import StateDict
+from sweepd.agents.policy.equilibrium import equilibrium
+from sweepd.agents.policy.frozen import FrozenPolicy, load_members, save_members
+from sweepd.agents.policy.roster import Champion
+from sweepd.envs.games.phase_files import read_opponents
+from sweepd.envs.games.tensor_game import State
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import LEAGUE_KEY, REASON_KEY, GameSpec, TrialRecord
+from sweepd.optimize.experiments.artifacts import PREFIX, scored_file
+from sweepd.optimize.experiments.games import GameExperiment
+from sweepd.optimize.experiments.phased_training import LeaguePlayer
+from sweepd.optimize.experiments.study_league import StudyLeague, largest_shares, study_league
+from sweepd.optimize.study.study import Plan, StudyHandle
+from sweepd.optimize.worker import pace
+from sweepd.optimize.worker.batch import Trainer
+from sweepd.optimize.worker.lifecycle import work
+from sweepd.optimize.worker.stopping import StopRequest
+from sweepd.optimize.worker.worker import Worker, WorkerOptions
 from tests.envs.games.toys import RockPaperScissors, chooser
 from tests.optimize.conftest import Running, search_app
 from tests.optimize.experiments.test_game_study import (
@@ -133,7 +133,7 @@ def test_a_trials_player_is_the_best_response_to_its_opponents(
         raise AssertionError("played again")
 
     # What was played is kept.
-    monkeypatch.setattr("optimize.experiments.study_league.play_pairs", play)
+    monkeypatch.setattr("sweepd.optimize.experiments.study_league.play_pairs", play)
     file = handle.run_dir / "league" / "members-00001.json"
     assert json.loads(file.read_text())["points"] == [0.0, 0.5, 1.0, 1.0]
     assert begin(handle, league_of(handle)) == {"0.0": third, "1.3": third, "3.1": third}
@@ -153,7 +153,7 @@ def test_results_are_kept_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def play(*_: object, **__: object) -> None:
         raise AssertionError("played again")
 
-    monkeypatch.setattr("optimize.experiments.study_league.play_pairs", play)
+    monkeypatch.setattr("sweepd.optimize.experiments.study_league.play_pairs", play)
     assert begin(handle, league_of(handle)) == first
     file.write_text("{}")  # damaged
     with pytest.raises(AssertionError, match="played again"):
@@ -219,7 +219,7 @@ def test_a_worker_fails_trials_whose_opponents_are_lost(
         handle.put_back(own.trial_id)
     (handle.trial_dir(0) / "members.safetensors").unlink()
     monkeypatch.setattr(StudyLeague, "write_report", lambda _: "")
-    monkeypatch.setattr("optimize.worker.lifecycle.print_summary", lambda *_: None)
+    monkeypatch.setattr("sweepd.optimize.worker.lifecycle.print_summary", lambda *_: None)
     experiment = GameExperiment(handle.spec, torch.device("cpu"))
     assert work(handle, experiment, WorkerOptions(3), Console(quiet=True))
     assert [trial.state.name for trial in handle.trials()] == ["COMPLETE", "FAIL", "FAIL"]

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from envs.games.phase_files import read_opponents
-from envs.support.errors import InputError
-from envs.support.study_record import GameSpec, StudySpec
-from optimize.cli.study_request import make_request
-from optimize.cli.train_flags import TrainFlags
-from optimize.experiments.kinds import check_request
-from optimize.experiments.request import Request
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.sampling.samplers import AUTO
-from optimize.worker.freeze import choose_search, open_study, resolve_space
+from sweepd.envs.games.phase_files import read_opponents
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import GameSpec, StudySpec
+from sweepd.optimize.cli.study_request import make_request
+from sweepd.optimize.cli.train_flags import TrainFlags
+from sweepd.optimize.experiments.kinds import check_request
+from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.sampling.samplers import AUTO
+from sweepd.optimize.worker.freeze import choose_search, open_study, resolve_space
 
 CPU = torch.device("cpu")
 

@@ -12,15 +12,15 @@ import pytest
 import torch
 from optuna.trial import TrialState
 
-from envs.crypto.data.bars import Bars
-from envs.support.study_record import CHECKPOINT_KEY
-from optimize.experiments.experiment import Experiment
-from optimize.study.checkpoint import MemberState
-from optimize.study.database.opening import open_storage
-from optimize.study.space.search_space import Settings
-from optimize.study.study import Plan, StudyHandle
-from optimize.worker.batch import Training
-from optimize.worker.records import Records
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.support.study_record import CHECKPOINT_KEY
+from sweepd.optimize.experiments.experiment import Experiment
+from sweepd.optimize.study.checkpoint import MemberState
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.space.search_space import Settings
+from sweepd.optimize.study.study import Plan, StudyHandle
+from sweepd.optimize.worker.batch import Training
+from sweepd.optimize.worker.records import Records
 from tests.optimize.study_files import make_handle
 from tests.optimize.worker.test_batch import make_spec
 

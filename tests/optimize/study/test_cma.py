@@ -6,9 +6,9 @@ import optuna
 from optuna.search_space import IntersectionSearchSpace
 from optuna.trial import TrialState
 
-from envs.core.streams import derive_seed
-from envs.support.study_record import CMA_GENERATION_KEY
-from optimize.study.sampling.samplers import make_sampler
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.support.study_record import CMA_GENERATION_KEY
+from sweepd.optimize.study.sampling.samplers import make_sampler
 
 
 def suggest(trial: optuna.Trial) -> float:

@@ -12,12 +12,12 @@ import pytest
 import sqlalchemy as sa
 from optuna.trial import TrialState
 
-from envs.support.study_record import ATTEMPTS_KEY, CHECKPOINT_KEY
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.database.storage import StudyStorage
-from optimize.study.database.tables import workers
-from optimize.study.recovery import deaths, stale_trials
-from optimize.study.recovery.deaths import (
+from sweepd.envs.support.study_record import ATTEMPTS_KEY, CHECKPOINT_KEY
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.database.tables import workers
+from sweepd.optimize.study.recovery import deaths, stale_trials
+from sweepd.optimize.study.recovery.deaths import (
     KEPT_WITHOUT_EVIDENCE,
     MAX_DEATHS,
     Death,
@@ -29,15 +29,15 @@ from optimize.study.recovery.deaths import (
     ran_out_of_memory,
     read_crash,
 )
-from optimize.study.recovery.heartbeat import Heartbeat
-from optimize.study.recovery.processes import namespace
-from optimize.study.recovery.registration import register_worker
-from optimize.study.recovery.stale_trials import Recovered, crash_file, recover_stale
+from sweepd.optimize.study.recovery.heartbeat import Heartbeat
+from sweepd.optimize.study.recovery.processes import namespace
+from sweepd.optimize.study.recovery.registration import register_worker
+from sweepd.optimize.study.recovery.stale_trials import Recovered, crash_file, recover_stale
 
 CRASH = """
 import os, signal, sys, threading
 from pathlib import Path
-from optimize.study.recovery.deaths import CrashFile
+from sweepd.optimize.study.recovery.deaths import CrashFile
 
 def crash():
     os.kill(os.getpid(), getattr(signal, sys.argv[2]))

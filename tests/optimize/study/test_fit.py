@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from agents.algorithms.identity import processor_kind
-from envs.support.errors import InputError
-from envs.support.study_record import SPEC_KEY
-from optimize.cli import train as train_command
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.fit import (
+from sweepd.agents.algorithms.identity import processor_kind
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import SPEC_KEY
+from sweepd.optimize.cli import train as train_command
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.fit import (
     env_unit,
     fewest_envs,
     fit_budget,
@@ -27,10 +27,10 @@ from optimize.study.fit import (
     neighbours,
     refuse_misfit,
 )
-from optimize.study.space.parsing import load_space, parse_space
-from optimize.study.space.search_space import SearchSpace
-from optimize.study.space.subject import Subject
-from optimize.study.study import StudyHandle
+from sweepd.optimize.study.space.parsing import load_space, parse_space
+from sweepd.optimize.study.space.search_space import SearchSpace
+from sweepd.optimize.study.space.subject import Subject
+from sweepd.optimize.study.study import StudyHandle
 from tests.optimize.conftest import TRAIN, search_app
 
 
@@ -201,7 +201,7 @@ def test_the_first_trial_has_the_start_of_the_space(
         "--sampler",
         sampler,
     ]
-    monkeypatch.setattr("optimize.worker.freeze.measure_num_envs", lambda *_: (2, []))
+    monkeypatch.setattr("sweepd.optimize.worker.freeze.measure_num_envs", lambda *_: (2, []))
     CliRunner().invoke(search_app(), words, catch_exceptions=False)
     handle = StudyHandle(open_storage(storage_url(None, Path("runs"))), "s")
     first = handle.ask_batch(1, "w", 3)[0].params
@@ -219,7 +219,7 @@ def test_a_worker_joins_with_its_own_threads_and_reports_another_processor(
     assert torch.get_num_threads() == 2
     assert "created with" not in joined
     assert "was made on" not in joined
-    monkeypatch.setattr("optimize.worker.freeze.processor_kind", lambda _: "another kind")
+    monkeypatch.setattr("sweepd.optimize.worker.freeze.processor_kind", lambda _: "another kind")
     said = train()
     assert f"was made on {_spec()['processor']}, and this is another kind" in " ".join(said.split())
     assert torch.get_num_threads() == 1

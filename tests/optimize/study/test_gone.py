@@ -17,21 +17,21 @@ import pytest
 import sqlalchemy as sa
 from optuna.trial import TrialState
 
-from envs.support.errors import RunError
-from envs.support.study_record import UID_KEY
-from optimize.cli import train as train_command
-from optimize.study.database.gone import StudyGone
-from optimize.study.database.opening import open_storage
-from optimize.study.database.storage import StudyStorage, TrialLost
-from optimize.study.database.tables import attempts, workers
-from optimize.study.pause import PauseWatch, pause_study
-from optimize.study.recovery import heartbeat as heartbeats
-from optimize.study.recovery.heartbeat import Heartbeat
-from optimize.study.recovery.registration import list_workers, register_worker
-from optimize.study.recovery.stale_trials import recover_stale
-from optimize.study.recovery.stall import Progress
-from optimize.study.study import Plan, StudyHandle
-from optimize.worker.worker import Worker, WorkerOptions
+from sweepd.envs.support.errors import RunError
+from sweepd.envs.support.study_record import UID_KEY
+from sweepd.optimize.cli import train as train_command
+from sweepd.optimize.study.database.gone import StudyGone
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.database.storage import StudyStorage, TrialLost
+from sweepd.optimize.study.database.tables import attempts, workers
+from sweepd.optimize.study.pause import PauseWatch, pause_study
+from sweepd.optimize.study.recovery import heartbeat as heartbeats
+from sweepd.optimize.study.recovery.heartbeat import Heartbeat
+from sweepd.optimize.study.recovery.registration import list_workers, register_worker
+from sweepd.optimize.study.recovery.stale_trials import recover_stale
+from sweepd.optimize.study.recovery.stall import Progress
+from sweepd.optimize.study.study import Plan, StudyHandle
+from sweepd.optimize.worker.worker import Worker, WorkerOptions
 from tests.optimize.conftest import Running, Sweepd
 from tests.optimize.study_files import count, open_handle, training_begun, wait_for
 

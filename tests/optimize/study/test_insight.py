@@ -13,22 +13,34 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from envs.crypto.data.bars import Bars
-from envs.crypto.splits import CrossValidation
-from envs.support.configurations import Configuration
-from envs.support.study_record import RecordedFile, TrialRecord, rung_key
-from optimize.study.database.opening import open_storage
-from optimize.study.insight import importance
-from optimize.study.insight.axes import Axis, study_axes
-from optimize.study.insight.comparison import best_so_far, common_parameters, summary
-from optimize.study.insight.curves import axis_of_rungs, best_first, curve, heat, member_names
-from optimize.study.insight.importance import LEAST, LatestImportances, importances
-from optimize.study.insight.parameters import BEST_LINES, MOST_LINES, frontier, parallel, racing
-from optimize.study.insight.rows import TrialRow, TrialRows, count_rows, frozen
-from optimize.study.insight.watch import StudyInsight
-from optimize.study.space.parsing import load_space
-from optimize.study.space.subject import Subject
-from optimize.study.study import StudyHandle, best_configuration
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.splits import CrossValidation
+from sweepd.envs.support.configurations import Configuration
+from sweepd.envs.support.study_record import RecordedFile, TrialRecord, rung_key
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.insight import importance
+from sweepd.optimize.study.insight.axes import Axis, study_axes
+from sweepd.optimize.study.insight.comparison import best_so_far, common_parameters, summary
+from sweepd.optimize.study.insight.curves import (
+    axis_of_rungs,
+    best_first,
+    curve,
+    heat,
+    member_names,
+)
+from sweepd.optimize.study.insight.importance import LEAST, LatestImportances, importances
+from sweepd.optimize.study.insight.parameters import (
+    BEST_LINES,
+    MOST_LINES,
+    frontier,
+    parallel,
+    racing,
+)
+from sweepd.optimize.study.insight.rows import TrialRow, TrialRows, count_rows, frozen
+from sweepd.optimize.study.insight.watch import StudyInsight
+from sweepd.optimize.study.space.parsing import load_space
+from sweepd.optimize.study.space.subject import Subject
+from sweepd.optimize.study.study import StudyHandle, best_configuration
 from tests.optimize.experiments.test_game_study import make_spec
 from tests.optimize.study_files import make_handle
 
@@ -113,7 +125,7 @@ def test_rows_are_what_optuna_reads(handle: StudyHandle) -> None:
 def test_rows_follow_the_study_and_finished_trials_are_read_once(
     handle: StudyHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import optimize.study.insight.rows as module
+    import sweepd.optimize.study.insight.rows as module
 
     add(handle, value=1.0)
     handle.study.enqueue_trial({})

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from optimize.cli import train as train_command
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.study import StudyHandle
+from sweepd.optimize.cli import train as train_command
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.study import StudyHandle
 from tests.optimize.conftest import TRAIN, Sweepd, search_app
 
 

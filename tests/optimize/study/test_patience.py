@@ -14,13 +14,13 @@ import pytest
 import sqlalchemy as sa
 from optuna.trial import TrialState
 
-from envs.support.errors import TryAgainLater
-from optimize.cli import train as train_command
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.database.patience import Patience, is_away
-from optimize.study.database.storage import StudyStorage
-from optimize.study.study import StudyHandle
-from optimize.worker.worker import WorkerOptions
+from sweepd.envs.support.errors import TryAgainLater
+from sweepd.optimize.cli import train as train_command
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.patience import Patience, is_away
+from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.study import StudyHandle
+from sweepd.optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import Sweepd
 from tests.optimize.study_files import numbers, open_handle, wait_for
 from tests.postgres_server import PostgresServer

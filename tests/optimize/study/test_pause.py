@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from optuna.trial import TrialState
 
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.pause import PauseWatch, pause_study, resume_study
-from optimize.study.recovery.registration import WorkerRecord, list_workers
-from optimize.study.study import StudyHandle
-from optimize.worker import worker as worker_module
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.pause import PauseWatch, pause_study, resume_study
+from sweepd.optimize.study.recovery.registration import WorkerRecord, list_workers
+from sweepd.optimize.study.study import StudyHandle
+from sweepd.optimize.worker import worker as worker_module
 from tests.optimize.conftest import Sweepd
 from tests.optimize.study_files import count, numbers, open_handle, training_begun, wait_for
 

@@ -10,16 +10,16 @@ from typing import Any
 import optuna
 import pytest
 
-from deploy.promotion.studies import find_study
-from envs.crypto.data.bars import Bars
-from envs.crypto.study_data import TIME_FORMAT
-from envs.support.errors import InputError
-from envs.support.study_record import CryptoSpec, GameSpec
-from optimize.study.prior import make_prior, open_earlier, refuse_other_prior
-from optimize.study.space.dimension import Dimension
-from optimize.study.space.parsing import parse_space, study_space
-from optimize.study.study import StudyHandle, create_study
-from optimize.worker.trial_run import _origin
+from sweepd.deploy.promotion.studies import find_study
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.study_data import TIME_FORMAT
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import CryptoSpec, GameSpec
+from sweepd.optimize.study.prior import make_prior, open_earlier, refuse_other_prior
+from sweepd.optimize.study.space.dimension import Dimension
+from sweepd.optimize.study.space.parsing import parse_space, study_space
+from sweepd.optimize.study.study import StudyHandle, create_study
+from sweepd.optimize.worker.trial_run import _origin
 from tests.optimize.study.test_race_study import fill, spec
 from tests.optimize.study_files import make_handle
 from tests.optimize.worker.test_batch import make_spec

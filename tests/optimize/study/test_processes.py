@@ -16,26 +16,26 @@ import optuna
 import psutil
 import pytest
 
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.database.storage import StudyStorage
-from optimize.study.database.tables import workers
-from optimize.study.recovery import processes
-from optimize.study.recovery.processes import identity, is_running, namespace, started
-from optimize.study.recovery.registration import (
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.database.tables import workers
+from sweepd.optimize.study.recovery import processes
+from sweepd.optimize.study.recovery.processes import identity, is_running, namespace, started
+from sweepd.optimize.study.recovery.registration import (
     WorkerRecord,
     claim_closing,
     list_workers,
     register_worker,
 )
-from optimize.study.recovery.stale_trials import recover_stale
+from sweepd.optimize.study.recovery.stale_trials import recover_stale
 
 UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 # Registers as a worker, claims a trial, prints its pid, and runs until its input ends.
 CONTAINER = """
 import json, os, signal, sys
-from optimize.study.recovery.stale_trials import recover_stale
-from optimize.study.recovery.registration import list_workers, register_worker
-from optimize.study.database.opening import open_storage
+from sweepd.optimize.study.recovery.stale_trials import recover_stale
+from sweepd.optimize.study.recovery.registration import list_workers, register_worker
+from sweepd.optimize.study.database.opening import open_storage
 storage = open_storage(sys.argv[1])
 study = storage.get_study_id_from_name("s")
 signal.signal(signal.SIGTERM, lambda *_: os._exit(99))

@@ -10,19 +10,19 @@ import pytest
 import torch
 from rich.console import Console
 
-from deploy.promotion.studies import find_study
-from envs.support.study_record import MEAN, GameSpec, TrialRecord, blocks_key, interval_key
-from optimize.cli.status import show, study_status
-from optimize.study.enqueue import best_guesses
-from optimize.study.frame import comparison_frame, studies_frame
-from optimize.study.insight.watch import StudyInsight
-from optimize.study.space.dimension import Dimension
-from optimize.study.space.search_space import SearchSpace
-from optimize.study.space.subject import Subject
-from optimize.study.study import StudyHandle, best_configuration, best_trial, create_study
-from optimize.worker.summary import print_summary
-from optimize.worker.telemetry import Telemetry
-from optimize.worker.timing import Phases
+from sweepd.deploy.promotion.studies import find_study
+from sweepd.envs.support.study_record import MEAN, GameSpec, TrialRecord, blocks_key, interval_key
+from sweepd.optimize.cli.status import show, study_status
+from sweepd.optimize.study.enqueue import best_guesses
+from sweepd.optimize.study.frame import comparison_frame, studies_frame
+from sweepd.optimize.study.insight.watch import StudyInsight
+from sweepd.optimize.study.space.dimension import Dimension
+from sweepd.optimize.study.space.search_space import SearchSpace
+from sweepd.optimize.study.space.subject import Subject
+from sweepd.optimize.study.study import StudyHandle, best_configuration, best_trial, create_study
+from sweepd.optimize.worker.summary import print_summary
+from sweepd.optimize.worker.telemetry import Telemetry
+from sweepd.optimize.worker.timing import Phases
 from tests.optimize.experiments.test_game_study import make_spec
 from tests.optimize.study_files import make_handle
 

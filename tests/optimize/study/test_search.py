@@ -15,12 +15,12 @@ from optuna.storages._rdb import models
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
-from envs.crypto.data.bars import Bars
-from envs.support.study_record import TrialRecord
-from optimize.study.search import Search
-from optimize.study.space.dimension import Dimension
-from optimize.study.space.search_space import SearchSpace
-from optimize.study.study import StudyHandle, best_trial
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.support.study_record import TrialRecord
+from sweepd.optimize.study.search import Search
+from sweepd.optimize.study.space.dimension import Dimension
+from sweepd.optimize.study.space.search_space import SearchSpace
+from sweepd.optimize.study.study import StudyHandle, best_trial
 from tests.optimize.study_files import make_handle, open_handle
 from tests.optimize.worker.test_batch import make_spec
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.algorithms.ppo import PPOParams
-from envs.crypto.params import EnvParams
-from envs.support.errors import InputError
-from optimize.study.space.parsing import load_space, parse_space, preset_text
-from optimize.study.space.subject import MARKET_PPO
+from sweepd.agents.algorithms.ppo import PPOParams
+from sweepd.envs.crypto.params import EnvParams
+from sweepd.envs.support.errors import InputError
+from sweepd.optimize.study.space.parsing import load_space, parse_space, preset_text
+from sweepd.optimize.study.space.subject import MARKET_PPO
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 

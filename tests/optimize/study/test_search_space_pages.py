@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from agents.algorithms.table import get_algorithm
-from envs.games.phase_files import CURRICULUM_KEYS, PhaseTable, UntilTable
-from envs.games.registry import get_game
-from optimize.study.space.parsing import ENTRY_KEYS, HEAD_KEYS, StudyDefaults, parse_space
-from optimize.study.space.subject import PRESETS, STUDY_LEVEL, Subject
 from scripts.search_space_reference import GAMES, LEARNERS, meanings, search_space_reference
+from sweepd.agents.algorithms.table import get_algorithm
+from sweepd.envs.games.phase_files import CURRICULUM_KEYS, PhaseTable, UntilTable
+from sweepd.envs.games.registry import get_game
+from sweepd.optimize.study.space.parsing import ENTRY_KEYS, HEAD_KEYS, StudyDefaults, parse_space
+from sweepd.optimize.study.space.subject import PRESETS, STUDY_LEVEL, Subject
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "search_spaces.md").read_text()

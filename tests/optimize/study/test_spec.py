@@ -10,20 +10,25 @@ import pytest
 import torch
 from optuna.trial import TrialState
 
-from envs.crypto.data.bars import Bars
-from envs.crypto.splits import CrossValidation
-from envs.support.errors import InputError
-from envs.support.study_record import StudySpec
-from optimize.cli.study_request import make_request
-from optimize.cli.train_flags import TrainFlags
-from optimize.experiments.kinds import check_request
-from optimize.experiments.request import Request
-from optimize.study.checkpoint import Checkpoint, MemberState, read_checkpoint, write_checkpoint
-from optimize.study.sampling.pruners import RungPruner, make_pruner
-from optimize.study.sampling.samplers import make_sampler
-from optimize.study.space.parsing import load_space
-from optimize.study.spec import check_folds, differences, refuse_other
-from optimize.worker.freeze import choose_slots, draft_spec
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.splits import CrossValidation
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import StudySpec
+from sweepd.optimize.cli.study_request import make_request
+from sweepd.optimize.cli.train_flags import TrainFlags
+from sweepd.optimize.experiments.kinds import check_request
+from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.checkpoint import (
+    Checkpoint,
+    MemberState,
+    read_checkpoint,
+    write_checkpoint,
+)
+from sweepd.optimize.study.sampling.pruners import RungPruner, make_pruner
+from sweepd.optimize.study.sampling.samplers import make_sampler
+from sweepd.optimize.study.space.parsing import load_space
+from sweepd.optimize.study.spec import check_folds, differences, refuse_other
+from sweepd.optimize.worker.freeze import choose_slots, draft_spec
 from tests.optimize.worker.test_batch import make_spec
 
 

@@ -16,16 +16,21 @@ import pytest
 import sqlalchemy as sa
 from optuna.trial import TrialState
 
-from envs.support.database_file import NETWORK_FILE_SYSTEMS, file_system_of
-from envs.support.errors import InputError, TryAgainLater
-from optimize.study.database import opening
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.database.storage import StudyStorage, TrialLost
-from optimize.study.database.tables import attempts, workers
-from optimize.study.recovery.heartbeat import Heartbeat
-from optimize.study.recovery.processes import identity, namespace
-from optimize.study.recovery.registration import claim_closing, leave, list_workers, register_worker
-from optimize.study.recovery.stale_trials import recover_stale
+from sweepd.envs.support.database_file import NETWORK_FILE_SYSTEMS, file_system_of
+from sweepd.envs.support.errors import InputError, TryAgainLater
+from sweepd.optimize.study.database import opening
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.storage import StudyStorage, TrialLost
+from sweepd.optimize.study.database.tables import attempts, workers
+from sweepd.optimize.study.recovery.heartbeat import Heartbeat
+from sweepd.optimize.study.recovery.processes import identity, namespace
+from sweepd.optimize.study.recovery.registration import (
+    claim_closing,
+    leave,
+    list_workers,
+    register_worker,
+)
+from sweepd.optimize.study.recovery.stale_trials import recover_stale
 from tests.postgres_server import PostgresServer
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -328,7 +333,7 @@ def test_network_file_systems_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
     assert file_system_of(tmp_path / "far away" / "deep" / "s.db", mounts) == "nfs4"
     assert file_system_of(tmp_path / "s.db", mounts) == "ext4"
     assert "nfs4" in NETWORK_FILE_SYSTEMS
-    monkeypatch.setattr("envs.support.database_file.file_system_of", lambda _: "nfs4")
+    monkeypatch.setattr("sweepd.envs.support.database_file.file_system_of", lambda _: "nfs4")
     with pytest.raises(InputError, match="network file system"):
         open_storage(storage_url(str(tmp_path / "s.db"), tmp_path))
     assert not (tmp_path / "s.db").exists()

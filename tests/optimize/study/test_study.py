@@ -9,14 +9,14 @@ import sqlalchemy as sa
 import torch
 from rich.console import Console
 
-from envs.crypto.data.bars import Bars
-from optimize.experiments.crypto import CryptoExperiment
-from optimize.study.database.opening import open_storage
-from optimize.study.database.tables import workers
-from optimize.study.recovery.registration import claim_closing, list_workers
-from optimize.study.study import Plan, StudyHandle
-from optimize.worker.lifecycle import work
-from optimize.worker.worker import Outcome, Worker, WorkerOptions
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.optimize.experiments.crypto import CryptoExperiment
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.database.tables import workers
+from sweepd.optimize.study.recovery.registration import claim_closing, list_workers
+from sweepd.optimize.study.study import Plan, StudyHandle
+from sweepd.optimize.worker.lifecycle import work
+from sweepd.optimize.worker.worker import Outcome, Worker, WorkerOptions
 from tests.optimize.study_files import make_handle, wait_for
 from tests.optimize.worker.test_batch import make_spec
 

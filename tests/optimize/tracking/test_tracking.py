@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from envs.support.errors import InputError
-from optimize.tracking import sender
-from optimize.tracking.picture import RUNG_VALUE, Picture, Sent
-from optimize.tracking.sender import Sender, sent_file
-from optimize.tracking.tracker import Tracking, check_trackers
-from optimize.worker.tracked import trial_picture
+from sweepd.envs.support.errors import InputError
+from sweepd.optimize.tracking import sender
+from sweepd.optimize.tracking.picture import RUNG_VALUE, Picture, Sent
+from sweepd.optimize.tracking.sender import Sender, sent_file
+from sweepd.optimize.tracking.tracker import Tracking, check_trackers
+from sweepd.optimize.worker.tracked import trial_picture
 from tests.optimize.conftest import INDEPENDENT, Sweepd
 from tests.optimize.study_files import open_handle, wait_for
 from tests.optimize.tracking.trackers import (

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from optimize.tracking.mlflow_runs import KEY_TAG
-from optimize.tracking.picture import RUNG_VALUE
+from sweepd.optimize.tracking.mlflow_runs import KEY_TAG
+from sweepd.optimize.tracking.picture import RUNG_VALUE
 
 # MLflow's own application without its job queues, which need more packages.
 SERVER = """

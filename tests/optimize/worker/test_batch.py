@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from agents.algorithms.ppo import PPO
-from agents.native.choice import KERNELS
-from envs.crypto.data.bars import Bars
-from envs.crypto.splits import CrossValidation
-from envs.native import threads
-from envs.native.build import VARIABLE
-from envs.support.errors import RunError
-from envs.support.study_record import CryptoSpec, DataSpec
-from optimize.experiments.crypto import CryptoExperiment
-from optimize.study.space.search_space import SearchSpace, Settings
-from optimize.study.study import Plan
-from optimize.worker.batch import Interrupted, Trainer, Training
+from sweepd.agents.algorithms.ppo import PPO
+from sweepd.agents.native.choice import KERNELS
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.splits import CrossValidation
+from sweepd.envs.native import threads
+from sweepd.envs.native.build import VARIABLE
+from sweepd.envs.support.errors import RunError
+from sweepd.envs.support.study_record import CryptoSpec, DataSpec
+from sweepd.optimize.experiments.crypto import CryptoExperiment
+from sweepd.optimize.study.space.search_space import SearchSpace, Settings
+from sweepd.optimize.study.study import Plan
+from sweepd.optimize.worker.batch import Interrupted, Trainer, Training
 from tests.optimize.conftest import RECIPE
 
 SHAPE = {"net_width": 8, "net_depth": 1, "minibatch": 16, "epochs": 2}

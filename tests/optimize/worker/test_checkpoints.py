@@ -12,12 +12,12 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from envs.crypto.data.bars import Bars
-from optimize.experiments.crypto import CryptoExperiment
-from optimize.study.checkpoint import describe_rollouts, total_rollouts
-from optimize.worker import pace
-from optimize.worker.batch import Trainer, Training
-from optimize.worker.pace import EVERY, FIRST, SHARE, CheckpointPace
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.optimize.experiments.crypto import CryptoExperiment
+from sweepd.optimize.study.checkpoint import describe_rollouts, total_rollouts
+from sweepd.optimize.worker import pace
+from sweepd.optimize.worker.batch import Trainer, Training
+from sweepd.optimize.worker.pace import EVERY, FIRST, SHARE, CheckpointPace
 from tests.optimize.checkpointing import EveryRollout, kept_in
 from tests.optimize.conftest import INDEPENDENT, Sweepd
 from tests.optimize.study_files import numbers, open_handle, wait_for

@@ -12,14 +12,14 @@ import pytest
 import torch
 from optuna.trial import TrialState
 
-from agents.algorithms.ppo import PPO
-from envs.core.sizing import Measurement, out_of_memory
-from envs.support.measurement_cache import MeasurementCache, cache_dir
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.study import StudyHandle
-from optimize.worker import chunks as chunks_module
-from optimize.worker import measure
-from optimize.worker.chunks import MEASURED, SHORTAGE, Chunk, Chunks, machine_key
+from sweepd.agents.algorithms.ppo import PPO
+from sweepd.envs.core.sizing import Measurement, out_of_memory
+from sweepd.envs.support.measurement_cache import MeasurementCache, cache_dir
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.study import StudyHandle
+from sweepd.optimize.worker import chunks as chunks_module
+from sweepd.optimize.worker import measure
+from sweepd.optimize.worker.chunks import MEASURED, SHORTAGE, Chunk, Chunks, machine_key
 from tests.conftest import use_empty_cache
 from tests.optimize.conftest import INDEPENDENT, Sweepd
 

@@ -14,12 +14,12 @@ import pytest
 import torch
 from optuna.trial import TrialState
 
-from envs.support.study_record import CHANGES_KEY
-from optimize.study.population import schedule_record, trial_schedule
-from optimize.study.sampling.evolution import changes_of
-from optimize.worker import records
-from optimize.worker.batch import Trainer
-from optimize.worker.evolution import Evolution
+from sweepd.envs.support.study_record import CHANGES_KEY
+from sweepd.optimize.study.population import schedule_record, trial_schedule
+from sweepd.optimize.study.sampling.evolution import changes_of
+from sweepd.optimize.worker import records
+from sweepd.optimize.worker.batch import Trainer
+from sweepd.optimize.worker.evolution import Evolution
 from tests.extra import with_extra
 from tests.optimize.conftest import Running
 from tests.optimize.study_files import numbers, open_handle, wait_for
@@ -150,7 +150,7 @@ INSTANTS: dict[str, tuple[Any, str, int]] = {
 def test_a_kill_at_any_instant_changes_no_number(
     instant: str, whole: Path, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from optimize.study.study import StudyHandle
+    from sweepd.optimize.study.study import StudyHandle
 
     owner, name, calls = INSTANTS[instant]
     owner = owner or StudyHandle

@@ -14,16 +14,16 @@ from optuna.trial import TrialState
 from rich.console import Console
 
 import sweepd as package
-from deploy.games.candidates import game_study, read_candidate
-from deploy.games.selection import selection_sentence
-from deploy.promotion.studies import find_study
-from envs.support.errors import InputError
-from envs.support.study_record import TrialRecord
-from optimize.cli.status import study_status
-from optimize.experiments.games import GameExperiment
-from optimize.study.study import StudyHandle, create_study
-from optimize.worker.lifecycle import work
-from optimize.worker.worker import WorkerOptions
+from sweepd.deploy.games.candidates import game_study, read_candidate
+from sweepd.deploy.games.selection import selection_sentence
+from sweepd.deploy.promotion.studies import find_study
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.study_record import TrialRecord
+from sweepd.optimize.cli.status import study_status
+from sweepd.optimize.experiments.games import GameExperiment
+from sweepd.optimize.study.study import StudyHandle, create_study
+from sweepd.optimize.worker.lifecycle import work
+from sweepd.optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import Running
 from tests.optimize.experiments.test_game_study import make_spec
 from tests.optimize.study.test_race_study import RESULTS, fill, spec

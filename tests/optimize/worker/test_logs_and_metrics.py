@@ -20,14 +20,14 @@ import pytest
 import torch
 from rich.console import Console
 
-from envs.support import logs
-from envs.support.errors import InputError
-from envs.support.logs import LIBRARIES, LogConsole, say_line
-from optimize.cli.launch import own_arguments
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.recovery.heartbeat import Heartbeat
-from optimize.worker.prometheus import serving_metrics
-from optimize.worker.telemetry import GpuUse, Telemetry
+from sweepd.envs.support import logs
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.logs import LIBRARIES, LogConsole, say_line
+from sweepd.optimize.cli.launch import own_arguments
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.recovery.heartbeat import Heartbeat
+from sweepd.optimize.worker.prometheus import serving_metrics
+from sweepd.optimize.worker.telemetry import GpuUse, Telemetry
 from tests.optimize.conftest import Sweepd
 from tests.optimize.study_files import training_begun, wait_for
 

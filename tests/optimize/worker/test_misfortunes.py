@@ -21,23 +21,23 @@ import pytest
 import sqlalchemy as sa
 from optuna.trial import TrialState
 
-from agents.algorithms.ppo import PPO
-from envs.support.errors import RunError, TryAgainLater
-from envs.support.study_record import ATTEMPTS_KEY
-from optimize.cli import launch
-from optimize.cli import train as train_command
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.database.patience import is_away
-from optimize.study.database.tables import attempts
-from optimize.study.recovery.deaths import MAX_DEATHS
-from optimize.study.recovery.heartbeat import Heartbeat
-from optimize.study.recovery.registration import list_workers, register_worker
-from optimize.study.recovery.stale_trials import recover_stale
-from optimize.study.recovery.stall import FACTOR, Progress
-from optimize.study.study import StudyHandle
-from optimize.worker.activity import Activity
-from optimize.worker.batch import Trainer
-from optimize.worker.worker import WorkerOptions
+from sweepd.agents.algorithms.ppo import PPO
+from sweepd.envs.support.errors import RunError, TryAgainLater
+from sweepd.envs.support.study_record import ATTEMPTS_KEY
+from sweepd.optimize.cli import launch
+from sweepd.optimize.cli import train as train_command
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.patience import is_away
+from sweepd.optimize.study.database.tables import attempts
+from sweepd.optimize.study.recovery.deaths import MAX_DEATHS
+from sweepd.optimize.study.recovery.heartbeat import Heartbeat
+from sweepd.optimize.study.recovery.registration import list_workers, register_worker
+from sweepd.optimize.study.recovery.stale_trials import recover_stale
+from sweepd.optimize.study.recovery.stall import FACTOR, Progress
+from sweepd.optimize.study.study import StudyHandle
+from sweepd.optimize.worker.activity import Activity
+from sweepd.optimize.worker.batch import Trainer
+from sweepd.optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import INDEPENDENT, Sweepd
 from tests.optimize.study_files import count, numbers, open_handle, wait_for
 
@@ -259,7 +259,7 @@ def test_a_trial_that_diverged_while_the_database_was_unavailable_fails_later(
     study = ("--n-trials", 1, "--rungs", 1, "--pruner", "none")
     with monkeypatch.context() as patch:
         patch.setattr(StudyHandle, "fail", away)
-        patch.setattr("optimize.worker.lifecycle.leave", lambda *_: None)
+        patch.setattr("sweepd.optimize.worker.lifecycle.leave", lambda *_: None)
         sweepd("train", *study).finish(75)
     out = sweepd("train", *study).finish()
     assert "trial 0 failed: diverged" in out

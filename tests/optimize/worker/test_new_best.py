@@ -10,11 +10,11 @@ import pytest
 import torch
 from rich.console import Console
 
-from envs.crypto.data.bars import load_bars
-from optimize.experiments.crypto import CryptoExperiment
-from optimize.study.study import StudyHandle, best_trial
-from optimize.worker.lifecycle import work
-from optimize.worker.worker import WorkerOptions
+from sweepd.envs.crypto.data.bars import load_bars
+from sweepd.optimize.experiments.crypto import CryptoExperiment
+from sweepd.optimize.study.study import StudyHandle, best_trial
+from sweepd.optimize.worker.lifecycle import work
+from sweepd.optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import Sweepd
 from tests.optimize.study_files import open_handle
 

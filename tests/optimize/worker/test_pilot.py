@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from envs.support.intervals import Components
-from optimize.worker.pilot import choose_episodes, measure_episodes
+from sweepd.envs.support.intervals import Components
+from sweepd.optimize.worker.pilot import choose_episodes, measure_episodes
 from tests.optimize.experiments.test_game_study import make_spec
 from tests.optimize.experiments.test_null_game import NAME
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from envs.crypto.data.bars import Bars
-from optimize.experiments.crypto import CryptoExperiment
-from optimize.worker.profiling import Profile, profile
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.optimize.experiments.crypto import CryptoExperiment
+from sweepd.optimize.worker.profiling import Profile, profile
 from tests.optimize.conftest import TRAIN, Sweepd
 from tests.optimize.worker.test_batch import make_spec
 

@@ -12,20 +12,20 @@ import torch
 from optuna.search_space import IntersectionSearchSpace
 from optuna.trial import TrialState
 
-from envs.crypto.data.bars import Bars
-from envs.support.errors import RunError
-from envs.support.terminal import Terminal
-from optimize.experiments import artifacts
-from optimize.experiments.crypto import CryptoExperiment
-from optimize.study.database.opening import open_storage, storage_url
-from optimize.study.sampling.samplers import make_sampler
-from optimize.study.study import StudyHandle
-from optimize.worker import records
-from optimize.worker.background import Background
-from optimize.worker.stopping import StopRequest
-from optimize.worker.telemetry import Telemetry
-from optimize.worker.timing import Phases
-from optimize.worker.worker import Worker, WorkerOptions
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.support.errors import RunError
+from sweepd.envs.support.terminal import Terminal
+from sweepd.optimize.experiments import artifacts
+from sweepd.optimize.experiments.crypto import CryptoExperiment
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.sampling.samplers import make_sampler
+from sweepd.optimize.study.study import StudyHandle
+from sweepd.optimize.worker import records
+from sweepd.optimize.worker.background import Background
+from sweepd.optimize.worker.stopping import StopRequest
+from sweepd.optimize.worker.telemetry import Telemetry
+from sweepd.optimize.worker.timing import Phases
+from sweepd.optimize.worker.worker import Worker, WorkerOptions
 from tests.optimize.conftest import Sweepd
 from tests.optimize.study_files import make_handle
 from tests.optimize.worker.test_batch import make_spec

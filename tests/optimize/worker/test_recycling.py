@@ -17,11 +17,11 @@ import psutil
 import pytest
 from optuna.trial import TrialState
 
-from envs.core import sizing
-from envs.support.errors import RunError
-from optimize.study.recovery.processes import started
-from optimize.worker import stopping
-from optimize.worker.stopping import Life, MemoryLimit, StopRequest, default_limit, restart
+from sweepd.envs.core import sizing
+from sweepd.envs.support.errors import RunError
+from sweepd.optimize.study.recovery.processes import started
+from sweepd.optimize.worker import stopping
+from sweepd.optimize.worker.stopping import Life, MemoryLimit, StopRequest, default_limit, restart
 from tests.notify_listener import Listener
 from tests.optimize.conftest import TRAIN, Sweepd
 from tests.optimize.study_files import numbers, open_handle, wait_for
@@ -31,8 +31,8 @@ GIB = 2**30
 GROWING = """
 import sys
 import torch
-from optimize.worker.telemetry import Telemetry
-from optimize.worker.worker import Worker
+from sweepd.optimize.worker.telemetry import Telemetry
+from sweepd.optimize.worker.worker import Worker
 from tests.optimize.conftest import search_app
 rungs, rung = [], Worker._finish_rung
 Worker._finish_rung = lambda *arguments: (rungs.append(1), rung(*arguments))[1]
@@ -44,9 +44,9 @@ search_app()(sys.argv[1:])
 HOSTING = """
 import sys
 import psutil
-from envs.external.sharded import ShardedEnvs, Layout
-from envs.external.sources import FactorySource
-from optimize.worker.stopping import Life, restart
+from sweepd.envs.external.sharded import ShardedEnvs, Layout
+from sweepd.envs.external.sources import FactorySource
+from sweepd.optimize.worker.stopping import Life, restart
 from tests.envs.external.samples import Forking
 life = Life.present()
 if not life.recycled:

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from agents.algorithms.ppo import PPO
-from agents.native.choice import chosen
-from agents.policy.frozen import load_members
-from envs.crypto.data.bars import Bars
-from envs.crypto.data.demo_market import make_demo_market
-from envs.native.build import TORCH, VARIABLE
-from envs.support.errors import InputError, RunError
-from optimize.worker.batch import Interrupted, Trainer
-from optimize.worker.pace import CheckpointPace
-from optimize.worker.run import run
+from sweepd.agents.algorithms.ppo import PPO
+from sweepd.agents.native.choice import chosen
+from sweepd.agents.policy.frozen import load_members
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.data.demo_market import make_demo_market
+from sweepd.envs.native.build import TORCH, VARIABLE
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.optimize.worker.batch import Interrupted, Trainer
+from sweepd.optimize.worker.pace import CheckpointPace
+from sweepd.optimize.worker.run import run
 from tests.optimize.conftest import search_app
 
 CONFIG: dict[str, Any] = {
@@ -96,7 +96,7 @@ def test_a_run_continues_with_the_kernels_of_its_checkpoint(
     out = str(tmp_path / "out")
     again = with_train(out=out, start_from=out)
     # Kernels of another version: refused on every machine.
-    monkeypatch.setattr("optimize.worker.freeze.chosen", lambda *_: "native of before")
+    monkeypatch.setattr("sweepd.optimize.worker.freeze.chosen", lambda *_: "native of before")
     run(with_train(out=out), bars=bars)
     monkeypatch.undo()
     with pytest.raises(InputError, match="was trained with the kernels 'native of before', and "):

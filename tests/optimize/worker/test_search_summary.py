@@ -10,10 +10,10 @@ import torch
 from optuna.trial import TrialState
 from rich.console import Console
 
-from optimize.worker import summary
-from optimize.worker.search_summary import search_lines
-from optimize.worker.telemetry import Telemetry
-from optimize.worker.timing import Phases
+from sweepd.optimize.worker import summary
+from sweepd.optimize.worker.search_summary import search_lines
+from sweepd.optimize.worker.telemetry import Telemetry
+from sweepd.optimize.worker.timing import Phases
 from tests.deploy.dashboard.studies import filled_study, game_spec
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from envs.support.measurement_cache import MeasurementCache
-from optimize.worker import worker
-from optimize.worker.chunks import Chunks
-from optimize.worker.sharing import DeviceShare, device_key
+from sweepd.envs.support.measurement_cache import MeasurementCache
+from sweepd.optimize.worker import worker
+from sweepd.optimize.worker.chunks import Chunks
+from sweepd.optimize.worker.sharing import DeviceShare, device_key
 from tests.conftest import use_empty_cache
 from tests.optimize.conftest import Sweepd
 from tests.optimize.study_files import training_begun, wait_for

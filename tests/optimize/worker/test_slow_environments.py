@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from envs.external import layouts
-from envs.external.layouts import choose_layout
-from envs.external.sharded import Layout
-from envs.external.sources import FactorySource
-from envs.external.vec_env import ExternalVecEnv
-from envs.games.cartpole import CartPole, CartPoleParams
-from envs.support.measurement_cache import MeasurementCache
-from optimize.worker import measure
+from sweepd.envs.external import layouts
+from sweepd.envs.external.layouts import choose_layout
+from sweepd.envs.external.sharded import Layout
+from sweepd.envs.external.sources import FactorySource
+from sweepd.envs.external.vec_env import ExternalVecEnv
+from sweepd.envs.games.cartpole import CartPole, CartPoleParams
+from sweepd.envs.support.measurement_cache import MeasurementCache
+from sweepd.optimize.worker import measure
 from tests.envs.external.samples import Counter
 
 

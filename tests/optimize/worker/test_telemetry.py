@@ -8,8 +8,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from optimize.worker import telemetry as telemetry_module
-from optimize.worker.telemetry import Telemetry
+from sweepd.optimize.worker import telemetry as telemetry_module
+from sweepd.optimize.worker.telemetry import Telemetry
 
 
 def test_the_eta_includes_progress_within_trials(monkeypatch: pytest.MonkeyPatch) -> None:

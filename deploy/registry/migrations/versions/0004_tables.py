@@ -1,6 +1,7 @@
 """All tables of development versions up to November 2026: bundles, slots, looks, live traders.
 
-Revisions 0001 to 0003 were merged into this one; `deploy.registry.database` refuses their tables.
+Revisions 0001 to 0003 were merged into this one; `sweepd.deploy.registry.database` refuses their
+tables.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from deploy.registry.migrations.shared import columns, make_append_only, row_id
+from sweepd.deploy.registry.migrations.shared import columns, make_append_only, row_id
 
 revision = "0004"
 down_revision = None

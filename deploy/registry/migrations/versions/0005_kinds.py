@@ -10,7 +10,12 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from deploy.registry.migrations.shared import columns, drop_append_only, make_append_only, row_id
+from sweepd.deploy.registry.migrations.shared import (
+    columns,
+    drop_append_only,
+    make_append_only,
+    row_id,
+)
 
 revision = "0005"
 down_revision = "0004"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from deploy.registry.migrations.shared import columns, make_append_only
+from sweepd.deploy.registry.migrations.shared import columns, make_append_only
 
 revision = "0006"
 down_revision = "0005"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from deploy.registry.migrations.shared import columns
+from sweepd.deploy.registry.migrations.shared import columns
 
 revision = "0007"
 down_revision = "0006"

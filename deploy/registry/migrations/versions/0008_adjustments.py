@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from deploy.registry.migrations.shared import columns, make_append_only, row_id
+from sweepd.deploy.registry.migrations.shared import columns, make_append_only, row_id
 
 revision = "0008"
 down_revision = "0007"

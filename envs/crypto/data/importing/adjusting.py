@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from envs.crypto.data.importing.names import to_ticker
-from envs.support.errors import InputError
+from sweepd.envs.crypto.data.importing.names import to_ticker
+from sweepd.envs.support.errors import InputError
 
 Kind = Literal["split", "volume-unit"]
 FORMS = {"split": "AAPL/USD=2020-08-31:4", "volume-unit": "BTC/USDT=2024-01-01:1000"}

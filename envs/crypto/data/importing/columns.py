@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from envs.crypto.data.bar_files import PRICES
-from envs.crypto.data.importing.tables import Table
-from envs.support.errors import InputError
+from sweepd.envs.crypto.data.bar_files import PRICES
+from sweepd.envs.crypto.data.importing.tables import Table
+from sweepd.envs.support.errors import InputError
 
 ROLES = ("time", *PRICES, "volume", "symbol")
 

@@ -13,20 +13,20 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from envs.crypto.data.bar_files import stamp
-from envs.crypto.data.importing.adjusting import parse_adjustments
-from envs.crypto.data.importing.columns import parse_columns
-from envs.crypto.data.importing.folder import ImportFailed, import_bars
-from envs.crypto.data.importing.join import Joined
-from envs.crypto.data.importing.names import to_ticker
-from envs.crypto.data.importing.rows import Options, Taken
-from envs.crypto.data.importing.times import TimeOptions, check_zone
-from envs.crypto.data.jumps import ACCEPT_JUMPS
-from envs.crypto.data.report import print_line
-from envs.crypto.data.timeframe import SECONDS, bar_seconds
-from envs.support.errors import INTERRUPTED, InputError
-from envs.support.formatting import counted
-from envs.support.terminal import Terminal
+from sweepd.envs.crypto.data.bar_files import stamp
+from sweepd.envs.crypto.data.importing.adjusting import parse_adjustments
+from sweepd.envs.crypto.data.importing.columns import parse_columns
+from sweepd.envs.crypto.data.importing.folder import ImportFailed, import_bars
+from sweepd.envs.crypto.data.importing.join import Joined
+from sweepd.envs.crypto.data.importing.names import to_ticker
+from sweepd.envs.crypto.data.importing.rows import Options, Taken
+from sweepd.envs.crypto.data.importing.times import TimeOptions, check_zone
+from sweepd.envs.crypto.data.jumps import ACCEPT_JUMPS
+from sweepd.envs.crypto.data.report import print_line
+from sweepd.envs.crypto.data.timeframe import SECONDS, bar_seconds
+from sweepd.envs.support.errors import INTERRUPTED, InputError
+from sweepd.envs.support.formatting import counted
+from sweepd.envs.support.terminal import Terminal
 
 _SHOWN = 6  # names in a list
 

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from envs.crypto.data.bar_files import TickerBars, file_name, find_files, write_file
-from envs.crypto.data.importing.adjusting import Adjustment, adjust, adjustments_of
-from envs.crypto.data.importing.join import Joined, join, timeframe_of
-from envs.crypto.data.importing.names import is_other_bars
-from envs.crypto.data.importing.rows import Options, Rows, Taken, read_rows
-from envs.crypto.data.importing.tables import SUFFIXES, read_tables
-from envs.crypto.data.importing.times import Times
-from envs.crypto.data.jumps import jump_problems, with_accepted
-from envs.crypto.data.problems import read_valid_bars
-from envs.crypto.data.timeframe import bar_length
-from envs.support.errors import InputError, RunError
-from envs.support.files import sync_folder
+from sweepd.envs.crypto.data.bar_files import TickerBars, file_name, find_files, write_file
+from sweepd.envs.crypto.data.importing.adjusting import Adjustment, adjust, adjustments_of
+from sweepd.envs.crypto.data.importing.join import Joined, join, timeframe_of
+from sweepd.envs.crypto.data.importing.names import is_other_bars
+from sweepd.envs.crypto.data.importing.rows import Options, Rows, Taken, read_rows
+from sweepd.envs.crypto.data.importing.tables import SUFFIXES, read_tables
+from sweepd.envs.crypto.data.importing.times import Times
+from sweepd.envs.crypto.data.jumps import jump_problems, with_accepted
+from sweepd.envs.crypto.data.problems import read_valid_bars
+from sweepd.envs.crypto.data.timeframe import bar_length
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.files import sync_folder
 
 SOURCE = "import"  # in the metadata of the files
 

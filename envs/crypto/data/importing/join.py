@@ -9,12 +9,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.crypto.data.bar_files import TickerBars, stamp
-from envs.crypto.data.importing.rows import Array, Rows
-from envs.crypto.data.importing.times import Ints
-from envs.crypto.data.problems import file_problems, grid_words
-from envs.crypto.data.timeframe import DAY, SECONDS, bar_ends, bar_length, bar_seconds, on_grid
-from envs.support.errors import InputError
+from sweepd.envs.crypto.data.bar_files import TickerBars, stamp
+from sweepd.envs.crypto.data.importing.rows import Array, Rows
+from sweepd.envs.crypto.data.importing.times import Ints
+from sweepd.envs.crypto.data.problems import file_problems, grid_words
+from sweepd.envs.crypto.data.timeframe import (
+    DAY,
+    SECONDS,
+    bar_ends,
+    bar_length,
+    bar_seconds,
+    on_grid,
+)
+from sweepd.envs.support.errors import InputError
 
 _THURSDAY = 3  # 1970-01-01, counted from Monday
 _SATURDAY = 5

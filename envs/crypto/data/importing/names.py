@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from envs.crypto.data.timeframe import SECONDS
+from sweepd.envs.crypto.data.timeframe import SECONDS
 
 # Quote currencies. Of two that end a name, the longer one counts: BTCUSDT is BTC/USDT. But DOTUSD is
 # no DO/TUSD, so these two count only behind one of the coins that were mostly traded in them.

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from envs.crypto.data.bar_files import PRICES
-from envs.crypto.data.importing.adjusting import Adjustment
-from envs.crypto.data.importing.columns import Roles, find_roles
-from envs.crypto.data.importing.names import read_name, to_ticker
-from envs.crypto.data.importing.tables import Table
-from envs.crypto.data.importing.times import TimeOptions, Times, read_times
-from envs.support.errors import InputError
+from sweepd.envs.crypto.data.bar_files import PRICES
+from sweepd.envs.crypto.data.importing.adjusting import Adjustment
+from sweepd.envs.crypto.data.importing.columns import Roles, find_roles
+from sweepd.envs.crypto.data.importing.names import read_name, to_ticker
+from sweepd.envs.crypto.data.importing.tables import Table
+from sweepd.envs.crypto.data.importing.times import TimeOptions, Times, read_times
+from sweepd.envs.support.errors import InputError
 
 # Rows whose open or close lies outside of low … high. Exchanges have a few; wrongly taken columns
 # have many.

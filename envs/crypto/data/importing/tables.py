@@ -20,8 +20,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv
 
-from envs.crypto.data.expanding import Budget, read_feather, read_parquet, read_stream
-from envs.support.errors import InputError
+from sweepd.envs.crypto.data.expanding import Budget, read_feather, read_parquet, read_stream
+from sweepd.envs.support.errors import InputError
 
 SUFFIXES = (".csv", ".txt", ".json", ".feather", ".parquet", ".zip", ".gz")
 _TEXT = (".csv", ".txt", ".json")  # what an archive may hold

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from envs.crypto.data.timeframe import DAY
-from envs.support.errors import InputError
+from sweepd.envs.crypto.data.timeframe import DAY
+from sweepd.envs.support.errors import InputError
 
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-import deploy.trading.live.arena as arena_module
-import deploy.trading.live.monitor as monitor_module
-from deploy.market.bundle import Bundle
-from deploy.market.scoring import score_bundle
-from deploy.trading.live.benchmarks import CASH, EQUAL_WEIGHT
-from deploy.trading.live.comparison import Comparison
-from deploy.trading.live.monitor import Monitor
-from deploy.trading.live.monitor_statistics import MonitorReport
-from deploy.trading.live.returns import paired_returns, since_present_bundle
-from deploy.trading.replay import replay
-from envs.crypto.data.bars import write_bars
+import sweepd.deploy.trading.live.arena as arena_module
+import sweepd.deploy.trading.live.monitor as monitor_module
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.market.scoring import score_bundle
+from sweepd.deploy.trading.live.benchmarks import CASH, EQUAL_WEIGHT
+from sweepd.deploy.trading.live.comparison import Comparison
+from sweepd.deploy.trading.live.monitor import Monitor
+from sweepd.deploy.trading.live.monitor_statistics import MonitorReport
+from sweepd.deploy.trading.live.returns import paired_returns, since_present_bundle
+from sweepd.deploy.trading.replay import replay
+from sweepd.envs.crypto.data.bars import write_bars
 from tests.deploy.builders import small_bundle
 from tests.deploy.trading.live.test_session import FIRST, LAST, PARAMS, TICKERS, bars_of, bundle_of
 from tests.deploy.trading.live.world import SLOT, Killed, Killer, World

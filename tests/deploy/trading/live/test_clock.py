@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy.dashboard.alerts import slot_alerts
-from deploy.dashboard.formatting import seconds_of
-from deploy.dashboard.health import health
-from deploy.trading.brokers.sim import SimBroker
-from deploy.trading.feeds import Feed, LiveFeed
-from deploy.trading.live.queries import Records
-from envs.support.errors import TryAgainLater
+from sweepd.deploy.dashboard.alerts import slot_alerts
+from sweepd.deploy.dashboard.formatting import seconds_of
+from sweepd.deploy.dashboard.health import health
+from sweepd.deploy.trading.brokers.sim import SimBroker
+from sweepd.deploy.trading.feeds import Feed, LiveFeed
+from sweepd.deploy.trading.live.queries import Records
+from sweepd.envs.support.errors import TryAgainLater
 from tests.deploy.trading.live.test_session import FIRST, bars_of, bundle_of
 from tests.deploy.trading.live.world import SLOT, World
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from deploy.trading.book import EqualWeight
-from deploy.trading.live import comparison
-from deploy.trading.live.benchmarks import Benchmark, benchmarks
-from deploy.trading.live.comparison import arena_level, compare, days_due
+from sweepd.deploy.trading.book import EqualWeight
+from sweepd.deploy.trading.live import comparison
+from sweepd.deploy.trading.live.benchmarks import Benchmark, benchmarks
+from sweepd.deploy.trading.live.comparison import arena_level, compare, days_due
 
 Array = NDArray[np.float64]
 FOURHOURLY = "4h"

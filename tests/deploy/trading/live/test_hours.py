@@ -9,15 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy.market.bundle import Bundle, format_time
-from deploy.market.manifest import DataPart
-from deploy.registry.registry import Registry
-from deploy.trading.feeds import SESSION_GRACE_SECONDS, SETTLE_SECONDS, LiveFeed, RecordedFeed
-from deploy.trading.replay import replay
-from envs.crypto.data.bars import Bars, write_bars
-from envs.crypto.data.demo_market import make_demo_market
-from envs.crypto.data.timeframe import DAY, bar_end, later
-from envs.support.errors import InputError
+from sweepd.deploy.market.bundle import Bundle, format_time
+from sweepd.deploy.market.manifest import DataPart
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.feeds import (
+    SESSION_GRACE_SECONDS,
+    SETTLE_SECONDS,
+    LiveFeed,
+    RecordedFeed,
+)
+from sweepd.deploy.trading.replay import replay
+from sweepd.envs.crypto.data.bars import Bars, write_bars
+from sweepd.envs.crypto.data.demo_market import make_demo_market
+from sweepd.envs.crypto.data.timeframe import DAY, bar_end, later
+from sweepd.envs.support.errors import InputError
 from tests.deploy.builders import small_bundle
 from tests.deploy.trading.live.test_session import PARAMS, TICKERS
 from tests.deploy.trading.live.test_trade_command import trade, values

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.market.bundle import Bundle
-from deploy.registry.models import SLOT_ACCOUNT
-from deploy.trading.live.records import SHADOW
-from envs.crypto.data.bars import write_bars
-from envs.support.errors import InputError, TryAgainLater
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.registry.models import SLOT_ACCOUNT
+from sweepd.deploy.trading.live.records import SHADOW
+from sweepd.envs.crypto.data.bars import write_bars
+from sweepd.envs.support.errors import InputError, TryAgainLater
 from tests.deploy.alpaca_server import Exchange
 from tests.deploy.builders import ensemble_of, small_bundle
 from tests.deploy.trading.live.test_session import (

@@ -10,7 +10,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from deploy.trading.live.monitor_statistics import first_look, judge_record, look_number, track
+from sweepd.deploy.trading.live.monitor_statistics import (
+    first_look,
+    judge_record,
+    look_number,
+    track,
+)
 
 Array = NDArray[np.float64]
 HOURLY = "1h"

@@ -14,13 +14,13 @@ import typer
 from sqlalchemy import text
 from typer.testing import CliRunner
 
-from deploy.cli.commands import deploy_commands
-from deploy.registry.models import SLOT_ACCOUNT
-from deploy.trading.feeds import RecordedFeed
-from deploy.trading.flows import Flow
-from deploy.trading.live.notify import Notifier
-from deploy.trading.live.parity import DIFFERS, parity, store_parity, stored_parity
-from envs.support.errors import InputError
+from sweepd.deploy.cli.commands import deploy_commands
+from sweepd.deploy.registry.models import SLOT_ACCOUNT
+from sweepd.deploy.trading.feeds import RecordedFeed
+from sweepd.deploy.trading.flows import Flow
+from sweepd.deploy.trading.live.notify import Notifier
+from sweepd.deploy.trading.live.parity import DIFFERS, parity, store_parity, stored_parity
+from sweepd.envs.support.errors import InputError
 from tests.deploy.alpaca_server import Exchange, serving
 from tests.deploy.builders import ensemble_of
 from tests.deploy.trading.live.test_revisions import STOP, ChangingFeed, scaled

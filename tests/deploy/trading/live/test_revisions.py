@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy.trading.closed_bar import ClosedBar
-from deploy.trading.feeds import AGAIN_BARS, RecordedFeed
-from deploy.trading.live.parity import parity
-from deploy.trading.live.revisions import adjusted, review, undone
-from envs.crypto.data.bars import Bars
+from sweepd.deploy.trading.closed_bar import ClosedBar
+from sweepd.deploy.trading.feeds import AGAIN_BARS, RecordedFeed
+from sweepd.deploy.trading.live.parity import parity
+from sweepd.deploy.trading.live.revisions import adjusted, review, undone
+from sweepd.envs.crypto.data.bars import Bars
 from tests.deploy.trading.live.test_session import FIRST, LAST, bars_of, bundle_of
 from tests.deploy.trading.live.world import SLOT, Killer, World
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-import deploy.trading.live.runner as runner
-from deploy.trading.live.runner import ending_on_signals, keep_trading, only_one
-from deploy.trading.live.store import Replaced
-from envs.support.errors import InputError, RunError, TryAgainLater
+import sweepd.deploy.trading.live.runner as runner
+from sweepd.deploy.trading.live.runner import ending_on_signals, keep_trading, only_one
+from sweepd.deploy.trading.live.store import Replaced
+from sweepd.envs.support.errors import InputError, RunError, TryAgainLater
 
 
 class Sessions:

@@ -13,23 +13,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-import deploy.trading.live.runner as runner
-from agents.policy.frozen import FrozenPolicy
-from deploy.dashboard.formatting import seconds_of
-from deploy.dashboard.health import health
-from deploy.market.bundle import Bundle
-from deploy.registry.models import SLOT_ACCOUNT
-from deploy.trading.closed_bar import COLUMNS
-from deploy.trading.live.hot_swap import Traded, problem_with
-from deploy.trading.live.parity import parity
-from deploy.trading.live.queries import Records
-from deploy.trading.live.records import SHADOW
-from deploy.trading.live.store import Replaced
-from deploy.trading.replay import replay
-from deploy.trading.risk_limits import RiskLimits
-from envs.crypto.data.bars import Bars
-from envs.crypto.params import EnvParams
-from envs.support.errors import InputError, RunError
+import sweepd.deploy.trading.live.runner as runner
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.deploy.dashboard.formatting import seconds_of
+from sweepd.deploy.dashboard.health import health
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.registry.models import SLOT_ACCOUNT
+from sweepd.deploy.trading.closed_bar import COLUMNS
+from sweepd.deploy.trading.live.hot_swap import Traded, problem_with
+from sweepd.deploy.trading.live.parity import parity
+from sweepd.deploy.trading.live.queries import Records
+from sweepd.deploy.trading.live.records import SHADOW
+from sweepd.deploy.trading.live.store import Replaced
+from sweepd.deploy.trading.replay import replay
+from sweepd.deploy.trading.risk_limits import RiskLimits
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.params import EnvParams
+from sweepd.envs.support.errors import InputError, RunError
 from tests.deploy.alpaca_server import Exchange, Fault, serving
 from tests.deploy.builders import small_bundle
 from tests.deploy.trading.live.world import SLOT, Killed, Killer, World

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from deploy.market.bundle import Bundle
-from deploy.registry.models import SLOT_ACCOUNT
-from deploy.trading.brokers.base import LIQUIDATED
-from deploy.trading.live.profits import ProfitBook
-from deploy.trading.live.queries import Records
-from deploy.trading.live.start import LiveFlags, TraderParts
-from deploy.trading.replay import replay
-from envs.crypto.data.bars import Bars
-from envs.crypto.params import EnvParams
-from envs.support.errors import InputError
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.registry.models import SLOT_ACCOUNT
+from sweepd.deploy.trading.brokers.base import LIQUIDATED
+from sweepd.deploy.trading.live.profits import ProfitBook
+from sweepd.deploy.trading.live.queries import Records
+from sweepd.deploy.trading.live.start import LiveFlags, TraderParts
+from sweepd.deploy.trading.replay import replay
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.params import EnvParams
+from sweepd.envs.support.errors import InputError
 from tests.deploy.builders import small_bundle
 from tests.deploy.trading.live.world import SLOT, Killer, World
 from tests.deploy.trading.test_paper_trader import TICKERS, market_bars

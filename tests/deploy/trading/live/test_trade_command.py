@@ -10,14 +10,14 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-import deploy.trading.live.start as start_module
-from deploy.cli.commands import deploy_commands
-from deploy.market.bundle import Bundle
-from deploy.registry.registry import Registry
-from deploy.trading.live.store import TraderStore
-from deploy.trading.replay import replay
-from envs.crypto.data.bars import Bars, write_bars
-from envs.support.errors import InputError, TryAgainLater
+import sweepd.deploy.trading.live.start as start_module
+from sweepd.deploy.cli.commands import deploy_commands
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.live.store import TraderStore
+from sweepd.deploy.trading.replay import replay
+from sweepd.envs.crypto.data.bars import Bars, write_bars
+from sweepd.envs.support.errors import InputError, TryAgainLater
 from tests.deploy.alpaca_server import Exchange, serving
 from tests.deploy.trading.live.test_session import FIRST, LAST, TICKERS, bars_of, bundle_of
 from tests.deploy.trading.live.world import SLOT

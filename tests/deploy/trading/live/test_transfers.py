@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploy.dashboard.series import SeriesCache
-from deploy.dashboard.view import slot_view
-from deploy.registry.models import SLOT_ACCOUNT
-from deploy.trading.brokers.base import AccountState, Fill, Order
-from deploy.trading.brokers.sim import SimBroker
-from deploy.trading.flows import FEE_MARGIN, CostAllowance, Flow, growth, less_costs, rebased
-from deploy.trading.live.records import SHADOW
-from deploy.trading.live.returns import paired_returns
-from deploy.trading.live.session import LiveSession
-from deploy.trading.risk import Conditions, RiskRules, Situation
-from deploy.trading.risk_limits import RiskLimits
-from deploy.trading.sub_accounts import SubAccounts
+from sweepd.deploy.dashboard.series import SeriesCache
+from sweepd.deploy.dashboard.view import slot_view
+from sweepd.deploy.registry.models import SLOT_ACCOUNT
+from sweepd.deploy.trading.brokers.base import AccountState, Fill, Order
+from sweepd.deploy.trading.brokers.sim import SimBroker
+from sweepd.deploy.trading.flows import FEE_MARGIN, CostAllowance, Flow, growth, less_costs, rebased
+from sweepd.deploy.trading.live.records import SHADOW
+from sweepd.deploy.trading.live.returns import paired_returns
+from sweepd.deploy.trading.live.session import LiveSession
+from sweepd.deploy.trading.risk import Conditions, RiskRules, Situation
+from sweepd.deploy.trading.risk_limits import RiskLimits
+from sweepd.deploy.trading.sub_accounts import SubAccounts
 from tests.deploy.alpaca_server import Exchange
 from tests.deploy.builders import ensemble_of
 from tests.deploy.trading.live.test_session import FIRST, TICKERS, bars_of, bundle_of

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from deploy.registry.models import OrderRow, TraderRow
-from deploy.trading.live.store import Replaced
-from envs.support.errors import InputError
+from sweepd.deploy.registry.models import OrderRow, TraderRow
+from sweepd.deploy.trading.live.store import Replaced
+from sweepd.envs.support.errors import InputError
 from tests.deploy.alpaca_server import Exchange
 from tests.deploy.trading.live.test_session import FIRST, bars_of, bundle_of
 from tests.deploy.trading.live.test_session import exchange as exchange

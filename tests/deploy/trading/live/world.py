@@ -18,22 +18,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-import deploy.trading.live.session as session_module
-from deploy.market.bundle import Bundle
-from deploy.registry.database import RegistryDatabase
-from deploy.registry.models import SLOT_ACCOUNT
-from deploy.registry.registry import Registry
-from deploy.trading.brokers.alpaca import AlpacaBroker
-from deploy.trading.brokers.base import AccountState, Broker, Fill, Order
-from deploy.trading.brokers.sim import sim_broker
-from deploy.trading.feeds import Feed, RecordedFeed
-from deploy.trading.live.clock import LeapingClock
-from deploy.trading.live.records import AccountBar, Changes
-from deploy.trading.live.session import LiveSession, TraderOptions
-from deploy.trading.live.store import TraderStore
-from envs.crypto.data.bars import Bars
-from envs.crypto.data.timeframe import bar_seconds
-from envs.support.supervisor import Supervisor
+import sweepd.deploy.trading.live.session as session_module
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.registry.database import RegistryDatabase
+from sweepd.deploy.registry.models import SLOT_ACCOUNT
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.brokers.alpaca import AlpacaBroker
+from sweepd.deploy.trading.brokers.base import AccountState, Broker, Fill, Order
+from sweepd.deploy.trading.brokers.sim import sim_broker
+from sweepd.deploy.trading.feeds import Feed, RecordedFeed
+from sweepd.deploy.trading.live.clock import LeapingClock
+from sweepd.deploy.trading.live.records import AccountBar, Changes
+from sweepd.deploy.trading.live.session import LiveSession, TraderOptions
+from sweepd.deploy.trading.live.store import TraderStore
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.data.timeframe import bar_seconds
+from sweepd.envs.support.supervisor import Supervisor
 from tests.deploy.alpaca_server import Exchange
 
 SLOT = "crypto-1h"

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from envs.crypto.data.bar_files import read_bars
-from envs.crypto.data.bars import Bars, load_bars, write_bars
-from envs.crypto.data.check import check_dir
-from envs.crypto.data.problems import file_problems
-from envs.support.errors import InputError
+from sweepd.envs.crypto.data.bar_files import read_bars
+from sweepd.envs.crypto.data.bars import Bars, load_bars, write_bars
+from sweepd.envs.crypto.data.check import check_dir
+from sweepd.envs.crypto.data.problems import file_problems
+from sweepd.envs.support.errors import InputError
 from tests.envs.bar_samples import NOW, START, frame, put, sample_bars
 
 HOUR = 3600

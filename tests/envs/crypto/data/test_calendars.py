@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.crypto.data.bar_files import file_name, read_bars
-from envs.crypto.data.bars import Bars, load_bars, write_bars
-from envs.crypto.data.check import check_dir
-from envs.crypto.data.demo_market import make_demo_market
-from envs.crypto.data.download import download
-from envs.crypto.data.sources import AlpacaSource
-from envs.crypto.data.timeframe import (
+from sweepd.envs.crypto.data.bar_files import file_name, read_bars
+from sweepd.envs.crypto.data.bars import Bars, load_bars, write_bars
+from sweepd.envs.crypto.data.check import check_dir
+from sweepd.envs.crypto.data.demo_market import make_demo_market
+from sweepd.envs.crypto.data.download import download
+from sweepd.envs.crypto.data.sources import AlpacaSource
+from sweepd.envs.crypto.data.timeframe import (
     DAY,
     SECONDS,
     bar_end,
@@ -38,13 +38,13 @@ from envs.crypto.data.timeframe import (
     on_grid,
     opening_times,
 )
-from envs.crypto.env import CryptoEnv
-from envs.crypto.features import compute_features, get_recipe
-from envs.crypto.market import make_market
-from envs.crypto.params import EnvParams
-from envs.crypto.scoring.metrics import sharpe
-from envs.crypto.splits import CrossValidation, make_splits
-from envs.support.errors import InputError
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.features import compute_features, get_recipe
+from sweepd.envs.crypto.market import make_market
+from sweepd.envs.crypto.params import EnvParams
+from sweepd.envs.crypto.scoring.metrics import sharpe
+from sweepd.envs.crypto.splits import CrossValidation, make_splits
+from sweepd.envs.support.errors import InputError
 from tests.envs.bar_samples import frame, put
 
 NY = "1d-XNYS"

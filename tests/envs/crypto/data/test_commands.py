@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from envs.crypto.data.bars import load_bars
-from envs.crypto.data.commands import data_commands, parse_time
-from envs.support.errors import InputError
+from sweepd.envs.crypto.data.bars import load_bars
+from sweepd.envs.crypto.data.commands import data_commands, parse_time
+from sweepd.envs.support.errors import InputError
 from tests.envs.bar_samples import START, frame, put, sample_bars
 from tests.envs.loopback import Market, serving
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from envs.crypto.data.bars import Bars
-from envs.crypto.data.demo_market import (
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.data.demo_market import (
     DEMO_BARS,
     DEMO_DEVIATION_SD,
     DEMO_PHI,
@@ -17,9 +17,9 @@ from envs.crypto.data.demo_market import (
     make_planted_market,
     shuffled,
 )
-from envs.crypto.data.timeframe import SECONDS
-from envs.crypto.scoring.metrics import Metrics, summarise
-from envs.support.errors import InputError
+from sweepd.envs.crypto.data.timeframe import SECONDS
+from sweepd.envs.crypto.scoring.metrics import Metrics, summarise
+from sweepd.envs.support.errors import InputError
 
 FEE, SLIPPAGE, RESERVE = 0.0025, 0.0005, 0.02
 

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.crypto.data import download as downloads
-from envs.crypto.data.bar_files import read_bars
-from envs.crypto.data.bars import load_bars
-from envs.crypto.data.download import SETTLE_SECONDS, Downloaded, download
-from envs.crypto.data.retrying import ATTEMPTS
-from envs.crypto.data.sources import AlpacaSource, CcxtSource, Source, aggregate, least_skew
-from envs.support.errors import InputError, RunError
+from sweepd.envs.crypto.data import download as downloads
+from sweepd.envs.crypto.data.bar_files import read_bars
+from sweepd.envs.crypto.data.bars import load_bars
+from sweepd.envs.crypto.data.download import SETTLE_SECONDS, Downloaded, download
+from sweepd.envs.crypto.data.retrying import ATTEMPTS
+from sweepd.envs.crypto.data.sources import AlpacaSource, CcxtSource, Source, aggregate, least_skew
+from sweepd.envs.support.errors import InputError, RunError
 from tests.envs.bar_samples import START, frame, put, sample_bars
 from tests.envs.loopback import Market, serving
 

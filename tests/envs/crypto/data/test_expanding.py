@@ -14,20 +14,20 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
-from envs.crypto.data import expanding
-from envs.crypto.data.bar_files import COLUMNS
-from envs.crypto.data.expanding import read_feather, read_parquet
-from envs.crypto.data.importing.tables import read_tables
-from envs.support.errors import InputError
+from sweepd.envs.crypto.data import expanding
+from sweepd.envs.crypto.data.bar_files import COLUMNS
+from sweepd.envs.crypto.data.expanding import read_feather, read_parquet
+from sweepd.envs.crypto.data.importing.tables import read_tables
+from sweepd.envs.support.errors import InputError
 
 ROWS = 50_000_000  # six columns have 2.2 GiB
 LARGE = 250.0  # MiB that reading may take: what pyarrow needs for small files, and room
 SCRIPT = """
 import resource, sys
 from pathlib import Path
-from envs.crypto.data import expanding
-from envs.crypto.data.importing.tables import read_tables
-from envs.support.errors import InputError
+from sweepd.envs.crypto.data import expanding
+from sweepd.envs.crypto.data.importing.tables import read_tables
+from sweepd.envs.support.errors import InputError
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 expanding.MOST = int(sys.argv[2])

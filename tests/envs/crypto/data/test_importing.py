@@ -19,13 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from envs.crypto.data import expanding
-from envs.crypto.data.bar_files import COLUMNS, read_bars, write_file
-from envs.crypto.data.bars import load_bars
-from envs.crypto.data.commands import data_commands
-from envs.crypto.data.importing import folder, tables
-from envs.crypto.data.importing.names import is_other_bars, read_name, to_ticker
-from envs.support.errors import InputError, RunError
+from sweepd.envs.crypto.data import expanding
+from sweepd.envs.crypto.data.bar_files import COLUMNS, read_bars, write_file
+from sweepd.envs.crypto.data.bars import load_bars
+from sweepd.envs.crypto.data.commands import data_commands
+from sweepd.envs.crypto.data.importing import folder, tables
+from sweepd.envs.crypto.data.importing.names import is_other_bars, read_name, to_ticker
+from sweepd.envs.support.errors import InputError, RunError
 from tests.envs.bar_samples import START, frame
 
 PRICES = ["open", "high", "low", "close"]

@@ -13,30 +13,30 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from envs.crypto.data.bar_files import PRICES, TickerBars, read_bars
-from envs.crypto.data.bars import load_bars
-from envs.crypto.data.check import check_dir
-from envs.crypto.data.commands import data_commands
-from envs.crypto.data.demo_market import make_demo_market
-from envs.crypto.data.download import Downloaded, download
-from envs.crypto.data.importing.adjusting import (
+from sweepd.envs.crypto.data.bar_files import PRICES, TickerBars, read_bars
+from sweepd.envs.crypto.data.bars import load_bars
+from sweepd.envs.crypto.data.check import check_dir
+from sweepd.envs.crypto.data.commands import data_commands
+from sweepd.envs.crypto.data.demo_market import make_demo_market
+from sweepd.envs.crypto.data.download import Downloaded, download
+from sweepd.envs.crypto.data.importing.adjusting import (
     Adjustment,
     adjust,
     adjustments_of,
     parse_adjustments,
 )
-from envs.crypto.data.jumps import (
+from sweepd.envs.crypto.data.jumps import (
     adjusting_flag,
     find_jumps,
     jump_problems,
     unusual_moves,
     with_accepted,
 )
-from envs.crypto.data.sources import Source
-from envs.crypto.data.timeframe import SECONDS
-from envs.support.errors import InputError
-from optimize.experiments.kinds import kind_of
-from optimize.experiments.request import Request
+from sweepd.envs.crypto.data.sources import Source
+from sweepd.envs.crypto.data.timeframe import SECONDS
+from sweepd.envs.support.errors import InputError
+from sweepd.optimize.experiments.kinds import kind_of
+from sweepd.optimize.experiments.request import Request
 
 RECORDED = sorted(
     (Path(__file__).parents[4] / "../shared/data").resolve().glob("binance_*/*.feather")

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from envs.crypto.env import CryptoEnv
-from envs.crypto.market import Market
-from envs.crypto.params import EnvParams
-from envs.crypto.scoring.evaluate import path_trades, trade_windows
-from envs.crypto.splits import CrossValidation, make_splits
-from envs.support.errors import InputError, RunError
+from sweepd.envs.crypto.env import CryptoEnv
+from sweepd.envs.crypto.market import Market
+from sweepd.envs.crypto.params import EnvParams
+from sweepd.envs.crypto.scoring.evaluate import path_trades, trade_windows
+from sweepd.envs.crypto.splits import CrossValidation, make_splits
+from sweepd.envs.support.errors import InputError, RunError
 from tests.envs.market_samples import random_params, sample_market
 from tests.envs.reference_market import ReferenceMarket
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from envs.crypto.scoring import luck
-from envs.crypto.scoring.figures import (
+from sweepd.envs.crypto.scoring import luck
+from sweepd.envs.crypto.scoring.figures import (
     BEFORE_FEES,
     COLUMNS,
     MEDIAN_RATIO,
@@ -19,8 +19,8 @@ from envs.crypto.scoring.figures import (
     shown,
     window_metrics,
 )
-from envs.crypto.scoring.metrics import PathTrades
-from envs.crypto.scoring.selection import TrialReturns, median_path
+from sweepd.envs.crypto.scoring.metrics import PathTrades
+from sweepd.envs.crypto.scoring.selection import TrialReturns, median_path
 
 FEES = 2e-3
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
-from envs.crypto.scoring import luck
-from envs.crypto.scoring.luck import Link, Moments
-from envs.crypto.scoring.selection import TrialReturns, mean_evaluations
+from sweepd.envs.crypto.scoring import luck
+from sweepd.envs.crypto.scoring.luck import Link, Moments
+from sweepd.envs.crypto.scoring.selection import TrialReturns, mean_evaluations
 
 Array = NDArray[np.float64]
 BARS = 1200

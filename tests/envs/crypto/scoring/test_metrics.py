@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from purgedcv import default_backtest_metrics
 
-from envs.crypto.data.timeframe import SECONDS, bars_per_year
-from envs.crypto.scoring import metrics
-from envs.crypto.scoring.metrics import OBJECTIVES, Metrics, PathTrades, objective, summarise
+from sweepd.envs.crypto.data.timeframe import SECONDS, bars_per_year
+from sweepd.envs.crypto.scoring import metrics
+from sweepd.envs.crypto.scoring.metrics import OBJECTIVES, Metrics, PathTrades, objective, summarise
 
 HOURS = 8766.0
 TIGHT = {"rtol": 1e-12, "atol": 1e-12}

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from envs.games.bucket_brigade.scenarios import BucketParams, params_from
+from sweepd.envs.games.bucket_brigade.scenarios import BucketParams, params_from
 from tests.envs.games.recordings import reference_file
 
 

@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from envs.games.bucket_brigade.events import EventBuffer
-from envs.games.bucket_brigade.game import BucketBrigade
-from envs.games.bucket_brigade.players import PLAYERS, ScriptedPolicy
-from envs.games.bucket_brigade.scenarios import BucketParams, scenario
-from envs.games.play import play_episodes
-from envs.support.errors import InputError, RunError
+from sweepd.envs.games.bucket_brigade.events import EventBuffer
+from sweepd.envs.games.bucket_brigade.game import BucketBrigade
+from sweepd.envs.games.bucket_brigade.players import PLAYERS, ScriptedPolicy
+from sweepd.envs.games.bucket_brigade.scenarios import BucketParams, scenario
+from sweepd.envs.games.play import play_episodes
+from sweepd.envs.support.errors import InputError, RunError
 from tests.envs.games.recordings import reference_file
 from tests.envs.host_sync import NoHostSync
 

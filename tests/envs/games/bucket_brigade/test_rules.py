@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from envs.games.bucket_brigade.game import BucketBrigade
-from envs.games.bucket_brigade.observation import ObservationEncoder
-from envs.games.bucket_brigade.rules import GameBatch, NightEvents, night_events
-from envs.games.bucket_brigade.scenarios import (
+from sweepd.envs.games.bucket_brigade.game import BucketBrigade
+from sweepd.envs.games.bucket_brigade.observation import ObservationEncoder
+from sweepd.envs.games.bucket_brigade.rules import GameBatch, NightEvents, night_events
+from sweepd.envs.games.bucket_brigade.scenarios import (
     PER_AGENT,
     SCENARIOS,
     BucketParams,
     params_from,
     scenario,
 )
-from envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError
 from tests.envs.games.bucket_brigade.samples import Recorded, ScalarGame, recorded_games
 
 CPU = torch.device("cpu")

@@ -9,14 +9,14 @@ import torch
 from gymnasium.spaces import MultiDiscrete
 from gymnasium.utils.env_checker import check_env
 
-from envs.core.streams import derive_seed
-from envs.games.bucket_brigade.game import BucketBrigade
-from envs.games.bucket_brigade.players import ScriptedPolicy
-from envs.games.bucket_brigade.render import Scene, as_frame, as_text, name, scene
-from envs.games.bucket_brigade.scenarios import scenario
-from envs.games.bucket_brigade.views import ParallelView, SeatView
-from envs.gymnasium_view import BUCKET_BRIGADE_ID, register
-from envs.support.errors import InputError, RunError
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.games.bucket_brigade.game import BucketBrigade
+from sweepd.envs.games.bucket_brigade.players import ScriptedPolicy
+from sweepd.envs.games.bucket_brigade.render import Scene, as_frame, as_text, name, scene
+from sweepd.envs.games.bucket_brigade.scenarios import scenario
+from sweepd.envs.games.bucket_brigade.views import ParallelView, SeatView
+from sweepd.envs.gymnasium_view import BUCKET_BRIGADE_ID, register
+from sweepd.envs.support.errors import InputError, RunError
 
 SHORT = scenario("hard", min_nights=2, max_nights=6)
 

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from envs.games.card_duel.cards import CHAMPION, Effect, Keyword, Kind, card
-from envs.games.card_duel.constants import (
+from sweepd.envs.games.card_duel.cards import CHAMPION, Effect, Keyword, Kind, card
+from sweepd.envs.games.card_duel.constants import (
     CHOICES,
     DECISIONS,
     HEALTH,

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from envs.games.card_duel.cards import CARDS, DECK_SIZE
-from envs.games.card_duel.constants import Action, Phase
-from envs.games.card_duel.layout import ROWS
-from envs.games.card_duel.turns import MOVE_UNIFORMS, START_UNIFORMS, begin_games
+from sweepd.envs.games.card_duel.cards import CARDS, DECK_SIZE
+from sweepd.envs.games.card_duel.constants import Action, Phase
+from sweepd.envs.games.card_duel.layout import ROWS
+from sweepd.envs.games.card_duel.turns import MOVE_UNIFORMS, START_UNIFORMS, begin_games
 from tests.envs.games.card_duel.reference import Body, Duel, Side
 
 Chosen = tuple[int, int, int]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from envs.games.card_duel.cards import Card, Effect, Keyword, Kind, card
-from envs.games.card_duel.constants import SPARK_MANA, Action, Phase
+from sweepd.envs.games.card_duel.cards import Card, Effect, Keyword, Kind, card
+from sweepd.envs.games.card_duel.constants import SPARK_MANA, Action, Phase
 from tests.envs.games.card_duel.reference import Body, Duel, masks
 from tests.envs.games.card_duel.sample_games import Chosen
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from envs.games.card_duel.cards import (
+from sweepd.envs.games.card_duel.cards import (
     CARDS,
     PRESETS,
     Effect,
@@ -17,8 +17,8 @@ from envs.games.card_duel.cards import (
     check_deck,
     random_deck,
 )
-from envs.games.card_duel.constants import HIGHEST_MANA
-from envs.support.errors import InputError
+from sweepd.envs.games.card_duel.constants import HIGHEST_MANA
+from sweepd.envs.support.errors import InputError
 
 
 def test_the_pool_uses_every_kind_keyword_and_effect() -> None:

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from envs.games.card_duel.cards import CARDS, CHAMPION, PRESETS, Effect, check_deck
-from envs.games.card_duel.constants import DECISIONS, Action
-from envs.games.card_duel.describe import describe_action
-from envs.games.card_duel.game import CardDuel, CardDuelParams, _all_decks
-from envs.games.card_duel.layout import Board
-from envs.games.card_duel.observation import COLUMNS, SIZE, seen
-from envs.games.card_duel.players import PLAYERS, random_option
-from envs.games.registry import get_game
-from envs.support.errors import InputError, RunError
+from sweepd.envs.games.card_duel.cards import CARDS, CHAMPION, PRESETS, Effect, check_deck
+from sweepd.envs.games.card_duel.constants import DECISIONS, Action
+from sweepd.envs.games.card_duel.describe import describe_action
+from sweepd.envs.games.card_duel.game import CardDuel, CardDuelParams, _all_decks
+from sweepd.envs.games.card_duel.layout import Board
+from sweepd.envs.games.card_duel.observation import COLUMNS, SIZE, seen
+from sweepd.envs.games.card_duel.players import PLAYERS, random_option
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.support.errors import InputError, RunError
 
 
 def act(env: CardDuel, name: str, generator: torch.Generator) -> Tensor:

@@ -7,10 +7,16 @@ import random
 import torch
 from torch import Tensor
 
-from envs.games.card_duel.layout import Board
-from envs.games.card_duel.masks import Legal, first_mask, legal_actions, second_mask, type_mask
-from envs.games.card_duel.observation import observe
-from envs.games.card_duel.players import PLAYERS
+from sweepd.envs.games.card_duel.layout import Board
+from sweepd.envs.games.card_duel.masks import (
+    Legal,
+    first_mask,
+    legal_actions,
+    second_mask,
+    type_mask,
+)
+from sweepd.envs.games.card_duel.observation import observe
+from sweepd.envs.games.card_duel.players import PLAYERS
 from tests.envs.games.card_duel.sample_games import Pair, choose
 from tests.envs.games.card_duel.scalar_players import Greedy, random_choice
 from tests.envs.games.card_duel.test_rules import some_decks, step

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from envs.games.card_duel.cards import CARDS, DECK_SIZE, PRESETS, Effect, Kind, random_deck
-from envs.games.card_duel.constants import DECISIONS, FRONT, Action
-from envs.games.card_duel.layout import Board
-from envs.games.card_duel.masks import (
+from sweepd.envs.games.card_duel.cards import CARDS, DECK_SIZE, PRESETS, Effect, Kind, random_deck
+from sweepd.envs.games.card_duel.constants import DECISIONS, FRONT, Action
+from sweepd.envs.games.card_duel.layout import Board
+from sweepd.envs.games.card_duel.masks import (
     PACKED,
     Legal,
     first_mask,
@@ -26,8 +26,8 @@ from envs.games.card_duel.masks import (
     type_mask,
     unpack,
 )
-from envs.games.card_duel.observation import observe
-from envs.games.card_duel.rules import decide
+from sweepd.envs.games.card_duel.observation import observe
+from sweepd.envs.games.card_duel.rules import decide
 from tests.envs.games.card_duel.reference import Duel, masks, observation
 from tests.envs.games.card_duel.sample_games import Chosen, Pair, as_cells, choose
 

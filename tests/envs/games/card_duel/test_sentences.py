@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from envs.games.card_duel.cards import CARDS
-from envs.games.card_duel.constants import Action, Phase
-from envs.games.card_duel.game import CardDuel, CardDuelParams
-from envs.games.card_duel.layout import Board
-from envs.games.card_duel.masks import full_masks, legal_actions
+from sweepd.envs.games.card_duel.cards import CARDS
+from sweepd.envs.games.card_duel.constants import Action, Phase
+from sweepd.envs.games.card_duel.game import CardDuel, CardDuelParams
+from sweepd.envs.games.card_duel.layout import Board
+from sweepd.envs.games.card_duel.masks import full_masks, legal_actions
 from tests.envs.games.card_duel.reference import Body, Duel, Resting, Side
 from tests.envs.games.card_duel.sample_games import Chosen, Pair, as_cells
 from tests.envs.games.card_duel.test_rules import check_masks, some_decks, step

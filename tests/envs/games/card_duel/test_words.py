@@ -9,11 +9,11 @@ import torch
 from PIL import ImageColor
 from rich.console import Console
 
-from envs.games.card_duel.cards import CARDS, card
-from envs.games.card_duel.constants import FRONT
-from envs.games.card_duel.game import CardDuel, CardDuelParams
-from envs.games.card_duel.layout import Board
-from envs.games.card_duel.picture import (
+from sweepd.envs.games.card_duel.cards import CARDS, card
+from sweepd.envs.games.card_duel.constants import FRONT
+from sweepd.envs.games.card_duel.game import CardDuel, CardDuelParams
+from sweepd.envs.games.card_duel.layout import Board
+from sweepd.envs.games.card_duel.picture import (
     FACE_DOWN,
     HAND_TOP,
     LEFT,
@@ -23,12 +23,12 @@ from envs.games.card_duel.picture import (
     hand_box,
     table_box,
 )
-from envs.games.card_duel.players import PLAYERS
-from envs.games.card_duel.scene import card_line, scene_of
-from envs.games.registry import get_game
-from envs.games.render import showing
-from envs.games.turns_view import TurnsRenderer
-from envs.games.words import sentence
+from sweepd.envs.games.card_duel.players import PLAYERS
+from sweepd.envs.games.card_duel.scene import card_line, scene_of
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.games.render import showing
+from sweepd.envs.games.turns_view import TurnsRenderer
+from sweepd.envs.games.words import sentence
 
 NAMES = ("Mira", "Odo")
 

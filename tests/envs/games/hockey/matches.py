@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from envs.games.hockey.game import Hockey, HockeyParams
-from envs.games.hockey.players import PLAYERS
+from sweepd.envs.games.hockey.game import Hockey, HockeyParams
+from sweepd.envs.games.hockey.players import PLAYERS
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """One game of laser hockey in plain Python, one number at a time, in world coordinates.
 
-It is written from the rules alone and shares no code with `envs.games.hockey`: tests compare the
-two step by step, and this module with recorded games.
+It is written from the rules alone and shares no code with `sweepd.envs.games.hockey`: tests compare
+the two step by step, and this module with recorded games.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from envs.games.hockey.game import Hockey, HockeyParams
-from envs.games.hockey.players import PLAYERS
-from envs.games.hockey.rules import DISCRETE_ACTIONS
-from envs.games.registry import get_game
-from envs.support.errors import InputError, RunError
+from sweepd.envs.games.hockey.game import Hockey, HockeyParams
+from sweepd.envs.games.hockey.players import PLAYERS
+from sweepd.envs.games.hockey.rules import DISCRETE_ACTIONS
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.support.errors import InputError, RunError
 from tests.envs.games.hockey.reference import Body
 from tests.envs.games.hockey.reference import Hockey as ScalarHockey
 from tests.envs.host_sync import NoHostSync

@@ -6,8 +6,8 @@ import pytest
 import torch
 from PIL import Image, ImageColor
 
-from envs.games.hockey.players import PLAYERS
-from envs.games.hockey.render import (
+from sweepd.envs.games.hockey.players import PLAYERS
+from sweepd.envs.games.hockey.render import (
     HEIGHT,
     SCALE,
     TEAMS,
@@ -20,8 +20,8 @@ from envs.games.hockey.render import (
     outline,
     scene_of,
 )
-from envs.games.registry import get_game
-from envs.games.render import HockeyRenderer, showing
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.games.render import HockeyRenderer, showing
 
 AT = (-2.0, 1.5)  # of the left racket
 SCENE = HockeyScene(

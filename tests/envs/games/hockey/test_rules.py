@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from envs.games.hockey.physics import Bodies
-from envs.games.hockey.rules import GameState, play
+from sweepd.envs.games.hockey.physics import Bodies
+from sweepd.envs.games.hockey.rules import GameState, play
 from tests.envs.games.hockey.matches import play_matches
 from tests.envs.games.hockey.reference import Body, Hockey, from_observation
 from tests.envs.games.recordings import REFERENCE, reference_file

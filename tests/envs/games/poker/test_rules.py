@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from envs.games.poker.cards import deal, every_deal
-from envs.games.registry import get_game
-from envs.games.tensor_game import State, TensorGame
+from sweepd.envs.games.poker.cards import deal, every_deal
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.games.tensor_game import State, TensorGame
 from tests.envs.games.poker.reference import KuhnGame, LeducGame
 
 REFERENCES: dict[str, Callable[..., Any]] = {"kuhn": KuhnGame, "leduc": LeducGame}

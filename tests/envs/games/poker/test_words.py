@@ -6,11 +6,11 @@ import pytest
 import torch
 from PIL import Image
 
-from envs.games.registry import get_game
-from envs.games.render import showing
-from envs.games.tensor_game import TensorGame
-from envs.games.text_card import HEIGHT, WIDTH, text_card
-from envs.games.turns_view import TurnsRenderer
+from sweepd.envs.games.registry import get_game
+from sweepd.envs.games.render import showing
+from sweepd.envs.games.tensor_game import TensorGame
+from sweepd.envs.games.text_card import HEIGHT, WIDTH, text_card
+from sweepd.envs.games.turns_view import TurnsRenderer
 
 
 def shown(name: str, seat: int, *actions: int) -> tuple[TensorGame, str]:
@@ -60,7 +60,7 @@ def test_pictures_show_the_words(name: str, monkeypatch: pytest.MonkeyPatch) -> 
         drawn.append(text)
         return text_card(text)
 
-    monkeypatch.setattr("envs.games.turns_view.text_card", card)
+    monkeypatch.setattr("sweepd.envs.games.turns_view.text_card", card)
     second = renderer.picture("game 1", final=False)
     assert first.size == second.size == (WIDTH, HEIGHT)
     assert first.tobytes() != second.tobytes()

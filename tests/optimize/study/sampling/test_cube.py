@@ -8,11 +8,11 @@ import numpy as np
 import optuna
 import pytest
 
-from optimize.study.sampling.cube import Cube
-from optimize.study.space.dimension import Dimension
-from optimize.study.space.parsing import load_space
-from optimize.study.space.search_space import SearchSpace
-from optimize.study.space.subject import Subject
+from sweepd.optimize.study.sampling.cube import Cube
+from sweepd.optimize.study.space.dimension import Dimension
+from sweepd.optimize.study.space.parsing import load_space
+from sweepd.optimize.study.space.search_space import SearchSpace
+from sweepd.optimize.study.space.subject import Subject
 
 SPACE = SearchSpace(
     "all kinds",

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimize.study.sampling.evolution import (
+from sweepd.optimize.study.sampling.evolution import (
     RESAMPLED,
     Change,
     Stretch,
@@ -20,8 +20,8 @@ from optimize.study.sampling.evolution import (
     perturbed,
     schedule,
 )
-from optimize.study.space.parsing import parse_space
-from optimize.study.space.subject import Subject
+from sweepd.optimize.study.space.parsing import parse_space
+from sweepd.optimize.study.space.subject import Subject
 
 SPACE = parse_space(
     {

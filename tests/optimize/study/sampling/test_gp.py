@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
-from optimize.study.sampling import gp
+from sweepd.optimize.study.sampling import gp
 
 COUNT, COLUMNS = 12, 3
 KERNEL = gp.Kernel(np.array([0.5, 0.8, 2.0]), signal=1.3, noise=0.4)

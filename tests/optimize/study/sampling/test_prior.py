@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
-from envs.support.configurations import Selection
-from optimize.study.prior import standardised, strongest
-from optimize.study.sampling import gp
-from optimize.study.sampling.prior import Known, read_known
-from optimize.study.sampling.race import Race
+from sweepd.envs.support.configurations import Selection
+from sweepd.optimize.study.prior import standardised, strongest
+from sweepd.optimize.study.sampling import gp
+from sweepd.optimize.study.sampling.prior import Known, read_known
+from sweepd.optimize.study.sampling.race import Race
 from tests.optimize.study.sampling.test_gp import KERNEL, matern
 from tests.optimize.study.sampling.test_race import SPACE, TOTAL, Study, truth
 

@@ -11,13 +11,13 @@ import optuna
 import pytest
 from optuna.trial import FrozenTrial, TrialState
 
-from envs.core.streams import derive_seed
-from envs.support.configurations import Selection
-from optimize.study.sampling import race
-from optimize.study.sampling.cube import Cube
-from optimize.study.sampling.race import Race
-from optimize.study.space.dimension import Dimension
-from optimize.study.space.search_space import SearchSpace
+from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.support.configurations import Selection
+from sweepd.optimize.study.sampling import race
+from sweepd.optimize.study.sampling.cube import Cube
+from sweepd.optimize.study.sampling.race import Race
+from sweepd.optimize.study.space.dimension import Dimension
+from sweepd.optimize.study.space.search_space import SearchSpace
 
 TOTAL, BATCH = 48, 4
 

@@ -1,4 +1,4 @@
-"""The `sweepd` command, and the public names of `import sweepd`.
+"""The `sweepd` command.
 
 Only this module imports all packages (see docs/architecture.md). It passes the promotion step to
 the worker as a function, so that `optimize` does not import `deploy`.
@@ -31,44 +31,29 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from deploy.api.policy import Policy, evaluate, load_policy
-from deploy.api.promotion import promote
-from deploy.cli.bundles import game_bundle, load_reference
-from deploy.cli.commands import deploy_commands
-from deploy.cli.options import RegistryFlags
-from deploy.dashboard.command import dashboard_command
-from deploy.dashboard.source import StudySource
-from deploy.games.player import Network
-from envs.crypto.data.commands import data_commands
-from envs.external.guard import untagged
-from envs.support.database_url import STORAGE_VARIABLE, hide_password
-from envs.support.errors import INTERRUPTED, InputError, RunError
-from envs.support.terminal import Terminal
-from optimize.api import study as study_api
-from optimize.api.study import Study, list_studies, load_study
-from optimize.cli.check_bars import check
-from optimize.cli.commands import search_commands
-from optimize.cli.hooks import Hooks
-from optimize.experiments.curriculum import FoundBundle
-from optimize.experiments.kinds import kind_of
-from optimize.study.study import StudyHandle
+from sweepd.deploy.cli.bundles import game_bundle, load_reference
+from sweepd.deploy.cli.commands import deploy_commands
+from sweepd.deploy.cli.options import RegistryFlags
+from sweepd.deploy.dashboard.command import dashboard_command
+from sweepd.deploy.dashboard.source import StudySource
+from sweepd.deploy.games.player import Network
+from sweepd.envs.crypto.data.commands import data_commands
+from sweepd.envs.external.guard import untagged
+from sweepd.envs.support.database_url import STORAGE_VARIABLE, hide_password
+from sweepd.envs.support.errors import INTERRUPTED, InputError, RunError
+from sweepd.envs.support.terminal import Terminal
+from sweepd.optimize.api import study as study_api
+from sweepd.optimize.api.study import Study
+from sweepd.optimize.cli.check_bars import check
+from sweepd.optimize.cli.commands import search_commands
+from sweepd.optimize.cli.hooks import Hooks
+from sweepd.optimize.experiments.curriculum import FoundBundle
+from sweepd.optimize.experiments.kinds import kind_of
+from sweepd.optimize.study.study import StudyHandle
 
 gc.freeze()  # the imported objects stay: no collection has to scan them
 if _collecting:
     gc.enable()
-
-__all__ = [
-    "InputError",
-    "Policy",
-    "RunError",
-    "Study",
-    "create_study",
-    "evaluate",
-    "list_studies",
-    "load_policy",
-    "load_study",
-    "promote",
-]
 
 
 def create_study(name: str | None = None, **settings: Any) -> Study:
@@ -211,7 +196,7 @@ def watch_studies(
 ) -> StudySource:
     """Return the source of the dashboard's studies. where: the registry, see `looks_so_far`."""
     # Imported here, since other commands do not need Optuna's storages.
-    from optimize.cli.progress import StudyWatch
+    from sweepd.optimize.cli.progress import StudyWatch
 
     return StudyWatch(study_name, storage, runs_dir, functools.partial(looks_so_far, where=where))
 
@@ -303,7 +288,3 @@ def _print_traceback(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
     sys.stderr.write(hide_password("".join(traceback.format_exception(kind, error, trace))))
-
-
-if __name__ == "__main__":
-    main()

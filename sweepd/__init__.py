@@ -1,0 +1,58 @@
+"""The public names of sweepd, and its packages envs, agents, optimize and deploy.
+
+A name is imported when it is first used, so that processes which need one package import only that.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sweepd.app import create_study as create_study
+    from sweepd.deploy.api.policy import Policy as Policy
+    from sweepd.deploy.api.policy import evaluate as evaluate
+    from sweepd.deploy.api.policy import load_policy as load_policy
+    from sweepd.deploy.api.promotion import promote as promote
+    from sweepd.envs.support.errors import InputError as InputError
+    from sweepd.envs.support.errors import RunError as RunError
+    from sweepd.optimize.api.study import Study as Study
+    from sweepd.optimize.api.study import list_studies as list_studies
+    from sweepd.optimize.api.study import load_study as load_study
+
+_MODULES = {
+    "InputError": "sweepd.envs.support.errors",
+    "Policy": "sweepd.deploy.api.policy",
+    "RunError": "sweepd.envs.support.errors",
+    "Study": "sweepd.optimize.api.study",
+    "create_study": "sweepd.app",
+    "evaluate": "sweepd.deploy.api.policy",
+    "list_studies": "sweepd.optimize.api.study",
+    "load_policy": "sweepd.deploy.api.policy",
+    "load_study": "sweepd.optimize.api.study",
+    "promote": "sweepd.deploy.api.promotion",
+}
+__all__ = [  # found by `__getattr__`
+    "InputError",
+    "Policy",
+    "RunError",
+    "Study",
+    "create_study",
+    "evaluate",
+    "list_studies",
+    "load_policy",
+    "load_study",
+    "promote",
+]
+
+if not TYPE_CHECKING:  # type checkers report names that do not exist
+
+    def __getattr__(name: str) -> object:
+        if name not in _MODULES:
+            raise AttributeError(f"module 'sweepd' has no attribute {name!r}")
+        globals()[name] = found = getattr(importlib.import_module(_MODULES[name]), name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
