@@ -1,3 +1,4 @@
 """Populations of policies trained as one batched program, and frozen policies."""
 
-import sweepd.envs  # noqa: F401  # sets MKL's reproducible mode before the first product
+if __name__ != "sweepd.agents":  # a second name would give every class a second identity
+    raise ImportError("this folder is the package sweepd.agents: import it by that name")

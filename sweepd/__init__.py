@@ -8,6 +8,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from sweepd.envs.support.mkl import request_mode
+from sweepd.envs.support.openblas import request_one_thread
+
 if TYPE_CHECKING:
     from sweepd.app import create_study as create_study
     from sweepd.deploy.api.policy import Policy as Policy
@@ -19,6 +22,11 @@ if TYPE_CHECKING:
     from sweepd.optimize.api.study import Study as Study
     from sweepd.optimize.api.study import list_studies as list_studies
     from sweepd.optimize.api.study import load_study as load_study
+
+# The only import side effects in this project. MKL reads its mode at its first product, and OpenBLAS
+# its threads when NumPy is imported, so both are set before any module of sweepd computes.
+request_mode()
+request_one_thread()
 
 _MODULES = {
     "InputError": "sweepd.envs.support.errors",

@@ -14,7 +14,7 @@ import alembic.util
 import pytest
 from hypothesis import settings
 
-import sweepd.envs  # noqa: F401  # sets MKL's reproducible mode before a test computes with torch
+import sweepd  # noqa: F401  # sets MKL's reproducible mode before a test computes with torch
 from sweepd.envs.support.measurement_cache import cache_dir
 from tests.postgres_server import NoServer, PostgresServer
 

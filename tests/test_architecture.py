@@ -7,6 +7,8 @@ import functools
 import importlib
 import itertools
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
@@ -31,7 +33,7 @@ ROOMS = {
 }
 SOURCES = [
     *sorted(path for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py")),
-    ROOT / "sweepd.py",
+    *sorted((ROOT / "sweepd").glob("*.py")),
 ]
 
 
@@ -56,11 +58,19 @@ def imported(path: Path) -> Iterator[str]:
         yield name.partition(".")[0]
 
 
+def packages_imported(path: Path) -> Iterator[str]:
+    """Yield the packages of sweepd that a module imports; "app" for what is in none of them."""
+    for name in modules_imported(path):
+        first, _, rest = name.partition(".")
+        if first == "sweepd":
+            package = rest.partition(".")[0]
+            yield package if package in MAY_IMPORT else "app"
+
+
 @pytest.mark.parametrize("package", MAY_IMPORT)
 def test_packages_import_only_what_the_arrows_allow(package: str) -> None:
-    forbidden = (set(MAY_IMPORT) | {"sweepd"}) - MAY_IMPORT[package] - {package}
     for path in (ROOT / package).rglob("*.py"):
-        wrong = forbidden & set(imported(path))
+        wrong = set(packages_imported(path)) - MAY_IMPORT[package] - {package}
         assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
 
 
@@ -68,17 +78,32 @@ def test_packages_import_only_what_the_arrows_allow(package: str) -> None:
 def test_rooms_of_a_package_import_only_those_before_them(package: str) -> None:
     rooms = ROOMS[package]
     for position, room in enumerate(rooms):
-        later = re.compile(rf"^{package}\.({'|'.join(rooms[position + 1 :]) or '-'})\b")
+        later = re.compile(rf"^sweepd\.{package}\.({'|'.join(rooms[position + 1 :]) or '-'})\b")
         for path in (ROOT / package / room).rglob("*.py"):
             wrong = sorted(name for name in modules_imported(path) if later.match(name))
             assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_a_package_has_one_name(package: str) -> None:
+    """A class that is imported under two names is two classes."""
+    found = subprocess.run(
+        [sys.executable, "-c", f"import sweepd.{package}; import {package}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.stderr.rstrip().endswith(
+        f"ImportError: this folder is the package sweepd.{package}: import it by that name"
+    )
 
 
 def test_sources_of_native_code_are_package_data() -> None:
     packaged = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     for package in MAY_IMPORT:
         folder = ROOT / package
-        patterns = packaged["package-data"].get(package, [])
+        patterns = packaged["package-data"][f"sweepd.{package}"]
         shipped = {file for pattern in patterns for file in folder.glob(pattern)}
         assert {*folder.rglob("*.h"), *folder.rglob("*.cpp")} <= shipped, package
 
@@ -86,9 +111,9 @@ def test_sources_of_native_code_are_package_data() -> None:
 def test_no_modules_import_each_other() -> None:
     """Imports inside functions count too."""
     sources = {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+        ".".join(("sweepd", *path.relative_to(ROOT).with_suffix("").parts)): path
         for path in SOURCES
-        if path.name != "__init__.py"
+        if path.name != "__init__.py" and path.parent.name != "sweepd"
     }
     graph = {}
     for module, path in sources.items():
@@ -155,7 +180,11 @@ def test_no_order_can_reach_real_money() -> None:
         assert not found, f"{path.relative_to(ROOT)}: {found and found.group()}"
 
 
-@pytest.mark.parametrize("path", SOURCES[:-1], ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path",
+    [path for path in SOURCES if path.parent.name != "sweepd"],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
 def test_names_from_outside_are_printed_without_control_characters(path: Path) -> None:
     """Names of files, tickers and slots reach a terminal through `Terminal` or `printable`."""
     for node in nodes_of(path):
@@ -203,8 +232,10 @@ NOT_BELOW = {
 def test_rooms_of_deploy_import_in_one_direction(room: str) -> None:
     for path in (ROOT / "deploy" / room).rglob("*.py"):
         for node in nodes_of(path):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("deploy."):
-                other = (node.module or "").split(".")[1]
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+                "sweepd.deploy."
+            ):
+                other = (node.module or "").split(".")[2]
                 assert other not in NOT_BELOW[room], f"{path.relative_to(ROOT)} imports {other}"
 
 
@@ -212,7 +243,7 @@ def test_rooms_of_deploy_import_in_one_direction(room: str) -> None:
 def test_what_the_examples_import_exists(path: Path) -> None:
     """`test_examples.py` runs them; this check is quick enough for every change."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in MAY_IMPORT:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "sweepd":
             module = importlib.import_module(node.module or "")
             missing = [alias.name for alias in node.names if not hasattr(module, alias.name)]
             assert not missing, f"{node.module} has no {missing}"

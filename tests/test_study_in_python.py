@@ -19,7 +19,6 @@ from sweepd.envs.crypto.data.demo_market import make_planted_market
 from sweepd.envs.support.study_record import FLAGS_KEY
 from tests.optimize.conftest import SPACE
 
-ROOT = Path(__file__).resolve().parent.parent
 GAME: dict[str, Any] = {
     "env": "cartpole",
     "budget": 1024,
@@ -63,12 +62,16 @@ def test_ten_documented_and_typed_names() -> None:
     assert len(sweepd.__all__) <= 10
     for name in sweepd.__all__:
         assert getattr(sweepd, name).__doc__, name
-    stubs = ast.parse((ROOT / "scripts/typing/sweepd-stubs/__init__.pyi").read_text())
-    imported = [a.asname for n in stubs.body if isinstance(n, ast.ImportFrom) for a in n.names]
-    made = [node.name for node in stubs.body if isinstance(node, ast.FunctionDef)]
-    assert {*imported, *made} - {None} == {*sweepd.__all__, "main"}
-    for package in ("envs", "agents", "optimize", "deploy"):
-        assert (ROOT / package / "py.typed").exists()
+    tree = ast.walk(ast.parse(Path(sweepd.__file__).read_text()))
+    typed = [a.asname for node in tree if isinstance(node, ast.ImportFrom) for a in node.names]
+    assert sorted({*typed} - {None}) == sweepd.__all__ == sorted(sweepd._MODULES)
+    assert Path(sweepd.__file__).with_name("py.typed").exists()
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'sweepd' has no attribute 'studies'"):
+        sweepd.studies  # type: ignore[attr-defined]  # noqa: B018
+    assert {*sweepd.__all__} <= {*dir(sweepd)}
 
 
 def test_a_game_from_study_to_promotion(capsys: pytest.CaptureFixture[str]) -> None:

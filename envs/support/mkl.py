@@ -42,10 +42,10 @@ def request_mode() -> None:
         warnings.warn(
             f"torch computed a matrix product before sweepd was imported, so {VARIABLE}={MODE} "
             "came too late for this process: results may depend on a member's slot and on "
-            "threads. Import sweepd's packages before that, or set "
+            "threads. Import sweepd before that, or set "
             f"{VARIABLE}={MODE} in the environment.",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
 
 

@@ -26,7 +26,7 @@ def _run(program: Path, *arguments: Path) -> subprocess.CompletedProcess[str]:
     """Run it in a process that imports neither sweepd nor torch."""
     code = (
         "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__'); "
-        "assert not {'torch', 'envs', 'agents', 'deploy', 'optimize'} & set(sys.modules)"
+        "assert not {'torch', 'sweepd'} & set(sys.modules)"
     )
     words = [sys.executable, "-I", "-c", code, program, *arguments]
     return subprocess.run(

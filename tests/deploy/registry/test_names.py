@@ -114,7 +114,7 @@ def test_the_registrys_tables_show_names_as_they_are(tmp_path: Path) -> None:
 def test_commands_print_through_such_a_terminal() -> None:
     root = Path(__file__).parents[3]
     sources = [
-        root / "sweepd.py",
+        *(root / "sweepd").glob("*.py"),
         *(root / "deploy").rglob("*.py"),
         *(root / "optimize").rglob("*.py"),
     ]

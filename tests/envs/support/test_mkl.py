@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
@@ -37,25 +36,16 @@ def test_these_tests_run_in_the_reproducible_mode() -> None:
         assert current_mode() in ("AVX2,STRICT", "AUTO,STRICT")
 
 
-@pytest.mark.parametrize("package", ["agents", "optimize", "deploy"])
-def test_every_package_requests_the_mode(package: str) -> None:
-    """`envs` requests the mode, and the other packages import `envs` first."""
-    package_module = importlib.import_module(f"sweepd.{package}")
-    assert package_module.sweepd.envs is importlib.import_module("sweepd.envs")
-
-
 @needs_mkl
 def test_importing_torch_first_is_in_time_and_a_product_is_not() -> None:
     show = "from sweepd.envs.support.mkl import current_mode; print(current_mode())"
-    early = run(f"import torch; torch.randn(3, 3); import sweepd.agents; {show}")
+    early = run(f"import torch; torch.randn(3, 3); import sweepd; {show}")
     assert early.stdout.strip() in ("AVX2,STRICT", "AUTO,STRICT")
     assert "RuntimeWarning" not in early.stderr
-    late = run(
-        "import torch; torch.ones(3, 3) @ torch.ones(3, 3); "
-        f"import sweepd.optimize, sweepd.deploy; {show}"
-    )
+    late = run(f"import torch; torch.ones(3, 3) @ torch.ones(3, 3); import sweepd.deploy; {show}")
     assert late.stdout.strip() == "off"
     assert late.stderr.count("came too late for this process") == 1
+    assert "<string>:1: RuntimeWarning" in late.stderr  # the line that imports sweepd
 
 
 def test_a_mode_of_the_users_own_stays(monkeypatch: pytest.MonkeyPatch) -> None:
