@@ -55,12 +55,10 @@ def spec_of(env_id: str, prefix: str = GYM) -> EnvSpec:
         InputError: Gymnasium does not know the id, or the module cannot be imported.
     """
     module, _, name = env_id.rpartition(":")
+    if module:
+        load(f"{prefix}{env_id}", module)
     try:
-        if module:
-            load(f"{prefix}{env_id}", module)
         return gymnasium.spec(name)
-    except InputError:
-        raise
     except gymnasium.error.Error as error:
         unknown = isinstance(
             error, gymnasium.error.NameNotFound | gymnasium.error.NamespaceNotFound
@@ -72,10 +70,6 @@ def spec_of(env_id: str, prefix: str = GYM) -> EnvSpec:
         )
         raise InputError(
             f"{prefix}{env_id}: Gymnasium knows no such environment ({error}){hint}"
-        ) from error
-    except Exception as error:  # importing a module may raise anything
-        raise InputError(
-            f"{prefix}{env_id} cannot be imported: {type(error).__name__}: {error}"
         ) from error
 
 

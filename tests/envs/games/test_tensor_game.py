@@ -193,7 +193,7 @@ def test_discrete_games_and_what_is_wrong_with_a_game() -> None:
     [
         (
             "nowhere_at_all:GAME",
-            "No module named 'nowhere_at_all'; install the module, or add its folder",
+            "No module named 'nowhere_at_all'; install the module, run the command",
         ),
         (
             "target:Target",
