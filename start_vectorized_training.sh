@@ -53,9 +53,8 @@ choose_torch_build() {
     fi
 }
 
-# Installs torch first, at the version pinned in pyproject.toml and with its own dependencies, from
-# the index of the chosen build; then everything else exactly as locked. The stamp file shows that
-# an environment is complete and up to date.
+# Installs torch first, with its own dependencies, from the index of the chosen build; then everything
+# else exactly as locked. The stamp file shows that an environment is complete and up to date.
 install() {
     local python=${SWEEPD_PYTHON:-python3} build index torch stamp pip
     build=$(choose_torch_build)
@@ -73,7 +72,7 @@ install() {
         refuse "no '$python' found; install Python 3.11 or newer, or name one with SWEEPD_PYTHON"
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
         refuse "$("$python" --version) is too old; name Python 3.11 or newer with SWEEPD_PYTHON"
-    torch=$(sed -n 's/^ *"\(torch==[0-9.]*\)".*/\1/p' "$root/pyproject.toml")
+    torch=$(grep '^torch==' "$root/requirements.lock")
     say "installing into $venv: $torch ($build build), then the locked packages"
     [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
     pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
@@ -97,28 +96,20 @@ urllib.request.urlopen(sys.argv[1], timeout=10).close()' "$index/torch/" 2>/dev/
     printf '%s' "$stamp" >"$venv/.sweepd-installed"
 }
 
-# Not as sweepd[EXTRA]: pip would then also build the dependencies of ElegantRL, which is not possible
-# on current Pythons.
 install_extras() {
-    local extras=${SWEEPD_EXTRAS:-} stamp packages
+    local extras=${SWEEPD_EXTRAS:-} stamp
     stamp="$(cat "$venv/.sweepd-installed") $extras"
     [ -n "$extras" ] && [ "$(cat "$venv/.sweepd-extras" 2>/dev/null)" != "$stamp" ] || return 0
-    packages=$("$venv/bin/python" - "$extras" <<'END'
-import sys
-from importlib.metadata import metadata
-from sweepd.envs.support.invocation import extra_packages
-
+    # pip would only warn of an extra that does not exist.
+    "$venv/bin/python" -c 'import sys; from importlib.metadata import metadata
 known = metadata("sweepd").get_all("Provides-Extra")
-for extra in filter(None, map(str.strip, sys.argv[1].split(","))):
+for extra in map(str.strip, sys.argv[1].split(",")):
     if extra not in known:
-        sys.exit(f"SWEEPD_EXTRAS names {extra!r}; the extras are {', '.join(known)}")
-    print(*extra_packages(extra), sep="\n")
-END
-    ) || refuse "no extra was installed"
+        sys.exit(f"SWEEPD_EXTRAS names {extra!r}; the extras are " + ", ".join(known))' "$extras" ||
+        refuse "no extra was installed"
     say "installing the extras $extras"
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-        --constraint "$root/requirements.lock" --constraint "$root/requirements-dev.lock" \
-        --requirement /dev/stdin <<<"$packages"
+        --constraint "$root/requirements.lock" --constraint "$root/requirements-dev.lock" "sweepd[$extras]"
     printf '%s' "$stamp" >"$venv/.sweepd-extras"
 }
 

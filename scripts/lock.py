@@ -1,9 +1,9 @@
 """Write requirements.lock and requirements-dev.lock from this environment and pyproject.toml.
 
 Run it after changing a dependency, in an environment made with `pip install
-.[dashboard,ccxt,alpaca,notify,video,metrics,postgres,docs,test]` (torch first, elegantrl with
---no-deps). torch itself is left out: start_vectorized_training.sh chooses its build (cpu, cuda,
-rocm) of the version in pyproject.toml.
+.[dashboard,ccxt,alpaca,notify,video,metrics,postgres,docs,test]` (torch first, ElegantRL last with
+--no-deps). Of torch the version is locked, not the build: start_vectorized_training.sh chooses it
+(cpu, cuda, rocm).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from sweepd.agents.algorithms.elegantrl_kinds import REQUIREMENT
 
 ROOT = Path(__file__).resolve().parent.parent
-# elegantrl requires gym[Box2D], which does not build on current Pythons. The parts that sweepd uses
-# need only torch and numpy.
-WITHOUT_DEPENDENCIES = {"elegantrl"}
 HEADER = (
     "# Written by scripts/lock.py. Install after torch, --no-deps "
     "(see start_vectorized_training.sh)\n"
@@ -46,7 +46,9 @@ def closure(requirements: list[str]) -> dict[str, str]:
         except PackageNotFoundError as error:
             raise SystemExit(f"{requirement} is needed but not installed here") from error
         found[name] = installed.version
-        if name not in WITHOUT_DEPENDENCIES:
+        # ElegantRL requires gym[Box2D], which does not build on current Pythons, and which the parts
+        # that sweepd uses do not need.
+        if name != "elegantrl":
             stack += [
                 (Requirement(text), frozenset(requirement.extras))
                 for text in installed.requires or []
@@ -56,9 +58,7 @@ def closure(requirements: list[str]) -> dict[str, str]:
 
 def write(name: str, packages: dict[str, str]) -> None:
     lines = [
-        f"{package}=={version}\n"
-        for package, version in sorted(packages.items())
-        if package != "torch"
+        f"{package}=={Version(version).public}\n" for package, version in sorted(packages.items())
     ]
     (ROOT / name).write_text(HEADER.format(name=name) + "".join(lines))
     print(f"{name}: {len(lines)} packages")
@@ -67,10 +67,9 @@ def write(name: str, packages: dict[str, str]) -> None:
 def main() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    runtime = closure(project["dependencies"] + extras["dashboard"] + extras["metrics"])
-    everything = closure(
-        project["dependencies"] + [text for group in extras.values() for text in group]
-    )
+    needed = [*project["dependencies"], REQUIREMENT]
+    runtime = closure(needed + extras["dashboard"] + extras["metrics"])
+    everything = closure(needed + [text for group in extras.values() for text in group])
     write("requirements.lock", runtime)
     write(
         "requirements-dev.lock",

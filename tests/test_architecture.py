@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from sweepd.agents.algorithms.elegantrl_kinds import REQUIREMENT
+
 ROOT = Path(__file__).resolve().parent.parent
 MAY_IMPORT = {
     "envs": set(),
@@ -196,18 +198,24 @@ def test_names_from_outside_are_printed_without_control_characters(path: Path) -
                 assert not made, f"{ast.unparse(made[0])}: use printable"
 
 
-def test_no_message_says_to_install_an_extra_of_sweepd() -> None:
-    """`pip install sweepd[EXTRA]` fails to build ElegantRL's dependencies: see `install_extra`."""
-    hint = re.compile(r"install\s+(-\S+\s+)*[\"'\\]*(sweepd|\.)\[")
-    others = [
-        *ROOT.glob("*.md"),
-        *ROOT.glob("*.sh"),
-        *ROOT.glob("Dockerfile*"),
-        *(ROOT / "docs").rglob("*.md"),
-    ]
-    for path in [*SOURCES, *others]:
-        found = hint.search(path.read_text())
-        assert not found, f"{path.relative_to(ROOT)}: {found and found.group()}"
+def test_extras_that_are_named_exist() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {*project["optional-dependencies"]}
+    named = re.compile(r"install_extra\(\"(\w+)\"|\b(?:sweepd|\.)\[([\w,]+)\]")
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "Dockerfile"]
+    for path in [*SOURCES, *pages]:
+        found = {name for pair in named.findall(path.read_text()) for name in pair if name}
+        wrong = {name for names in found for name in names.split(",")} - extras
+        assert not wrong, f"{path.relative_to(ROOT)} names {sorted(wrong)}"
+
+
+def test_elegantrl_is_imported_only_by_its_agents() -> None:
+    """Its requirements cannot be installed, so that it is none of sweepd's."""
+    found = {path.name for path in SOURCES if "elegantrl" in set(imported(path))}
+    assert found == {"elegantrl_agents.py", "elegantrl_kinds.py"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert not [name for name in project["dependencies"] if "elegantrl" in name]
+    assert REQUIREMENT in (ROOT / "requirements.lock").read_text().splitlines()
 
 
 def test_keys_of_study_and_trial_attributes_are_defined_once() -> None:

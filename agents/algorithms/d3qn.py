@@ -21,7 +21,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
-from elegantrl.agents.net import QNetTwinDuel
 from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
@@ -30,6 +29,7 @@ from sweepd.agents.algorithms.off_policy_params import D3QNParams
 from sweepd.agents.engine.program import Supported
 from sweepd.agents.engine.replay import Batch
 from sweepd.agents.native.off_policy import Layers, Trained
+from sweepd.agents.networks.initial import d3qn_network
 from sweepd.agents.networks.normaliser import bound_of
 from sweepd.agents.networks.portable import OrthogonalInDouble
 from sweepd.agents.networks.shape import Shape
@@ -209,8 +209,7 @@ class D3QN(OffPolicy):
 
 
 def _module(shape: Shape) -> nn.Module:
-    net: nn.Module = QNetTwinDuel(shape.net_dims, shape.state_dim, shape.action_dim)
-    return net
+    return d3qn_network(shape.net_dims, shape.state_dim, shape.action_dim)
 
 
 def _values(net: Stack, obs: Tensor) -> tuple[Tensor, Tensor]:

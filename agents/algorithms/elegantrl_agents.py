@@ -13,7 +13,7 @@ import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from elegantrl.agents.net import Actor, ActorDiscretePPO
@@ -21,7 +21,7 @@ from elegantrl.train.config import Config
 from elegantrl.train.replay_buffer import ReplayBuffer
 from torch import Tensor, nn
 
-from sweepd.agents.algorithms.elegantrl_kinds import kind_of
+from sweepd.agents.algorithms.elegantrl_kinds import ElegantStats, kind_of
 from sweepd.agents.algorithms.off_policy_params import SACParams
 from sweepd.agents.engine.program import Act, Program
 from sweepd.agents.networks.shape import Shape
@@ -32,22 +32,6 @@ from sweepd.envs.support.errors import InputError
 
 NETWORKS = ("act", "act_target", "cri", "cri_target")
 OPTIMIZERS = ("act_optimizer", "cri_optimizer", "alpha_optimizer")
-
-
-class ElegantStats(NamedTuple):
-    """Statistics of one rollout per slot, (G,) float32.
-
-    Attributes:
-        reward: mean per step, as the environment gave it.
-        critic_loss: mean over the gradient steps, as ElegantRL reports it.
-        actor_objective: likewise.
-        updates: gradient steps made.
-    """
-
-    reward: Tensor
-    critic_loss: Tensor
-    actor_objective: Tensor
-    updates: Tensor
 
 
 class ElegantAgents(Program):
@@ -66,7 +50,7 @@ class ElegantAgents(Program):
 
     def __init__(self, shape: Shape, device: torch.device | str = "cpu") -> None:
         self.kind = kind_of(shape.algorithm)
-        agent_class = self.kind.discrete if shape.discrete else self.kind.continuous
+        agent_class = self.kind.agent_class(discrete=shape.discrete)
         if agent_class is None:
             takes = "numbers" if shape.discrete else "one of several choices"
             raise InputError(

@@ -1,34 +1,28 @@
-"""Which of ElegantRL's algorithms sweepd can run, with their classes and hyperparameters."""
+"""Which of ElegantRL's algorithms sweepd can run, with their classes and hyperparameters.
+
+ElegantRL is imported only where its agents are: sweepd does not require it, since the requirements
+that it declares do not build on current Pythons.
+"""
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
-from typing import Any, ClassVar
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from elegantrl.agents import (
-    AgentA2C,
-    AgentD3QN,
-    AgentDDPG,
-    AgentDiscretePPO,
-    AgentDoubleDQN,
-    AgentDQN,
-    AgentDuelingDQN,
-    AgentModSAC,
-    AgentPPO,
-    AgentSAC,
-    AgentTD3,
-)
-from elegantrl.agents.net import ActorDiscretePPO
-from torch import nn
+from torch import Tensor, nn
 
 from sweepd.agents.algorithms.off_policy_params import OffPolicyParams, SACParams
 from sweepd.agents.engine.hyperparameters import Hyperparameters
 from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.invocation import pip_install
 from sweepd.envs.support.plugins import find
 
 PREFIX = "elegantrl:"
+REQUIREMENT = "elegantrl==0.3.6"  # installed with --no-deps: torch and NumPy are all it needs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,10 +100,20 @@ class TD3Params(DDPGParams):
     policy_noise_std: float = 0.1
 
 
-class DiscreteA2C(AgentA2C):  # type: ignore[misc]  # ElegantRL is untyped
-    """A2C for discrete actions. (ElegantRL's own `AgentDiscreteA2C` is its PPO under that name.)"""
+class ElegantStats(NamedTuple):
+    """Statistics of one rollout per slot, (G,) float32.
 
-    act_class = ActorDiscretePPO
+    Attributes:
+        reward: mean per step, as the environment gave it.
+        critic_loss: mean over the gradient steps, as ElegantRL reports it.
+        actor_objective: likewise.
+        updates: gradient steps made.
+    """
+
+    reward: Tensor
+    critic_loss: Tensor
+    actor_objective: Tensor
+    updates: Tensor
 
 
 @dataclass(frozen=True)
@@ -117,31 +121,43 @@ class AgentKind:
     """One of ElegantRL's algorithms.
 
     Attributes:
-        continuous: its class for continuous actions; None: there is none.
-        discrete: its class for discrete actions; None: there is none.
+        continuous: name of its class for continuous actions; None: there is none.
+        discrete: name of its class for discrete actions; None: there is none.
         params: the hyperparameters that it uses.
         replays: whether it learns from a replay buffer.
+        own: a user's class, which is used instead of the one that is named.
         own_network: whether the actor is of a class that sweepd does not know.
     """
 
-    continuous: type[Any] | None
-    discrete: type[Any] | None
+    continuous: str | None
+    discrete: str | None
     params: type[Hyperparameters]
     replays: bool = True
+    own: type[Any] | None = None
     own_network: bool = False
 
+    def agent_class(self, *, discrete: bool) -> type[Any] | None:
+        """Return its class for such actions, or None.
 
+        Raises:
+            InputError: ElegantRL is not installed.
+        """
+        name = self.discrete if discrete else self.continuous
+        return None if name is None else self.own or agent_classes()[name]
+
+
+DISCRETE_A2C = "DiscreteA2C"
 KINDS = {
-    "ppo": AgentKind(AgentPPO, AgentDiscretePPO, ElegantPPOParams, replays=False),
-    "a2c": AgentKind(AgentA2C, DiscreteA2C, A2CParams, replays=False),
-    "ddpg": AgentKind(AgentDDPG, None, DDPGParams),
-    "td3": AgentKind(AgentTD3, None, TD3Params),
-    "sac": AgentKind(AgentSAC, None, SACParams),
-    "modsac": AgentKind(AgentModSAC, None, SACParams),
-    "dqn": AgentKind(None, AgentDQN, DQNParams),
-    "duelingdqn": AgentKind(None, AgentDuelingDQN, DQNParams),
-    "doubledqn": AgentKind(None, AgentDoubleDQN, DQNParams),
-    "d3qn": AgentKind(None, AgentD3QN, DQNParams),
+    "ppo": AgentKind("AgentPPO", "AgentDiscretePPO", ElegantPPOParams, replays=False),
+    "a2c": AgentKind("AgentA2C", DISCRETE_A2C, A2CParams, replays=False),
+    "ddpg": AgentKind("AgentDDPG", None, DDPGParams),
+    "td3": AgentKind("AgentTD3", None, TD3Params),
+    "sac": AgentKind("AgentSAC", None, SACParams),
+    "modsac": AgentKind("AgentModSAC", None, SACParams),
+    "dqn": AgentKind(None, "AgentDQN", DQNParams),
+    "duelingdqn": AgentKind(None, "AgentDuelingDQN", DQNParams),
+    "doubledqn": AgentKind(None, "AgentDoubleDQN", DQNParams),
+    "d3qn": AgentKind(None, "AgentD3QN", DQNParams),
 }
 BROKEN = {
     **dict.fromkeys(
@@ -150,6 +166,35 @@ BROKEN = {
     "vmpo": "its module imports modules that the package lacks",
     **dict.fromkeys(("maddpg", "matd3"), "each of its agents must know the actions of the others"),
 }
+
+
+def require_elegantrl() -> None:
+    """Raise InputError if ElegantRL is not installed."""
+    if importlib.util.find_spec("elegantrl") is None:
+        raise InputError(
+            f"--algo {PREFIX}NAME needs ElegantRL, which is not installed: {install_elegantrl()}"
+        )
+
+
+def install_elegantrl() -> str:
+    """Return the pip command that installs ElegantRL into this environment."""
+    return pip_install("--no-deps", REQUIREMENT)
+
+
+@functools.cache
+def agent_classes() -> Mapping[str, type[Any]]:
+    """Return ElegantRL's agents by name.
+
+    Raises:
+        InputError: ElegantRL is not installed.
+    """
+    require_elegantrl()
+    from elegantrl import agents
+    from elegantrl.agents.net import ActorDiscretePPO
+
+    # (ElegantRL's own `AgentDiscreteA2C` is its PPO under that name.)
+    discrete_a2c = type(DISCRETE_A2C, (agents.AgentA2C,), {"act_class": ActorDiscretePPO})
+    return {**vars(agents), DISCRETE_A2C: discrete_a2c}
 
 
 @functools.cache  # called often, and finding a class's network constructs two agents
@@ -169,21 +214,26 @@ def kind_of(algorithm: str) -> AgentKind:
         )
     if name not in KINDS or not algorithm.startswith(PREFIX):
         raise InputError(f"{algorithm!r} is not one of ElegantRL's agents; {_choose()}")
-    return _with(KINDS[name], find(f"--algo {algorithm}", own), algorithm) if own else KINDS[name]
+    if not own:
+        return KINDS[name]
+    require_elegantrl()
+    return _with(KINDS[name], find(f"--algo {algorithm}", own), algorithm)
 
 
 def _with(kind: AgentKind, own: Any, algorithm: str) -> AgentKind:
-    theirs = [
-        agent_class for agent_class in (kind.discrete, kind.continuous) if agent_class is not None
-    ]
+    names = [name for name in (kind.discrete, kind.continuous) if name is not None]
     # An agent with its own update but ElegantRL's network can still be frozen and deployed.
-    for agent_class in theirs:  # a discrete agent may be a subclass of the other
-        if isinstance(own, type) and issubclass(own, agent_class):
-            continuous, discrete = (own, None) if agent_class is kind.continuous else (None, own)
-            own_network = _actor_type(own) is not _actor_type(agent_class)
-            return AgentKind(continuous, discrete, kind.params, kind.replays, own_network)
-    names = " or ".join(agent_class.__name__ for agent_class in theirs)
-    raise InputError(f"--algo {algorithm}: the class must be a subclass of ElegantRL's {names}")
+    for name in names:  # a discrete agent may be a subclass of the other
+        theirs = agent_classes()[name]
+        if isinstance(own, type) and issubclass(own, theirs):
+            own_network = _actor_type(own) is not _actor_type(theirs)
+            kind = replace(kind, own=own, own_network=own_network)
+            if name == kind.discrete:
+                return replace(kind, continuous=None)
+            return replace(kind, discrete=None)
+    raise InputError(
+        f"--algo {algorithm}: the class must be a subclass of ElegantRL's {' or '.join(names)}"
+    )
 
 
 def _actor_type(agent_class: type[Any]) -> type[nn.Module]:

@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
-from elegantrl.agents.net import ActorSAC, CriticTwin
 from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
@@ -30,6 +29,7 @@ from sweepd.agents.engine.program import Supported
 from sweepd.agents.engine.replay import Batch
 from sweepd.agents.native.off_policy import Layers, Trained
 from sweepd.agents.networks.distributions import HALF_LOG_2PI
+from sweepd.agents.networks.initial import sac_actor, sac_critic
 from sweepd.agents.networks.normaliser import bound_of
 from sweepd.agents.networks.optimizer import FlatAdam
 from sweepd.agents.networks.portable import OrthogonalInDouble, exp
@@ -251,9 +251,10 @@ class SAC(OffPolicy):
 
 
 def _modules(shape: Shape) -> tuple[nn.Module, nn.Module]:
-    actor: nn.Module = ActorSAC(shape.net_dims, shape.state_dim, shape.action_dim)
-    critic: nn.Module = CriticTwin(shape.net_dims, shape.obs_dim, shape.action_dim)
-    return actor, critic
+    return (
+        sac_actor(shape.net_dims, shape.state_dim, shape.action_dim),
+        sac_critic(shape.net_dims, shape.obs_dim, shape.action_dim),
+    )
 
 
 def _outputs(actor: Stack, obs: Tensor) -> tuple[Tensor, Tensor]:

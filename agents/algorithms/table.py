@@ -12,8 +12,14 @@ from typing import Any
 import torch
 
 from sweepd.agents.algorithms.d3qn import D3QN
-from sweepd.agents.algorithms.elegantrl_agents import ElegantAgents
-from sweepd.agents.algorithms.elegantrl_kinds import KINDS, PREFIX, AgentKind, kind_of
+from sweepd.agents.algorithms.elegantrl_kinds import (
+    KINDS,
+    PREFIX,
+    AgentKind,
+    ElegantStats,
+    kind_of,
+    require_elegantrl,
+)
 from sweepd.agents.algorithms.heuristic import Heuristics
 from sweepd.agents.algorithms.ppo import PPO
 from sweepd.agents.algorithms.sac import SAC
@@ -75,6 +81,11 @@ class Algorithm:
         """What its hyperparameters are called in a file."""
         return self.name.partition(":")[0]
 
+    def check_installed(self) -> None:
+        """Raise InputError if its programs need a package that is not installed."""
+        if self.name.startswith(PREFIX):
+            require_elegantrl()
+
 
 def _curves(stats: type[Any]) -> tuple[str, ...]:
     """Return all statistics but the number of gradient steps, which is known beforehand."""
@@ -90,6 +101,14 @@ def _algorithm(program: type[Program], shape: Mapping[str, int], **fields: Any) 
     )
 
 
+def _elegant_agents(shape: Shape, device: torch.device) -> Program:
+    require_elegantrl()
+    # Imported here, since it imports ElegantRL.
+    from sweepd.agents.algorithms.elegantrl_agents import ElegantAgents
+
+    return ElegantAgents(shape, device)
+
+
 def _elegant(name: str, kind: AgentKind) -> Algorithm:
     """Return the entry of one of ElegantRL's agents."""
     sizes: dict[str, Any] = {"shape": ON_POLICY_SHAPE}
@@ -97,10 +116,10 @@ def _elegant(name: str, kind: AgentKind) -> Algorithm:
         sizes = {"shape": OFF_POLICY_SHAPE, "horizon": 16, "num_envs": 4}
     return Algorithm(
         name,
-        ElegantAgents,
+        _elegant_agents,
         params=kind.params,
-        curves=_curves(ElegantAgents.stats_type),
-        supports=ElegantAgents.supports,
+        curves=_curves(ElegantStats),
+        supports=Supported(),
         discrete=kind.discrete is not None,
         continuous=kind.continuous is not None,
         frozen=not kind.own_network,

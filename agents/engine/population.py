@@ -7,11 +7,11 @@ from dataclasses import replace
 from itertools import accumulate
 
 import torch
-from elegantrl.agents.net import ActorDiscretePPO, ActorPPO, CriticPPO
 from torch import Tensor, nn
 
 from sweepd.agents.networks.activation import activation_of, activation_tensor
 from sweepd.agents.networks.convolution import layers, pixels
+from sweepd.agents.networks.initial import ppo_actor, ppo_critic
 from sweepd.agents.networks.items import item_facts, new_item_weights
 from sweepd.agents.networks.normaliser import checked_normaliser, clip_of
 from sweepd.agents.networks.portable import OrthogonalInDouble
@@ -230,19 +230,17 @@ class Population:
 def _new_networks(shape: Shape, seed: int, initial_log_std: float) -> list[StateDict]:
     """Return the weights of a new actor and critic. See `Population.new_member`."""
     actor_in, critic_in = shape.inputs
-    # ElegantRL's modules initialise themselves from torch's global generator: seed a fork of it.
+    # Layers draw their weights from torch's global generator: seed a fork of it.
     # The order (actor, critic, own layers) decides the numbers and must not change.
     with torch.random.fork_rng(devices=[]), OrthogonalInDouble():
         torch.manual_seed(seed)
-        actor = (ActorDiscretePPO if shape.discrete else ActorPPO)(
-            shape.net_dims, actor_in, shape.action_dim
-        )
-        critic = CriticPPO(shape.net_dims, critic_in, shape.action_dim)
+        actor = ppo_actor(shape.net_dims, actor_in, shape.action_dim, discrete=shape.discrete)
+        critic = ppo_critic(shape.net_dims, critic_in)
         networks: list[StateDict] = [
             {**network.state_dict(), **_own_weights(shape)} for network in (actor, critic)
         ]
     if not shape.discrete:
-        actor.action_std_log.data.fill_(initial_log_std)
+        networks[0]["action_std_log"].fill_(initial_log_std)
     chain = (
         zip(accumulate(shape.choices), shape.choices[1:], strict=False)
         if shape.autoregressive

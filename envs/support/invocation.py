@@ -6,10 +6,7 @@ import os
 import shlex
 import shutil
 import sys
-from importlib import metadata
 from pathlib import Path
-
-from packaging.requirements import Requirement
 
 
 def program() -> str:
@@ -24,33 +21,13 @@ def program() -> str:
 
 
 def install_extra(extra: str) -> str:
-    """Return the pip command that installs an extra of pyproject.toml into this environment.
-
-    It lists the packages instead of `sweepd[EXTRA]`, because pip would then also install the
-    dependencies of ElegantRL, which sweepd does not need and which do not build.
-    """
-    packages = shlex.join(extra_packages(extra))
-    return f"{shlex.quote(_shown(Path(sys.executable)))} -m pip install {packages}"
+    """Return the pip command that installs an extra of pyproject.toml into this environment."""
+    return pip_install(f"sweepd[{extra}]")
 
 
-def extra_packages(extra: str) -> list[str]:
-    """Return the requirements of an extra of pyproject.toml, as pip takes them.
-
-    Raises:
-        ValueError: there is no such extra.
-    """
-    packages = [
-        f"{name.name}{_extras(name)}{name.specifier}"
-        for name in map(Requirement, metadata.requires("sweepd") or ())
-        if name.marker is not None and name.marker.evaluate({"extra": extra})
-    ]
-    if not packages:
-        raise ValueError(f"pyproject.toml has no extra {extra!r}")
-    return packages
-
-
-def _extras(requirement: Requirement) -> str:
-    return f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+def pip_install(*words: str) -> str:
+    """Return the pip command that installs something into this environment."""
+    return f"{shlex.quote(_shown(Path(sys.executable)))} -m pip install {shlex.join(words)}"
 
 
 def _shown(path: Path) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from sweepd.agents.algorithms.elegantrl_kinds import install_elegantrl
 from sweepd.agents.algorithms.identity import processor_kind, prove
 from sweepd.agents.native.choice import KERNELS
 from sweepd.envs.core.sizing import available_memory, cpu_count
@@ -28,16 +29,7 @@ from sweepd.optimize.study.database.opening import open_storage, storage_url
 
 GIB = 2**30
 NATIVE = (KERNELS, CRYPTO, CARTPOLE)
-VERSIONS = (
-    "optuna",
-    "elegantrl",
-    "numpy",
-    "pandas",
-    "sqlalchemy",
-    "TA-Lib",
-    "gymnasium",
-    "safetensors",
-)
+VERSIONS = ("optuna", "numpy", "pandas", "sqlalchemy", "TA-Lib", "gymnasium", "safetensors")
 # Optional packages: (package, its extra, what it is for).
 EXTRAS = (
     ("optuna-dashboard", "dashboard", "sweepd dashboard in a browser"),
@@ -96,8 +88,10 @@ def examine(storage: str, folder: Path) -> Iterator[Finding]:
     for name in VERSIONS:
         version = _installed(name)
         yield Finding(version is not None, name, version or "not installed", advice)
-    for name, extra, purpose in EXTRAS:
-        missing = f"not installed; needed only for {purpose}: {install_extra(extra)}"
+    optional = [(name, install_extra(extra), purpose) for name, extra, purpose in EXTRAS]
+    optional.append(("elegantrl", install_elegantrl(), "--algo elegantrl:NAME"))
+    for name, command, purpose in optional:
+        missing = f"not installed; needed only for {purpose}: {command}"
         yield Finding(True, name, _installed(name) or missing)
 
 

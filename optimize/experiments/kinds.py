@@ -31,7 +31,7 @@ def check_request(request: Request) -> None:
     other = GameKind if isinstance(kind, MarketKind) else MarketKind
     # Looked up first: an unknown environment has no other settings to check.
     params = request.subject.env_params
-    get_algorithm(request.algorithm)
+    get_algorithm(request.algorithm).check_installed()
     # A flag without effect is refused, since its user expects one.
     misplaced = sorted(request.given & other.flags)
     if misplaced:

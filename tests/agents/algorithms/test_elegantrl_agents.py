@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -276,6 +278,28 @@ def test_unsupported_agents_are_refused_with_a_sentence() -> None:
         with pytest.raises(InputError, match=words):
             program.set_member(0, wrong)
     assert_same(state, program.get_member(0))
+
+
+def test_where_elegantrl_is_missing_a_sentence_says_how_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "elegantrl", None)
+    found = get_algorithm("elegantrl:td3")  # a study of others can be read
+    command = "-m pip install --no-deps elegantrl==0.3.6"
+    with pytest.raises(InputError, match=command):
+        found.check_installed()
+    with pytest.raises(InputError, match=command):
+        found.learner(shape_for(ToyEnv(1, 4), algorithm=found.name), torch.device("cpu"))
+    with pytest.raises(InputError, match=command):
+        get_algorithm("elegantrl:ppo:not_imported:Agent")
+    for name in ("ppo", "sac", "d3qn"):
+        get_algorithm(name).check_installed()
+
+
+def test_the_command_line_does_not_import_elegantrl() -> None:
+    code = "import sweepd.app, sys; print('elegantrl' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "False\n"
 
 
 OWN = "tests.agents.own_agents"
