@@ -1,6 +1,6 @@
 """`python -m sweepd`: the command line."""
 
-from sweepd.app import main
+if __name__ == "__main__":  # not in its child processes
+    from sweepd.app import main
 
-if __name__ == "__main__":
     main()
