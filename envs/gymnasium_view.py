@@ -275,10 +275,7 @@ def make_bucket_brigade_vec(
 
 
 def register() -> None:
-    """Register the environments with Gymnasium. Idempotent.
-
-    Gymnasium calls this at import if the package is installed.
-    """
+    """Register the environments with Gymnasium, which reads no entry points since 1.0. Idempotent."""
     every = (
         (CRYPTO_ID, "crypto"),
         (CARTPOLE_ID, "cartpole"),
