@@ -183,7 +183,7 @@ def test_an_unknown_kind_is_refused() -> None:
 
 def test_a_missing_apprise_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "apprise", None)
-    with pytest.raises(InputError, match=r"needs apprise: .* -m pip install 'apprise"):
+    with pytest.raises(InputError, match=r"needs apprise: .* -m pip install 'sweepd\[notify\]'"):
         notifier([], "json://127.0.0.1:9/x")
     Notifier.from_environment({}, print)  # not needed if nothing is to be sent
 

@@ -266,7 +266,7 @@ def test_the_error_names_the_missing_extra(tmp_path: Path, monkeypatch: pytest.M
     storage = open_storage(storage_url(str(tmp_path / "s.db"), tmp_path))
     telemetry = Telemetry(Console(), "s", torch.device("cpu"))
     with (
-        pytest.raises(InputError, match="-m pip install 'prometheus-client"),
+        pytest.raises(InputError, match=r"-m pip install 'sweepd\[metrics\]'"),
         serving_metrics(9100, telemetry, Heartbeat(storage, "w")),
     ):
         pass
