@@ -90,13 +90,14 @@ def test_a_terminal_shows_names_as_they_are_and_obeys_none_of_them() -> None:
     table.add_column("[bold]head[/bold]")
     table.add_row("[red]")
     table.add_row(Text("a\x1b[31mb\x1b]0;title\x07c\x9b2J\u202ed"))
-    shown = printed(table, "[/red] [link=http://example.org]x[/link]")
+    shown = printed(table, "[/red] [link=http://example.org]x[/link]", "my_module:X: why")
     assert not set(shown) & {"\x1b", "\x07", "\x9b", "\u202e"}
     for text in (
         "of [red]",
         "[bold]head[/bold]",
         "a[31mb]0;titlec2Jd",
         "[/red] [link=http://example.org]x[/link]",
+        "my_module:X: why",  # ":X:" is the name of an emoji
     ):
         assert text in shown
 
