@@ -40,18 +40,7 @@ _MODULES = {
     "load_study": "sweepd.optimize.api.study",
     "promote": "sweepd.deploy.api.promotion",
 }
-__all__ = [  # found by `__getattr__`
-    "InputError",
-    "Policy",
-    "RunError",
-    "Study",
-    "create_study",
-    "evaluate",
-    "list_studies",
-    "load_policy",
-    "load_study",
-    "promote",
-]
+__all__ = list(_MODULES)
 
 if not TYPE_CHECKING:  # type checkers report names that do not exist
 
