@@ -83,6 +83,7 @@ RULES = (
         r"\d+ (s|min|h)\s+ago;\s+no\s+process\s+trades\s+this\s+slot\.",
         "<age> ago; no process trades this slot.",
     ),
+    Rule("width of the last column, which an age may set", r"([━─]|(?<=┃) )\1+(?=[┓┃┩┘])", r"\1"),
     Rule("process", r"(?<=Process )\d+ on \S+", "<process> on <host>"),
     Rule(
         "measured numbers in JSON",
