@@ -216,6 +216,7 @@ class ElegantAgents(Program):
                 buffer.update(items)
                 if self._collected(slot) + shape.samples < self._member(slot).params.warmup:
                     continue
+                self._set_rates(slot)
             with self._stream(slot), torch.enable_grad():
                 try:
                     losses = agent.update_net(items if buffer is None else buffer)
@@ -228,6 +229,15 @@ class ElegantAgents(Program):
                 self._diverged[slot] = True
         critic_loss, actor_objective, updates = figures.to(self.device)
         return ElegantStats(self._reward, critic_loss, actor_objective, updates)
+
+    def _set_rates(self, slot: int) -> None:
+        """Set the learning rates of this rollout."""
+        member = self._member(slot)
+        rate = member.params.learning_rate_at(member.rollouts, member.total_rollouts)
+        for optimizer in _optimizers(self.agents[slot]).values():
+            group = optimizer.param_groups[0]
+            first = group.setdefault("initial_lr", group["lr"])
+            group["lr"] = first * (rate / member.params.learning_rate)
 
     @contextmanager
     def _stream(self, slot: int) -> Iterator[None]:

@@ -263,6 +263,7 @@ class OffPolicy(Program):
 
     def _learn(self) -> Any:
         shape = self.shape
+        self._set_rates()
         # All random numbers of the rollout's gradient steps at once, also of members that do not
         # learn yet: how many a member draws must not depend on the others.
         rows = self.replay.draw(self.streams, shape.updates, shape.minibatch)
@@ -283,6 +284,16 @@ class OffPolicy(Program):
         return self.stats_type(
             **{name: own.get(name, means.get(name, nothing)) for name in self.stats_type._fields}
         )
+
+    def _set_rates(self) -> None:
+        """Set the learning rates of this rollout."""
+        for adam, factor in self._optimizers():
+            adam.lr = [
+                factor * member.params.learning_rate_at(member.rollouts, member.total_rollouts)
+                if member
+                else 0.0
+                for member in self.members
+            ]
 
     def _train(self, rows: Tensor, noise: Tensor | None) -> None:
         """Make the gradient steps of a rollout.
@@ -340,8 +351,7 @@ class OffPolicy(Program):
 
     def _occupy(self, slot: int, member: Member) -> None:
         super()._occupy(slot, member)
-        for adam, factor in self._optimizers():
-            adam.lr[slot] = member.params.learning_rate * factor
+        for adam, _ in self._optimizers():
             adam.eps[slot] = member.params.adam_eps
             adam.weight_decay[slot] = member.params.weight_decay
 

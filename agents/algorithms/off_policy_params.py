@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import ClassVar, Self
 
-from sweepd.agents.engine.hyperparameters import Hyperparameters
+from sweepd.agents.engine.hyperparameters import SCHEDULES, Hyperparameters, Scheduled
 
 
 @dataclass(frozen=True, kw_only=True)
-class OffPolicyParams(Hyperparameters):
+class OffPolicyParams(Scheduled, Hyperparameters):
     """The hyperparameters that SAC and D3QN share.
 
     Attributes:
-        learning_rate: Adam's learning rate.
+        learning_rate: Adam's learning rate at the start of training.
         gamma: discount per step.
         soft_update_tau: weight of the trained network in the exponential moving average that the
             target network is, updated after every gradient step.
@@ -23,6 +24,7 @@ class OffPolicyParams(Hyperparameters):
         adam_eps: Adam's epsilon.
         weight_decay: AdamW's weight decay (ElegantRL's own is 0.01).
         warmup: transitions collected with random actions before the first gradient step.
+        lr_schedule: "constant", "linear" or "cosine" decay over the member's rollouts.
     """
 
     learning_rate: float = 1e-3
@@ -33,8 +35,20 @@ class OffPolicyParams(Hyperparameters):
     adam_eps: float = 1e-8
     weight_decay: float = 0.0
     warmup: int = 1_000
+    lr_schedule: str = "constant"
 
     of_the_run: ClassVar[tuple[str, ...]] = ("reward_scale", "warmup")
+    _options: ClassVar[Mapping[str, tuple[str, ...]]] = {"lr_schedule": SCHEDULES}
+
+    @classmethod
+    def from_numbers(cls, numbers: Sequence[float]) -> Self:
+        """See `Hyperparameters.from_numbers`. Without `lr_schedule`, as saved before it existed,
+        the learning rate is constant."""
+        names = [field.name for field in fields(cls)]
+        place = names.index("lr_schedule")
+        if len(numbers) == len(names) - 1:
+            numbers = [*numbers[:place], 0.0, *numbers[place:]]
+        return super().from_numbers(numbers)
 
 
 @dataclass(frozen=True, kw_only=True)

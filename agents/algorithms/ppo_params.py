@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sweepd.agents.engine.hyperparameters import Hyperparameters
+from sweepd.agents.engine.hyperparameters import SCHEDULES, Hyperparameters, Scheduled
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOParams(Hyperparameters):
+class PPOParams(Scheduled, Hyperparameters):
     """The hyperparameters of one member; symbols in parentheses are those of `docs/ppo.md`.
 
     Attributes:
@@ -68,18 +67,4 @@ class PPOParams(Hyperparameters):
         "weight_average",
     )
     _finite: ClassVar[tuple[str, ...]] = ("initial_log_std",)
-    _options: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "lr_schedule": ("constant", "linear", "cosine")
-    }
-
-    def learning_rate_at(self, rollout: int, total: int) -> float:
-        """Return the learning rate of a rollout (from 0) of `total`; past the end, the last one's.
-
-        linear: η (1 - k/n); cosine: η (1 + cos(π k/n)) / 2, with k = rollout and n = total.
-        """
-        progress = min(rollout, total - 1) / total
-        if self.lr_schedule == "linear":
-            return self.learning_rate * (1.0 - progress)
-        if self.lr_schedule == "cosine":
-            return self.learning_rate * 0.5 * (1.0 + math.cos(math.pi * progress))
-        return self.learning_rate
+    _options: ClassVar[Mapping[str, tuple[str, ...]]] = {"lr_schedule": SCHEDULES}

@@ -9,6 +9,32 @@ from typing import ClassVar, Self
 
 from sweepd.envs.support.errors import InputError
 
+SCHEDULES = ("constant", "linear", "cosine")
+
+
+class Scheduled:
+    """Hyperparameters with a learning rate that may decay.
+
+    Attributes:
+        learning_rate: Adam's learning rate at the start of training.
+        lr_schedule: one of `SCHEDULES`, the decay over the member's rollouts.
+    """
+
+    learning_rate: float
+    lr_schedule: str
+
+    def learning_rate_at(self, rollout: int, total: int) -> float:
+        """Return the learning rate of a rollout (from 0) of `total`; past the end, the last one's.
+
+        linear: η (1 - k/n); cosine: η (1 + cos(π k/n)) / 2, with k = rollout and n = total.
+        """
+        progress = min(rollout, total - 1) / total
+        if self.lr_schedule == "linear":
+            return self.learning_rate * (1.0 - progress)
+        if self.lr_schedule == "cosine":
+            return self.learning_rate * 0.5 * (1.0 + math.cos(math.pi * progress))
+        return self.learning_rate
+
 
 @dataclass(frozen=True, kw_only=True)
 class Hyperparameters:

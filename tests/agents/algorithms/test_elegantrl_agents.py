@@ -164,7 +164,7 @@ def test_members_are_independent_and_resume_exactly(
         assert_same(alone.get_member(1), rest.get_member(2))
 
 
-CHANGES: dict[str, float] = {
+CHANGES: dict[str, Any] = {
     "learning_rate": 2e-3,
     "gamma": 0.6,
     "gae_lambda": 0.5,
@@ -176,6 +176,7 @@ CHANGES: dict[str, float] = {
     "adam_eps": 1e-2,
     "weight_decay": 0.3,
     "warmup": 64,
+    "lr_schedule": "linear",
     "explore_rate": 0.9,
     "explore_noise_std": 0.5,
     "policy_noise_std": 0.5,
@@ -188,10 +189,10 @@ CHANGES: dict[str, float] = {
 def test_every_hyperparameter_changes_the_update(name: str, numbers: bool) -> None:
     kind = ToyEnv if numbers else ChoiceEnv
 
-    def weights(**changes: float) -> Tensor:
+    def weights(**changes: Any) -> Tensor:
         env = kind(1, 4)
         program = program_for(name, env)
-        given = {"warmup": 32} if program.kind.replays else {}
+        given: dict[str, Any] = {"warmup": 32} if program.kind.replays else {}
         program.add_member(
             0, program.params_type(**given | changes), 1, 6, env.state_avg, env.state_std
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
 
@@ -84,6 +85,20 @@ def test_a_saved_member_resumes_exactly_in_any_slot(tmp_path: Path, kind: type[T
         program.train(env, 2)
         assert_same(straight.get_member(1), program.get_member(3))
         assert_same(straight_env.get_member(1), env.get_member(3))
+
+
+@KINDS
+def test_a_member_saved_before_rates_could_decay_keeps_its_constant_rate(
+    kind: type[ToyEnv],
+) -> None:
+    program, _ = trained({1: 3}, 1, kind)  # its rate is constant
+    state = program.get_member(1)
+    place = [field.name for field in fields(program.params_type)].index("lr_schedule")
+    params = state["params"]
+    earlier = {**state, "params": torch.cat((params[:place], params[place + 1 :]))}
+    program.set_member(2, earlier)
+    assert program.members[2] == program.members[1]
+    assert_same(state, program.get_member(2))
 
 
 @KINDS
@@ -208,7 +223,7 @@ def test_unsupported_shapes_states_and_environments_are_refused(algorithm: str) 
         ({"shape": state["shape"] + 1}, "is of shape"),
         ({"target.weights": state["target.weights"][:-1]}, "target.weights is"),
         ({"replay.side": state["replay.side"][:-1]}, "replayed side"),
-        ({"params": state["params"][:-1]}, "numbers, where"),
+        ({"params": state["params"][:-2]}, "numbers, where"),
     ):
         wrong = {
             name: tensor for name, tensor in {**state, **changes}.items() if tensor is not None

@@ -122,6 +122,7 @@ def elegant(kind: Any, shape: Shape, params: OffPolicyParams) -> Any:
 
 def run(program: OffPolicy, batches: list[Batch], noise: Tensor | None) -> None:
     running = torch.ones(MEMBERS, dtype=torch.bool)
+    program._set_rates()
     with torch.no_grad():
         for step, batch in enumerate(batches):
             running, _ = program._update(batch, None if noise is None else noise[step], running)
@@ -276,6 +277,7 @@ CHANGES: dict[str, Any] = {
     "adam_eps": 1e-3,
     "weight_decay": 0.1,
     "warmup": 60,
+    "lr_schedule": "linear",
     "target_entropy": 0.5,
     "initial_alpha": 1.5,
     "explore_start": 0.2,
