@@ -22,7 +22,12 @@ from sweepd.envs.support.intervals import clopper_pearson
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "scripts" / "bench" / "results"
 _MARKED = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_FAMILIES = {"25/17": "Zen 4", "26/2": "Zen 5"}
+_FAMILIES = {
+    "25/17": "Zen 4",
+    "26/2": "Zen 5",
+    "6/143": "Sapphire Rapids",
+    "6/207": "Emerald Rapids",
+}
 
 
 def load(name: str) -> dict[str, Any]:
@@ -69,7 +74,7 @@ def _ratio(value: float) -> str:
 
 def train_vs_peers(task: str) -> str:
     """Ratios to the fastest of three peers, by network and minibatch."""
-    cells = load("train_vs_peers_epyc")["speed"].values()
+    cells = load("train_vs_peers")["speed"].values()
     found = {
         (cell["cell"]["width"], cell["cell"]["minibatch"]): cell
         for cell in cells
@@ -97,12 +102,12 @@ def train_vs_peers(task: str) -> str:
     ]
     machines = [cell["machine"] for cell in found.values()]
     head = [task, *(f"minibatch {size:,}" for size in minibatches)]
-    return table(head, rows) + origin("train_vs_peers_epyc", *machines)
+    return table(head, rows) + origin("train_vs_peers", *machines)
 
 
 def trials_per_hour() -> str:
     """The standard study."""
-    found = load("trials_per_hour_epyc")
+    found = load("trials_per_hour")
     names = {
         "ours": "the worker, including all its other work",
         "elegant": "ElegantRL, one fold after another, the same number of envs, training only",
@@ -115,12 +120,12 @@ def trials_per_hour() -> str:
         ratio = found["ours_over"].get(name)
         rows.append([title, f"{rate:.1f}", _ratio(ratio) if ratio else "", goals.get(name, "")])
     head = ["trials per hour", "", "sweepd is", "goal"]
-    return table(head, rows) + origin("trials_per_hour_epyc", found["machine"])
+    return table(head, rows) + origin("trials_per_hour", found["machine"])
 
 
 def roofline() -> str:
     """Share of the processor's peak, and of the time."""
-    found = load("roofline_epyc")
+    found = load("roofline")
     phases = {
         "env": "env",
         "policy forward": "policy forward",
@@ -138,7 +143,7 @@ def roofline() -> str:
         for row in found["results"]
     ]
     head = ["network", "share (goal)", "peak", *phases.values()]
-    return table(head, rows) + origin("roofline_epyc", found["machine"])
+    return table(head, rows) + origin("roofline", found["machine"])
 
 
 def items() -> str:
@@ -177,7 +182,7 @@ def gradient_steps() -> str:
 
 def env_steps() -> str:
     """Steps of the market environment and CartPole."""
-    found = load("env_steps_epyc")
+    found = load("env_steps")
     rows = {(row["env"], row["num_envs"]): row for row in found["results"]}
 
     def entry(env: str, count: int) -> list[str]:
@@ -188,7 +193,7 @@ def env_steps() -> str:
     counts = sorted({count for _, count in rows})
     lines = [[f"{n:,}", *entry("crypto", n), *entry("cartpole", n)] for n in counts]
     head = ["envs", "crypto, native", "torch", "ratio", "CartPole, native", "torch", "ratio"]
-    return table(head, lines) + origin("env_steps_epyc", found["machine"])
+    return table(head, lines) + origin("env_steps", found["machine"])
 
 
 def process_vec() -> str:
@@ -238,7 +243,7 @@ def game_steps() -> str:
 
 def learning() -> str:
     """Learning on markets with a known answer."""
-    found = load("learning_epyc")
+    found = load("learning")
     titles = {
         "planted": "planted edge (AR(1) deviations, fees .25% + .05%)",
         "oracle": "leaked oracle (the next bar's return as a feature)",
@@ -249,7 +254,7 @@ def learning() -> str:
         values = [f"{one['excess']:+.2f}" for one in found["outcomes"] if one["kind"] == kind]
         rows.append([title, f"{found['steps'][kind]:,}", *values])
     head = ["market", "steps per member", "seed 0", "seed 1", "seed 2"]
-    return table(head, rows) + origin("learning_epyc", found["machine"])
+    return table(head, rows) + origin("learning", found["machine"])
 
 
 def registry_chaos() -> str:
@@ -593,7 +598,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "gate-holdout": gate_holdout,
     "gate-studies": gate_studies,
     "dashboard-pages": partial(pages_of, "dashboard_pages"),
-    "study-pages": partial(pages_of, "study_pages_epyc"),
+    "study-pages": partial(pages_of, "study_pages"),
 }
 
 

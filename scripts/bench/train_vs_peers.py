@@ -7,7 +7,7 @@ threads and in two concurrent processes with half of the threads each. Full roll
 exploration, advantages, update. Medians of paired runs. Peers run in processes of their own, with
 MKL in its default mode. A run continues if its results file is given again.
 
-    python scripts/bench/train_vs_peers.py --save scripts/bench/results/train_vs_peers_epyc.json
+    python scripts/bench/train_vs_peers.py --save scripts/bench/results/train_vs_peers.json
     python scripts/bench/train_vs_peers.py --grid --save …     all cells (hours)
 
 On a busy machine, `--cpu-time` uses the processor time of one thread instead. --stop-after ends the
