@@ -33,7 +33,10 @@ class AlertPages:
             for name, state in slots.items():
                 trader = opened.store.trader(name)
                 alerts += slot_alerts(opened.records, trader, name, state, time.time())
-            checked += [f"slot {name}" for name in slots]
+            checked += [
+                f"slot {name} ({state.state}{', synthetic market' * state.synthetic})"
+                for name, state in slots.items()
+            ]
         except RunError as problem:
             return self._pages.render("alerts.html", "/alerts", problem, alerts=None)
         except InputError as problem:

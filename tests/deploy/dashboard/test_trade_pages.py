@@ -79,6 +79,8 @@ def test_slot_state_and_synthetic_stand_on_every_page(tmp_path: Path, synthetic:
     world.begin()
     world.store.halt(SLOT, "by the operator", sells=False)
     assert heads() == {f"{SLOT} halted{mark}"}
+    mark = ", synthetic market" if synthetic else ""
+    assert f"slot {SLOT} (halted{mark})" in get(asked, "/alerts").text
 
 
 def test_orders_are_paged_filtered_and_exported_with_exact_numbers(
