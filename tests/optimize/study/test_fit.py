@@ -165,8 +165,9 @@ def test_presets_are_fitted_to_the_given_num_envs(train: Callable[..., str]) -> 
 @pytest.mark.parametrize("envs", [8, 10, 12, 20, 24, 100])
 def test_a_fitted_space_keeps_its_start(envs: int) -> None:
     space = load_space("game", Subject("cartpole"))
-    fitted, _ = fit_space(space, envs * 64)
-    wanted = {**space.start, "minibatch": fit_minibatch(512, envs * 64)}
+    fitted, _ = fit_space(space, envs * 36)
+    wanted = {**space.start, "minibatch": fit_minibatch(int(space.start["minibatch"]), envs * 36)}
+    assert wanted["minibatch"] != space.start["minibatch"]
     assert {**fitted.start, "minibatch": wanted["minibatch"]} == wanted
     sizes = fitted.minibatches
     assert fitted.start.get("minibatch") == (wanted["minibatch"] if len(sizes) > 1 else None)
