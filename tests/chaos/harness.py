@@ -36,6 +36,7 @@ from sweepd.envs.crypto.study_data import load_study_bars
 from sweepd.optimize.cli import train as train_command
 from sweepd.optimize.experiments.crypto import CryptoExperiment
 from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.database.tables import attempts
 from sweepd.optimize.study.study import Plan, StudyHandle
 from sweepd.optimize.worker.activity import Activity
@@ -164,10 +165,7 @@ def run_evictions(
         for process, trail in [one for one in alive if not one[0].is_alive()]:
             alive.remove((process, trail))
             if process.exitcode:
-                words = trail.with_suffix(".out").read_text().strip().splitlines()[-1:]
-                figures.problems.append(
-                    f"a worker of study {name} ended with exit code {process.exitcode}: {words}"
-                )
+                figures.problems.append(_failed(process, trail, name))
         if len(alive) < at_once and not over:
             trail = folder / "trails" / f"{name}-{started}.txt"
             alive.append((_start(folder, url, name, trials, trail, "evict", seed, budget), trail))
@@ -233,30 +231,28 @@ def _round(
     figures: Figures,
 ) -> None:
     """Run one study to its end. Workers die in random ways until there were enough kills."""
-    alive: list[tuple[BaseProcess, str, float]] = []
+    alive: list[tuple[BaseProcess, Path, str, float]] = []
     (folder / "trails").mkdir(exist_ok=True)
     started = 0
     give_up = time.monotonic() + GIVE_UP
     while True:
-        for process, way, until in list(alive):
+        for process, trail, way, until in list(alive):
             if process.is_alive() and way == "clock" and time.monotonic() > until:
                 assert process.pid is not None
                 os.kill(process.pid, signal.SIGKILL)
                 process.join()
             if process.is_alive():
                 continue
-            alive.remove((process, way, until))
+            alive.remove((process, trail, way, until))
             if process.exitcode == -signal.SIGKILL:
                 figures.kills[way] += 1
             elif process.exitcode:
-                figures.problems.append(
-                    f"a worker of study {name} ended with exit code {process.exitcode}"
-                )
+                figures.problems.append(_failed(process, trail, name))
             elif not alive and _over(url, name, trials):
                 return
         if time.monotonic() > give_up:
             figures.problems.append(f"study {name} was not done after {GIVE_UP:.0f} s")
-            for process, _, _ in alive:
+            for process, *_ in alive:
                 process.kill()
             return
         if len(alive) < at_once and not _over(url, name, trials):
@@ -265,24 +261,38 @@ def _round(
             figures.suspended += way == "suspend"
             trail = folder / "trails" / f"{name}-{started}.txt"
             process = _start(folder, url, name, trials, trail, way, rng.randrange(2**31))
-            alive.append((process, way, time.monotonic() + rng.uniform(0.2, 4.0)))
+            alive.append((process, trail, way, time.monotonic() + rng.uniform(0.2, 4.0)))
             started += 1
         elif not alive and _over(url, name, trials):
             return
         time.sleep(0.05)
 
 
+def _failed(process: BaseProcess, trail: Path, name: str) -> str:
+    """Return the sentence for a worker that ended with an error, with the end of its output."""
+    words = trail.with_suffix(".out").read_text().strip().splitlines()[-8:]
+    return f"a worker of study {name} ended with exit code {process.exitcode}: {words}"
+
+
+@contextlib.contextmanager
+def opened(url: str) -> Iterator[StudyStorage]:
+    """Open the database, and close all connections at the end.
+
+    A worker must not be forked while a connection to the SQLite file is open here: it would inherit
+    the connection without its POSIX locks, lose its commits when this process closes the file and
+    deletes the WAL, and damage the database.
+    """
+    storage = open_storage(url, create=False)
+    try:
+        yield storage
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
 def _over(url: str, name: str, trials: int) -> bool:
-    with contextlib.suppress(Exception):  # the study does not exist yet
-        storage = open_storage(url, create=False)
-        try:
-            states = [t.state for t in StudyHandle(storage, name).trials()]
-        finally:
-            # A worker must not be forked while a connection to the SQLite file is open here: it
-            # would inherit the connection without its POSIX locks, and lose its commits when this
-            # process closes the file and deletes the WAL.
-            storage.remove_session()
-            storage.engine.dispose()
+    with contextlib.suppress(Exception), opened(url) as storage:  # the study may not exist yet
+        states = [t.state for t in StudyHandle(storage, name).trials()]
         return len(states) == trials and all(state.is_finished() for state in states)
     return False
 
@@ -301,24 +311,24 @@ def _worker(words: list[str], folder: Path, trail: Path, way: str, seed: int) ->
 
 
 def _leave_a_trail(path: Path) -> None:
-    """After every rollout, append (nanoseconds, trial id, token) of every trial that is held."""
+    """After every rollout, append (nanoseconds, trial id, token) of every trial that is held.
+
+    Not where no heartbeat was written for longer than the grace period, since the process was
+    suspended, starved of processor time or without the database: then another worker may take the
+    trials, and this one drops them at its next heartbeat.
+    """
     file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     stepped = Activity.stepped
-    before = time.monotonic()
 
     def noted(own: Activity, steps: int) -> None:
-        nonlocal before
-        asleep, before = time.monotonic() - before > GRACE, time.monotonic()
-        if asleep:  # the rollout was trained before the suspension: only later ones count
-            stepped(own, steps)
-            return
-        lost = own.heartbeat.lost
-        lines = [
-            f"{time.monotonic_ns()} {trial} {token}\n"
-            for trial, token in own.heartbeat.storage.held().items()
-            if trial not in lost
-        ]
-        os.write(file, "".join(lines).encode())
+        now, heartbeat = time.monotonic_ns(), own.heartbeat
+        if now / 1e9 - heartbeat.beaten < GRACE:
+            lines = [
+                f"{now} {trial} {token}\n"
+                for trial, token in heartbeat.storage.held().items()
+                if trial not in heartbeat.lost
+            ]
+            os.write(file, "".join(lines).encode())
         stepped(own, steps)
 
     Activity.stepped = noted  # type: ignore[method-assign]
@@ -364,7 +374,12 @@ def _sabotage(way: str, rng: random.Random) -> None:
 
 def audit(folder: Path, url: str, name: str, trials: int, figures: Figures) -> Iterator[str]:
     """Yield one sentence for each violated guarantee of a finished study."""
-    handle = StudyHandle(open_storage(url, create=False), name, folder / "runs")
+    with opened(url) as storage:
+        yield from _audit(StudyHandle(storage, name, folder / "runs"), folder, trials, figures)
+
+
+def _audit(handle: StudyHandle, folder: Path, trials: int, figures: Figures) -> Iterator[str]:
+    name = handle.name
     found = handle.trials()
     if [t.number for t in found] != list(range(trials)):
         yield f"study {name} has the trials {[t.number for t in found]} instead of {trials}"

@@ -48,6 +48,7 @@ class Heartbeat:
             period), another program has finished them, or they were deleted. The trainer drops its
             copies.
         gone: set when the study or its database was deleted.
+        beaten: time of the latest heartbeat that was written, on the monotonic clock.
     """
 
     def __init__(
@@ -125,7 +126,8 @@ class Heartbeat:
         trial, lost = models.TrialModel, set()
         with self.storage.transaction() as session:
             self.storage.file.check()
-            now = self.storage.now(session)
+            # Before the time that is stored: others count the grace period from then on.
+            beaten, now = time.monotonic(), self.storage.now(session)
             if self._record:
                 self.storage.check_study(session, self._record["study_id"])
             self._write(session, now, "stalled" if stalled else self.state)
@@ -139,10 +141,10 @@ class Heartbeat:
                 update = attempts.update().where(ours, running).values(beat=beat)
                 if changed_rows(session, update) != 1:
                     lost.add(trial_id)
-        self.beaten = time.monotonic()
         still = self.storage.held()
         # Not the trials that the main thread has finished or released while this ran.
         self.lost |= {t for t in lost if still.get(t) == held[t]}
+        self.beaten = beaten
 
     def _write(self, session: Session, now: float, state: str) -> None:
         """Update this worker's record, or insert it again if another worker deleted it as dead."""
