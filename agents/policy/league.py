@@ -233,10 +233,14 @@ def report(matches: Matches, members: int) -> dict[str, Any]:
     }
     for name, scores in (("own", matches.own), ("team", matches.team)):
         mean, reach = interval(scores)
+        # Equal games say nothing about the games that were not played: no bounds.
+        known = (scores != scores[..., :1]).any(-1)
         described[name] = {
             "mean": mean.tolist(),
-            "low": (mean - reach).tolist(),
-            "high": (mean + reach).tolist(),
+            **{
+                end: np.where(known, bound, None).tolist()
+                for end, bound in (("low", mean - reach), ("high", mean + reach))
+            },
         }
     among = {"all": len(matches.names)}
     if 0 < members < len(matches.names):

@@ -94,6 +94,16 @@ def test_baseline_players_join_the_league_and_its_report_is_json() -> None:
     assert told["equilibrium"]["all"]["exploitability"]["gain"] == pytest.approx(0.0, abs=1e-3)
 
 
+def test_pairs_with_equal_games_have_no_interval() -> None:
+    own = np.array([[[1.0, 1.0, 1.0], [1.0, 2.0, 3.0]], [[0.0, 0.0, 1.0], [2.0, 2.0, 2.0]]])
+    told = report(Matches(("a", "b"), 2, own, own), members=1)
+    assert json.loads(json.dumps(told["own"])) == told["own"]
+    for end in ("low", "high"):
+        [[first, second], [third, fourth]] = told["own"][end]
+        assert first is fourth is None
+        assert np.isfinite([second, third]).all()
+
+
 @pytest.mark.parametrize(("game", "games"), [("cartpole", 4), ("bucket-brigade", 6)])
 def test_a_league_needs_several_seats_and_whole_rounds(game: str, games: int) -> None:
     found = get_game(game)
