@@ -45,6 +45,11 @@ def nodes_of(path: Path) -> list[ast.AST]:
     return list(ast.walk(ast.parse(path.read_text())))
 
 
+def calls_in(path: Path) -> list[ast.Call]:
+    """Return all calls of a module."""
+    return [node for node in nodes_of(path) if isinstance(node, ast.Call)]
+
+
 def modules_imported(path: Path) -> Iterator[str]:
     """Yield the dotted names of everything that a module imports, inside functions too."""
     for node in nodes_of(path):
@@ -125,30 +130,24 @@ def test_no_modules_import_each_other() -> None:
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_nothing_is_evaluated_or_unpickled(path: Path) -> None:
-    assert not {"pickle", "dill", "joblib", "cloudpickle"} & set(imported(path))
-    for node in nodes_of(path):
-        if isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
-            assert called not in {
-                "eval",
-                "exec",
-                "torch.load",
-                "torch.save",
-                "np.load",
-                "pd.read_pickle",
-            }, called
+UNSAFE_MODULES = {"pickle", "dill", "joblib", "cloudpickle"}
+UNSAFE_CALLS = {"eval", "exec", "torch.load", "torch.save", "np.load", "pd.read_pickle"}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_modules_are_documented_and_not_overlong(path: Path) -> None:
-    module = nodes_of(path)[0]
-    assert isinstance(module, ast.Module)
-    assert ast.get_docstring(module), "no module docstring"
-    assert len(path.read_text().splitlines()) <= 600, (
-        "more than a reader can hold: split it by subject"
-    )
+def test_nothing_is_evaluated_or_unpickled() -> None:
+    for path in SOURCES:
+        found = UNSAFE_MODULES & set(imported(path))
+        found |= UNSAFE_CALLS & {ast.unparse(call.func) for call in calls_in(path)}
+        assert not found, f"{path.relative_to(ROOT)} uses {sorted(found)}"
+
+
+def test_modules_are_documented_and_not_overlong() -> None:
+    """600 lines are as much as a reader can hold: split longer ones by subject."""
+    for path in SOURCES:
+        module, name = nodes_of(path)[0], path.relative_to(ROOT)
+        assert isinstance(module, ast.Module)
+        assert ast.get_docstring(module), f"{name} has no docstring"
+        assert len(path.read_text().splitlines()) <= 600, f"{name} is too long"
 
 
 def parameters_of(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
@@ -162,16 +161,22 @@ def parameters_of(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
     return {arg.arg for arg in ast.walk(node.args) if isinstance(arg, ast.arg)}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_docstrings_name_parameters_that_exist(path: Path) -> None:
+def parameters_named(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
+    """Names of the parameters that a docstring describes."""
+    _, _, section = (ast.get_docstring(node) or "").partition("\nArgs:\n")
+    lines = itertools.takewhile(lambda line: line[:1] in ("", " "), section.splitlines())
+    named = [re.match(r" {4}\*{0,2}([^\s:(][^:(]*)", line) for line in lines]
+    return {name[1].strip() for name in named if name}
+
+
+def test_docstrings_name_parameters_that_exist() -> None:
     """`mkdocs build --strict` demands it, one name per line of `Args:`."""
-    for node in nodes_of(path):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            _, _, section = (ast.get_docstring(node) or "").partition("\nArgs:\n")
-            lines = itertools.takewhile(lambda line: line[:1] in ("", " "), section.splitlines())
-            named = [re.match(r" {4}\*{0,2}([^\s:(][^:(]*)", line) for line in lines]
-            wrong = {name[1].strip() for name in named if name} - parameters_of(node)
-            assert not wrong, f"{node.name} has no parameter {sorted(wrong)}"
+    for path in SOURCES:
+        for node in nodes_of(path):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                wrong = parameters_named(node) - parameters_of(node)
+                where = f"{node.name} in {path.relative_to(ROOT)}"
+                assert not wrong, f"{where} has no parameter {sorted(wrong)}"
 
 
 def test_no_order_can_reach_real_money() -> None:
@@ -182,20 +187,16 @@ def test_no_order_can_reach_real_money() -> None:
         assert not found, f"{path.relative_to(ROOT)}: {found and found.group()}"
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in SOURCES if path.parent.name != "sweepd"],
-    ids=lambda path: str(path.relative_to(ROOT)),
-)
-def test_names_from_outside_are_printed_without_control_characters(path: Path) -> None:
+def test_names_from_outside_are_printed_without_control_characters() -> None:
     """Names of files, tickers and slots reach a terminal through `Terminal` or `printable`."""
-    for node in nodes_of(path):
-        if isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
-            assert called != "Console", "a console prints escape sequences: use Terminal"
-            if called == "typer.echo" and node.args and not isinstance(node.args[0], ast.Call):
-                made = [one for one in ast.walk(node.args[0]) if isinstance(one, ast.JoinedStr)]
-                assert not made, f"{ast.unparse(made[0])}: use printable"
+    for path in [path for path in SOURCES if path.parent.name != "sweepd"]:
+        name = path.relative_to(ROOT)
+        for call in calls_in(path):
+            called = ast.unparse(call.func)
+            assert called != "Console", f"{name}: a console prints escape sequences: use Terminal"
+            if called == "typer.echo" and call.args and not isinstance(call.args[0], ast.Call):
+                made = [one for one in ast.walk(call.args[0]) if isinstance(one, ast.JoinedStr)]
+                assert not made, f"{name}: {ast.unparse(made[0])}: use printable"
 
 
 def test_extras_that_are_named_exist() -> None:
