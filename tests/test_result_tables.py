@@ -12,7 +12,7 @@ from scripts.result_tables import RESULTS, TABLES, filled, load, origin, pages
 
 # Written before commit, date, command and versions of peers were recorded. A new measurement removes
 # its file from this list.
-WITHOUT_SOURCE = {"chaos", "registry_chaos_postgresql", "soak"}
+WITHOUT_SOURCE = {"soak"}
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda path: path.name)
