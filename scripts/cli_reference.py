@@ -29,9 +29,11 @@ def describe_in_full(group: TyperGroup) -> None:
 def cli_reference() -> str:
     """Return the Markdown of all commands and their options."""
     sys.path.insert(0, str(ROOT))
-    from sweepd.app import build_app
+    from sweepd.commands import CommandTable, build_app
 
     group = typer.main.get_group(build_app())
+    assert isinstance(group, CommandTable)
+    group.load_all()
     describe_in_full(group)
     context = typer.Context(group, info_name="sweepd")
     return get_docs_for_click(obj=group, ctx=context, name="sweepd", title="Command line")

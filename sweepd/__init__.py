@@ -12,13 +12,13 @@ from sweepd.envs.support.mkl import request_mode
 from sweepd.envs.support.openblas import request_one_thread
 
 if TYPE_CHECKING:
-    from sweepd.app import create_study as create_study
     from sweepd.deploy.api.policy import Policy as Policy
     from sweepd.deploy.api.policy import evaluate as evaluate
     from sweepd.deploy.api.policy import load_policy as load_policy
     from sweepd.deploy.api.promotion import promote as promote
     from sweepd.envs.support.errors import InputError as InputError
     from sweepd.envs.support.errors import RunError as RunError
+    from sweepd.hooks import create_study as create_study
     from sweepd.optimize.api.study import Study as Study
     from sweepd.optimize.api.study import list_studies as list_studies
     from sweepd.optimize.api.study import load_study as load_study
@@ -33,7 +33,7 @@ _MODULES = {
     "Policy": "sweepd.deploy.api.policy",
     "RunError": "sweepd.envs.support.errors",
     "Study": "sweepd.optimize.api.study",
-    "create_study": "sweepd.app",
+    "create_study": "sweepd.hooks",
     "evaluate": "sweepd.deploy.api.policy",
     "list_studies": "sweepd.optimize.api.study",
     "load_policy": "sweepd.deploy.api.policy",

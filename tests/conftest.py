@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 import sweepd  # noqa: F401  # sets MKL's reproducible mode before a test computes with torch
+from sweepd.envs.support.loading import raise_interrupts
 from sweepd.envs.support.measurement_cache import cache_dir
 from tests.postgres_server import NoServer, PostgresServer
 
@@ -50,6 +51,13 @@ def one_thread() -> None:
     import torch  # imported here: the process that only distributes tests does not need it
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def interrupts_raise() -> Iterator[None]:
+    """Let Ctrl-C end the tests with a summary: the entry point lets it end the process."""
+    yield
+    raise_interrupts()
 
 
 @pytest.fixture(autouse=True)

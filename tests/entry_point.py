@@ -11,7 +11,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+import typer
+
 import sweepd.app
+import sweepd.optimize.cli.train  # the longest imports of actions
+from sweepd.commands import CommandTable, build_app
+
+# Imported once: the forked processes have them.
+_table = typer.main.get_group(build_app())
+assert isinstance(_table, CommandTable)
+_table.load_all()
 
 
 def enter(words: Sequence[str]) -> NoReturn:

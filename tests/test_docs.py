@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sweepd.app import build_app
+from sweepd.commands import CommandTable, build_app
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
@@ -55,7 +55,8 @@ def test_a_wrong_command_or_flag_is_found(app: TyperGroup) -> None:
 @pytest.fixture(scope="module")
 def app() -> TyperGroup:
     group = typer.main.get_command(build_app())
-    assert isinstance(group, TyperGroup)
+    assert isinstance(group, CommandTable)
+    group.load_all()
     return group
 
 

@@ -20,7 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from typer.testing import CliRunner
 from werkzeug.test import Client
 
-from sweepd.app import build_app
+from sweepd.commands import build_app
 from sweepd.deploy.cli.options import RegistryFlags
 from sweepd.deploy.dashboard.source import PaperSource
 from sweepd.deploy.dashboard.web import Dashboard

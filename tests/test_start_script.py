@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sweepd.envs.support.database_url import has_password
+from sweepd.envs.support.passwords import has_password
 from sweepd.envs.support.supervisor import Supervisor
 
 ROOT = Path(__file__).resolve().parents[1]

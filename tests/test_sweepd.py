@@ -20,6 +20,8 @@ from rich.table import Table
 from typer.testing import CliRunner
 
 import sweepd.app
+import sweepd.commands
+import sweepd.hooks
 from sweepd.deploy.cli.options import RegistryFlags
 from sweepd.deploy.market.candidates import open_study
 from sweepd.deploy.market.promote import MarketPromoter
@@ -49,7 +51,6 @@ from tests.optimize.experiments.test_outlook import spec
             "no space left at runs/x; free some",
         ),
         (OSError(errno.ENOSPC, "No space left on device"), 1, "no space left; free some"),
-        (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
 def test_errors_are_one_sentence_and_an_exit_code(
@@ -62,7 +63,7 @@ def test_errors_are_one_sentence_and_an_exit_code(
     def app() -> None:
         raise error
 
-    monkeypatch.setattr(sweepd.app, "build_app", lambda: app)
+    monkeypatch.setattr(sweepd.commands, "build_app", lambda: app)
     with pytest.raises(SystemExit) as left:
         sweepd.app.main()
     assert left.value.code == code
@@ -90,7 +91,7 @@ def test_characters_missing_in_the_encoding_are_question_marks(
             console.say("2 steps · ETA", {})
         raise InputError("--data-dir “x”: not a folder")
 
-    monkeypatch.setattr(sweepd.app, "build_app", lambda: app)
+    monkeypatch.setattr(sweepd.commands, "build_app", lambda: app)
     with pytest.raises(SystemExit) as left:
         sweepd.app.main()
     assert left.value.code == 2
@@ -104,7 +105,7 @@ def test_unexpected_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch)
     def app() -> None:
         raise OSError(errno.ENOENT, "No such file")
 
-    monkeypatch.setattr(sweepd.app, "build_app", lambda: app)
+    monkeypatch.setattr(sweepd.commands, "build_app", lambda: app)
     with pytest.raises(OSError, match="No such file"):
         sweepd.app.main()
 
@@ -115,16 +116,18 @@ def own_priority(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     On a busy machine, a process of the lowest priority makes no progress for minutes.
     """
     lowered: list[int] = []
-    monkeypatch.setattr(sweepd.app, "_lower_priority", lambda _, niceness: lowered.append(niceness))
+    monkeypatch.setattr(
+        sweepd.hooks, "_lower_priority", lambda _, niceness: lowered.append(niceness)
+    )
     return lowered
 
 
 def test_the_priority_of_a_process_is_lowered() -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
-        sweepd.app._lower_priority(process, 19)
+        sweepd.hooks._lower_priority(process, 19)
         assert psutil.Process(process.pid).nice() == 19
         process.kill()
-    sweepd.app._lower_priority(process, 19)  # it may have ended
+    sweepd.hooks._lower_priority(process, 19)  # it may have ended
 
 
 @pytest.mark.extra
@@ -138,7 +141,7 @@ def test_new_best_trials_are_evaluated_in_the_background(
     handle = SimpleNamespace(
         name=fake.name, run_dir=fake.run_dir, storage=SimpleNamespace(url=fake.storage)
     )
-    judge, began = sweepd.app.BackgroundEvaluation(), time.monotonic()
+    judge, began = sweepd.hooks.BackgroundEvaluation(), time.monotonic()
     handle.spec = SimpleNamespace(environment="cartpole")
     judge(handle)  # type: ignore[arg-type]
     assert judge.process is None  # all rules of games need an evaluation
@@ -154,7 +157,7 @@ def test_new_best_trials_are_evaluated_in_the_background(
     said = (fake.run_dir / "gate" / "first-stage.log").read_text()
     assert "FIRST STAGE" in said
     assert "meets every rule that needs no hold-out evaluation" in " ".join(said.split())
-    monkeypatch.setattr(sweepd.app.sys, "executable", str(tmp_path / "none"))
+    monkeypatch.setattr(sweepd.hooks.sys, "executable", str(tmp_path / "none"))
     judge(handle)  # type: ignore[arg-type]
     assert judge.process is first  # a failure to start does not stop training
 
@@ -171,7 +174,7 @@ def test_finished_studies_are_evaluated_in_a_separate_process(
         name=fake.name, run_dir=fake.run_dir, storage=SimpleNamespace(url=fake.storage)
     )
     console = Console(width=120, record=True, file=io.StringIO())
-    sweepd.app.promote_best(handle, console)  # type: ignore[arg-type]
+    sweepd.hooks.promote_best(handle, console)  # type: ignore[arg-type]
     assert lowered == [10]
     said = console.export_text()
     for words in ("PROMOTED", "Paper replay of", "sweepd trade --replay demo-1h"):
@@ -180,7 +183,7 @@ def test_finished_studies_are_evaluated_in_a_separate_process(
     handle.spec = open_study(fake.name, fake.storage).spec
 
     def used(*registry: RegistryFlags) -> int:
-        return sweepd.app.looks_so_far(handle, *registry)  # type: ignore[arg-type]
+        return sweepd.hooks.looks_so_far(handle, *registry)  # type: ignore[arg-type]
 
     assert used() == 1  # where the environment says the registry is
     monkeypatch.delenv("SWEEPD_DEPLOYMENTS")
@@ -197,13 +200,13 @@ def test_finished_studies_are_evaluated_in_a_separate_process(
     fails = tmp_path / "fails"
     fails.write_text("#!/bin/sh\nexit 2\n")
     fails.chmod(0o755)
-    monkeypatch.setattr(sweepd.app.sys, "executable", str(fails))
-    sweepd.app.promote_best(handle, console)  # type: ignore[arg-type]
+    monkeypatch.setattr(sweepd.hooks.sys, "executable", str(fails))
+    sweepd.hooks.promote_best(handle, console)  # type: ignore[arg-type]
     assert (
         "ended with code 2; to try again: sweepd promote --study-name fake" in console.export_text()
     )
-    monkeypatch.setattr(sweepd.app.sys, "executable", str(tmp_path / "none"))
-    sweepd.app.promote_best(handle, console)  # type: ignore[arg-type]
+    monkeypatch.setattr(sweepd.hooks.sys, "executable", str(tmp_path / "none"))
+    sweepd.hooks.promote_best(handle, console)  # type: ignore[arg-type]
     assert "could not be evaluated" in console.export_text()
 
 
@@ -262,7 +265,7 @@ def test_dashboard_counts_evaluations_in_the_given_registry(
         ("A/EUR", "B/EUR"), "1h", end - 3600, end, **seen
     )
     for folder, looks in (("x", 1), ("y", 0)):
-        watch: Any = sweepd.app.watch_studies(
+        watch: Any = sweepd.hooks.watch_studies(
             None, f"sqlite:///{tmp_path}/s.db", None, RegistryFlags(tmp_path / folder)
         )
         assert watch._count_looks(handle) == looks
@@ -274,7 +277,7 @@ def test_a_wrong_registry_is_refused_before_a_study_is_created(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWEEPD_REGISTRY", "nonsense")
     words = ["train", "--env", "cartpole", "--n-trials", "1", "--gpu", "cpu", "--study-name", "s"]
-    result = CliRunner().invoke(sweepd.app.build_app(), words)
+    result = CliRunner().invoke(sweepd.commands.build_app(), words)
     assert isinstance(result.exception, InputError)
     assert "registry" in str(result.exception)
     assert not study_exists(open_storage(storage_url(None, Path("runs"))), "s")
@@ -288,7 +291,7 @@ def test_champions_of_another_game_are_refused_as_opponents(
     path = write_bundle(bundle, tmp_path / "bundles")
     Registry(tmp_path / "deployments").promote("best", bundle, expected=None, reason="test")
     for reference in (str(path), "best", bundle.hash[:8]):
-        found = sweepd.app.load_opponent(reference)
+        found = sweepd.hooks.load_opponent(reference)
         assert (found.hash, found.environment, found.sampled) == (bundle.hash, "cartpole", False)
     words = ["train", "--env", "hockey", "--n-envs", "2", "--threads", "1", "--gpu", "cpu"]
     for opponent, message in (
@@ -298,7 +301,7 @@ def test_champions_of_another_game_are_refused_as_opponents(
         ("./none", "opponent ./none: bundle none does not exist"),
     ):
         result = CliRunner().invoke(
-            sweepd.app.build_app(), [*words, "--opponents", f"{opponent}=1"]
+            sweepd.commands.build_app(), [*words, "--opponents", f"{opponent}=1"]
         )
         assert isinstance(result.exception, InputError), result.output
         assert message in str(result.exception)

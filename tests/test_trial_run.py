@@ -12,7 +12,7 @@ from optuna.trial import TrialState
 from typer.testing import CliRunner
 
 import sweepd
-import sweepd.app
+import sweepd.commands
 from sweepd.deploy.market.candidates import market_study, study_search
 from sweepd.deploy.promotion.studies import find_study
 from sweepd.envs.crypto.data.bars import write_bars
@@ -37,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(*words: str) -> str:
     command = ["run", *words, "--gpu", "cpu"]
-    result = CliRunner().invoke(sweepd.app.build_app(), command, catch_exceptions=False)
+    result = CliRunner().invoke(sweepd.commands.build_app(), command, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -89,7 +89,9 @@ def test_a_game_is_trained_longer_with_new_seeds_and_exact_numbers() -> None:
     assert flags["n-trials"] == 1
     config = str(handle.run_dir / "train.toml")
     words = ["train", "--config", config, "--study-name", "again", "--gpu", "cpu"]
-    CliRunner().invoke(sweepd.app.build_app(), [*words, "--no-auto-deploy"], catch_exceptions=False)
+    CliRunner().invoke(
+        sweepd.commands.build_app(), [*words, "--no-auto-deploy"], catch_exceptions=False
+    )
     [again] = handle_of("again").trials()
     assert again.value == trial.value
     assert TrialRecord.from_attributes(again.user_attrs).learner_params == theirs.learner_params

@@ -16,7 +16,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 
 from sweepd.deploy.cli.options import AsJson, RegistryFlags
-from sweepd.deploy.dashboard.source import OpenStudies, PaperSource, StudySource
+from sweepd.deploy.dashboard.source import PaperSource, StudySource
 from sweepd.deploy.dashboard.terminal import age_line, slot_screen, slots_table
 from sweepd.deploy.registry.bundle_files import finite
 from sweepd.envs.support.database_url import STORAGE_VARIABLE, warn_of_password
@@ -28,67 +28,64 @@ EVERY = 2.0  # seconds between two updates of a terminal
 WIDTH = 160  # columns if the output is no terminal
 
 
-def dashboard_command(app: typer.Typer, open_studies: OpenStudies) -> None:
-    """Add the command to `app`; `open_studies` returns the source of studies."""
+@takes_flags
+def dashboard(
+    context: typer.Context,
+    where: RegistryFlags,
+    slot: Annotated[str | None, typer.Argument(help="Slot to show. Default: all.")] = None,
+    training: Annotated[
+        bool,
+        typer.Option(
+            "--training",
+            help="Show the progress of a study: trials per hour, ETA, best trial, GPU.",
+        ),
+    ] = False,
+    terminal: Annotated[
+        bool,
+        typer.Option(
+            "--terminal", help="Show in the terminal, updated every 2 seconds until Ctrl-C."
+        ),
+    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
+    as_json: AsJson = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: any free port.")
+    ] = 8080,
+    study_name: Annotated[
+        str | None, typer.Option(help="Study to show; implies --training. Default: the newest.")
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            envvar=STORAGE_VARIABLE, callback=warn_of_password, help="As in sweepd train."
+        ),
+    ] = None,
+    runs_dir: Annotated[Path | None, typer.Option(help="As in sweepd train.")] = None,
+) -> None:
+    """Show paper trading, studies and optuna-dashboard on http://127.0.0.1:8080.
 
-    @app.command()
-    @takes_flags
-    def dashboard(
-        where: RegistryFlags,
-        slot: Annotated[str | None, typer.Argument(help="Slot to show. Default: all.")] = None,
-        training: Annotated[
-            bool,
-            typer.Option(
-                "--training",
-                help="Show the progress of a study: trials per hour, ETA, best trial, GPU.",
-            ),
-        ] = False,
-        terminal: Annotated[
-            bool,
-            typer.Option(
-                "--terminal", help="Show in the terminal, updated every 2 seconds until Ctrl-C."
-            ),
-        ] = False,
-        once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
-        as_json: AsJson = False,
-        port: Annotated[
-            int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: any free port.")
-        ] = 8080,
-        study_name: Annotated[
-            str | None, typer.Option(help="Study to show; implies --training. Default: the newest.")
-        ] = None,
-        storage: Annotated[
-            str | None,
-            typer.Option(
-                envvar=STORAGE_VARIABLE, callback=warn_of_password, help="As in sweepd train."
-            ),
-        ] = None,
-        runs_dir: Annotated[Path | None, typer.Option(help="As in sweepd train.")] = None,
-    ) -> None:
-        """Show paper trading, studies and optuna-dashboard on http://127.0.0.1:8080.
+    The server answers this machine only. --terminal, --once and --json print text instead: the
+    slots or, with --training, a study.
+    """
+    training = training or study_name is not None
+    paper = PaperSource(where)
+    search = context.obj.open_studies(study_name, storage, runs_dir, where)
+    shown: _Training | _Paper = _Training(search) if training else _Paper(paper, slot)
+    if training and slot is not None:
+        raise InputError(f"{slot!r} with --training: name a study with --study-name")
+    if as_json:
+        typer.echo(json.dumps(finite(shown.facts()), indent=1))
+    # A file or pipe cannot be updated in place: print once.
+    elif once or (terminal and not sys.stdout.isatty()):
+        console = Terminal() if sys.stdout.isatty() else Terminal(width=WIDTH)
+        console.print(shown.screen(), end="")
+    elif terminal:
+        _watch(shown.screen)
+    else:
+        # Imported here: the web server is an extra.
+        from sweepd.deploy.dashboard.server import serve
 
-        The server answers this machine only. --terminal, --once and --json print text instead: the
-        slots or, with --training, a study.
-        """
-        training = training or study_name is not None
-        paper = PaperSource(where)
-        search = open_studies(study_name, storage, runs_dir, where)
-        shown: _Training | _Paper = _Training(search) if training else _Paper(paper, slot)
-        if training and slot is not None:
-            raise InputError(f"{slot!r} with --training: name a study with --study-name")
-        if as_json:
-            typer.echo(json.dumps(finite(shown.facts()), indent=1))
-        # A file or pipe cannot be updated in place: print once.
-        elif once or (terminal and not sys.stdout.isatty()):
-            console = Terminal() if sys.stdout.isatty() else Terminal(width=WIDTH)
-            console.print(shown.screen(), end="")
-        elif terminal:
-            _watch(shown.screen)
-        else:
-            # Imported here: the web server is an extra.
-            from sweepd.deploy.dashboard.server import serve
-
-            serve(paper, search, port, shown.path)
+        serve(paper, search, port, shown.path)
 
 
 @dataclass

@@ -1,6 +1,6 @@
-"""Database URLs as in `--storage`, and their passwords.
+"""Database URLs as in `--storage`, and how a command gets one with a password.
 
-Passwords are hidden in output and kept out of the arguments of child processes.
+Passwords are kept out of the arguments of child processes.
 """
 
 from __future__ import annotations
@@ -14,14 +14,10 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.passwords import PARAMETERS, has_password, hide_password
 from sweepd.envs.support.terminal import printable
 
 STORAGE_VARIABLE = "SWEEPD_STORAGE"  # environment variable read if --storage is not given
-
-# Greedy, because a password may contain an @ that should have been written as %40.
-_AFTER_USER = re.compile(r"(://[^:/@\s]*:)\S*@")
-_PARAMETERS = ("password", "passwd", "pwd", "sslpassword")
-_PARAMETER = re.compile(rf"([?&](?:{'|'.join(_PARAMETERS)})=)[^&\s]*", re.IGNORECASE)
 
 
 def database_url(storage: str) -> str:
@@ -66,24 +62,10 @@ def sqlite_path(url: str) -> Path | None:
     return Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
 
 
-def hide_password(text: str) -> str:
-    """Replace the password of every database URL in a text by ***.
-
-    Covers `scheme://user:password@host` and the parameter `?password=`, also in URLs that cannot
-    be parsed.
-    """
-    return _PARAMETER.sub(r"\1***", _AFTER_USER.sub(r"\1***@", text))
-
-
-def has_password(text: str) -> bool:
-    """Whether `hide_password` would hide something."""
-    return hide_password(text) != text
-
-
 def remove_password(url: str) -> str:
     """Remove the password from a URL; PGPASSWORD or ~/.pgpass then supplies it."""
     parsed = make_url(url)
-    secret = [name for name in parsed.query if name.lower() in _PARAMETERS]
+    secret = [name for name in parsed.query if name.lower() in PARAMETERS]
     # `URL.set` takes None for "unchanged", so the password is removed with `_replace`.
     parsed = parsed.difference_update_query(secret)._replace(password=None)
     return parsed.render_as_string(hide_password=False)

@@ -13,8 +13,8 @@ from typing import Any, TextIO, cast
 
 from rich.console import Console
 
-from sweepd.envs.support.database_url import hide_password
 from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.passwords import hide_password
 from sweepd.envs.support.terminal import Terminal
 
 FORMATS = ("plain", "json")

@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.crypto.data.check import FolderReport, check_dir
+from sweepd.envs.crypto.data.commands import data_commands
 from sweepd.envs.crypto.data.limits import Span, describe_limits
 from sweepd.envs.crypto.data.report import print_line, print_report
 from sweepd.envs.crypto.data.timeframe import SECONDS
@@ -49,6 +50,10 @@ class CheckFlags(FoldFlags):
     ] = None
 
 
+data_app = data_commands()
+
+
+@data_app.command()
 @takes_flags
 def check(context: typer.Context, flags: CheckFlags) -> None:
     """Report the content and all problems of a folder of bars.

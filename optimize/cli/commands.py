@@ -1,4 +1,4 @@
-"""The commands of the search, from `train` to `studies` and `service`.
+"""The commands that train, or check whether a study can: `train`, `profile`, `run` and `doctor`.
 
 A command imports its action when it runs, so that `--help` does not wait for torch.
 """
@@ -10,33 +10,11 @@ from typing import Annotated
 
 import typer
 
-from sweepd.envs.support.database_url import STORAGE_VARIABLE, warn_of_password
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.flags import given_flags, takes_flags
-from sweepd.optimize.cli.hooks import Hooks
-from sweepd.optimize.cli.service_commands import service_app
-from sweepd.optimize.cli.studies_commands import studies_app
+from sweepd.envs.support.loading import loading
+from sweepd.optimize.cli.options import Storage
 from sweepd.optimize.cli.train_flags import ConfigFile, TrainFlags
-
-Storage = Annotated[
-    str | None,
-    typer.Option(
-        envvar=STORAGE_VARIABLE,
-        callback=warn_of_password,
-        help="Database of the studies, as for train.",
-    ),
-]
-RunsDir = Annotated[Path, typer.Option(help="Directory of the studies' files, as for train.")]
-StudyName = Annotated[str, typer.Argument(help="Name of the study.")]
-
-
-def search_commands(app: typer.Typer, hooks: Hooks | None = None) -> None:
-    """Add the commands to `app`. They find `hooks` as `context.obj`."""
-    settings = {"obj": hooks or Hooks()}
-    for command in (train, profile, run, status, pause, resume, doctor, enqueue):
-        app.command(context_settings=settings)(command)
-    app.add_typer(studies_app(), name="studies")
-    app.add_typer(service_app(), name="service")
 
 
 @takes_flags
@@ -52,8 +30,8 @@ def train(
 
     The settings of a study are fixed when it is created. To continue it, --study-name suffices.
     """
-    from sweepd.optimize.cli.train import train
-
+    with loading():
+        from sweepd.optimize.cli.train import train
     train(flags, given_flags(context), context.obj)
 
 
@@ -64,8 +42,8 @@ def profile(
     config: ConfigFile = None,  # noqa: ARG001 (its callback uses it)
 ) -> None:
     """Measure how `train` with the same flags would spend its time, and suggest faster settings."""
-    from sweepd.optimize.cli.profile import profile
-
+    with loading():
+        from sweepd.optimize.cli.profile import profile
     profile(flags, given_flags(context), context.obj)
 
 
@@ -140,9 +118,9 @@ def run(
         misplaced += [] if start_from is None else ["--start-from"]
         if misplaced:
             raise InputError(f"--trial and {misplaced[0]} exclude each other")
-        from sweepd.optimize.cli.trial_run import run_trial
-        from sweepd.optimize.worker.trial_run import RunRequest
-
+        with loading():
+            from sweepd.optimize.cli.trial_run import run_trial
+            from sweepd.optimize.worker.trial_run import RunRequest
         request = RunRequest(trial, budget, seeds, study_name, from_weights)
         run_trial(request, storage, runs_dir, gpu, tuple(track or ()), context.obj)
         return
@@ -151,89 +129,9 @@ def run(
         raise InputError(f"--{min(given).replace('_', '-')} is for --trial STUDY#NUMBER")
     if config is None:
         raise InputError("name a CONFIG file, or a trial with --trial STUDY#NUMBER")
-    from sweepd.optimize.cli.run import run
-
+    with loading():
+        from sweepd.optimize.cli.run import run
     run(config, out, start_from, gpu, tuple(track or ()))
-
-
-def status(
-    context: typer.Context,
-    study_name: Annotated[
-        str | None, typer.Option(help="Name of the study. Default: all studies.")
-    ] = None,
-    storage: Storage = None,
-    runs_dir: Annotated[
-        Path | None, typer.Option(help="Directory of the studies' files, as for train.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON; docs/operations.md describes the keys.")
-    ] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Update every 2 seconds until Ctrl-C.")
-    ] = False,
-) -> None:
-    """Show studies, their progress and their workers.
-
-    The exit code serves health checks: 0 if every study is done, paused or in progress; 1 if a
-    study has trials left but no live worker, or a live worker's last heartbeat is more than two
-    minutes old; 2 for wrong input.
-    """
-    from sweepd.optimize.cli.status import show_status
-
-    healthy = show_status(
-        study_name, storage, runs_dir, as_json=as_json, watch=watch, hooks=context.obj
-    )
-    if not healthy:
-        raise typer.Exit(1)
-
-
-def pause(
-    study: StudyName,
-    storage: Storage = None,
-    runs_dir: RunsDir = Path("runs"),
-    wait: Annotated[
-        float, typer.Option(min=0, help="Seconds to wait until all workers have paused.")
-    ] = 60.0,
-) -> None:
-    """Pause a study: its workers checkpoint and requeue their trials, free GPU memory, and wait."""
-    from sweepd.optimize.cli.pause import pause
-
-    pause(study, storage, runs_dir, wait)
-
-
-def enqueue(
-    study: StudyName,
-    params: Annotated[
-        list[str] | None,
-        typer.Argument(help="NAME=VALUE, parameters of the trial; the sampler draws the others."),
-    ] = None,
-    storage: Storage = None,
-    runs_dir: Annotated[
-        Path | None, typer.Option(help="Directory of the studies' files, as for train.")
-    ] = None,
-    from_study: Annotated[
-        str | None,
-        typer.Option(help="Study of the same database whose best trials are tried again."),
-    ] = None,
-    best: Annotated[
-        int, typer.Option(min=1, help="Number of best trials that --from-study takes.")
-    ] = 3,
-) -> None:
-    """Add a trial with parameters of yours to a study; workers train it before new ones.
-
-    With --from-study, the best trials of another study are added instead (a warm start). They count
-    towards --n-trials. Names and ranges are those of the study's search space.
-    """
-    from sweepd.optimize.cli.studies import enqueue_trial
-
-    enqueue_trial(study, params or [], storage, runs_dir, from_study, best)
-
-
-def resume(study: StudyName, storage: Storage = None, runs_dir: RunsDir = Path("runs")) -> None:
-    """Resume a paused study: its workers continue exactly from the checkpoints."""
-    from sweepd.optimize.cli.pause import resume
-
-    resume(study, storage, runs_dir)
 
 
 @takes_flags
@@ -264,11 +162,11 @@ def doctor(
     if "env" in given:
         if compile_now:
             raise InputError("--compile compiles for every environment; omit --env")
-        from sweepd.optimize.cli.check_environment import check_environment
-
+        with loading():
+            from sweepd.optimize.cli.check_environment import check_environment
         raise typer.Exit(1 if check_environment(flags, given, context.obj) else 0)
-    from sweepd.optimize.cli.doctor import compile_native, diagnose
-
+    with loading():
+        from sweepd.optimize.cli.doctor import compile_native, diagnose
     misplaced = sorted(given - {"storage", "runs_dir", "config", "compile_now"})
     if misplaced:
         raise InputError(

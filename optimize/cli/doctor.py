@@ -19,11 +19,11 @@ from sweepd.envs.core.sizing import available_memory, cpu_count
 from sweepd.envs.crypto.native.choice import STEP as CRYPTO
 from sweepd.envs.games.native.cartpole import STEP as CARTPOLE
 from sweepd.envs.native.build import BuildError, processor_kinds, vector_flags
-from sweepd.envs.support.database_url import hide_password
 from sweepd.envs.support.errors import InputError, TryAgainLater
 from sweepd.envs.support.formatting import counted
 from sweepd.envs.support.invocation import install_extra
 from sweepd.envs.support.mkl import MODE, VARIABLE
+from sweepd.envs.support.passwords import hide_password
 from sweepd.optimize.cli.findings import Finding, print_findings
 from sweepd.optimize.study.database.opening import open_storage, storage_url
 

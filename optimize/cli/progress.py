@@ -13,10 +13,10 @@ from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 
-from sweepd.envs.support.database_url import hide_password
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.formatting import duration, hourly, sparkline
 from sweepd.envs.support.invocation import install_extra
+from sweepd.envs.support.passwords import hide_password
 from sweepd.envs.support.study_record import CREATED_KEY, SPEC_KEY
 from sweepd.optimize.cli.status import show, study_status
 from sweepd.optimize.experiments.artifacts import artifact_store

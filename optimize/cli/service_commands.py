@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from sweepd.envs.support.database_url import STORAGE_VARIABLE, has_password
+from sweepd.envs.support.database_url import STORAGE_VARIABLE
 from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.passwords import has_password
 from sweepd.envs.support.terminal import printable
 from sweepd.optimize.cli.service import (
     COMMANDS,
@@ -28,18 +29,13 @@ from sweepd.optimize.cli.service import (
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
-def service_app() -> typer.Typer:
-    """Return the command group."""
-    app = typer.Typer(
-        no_args_is_help=True,
-        help="Run a worker, promoter or paper trader as a systemd service of your account.",
-    )
-    app.command("install", context_settings=PASS_ON)(install_command)
-    app.command("uninstall")(uninstall_command)
-    app.command("show")(show_command)
-    return app
+service_app = typer.Typer(
+    no_args_is_help=True,
+    help="Run a worker, promoter or paper trader as a systemd service of your account.",
+)
 
 
+@service_app.command("install", context_settings=PASS_ON)
 def install_command(
     context: typer.Context,
     kind: Annotated[
@@ -102,6 +98,7 @@ def install_command(
         typer.echo("  it stops when you log out; to keep it running: loginctl enable-linger")
 
 
+@service_app.command("uninstall")
 def uninstall_command(
     name: Annotated[
         str, typer.Argument(help="Name of the service (see sweepd service show), or all.")
@@ -115,6 +112,7 @@ def uninstall_command(
         typer.echo(printable(f"removed {path.name}"))
 
 
+@service_app.command("show")
 def show_command(
     name: Annotated[
         str | None,

@@ -21,9 +21,9 @@ from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 
 from sweepd.envs.support.configurations import Configuration, latest, leading
-from sweepd.envs.support.database_url import hide_password
 from sweepd.envs.support.errors import RunError
 from sweepd.envs.support.formatting import counted, duration, hourly, minute
+from sweepd.envs.support.passwords import hide_password
 from sweepd.envs.support.study_record import SPEC_KEY, TOTAL_KEY, GameSpec
 from sweepd.envs.support.terminal import Terminal
 from sweepd.optimize.cli.hooks import Hooks

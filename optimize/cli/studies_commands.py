@@ -7,42 +7,26 @@ from typing import Annotated
 
 import typer
 
-from sweepd.envs.support.database_url import STORAGE_VARIABLE, warn_of_password
+from sweepd.envs.support.loading import loading
+from sweepd.optimize.cli.options import RunsDir, Storage, StudyName
 
-Storage = Annotated[
-    str | None,
-    typer.Option(
-        envvar=STORAGE_VARIABLE,
-        callback=warn_of_password,
-        help="Database of the studies, as for train.",
-    ),
-]
-RunsDir = Annotated[
-    Path | None, typer.Option(help="Directory of the studies' files, as for train.")
-]
-StudyName = Annotated[str, typer.Argument(help="Name of the study.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
-def studies_app() -> typer.Typer:
-    """Return the command group."""
-    app = typer.Typer(no_args_is_help=True, help="List, compare, export and delete studies.")
-    app.command("list")(list_command)
-    app.command("compare")(compare_command)
-    app.command("export")(export_command)
-    app.command("delete")(delete_command)
-    return app
+studies_app = typer.Typer(no_args_is_help=True, help="List, compare, export and delete studies.")
 
 
+@studies_app.command("list")
 def list_command(
     storage: Storage = None, runs_dir: RunsDir = None, as_json: AsJson = False
 ) -> None:
     """List the studies, the newest first: what they train on, their progress, their best value."""
-    from sweepd.optimize.cli.studies import list_studies
-
+    with loading():
+        from sweepd.optimize.cli.studies import list_studies
     list_studies(storage, runs_dir, as_json=as_json)
 
 
+@studies_app.command("compare")
 def compare_command(
     studies: Annotated[list[str], typer.Argument(help="Names of two or more studies.")],
     storage: Storage = None,
@@ -50,11 +34,12 @@ def compare_command(
     as_json: AsJson = False,
 ) -> None:
     """Compare studies: their values, best parameters, and the settings in which they differ."""
-    from sweepd.optimize.cli.studies import compare_studies
-
+    with loading():
+        from sweepd.optimize.cli.studies import compare_studies
     compare_studies(studies, storage, runs_dir, as_json=as_json)
 
 
+@studies_app.command("export")
 def export_command(
     study: StudyName,
     out: Annotated[Path, typer.Option(help="File to write, .csv or .parquet.")],
@@ -62,11 +47,12 @@ def export_command(
     runs_dir: RunsDir = None,
 ) -> None:
     """Write a study's trials to a file, one row each: state, value, parameters, metrics, scores."""
-    from sweepd.optimize.cli.studies import export_study
-
+    with loading():
+        from sweepd.optimize.cli.studies import export_study
     export_study(study, out, storage, runs_dir)
 
 
+@studies_app.command("delete")
 def delete_command(
     study: StudyName,
     storage: Storage = None,
@@ -77,6 +63,6 @@ def delete_command(
     ] = False,
 ) -> None:
     """Delete a study and its files. Bundles in the registry are complete without it, and stay."""
-    from sweepd.optimize.cli.studies import delete_study
-
+    with loading():
+        from sweepd.optimize.cli.studies import delete_study
     delete_study(study, storage, runs_dir, yes=yes, keep_files=keep_files)

@@ -23,8 +23,8 @@ from typing import IO, Protocol
 
 from filelock import FileLock, Timeout
 
-from sweepd.envs.support.database_url import hide_password
 from sweepd.envs.support.files import write_atomic
+from sweepd.envs.support.passwords import hide_password
 from sweepd.optimize.tracking.picture import Picture, Sent
 
 MOST_WAITING = 1000  # runs

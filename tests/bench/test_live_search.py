@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from sweepd.app import build_app
+from sweepd.commands import build_app
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.recovery.processes import started
 from sweepd.optimize.study.space.parsing import load_space

@@ -21,7 +21,7 @@ from typer.core import TyperGroup
 from typer.testing import CliRunner
 
 import sweepd
-import sweepd.app
+from sweepd.commands import CommandTable, build_app
 from tests.golden import recorder as recorder_module
 from tests.golden.normaliser import Normaliser
 from tests.golden.recorder import Recorder
@@ -301,10 +301,12 @@ def game(
 
 def commands(recorder: Recorder) -> None:
     """The help of every command, and refused input."""
-    runner, app = CliRunner(), sweepd.app.build_app()
+    runner, app = CliRunner(), build_app()
+    table = typer.main.get_group(app)
+    assert isinstance(table, CommandTable)
+    table.load_all()
     helps = {
-        words: runner.invoke(app, [*words.split(), "--help"]).output
-        for words in names_of(typer.main.get_group(app))
+        words: runner.invoke(app, [*words.split(), "--help"]).output for words in names_of(table)
     }
     for words in ("profile", "doctor"):  # which have the options of train
         own = [line for line in helps[words].splitlines() if line not in helps["train"]]

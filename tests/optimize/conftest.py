@@ -19,12 +19,13 @@ import torch.utils.tensorboard
 import typer
 from numpy.typing import NDArray
 
+from sweepd.commands import build_app
 from sweepd.envs.crypto.data.bars import Bars, write_bars
 from sweepd.envs.crypto.data.demo_market import make_planted_market
 from sweepd.envs.crypto.features import Recipe, register_recipe
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.optimize.cli import doctor, pause, profile, run, status, train
-from sweepd.optimize.cli.commands import search_commands
+from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.study.database.opening import open_storage, storage_url
 from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
@@ -111,10 +112,8 @@ INDEPENDENT = ("--pruner", "none", "--sampler", "random")
 
 
 def search_app() -> typer.Typer:
-    """The search commands alone, without the packages that optimize must not import."""
-    app = typer.Typer(pretty_exceptions_enable=False)
-    search_commands(app)
-    return app
+    """The commands without the functions of the packages that optimize must not import."""
+    return build_app(Hooks())
 
 
 def run_command(words: list[str], folder: Path, output: Path) -> None:

@@ -10,9 +10,10 @@ import sqlalchemy as sa
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from sweepd.envs.support.database_file import BUSY_TIMEOUT, READER_TIMEOUT, preparing_sqlite
-from sweepd.envs.support.database_url import database_url, hide_password, sqlite_path
+from sweepd.envs.support.database_url import database_url, sqlite_path
 from sweepd.envs.support.errors import InputError, TryAgainLater
 from sweepd.envs.support.invocation import install_extra
+from sweepd.envs.support.passwords import hide_password
 from sweepd.envs.support.study_folder import RUNS
 from sweepd.optimize.study.database.patience import is_away, reason_of
 from sweepd.optimize.study.database.storage import StudyStorage

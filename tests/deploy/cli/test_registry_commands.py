@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from sweepd.deploy.cli.commands import deploy_commands
+from sweepd.commands import build_app
 from sweepd.deploy.market.bundle import Bundle, format_time
 from sweepd.deploy.market.manifest import DataPart
 from sweepd.deploy.market.scoring import score_bundle
@@ -98,8 +97,7 @@ def registry(tmp_path: Path, bundles: list[Bundle], data_dir: Path) -> Registry:
 @pytest.fixture
 def sweepd(registry: Registry) -> Run:
     """Run a command, and return what it prints; wrong input is raised."""
-    app = typer.Typer(pretty_exceptions_enable=False)
-    deploy_commands(app)
+    app = build_app()
 
     def run(*words: object, width: int = 120) -> str:
         given = [*map(str, words), "--deployments", str(registry.folder)]
@@ -314,8 +312,7 @@ def test_verify_refuses_other_bars_and_bundles_without_a_score(
 
 
 def test_an_absent_registry_is_refused_and_not_created(tmp_path: Path) -> None:
-    app = typer.Typer(pretty_exceptions_enable=False)
-    deploy_commands(app)
+    app = build_app()
     for words in (["list"], ["show"], ["diff", "a"], ["verify"], ["gc"], ["rollback"]):
         result = CliRunner().invoke(
             app, ["registry", *words, "--deployments", str(tmp_path / "none")]

@@ -10,10 +10,9 @@ from typing import Any
 
 import optuna
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from sweepd.deploy.cli.commands import deploy_commands
+from sweepd.commands import build_app
 from sweepd.deploy.cli.next_commands import registry_flags, study_flags
 from sweepd.deploy.market.candidates import open_study
 from sweepd.deploy.promotion.studies import find_study
@@ -36,8 +35,7 @@ def fake(tmp_path: Path) -> FakeStudy:
 
 @pytest.fixture
 def cli() -> Cli:
-    app = typer.Typer(pretty_exceptions_enable=False)
-    deploy_commands(app)
+    app = build_app()
 
     def call(*arguments: str) -> str:
         result = CliRunner().invoke(app, [*arguments], catch_exceptions=False)

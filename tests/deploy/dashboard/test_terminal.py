@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
+from sweepd.commands import build_app
 from sweepd.deploy.cli.options import RegistryFlags
 from sweepd.deploy.dashboard import command, formatting
-from sweepd.deploy.dashboard.command import dashboard_command
 from sweepd.deploy.dashboard.terminal import slot_screen
 from sweepd.deploy.games.promote import GamePromoter
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.live.store import TraderStore
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.formatting import percent
+from sweepd.hooks import CommandHooks
 from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.synthetic import bundles, write_session
 from tests.deploy.dashboard.test_web import NoStudies, OneStudy
@@ -29,10 +29,9 @@ from tests.deploy.games.players import GOOD, SLOT, study_of
 
 def printed(folder: Path, *arguments: str, search: Any = None) -> str:
     """Return the output of `sweepd dashboard` with these arguments."""
-    app = typer.Typer()
-    dashboard_command(app, lambda *_: search or NoStudies())
+    app = build_app(CommandHooks(open_studies=lambda *_: search or NoStudies()))
     done = CliRunner().invoke(
-        app, [*arguments, "--deployments", str(folder)], catch_exceptions=False
+        app, ["dashboard", *arguments, "--deployments", str(folder)], catch_exceptions=False
     )
     assert done.exit_code == 0
     return done.output
@@ -216,9 +215,7 @@ def test_options_of_the_registry_are_passed_to_the_studies(tmp_path: Path) -> No
         asked.append(given)
         return NoStudies()
 
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    dashboard_command(app, open_studies)
+    app = build_app(CommandHooks(open_studies=open_studies))
     flags = [
         "--deployments",
         str(tmp_path),

@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from optuna.artifacts import FileSystemArtifactStore, upload_artifact
 
 import sweepd.app
-from sweepd.deploy.cli.commands import deploy_commands
-from sweepd.deploy.dashboard.command import dashboard_command
+from sweepd.commands import build_app
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.live.records import Changes
 from sweepd.deploy.trading.live.store import TraderStore
 from sweepd.envs.support.errors import InputError, RunError
+from sweepd.hooks import CommandHooks
 from tests.deploy.builders import small_bundle
 from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.synthetic import bundles, write_session
@@ -538,9 +537,7 @@ def test_champions_of_generated_markets_are_marked(tmp_path: Path, synthetic: bo
     data = small_bundle(1).manifest.data.model_copy(update={"synthetic": synthetic})
     for slot in ("demo-1h", "demo-5m"):
         Registry(folder).promote(slot, small_bundle(1, data=data), expected=None, reason="test")
-    app = typer.Typer()
-    deploy_commands(app)
-    dashboard_command(app, lambda *_: NoStudies())  # type: ignore[arg-type, return-value]
+    app = build_app(CommandHooks(open_studies=lambda *_: NoStudies()))  # type: ignore[arg-type, return-value]
 
     def output(*words: str) -> str:
         return CliRunner().invoke(app, [*words, "--deployments", str(folder)]).output

@@ -12,12 +12,11 @@ from typing import Any
 
 import optuna
 import pytest
-import typer
 from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner
 
-from sweepd.deploy.cli.commands import deploy_commands
+from sweepd.commands import build_app
 from sweepd.deploy.games.bundle import GameBundle
 from sweepd.deploy.games.view import panel_table
 from sweepd.deploy.promotion.findings import COLOURS
@@ -52,8 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def sweepd(folder: Path) -> Run:
     """Run a command, and return what it prints; wrong input is raised."""
-    app = typer.Typer(pretty_exceptions_enable=False)
-    deploy_commands(app)
+    app = build_app()
 
     def run(*words: object) -> str:
         given = [*map(str, words), "--deployments", str(folder / "deployments")]

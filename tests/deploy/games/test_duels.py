@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
+from sweepd.commands import build_app
 from sweepd.deploy.cli.bundles import load_bundle
-from sweepd.deploy.cli.commands import deploy_commands
 from sweepd.deploy.games.candidates import GameStudy, build_bundle, game_study, read_candidate
 from sweepd.deploy.games.duel_panel import CANDIDATE, DuelPanel, compare_duel, points_interval
 from sweepd.deploy.games.gate import shown
@@ -308,8 +307,7 @@ def test_commands_promote_show_verify_and_play_a_sampled_player(tmp_path: Path) 
     mixed = ((0.9, 0.1), (0.2, 0.8), (0.0, 1.0))
     database = f"sqlite:///{tmp_path / 'studies.db'}"
     store(study(tmp_path / "run", SHOWDOWN, mixed, TIMID), database)
-    app = typer.Typer(pretty_exceptions_enable=False)
-    deploy_commands(app)
+    app = build_app()
 
     def sweepd(*words: str) -> str:
         given = [*words, "--deployments", str(tmp_path / "deployments")]

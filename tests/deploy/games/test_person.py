@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
+from sweepd.commands import build_app
 from sweepd.deploy.cli.bundles import called, game_bundle, load_bundle
-from sweepd.deploy.cli.commands import deploy_commands
 from sweepd.deploy.games import person
 from sweepd.deploy.games.bundle import GameBundle
 from sweepd.deploy.games.candidates import build_bundle, read_candidate
@@ -169,8 +168,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sweepd(bundle: Path, *words: str, answers: str = "") -> Result:
-    app = typer.Typer(pretty_exceptions_enable=False)
-    deploy_commands(app)
+    app = build_app()
     return CliRunner().invoke(
         app, ["play", str(bundle), *words], input=answers, env={"TERM": "dumb", "COLUMNS": "100"}
     )
@@ -266,8 +264,7 @@ def test_games_that_are_not_in_turns_are_refused(monkeypatch: pytest.MonkeyPatch
 
 def alone(*words: str, answers: str = "") -> Result:
     """Run `sweepd play` without a champion or a registry."""
-    app = typer.Typer(pretty_exceptions_enable=False)
-    deploy_commands(app)
+    app = build_app()
     return CliRunner().invoke(app, ["play", *words], input=answers)
 
 

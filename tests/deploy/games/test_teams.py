@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import typer
 from torch import Tensor
 from typer.testing import CliRunner
 
 import sweepd.deploy.games.panel
 from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.commands import build_app
 from sweepd.deploy.api.policy import evaluate, load_policy
 from sweepd.deploy.cli.bundles import load_bundle
-from sweepd.deploy.cli.commands import deploy_commands
 from sweepd.deploy.games.advice import advice
 from sweepd.deploy.games.bundle import GameBundle
 from sweepd.deploy.games.candidates import GameStudy, build_bundle, read_candidate
@@ -176,8 +175,7 @@ def test_games_of_one_player_and_of_two_have_no_teams(tmp_path: Path) -> None:
 def test_a_team_is_written_read_shown_and_played(tmp_path: Path) -> None:
     database = tmp_path / "studies.db"
     store(study(tmp_path / "run", 0, 1), f"sqlite:///{database}")
-    app = typer.Typer(pretty_exceptions_enable=False)
-    deploy_commands(app)
+    app = build_app()
 
     def sweepd(*words: str) -> str:
         given = [*words, "--deployments", str(tmp_path / "deployments")]

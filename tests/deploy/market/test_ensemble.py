@@ -12,11 +12,10 @@ from pathlib import Path
 import numpy as np
 import optuna
 import pytest
-import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from sweepd.deploy.cli.commands import deploy_commands
+from sweepd.commands import build_app
 from sweepd.deploy.market import report as gate_report
 from sweepd.deploy.market.backtests import combine
 from sweepd.deploy.market.bundle import Bundle, load_bundle
@@ -358,8 +357,7 @@ def test_the_best_trials_are_promoted_together(
     console.print(promotion_view(promotion))
     assert "The ensemble of trials 1 and 2, hold-out evaluation 1" in console.export_text()
     # The commands show, diff and verify.
-    app = typer.Typer()
-    deploy_commands(app)
+    app = build_app()
 
     def sweepd(*words: str) -> str:
         result = CliRunner().invoke(

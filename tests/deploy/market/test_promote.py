@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 import optuna
 import pytest
-import typer
 from optuna.trial import TrialState
 from rich.console import Console
 from typer.testing import CliRunner
 
-from sweepd.deploy.cli.commands import deploy_commands
+from sweepd.commands import build_app
 from sweepd.deploy.cli.promote import promote_after_study
 from sweepd.deploy.cli.registry_view import gate_table, gate_words
 from sweepd.deploy.market import report as gate_report
@@ -453,8 +452,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> list[MarketPromotion]:
 @pytest.fixture
 def cli(fake: FakeStudy, monkeypatch: pytest.MonkeyPatch):
     """Run `sweepd …` in the study's folder; errors are raised, not printed."""
-    app = typer.Typer()
-    deploy_commands(app)
+    app = build_app()
     monkeypatch.chdir(fake.folder)
 
     def invoke(*arguments: str) -> str:

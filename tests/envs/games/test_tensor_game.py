@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-import sweepd.app
+import sweepd.commands
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.games.tensor_game import TensorGame
 from sweepd.envs.support.errors import InputError, RunError
@@ -212,7 +212,7 @@ def test_it_is_searched_promoted_and_shown(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    app = sweepd.app.build_app()
+    app = sweepd.commands.build_app()
     monkeypatch.chdir(folder)
 
     def run(*words: object) -> str:

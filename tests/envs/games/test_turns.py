@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-import sweepd.app
+import sweepd.commands
 from sweepd.envs.core.streams import Streams
 from sweepd.envs.games.opponents import Scripted
 from sweepd.envs.games.play import random_actions
@@ -420,7 +420,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
 @pytest.mark.extra
 def test_it_is_searched_promoted_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With opponents that are policies in a second phase, and against itself in the terminal."""
-    app = sweepd.app.build_app()
+    app = sweepd.commands.build_app()
     monkeypatch.chdir(tmp_path)
 
     def run(*words: object) -> str:

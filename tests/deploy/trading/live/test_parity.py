@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from sqlalchemy import text
 from typer.testing import CliRunner
 
-from sweepd.deploy.cli.commands import deploy_commands
+from sweepd.commands import build_app
 from sweepd.deploy.registry.models import SLOT_ACCOUNT
 from sweepd.deploy.trading.feeds import RecordedFeed
 from sweepd.deploy.trading.flows import Flow
@@ -32,8 +31,7 @@ from tests.deploy.trading.live.world import SLOT, MarketClock, World
 
 
 def command(folder: Path, *words: str) -> Any:
-    app = typer.Typer()
-    deploy_commands(app)
+    app = build_app()
     return CliRunner().invoke(app, ["trader", "parity", SLOT, "--deployments", str(folder), *words])
 
 

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 import sweepd.deploy.trading.live.start as start_module
-from sweepd.deploy.cli.commands import deploy_commands
+from sweepd.commands import build_app
 from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.live.store import TraderStore
@@ -45,8 +44,7 @@ def trader(place: Path, *words: str) -> str:
 
 
 def run(place: Path, *words: str) -> str:
-    app = typer.Typer()
-    deploy_commands(app)
+    app = build_app()
     result = CliRunner().invoke(
         app, [*words, "--deployments", str(place / "deployments")], catch_exceptions=True
     )

@@ -1,0 +1,87 @@
+"""The commands about studies that exist: `status`, `pause`, `resume` and `enqueue`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sweepd.envs.support.loading import loading
+from sweepd.optimize.cli.options import RunsDir, SomeRunsDir, Storage, StudyName
+
+
+def status(
+    context: typer.Context,
+    study_name: Annotated[
+        str | None, typer.Option(help="Name of the study. Default: all studies.")
+    ] = None,
+    storage: Storage = None,
+    runs_dir: RunsDir = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON; docs/operations.md describes the keys.")
+    ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Update every 2 seconds until Ctrl-C.")
+    ] = False,
+) -> None:
+    """Show studies, their progress and their workers.
+
+    The exit code serves health checks: 0 if every study is done, paused or in progress; 1 if a
+    study has trials left but no live worker, or a live worker's last heartbeat is more than two
+    minutes old; 2 for wrong input.
+    """
+    with loading():
+        from sweepd.optimize.cli.status import show_status
+    healthy = show_status(
+        study_name, storage, runs_dir, as_json=as_json, watch=watch, hooks=context.obj
+    )
+    if not healthy:
+        raise typer.Exit(1)
+
+
+def pause(
+    study: StudyName,
+    storage: Storage = None,
+    runs_dir: SomeRunsDir = Path("runs"),
+    wait: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait until all workers have paused.")
+    ] = 60.0,
+) -> None:
+    """Pause a study: its workers checkpoint and requeue their trials, free GPU memory, and wait."""
+    with loading():
+        from sweepd.optimize.cli.pause import pause
+    pause(study, storage, runs_dir, wait)
+
+
+def resume(study: StudyName, storage: Storage = None, runs_dir: SomeRunsDir = Path("runs")) -> None:
+    """Resume a paused study: its workers continue exactly from the checkpoints."""
+    with loading():
+        from sweepd.optimize.cli.pause import resume
+    resume(study, storage, runs_dir)
+
+
+def enqueue(
+    study: StudyName,
+    params: Annotated[
+        list[str] | None,
+        typer.Argument(help="NAME=VALUE, parameters of the trial; the sampler draws the others."),
+    ] = None,
+    storage: Storage = None,
+    runs_dir: RunsDir = None,
+    from_study: Annotated[
+        str | None,
+        typer.Option(help="Study of the same database whose best trials are tried again."),
+    ] = None,
+    best: Annotated[
+        int, typer.Option(min=1, help="Number of best trials that --from-study takes.")
+    ] = 3,
+) -> None:
+    """Add a trial with parameters of yours to a study; workers train it before new ones.
+
+    With --from-study, the best trials of another study are added instead (a warm start). They count
+    towards --n-trials. Names and ranges are those of the study's search space.
+    """
+    with loading():
+        from sweepd.optimize.cli.studies import enqueue_trial
+    enqueue_trial(study, params or [], storage, runs_dir, from_study, best)
