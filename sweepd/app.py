@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sweepd.envs.support.loading import end_at_interrupts
+from sweepd.envs.support.loading import begin_loading
 
 
 def main() -> None:
@@ -11,7 +11,7 @@ def main() -> None:
     Until a command begins, Ctrl-C ends the process at once, without a message. Therefore this
     module imports nothing that takes time.
     """
-    end_at_interrupts()
+    begin_loading()
     from sweepd.commands import run
 
     run()

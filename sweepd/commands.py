@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from sweepd.envs.support.errors import INTERRUPTED, InputError, RunError
-from sweepd.envs.support.loading import loading, raise_interrupts
+from sweepd.envs.support.loading import end_loading, loading
 from sweepd.envs.support.passwords import hide_password
 from sweepd.envs.support.terminal import Terminal
 from sweepd.hooks import command_hooks
@@ -192,7 +192,7 @@ def build_app(hooks: Hooks | None = None) -> typer.Typer:
 
         Research software for paper trading only: it never sends an order to a real market.
         """
-        raise_interrupts()  # from now on, an interrupt may have something to put right
+        end_loading()  # from now on, an interrupt may have something to put right
 
     return app
 

@@ -150,9 +150,9 @@ def looks_so_far(handle: StudyHandle, where: RegistryFlags | None = None) -> int
         where: the registry; by default the one that environment variables name.
     """
     from sweepd.deploy.cli.options import RegistryFlags
-    from sweepd.optimize.experiments.kinds import kind_of
+    from sweepd.envs.crypto.study_spans import holdout_span
 
-    span = kind_of(handle.spec.environment).holdout_span(handle.spec)
+    span = holdout_span(handle.spec)
     if span is None:
         return 0
     registry = (where or RegistryFlags.from_environment()).open(create=True)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 
 import sweepd  # noqa: F401  # sets MKL's reproducible mode before a test computes with torch
-from sweepd.envs.support.loading import raise_interrupts
+from sweepd.envs.support.loading import end_loading
 from sweepd.envs.support.measurement_cache import cache_dir
 from tests.postgres_server import NoServer, PostgresServer
 
@@ -54,10 +54,10 @@ def one_thread() -> None:
 
 
 @pytest.fixture(autouse=True)
-def interrupts_raise() -> Iterator[None]:
-    """Let Ctrl-C end the tests with a summary: the entry point lets it end the process."""
+def loading_ends() -> Iterator[None]:
+    """Undo what the entry point does to its process until a command begins."""
     yield
-    raise_interrupts()
+    end_loading()
 
 
 @pytest.fixture(autouse=True)

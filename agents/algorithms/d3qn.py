@@ -35,7 +35,7 @@ from sweepd.agents.networks.portable import OrthogonalInDouble
 from sweepd.agents.networks.shape import Shape
 from sweepd.agents.networks.stacked import Stack
 from sweepd.agents.networks.weights import StateDict
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 
 __all__ = ["D3QN", "D3QNParams", "D3QNStats"]
 

@@ -26,7 +26,8 @@ from sweepd.agents.algorithms.off_policy_params import SACParams
 from sweepd.agents.engine.program import Act, Program
 from sweepd.agents.networks.shape import Shape
 from sweepd.agents.networks.weights import StateDict
-from sweepd.envs.core.streams import Streams, derive_seed
+from sweepd.envs.core.seeds import derive_seed
+from sweepd.envs.core.streams import Streams
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.envs.support.errors import InputError
 

@@ -51,7 +51,7 @@ from sweepd.agents.networks.normaliser import clip_of
 from sweepd.agents.networks.optimizer import Adam
 from sweepd.agents.networks.shape import Shape
 from sweepd.agents.networks.weights import StateDict
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.vec_env import VecEnv
 
 __all__ = ["PPO", "PPOParams", "RolloutStats", "Shape"]

@@ -36,7 +36,7 @@ from sweepd.agents.networks.portable import OrthogonalInDouble, exp
 from sweepd.agents.networks.shape import Shape
 from sweepd.agents.networks.stacked import Stack
 from sweepd.agents.networks.weights import StateDict
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 
 __all__ = ["SAC", "SACParams", "SACStats"]
 

@@ -18,7 +18,7 @@ from sweepd.agents.networks.portable import OrthogonalInDouble
 from sweepd.agents.networks.seats import SEAT_COLUMN, prefix_of
 from sweepd.agents.networks.shape import PER_SEAT, Shape
 from sweepd.agents.networks.weights import Leaves, StateDict, flat_size, leaf_views
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.support.errors import InputError
 
 # Tensors of ElegantRL's modules of which a member has one, also with policies per seat.

@@ -28,7 +28,8 @@ from sweepd.agents.networks.normaliser import checked_normaliser
 from sweepd.agents.networks.shape import SHARED, Shape, env_fields
 from sweepd.agents.networks.weights import StateDict
 from sweepd.envs.core.items import Items
-from sweepd.envs.core.streams import Streams, derive_seed
+from sweepd.envs.core.seeds import derive_seed
+from sweepd.envs.core.streams import Streams
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.envs.native.threads import torch_on_one
 from sweepd.envs.support.errors import InputError

@@ -22,7 +22,7 @@ from sweepd.agents.policy.exact_league import ExactLeague
 from sweepd.agents.policy.frozen import FrozenPolicy
 from sweepd.agents.policy.league import CONFIDENCE, Exploitation, Floats, exploitation, interval
 from sweepd.agents.policy.ratings import Ratings, rate
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.vec_env import Legal
 from sweepd.envs.games.game import Game
 from sweepd.envs.games.game_tree import Behaviour

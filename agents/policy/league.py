@@ -23,7 +23,7 @@ from torch import Tensor
 
 from sweepd.agents.policy.equilibrium import Mixture, equilibrium
 from sweepd.agents.policy.frozen import FrozenPolicy, Member
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.game import Game
 from sweepd.envs.games.play import play_episodes
 from sweepd.envs.support.errors import InputError, RunError

@@ -24,13 +24,13 @@ from sweepd.deploy.games.player import Network, Player, Team
 from sweepd.deploy.market.scoring import score
 from sweepd.deploy.promotion.studies import find_study, scored_weights
 from sweepd.deploy.registry.bundle_files import read_members
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.vec_env import Legal
 from sweepd.envs.crypto.data.bars import Bars, load_bars
 from sweepd.envs.crypto.market import make_market
 from sweepd.envs.crypto.params import EnvParams, Instruments
 from sweepd.envs.crypto.splits import Window
-from sweepd.envs.crypto.study_data import holdout_times
+from sweepd.envs.crypto.study_spans import holdout_times
 from sweepd.envs.external.codec import SpaceCodec
 from sweepd.envs.games.pairings import is_versus
 from sweepd.envs.games.registry import get_game

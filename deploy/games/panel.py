@@ -22,7 +22,7 @@ from sweepd.deploy.games.baselines import FIRST_ACTION, RANDOM, Act, baseline_pl
 from sweepd.deploy.games.player import Player
 from sweepd.deploy.promotion.bootstrap import gate_level
 from sweepd.envs.core.game_env import GameEnv
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.constant_players import constant_actions
 from sweepd.envs.games.game import Game
 from sweepd.envs.games.play import EpisodeResults, play_episodes

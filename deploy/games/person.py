@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sweepd.deploy.games.bundle import GameBundle
 from sweepd.deploy.games.show import SELF
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.game import Game
 from sweepd.envs.games.opponents import ScriptedPlayer, scripted_act
 from sweepd.envs.games.tensor_game import TensorGame

@@ -15,7 +15,7 @@ from sweepd.agents.policy.duels import FrozenEntrant
 from sweepd.agents.policy.frozen import FrozenPolicy
 from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, read_members
 from sweepd.envs.core.game_env import GameEnv
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.bucket_brigade.game import BucketBrigade
 from sweepd.envs.games.bucket_brigade.players import ScriptedPolicy, Theta, heuristic
 from sweepd.envs.games.pairings import Entrant

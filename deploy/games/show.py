@@ -18,7 +18,7 @@ from rich.text import Text
 
 from sweepd.deploy.games.bundle import GameBundle
 from sweepd.deploy.promotion.studies import FoundStudy, attach
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.opponents import Opponents, Scripted
 from sweepd.envs.games.pairings import is_versus
 from sweepd.envs.games.render import Renderer, showing

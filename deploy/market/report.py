@@ -34,7 +34,8 @@ from sweepd.deploy.promotion.findings import SYNTHETIC, colour_of, findings_page
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.crypto.scoring.figures import COLUMNS, figures
 from sweepd.envs.crypto.splits import window_of
-from sweepd.envs.crypto.study_data import load_study_bars, study_splits
+from sweepd.envs.crypto.study_data import load_study_bars
+from sweepd.envs.crypto.study_spans import study_splits
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.study_record import TrialRecord

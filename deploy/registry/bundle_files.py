@@ -21,15 +21,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, TypeVar
 
 from pydantic import Field, ValidationError
-from torch import Tensor
 
-from sweepd.agents.policy.frozen import load_members
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.files import sync_folder, write_atomic
 from sweepd.envs.support.validation import StrictModel, first_fault
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MANIFEST_FILE, MEMBERS_FILE = "bundle.json", "members.safetensors"
 NAME_DIGITS = 16
@@ -305,6 +306,9 @@ def read_members(content: bytes, name: str = MEMBERS_FILE) -> list[dict[str, Ten
     Raises:
         InputError: the bytes are not a file of members.
     """
+    # Not at the top: all else of a registry is read without torch.
+    from sweepd.agents.policy.frozen import load_members
+
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / MEMBERS_FILE
         path.write_bytes(content)

@@ -1,4 +1,4 @@
-"""The bars and splits of a study on a market, recovered from its spec."""
+"""The bars of a study on a market, recovered from its spec."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import pandas as pd
 from sweepd.envs.crypto.data.bar_files import files_of, read_bars, select_files, stamp
 from sweepd.envs.crypto.data.bars import Bars, load_bars
 from sweepd.envs.crypto.data.jumps import find_jumps
-from sweepd.envs.crypto.data.timeframe import later
-from sweepd.envs.crypto.splits import CrossValidation, Splits, make_splits
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.formatting import counted
-from sweepd.envs.support.study_record import AcceptedJump, CryptoSpec, DataSpec
+from sweepd.envs.support.study_record import AcceptedJump, DataSpec
 
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"  # of `DataSpec.first` and `last`
 
@@ -98,38 +96,4 @@ def accepted_jumps(folder: Path, bars: Bars) -> tuple[AcceptedJump, ...]:
         for path in files.values()
         for jump in find_jumps(read_bars(path, bars.timeframe))
         if bars.time[0] <= jump.time <= bars.time[-1]
-    )
-
-
-def holdout_times(spec: CryptoSpec) -> tuple[int, int] | None:
-    """Return the opens of the hold-out's first and last bar, in seconds since the epoch.
-
-    Returns:
-        None if the study set no bars aside.
-    """
-    data, bars = spec.data, round(spec.holdout * spec.data.bars)
-    if not bars:
-        return None
-    last = int(pd.Timestamp(data.last).timestamp())
-    return later(data.timeframe, last, 1 - bars), last
-
-
-def unseen_from(spec: CryptoSpec) -> int:
-    """Return the open of the first bar that no trial of a study used, in seconds since the epoch."""
-    times = holdout_times(spec)
-    if times is not None:
-        return times[0]
-    return later(spec.data.timeframe, int(pd.Timestamp(spec.data.last).timestamp()))
-
-
-def study_splits(spec: CryptoSpec) -> Splits:
-    """Return the folds and the hold-out of a study."""
-    return make_splits(
-        spec.data.bars,
-        spec.data.timeframe,
-        CrossValidation(**spec.cv),
-        first_bar=spec.first_bar,
-        holdout=spec.holdout,
-        lookback=spec.max_lookback,
-        memory=int(spec.recipe["memory"]),
     )

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sweepd.envs.core.rows import where_rows
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.vec_env import Legal
 from sweepd.envs.games.game import Game
 from sweepd.envs.games.game_tree import Behaviour

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sweepd.envs.core.game_env import GameEnv
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.envs.external.describe import Description, EnvKind, describe
 from sweepd.envs.external.sources import PREFIXES, named_env

@@ -18,40 +18,36 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
+def begin_loading() -> None:
+    """Begin the start of this process. A SIGINT that is ignored stays so."""
+    gc.disable()
+    _replace_handler(signal.default_int_handler, signal.SIG_DFL)
+
+
+def end_loading() -> None:
+    """End what `begin_loading` begins: SIGINT raises KeyboardInterrupt, as by Python's default."""
+    _replace_handler(signal.SIG_DFL, signal.default_int_handler)
+    gc.enable()
+
+
 @contextmanager
 def loading() -> Iterator[None]:
-    """Return a context for the imports of a command that has begun. No effect on other threads."""
-    modules = len(sys.modules)
-    collecting = gc.isenabled()
-    gc.disable()
-    raising = _set_interrupt(signal.default_int_handler, signal.SIG_DFL)
+    """Return a context for the imports of a command."""
+    modules, collecting = len(sys.modules), gc.isenabled()
+    begin_loading()
     try:
         yield
     finally:
-        if raising:
-            raise_interrupts()
+        end_loading()
         if len(sys.modules) > modules:
             gc.freeze()  # the imported objects stay: no collection has to scan them
-        if collecting:
-            gc.enable()
+        if not collecting:
+            gc.disable()
 
 
-def end_at_interrupts() -> None:
-    """Let SIGINT end this process, until `raise_interrupts`. A SIGINT that is ignored stays so."""
-    _set_interrupt(signal.default_int_handler, signal.SIG_DFL)
-
-
-def raise_interrupts() -> None:
-    """Let SIGINT raise KeyboardInterrupt, as Python does by default."""
-    _set_interrupt(signal.SIG_DFL, signal.default_int_handler)
-
-
-def _set_interrupt(before: signal._HANDLER, after: signal._HANDLER) -> bool:
-    """Set the handler of SIGINT if it is `before`; returns whether it was."""
-    # Only the main thread may set it.
-    if threading.current_thread() is not threading.main_thread():
-        return False
-    if signal.getsignal(signal.SIGINT) is not before:
-        return False
-    signal.signal(signal.SIGINT, after)
-    return True
+def _replace_handler(old: signal._HANDLER, new: signal._HANDLER) -> None:
+    """Replace the handler of SIGINT, if it is `old`."""
+    # Other threads cannot set it.
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if in_main_thread and signal.getsignal(signal.SIGINT) is old:
+        signal.signal(signal.SIGINT, new)

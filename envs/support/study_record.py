@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-import torch
-
 from sweepd.envs.support.configurations import PBT, RACE, TRIALS, Selection
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.intervals import Interval
@@ -67,6 +65,8 @@ def code_version() -> str:
 
 def torch_version() -> str:
     """Return torch's version without its build tag: results of builds agree to rounding."""
+    import torch  # not at the top: a record is read without torch
+
     return torch.__version__.partition("+")[0]
 
 

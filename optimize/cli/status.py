@@ -36,7 +36,7 @@ from sweepd.optimize.study.pause import pause_of
 from sweepd.optimize.study.population import schedule_record
 from sweepd.optimize.study.recovery.registration import GRACE_SECONDS, WorkerRecord, list_workers
 from sweepd.optimize.study.study import StudyHandle
-from sweepd.optimize.worker.telemetry import GpuUse
+from sweepd.optimize.worker.gpu_use import GpuUse
 
 FAILURES_SHOWN = 5
 WATCH_SECONDS = 2.0

@@ -24,7 +24,7 @@ from sweepd.agents.policy.duels import FrozenEntrant
 from sweepd.agents.policy.exact import nash_conv, plans
 from sweepd.agents.policy.frozen import FrozenPolicy, load_members, save_members
 from sweepd.envs.core.game_env import GameEnv
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.envs.external.vec_env import ExternalVecEnv
 from sweepd.envs.games.game import is_population

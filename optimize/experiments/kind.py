@@ -24,8 +24,6 @@ from sweepd.optimize.study.space.search_space import SearchSpace
 
 Spec = TypeVar("Spec", bound=StudySpec)
 Say = Callable[[str], None]
-# Tickers, and the opens of the first and the last bar in seconds since the epoch.
-HoldoutSpan = tuple[tuple[str, ...], int, int]
 
 
 class StudyKind(ABC, Generic[Spec]):
@@ -140,10 +138,6 @@ class StudyKind(ABC, Generic[Spec]):
     ) -> Spec:
         """Return the spec with automatic settings that only this kind measures."""
         return spec
-
-    def holdout_span(self, spec: Spec) -> HoldoutSpan | None:
-        """Return the assets and bars of the hold-out; None if there is none, as for a game."""
-        return None
 
     @abstractmethod
     def requested_fields(self, spec: Spec, request: Request) -> dict[str, Any]:

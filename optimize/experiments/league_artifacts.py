@@ -11,7 +11,7 @@ import numpy as np
 
 from sweepd.agents.policy.frozen import Member
 from sweepd.agents.policy.league import frozen_players, play_matches, report
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.game import Game
 from sweepd.envs.support.files import write_atomic
 

@@ -22,16 +22,15 @@ from sweepd.envs.crypto.splits import TooFewBars, first_decision
 from sweepd.envs.crypto.study_data import (
     TIME_FORMAT,
     accepted_jumps,
-    holdout_times,
     load_study_bars,
     other_tickers,
-    study_splits,
 )
+from sweepd.envs.crypto.study_spans import study_splits
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.study_record import CRYPTO, AcceptedJump, CryptoSpec, DataSpec
 from sweepd.optimize.experiments.crypto import CryptoExperiment
 from sweepd.optimize.experiments.curriculum import LoadBundle
-from sweepd.optimize.experiments.kind import HoldoutSpan, Say, StudyKind
+from sweepd.optimize.experiments.kind import Say, StudyKind
 from sweepd.optimize.experiments.request import Request
 from sweepd.optimize.study.spec import check_folds
 
@@ -148,10 +147,6 @@ class MarketKind(StudyKind[CryptoSpec]):
         except TooFewBars as error:
             raise _with_limits(error, request) from None
         return spec
-
-    def holdout_span(self, spec: CryptoSpec) -> HoldoutSpan | None:
-        times = holdout_times(spec)
-        return None if times is None else (spec.data.tickers, *times)
 
     def requested_fields(self, spec: CryptoSpec, request: Request) -> dict[str, Any]:
         given = request.given

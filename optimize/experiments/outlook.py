@@ -23,7 +23,7 @@ from sweepd.envs.crypto.scoring.selection import (
     read_excess,
     verdict_text,
 )
-from sweepd.envs.crypto.study_data import study_splits
+from sweepd.envs.crypto.study_spans import study_splits
 from sweepd.envs.support.study_record import CryptoSpec
 from sweepd.optimize.study.study import StudyHandle
 

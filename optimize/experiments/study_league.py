@@ -34,7 +34,7 @@ from sweepd.agents.policy.frozen import FrozenPolicy, Member, load_members
 from sweepd.agents.policy.league import Floats
 from sweepd.agents.policy.ratings import draw_ratings
 from sweepd.agents.policy.roster import Champion
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.pairings import Entrant, play_pairs, scripted_entrants
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import write_atomic

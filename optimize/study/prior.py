@@ -20,7 +20,7 @@ import pandas as pd
 from optuna.trial import FrozenTrial
 
 from sweepd.envs.crypto.data.timeframe import bars_between
-from sweepd.envs.crypto.study_data import holdout_times, unseen_from
+from sweepd.envs.crypto.study_spans import holdout_times, unseen_from
 from sweepd.envs.support.configurations import RACE, Selection
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.study_record import CryptoSpec, StudySpec

@@ -17,7 +17,7 @@ from optuna.samplers import BaseSampler
 from optuna.search_space import IntersectionSearchSpace
 from optuna.storages import BaseStorage
 
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.support.configurations import RACE, Selection
 from sweepd.optimize.study.sampling.cube import Cube
 from sweepd.optimize.study.sampling.prior import Known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import uuid
@@ -19,7 +20,7 @@ from optuna.study import StudyDirection
 from optuna.study.study import _SYSTEM_ATTR_METRIC_NAMES
 from optuna.trial import FrozenTrial, TrialState
 
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.crypto.scoring.selection import TrialReturns
 from sweepd.envs.support.configurations import Configuration, leading
 from sweepd.envs.support.errors import InputError, TryAgainLater
@@ -50,7 +51,6 @@ from sweepd.optimize.study.recovery.deaths import is_suspect
 from sweepd.optimize.study.sampling.evolution import Change, changes_of
 from sweepd.optimize.study.sampling.prior import read_known
 from sweepd.optimize.study.search import Search
-from sweepd.optimize.study.space.parsing import study_space
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
 
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
@@ -207,7 +207,6 @@ class StudyHandle:
         if uid := attributes.get(UID_KEY):
             storage.known_as(self.study_id, name, uid)
         self.spec = StudySpec.from_json(attributes[SPEC_KEY])
-        self.space: SearchSpace = study_space(self.spec)
         self.run_dir = study_folder(storage.url, attributes, runs_dir)
         self.flags: dict[str, Any] = attributes[FLAGS_KEY]
         # Of a training run: the trial that it repeats; None otherwise.
@@ -215,7 +214,24 @@ class StudyHandle:
         # Of a study with a prior: what it learns from earlier studies; None otherwise.
         self.prior: dict[str, Any] | None = attributes.get(PRIOR_KEY)
         self.chosen_from = chosen_from(attributes)  # finished trials of other studies
-        self.search = Search(
+        # Returns of complete trials, cached here by `sweepd.optimize.experiments.outlook`.
+        self.returns = TrialReturns()
+        self.rows = TrialRows(storage, self.study_id)
+        self.cached = StudyCache(storage)
+        self.study = optuna.load_study(study_name=name, storage=self.cached)
+
+    @functools.cached_property
+    def space(self) -> SearchSpace:
+        """The search space; building it imports the environment, the algorithm, and torch."""
+        # Not at the top: whoever only reads a study does not wait for the models of its file.
+        from sweepd.optimize.study.space.parsing import study_space
+
+        return study_space(self.spec)
+
+    @functools.cached_property
+    def search(self) -> Search:
+        """The decisions of the search."""
+        return Search(
             self.space,
             sampler=self.spec.sampler,
             pruner=self.spec.pruner,
@@ -224,11 +240,6 @@ class StudyHandle:
             selection=self.spec.selection,
             prior=read_known(self.prior),
         )
-        # Returns of complete trials, cached here by `sweepd.optimize.experiments.outlook`.
-        self.returns = TrialReturns()
-        self.rows = TrialRows(storage, self.study_id)
-        self.cached = StudyCache(storage)
-        self.study = optuna.load_study(study_name=name, storage=self.cached)
 
     # -- looking
 

@@ -22,8 +22,8 @@ import torch
 from sweepd.agents.engine.program import Act, Program
 from sweepd.agents.networks.shape import FEWEST_SLOTS
 from sweepd.agents.networks.weights import StateDict
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.sizing import out_of_memory
-from sweepd.envs.core.streams import derive_seed
 from sweepd.envs.support.errors import RunError
 from sweepd.envs.support.study_record import StudySpec
 from sweepd.optimize.experiments.experiment import Evaluation, Experiment

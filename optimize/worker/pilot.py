@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.support.intervals import ADDED, Components, components
 from sweepd.envs.support.study_record import GameSpec
 from sweepd.optimize.experiments.game_evaluation import GameEvaluation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Self
 
 import psutil
@@ -17,28 +17,11 @@ from rich.table import Table
 
 from sweepd.envs.support.formatting import duration, hourly
 from sweepd.envs.support.logs import say_line
+from sweepd.optimize.worker.gpu_use import GpuUse
 
 LOG_EVERY = 15.0  # seconds between two log lines
 RATE_WINDOW = 30.0  # seconds over which the speed is averaged
 FIGURES_EVERY = 2.0  # seconds for which the figures are cached
-
-
-@dataclass(frozen=True)
-class GpuUse:
-    """Use of a GPU.
-
-    Attributes:
-        share: share of the last sampling period in which a kernel ran, 0 to 1.
-        used: bytes of memory used by all processes.
-        total: bytes of memory of the GPU.
-    """
-
-    share: float
-    used: int
-    total: int
-
-    def __str__(self) -> str:
-        return f"{self.share:.0%} · {self.used / 2**30:.1f}/{self.total / 2**30:.1f} GiB"
 
 
 class GpuMeter:

@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial
 from sweepd.agents.algorithms.identity import processor_kind
 from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.agents.native.choice import chosen
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.support.configurations import TRIALS, unfinished
 from sweepd.envs.support.errors import InputError

@@ -28,7 +28,7 @@ from harness import benchmark_parser, print_machine, save_results
 from leak import leaking_recipe
 
 from sweepd.agents.algorithms.ppo import PPO, PPOParams, Shape
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.crypto.data.demo_market import make_demo_market, make_planted_market, shuffled
 from sweepd.envs.crypto.data.timeframe import bars_per_year

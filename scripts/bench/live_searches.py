@@ -23,7 +23,7 @@ from live_tasks import HOLDOUT, TASKS, TIMEFRAME, score_of
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 import sweepd
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.crypto.data.bars import write_bars
 from sweepd.envs.crypto.params import EnvParams
 from sweepd.envs.support.configurations import latest, leading

@@ -13,7 +13,7 @@ import torch
 from learning import bars_of
 from torch import Tensor
 
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.envs.crypto.data.timeframe import bars_per_year
 from sweepd.envs.crypto.env import CryptoEnv

@@ -48,7 +48,7 @@ from optuna.samplers import BaseSampler, CmaEsSampler, TPESampler
 from search_studies import DaemonStudy, OptunaStudy, Run, Smac
 from search_tables import Table, load_tables
 
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.support.errors import InputError
 
 

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from sweepd.envs.core.items import ItemGroup, Items
 from sweepd.envs.core.mask_faults import MaskLatch
-from sweepd.envs.core.streams import Streams, derive_seed
+from sweepd.envs.core.seeds import derive_seed
+from sweepd.envs.core.streams import Streams
 from sweepd.envs.core.vec_env import Step, VecEnv
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from sweepd.envs.crypto.scoring import luck
@@ -226,26 +225,30 @@ def read_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, Array], ND
         ValueError: the file has no paths, or they are on different bars.
         OSError: the file cannot be read.
     """
-    table = pd.read_parquet(path, columns=["path", "date", *names])
-    count = int(table["path"].nunique())
-    if count == 0 or len(table) % count:
+    import pyarrow as pa  # not at the top: the other functions do not need it
+    import pyarrow.parquet
+
+    def numbers(column: Any, kind: Any) -> NDArray[Any]:
+        # Arrow's `to_numpy`, and its `read_table`, import pandas, which takes long.
+        return np.from_dlpack(column.cast(kind).combine_chunks())
+
+    with pyarrow.parquet.ParquetFile(path) as file:
+        table = file.read(columns=["path", "date", *names])
+    paths = numbers(table["path"], pa.int64())
+    time = numbers(table["date"].cast(pa.timestamp("s", "UTC"), safe=False), pa.int64())
+    count = len(np.unique(paths))
+    if count == 0 or len(paths) % count:
         raise ValueError(f"{path} has no paths of one length")
-    table = table.sort_values(["path", "date"], kind="stable")
-    time = (
-        table["date"]
-        .dt.tz_convert(None)
-        .to_numpy(dtype="datetime64[s]")
-        .astype(np.int64)
-        .reshape(count, -1)
-    )
-    if (
-        not (time == time[0]).all()
-        or not (table["path"].to_numpy().reshape(count, -1) == np.arange(count)[:, None]).all()
-    ):
+    order = np.lexsort((time, paths))
+    paths, time = (column[order].reshape(count, -1) for column in (paths, time))
+    if not (time == time[0]).all() or not (paths == np.arange(count)[:, None]).all():
         raise ValueError(f"the paths in {path} are not on one calendar")
-    return {
-        name: table[name].to_numpy(dtype=np.float64).reshape(count, -1) for name in names
-    }, time[0]
+    filled = {
+        name: table[name].fill_null(np.nan) if table[name].null_count else table[name]
+        for name in names
+    }
+    values = {name: numbers(column, pa.float64()) for name, column in filled.items()}
+    return {name: one[order].reshape(count, -1) for name, one in values.items()}, time[0]
 
 
 def read_excess(path: Path) -> tuple[Array, NDArray[np.int64]]:

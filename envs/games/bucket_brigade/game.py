@@ -13,7 +13,8 @@ from torch import Tensor
 
 from sweepd.envs.core.faults import ChoiceLatch
 from sweepd.envs.core.game_env import GameEnv
-from sweepd.envs.core.streams import Streams, derive_seed
+from sweepd.envs.core.seeds import derive_seed
+from sweepd.envs.core.streams import Streams
 from sweepd.envs.core.vec_env import Step, on_cpu
 from sweepd.envs.games.bucket_brigade.events import EventBuffer
 from sweepd.envs.games.bucket_brigade.observation import ObservationEncoder

@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, MultiDiscrete, Space
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.vec_env import Step
 from sweepd.envs.games.bucket_brigade.game import BucketBrigade
 from sweepd.envs.games.bucket_brigade.players import ScriptedPolicy

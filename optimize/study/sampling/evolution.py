@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.support.configurations import PBT
 from sweepd.optimize.study.sampling.cube import Axis, Cube
 from sweepd.optimize.study.sampling.ranges import Range, ends

@@ -26,7 +26,7 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial
 from scipy.stats import qmc
 
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.support.configurations import episode_luck, joined
 from sweepd.optimize.study.sampling import gp
 from sweepd.optimize.study.sampling.cube import Cube, Floats

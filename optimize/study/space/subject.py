@@ -1,18 +1,21 @@
-"""What a search space is for: an environment and an algorithm."""
+"""What a search space is for: an environment and an algorithm.
+
+Both are imported when they are asked for, and torch with them: a study is read without them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sweepd.agents.algorithms.table import Algorithm, get_algorithm
-from sweepd.agents.networks.shape import check_activation, check_policies
 from sweepd.envs.crypto.params import SHORTS, EnvParams
-from sweepd.envs.games.registry import get_game
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.study_record import CRYPTO
+
+if TYPE_CHECKING:
+    from sweepd.agents.algorithms.table import Algorithm
 
 Scalar = bool | int | float | str
 # Included spaces (name: file in `optimize/spaces`) by environment and algorithm. All other pairs
@@ -25,8 +28,6 @@ PRESETS = {
     ("kuhn", "ppo"): {"game": "kuhn-ppo.toml"},
     ("leduc", "ppo"): {"game": "leduc-ppo.toml"},
 }
-# Words of a shape.
-_CHECKS = {"activation": check_activation, "policies": check_policies}
 # Parameters that flags of the study fix, so that no trial may vary them.
 STUDY_LEVEL = frozenset(
     {"initial_cash", "episode_bars", "held_scale", "minimum_order", "fee", "slippage", *SHORTS}
@@ -43,12 +44,18 @@ class Subject:
     @property
     def learner(self) -> Algorithm:
         """The algorithm."""
+        from sweepd.agents.algorithms.table import get_algorithm
+
         return get_algorithm(self.algorithm)
 
     @property
     def env_params(self) -> Callable[..., Any]:
         """The dataclass of the environment's parameters."""
-        return EnvParams if self.environment == CRYPTO else get_game(self.environment).params
+        if self.environment == CRYPTO:
+            return EnvParams
+        from sweepd.envs.games.registry import get_game
+
+        return get_game(self.environment).params
 
     @property
     def tables(self) -> tuple[str, str, str]:
@@ -79,9 +86,12 @@ class Subject:
     def check(self, table: str, name: str, value: Scalar) -> None:
         """Raise InputError, TypeError or ValueError if the value of a parameter is invalid."""
         if table == "shape":
+            from sweepd.agents.networks.shape import check_activation, check_policies
+
+            words = {"activation": check_activation, "policies": check_policies}
             # The sizes of a shape are checked together when the program is built.
-            if name in _CHECKS:
-                _CHECKS[name](value)
+            if name in words:
+                words[name](value)
             elif not isinstance(value, str) and (not isinstance(value, int) or value < 1):
                 raise InputError("must be a whole number of at least 1")
             return

@@ -14,7 +14,7 @@ from torch import Tensor
 from sweepd.agents.algorithms.ppo import PPO, PPOParams
 from sweepd.agents.networks.shape import Shape
 from sweepd.envs.core.items import ItemGroup, Items
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.support.errors import InputError, RunError
 from tests.agents.helpers import assert_same, rollouts, shape_for, start
 from tests.agents.toy_env import (

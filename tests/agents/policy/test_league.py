@@ -21,7 +21,7 @@ from sweepd.agents.policy.league import (
     play_matches,
     report,
 )
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.bucket_brigade.game import BucketBrigade
 from sweepd.envs.games.bucket_brigade.players import ScriptedPolicy
 from sweepd.envs.games.registry import get_game

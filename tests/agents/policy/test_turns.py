@@ -13,7 +13,7 @@ from sweepd.agents.networks.shape import Shape, env_fields
 from sweepd.agents.policy.duels import FrozenEntrant, play_duels
 from sweepd.agents.policy.frozen import FrozenPolicy
 from sweepd.agents.policy.roster import Champion, Roster, Spaces
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.opponents import Scripted
 from sweepd.envs.games.pairings import RandomEntrant, ScriptedEntrant, play_pairs
 from sweepd.envs.games.tensor_game import NoParams

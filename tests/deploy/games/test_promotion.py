@@ -49,7 +49,7 @@ from sweepd.deploy.registry.bundle_files import (
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.registry.slots import LONGEST_SLOT, check_slot
 from sweepd.deploy.trading.live.runner import only_one
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.cartpole import CartPoleParams
 from sweepd.envs.games.play import EpisodeResults
 from sweepd.envs.games.registry import get_game

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweepd.envs.core.streams import Streams, derive_seed
+from sweepd.envs.core.seeds import derive_seed
+from sweepd.envs.core.streams import Streams
 
 
 def draws(streams: Streams) -> list[torch.Tensor]:

@@ -12,7 +12,8 @@ import torch
 from sweepd.envs.crypto.data.bars import load_bars, write_bars
 from sweepd.envs.crypto.data.demo_market import make_demo_market
 from sweepd.envs.crypto.data.timeframe import bars_per_year, later
-from sweepd.envs.crypto.study_data import load_study_bars, study_splits
+from sweepd.envs.crypto.study_data import load_study_bars
+from sweepd.envs.crypto.study_spans import holdout_span, study_splits
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.study_record import CryptoSpec, StudySpec
 from sweepd.optimize.cli.study_request import make_request
@@ -63,7 +64,7 @@ def test_a_study_records_the_calendar(folder: Path) -> None:
 
 def test_the_hold_out_is_counted_in_sessions(folder: Path) -> None:
     spec = spec_of(folder)
-    span = kind_of(spec.environment).holdout_span(spec)
+    span = holdout_span(spec)
     assert span is not None
     bars = load_bars(folder, NY)
     a, b = study_splits(spec).holdout

@@ -26,8 +26,9 @@ from sweepd.envs.support.logs import LIBRARIES, LogConsole, say_line
 from sweepd.optimize.cli.launch import own_arguments
 from sweepd.optimize.study.database.opening import open_storage, storage_url
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
+from sweepd.optimize.worker.gpu_use import GpuUse
 from sweepd.optimize.worker.prometheus import serving_metrics
-from sweepd.optimize.worker.telemetry import GpuUse, Telemetry
+from sweepd.optimize.worker.telemetry import Telemetry
 from tests.optimize.conftest import Sweepd
 from tests.optimize.study_files import training_begun, wait_for
 

@@ -9,7 +9,7 @@ import torch
 from gymnasium.spaces import MultiDiscrete
 from gymnasium.utils.env_checker import check_env
 
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.bucket_brigade.game import BucketBrigade
 from sweepd.envs.games.bucket_brigade.players import ScriptedPolicy
 from sweepd.envs.games.bucket_brigade.render import Scene, as_frame, as_text, name, scene

@@ -11,7 +11,7 @@ import optuna
 import pytest
 from optuna.trial import FrozenTrial, TrialState
 
-from sweepd.envs.core.streams import derive_seed
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.support.configurations import Selection
 from sweepd.optimize.study.sampling import race
 from sweepd.optimize.study.sampling.cube import Cube
