@@ -12,11 +12,9 @@ name. Processors other than x86-64 have no MKL and ignore the variable.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 import warnings
-from pathlib import Path
 
 VARIABLE = "MKL_CBWR"
 MODE = "AVX2,STRICT"
@@ -56,7 +54,11 @@ def current_mode() -> str | None:
         The name as in `MKL_CBWR` ("AVX2,STRICT" on Intel, "AUTO,STRICT" on AMD processors), "off"
         if results need not be reproducible, None if torch has no MKL or does not report the mode.
     """
-    import torch  # not at the top: processes that only step environments do not need it
+    # Not at the top: `import sweepd` does not need them.
+    import ctypes
+    from pathlib import Path
+
+    import torch
 
     name = _LIBRARIES.get(sys.platform)
     if name is None or not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
