@@ -15,7 +15,9 @@ def holdout_span(spec: StudySpec) -> tuple[tuple[str, ...], int, int] | None:
     Returns:
         None if there is no hold-out, as for a game.
     """
-    times = holdout_times(spec) if isinstance(spec, CryptoSpec) else None
+    if not isinstance(spec, CryptoSpec):
+        return None
+    times = holdout_times(spec)
     return None if times is None else (spec.data.tickers, *times)
 
 

@@ -247,6 +247,11 @@ CASES = [
         extra=True,
     ),
     Case(
+        "startup",
+        "--runs 1",
+        ("machine.processor", "commands.status.wall", "commands.import torch.processor"),
+    ),
+    Case(
         "trials_per_hour",
         THREAD + "--runs 1 --part 0.05 --seconds 0.001",
         ("machine.processor", "ours_over.elegant 1 env", "shares_of_worker.training", "host_share"),
