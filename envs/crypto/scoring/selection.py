@@ -223,6 +223,7 @@ def read_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, Array], ND
 
     Raises:
         ValueError: the file has no paths, or they are on different bars.
+        KeyError: a column is missing.
         OSError: the file cannot be read.
     """
     import pyarrow as pa  # not at the top: the other functions do not need it
