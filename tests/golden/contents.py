@@ -144,8 +144,9 @@ def _picture(content: bytes) -> str:
 def _events(path: Path) -> str:
     read = EventAccumulator(str(path), size_guidance={"scalars": 0})
     read.Reload()
+    # Last digits depend on the vector instructions of the processor.
     series = {
-        tag: [(point.step, point.value) for point in read.Scalars(tag)]
+        tag: [(point.step, f"{point.value:.3g}") for point in read.Scalars(tag)]
         for tag in sorted(read.Tags()["scalars"])
     }
     return f"{len(series)} series {sha(repr(series).encode())}"

@@ -84,6 +84,7 @@ RULES = (
         "<age> ago; no process trades this slot.",
     ),
     Rule("width of the last column, which an age may set", r"([━─]|(?<=┃) )\1+(?=[┓┃┩┘])", r"\1"),
+    Rule("kind of processor", r"x86_64, MKL [\w,]+, AVX\w+", "<kind of processor>"),
     Rule("process", r"(?<=Process )\d+ on \S+", "<process> on <host>"),
     Rule(
         "measured numbers in JSON",
