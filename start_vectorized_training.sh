@@ -72,7 +72,7 @@ install() {
         refuse "no '$python' found; install Python 3.11 or newer, or name one with SWEEPD_PYTHON"
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
         refuse "$("$python" --version) is too old; name Python 3.11 or newer with SWEEPD_PYTHON"
-    torch=$(grep '^torch==' "$root/requirements.lock")
+    torch=$(grep -o '^torch==[^ ]*' "$root/requirements.lock")
     say "installing into $venv: $torch ($build build), then the locked packages"
     [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
     pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
