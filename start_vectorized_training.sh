@@ -108,8 +108,10 @@ for extra in map(str.strip, sys.argv[1].split(",")):
         sys.exit(f"SWEEPD_EXTRAS names {extra!r}; the extras are " + ", ".join(known))' "$extras" ||
         refuse "no extra was installed"
     say "installing the extras $extras"
+    # Versions only: with hashes, pip would refuse the requirements of extras, which are ranges.
+    grep -ho '^[^ #]*==[^\]*' "$root"/requirements*.lock >"$venv/.sweepd-constraints"
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-        --constraint "$root/requirements.lock" --constraint "$root/requirements-dev.lock" "sweepd[$extras]"
+        --constraint "$venv/.sweepd-constraints" "sweepd[$extras]"
     printf '%s' "$stamp" >"$venv/.sweepd-extras"
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -189,7 +190,13 @@ def test_extras_are_installed_once_at_the_locked_versions(
     found = start(tmp_path, wanted, "--install-only")
     assert found.returncode == 0, found.stderr
     assert "installing the extras ccxt, postgres" in found.stdout
-    assert f"--constraint {ROOT}/requirements-dev.lock" in found.stdout
+    constraints = Path(with_python["SWEEPD_VENV"]) / ".sweepd-constraints"
+    assert f"--constraint {constraints} " in found.stdout
+    said = constraints.read_text()
+    for name in ("requirements.lock", "requirements-dev.lock"):
+        for package in re.findall(r"^[a-z0-9-]+==\S+", (ROOT / name).read_text(), re.MULTILINE):
+            assert package in said
+    assert "--hash" not in said  # pip would demand pinned versions of the extras' requirements
     assert found.stdout.endswith(" sweepd[ccxt, postgres]\n")
     assert start(tmp_path, wanted, "--install-only").stdout == ""
     assert start(tmp_path, with_python, "--install-only").stdout == ""
