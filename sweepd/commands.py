@@ -211,7 +211,7 @@ def run() -> None:
             stream.reconfigure(errors="replace")
     sys.excepthook = _print_traceback
     try:
-        build_app()()
+        build_app()(prog_name="sweepd")  # also where it runs as `python -m sweepd`
     except (InputError, RunError) as error:
         code, message = error.exit_code, str(error)
     except OSError as error:

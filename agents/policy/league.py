@@ -238,7 +238,10 @@ def report(matches: Matches, members: int) -> dict[str, Any]:
         described[name] = {
             "mean": mean.tolist(),
             **{
-                end: np.where(known, bound, None).tolist()
+                end: [
+                    [value if sure else None for value, sure in zip(*row, strict=True)]
+                    for row in zip(bound.tolist(), known.tolist(), strict=True)
+                ]
                 for end, bound in (("low", mean - reach), ("high", mean + reach))
             },
         }
