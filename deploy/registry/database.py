@@ -31,14 +31,11 @@ from sweepd.envs.support.database_file import (
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.invocation import install_extra
 
-HEAD = "0008"  # the newest migration, which makes the tables of the models
+BASELINE = "0008"  # the oldest migration
+HEAD = "0009"  # the newest migration, which makes the tables of the models
 _ADVISORY_LOCK = 0x73776565  # arbitrary; other programs on the PostgreSQL server must not use it
 _BUSY_TIMEOUT = 60.0  # seconds
-# Development versions before revision 0004. Their registries are upgraded by the last commit that
-# had all migrations, and by this program afterwards.
-_RETIRED_REVISIONS = ("0001", "0002", "0003")
-_RETIRED_TABLE = "schema_version"  # of registries that had no revisions yet
-_LAST_WITH_ALL = "8c2c6e1"
+_LAST_BEFORE_BASELINE = "c2dab95"  # the last commit whose migrations lead to the baseline
 
 State = Literal["absent", "old", "current"]
 
@@ -54,7 +51,7 @@ class RegistryDatabase:
 
     Raises:
         InputError: the database cannot be used, is absent (without `create`), belongs to another
-            program, or has the tables of a newer or a retired revision.
+            program, or has the tables of a newer revision or of one before the baseline.
     """
 
     def __init__(self, url: str, *, create: bool) -> None:
@@ -208,9 +205,7 @@ class RegistryDatabase:
         if revision is not None:
             return "current" if revision == HEAD else "old"
         found = set(inspect(connection).get_table_names())
-        if {_RETIRED_TABLE, "bundles", "slots", "versions", "events", "looks"} <= found:
-            return "old"
-        taken = sorted(found & {_RETIRED_TABLE, *Base.metadata.tables})
+        taken = sorted(found & set(Base.metadata.tables))
         if taken:
             raise InputError(
                 f"the registry {self.shown} is the database of another program: it has a table "
@@ -250,11 +245,11 @@ class RegistryDatabase:
         config.attributes["connection"] = connection
         known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
         revision = _revision(connection)
-        if revision in _RETIRED_REVISIONS or inspect(connection).has_table(_RETIRED_TABLE):
+        if revision is not None and revision < BASELINE:
             raise InputError(
-                f"the registry {self.shown} has the tables of an early development version "
-                f"(revision {revision or 'none'}); open it once with sweepd at commit "
-                f"{_LAST_WITH_ALL}, which upgrades it to revision 0004, and then with this one"
+                f"the registry {self.shown} has the tables of an unreleased version (revision "
+                f"{revision}); open it once with sweepd at commit {_LAST_BEFORE_BASELINE}, which "
+                f"upgrades it to revision {BASELINE}, and then with this one"
             )
         if revision is not None and revision not in known:
             raise InputError(

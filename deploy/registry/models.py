@@ -1,7 +1,7 @@
 """The registry's tables (SQLAlchemy 2). Moments are UTC text, bar times seconds since the epoch.
 
 Triggers refuse to change or delete rows of the `APPEND_ONLY` tables. The other tables hold present
-state: `slots`, `challengers`, `parity_days`, and of traders `traders`, `lanes` and `orders`. The migrations of
+state: `slots`, `challengers`, `parity_days`, and of traders `traders`, `accounts` and `orders`. The migrations of
 `sweepd.deploy.registry.migrations` make the tables.
 """
 
@@ -20,7 +20,7 @@ APPEND_ONLY = (
     "versions",
     "events",
     "evaluations",
-    "lane_bars",
+    "account_bars",
     "trader_events",
     "trader_bars",
     "trader_adjustments",
@@ -146,7 +146,7 @@ class TraderRow(Base):
     pid: Mapped[int]
     host: Mapped[str] = mapped_column(Text)
     broker: Mapped[str] = mapped_column(Text)
-    venue_account: Mapped[str | None] = mapped_column("account", Text)
+    venue_account: Mapped[str | None] = mapped_column(Text)
     feed: Mapped[str] = mapped_column(Text)
     timeframe: Mapped[str] = mapped_column(Text)
     started: Mapped[str] = mapped_column(Text)
@@ -155,17 +155,13 @@ class TraderRow(Base):
     last_bar: Mapped[int | None] = mapped_column(BigInteger)
     halt: Mapped[str | None] = mapped_column(Text)
     halt_sells: Mapped[bool]
-    state: Mapped[dict[str, Any]] = mapped_column("session", JSON)
+    state: Mapped[dict[str, Any]] = mapped_column(JSON)
 
 
 class AccountRow(Base):
-    """An account of a slot: see `sweepd.deploy.trading.live.records.AccountRecord`.
+    """An account of a slot: see `sweepd.deploy.trading.live.records.AccountRecord`."""
 
-    Its table, and the columns that name an account, keep the earlier name "lane": renaming them
-    would need a migration that rewrites append-only tables.
-    """
-
-    __tablename__ = "lanes"
+    __tablename__ = "accounts"
     slot: Mapped[str] = mapped_column(ForeignKey("traders.slot"), primary_key=True)
     name: Mapped[str] = mapped_column(Text, primary_key=True)
     kind: Mapped[str] = mapped_column(Text)
@@ -178,9 +174,9 @@ class AccountRow(Base):
 class AccountBarRow(Base):
     """An account's ledger line for one bar: see `sweepd.deploy.trading.live.records.AccountBar`."""
 
-    __tablename__ = "lane_bars"
+    __tablename__ = "account_bars"
     slot: Mapped[str] = mapped_column(Text, primary_key=True)
-    account: Mapped[str] = mapped_column("lane", Text, primary_key=True)
+    account: Mapped[str] = mapped_column(Text, primary_key=True)
     time: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     bundle: Mapped[str | None] = mapped_column(Text)
     value: Mapped[float] = mapped_column(Double)
@@ -200,10 +196,10 @@ class OrderRow(Base):
     """An order and its result: see `sweepd.deploy.trading.live.records.OrderLine`."""
 
     __tablename__ = "orders"
-    __table_args__ = (Index("ix_orders_newest", "slot", "lane", "decided", "client_id"),)
+    __table_args__ = (Index("ix_orders_newest", "slot", "account", "decided", "client_id"),)
     client_id: Mapped[str] = mapped_column(Text, primary_key=True)
     slot: Mapped[str] = mapped_column(Text, index=True)
-    account: Mapped[str] = mapped_column("lane", Text)
+    account: Mapped[str] = mapped_column(Text)
     decided: Mapped[int] = mapped_column(BigInteger)
     ticker: Mapped[str] = mapped_column(Text)
     side: Mapped[str] = mapped_column(Text)

@@ -41,6 +41,9 @@ def make_append_only(table: str) -> None:
 
 def drop_append_only(table: str) -> None:
     """Allow UPDATE and DELETE again, for a migration that ends with `make_append_only`."""
-    place = "" if op.get_bind().dialect.name == "sqlite" else f" ON {table}"
     for action in ("update", "delete"):
-        op.execute(f"DROP TRIGGER {table}_no_{action}{place}")
+        name = f"{table}_no_{action}"
+        if op.get_bind().dialect.name == "sqlite":
+            op.execute(f"DROP TRIGGER {name}")
+        else:
+            op.execute(f"DROP FUNCTION {name} CASCADE")  # and its trigger

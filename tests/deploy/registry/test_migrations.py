@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
+import sqlite3
 from pathlib import Path
 
 import optuna
@@ -15,16 +15,19 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from sweepd.deploy.registry.database import HEAD, RegistryDatabase
-from sweepd.deploy.registry.models import APPEND_ONLY, VERSION_TABLE, Base, BundleRow
+from sweepd.deploy.registry.database import BASELINE, HEAD, RegistryDatabase
+from sweepd.deploy.registry.models import APPEND_ONLY, VERSION_TABLE, Base
 from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.live.parity import stored_parity
+from sweepd.deploy.trading.live.queries import Records
+from sweepd.deploy.trading.live.store import TraderStore
 from sweepd.envs.support.errors import InputError
 from tests.deploy.builders import small_bundle
 
-REVISIONS = ["0004", "0005", "0006", "0007", "0008"]
+REVISIONS = [BASELINE, HEAD]
+SCHEMA = Path(__file__).with_name("schema_0008.sql")
 SLOT = "crypto-1h"
 A, B, C, D = "a" * 64, "b" * 64, "c" * 64, "d" * 64
-BEFORE = "0004"  # the head revision before games had a kind of their own
 
 
 def _config(connection: sa.Connection) -> Config:
@@ -42,63 +45,86 @@ def _upgrade(url: str, revision: str) -> sa.Engine:
     return engine
 
 
-COLUMNS = (
-    "hash, members_sha256, environment, timeframe, tickers, study, study_uid, trial, last_seen"
-)
+ROWS = f"""
+INSERT INTO slots VALUES ('{SLOT}', '{A}', '{B}', 2), ('chess', '{D}', NULL, 2);
+INSERT INTO versions VALUES ('{SLOT}', 1, '{A}', 'now'), ('chess', 1, '{D}', 'now');
+INSERT INTO events VALUES (1, '{SLOT}', 'promoted', '1', '{B}', NULL, '', NULL),
+    (2, '{SLOT}', 'challenger', '2', '{A}', NULL, '', 'null'),
+    (3, '{SLOT}', 'challenger', '3', '{C}', NULL, '', NULL),
+    (4, '{SLOT}', 'promoted', '4', '{A}', '{B}', '', '{{"passed": true}}');
+INSERT INTO challengers VALUES ('{SLOT}', '{C}', '3');
+INSERT INTO evaluations VALUES
+    (1, 'market', 'BTC/USDT', '1h', 0, 9, NULL, 1, '{A}', 's', 'u', 1, 'now'),
+    (2, 'game', 'chess', NULL, NULL, NULL, 100, 1, '{A}', 's', 'u', 1, 'now');
+INSERT INTO traders VALUES ('{SLOT}', 'token', 1, 'host', 'alpaca', 'alpaca', '1h', 'now', 'now',
+    'waits', 'PA1', 3600, NULL, false, '{{"prices": {{"BTC/USDT": 2.5}}}}');
+INSERT INTO {{accounts}} VALUES ('{SLOT}', 'account', 'account', '{A}', 3600, NULL, '{{"booked": []}}');
+INSERT INTO {{account_bars}} VALUES
+    ('{SLOT}', 'account', 3600, '{A}', 1, 1, 0.5, 0, 0, 1, 0, 0, 0, '{{"BTC/USDT": 2}}', 'null');
+INSERT INTO orders VALUES ('id', '{SLOT}', 'account', 3600, 'BTC/USDT', 'buy', 0, 9, false, false,
+    'filled', 7200, 2, 9, 0.1, 4.5, '');
+INSERT INTO trader_events VALUES (1, '{SLOT}', 'now', 3600, 'started', '');
+INSERT INTO trader_bars VALUES ('{SLOT}', 'BTC/USDT', 3600, 1, 1, 1, 1, 1, false);
+INSERT INTO trader_adjustments VALUES (1, '{SLOT}', 'now', 'BTC/USDT', 3600, 0.5, 2);
+INSERT INTO parity_days VALUES ('{SLOT}', 0, 1, 1, 0, 0.1, 0.1, 0, 'now', 0);
+"""
 
 
 def _fill(engine: sa.Engine, *, revision: str) -> None:
-    """A champion, the one before it, a challenger, a former challenger, and a game's champion."""
+    """At least a row in each table; the columns have the same order in all revisions."""
+    market, game = "'1h', '[\"BTC/USDT\"]', 9", "NULL, NULL, NULL"
+    names = ("lanes", "lane_bars") if revision == BASELINE else ("accounts", "account_bars")
+    bundles = [
+        f"INSERT INTO bundles VALUES ('{hash_}', '{hash_}', '{environment}', 's', 'u', 1, 'bars', "
+        f"'now', '{kind}', {facts})"
+        for hash_, environment, kind, facts in (
+            (A, "crypto", "market", market),
+            (B, "crypto", "market", market),
+            (C, "crypto", "market", market),
+            (D, "chess", "game", game),
+        )
+    ]
+    rows = ROWS.replace("{accounts}", names[0]).replace("{account_bars}", names[1])
     with engine.begin() as connection:
-        kind = "" if revision == BEFORE else ", kind"
-        market, game_kind = ", 'market'", ", 'game'"
-        game = "'', '[]'" if revision == BEFORE else "NULL, NULL"
-        for hash_ in (A, B, C):
-            connection.execute(
-                sa.text(
-                    f"INSERT INTO bundles ({COLUMNS}, data_dir, at{kind}) VALUES (:hash, :hash, "
-                    "'crypto', '1h', :tickers, 's', 'u', 1, 9, '', 'now'"
-                    f"{kind and market})"
-                ),
-                {"hash": hash_, "tickers": json.dumps(["BTC/USDT"])},
-            )
-        connection.execute(
-            sa.text(
-                f"INSERT INTO bundles ({COLUMNS}, data_dir, at{kind}) VALUES (:hash, :hash, 'chess', "
-                f"{game}, 's', 'u', 1, {0 if revision == BEFORE else 'NULL'}, '', 'now'"
-                f"{kind and game_kind})"
-            ),
-            {"hash": D},
-        )
-        for slot, champion, previous in ((SLOT, A, B), ("chess", D, None)):
-            connection.execute(
-                sa.text("INSERT INTO slots VALUES (:s, :a, :b, 2)"),
-                {"s": slot, "a": champion, "b": previous},
-            )
-            connection.execute(
-                sa.text("INSERT INTO versions VALUES (:s, 1, :h, 'now')"),
-                {"s": slot, "h": champion},
-            )
-        for number, (kind_, hash_) in enumerate(
-            [("promoted", B), ("challenger", A), ("challenger", C), ("promoted", A)], start=1
-        ):
-            connection.execute(
-                sa.text("INSERT INTO events VALUES (:n, :s, :k, :at, :h, NULL, '', NULL)"),
-                {"n": number, "s": SLOT, "k": kind_, "h": hash_, "at": str(number)},
-            )
-        connection.execute(
-            sa.text("INSERT INTO challengers VALUES (:s, :h, '3')"), {"s": SLOT, "h": C}
-        )
-        if revision == BEFORE:
-            for number, (assets, timeframe, last) in enumerate(
-                [("BTC/USDT", "1h", 9), ("panel of chess", "", 100)], start=1
-            ):
-                connection.execute(
-                    sa.text(
-                        "INSERT INTO looks VALUES (:n, :a, :t, 0, :l, 1, :h, 's', 'u', 1, 'now')"
-                    ),
-                    {"n": number, "a": assets, "t": timeframe, "l": last, "h": A},
-                )
+        for statement in (*bundles, *rows.strip().split(";\n")):
+            connection.exec_driver_sql(statement.removesuffix(";"))
+
+
+def _check_filled(registry: Registry) -> None:
+    """Check that everything that `_fill` wrote is known."""
+    slot = registry.slot(SLOT)
+    assert (slot.champion, slot.previous, slot.challengers, slot.revision) == (A, B, (C,), 2)
+    assert registry.slots_of_kind("market") == {SLOT}
+    assert registry.slots_of_kind("game") == {"chess"}
+    assert [(event.kind, event.report) for event in registry.events()] == [
+        ("promoted", None),
+        ("challenger", None),
+        ("challenger", None),
+        ("promoted", {"passed": True}),
+    ]
+    assert registry.market(A) == ("1h", ("BTC/USDT",))
+    assert registry.market(D) is None
+    assert registry.evaluations.count_holdout(["BTC/EUR"], 9, 20) == 1
+    assert registry.evaluations.count_panel("chess") == 1
+    assert registry.evaluations.holdout_span(A) == (0, 9)
+    store = TraderStore(registry.database)
+    [trader] = store.traders()
+    assert (trader.slot, trader.broker, trader.state) == (
+        SLOT,
+        "alpaca",
+        {"prices": {"BTC/USDT": 2.5}},
+    )
+    [account] = store.accounts(SLOT)
+    assert (account.name, account.bundle, account.state) == ("account", A, {"booked": []})
+    [bar] = store.account_bars(SLOT, "account")
+    assert (bar.fees, bar.flow, bar.trades, bar.units) == (0.5, 0.0, 1, {"BTC/USDT": 2})
+    assert bar.action is None
+    [line] = store.orders(SLOT, account="account")
+    assert (line.order.notional, line.fill and line.fill.units) == (9.0, 2.0)
+    assert [event.kind for event in store.events(SLOT)] == ["started"]
+    assert [one.price for one in store.adjustments(SLOT)] == [0.5]
+    assert len(Records(registry.database).candles(SLOT, "BTC/USDT", since=0, until=9999).time) == 1
+    assert [day.growth for day in stored_parity(registry.database, SLOT)[0]] == [0.1]
 
 
 def _differences(url: str) -> list[object]:
@@ -150,22 +176,67 @@ def test_a_registry_is_created_by_the_first_write_and_reads_as_empty_until_then(
     assert [event.kind for event in registry.events()] == ["refused"]
 
 
+def _made_by_single_migrations(url: str) -> sa.Engine:
+    """The tables of a registry whose revisions up to 0008 were applied one by one."""
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, sqlite3.Connection)
+        driver.executescript(SCHEMA.read_text())
+        driver.execute(f"INSERT INTO {VERSION_TABLE} VALUES ('0008')")
+    return engine
+
+
+def _described(engine: sa.Engine) -> dict[str, object]:
+    """Columns, keys, constraints and indexes of each table, and the triggers."""
+    found = sa.inspect(engine)
+    described: dict[str, object] = {
+        table: (
+            [{**column, "type": str(column["type"])} for column in found.get_columns(table)],
+            found.get_pk_constraint(table),
+            sorted(found.get_foreign_keys(table), key=lambda key: str(key["name"])),
+            found.get_unique_constraints(table),
+            found.get_indexes(table),
+        )
+        for table in found.get_table_names()
+    }
+    with engine.connect() as connection:
+        query = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' ORDER BY name"
+        described["triggers"] = [tuple(row) for row in connection.exec_driver_sql(query)]
+    return described
+
+
+def test_the_baseline_makes_the_tables_that_single_migrations_had_made(tmp_path: Path) -> None:
+    made = _made_by_single_migrations(f"sqlite:///{tmp_path / 'made.db'}")
+    baseline = _upgrade(f"sqlite:///{tmp_path / 'baseline.db'}", BASELINE)
+    assert _described(baseline) == _described(made)
+
+
+def test_a_registry_whose_migrations_were_single_opens_and_is_upgraded(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'registry.db'}"
+    _fill(_made_by_single_migrations(url), revision=BASELINE)
+    registry = Registry(tmp_path)
+    _check_filled(registry)  # without writing
+    assert _revision(url) == BASELINE
+    registry.refuse("other-1h", "no candidate passes")
+    assert _revision(url) == HEAD
+    assert [event.kind for event in registry.events("other-1h")] == ["refused"]
+    assert _differences(url) == []
+
+
 def test_an_old_registry_is_upgraded_by_the_first_write_and_reads_as_upgraded_until_then(
     registry_url: str, tmp_path: Path
 ) -> None:
-    _fill(_upgrade(registry_url, BEFORE), revision=BEFORE)
+    _fill(_upgrade(registry_url, BASELINE), revision=BASELINE)
     tables = _tables(registry_url)
     registry = Registry(tmp_path, registry_url)
-    assert registry.slot(SLOT).challengers == (C,)
-    assert registry.slots_of_kind("game") == {"chess"}
-    assert registry.evaluations.count_panel("chess") == 1
+    _check_filled(registry)
     assert _tables(registry_url) == tables
-    assert _revision(registry_url) == BEFORE
+    assert _revision(registry_url) == BASELINE
     seen = {"study": "s", "study_uid": "u", "trial": 1}
     again = registry.evaluations.record_panel("chess", 100, members_sha256=A, **seen)  # type: ignore[arg-type]
     assert (again.number, again.repeated) == (1, True)
-    assert registry.evaluations.record_panel("chess", 100, members_sha256=B, **seen).number == 2  # type: ignore[arg-type]
-    assert registry.slot(SLOT).challengers == (C,)
+    _check_filled(registry)
     assert _revision(registry_url) == HEAD
 
 
@@ -181,81 +252,36 @@ def test_every_revision_is_upgraded_and_keeps_what_it_knew(
     _fill(_upgrade(registry_url, revision), revision=revision)
     registry = Registry(tmp_path, registry_url, create=False)
     assert _differences(registry_url) == []
-    slot = registry.slot(SLOT)
-    assert (slot.champion, slot.previous, slot.challengers, slot.revision) == (A, B, (C,), 2)
-    assert registry.slots_of_kind("market") == {SLOT}
-    assert registry.slots_of_kind("game") == {"chess"}
-    assert [event.kind for event in registry.events()] == [
-        "promoted",
-        "challenger",
-        "challenger",
-        "promoted",
-    ]
-    with registry.database.reading() as session:
-        rows = {row.hash: row for row in session.scalars(sa.select(BundleRow))}
-        assert (rows[A].timeframe, rows[A].tickers, rows[A].last_seen) == ("1h", ["BTC/USDT"], 9)
-        assert (rows[D].timeframe, rows[D].tickers, rows[D].last_seen) == (None, None, None)
-    if revision == BEFORE:
-        assert registry.evaluations.count_holdout(["BTC/EUR"], 9, 20) == 1
-        assert registry.evaluations.count_panel("chess") == 1
-        assert registry.evaluations.holdout_span(A) == (0, 9)
+    _check_filled(registry)
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_history_is_append_only_in_every_revision(registry_url: str, revision: str) -> None:
-    engine = _upgrade(registry_url, BEFORE)
-    _fill(engine, revision=BEFORE)
+    engine = _upgrade(registry_url, BASELINE)
+    _fill(engine, revision=BASELINE)
     with engine.begin() as connection:
-        connection.execute(
-            sa.text(
-                "INSERT INTO lane_bars (slot, lane, time, value, cash, fees, notional, trades, "
-                "unfilled, dropped, crossed, units) VALUES "
-                "(:s, 'account', 1, 1, 1, 0, 0, 0, 0, 0, 0, '{}')"
-            ),
-            {"s": SLOT},
-        )
-        connection.execute(
-            sa.text("INSERT INTO trader_events VALUES (1, :s, 'now', 1, 'k', '')"), {"s": SLOT}
-        )
         command.upgrade(_config(connection), revision)
-        if revision >= "0006":
-            connection.execute(
-                sa.text("INSERT INTO trader_bars VALUES (:s, 't', 1, 1, 1, 1, 1, 1, false)"),
-                {"s": SLOT},
-            )
-        if revision >= "0008":
-            connection.execute(
-                sa.text("INSERT INTO trader_adjustments VALUES (1, :s, 'now', 't', 1, 1, 1)"),
-                {"s": SLOT},
-            )
     for table in APPEND_ONLY:
-        if revision < {"trader_bars": "0006", "trader_adjustments": "0008"}.get(table, ""):
-            continue
-        name = "looks" if (table, revision) == ("evaluations", BEFORE) else table
+        name = "lane_bars" if (table, revision) == ("account_bars", BASELINE) else table
         column = "time = 0" if name.endswith("_bars") else "at = 'never'"
         for statement in (f"DELETE FROM {name}", f"UPDATE {name} SET {column}"):
             with (
-                pytest.raises(sa.exc.DBAPIError, match="append-only"),
+                pytest.raises(sa.exc.DBAPIError, match=f"rows of {name} are append-only"),
                 engine.begin() as connection,
             ):
                 connection.execute(sa.text(statement))
 
 
-@pytest.mark.parametrize("revision", ["0002", None])
-def test_registries_of_early_development_versions_are_refused_and_left_alone(
-    registry_url: str, tmp_path: Path, revision: str | None
+def test_registries_before_the_baseline_are_refused_and_left_alone(
+    registry_url: str, tmp_path: Path
 ) -> None:
-    engine = _upgrade(registry_url, BEFORE)
+    engine = _upgrade(registry_url, BASELINE)
     with engine.begin() as connection:
-        if revision is None:
-            connection.execute(sa.text(f"DROP TABLE {VERSION_TABLE}"))
-            connection.execute(sa.text("CREATE TABLE schema_version (version INTEGER)"))
-        else:
-            connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '{revision}'"))
+        connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '0007'"))
     tables = _tables(registry_url)
-    with pytest.raises(InputError, match=r"early development version.*8c2c6e1"):
+    with pytest.raises(InputError, match=r"unreleased version \(revision 0007\).*c2dab95"):
         Registry(tmp_path, registry_url)
-    with pytest.raises(InputError, match=r"early development version.*8c2c6e1"):
+    with pytest.raises(InputError, match=r"unreleased version \(revision 0007\).*c2dab95"):
         Registry(tmp_path, registry_url, create=False)
     assert _tables(registry_url) == tables
 
@@ -308,7 +334,7 @@ def _open(url: str, folder: Path, start: object, out: object) -> None:
     out.put(1)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("revision", [None, BEFORE])
+@pytest.mark.parametrize("revision", [None, BASELINE])
 def test_processes_may_open_a_new_or_an_old_registry_at_once(
     registry_url: str, tmp_path: Path, revision: str | None
 ) -> None:

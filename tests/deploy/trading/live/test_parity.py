@@ -78,9 +78,9 @@ def test_another_decision_is_found(tmp_path: Path) -> None:
     assert line.action is not None
     changed = dict(line.action) | {TICKERS[1]: line.action[TICKERS[1]] + 0.01}
     with world.registry.database.engine.begin() as connection:
-        connection.execute(text("DROP TRIGGER lane_bars_no_update"))
+        connection.execute(text("DROP TRIGGER account_bars_no_update"))
         connection.execute(
-            text("UPDATE lane_bars SET action = :a WHERE time = :t AND lane = 'account'"),
+            text("UPDATE account_bars SET action = :a WHERE time = :t AND account = 'account'"),
             {"a": json.dumps(changed), "t": line.time},
         )
     answer = command(tmp_path, "--json")
@@ -105,9 +105,9 @@ def test_a_return_that_the_fills_do_not_explain_is_found(
     assert sent == []
     line = world.lines()[7]
     with world.registry.database.engine.begin() as connection:
-        connection.execute(text("DROP TRIGGER lane_bars_no_update"))
+        connection.execute(text("DROP TRIGGER account_bars_no_update"))
         connection.execute(
-            text("UPDATE lane_bars SET value = :v WHERE time = :t AND lane = 'account'"),
+            text("UPDATE account_bars SET value = :v WHERE time = :t AND account = 'account'"),
             {"v": line.value * 1.0219, "t": line.time},
         )
     answer = command(tmp_path, "--json")

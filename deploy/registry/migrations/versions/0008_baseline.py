@@ -1,8 +1,4 @@
-"""All tables of development versions up to November 2026: bundles, slots, looks, live traders.
-
-Revisions 0001 to 0003 were merged into this one; `sweepd.deploy.registry.database` refuses their
-tables.
-"""
+"""The baseline: all tables of the registry and of the live traders."""
 
 from __future__ import annotations
 
@@ -11,27 +7,39 @@ from alembic import op
 
 from sweepd.deploy.registry.migrations.shared import columns, make_append_only, row_id
 
-revision = "0004"
+revision = "0008"
 down_revision = None
 
 
 def upgrade() -> None:
     """Create the tables."""
-    _create_registry()
+    _create_bundles_and_slots()
+    _create_history()
     _create_traders()
-    for table in ("bundles", "versions", "events", "looks", "lane_bars", "trader_events"):
+    _create_trader_records()
+    for table in (
+        "bundles",
+        "versions",
+        "events",
+        "evaluations",
+        "lane_bars",
+        "trader_events",
+        "trader_bars",
+        "trader_adjustments",
+    ):
         make_append_only(table)
 
 
-def _create_registry() -> None:
+def _create_bundles_and_slots() -> None:
     op.create_table(
         "bundles",
-        *columns(sa.Text, "hash", "members_sha256", "environment", "timeframe"),
-        *columns(sa.JSON, "tickers"),
-        *columns(sa.Text, "study", "study_uid"),
+        *columns(sa.Text, "hash", "members_sha256", "environment", "study", "study_uid"),
         *columns(sa.Integer, "trial"),
-        *columns(sa.BigInteger, "last_seen"),
         *columns(sa.Text, "data_dir", "at"),
+        sa.Column("kind", sa.Text, nullable=False, server_default="market"),
+        sa.Column("timeframe", sa.Text),
+        sa.Column("tickers", sa.JSON),
+        sa.Column("last_seen", sa.BigInteger),
         sa.PrimaryKeyConstraint("hash", name="pk_bundles"),
     )
     op.create_index("ix_bundles_members_sha256", "bundles", ["members_sha256"])
@@ -45,6 +53,15 @@ def _create_registry() -> None:
         sa.ForeignKeyConstraint(["champion"], ["bundles.hash"], name="fk_slots_champion"),
         sa.ForeignKeyConstraint(["previous"], ["bundles.hash"], name="fk_slots_previous"),
     )
+    op.create_table(
+        "challengers",
+        *columns(sa.Text, "slot", "bundle", "at"),
+        sa.PrimaryKeyConstraint("slot", "bundle", name="pk_challengers"),
+        sa.ForeignKeyConstraint(["bundle"], ["bundles.hash"], name="fk_challengers_bundle"),
+    )
+
+
+def _create_history() -> None:
     op.create_table(
         "versions",
         *columns(sa.Text, "slot"),
@@ -68,23 +85,20 @@ def _create_registry() -> None:
     )
     op.create_index("ix_events_slot", "events", ["slot"])
     op.create_table(
-        "looks",
+        "evaluations",
         row_id(),
-        *columns(sa.Text, "asset_set", "timeframe"),
-        *columns(sa.BigInteger, "first", "last"),
+        *columns(sa.Text, "kind", "subject"),
+        sa.Column("timeframe", sa.Text),
+        sa.Column("first", sa.BigInteger),
+        sa.Column("last", sa.BigInteger),
+        sa.Column("games", sa.Integer),
         *columns(sa.Integer, "number"),
         *columns(sa.Text, "members_sha256", "study", "study_uid"),
         *columns(sa.Integer, "trial"),
         *columns(sa.Text, "at"),
-        sa.PrimaryKeyConstraint("id", name="pk_looks"),
+        sa.PrimaryKeyConstraint("id", name="pk_evaluations"),
     )
-    op.create_index("ix_looks_asset_set", "looks", ["asset_set"])
-    op.create_table(
-        "challengers",
-        *columns(sa.Text, "slot", "bundle", "at"),
-        sa.PrimaryKeyConstraint("slot", "bundle", name="pk_challengers"),
-        sa.ForeignKeyConstraint(["bundle"], ["bundles.hash"], name="fk_challengers_bundle"),
-    )
+    op.create_index("ix_evaluations_subject", "evaluations", ["subject"])
 
 
 def _create_traders() -> None:
@@ -138,6 +152,10 @@ def _create_traders() -> None:
         sa.PrimaryKeyConstraint("client_id", name="pk_orders"),
     )
     op.create_index("ix_orders_slot", "orders", ["slot"])
+    op.create_index("ix_orders_newest", "orders", ["slot", "lane", "decided", "client_id"])
+
+
+def _create_trader_records() -> None:
     op.create_table(
         "trader_events",
         row_id(),
@@ -147,3 +165,31 @@ def _create_traders() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_trader_events"),
     )
     op.create_index("ix_trader_events_slot", "trader_events", ["slot"])
+    op.create_table(
+        "trader_bars",
+        *columns(sa.Text, "slot", "ticker"),
+        *columns(sa.BigInteger, "time"),
+        *columns(sa.Double, "open", "high", "low", "close", "volume"),
+        *columns(sa.Boolean, "hole"),
+        sa.PrimaryKeyConstraint("slot", "ticker", "time", name="pk_trader_bars"),
+    )
+    op.create_index("ix_trader_bars_time", "trader_bars", ["slot", "time"])
+    op.create_table(
+        "trader_adjustments",
+        row_id(),
+        *columns(sa.Text, "slot", "at", "ticker"),
+        *columns(sa.BigInteger, "time"),
+        *columns(sa.Double, "price", "volume"),
+        sa.PrimaryKeyConstraint("id", name="pk_trader_adjustments"),
+    )
+    op.create_index("ix_trader_adjustments_slot", "trader_adjustments", ["slot"])
+    op.create_table(
+        "parity_days",
+        *columns(sa.Text, "slot"),
+        *columns(sa.BigInteger, "day"),
+        *columns(sa.Integer, "bars", "decisions"),
+        *columns(sa.Double, "action", "growth", "simulated", "bar"),
+        *columns(sa.Text, "at"),
+        sa.Column("unexplained", sa.Double, nullable=False, server_default="0"),
+        sa.PrimaryKeyConstraint("slot", "day", name="pk_parity_days"),
+    )
