@@ -34,6 +34,7 @@ from sweepd.deploy.promotion.findings import short
 from sweepd.deploy.registry.bundle_files import finite
 from sweepd.deploy.registry.records import Slot
 from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.garbage import clear_garbage, find_garbage
 from sweepd.envs.crypto.data.bars import load_bars
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.flags import takes_flags
@@ -283,7 +284,7 @@ def gc_command(
     holds or that a slot's account has traded, as is the history of removed bundles.
     """
     opened = where.open()
-    found = opened.clear() if delete else opened.garbage()
+    found = clear_garbage(opened) if delete else find_garbage(opened)
     size = sum(item.size for item in found)
     if as_json:
         _print_json(

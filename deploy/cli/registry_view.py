@@ -15,8 +15,9 @@ from sweepd.deploy.promotion.findings import SYNTHETIC, short, verdict
 from sweepd.deploy.promotion.rules import loosened
 from sweepd.deploy.promotion.views import bundle_panel, columns, identity_table, plain_value
 from sweepd.deploy.registry.bundle_files import StoredBundle
-from sweepd.deploy.registry.records import Event, Garbage, Slot, Version
+from sweepd.deploy.registry.records import Event, Slot, Version
 from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.garbage import Garbage
 from sweepd.envs.crypto.scoring.figures import TITLE, figures_table
 from sweepd.envs.support.formatting import minute
 

@@ -169,7 +169,7 @@ def _health(registry: Registry, trader: Trader) -> Health:
 
 def _facts(trader: Trader, state: Health, alerts: list[Alert]) -> dict[str, object]:
     row = dataclasses.asdict(trader)
-    return {name: row[name] for name in row if name not in ("token", "state")} | {
+    return {name: row[name] for name in row if name not in ("token", "venue_account", "state")} | {
         "health": dataclasses.asdict(state),
         "alerts": [dataclasses.asdict(one) for one in alerts],
     }

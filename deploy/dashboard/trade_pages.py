@@ -21,7 +21,6 @@ from sweepd.deploy.dashboard.pages import Address, Handler, Pages, Paging, chose
 from sweepd.deploy.dashboard.severity import LEVELS, kinds_of, level_of
 from sweepd.deploy.dashboard.slot_views import known_slots, slot_links
 from sweepd.deploy.dashboard.source import Opened, PaperSource
-from sweepd.deploy.registry.models import SLOT_ACCOUNT
 from sweepd.deploy.trading.live.benchmarks import EQUAL_WEIGHT
 from sweepd.deploy.trading.live.parity import DIFFERS, ParityDay, stored_parity
 from sweepd.deploy.trading.live.profits import fills_at_once
@@ -31,10 +30,15 @@ from sweepd.deploy.trading.live.queries import (
     EventFilter,
     EventRecord,
     OrderFilter,
-    OrderRecord,
     Records,
 )
-from sweepd.deploy.trading.live.records import BENCHMARK, Adjustment, Trader
+from sweepd.deploy.trading.live.records import (
+    BENCHMARK,
+    SLOT_ACCOUNT,
+    Adjustment,
+    OrderRecord,
+    Trader,
+)
 from sweepd.deploy.trading.round_trips import RoundTrip
 from sweepd.envs.crypto.data.timeframe import DAY, bar_seconds
 from sweepd.envs.support.errors import InputError, RunError
@@ -257,11 +261,14 @@ class TradePages:
 
     def _export_orders(self, kind: str, request: Request) -> Response:
         asked = self._asked(request)
+        names = (field.name for field in dataclasses.fields(OrderRecord))
+        columns = [name for name in names if name != "restart_clock"]  # the trader's own
         rows = (
-            one._asdict() | {"decided": _moment(one.decided), "at": _moment(one.at)}
+            {name: getattr(one, name) for name in columns}
+            | {"decided": _moment(one.decided), "at": _moment(one.at)}
             for one in asked.opened.records.stream_orders(_order_filter(asked))
         )
-        return export(rows, OrderRecord._fields, kind, f"orders-{asked.slot}-{asked.account}")
+        return export(rows, columns, kind, f"orders-{asked.slot}-{asked.account}")
 
     def _export_events(self, kind: str, request: Request) -> Response:
         asked = self._asked(request)

@@ -15,12 +15,17 @@ from sweepd.deploy.dashboard.health import Health, health
 from sweepd.deploy.dashboard.monitor_view import MonitorView, monitor_view
 from sweepd.deploy.dashboard.series import EquityCurve, Series, SeriesCache, curves
 from sweepd.deploy.registry.bundle_files import GAME
-from sweepd.deploy.registry.models import SLOT_ACCOUNT
 from sweepd.deploy.registry.records import Event, Slot
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.live.benchmarks import EQUAL_WEIGHT
 from sweepd.deploy.trading.live.queries import Records
-from sweepd.deploy.trading.live.records import AccountBar, OrderLine, Trader, TraderEvent
+from sweepd.deploy.trading.live.records import (
+    SLOT_ACCOUNT,
+    AccountBar,
+    OrderRecord,
+    Trader,
+    TraderEvent,
+)
 from sweepd.deploy.trading.live.revisions import units_since
 from sweepd.deploy.trading.live.store import TraderStore
 from sweepd.envs.crypto.data.timeframe import DAY
@@ -221,7 +226,7 @@ def slot_view(
         trader=None if trader is None else _facts(trader),
         accounts=accounts,
         holdings=None if trader is None else _holdings(store, trader),
-        orders=[_order(line) for line in store.orders(slot, account=SLOT_ACCOUNT, newest=NEWEST)][
+        orders=[_order(one) for one in store.orders(slot, account=SLOT_ACCOUNT, newest=NEWEST)][
             ::-1
         ],
         challengers=challenger_views(every, place.challengers, timeframe),
@@ -317,21 +322,19 @@ def _versions(registry: Registry, slot: Slot) -> list[VersionView]:
     ]
 
 
-def _order(line: OrderLine) -> OrderView:
-    order, fill = line.order, line.fill
-    price = fill.price if fill else 0.0
+def _order(one: OrderRecord) -> OrderView:
     return OrderView(
-        decided=order.decided,
-        account=line.account,
-        ticker=order.ticker,
-        side=order.side,
-        asked=order.units if order.side == "sell" else order.notional or order.units * price,
-        status="intended" if fill is None else fill.status,
-        units=fill.units if fill else 0.0,
-        notional=fill.notional if fill else 0.0,
-        price=price or None,
-        fee=fill.fee if fill else 0.0,
-        reason=fill.reason if fill else "",
+        decided=one.decided,
+        account=one.account,
+        ticker=one.ticker,
+        side=one.side,
+        asked=one.asked,
+        status=one.status,
+        units=one.filled_units,
+        notional=one.filled_notional,
+        price=one.price or None,
+        fee=one.fee,
+        reason=one.reason,
     )
 
 

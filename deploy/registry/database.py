@@ -20,9 +20,8 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
-from sqlalchemy.orm import Session
 
-from sweepd.deploy.registry.models import VERSION_TABLE, Base
+from sweepd.deploy.registry.tables import TABLES, VERSION_TABLE, metadata
 from sweepd.envs.support.database_file import (
     check_sqlite_place,
     connect_read_only,
@@ -32,7 +31,7 @@ from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.invocation import install_extra
 
 BASELINE = "0008"  # the oldest migration
-HEAD = "0009"  # the newest migration, which makes the tables of the models
+HEAD = "0009"  # the newest migration, which makes the tables of the records
 _ADVISORY_LOCK = 0x73776565  # arbitrary; other programs on the PostgreSQL server must not use it
 _BUSY_TIMEOUT = 60.0  # seconds
 _LAST_BEFORE_BASELINE = "c2dab95"  # the last commit whose migrations lead to the baseline
@@ -41,7 +40,7 @@ State = Literal["absent", "old", "current"]
 
 
 class RegistryDatabase:
-    """Sessions on a registry's tables.
+    """Transactions on a registry's tables.
 
     Args:
         url: SQLAlchemy URL.
@@ -85,30 +84,30 @@ class RegistryDatabase:
         return self.url.render_as_string(hide_password=True)
 
     @contextmanager
-    def reading(self) -> Iterator[Session]:
+    def reading(self) -> Iterator[Connection]:
         """A read-only transaction with one consistent state; it does not wait for writers."""
         if self._is_current():
-            with self._reported(), Session(self._readers) as session:
-                yield session
+            with self._reported(), self._readers.connect() as connection:
+                yield connection
         elif self._state() == "absent":
             # Empty tables in memory, so that a reader needs no case for an absent registry.
             engine = create_engine("sqlite://")
-            Base.metadata.create_all(engine)
-            with Session(engine) as session:
-                yield session
-        else:  # the tables are upgraded for this session only
-            with self._reported(), self._copy() if self._sqlite else self._writer() as session:
-                self._migrate(session.connection())
-                yield session
+            metadata.create_all(engine)
+            with engine.connect() as connection:
+                yield connection
+        else:  # the tables are upgraded for this transaction only
+            with self._reported(), self._copy() if self._sqlite else self._writer() as connection:
+                self._migrate(connection)
+                yield connection
 
     @contextmanager
-    def writing(self) -> Iterator[Session]:
+    def writing(self) -> Iterator[Connection]:
         """A transaction that holds the write lock; it is rolled back if an exception is raised."""
         if not self._is_current():
             self._bring_up_to_date()
-        with self._reported(), self._writer() as session:
-            yield session
-            session.commit()
+        with self._reported(), self._writer() as connection:
+            yield connection
+            connection.commit()
 
     def check_writable(self) -> None:
         """Raise InputError if the registry is evidently not writable; nothing is written."""
@@ -116,18 +115,19 @@ class RegistryDatabase:
             check_sqlite_place(self._path, "the registry")
 
     @contextmanager
-    def _writer(self) -> Iterator[Session]:
-        """A session that holds the write lock and is rolled back unless it is committed."""
-        with Session(self.engine.execution_options(writes=True)) as session:
+    def _writer(self) -> Iterator[Connection]:
+        """A transaction that holds the write lock and is rolled back unless it is committed."""
+        with self.engine.execution_options(writes=True).connect() as connection:
             if self._sqlite:
-                session.connection()  # begins the transaction now, not with the first statement
+                connection.begin()  # now, not with the first statement
             else:
-                session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
-            yield session
+                lock = text("SELECT pg_advisory_xact_lock(:key)")
+                connection.execute(lock, {"key": _ADVISORY_LOCK})
+            yield connection
 
     @contextmanager
-    def _copy(self) -> Iterator[Session]:
-        """A session on a copy of the SQLite file in memory."""
+    def _copy(self) -> Iterator[Connection]:
+        """A transaction on a copy of the SQLite file in memory."""
         assert self._path is not None
         engine = create_engine("sqlite://")
         with (
@@ -137,8 +137,7 @@ class RegistryDatabase:
             memory = connection.connection.driver_connection
             assert isinstance(memory, sqlite3.Connection)
             file.backup(memory)
-            with Session(connection) as session:
-                yield session
+            yield connection
 
     @property
     def _file_exists(self) -> bool:
@@ -192,8 +191,8 @@ class RegistryDatabase:
     def _state(self) -> State:
         if not self._file_exists:
             return "absent"
-        with self._reported(), Session(self._readers) as session:
-            return self._state_of(session.connection())
+        with self._reported(), self._readers.connect() as connection:
+            return self._state_of(connection)
 
     def _state_of(self, connection: Connection) -> State:
         """Find out whether tables exist and are up to date.
@@ -205,7 +204,7 @@ class RegistryDatabase:
         if revision is not None:
             return "current" if revision == HEAD else "old"
         found = set(inspect(connection).get_table_names())
-        taken = sorted(found & set(Base.metadata.tables))
+        taken = sorted(found & set(TABLES))
         if taken:
             raise InputError(
                 f"the registry {self.shown} is the database of another program: it has a table "
@@ -220,8 +219,7 @@ class RegistryDatabase:
             if self._path is None
             else preparing_sqlite(self._path, "the registry", _BUSY_TIMEOUT)
         )
-        with prepared, self._reported(), self._writer() as session:
-            connection = session.connection()
+        with prepared, self._reported(), self._writer() as connection:
             # Read again under the lock: another process may have migrated meanwhile.
             state = self._state_of(connection)
             if state == "absent" and not self._create:
@@ -231,7 +229,7 @@ class RegistryDatabase:
                 )
             if state != "current":
                 self._migrate(connection)
-                session.commit()
+                connection.commit()
         self._current = True
 
     def _migrate(self, connection: Connection) -> None:

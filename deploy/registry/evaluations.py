@@ -9,14 +9,13 @@ studies, and before they are made, so that a crash does not make one free.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, func, select
 
 from sweepd.deploy.registry.bundle_files import GAME, MARKET
 from sweepd.deploy.registry.database import RegistryDatabase, utc_now
-from sweepd.deploy.registry.models import EvaluationRow
-from sweepd.deploy.registry.records import CountedEvaluation
+from sweepd.deploy.registry.records import EVALUATIONS, CountedEvaluation, Evaluation
 
 
 class EvaluationLog:
@@ -55,7 +54,7 @@ class EvaluationLog:
             trial: number of the candidate's (first) trial.
         """
         return self._record(
-            EvaluationRow(
+            Evaluation(
                 kind=MARKET,
                 subject=asset_set(tickers),
                 timeframe=timeframe,
@@ -85,7 +84,7 @@ class EvaluationLog:
             trial: number of the candidate's trial.
         """
         return self._record(
-            EvaluationRow(
+            Evaluation(
                 kind=GAME,
                 subject=game,
                 games=games,
@@ -101,53 +100,45 @@ class EvaluationLog:
 
         Counts those of markets with at least one of these tickers' base assets.
         """
-        with self._database.reading() as session:
-            return _count_holdout(session, asset_set(tickers), first, last)
+        with self._database.reading() as connection:
+            return _count_holdout(connection, asset_set(tickers), first, last)
 
     def count_panel(self, game: str) -> int:
         """Number of evaluations on the game's panel."""
-        with self._database.reading() as session:
-            return _count_panel(session, game)
+        with self._database.reading() as connection:
+            return _count_panel(connection, game)
 
     def holdout_span(self, members_sha256: str) -> tuple[int, int] | None:
         """Opens of the first and last hold-out bar of the newest evaluation of these weights."""
         query = (
-            select(EvaluationRow)
-            .where(EvaluationRow.kind == MARKET, EvaluationRow.members_sha256 == members_sha256)
-            .order_by(EvaluationRow.id.desc())
+            EVALUATIONS.select(
+                EVALUATIONS.c.kind == MARKET, EVALUATIONS.c.members_sha256 == members_sha256
+            )
+            .order_by(EVALUATIONS.c.id.desc())
             .limit(1)
         )
-        with self._database.reading() as session:
-            row = session.scalars(query).first()
-            return (
-                None
-                if row is None or row.first is None or row.last is None
-                else (row.first, row.last)
-            )
+        with self._database.reading() as connection:
+            found = EVALUATIONS.read(connection, query)
+        if not found or found[0].first is None or found[0].last is None:
+            return None
+        return found[0].first, found[0].last
 
-    def _record(self, row: EvaluationRow) -> CountedEvaluation:
-        """Append the row with its number, unless the same evaluation was counted before."""
-        same = [
-            EvaluationRow.kind == row.kind,
-            EvaluationRow.subject == row.subject,
-            # NULL = NULL is not true in SQL
-            EvaluationRow.first.is_not_distinct_from(row.first),
-            EvaluationRow.last.is_not_distinct_from(row.last),
-            EvaluationRow.games.is_not_distinct_from(row.games),
-            EvaluationRow.members_sha256 == row.members_sha256,
-        ]
+    def _record(self, one: Evaluation) -> CountedEvaluation:
+        """Append the evaluation with its number, unless the same one was counted before."""
+        names = ("kind", "subject", "first", "last", "games", "members_sha256")
+        # NULL = NULL is not true in SQL.
+        same = [EVALUATIONS.c[name].is_not_distinct_from(getattr(one, name)) for name in names]
         # Counted and appended in one write transaction, so concurrent promotions get different
         # numbers.
-        with self._database.writing() as session:
-            number = session.scalar(select(EvaluationRow.number).where(*same))
-            if number is not None:
-                return CountedEvaluation(number, repeated=True)
-            if row.first is None or row.last is None:
-                used = _count_panel(session, row.subject)
+        with self._database.writing() as connection:
+            known = EVALUATIONS.read(connection, EVALUATIONS.select(*same).limit(1))
+            if known:
+                return CountedEvaluation(known[0].number, repeated=True)
+            if one.first is None or one.last is None:
+                used = _count_panel(connection, one.subject)
             else:
-                used = _count_holdout(session, row.subject, row.first, row.last)
-            row.number, row.at = used + 1, utc_now()
-            session.add(row)
+                used = _count_holdout(connection, one.subject, one.first, one.last)
+            EVALUATIONS.add(connection, [replace(one, number=used + 1, at=utc_now())])
             return CountedEvaluation(used + 1, repeated=False)
 
 
@@ -156,18 +147,18 @@ def asset_set(tickers: Sequence[str]) -> str:
     return " ".join(sorted(tickers))
 
 
-def _count_panel(session: Session, game: str) -> int:
-    query = select(func.count()).where(EvaluationRow.kind == GAME, EvaluationRow.subject == game)
-    return session.scalar(query) or 0
+def _count_panel(connection: Connection, game: str) -> int:
+    query = select(func.count()).where(EVALUATIONS.c.kind == GAME, EVALUATIONS.c.subject == game)
+    return connection.scalar(query) or 0
 
 
-def _count_holdout(session: Session, assets: str, first: int, last: int) -> int:
-    query = select(EvaluationRow.subject).where(
-        EvaluationRow.kind == MARKET, EvaluationRow.first <= last, EvaluationRow.last >= first
+def _count_holdout(connection: Connection, assets: str, first: int, last: int) -> int:
+    query = select(EVALUATIONS.c.subject).where(
+        EVALUATIONS.c.kind == MARKET, EVALUATIONS.c.first <= last, EVALUATIONS.c.last >= first
     )
     # Asset sets overlap in part, which SQL cannot express on the joined text.
     own = _base_assets(assets)
-    return sum(not own.isdisjoint(_base_assets(other)) for other in session.scalars(query))
+    return sum(not own.isdisjoint(_base_assets(other)) for other in connection.scalars(query))
 
 
 def _base_assets(assets: str) -> frozenset[str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, select
 
 from sweepd.deploy.registry.bundle_files import (
     NAME_DIGITS,
@@ -17,8 +16,18 @@ from sweepd.deploy.registry.bundle_files import (
 )
 from sweepd.deploy.registry.database import RegistryDatabase
 from sweepd.deploy.registry.evaluations import EvaluationLog
-from sweepd.deploy.registry.models import BundleRow, ChallengerRow, EventRow, SlotRow, VersionRow
-from sweepd.deploy.registry.records import Event, Slot, Version
+from sweepd.deploy.registry.records import (
+    BUNDLES,
+    CHALLENGERS,
+    EVENTS,
+    SLOTS,
+    VERSIONS,
+    Champions,
+    Event,
+    RegisteredBundle,
+    Slot,
+    Version,
+)
 from sweepd.deploy.registry.slots import check_slot, is_slot_name, slot_name
 from sweepd.envs.support.errors import InputError
 
@@ -48,29 +57,29 @@ class RegistryReader:
 
     def slots(self) -> list[Slot]:
         """All slots that have a champion or a challenger, by name."""
-        with self.database.reading() as session:
+        with self.database.reading() as connection:
             names = {
-                *session.scalars(select(SlotRow.name)),
-                *session.scalars(select(ChallengerRow.slot)),
+                *connection.scalars(select(SLOTS.c.name)),
+                *connection.scalars(select(CHALLENGERS.c.slot)),
             }
-            return [read_slot(session, name) for name in sorted(names)]
+            return [read_slot(connection, name) for name in sorted(names)]
 
     def slots_of_kind(self, kind: Kind) -> set[str]:
         """Names of the slots whose bundles are of that kind."""
-        query = select(VersionRow.slot).join(BundleRow, BundleRow.hash == VersionRow.bundle)
-        with self.database.reading() as session:
-            return set(session.scalars(query.where(BundleRow.kind == kind).distinct()))
+        query = select(VERSIONS.c.slot).join(BUNDLES.table, BUNDLES.c.hash == VERSIONS.c.bundle)
+        with self.database.reading() as connection:
+            return set(connection.scalars(query.where(BUNDLES.c.kind == kind).distinct()))
 
     def slot(self, name: str) -> Slot:
         """The slot of that name; an empty one if nothing was promoted to it."""
-        with self.database.reading() as session:
-            return read_slot(session, name)
+        with self.database.reading() as connection:
+            return read_slot(connection, name)
 
     def has_slot(self, name: str) -> bool:
         """Whether the slot has any history."""
-        query = select(EventRow.id).where(EventRow.slot == name).limit(1)
-        with self.database.reading() as session:
-            return session.scalar(query) is not None
+        query = select(EVENTS.c.id).where(EVENTS.c.slot == name).limit(1)
+        with self.database.reading() as connection:
+            return connection.scalar(query) is not None
 
     def check_slot(self, name: str) -> None:
         """Check that a slot of that name exists or may be created.
@@ -114,14 +123,13 @@ class RegistryReader:
             InputError: the bundle is of another kind, or its files are missing or changed.
         """
         path = self.path(hash_)
-        with self.database.reading() as session:
-            row = session.get(BundleRow, hash_)
-            if row is not None and row.kind not in {one.kind for one in kinds}:
-                wanted = " or ".join(one.kind for one in kinds)
-                raise InputError(
-                    f"bundle {path.name} is a {row.kind} bundle ({row.environment}); "
-                    f"a {wanted} bundle is needed"
-                )
+        known = self._registered(hash_)
+        if known is not None and known.kind not in {one.kind for one in kinds}:
+            wanted = " or ".join(one.kind for one in kinds)
+            raise InputError(
+                f"bundle {path.name} is a {known.kind} bundle ({known.environment}); "
+                f"a {wanted} bundle is needed"
+            )
         if not path.exists():
             removed = self.events(bundle=hash_, kinds=["removed"])
             if removed:
@@ -159,10 +167,9 @@ class RegistryReader:
                     f"there are {choices}"
                 )
             return found
-        with self.database.reading() as session:
-            hashes = [
-                hash_ for hash_ in session.scalars(select(BundleRow.hash)) if hash_.startswith(name)
-            ]
+        with self.database.reading() as connection:
+            every = connection.scalars(select(BUNDLES.c.hash))
+            hashes: list[str] = [hash_ for hash_ in every if hash_.startswith(name)]
         if len(name) < 4 or len(hashes) != 1:
             raise InputError(
                 f"{reference!r} is neither a slot nor the beginning of exactly one bundle's hash "
@@ -176,9 +183,8 @@ class RegistryReader:
 
     def data_dir(self, hash_: str) -> Path | None:
         """The folder of bars that the bundle was scored on, on the machine that promoted it."""
-        with self.database.reading() as session:
-            row = session.get(BundleRow, hash_)
-            return Path(row.data_dir) if row and row.data_dir else None
+        known = self._registered(hash_)
+        return Path(known.data_dir) if known and known.data_dir else None
 
     def synthetic(self, hash_: str | None) -> bool:
         """Whether the bundle was trained on a synthetic market; False if its files are gone."""
@@ -190,30 +196,26 @@ class RegistryReader:
 
     def origin(self, hash_: str) -> tuple[str, int] | None:
         """Study and (first) trial of a bundle; None if the bundle was never registered."""
-        with self.database.reading() as session:
-            row = session.get(BundleRow, hash_)
-            return None if row is None else (row.study, row.trial)
+        known = self._registered(hash_)
+        return None if known is None else (known.study, known.trial)
 
     def market(self, hash_: str) -> tuple[str, tuple[str, ...]] | None:
         """Timeframe and tickers of a registered bundle, also if its files are gone.
 
         None if the bundle was never registered, or is no market's.
         """
-        with self.database.reading() as session:
-            row = session.get(BundleRow, hash_)
-            if row is None or row.timeframe is None or row.tickers is None:
-                return None
-            return row.timeframe, tuple(row.tickers)
+        known = self._registered(hash_)
+        if known is None or known.timeframe is None or known.tickers is None:
+            return None
+        return known.timeframe, tuple(known.tickers)
 
     def versions(self, slot: str | None = None) -> list[Version]:
         """Every bundle of the slot, or of all slots, oldest first."""
-        query = select(VersionRow).order_by(VersionRow.slot, VersionRow.number)
+        query = VERSIONS.select().order_by(VERSIONS.c.slot, VERSIONS.c.number)
         if slot is not None:
-            query = query.where(VersionRow.slot == slot)
-        with self.database.reading() as session:
-            return [
-                Version(row.slot, row.number, row.bundle, row.at) for row in session.scalars(query)
-            ]
+            query = query.where(VERSIONS.c.slot == slot)
+        with self.database.reading() as connection:
+            return VERSIONS.read(connection, query)
 
     def events(
         self,
@@ -231,28 +233,27 @@ class RegistryReader:
             kinds: events of these kinds only.
             newest: at most this many, the newest.
         """
-        query = select(EventRow).order_by(EventRow.id.desc()).limit(newest)
+        query = EVENTS.select().order_by(EVENTS.c.id.desc()).limit(newest)
         if slot is not None:
-            query = query.where(EventRow.slot == slot)
+            query = query.where(EVENTS.c.slot == slot)
         if bundle is not None:
-            query = query.where(EventRow.bundle == bundle)
+            query = query.where(EVENTS.c.bundle == bundle)
         if kinds:
-            query = query.where(EventRow.kind.in_(kinds))
-        with self.database.reading() as session:
-            return [
-                Event(row.slot, row.kind, row.at, row.bundle, row.previous, row.reason, row.report)
-                for row in session.scalars(query)
-            ][::-1]
+            query = query.where(EVENTS.c.kind.in_(kinds))
+        with self.database.reading() as connection:
+            return EVENTS.read(connection, query)[::-1]
+
+    def _registered(self, hash_: str) -> RegisteredBundle | None:
+        with self.database.reading() as connection:
+            return BUNDLES.get(connection, hash=hash_)
 
 
-def read_slot(session: Session, name: str) -> Slot:
+def read_slot(connection: Connection, name: str) -> Slot:
     """The slot of that name; an empty one if nothing was promoted to it."""
-    row = session.get(SlotRow, name)
-    challengers = session.scalars(
-        select(ChallengerRow.bundle)
-        .where(ChallengerRow.slot == name)
-        .order_by(ChallengerRow.at, ChallengerRow.bundle)
+    found = SLOTS.get(connection, name=name) or Champions(name, None, None, 0)
+    challengers = connection.scalars(
+        select(CHALLENGERS.c.bundle)
+        .where(CHALLENGERS.c.slot == name)
+        .order_by(CHALLENGERS.c.at, CHALLENGERS.c.bundle)
     )
-    if row is None:
-        return Slot(name, None, None, 0, tuple(challengers))
-    return Slot(row.name, row.champion, row.previous, row.revision, tuple(challengers))
+    return Slot(**vars(found), challengers=tuple(challengers))

@@ -1,10 +1,20 @@
-"""Values that the registry returns: deployment slots, their events and versions, evaluations."""
+"""Records of the registry and their tables: bundles, slots, versions, events, evaluations."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from sqlalchemy import (
+    Column,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    PrimaryKeyConstraint,
+    UniqueConstraint,
+)
+
+from sweepd.deploy.registry.tables import Long, RecordTable
 
 
 class ChampionMoved(Exception):
@@ -12,27 +22,77 @@ class ChampionMoved(Exception):
 
 
 @dataclass(frozen=True)
-class Slot:
-    """The present state of a deployment slot.
+class RegisteredBundle:
+    """A bundle that is or was a champion or a challenger.
+
+    kind: `market` or `game`. timeframe, tickers, last_seen: of markets, None for games.
+    data_dir: folder of the bars that it was scored on, on the machine that promoted it.
+    """
+
+    hash: str
+    members_sha256: str
+    environment: str
+    study: str
+    study_uid: str
+    trial: int
+    data_dir: str
+    at: str
+    kind: str
+    timeframe: str | None
+    tickers: list[str] | None
+    last_seen: Long | None
+
+
+@dataclass(frozen=True)
+class Champions:
+    """The champion of a deployment slot and the one before it.
 
     Attributes:
         name: the slot's name.
         champion: hash of the deployed bundle, None if there is none.
         previous: hash of the champion before it, None if there is none.
         revision: how many times the champion has changed.
-        challengers: hashes of the challengers, oldest first.
     """
 
     name: str
     champion: str | None
     previous: str | None
     revision: int
+
+
+@dataclass(frozen=True)
+class Slot(Champions):
+    """The present state of a deployment slot: `Champions`, and the challengers.
+
+    Attributes:
+        challengers: hashes of the challengers, oldest first.
+    """
+
     challengers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
+class Challenger:
+    """A bundle that cannot be compared with the slot's champion yet."""
+
+    slot: str
+    bundle: str
+    at: str
+
+
+@dataclass(frozen=True)
+class Version:
+    """A bundle of a slot and its number there, counted from 1."""
+
+    slot: str
+    number: int
+    bundle: str
+    at: str
+
+
+@dataclass(frozen=True)
 class Event:
-    """An entry of a slot's history.
+    """An entry of a slot's history. report: of the gate, if there was one.
 
     `kind` is promoted, rolled-back, challenger, withdrawn, refused or removed; a live trader adds
     swap-refused.
@@ -48,30 +108,27 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Version:
-    """A bundle of a slot and its number there, counted from 1."""
+class Evaluation:
+    """An evaluation of a candidate's weights on hold-out bars or on a game's panel.
 
-    slot: str
-    number: int
-    bundle: str
-    at: str
-
-
-@dataclass(frozen=True)
-class Garbage:
-    """A bundle folder that no slot uses.
-
-    Attributes:
-        path: the folder.
-        hash: hash of the bundle, None if the registry does not know it.
-        why: the reason, for people.
-        size: bytes.
+    kind: `market` or `game`. subject: a market's tickers, sorted and joined by spaces, or the key
+    of a game. timeframe, first, last: of markets, the hold-out's bars from open to open. games: of
+    games, the size of the panel. number, at: set when it is counted; the number is that among the
+    evaluations on the same hold-out or panel.
     """
 
-    path: Path
-    hash: str | None
-    why: str
-    size: int
+    kind: str
+    subject: str
+    members_sha256: str
+    study: str
+    study_uid: str
+    trial: int
+    timeframe: str | None = None
+    first: Long | None = None
+    last: Long | None = None
+    games: int | None = None
+    number: int = 0
+    at: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,3 +143,42 @@ class CountedEvaluation:
 
     number: int
     repeated: bool
+
+
+def row_id() -> Column[int]:
+    """The column of a row number that the database counts up."""
+    return Column("id", Integer, primary_key=True)
+
+
+BUNDLES: Final = RecordTable(
+    "bundles", RegisteredBundle, PrimaryKeyConstraint("hash"), Index(None, "members_sha256")
+)
+SLOTS: Final = RecordTable(
+    "slots",
+    Champions,
+    PrimaryKeyConstraint("name"),
+    ForeignKeyConstraint(["champion"], [BUNDLES.c.hash]),
+    ForeignKeyConstraint(["previous"], [BUNDLES.c.hash]),
+)
+CHALLENGERS: Final = RecordTable(
+    "challengers",
+    Challenger,
+    PrimaryKeyConstraint("slot", "bundle"),
+    ForeignKeyConstraint(["bundle"], [BUNDLES.c.hash]),
+)
+VERSIONS: Final = RecordTable(
+    "versions",
+    Version,
+    PrimaryKeyConstraint("slot", "number"),
+    UniqueConstraint("slot", "bundle"),
+    ForeignKeyConstraint(["bundle"], [BUNDLES.c.hash]),
+)
+EVENTS: Final = RecordTable(
+    "events",
+    Event,
+    row_id(),
+    Index(None, "slot"),
+    ForeignKeyConstraint(["bundle"], [BUNDLES.c.hash]),
+    ForeignKeyConstraint(["previous"], [BUNDLES.c.hash]),
+)
+EVALUATIONS: Final = RecordTable("evaluations", Evaluation, row_id(), Index(None, "subject"))

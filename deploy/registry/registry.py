@@ -4,22 +4,31 @@ A deployment slot (`crypto-1h`) is an alias that moves between immutable bundles
 registry. Every move is one transaction that also appends its event, so a crash leaves either the
 old champion or the new one. The database serialises writers (`sweepd.deploy.registry.database`), so
 concurrent promotions end with one champion. A bundle's files are written before the row that names
-them, within the same transaction, so that a concurrent `clear` does not remove them.
+them, within the same transaction, so that a concurrent `clear_garbage` does not remove them.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import delete, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, func, select
 
 from sweepd.deploy.registry.bundle_files import NAME_DIGITS, StoredBundle, read_bundle, write_bundle
 from sweepd.deploy.registry.database import utc_now
-from sweepd.deploy.registry.garbage import find_garbage, remove_garbage
-from sweepd.deploy.registry.models import BundleRow, ChallengerRow, EventRow, SlotRow, VersionRow
 from sweepd.deploy.registry.reader import RegistryReader, read_slot
-from sweepd.deploy.registry.records import ChampionMoved, Garbage
+from sweepd.deploy.registry.records import (
+    BUNDLES,
+    CHALLENGERS,
+    EVENTS,
+    SLOTS,
+    VERSIONS,
+    Challenger,
+    ChampionMoved,
+    Champions,
+    Event,
+    RegisteredBundle,
+    Version,
+)
 from sweepd.envs.support.errors import InputError
 
 
@@ -56,28 +65,24 @@ class Registry(RegistryReader):
             InputError: the slot's name is invalid.
         """
         self.check_slot(slot)
-        with self.database.writing() as session:
+        with self.database.writing() as connection:
             # Under the write lock: the champion cannot change until this transaction ends.
-            row = session.get(SlotRow, slot)
-            present = row.champion if row else None
+            now = SLOTS.get(connection, name=slot)
+            present = now.champion if now else None
             if present != expected:
                 raise ChampionMoved(f"the champion of {slot} has changed since the comparison")
             # Files first: a crash leaves an unregistered folder, never a row without files.
             write_bundle(bundle, self.bundles)
-            number = _add_version(session, slot, bundle, data_dir)
+            number = _add_version(connection, slot, bundle, data_dir)
             if present == bundle.hash:
                 return number
-            if row is None:
-                row = SlotRow(name=slot, champion=None, previous=None, revision=0)
-                session.add(row)
-            row.previous, row.champion, row.revision = present, bundle.hash, row.revision + 1
-            session.execute(
-                delete(ChallengerRow).where(
-                    ChallengerRow.slot == slot, ChallengerRow.bundle == bundle.hash
-                )
-            )
-            _add_event(
-                session,
+            if now is None:
+                SLOTS.add(connection, [Champions(slot, bundle.hash, None, 1)])
+            else:
+                _move(connection, now, bundle.hash)
+            connection.execute(CHALLENGERS.delete(slot=slot, bundle=bundle.hash))
+            add_event(
+                connection,
                 slot,
                 "promoted",
                 reason,
@@ -101,21 +106,20 @@ class Registry(RegistryReader):
         Raises:
             InputError: there is no previous champion, or its files are missing or changed.
         """
-        now = self.require(slot)
-        if now.previous is None:
+        back = self.require(slot).previous
+        if back is None:
             raise InputError(f"slot {slot!r} has no previous champion to go back to")
-        with self.database.writing() as session:
-            row = session.get_one(SlotRow, slot)
-            if row.previous != now.previous or row.champion is None:
+        with self.database.writing() as connection:
+            now = SLOTS.get(connection, name=slot)
+            if now is None or now.previous != back or now.champion is None:
                 raise InputError(
                     f"slot {slot!r} changed while it was being rolled back; check it and try again"
                 )
-            # `clear` may have removed the files, and a champion must be loadable.
-            read_bundle(self.path(now.previous), kinds, expected=now.previous)
-            left, back = row.champion, row.previous
-            row.champion, row.previous, row.revision = back, left, row.revision + 1
-            _add_event(session, slot, "rolled-back", reason, bundle=back, previous=left)
-        return left, back
+            # `clear_garbage` may have removed the files, and a champion must be loadable.
+            read_bundle(self.path(back), kinds, expected=back)
+            _move(connection, now, back)
+            add_event(connection, slot, "rolled-back", reason, bundle=back, previous=now.champion)
+        return now.champion, back
 
     def challenger(
         self,
@@ -135,12 +139,12 @@ class Registry(RegistryReader):
             InputError: the slot's name is invalid.
         """
         self.check_slot(slot)
-        with self.database.writing() as session:
+        with self.database.writing() as connection:
             write_bundle(bundle, self.bundles)
-            number = _add_version(session, slot, bundle, data_dir)
-            if session.get(ChallengerRow, (slot, bundle.hash)) is None:
-                session.add(ChallengerRow(slot=slot, bundle=bundle.hash, at=utc_now()))
-            _add_event(session, slot, "challenger", reason, bundle=bundle.hash, report=report)
+            number = _add_version(connection, slot, bundle, data_dir)
+            if CHALLENGERS.get(connection, slot=slot, bundle=bundle.hash) is None:
+                CHALLENGERS.add(connection, [Challenger(slot, bundle.hash, utc_now())])
+            add_event(connection, slot, "challenger", reason, bundle=bundle.hash, report=report)
         return number
 
     def withdraw(self, slot: str, hash_: str, reason: str) -> None:
@@ -149,57 +153,34 @@ class Registry(RegistryReader):
         Raises:
             InputError: the bundle is not a challenger of the slot.
         """
-        with self.database.writing() as session:
-            row = session.get(ChallengerRow, (slot, hash_))
-            if row is None:
-                names = [one[:NAME_DIGITS] for one in read_slot(session, slot).challengers]
+        with self.database.writing() as connection:
+            if CHALLENGERS.get(connection, slot=slot, bundle=hash_) is None:
+                names = [one[:NAME_DIGITS] for one in read_slot(connection, slot).challengers]
                 raise InputError(
                     f"{hash_[:NAME_DIGITS]} is not a challenger of slot {slot!r}; "
                     f"its challengers: {' '.join(names) or 'none'}"
                 )
-            session.delete(row)
-            _add_event(session, slot, "withdrawn", reason, bundle=hash_)
+            connection.execute(CHALLENGERS.delete(slot=slot, bundle=hash_))
+            add_event(connection, slot, "withdrawn", reason, bundle=hash_)
 
     def refuse(self, slot: str, reason: str, report: dict[str, Any] | None = None) -> None:
         """Append that no candidate passed. Repeating the last refusal appends nothing."""
         self.check_slot(slot)
-        newest = select(EventRow).where(EventRow.slot == slot).order_by(EventRow.id.desc()).limit(1)
-        with self.database.writing() as session:
-            last = session.scalars(newest).first()
-            if last is not None and (last.kind, last.reason) == ("refused", reason):
+        newest = EVENTS.select(EVENTS.c.slot == slot).order_by(EVENTS.c.id.desc()).limit(1)
+        with self.database.writing() as connection:
+            last = EVENTS.read(connection, newest)
+            if last and (last[0].kind, last[0].reason) == ("refused", reason):
                 return
-            _add_event(session, slot, "refused", reason, report=report)
+            add_event(connection, slot, "refused", reason, report=report)
 
     def note(self, slot: str, kind: str, reason: str, bundle: str) -> None:
         """Append an event about a bundle that changes no champion."""
-        with self.database.writing() as session:
-            _add_event(session, slot, kind, reason, bundle=bundle)
-
-    def garbage(self) -> list[Garbage]:
-        """The bundle folders that no slot and no trader needs: see `find_garbage`."""
-        with self.database.reading() as session:
-            return find_garbage(session, self.bundles, self.database.shown)
-
-    def clear(self) -> list[Garbage]:
-        """Remove the folders that `garbage` finds, and record it in the history of their slots.
-
-        A folder is renamed before it is deleted, so a crash leaves it whole or gone; a later call
-        deletes the rest.
-        """
-        with self.database.writing() as session:
-            found = find_garbage(session, self.bundles, self.database.shown)
-            finish = remove_garbage(found)
-            for item in found:
-                slots = select(VersionRow.slot).where(VersionRow.bundle == item.hash)
-                # A bundle may have been in several slots.
-                for slot in session.scalars(slots):
-                    _add_event(session, slot, "removed", item.why, bundle=item.hash)
-        finish()
-        return found
+        with self.database.writing() as connection:
+            add_event(connection, slot, kind, reason, bundle=bundle)
 
 
-def _add_event(
-    session: Session,
+def add_event(
+    connection: Connection,
     slot: str,
     kind: str,
     reason: str,
@@ -208,48 +189,48 @@ def _add_event(
     previous: str | None = None,
     report: dict[str, Any] | None = None,
 ) -> None:
-    session.add(
-        EventRow(
-            slot=slot,
-            kind=kind,
-            at=utc_now(),
-            bundle=bundle,
-            previous=previous,
-            reason=reason,
-            report=report,
+    """Append an event to the slot's history, in a transaction of the caller."""
+    EVENTS.add(connection, [Event(slot, kind, utc_now(), bundle, previous, reason, report)])
+
+
+def _move(connection: Connection, now: Champions, champion: str) -> None:
+    """Make `champion` the slot's champion, and the present one the previous one."""
+    connection.execute(
+        SLOTS.update(name=now.name).values(
+            champion=champion, previous=now.champion, revision=now.revision + 1
         )
     )
 
 
-def _add_version(session: Session, slot: str, bundle: StoredBundle[Any], data_dir: str) -> int:
+def _add_version(
+    connection: Connection, slot: str, bundle: StoredBundle[Any], data_dir: str
+) -> int:
     """Register the bundle, and give it a version number in the slot unless it has one."""
     facts = bundle.facts
-    if session.get(BundleRow, bundle.hash) is None:
-        session.add(
-            BundleRow(
-                hash=bundle.hash,
-                members_sha256=bundle.members_sha256,
-                kind=bundle.kind,
-                environment=facts.environment,
-                timeframe=facts.timeframe,
-                tickers=None if facts.tickers is None else list(facts.tickers),
-                study=facts.study,
-                study_uid=facts.study_uid,
-                trial=facts.trial,
-                last_seen=facts.last_seen,
-                data_dir=data_dir,
-                at=utc_now(),
-            )
+    if BUNDLES.get(connection, hash=bundle.hash) is None:
+        BUNDLES.add(
+            connection,
+            [
+                RegisteredBundle(
+                    hash=bundle.hash,
+                    members_sha256=bundle.members_sha256,
+                    kind=bundle.kind,
+                    environment=facts.environment,
+                    timeframe=facts.timeframe,
+                    tickers=None if facts.tickers is None else list(facts.tickers),
+                    study=facts.study,
+                    study_uid=facts.study_uid,
+                    trial=facts.trial,
+                    last_seen=facts.last_seen,
+                    data_dir=data_dir,
+                    at=utc_now(),
+                )
+            ],
         )
-        session.flush()  # the version references this row
-    known = select(VersionRow.number).where(
-        VersionRow.slot == slot, VersionRow.bundle == bundle.hash
-    )
-    number = session.scalar(known)
-    if number is not None:
-        return number
-    newest = select(func.max(VersionRow.number)).where(VersionRow.slot == slot)
-    number = (session.scalar(newest) or 0) + 1
-    session.add(VersionRow(slot=slot, number=number, bundle=bundle.hash, at=utc_now()))
-    session.flush()
+    known = VERSIONS.get(connection, slot=slot, bundle=bundle.hash)
+    if known is not None:
+        return known.number
+    newest = select(func.max(VERSIONS.c.number)).where(VERSIONS.c.slot == slot)
+    number = (connection.scalar(newest) or 0) + 1
+    VERSIONS.add(connection, [Version(slot, number, bundle.hash, utc_now())])
     return number

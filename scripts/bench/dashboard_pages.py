@@ -23,11 +23,16 @@ from werkzeug.test import Client
 from sweepd.deploy.cli.options import RegistryFlags
 from sweepd.deploy.dashboard.source import PaperSource
 from sweepd.deploy.dashboard.web import Dashboard
-from sweepd.deploy.registry.models import SLOT_ACCOUNT
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.brokers.base import Fill, Order
 from sweepd.deploy.trading.closed_bar import ClosedBar
-from sweepd.deploy.trading.live.records import AccountBar, AccountRecord, Changes, OrderLine
+from sweepd.deploy.trading.live.records import (
+    SLOT_ACCOUNT,
+    AccountBar,
+    AccountRecord,
+    Changes,
+    OrderRecord,
+)
 from sweepd.deploy.trading.live.store import TraderStore
 from sweepd.envs.support.errors import InputError
 
@@ -136,7 +141,7 @@ def fill(folder: Path, orders: int, bars: int) -> None:
                 notional=notional if side == "buy" else 0.0,
                 whole=side == "sell",
             )
-            changes.intents.append(OrderLine(SLOT_ACCOUNT, order))
+            changes.intents.append(OrderRecord.of(SLOT_ACCOUNT, order))
             changes.fills.append(
                 Fill(order, "filled", int(time_[bar]), float(amount), float(notional), fee, price)
             )

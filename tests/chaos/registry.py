@@ -27,6 +27,7 @@ from typing import Any
 from scripts.bench.harness import benchmark_parser, print_machine, save_results
 from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.garbage import clear_garbage
 from tests.deploy.builders import small_bundle
 from tests.deploy.registry_chaos import SLOT, audit, audit_race, live, race
 from tests.postgres_server import PostgresServer
@@ -70,7 +71,7 @@ def kill(folder: Path, url: str, bundles: list[Bundle], kills: int, seed: int) -
         for process in running:
             process.kill()
             process.join()
-    Registry(folder, url).clear()
+    clear_garbage(Registry(folder, url))
     audit(folder, url)
     return {
         "kills": kills,

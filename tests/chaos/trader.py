@@ -36,12 +36,11 @@ import numpy as np
 
 from scripts.bench.harness import benchmark_parser, machine, print_machine, save_results
 from sweepd.deploy.market.bundle import Bundle
-from sweepd.deploy.registry.models import SLOT_ACCOUNT
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.brokers.alpaca import AlpacaBroker
 from sweepd.deploy.trading.feeds import RecordedFeed
 from sweepd.deploy.trading.live.clock import FastClock
-from sweepd.deploy.trading.live.records import SHADOW
+from sweepd.deploy.trading.live.records import SHADOW, SLOT_ACCOUNT
 from sweepd.deploy.trading.live.runner import keep_trading
 from sweepd.deploy.trading.live.session import LiveSession, TraderOptions
 from sweepd.deploy.trading.live.store import TraderStore

@@ -15,6 +15,7 @@ from sweepd.deploy.cli.bundles import BUNDLE_KINDS
 from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.registry.records import ChampionMoved
 from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.garbage import clear_garbage
 from sweepd.envs.support.errors import InputError
 from tests.deploy.builders import small_bundle
 
@@ -124,7 +125,7 @@ def act(registry: Registry, action: str, bundle: Bundle, turn: int = 0) -> None:
             if registry.slot(SLOT).previous is not None:
                 registry.rollback(SLOT, f"turn {turn}", *BUNDLE_KINDS)
         else:
-            registry.clear()
+            clear_garbage(registry)
     except ChampionMoved:
         pass
     except InputError as error:

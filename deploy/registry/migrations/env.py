@@ -6,12 +6,8 @@ from __future__ import annotations
 
 from alembic import context
 
-from sweepd.deploy.registry.models import VERSION_TABLE, Base
+from sweepd.deploy.registry.tables import VERSION_TABLE
 
-context.configure(
-    connection=context.config.attributes["connection"],
-    target_metadata=Base.metadata,
-    version_table=VERSION_TABLE,
-)
+context.configure(connection=context.config.attributes["connection"], version_table=VERSION_TABLE)
 with context.begin_transaction():
     context.run_migrations()

@@ -11,17 +11,17 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from sweepd.deploy.market.bundle import Bundle
-from sweepd.deploy.registry.models import SLOT_ACCOUNT
 from sweepd.deploy.trading.brokers.base import LIQUIDATED, Broker, Fill, Order
 from sweepd.deploy.trading.brokers.sim import SimBroker, sim_broker
 from sweepd.deploy.trading.closed_bar import ClosedBar
 from sweepd.deploy.trading.flows import Flow
 from sweepd.deploy.trading.live.records import (
+    SLOT_ACCOUNT,
     AccountBar,
     AccountKind,
     AccountRecord,
     Changes,
-    OrderLine,
+    OrderRecord,
 )
 from sweepd.deploy.trading.paper_trader import Entry, PaperTrader
 from sweepd.deploy.trading.risk import Conditions
@@ -86,7 +86,7 @@ class TradingAccount:
             self.trader.inherit(history, kept.state["trader"], tickers)
         self.since, self._booked = kept.since, set(kept.state["booked"])
 
-    def recover(self, lines: Sequence[OrderLine], *, late: str | None) -> list[Fill]:
+    def recover(self, lines: Sequence[OrderRecord], *, late: str | None) -> list[Fill]:
         """Look up results of the last bar's orders after a restart, and send missing orders.
 
         Args:
@@ -162,7 +162,7 @@ class TradingAccount:
         changes.fills += news
         # Liquidations are orders of the venue's own, which nobody has recorded.
         liquidations = [fill.order for fill in news if fill.reason == LIQUIDATED]
-        changes.intents += [OrderLine(self.name, order) for order in liquidations]
+        changes.intents += [OrderRecord.of(self.name, order) for order in liquidations]
         fills, counted = [*self._settled, *news], self._counted
         self._settled, self._counted = [], []
         self.since = own.time if self.since is None else self.since
@@ -178,7 +178,7 @@ class TradingAccount:
             prices = dict(zip(self.bundle.manifest.tickers, own.close.tolist(), strict=True))
             entry = dataclasses.replace(entry, orders=self._parts(entry.orders, prices))
         changes.bars.append(self._line(own, entry))
-        changes.intents += [OrderLine(self.name, order) for order in entry.orders]
+        changes.intents += [OrderRecord.of(self.name, order) for order in entry.orders]
         changes.accounts.append(self.record())
         return entry
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from sweepd.deploy.market.bundle import Bundle, alpaca_symbols
 from sweepd.deploy.market.scoring import in_order
 from sweepd.deploy.registry.bundle_files import NAME_DIGITS
-from sweepd.deploy.registry.models import SLOT_ACCOUNT
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.brokers.sim import sim_broker
+from sweepd.deploy.trading.live.records import SLOT_ACCOUNT
 from sweepd.deploy.trading.live.store import TraderStore
 from sweepd.deploy.trading.paper_trader import PaperTrader
 from sweepd.deploy.trading.replay import replay_entries

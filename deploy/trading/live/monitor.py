@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.market.scoring import bars_of, bootstrap_seed, score_bundle
-from sweepd.deploy.registry.models import SLOT_ACCOUNT
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.live.benchmarks import EQUAL_WEIGHT
 from sweepd.deploy.trading.live.monitor_statistics import (
@@ -22,6 +21,7 @@ from sweepd.deploy.trading.live.monitor_statistics import (
     look_number,
     track,
 )
+from sweepd.deploy.trading.live.records import SLOT_ACCOUNT
 from sweepd.deploy.trading.live.returns import Array, Span, paired_returns, since_present_bundle
 from sweepd.deploy.trading.live.store import TraderStore
 from sweepd.envs.crypto.data.timeframe import bars_per_day

@@ -18,21 +18,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
-from sqlalchemy import delete, select
+from sqlalchemy import Column, PrimaryKeyConstraint, Text, select
 
 from sweepd.deploy.market.bundle import Bundle, format_time
 from sweepd.deploy.registry.database import RegistryDatabase, utc_now
-from sweepd.deploy.registry.models import SLOT_ACCOUNT, ParityRow
 from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.registry.tables import Long, RecordTable
 from sweepd.deploy.trading.brokers.base import AccountState, Broker, Fill, Order
 from sweepd.deploy.trading.brokers.sim import sim_broker
 from sweepd.deploy.trading.closed_bar import ClosedBar
 from sweepd.deploy.trading.live.account import TradingAccount
 from sweepd.deploy.trading.live.profits import fills_at_once
 from sweepd.deploy.trading.live.queries import Records
-from sweepd.deploy.trading.live.records import AccountBar, Adjustment, Changes, Trader
+from sweepd.deploy.trading.live.records import (
+    SLOT_ACCOUNT,
+    AccountBar,
+    Adjustment,
+    Changes,
+    Trader,
+    slot_column,
+)
 from sweepd.deploy.trading.live.revisions import adjusted, price_factors
 from sweepd.deploy.trading.live.store import TraderStore
 from sweepd.deploy.trading.risk import Conditions
@@ -55,7 +63,7 @@ class ParityDay:
     unexplained: largest difference of a bar's return that the recorded fills do not explain.
     """
 
-    day: int
+    day: Long
     bars: int = 0
     decisions: int = 0
     action: float = 0.0
@@ -73,6 +81,16 @@ class ParityDay:
     def gap(self) -> float:
         """Return of the account minus that of the simulator."""
         return self.growth - self.simulated
+
+
+# at: when the day was computed. A new computation replaces the slot's rows.
+PARITY_DAYS: Final = RecordTable(
+    "parity_days",
+    ParityDay,
+    slot_column(),
+    Column("at", Text, nullable=False),
+    PrimaryKeyConstraint("slot", "day"),
+)
 
 
 class RecordedBroker(Broker):
@@ -161,20 +179,17 @@ def parity(
 
 def store_parity(registry: Registry, slot: str, days: Sequence[ParityDay]) -> None:
     """Replace the slot's stored comparison, in one transaction."""
-    at = utc_now()
-    with registry.database.writing() as session:
-        session.execute(delete(ParityRow).where(ParityRow.slot == slot))
-        session.add_all(ParityRow(slot=slot, at=at, **vars(day)) for day in days)
+    with registry.database.writing() as connection:
+        connection.execute(PARITY_DAYS.delete(slot=slot))
+        PARITY_DAYS.add(connection, days, slot=slot, at=utc_now())
 
 
 def stored_parity(database: RegistryDatabase, slot: str) -> tuple[list[ParityDay], str | None]:
     """Return the stored comparison of a slot, oldest day first, and when it was computed."""
-    query = select(ParityRow).where(ParityRow.slot == slot).order_by(ParityRow.day)
-    with database.reading() as session:
-        rows = list(session.scalars(query))
-        names = ParityDay.__dataclass_fields__
-        days = [ParityDay(**{name: getattr(row, name) for name in names}) for row in rows]
-        return days, rows[0].at if rows else None
+    query = PARITY_DAYS.select(PARITY_DAYS.c.slot == slot).order_by(PARITY_DAYS.c.day)
+    moment = select(PARITY_DAYS.c.at).where(PARITY_DAYS.c.slot == slot).limit(1)
+    with database.reading() as connection:
+        return PARITY_DAYS.read(connection, query), connection.scalar(moment)
 
 
 @dataclass(frozen=True)

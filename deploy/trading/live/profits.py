@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from sweepd.deploy.registry.models import SLOT_ACCOUNT
 from sweepd.deploy.trading.brokers.base import LIQUIDATED
-from sweepd.deploy.trading.live.queries import OrderFilter, OrderRecord, Records
-from sweepd.deploy.trading.live.records import Adjustment, Trader
+from sweepd.deploy.trading.live.queries import OrderFilter, Records
+from sweepd.deploy.trading.live.records import SLOT_ACCOUNT, Adjustment, OrderRecord, Trader
 from sweepd.deploy.trading.live.revisions import units_moment, units_since
 from sweepd.deploy.trading.live.store import TraderStore
 from sweepd.deploy.trading.round_trips import Checkpoint, Deal, Profits, profits

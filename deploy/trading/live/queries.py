@@ -12,22 +12,25 @@ from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Select, Subquery, case, func, literal, null, select, union_all
 
 from sweepd.deploy.registry.database import RegistryDatabase
-from sweepd.deploy.registry.models import (
-    AccountBarRow,
-    EventRow,
-    MarketBarRow,
-    OrderRow,
-    TraderEventRow,
-)
+from sweepd.deploy.registry.records import EVENTS
 from sweepd.deploy.trading.closed_bar import COLUMNS
-from sweepd.deploy.trading.live.records import Adjustment, Trader
+from sweepd.deploy.trading.live.records import (
+    ACCOUNT_BARS,
+    INTENDED,
+    ORDERS,
+    TRADER_BARS,
+    TRADER_EVENTS,
+    Adjustment,
+    OrderRecord,
+    Trader,
+)
 from sweepd.deploy.trading.live.revisions import units_moment, units_since
 from sweepd.envs.crypto.data.bars import Bars
 
 Array = NDArray[np.float64]
 FOREVER = 2**62
 STREAMED = 1_000  # rows in memory while a table is streamed
-ORDER_STATUSES = ("filled", "unfilled", "intended")
+ORDER_STATUSES = ("filled", "unfilled", INTENDED)
 Source = Literal["trader", "registry"]
 
 
@@ -45,41 +48,16 @@ class OrderFilter:
 
     def clauses(self) -> list[ColumnElement[bool]]:
         """Return the conditions."""
-        row = OrderRow
+        row = ORDERS.c
         found = [row.slot == self.slot, row.account == self.account]
         for name in ("ticker", "side", "status"):
             if getattr(self, name):
-                found.append(getattr(row, name) == getattr(self, name))
+                found.append(row[name] == getattr(self, name))
         if self.first is not None:
             found.append(row.decided >= self.first)
         if self.last is not None:
             found.append(row.decided <= self.last)
         return found
-
-
-class OrderRecord(NamedTuple):
-    """An order and its result, with the columns of the table; at is None without a result."""
-
-    client_id: str
-    account: str
-    decided: int
-    ticker: str
-    side: str
-    units: float
-    notional: float
-    status: str
-    at: int | None
-    filled_units: float
-    filled_notional: float
-    fee: float
-    price: float
-    whole: bool
-    reason: str
-
-    @property
-    def asked(self) -> float:
-        """Quote units to spend of a buy (of a cover, 0 until its price is known), units of a sell."""
-        return self.units if self.side == "sell" else self.notional or self.units * self.price
 
 
 class Mark(NamedTuple):
@@ -140,7 +118,7 @@ class Records:
 
     def count_orders(self, wanted: OrderFilter) -> int:
         """Return the number of orders."""
-        return self._count(select(OrderRow.client_id).where(*wanted.clauses()))
+        return self._count(select(ORDERS.c.client_id).where(*wanted.clauses()))
 
     def orders(
         self, wanted: OrderFilter, *, offset: int = 0, limit: int | None = None
@@ -155,11 +133,11 @@ class Records:
 
     def order_tickers(self, slot: str) -> list[str]:
         """Return the tickers of a slot's newest bar and of its orders."""
-        row = MarketBarRow
+        row = TRADER_BARS.c
         # A scan of all bars would take long.
         newest = select(func.max(row.time)).where(row.slot == slot).scalar_subquery()
         bars = select(row.ticker).where(row.slot == slot, row.time == newest)
-        orders = select(OrderRow.ticker).where(OrderRow.slot == slot)
+        orders = select(ORDERS.c.ticker).where(ORDERS.c.slot == slot)
         return sorted({row[0] for row in self._rows(bars.union(orders))})
 
     def marks(
@@ -186,7 +164,7 @@ class Records:
             adjustments: changes of units that are followed.
             immediate: whether the account's orders are filled when they are sent.
         """
-        row = OrderRow
+        row = ORDERS.c
         start = row.at - row.at % seconds
         units = row.filled_units * _per_unit(ticker, adjustments, immediate=immediate)
         worth = func.sum(row.price * row.filled_units)
@@ -222,7 +200,7 @@ class Records:
 
         Both change whenever its round trips do.
         """
-        row = OrderRow
+        row = ORDERS.c
         query = select(func.count(), func.coalesce(func.max(row.at), 0)).where(
             row.slot == slot, row.account == account, row.status == "filled"
         )
@@ -230,13 +208,8 @@ class Records:
         return int(count), int(last)
 
     def _orders(self, wanted: OrderFilter) -> Select[Any]:
-        row = OrderRow
-        columns = [getattr(row, name) for name in OrderRecord._fields]
-        return (
-            select(*columns)
-            .where(*wanted.clauses())
-            .order_by(row.decided.desc(), row.client_id.desc())
-        )
+        query = ORDERS.select(*wanted.clauses())
+        return query.order_by(ORDERS.c.decided.desc(), ORDERS.c.client_id.desc())
 
     # ---- events ----
 
@@ -294,10 +267,10 @@ class Records:
 
         They are in the units in which they were seen, unless `adjustments` are given to follow.
         """
-        row = MarketBarRow
+        row = TRADER_BARS.c
         names = Candles.__dataclass_fields__
         query = (
-            select(*(getattr(row, name) for name in names))
+            select(*(row[name] for name in names))
             .where(row.slot == slot, row.ticker == ticker, row.time >= since, row.time < until)
             .order_by(row.time)
         )
@@ -338,13 +311,13 @@ class Records:
 
     def closes(self, slot: str, time: int) -> dict[str, float]:
         """Return the closes of the bar that opened at `time`, by ticker."""
-        row = MarketBarRow
+        row = TRADER_BARS.c
         query = select(row.ticker, row.close).where(row.slot == slot, row.time == time)
         return {str(ticker): float(close) for ticker, close in self._rows(query)}
 
     def bar_span(self, slot: str) -> tuple[int, int] | None:
         """Return the opens of the oldest and the newest stored bar."""
-        row = MarketBarRow
+        row = TRADER_BARS.c
         query = select(func.min(row.time), func.max(row.time)).where(row.slot == slot)
         first, last = self._rows(query)[0]
         return None if first is None else (int(first), int(last))
@@ -356,7 +329,7 @@ class Records:
 
         These are the account's first line, its lines with a transfer, and its last one.
         """
-        row = AccountBarRow
+        row = ACCOUNT_BARS.c
         own = (row.slot == slot, row.account == account)
         ends = select(func.min(row.time)).where(*own).union(select(func.max(row.time)).where(*own))
         query = (
@@ -375,13 +348,11 @@ class Records:
         return int(self._rows(select(func.count()).select_from(query.subquery()))[0][0])
 
     def _rows(self, query: Any) -> list[Any]:
-        with self._database.reading() as session:
-            # Rows of plain columns: mapped objects would take several times as long.
-            return list(session.connection().execute(query))
+        with self._database.reading() as connection:
+            return list(connection.execute(query))
 
     def _stream(self, query: Any) -> Iterator[Any]:
-        with self._database.reading() as session:
-            connection = session.connection()
+        with self._database.reading() as connection:
             yield from connection.execution_options(yield_per=STREAMED).execute(query)
 
 
@@ -389,7 +360,7 @@ def _per_unit(
     ticker: str, adjustments: Sequence[Adjustment], *, immediate: bool
 ) -> ColumnElement[float] | float:
     """Return the present units of one unit of an order's result, as an expression."""
-    moment = OrderRow.decided + units_moment(0, immediate=immediate)
+    moment = ORDERS.c.decided + units_moment(0, immediate=immediate)
     times = sorted({one.time for one in adjustments if one.ticker == ticker})
     if not times:
         return 1.0
@@ -399,7 +370,7 @@ def _per_unit(
 
 def _all_events(slot: str) -> Subquery:
     """The events of a slot's trader, and those of its history in the registry."""
-    trader, registry = TraderEventRow, EventRow
+    trader, registry = TRADER_EVENTS.c, EVENTS.c
     return union_all(
         select(
             trader.at,

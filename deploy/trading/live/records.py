@@ -1,4 +1,4 @@
-"""What live traders write to the database: traders, accounts, bars, orders, events."""
+"""Records of live traders and their tables: traders, accounts, bars, orders, events."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from sqlalchemy import Column, ForeignKeyConstraint, Index, PrimaryKeyConstraint, Text
 
-from sweepd.deploy.trading.brokers.base import Fill, Order
+from sweepd.deploy.registry.records import BUNDLES, row_id
+from sweepd.deploy.registry.tables import Long, RecordTable
+from sweepd.deploy.trading.brokers.base import Fill, Order, Side, Status
 from sweepd.deploy.trading.closed_bar import ClosedBar
 
 AccountKind = Literal["account", "shadow", "challenger", "benchmark"]
+SLOT_ACCOUNT: Final = "account"  # name and kind of a slot's own account, which uses the broker
 SHADOW: Final = "shadow"
 CHALLENGER: Final = "challenger"
 BENCHMARK: Final = "benchmark"
+STOPPED: Final = "stopped"  # the status of a trader whose process ended by itself
+INTENDED: Final = "intended"  # the status of an order that is committed, without a result yet
+OrderStatus = Literal[Status, "intended"]
 Event = tuple[str, str, int | None]  # kind, text, and open of the bar
 
 
@@ -23,6 +30,8 @@ Event = tuple[str, str, int | None]  # kind, text, and open of the bar
 class Trader:
     """The trader of a slot.
 
+    token: identifies the process that may write; each new process replaces it.
+    venue_account: the venue's name of the account, None for virtual money.
     status: what it is doing, in a few words.
     last_bar: open of the last processed bar, seconds since the epoch.
     started, beat: UTC text; beat is the last heartbeat.
@@ -40,7 +49,8 @@ class Trader:
     started: str
     beat: str
     status: str
-    last_bar: int | None
+    venue_account: str | None
+    last_bar: Long | None
     halt: str | None
     halt_sells: bool
     state: dict[str, Any]
@@ -61,7 +71,7 @@ class AccountRecord:
     name: str
     kind: AccountKind
     bundle: str | None
-    since: int
+    since: Long
     retired: str | None
     state: dict[str, Any]
 
@@ -79,7 +89,7 @@ class AccountBar:
     """
 
     account: str
-    time: int
+    time: Long
     bundle: str | None
     value: float
     cash: float
@@ -109,12 +119,71 @@ class AccountHistory:
 
 
 @dataclass(frozen=True)
-class OrderLine:
-    """An order of an account and its result, None while that is unknown."""
+class OrderRecord:
+    """An order of an account and its result; the fields are those of `Order` and `Fill`.
 
+    status: `intended` until the result is known; `at` is None until then.
+    """
+
+    client_id: str
     account: str
-    order: Order
-    fill: Fill | None = None
+    decided: Long
+    ticker: str
+    side: Side
+    units: float
+    notional: float
+    status: OrderStatus
+    at: Long | None
+    filled_units: float
+    filled_notional: float
+    fee: float
+    price: float
+    whole: bool
+    restart_clock: bool
+    reason: str
+
+    @classmethod
+    def of(cls, account: str, order: Order, fill: Fill | None = None) -> OrderRecord:
+        """Return the record of an order and its result, None if that is unknown."""
+        result = Fill(order, "unfilled", 0) if fill is None else fill
+        return cls(
+            account=account,
+            **vars(order),
+            status=INTENDED if fill is None else result.status,
+            at=None if fill is None else result.at,
+            filled_units=result.units,
+            filled_notional=result.notional,
+            fee=result.fee,
+            price=result.price,
+            reason=result.reason,
+        )
+
+    @property
+    def order(self) -> Order:
+        """The order as the broker receives it."""
+        return Order(**{name: getattr(self, name) for name in Order.__dataclass_fields__})
+
+    @property
+    def fill(self) -> Fill | None:
+        """The result, None while it is unknown."""
+        if self.status == INTENDED:
+            return None
+        assert self.at is not None
+        return Fill(
+            self.order,
+            self.status,
+            self.at,
+            self.filled_units,
+            self.filled_notional,
+            self.fee,
+            self.price,
+            self.reason,
+        )
+
+    @property
+    def asked(self) -> float:
+        """Quote units to spend of a buy (of a cover, 0 until its price is known), units of a sell."""
+        return self.units if self.side == "sell" else self.notional or self.units * self.price
 
 
 @dataclass(frozen=True)
@@ -124,7 +193,7 @@ class TraderEvent:
     id: int
     slot: str
     at: str
-    bar: int | None
+    bar: Long | None
     kind: str
     text: str
 
@@ -139,9 +208,27 @@ class Adjustment:
     """
 
     ticker: str
-    time: int
+    time: Long
     price: float
     volume: float
+
+
+@dataclass(frozen=True)
+class MarketBar:
+    """A ticker's bar as a slot's trader received it, also of its history before the first start.
+
+    time: its open. hole: the ticker had no bar; prices are the last close. The units are those of
+    that time (see `Adjustment`).
+    """
+
+    ticker: str
+    time: Long
+    open: float
+    high: float
+    low: float
+    close: float
+    volume: float
+    hole: bool
 
 
 @dataclass
@@ -160,8 +247,53 @@ class Changes:
     state: dict[str, Any] | None = None
     accounts: list[AccountRecord] = field(default_factory=list)
     bars: list[AccountBar] = field(default_factory=list)
-    intents: list[OrderLine] = field(default_factory=list)
+    intents: list[OrderRecord] = field(default_factory=list)
     fills: list[Fill] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     market: list[tuple[Sequence[str], ClosedBar]] = field(default_factory=list)
     adjustments: Sequence[Adjustment] = ()
+
+
+def slot_column() -> Column[str]:
+    """The column of the slot under which records are stored that do not name it."""
+    return Column("slot", Text, nullable=False)
+
+
+TRADERS: Final = RecordTable("traders", Trader, PrimaryKeyConstraint("slot"))
+ACCOUNTS: Final = RecordTable(
+    "accounts",
+    AccountRecord,
+    slot_column(),
+    PrimaryKeyConstraint("slot", "name"),
+    ForeignKeyConstraint(["slot"], [TRADERS.c.slot]),
+    ForeignKeyConstraint(["bundle"], [BUNDLES.c.hash]),
+)
+ACCOUNT_BARS: Final = RecordTable(
+    "account_bars", AccountBar, slot_column(), PrimaryKeyConstraint("slot", "account", "time")
+)
+ORDERS: Final = RecordTable(
+    "orders",
+    OrderRecord,
+    slot_column(),
+    PrimaryKeyConstraint("client_id"),
+    Index(None, "slot"),
+    Index("ix_orders_newest", "slot", "account", "decided", "client_id"),
+)
+TRADER_EVENTS: Final = RecordTable(
+    "trader_events", TraderEvent, PrimaryKeyConstraint("id"), Index(None, "slot")
+)
+TRADER_BARS: Final = RecordTable(
+    "trader_bars",
+    MarketBar,
+    slot_column(),
+    PrimaryKeyConstraint("slot", "ticker", "time"),
+    Index("ix_trader_bars_time", "slot", "time"),
+)
+ADJUSTMENTS: Final = RecordTable(
+    "trader_adjustments",
+    Adjustment,
+    row_id(),
+    slot_column(),
+    Column("at", Text, nullable=False),
+    Index(None, "slot"),
+)

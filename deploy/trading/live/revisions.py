@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweepd.deploy.market.bundle import format_time
-from sweepd.deploy.trading.live.records import Adjustment, OrderLine
+from sweepd.deploy.trading.live.records import Adjustment, OrderRecord
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.support.formatting import counted
 
@@ -139,11 +139,11 @@ def units_moment(decided: int, *, immediate: bool) -> int:
     return decided if immediate else decided + 1
 
 
-def adjusted_line(line: OrderLine, adjustments: Sequence[Adjustment]) -> OrderLine:
+def adjusted_order(one: OrderRecord, adjustments: Sequence[Adjustment]) -> OrderRecord:
     """Return an order and its result in the units after the adjustments."""
-    factor = price_factors(adjustments).get(line.order.ticker, 1.0)
-    fill = None if line.fill is None else line.fill.adjusted(factor)
-    return replace(line, order=line.order.adjusted(factor), fill=fill)
+    factor = price_factors(adjustments).get(one.ticker, 1.0)
+    fill = None if one.fill is None else one.fill.adjusted(factor)
+    return OrderRecord.of(one.account, one.order.adjusted(factor), fill)
 
 
 # ---- comparing ----

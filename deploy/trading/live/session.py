@@ -25,7 +25,6 @@ from typing import Any
 
 from sweepd.deploy.market.bundle import Bundle, format_time
 from sweepd.deploy.registry.bundle_files import NAME_DIGITS
-from sweepd.deploy.registry.models import SLOT_ACCOUNT, STOPPED
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.brokers.base import Broker, Order
 from sweepd.deploy.trading.brokers.sim import sim_broker
@@ -49,19 +48,21 @@ from sweepd.deploy.trading.live.queries import Records
 from sweepd.deploy.trading.live.records import (
     CHALLENGER,
     SHADOW,
+    SLOT_ACCOUNT,
+    STOPPED,
     AccountKind,
     AccountRecord,
     Adjustment,
     Changes,
     Event,
-    OrderLine,
+    OrderRecord,
     Trader,
 )
 from sweepd.deploy.trading.live.reports import note_day, note_risk, trade_text, transfer_events
 from sweepd.deploy.trading.live.revisions import (
     Review,
     adjusted,
-    adjusted_line,
+    adjusted_order,
     price_factors,
     review,
 )
@@ -373,7 +374,7 @@ class LiveSession:
             late = "the trader was not running when it was due"
         since = [one for one in adjustments if one.time == self._last]
         lines = [
-            adjusted_line(line, since)
+            adjusted_order(line, since)
             for line in self._store.orders(self._slot, decided=self._last)
         ]
         fills = [
@@ -507,7 +508,7 @@ class LiveSession:
             self._state = self._state | {"sold out": True}
             prices = self._state.get("prices", {})
             orders = self._own.orders_to_sell_all(self._last, self._clock.now(), prices)
-            intents = [OrderLine(SLOT_ACCOUNT, order) for order in orders]
+            intents = [OrderRecord.of(SLOT_ACCOUNT, order) for order in orders]
             self._commit(Changes(state=self._state, intents=intents))
             fills = self._own.send(orders)
             self._own.book_sales()

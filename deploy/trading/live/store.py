@@ -12,39 +12,38 @@ import secrets
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar, cast
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
-from sqlalchemy import Select, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, Select, select
 
 from sweepd.deploy.registry.database import RegistryDatabase, utc_now
-from sweepd.deploy.registry.models import (
-    AccountBarRow,
-    AccountRow,
-    AdjustmentRow,
-    MarketBarRow,
-    OrderRow,
-    TraderEventRow,
-    TraderRow,
-)
-from sweepd.deploy.trading.brokers.base import Fill, Order, Status
+from sweepd.deploy.registry.tables import RecordTable
+from sweepd.deploy.trading.brokers.base import Fill
 from sweepd.deploy.trading.closed_bar import COLUMNS, ClosedBar
 from sweepd.deploy.trading.live.records import (
+    ACCOUNT_BARS,
+    ACCOUNTS,
+    ADJUSTMENTS,
+    INTENDED,
+    ORDERS,
+    TRADER_BARS,
+    TRADER_EVENTS,
+    TRADERS,
     AccountBar,
     AccountHistory,
     AccountRecord,
     Adjustment,
     Changes,
-    OrderLine,
+    MarketBar,
+    OrderRecord,
     Trader,
     TraderEvent,
 )
 from sweepd.deploy.trading.live.venue_accounts import take_account
 from sweepd.envs.support.errors import InputError, RunError
 
-INTENDED = "intended"  # status of an order that is committed, and whose result is unknown
-Row = TypeVar("Row")
 Record = TypeVar("Record")
 
 
@@ -62,44 +61,38 @@ class TraderStore:
 
     def traders(self) -> list[Trader]:
         """Return the traders of all slots that were ever traded, by slot."""
-        with self._database.reading() as session:
-            rows = session.scalars(select(TraderRow).order_by(TraderRow.slot))
-            return [_record(Trader, row) for row in rows]
+        return self._all(TRADERS, TRADERS.select().order_by(TRADERS.c.slot))
 
     def trader(self, slot: str) -> Trader | None:
         """Return a slot's trader, None if the slot was never traded."""
-        with self._database.reading() as session:
-            row = session.get(TraderRow, slot)
-            return None if row is None else _record(Trader, row)
+        with self._database.reading() as connection:
+            return TRADERS.get(connection, slot=slot)
 
     def accounts(self, slot: str) -> list[AccountRecord]:
         """Return a slot's accounts, including retired ones, in the order in which they started."""
-        row = AccountRow
-        query = select(row).where(row.slot == slot).order_by(row.since, row.name)
-        with self._database.reading() as session:
-            return [_record(AccountRecord, one) for one in session.scalars(query)]
+        row = ACCOUNTS.c
+        query = ACCOUNTS.select(row.slot == slot).order_by(row.since, row.name)
+        return self._all(ACCOUNTS, query)
 
     def account_bars(
         self, slot: str, account: str, *, newest: int | None = None
     ) -> list[AccountBar]:
         """Return an account's lines, oldest first; `newest`: at most that many of the newest."""
-        row = AccountBarRow
-        query = select(row).where(row.slot == slot, row.account == account)
-        rows = self._newest(query.order_by(row.time.desc()), newest)
-        return [_record(AccountBar, one) for one in rows]
+        row = ACCOUNT_BARS.c
+        query = ACCOUNT_BARS.select(row.slot == slot, row.account == account)
+        return self._all(ACCOUNT_BARS, query.order_by(row.time.desc()).limit(newest))[::-1]
 
     def account_history(self, slot: str, account: str, *, since: int) -> AccountHistory:
         """Return an account's lines from bar `since` on as arrays: fast for years of bars."""
-        row = AccountBarRow
+        row = ACCOUNT_BARS.c
         names = AccountHistory.__dataclass_fields__
         query = (
-            select(*(getattr(row, name) for name in names))
+            select(*(row[name] for name in names))
             .where(row.slot == slot, row.account == account, row.time >= since)
             .order_by(row.time)
         )
-        with self._database.reading() as session:
-            # Rows of plain columns: mapped objects would take several times as long.
-            found = [tuple(line) for line in session.connection().execute(query)]
+        with self._database.reading() as connection:
+            found = [tuple(line) for line in connection.execute(query)]
         columns = np.array(found, dtype=object).reshape(len(found), len(names)).T
         value, cash, flow, fees, notional = columns[1:6].astype(np.float64)
         time, trades = columns[[0, 6]].astype(np.int64)
@@ -112,7 +105,7 @@ class TraderStore:
         account: str | None = None,
         decided: int | None = None,
         newest: int | None = None,
-    ) -> list[OrderLine]:
+    ) -> list[OrderRecord]:
         """Return a slot's orders, oldest first.
 
         Args:
@@ -120,32 +113,29 @@ class TraderStore:
             decided: only orders decided at this bar.
             newest: at most that many of the newest.
         """
-        row = OrderRow
-        query = select(row).where(row.slot == slot)
+        row = ORDERS.c
+        query = ORDERS.select(row.slot == slot)
         if account is not None:
             query = query.where(row.account == account)
         if decided is not None:
             query = query.where(row.decided == decided)
-        rows = self._newest(query.order_by(row.decided.desc(), row.client_id.desc()), newest)
-        return [_order_line(one) for one in rows]
+        query = query.order_by(row.decided.desc(), row.client_id.desc()).limit(newest)
+        return self._all(ORDERS, query)[::-1]
 
     def events(self, slot: str, *, newest: int | None = None) -> list[TraderEvent]:
         """Return the events of a slot's trader, oldest first, at most `newest` of the newest."""
-        row = TraderEventRow
-        query = select(row).where(row.slot == slot).order_by(row.id.desc())
-        return [_record(TraderEvent, one) for one in self._newest(query, newest)]
+        row = TRADER_EVENTS.c
+        query = TRADER_EVENTS.select(row.slot == slot).order_by(row.id.desc()).limit(newest)
+        return self._all(TRADER_EVENTS, query)[::-1]
 
     def adjustments(self, slot: str) -> list[Adjustment]:
         """Return the changes of units that a slot's trader has followed, oldest first."""
-        row = AdjustmentRow
-        query = select(row).where(row.slot == slot).order_by(row.id)
-        with self._database.reading() as session:
-            return [_record(Adjustment, one) for one in session.scalars(query)]
+        row = ADJUSTMENTS.c
+        return self._all(ADJUSTMENTS, ADJUSTMENTS.select(row.slot == slot).order_by(row.id))
 
-    def _newest(self, query: Select[Row], count: int | None) -> list[Row]:
-        """Return the first `count` rows of a query that is ordered newest first, oldest first."""
-        with self._database.reading() as session:
-            return list(session.scalars(query.limit(count)))[::-1]
+    def _all(self, table: RecordTable[Record], query: Select[Any]) -> list[Record]:
+        with self._database.reading() as connection:
+            return table.read(connection, query)
 
     # ---- writing ----
 
@@ -163,32 +153,45 @@ class TraderStore:
         Raises:
             InputError: the slot was traded with another broker, or `take_account` refuses.
         """
-        token = secrets.token_hex(8)
-        with self._database.writing() as session:
+        token, now = secrets.token_hex(8), utc_now()
+        with self._database.writing() as connection:
             if venue_account is not None:
-                take_account(session, slot, broker, venue_account)
-            row = session.get(TraderRow, slot)
-            if row is None:
-                row = TraderRow(
-                    slot=slot, last_bar=None, halt=None, halt_sells=False, state={}, broker=broker
-                )
-                session.add(row)
-            elif row.broker != broker:
+                take_account(connection, slot, broker, venue_account)
+            before = TRADERS.get(connection, slot=slot)
+            if before is not None and before.broker != broker:
                 raise InputError(
-                    f"slot {slot!r} has been traded with --broker {row.broker}, which holds its "
+                    f"slot {slot!r} has been traded with --broker {before.broker}, which holds its "
                     f"positions; use that broker, or trade with {broker} in another slot"
                 )
-            row.venue_account = venue_account
-            row.token, row.pid, row.host = token, os.getpid(), socket.gethostname()
-            row.feed, row.timeframe, row.status = feed, timeframe, "starting"
-            row.started = row.beat = utc_now()
+            trader = Trader(
+                slot=slot,
+                token=token,
+                pid=os.getpid(),
+                host=socket.gethostname(),
+                broker=broker,
+                feed=feed,
+                timeframe=timeframe,
+                started=now,
+                beat=now,
+                status="starting",
+                venue_account=venue_account,
+                last_bar=before.last_bar if before else None,
+                halt=before.halt if before else None,
+                halt_sells=before.halt_sells if before else False,
+                state=before.state if before else {},
+            )
+            if before is None:
+                TRADERS.add(connection, [trader])
+            else:
+                connection.execute(TRADERS.update(slot=slot).values(vars(trader)))
         return token
 
     def beat(self, slot: str, token: str, status: str) -> Trader:
         """Write a heartbeat. Returns the trader's row, which says whether it must halt."""
-        with self._writing(slot, token) as (_, row):
-            row.beat, row.status = utc_now(), status
-            return _record(Trader, row)
+        with self._writing(slot, token) as (connection, trader):
+            now = utc_now()
+            connection.execute(TRADERS.update(slot=slot).values(beat=now, status=status))
+            return replace(trader, beat=now, status=status)
 
     def commit(self, slot: str, token: str, changes: Changes) -> None:
         """Write all of `changes` or nothing.
@@ -196,30 +199,31 @@ class TraderStore:
         Raises:
             Replaced: another process trades the slot now.
         """
-        with self._writing(slot, token) as (session, row):
-            row.beat = utc_now()
-            for name in ("last_bar", "status", "state"):
-                if getattr(changes, name) is not None:
-                    setattr(row, name, getattr(changes, name))
-            for record in changes.accounts:
-                session.merge(AccountRow(slot=slot, **vars(record)))
-            session.add_all(AccountBarRow(slot=slot, **vars(bar)) for bar in changes.bars)
-            session.add_all(_order_row(slot, line) for line in changes.intents)
-            # Results may belong to orders of this transaction, whose rows must exist first.
-            session.flush()
+        names = ("last_bar", "status", "state")
+        given = {name: getattr(changes, name) for name in names}
+        changed = {name: value for name, value in given.items() if value is not None}
+        with self._writing(slot, token) as (connection, _):
+            now = utc_now()
+            connection.execute(TRADERS.update(slot=slot).values(beat=now, **changed))
+            for account in changes.accounts:
+                # One by one: an account that is retired after its bar is listed twice.
+                connection.execute(ACCOUNTS.delete(slot=slot, name=account.name))
+                ACCOUNTS.add(connection, [account], slot=slot)
+            ACCOUNT_BARS.add(connection, changes.bars, slot=slot)
+            ORDERS.add(connection, changes.intents, slot=slot)
+            # Results may belong to orders of this transaction.
             for fill in changes.fills:
-                _settle(session.get_one(OrderRow, fill.order.client_id), fill)
-            session.add_all(_event(slot, kind, text, bar) for kind, text, bar in changes.events)
-            session.add_all(
-                AdjustmentRow(slot=slot, at=utc_now(), **vars(one)) for one in changes.adjustments
-            )
-            for tickers, bar in changes.market:
-                session.add_all(_market_rows(slot, tickers, bar))
+                _settle(connection, fill)
+            for kind, text, bar in changes.events:
+                _add_event(connection, slot, kind, text, bar)
+            ADJUSTMENTS.add(connection, changes.adjustments, slot=slot, at=now)
+            for tickers, bar_of_all in changes.market:
+                TRADER_BARS.add(connection, _market_bars(tickers, bar_of_all), slot=slot)
 
     def note(self, slot: str, kind: str, text: str) -> None:
         """Append an event; any process may."""
-        with self._database.writing() as session:
-            session.add(_event(slot, kind, text))
+        with self._database.writing() as connection:
+            _add_event(connection, slot, kind, text)
 
     def halt(self, slot: str, reason: str, *, sells: bool) -> None:
         """Tell the slot's present and later traders to stop trading until `resume`.
@@ -230,10 +234,10 @@ class TraderStore:
         Raises:
             InputError: the slot was never traded.
         """
-        with self._database.writing() as session:
-            row = _require(session, slot)
-            row.halt, row.halt_sells = reason, sells
-            session.add(_event(slot, "halted", reason))
+        with self._database.writing() as connection:
+            _require(connection, slot)
+            connection.execute(TRADERS.update(slot=slot).values(halt=reason, halt_sells=sells))
+            _add_event(connection, slot, "halted", reason)
 
     def resume(self, slot: str) -> None:
         """Let the slot's trader trade again.
@@ -241,100 +245,70 @@ class TraderStore:
         Raises:
             InputError: it is not halted.
         """
-        with self._database.writing() as session:
-            row = _require(session, slot)
-            if row.halt is None:
+        with self._database.writing() as connection:
+            trader = _require(connection, slot)
+            if trader.halt is None:
                 raise InputError(f"slot {slot!r} is not halted")
-            session.add(_event(slot, "resumed", f"it was halted: {row.halt}"))
-            row.halt, row.halt_sells = None, False
+            _add_event(connection, slot, "resumed", f"it was halted: {trader.halt}")
+            connection.execute(TRADERS.update(slot=slot).values(halt=None, halt_sells=False))
 
     @contextmanager
-    def _writing(self, slot: str, token: str) -> Iterator[tuple[Session, TraderRow]]:
-        with self._database.writing() as session:
-            row = session.get_one(TraderRow, slot)
+    def _writing(self, slot: str, token: str) -> Iterator[tuple[Connection, Trader]]:
+        with self._database.writing() as connection:
+            trader = _require(connection, slot)
             # An empty token: `take_account` has stopped this process.
-            if not row.token:
+            if not trader.token:
                 raise Replaced(
-                    f"slot {slot!r}: another slot took over its {row.broker} account "
-                    f"{row.venue_account}"
+                    f"slot {slot!r}: another slot took over its {trader.broker} account "
+                    f"{trader.venue_account}"
                 )
-            if row.token != token:
+            if trader.token != token:
                 raise Replaced(
-                    f"slot {slot!r} is traded by process {row.pid} on {row.host} since "
-                    f"{row.started}"
+                    f"slot {slot!r} is traded by process {trader.pid} on {trader.host} since "
+                    f"{trader.started}"
                 )
-            yield session, row
+            yield connection, trader
 
 
-def _require(session: Session, slot: str) -> TraderRow:
-    row = session.get(TraderRow, slot)
-    if row is None:
-        known = (
-            ", ".join(session.scalars(select(TraderRow.slot).order_by(TraderRow.slot))) or "none"
+def _require(connection: Connection, slot: str) -> Trader:
+    found = TRADERS.get(connection, slot=slot)
+    if found is None:
+        slots = connection.scalars(select(TRADERS.c.slot).order_by(TRADERS.c.slot))
+        raise InputError(
+            f"slot {slot!r} was never traded; traded slots: {', '.join(slots) or 'none'}"
         )
-        raise InputError(f"slot {slot!r} was never traded; traded slots: {known}")
-    return row
+    return found
 
 
-def _record(kind: type[Record], row: object) -> Record:
-    """Return a dataclass with the row's values of the same names."""
-    names = kind.__dataclass_fields__  # type: ignore[attr-defined]
-    return kind(**{name: getattr(row, name) for name in names})
+def _add_event(
+    connection: Connection, slot: str, kind: str, text: str, bar: int | None = None
+) -> None:
+    values = {"slot": slot, "at": utc_now(), "bar": bar, "kind": kind, "text": text}
+    connection.execute(TRADER_EVENTS.table.insert().values(values))
 
 
-def _event(slot: str, kind: str, text: str, bar: int | None = None) -> TraderEventRow:
-    return TraderEventRow(slot=slot, at=utc_now(), bar=bar, kind=kind, text=text)
-
-
-def _market_rows(slot: str, tickers: Sequence[str], bar: ClosedBar) -> list[MarketBarRow]:
+def _market_bars(tickers: Sequence[str], bar: ClosedBar) -> list[MarketBar]:
     return [
-        MarketBarRow(
-            slot=slot,
-            ticker=ticker,
-            time=bar.time,
-            **{name: getattr(bar, name)[place].item() for name in COLUMNS},
-        )
+        MarketBar(ticker, bar.time, *(getattr(bar, name)[place].item() for name in COLUMNS))
         for place, ticker in enumerate(tickers)
     ]
 
 
-def _order_row(slot: str, line: OrderLine) -> OrderRow:
-    return OrderRow(
-        slot=slot,
-        account=line.account,
-        **vars(line.order),
-        status=INTENDED,
-        at=None,
-        filled_units=0.0,
-        filled_notional=0.0,
-        fee=0.0,
-        price=0.0,
-        reason="",
-    )
-
-
-def _settle(row: OrderRow, fill: Fill) -> None:
+def _settle(connection: Connection, fill: Fill) -> None:
     """Write an order's result, which is final."""
-    if row.status != INTENDED:
-        raise RunError(f"order {row.client_id} was {row.status} already")
-    for name in ("status", "at", "fee", "price", "reason"):
-        setattr(row, name, getattr(fill, name))
-    row.filled_units, row.filled_notional = fill.units, fill.notional
-
-
-def _order_line(row: OrderRow) -> OrderLine:
-    order = _record(Order, row)
-    if row.status == INTENDED:
-        return OrderLine(row.account, order)
-    assert row.at is not None
-    fill = Fill(
-        order,
-        cast(Status, row.status),
-        row.at,
-        row.filled_units,
-        row.filled_notional,
-        row.fee,
-        row.price,
-        row.reason,
+    identity = fill.order.client_id
+    before = ORDERS.get(connection, client_id=identity)
+    if before is None or before.status != INTENDED:
+        was = "never stored" if before is None else f"{before.status} already"
+        raise RunError(f"order {identity} was {was}")
+    connection.execute(
+        ORDERS.update(client_id=identity).values(
+            status=fill.status,
+            at=fill.at,
+            filled_units=fill.units,
+            filled_notional=fill.notional,
+            fee=fill.fee,
+            price=fill.price,
+            reason=fill.reason,
+        )
     )
-    return OrderLine(row.account, order, fill)

@@ -8,65 +8,76 @@ from __future__ import annotations
 
 import datetime as dt
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, select
 
-from sweepd.deploy.registry.models import SLOT_ACCOUNT, STOPPED, AccountRow, OrderRow, TraderRow
+from sweepd.deploy.trading.live.records import (
+    ACCOUNTS,
+    ORDERS,
+    SLOT_ACCOUNT,
+    STOPPED,
+    TRADERS,
+    Trader,
+)
 from sweepd.envs.support.errors import InputError
 
 # A trader without a heartbeat for that long does not count as running; it sends one every 5 s.
 SILENT_SECONDS = 120.0
 
 
-def take_account(session: Session, slot: str, broker: str, account: str) -> None:
+def take_account(connection: Connection, slot: str, broker: str, account: str) -> None:
     """Check that `slot` may trade a venue's account, and stop other slots' processes writing.
 
     Raises:
         InputError: another slot trades the account or holds units in it, or this slot holds units
             in another account of the venue.
     """
-    own = session.get(TraderRow, slot)
-    if own is not None and own.venue_account not in (None, account) and holds_units(session, own):
+    own = TRADERS.get(connection, slot=slot)
+    if (
+        own is not None
+        and own.venue_account not in (None, account)
+        and holds_units(connection, own)
+    ):
         raise InputError(
             f"slot {slot!r} holds units in the {own.broker} account {own.venue_account}, but the "
             f"keys are those of the account {account}; use the keys of {own.venue_account}, "
             f"or trade {account} in another slot"
         )
-    sharing = select(TraderRow).where(
-        TraderRow.slot != slot, TraderRow.broker == broker, TraderRow.venue_account == account
+    sharing = TRADERS.select(
+        TRADERS.c.slot != slot, TRADERS.c.broker == broker, TRADERS.c.venue_account == account
     )
-    for other in session.scalars(sharing):
+    for other in TRADERS.read(connection, sharing):
         # A halted but running trader may buy at any time after `resume`.
         runs = is_running(other)
-        if runs or holds_units(session, other):
+        if runs or holds_units(connection, other):
             does = "trades" if runs else "holds units in"
             raise InputError(
                 f"slot {slot!r}: slot {other.slot!r} {does} the same {broker} account {account}, "
                 "and two slots cannot share an account; use the keys of another paper account, or "
                 f"sell everything there (sweepd trader halt {other.slot}) and stop its trader"
             )
-        other.token = ""  # silent for too long; if its process still runs, its next write fails
+        # Silent for too long; if its process still runs, its next write fails.
+        connection.execute(TRADERS.update(slot=other.slot).values(token=""))
 
 
-def is_running(trader: TraderRow) -> bool:
+def is_running(trader: Trader) -> bool:
     """Return whether the trader's process has not ended and has sent a recent heartbeat."""
     age = (dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(trader.beat)).total_seconds()
     return not trader.status.startswith(STOPPED) and age < SILENT_SECONDS
 
 
-def holds_units(session: Session, trader: TraderRow) -> bool:
+def holds_units(connection: Connection, trader: Trader) -> bool:
     """Return whether the slot's own account holds units, or may: buys may not be booked yet."""
-    account = session.get(AccountRow, (trader.slot, SLOT_ACCOUNT))
+    account = ACCOUNTS.get(connection, slot=trader.slot, name=SLOT_ACCOUNT)
     if account is None:
         return False
     if any(account.state["trader"]["accounts"]["held"]):
         return True
     # The state is older than the orders of its bar: these may have been filled since.
-    buys = select(OrderRow.client_id).where(
-        OrderRow.slot == trader.slot,
-        OrderRow.account == SLOT_ACCOUNT,
-        OrderRow.decided == trader.last_bar,
-        OrderRow.side == "buy",
-        OrderRow.status != "unfilled",
+    buys = select(ORDERS.c.client_id).where(
+        ORDERS.c.slot == trader.slot,
+        ORDERS.c.account == SLOT_ACCOUNT,
+        ORDERS.c.decided == trader.last_bar,
+        ORDERS.c.side == "buy",
+        ORDERS.c.status != "unfilled",
     )
-    return bool(set(session.scalars(buys)) - set(account.state["booked"]))
+    return bool(set(connection.scalars(buys)) - set(account.state["booked"]))

@@ -20,17 +20,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweepd.deploy.market.bundle import Bundle
-from sweepd.deploy.registry.models import SLOT_ACCOUNT, TraderRow
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.brokers.base import Fill, Order
 from sweepd.deploy.trading.closed_bar import ClosedBar
 from sweepd.deploy.trading.live.parity import ParityDay, store_parity
 from sweepd.deploy.trading.live.records import (
+    SLOT_ACCOUNT,
+    TRADERS,
     AccountBar,
     AccountKind,
     AccountRecord,
     Changes,
-    OrderLine,
+    OrderRecord,
 )
 from sweepd.deploy.trading.live.store import TraderStore
 from sweepd.envs.crypto.data.timeframe import DAY
@@ -164,8 +165,9 @@ def write_session(
                 )
             )
     changes.market = [(TICKERS, _bar(int(moments[bar]), prices, bar)) for bar in range(bars)[-300:]]
-    changes.intents, changes.events = _orders(slot, moments, prices), _events(moments, prices)
-    changes.fills = [line.fill for line in changes.intents if line.fill is not None]
+    orders, changes.events = _orders(slot, moments, prices), _events(moments, prices)
+    changes.intents = [OrderRecord.of(SLOT_ACCOUNT, order) for order, _ in orders]
+    changes.fills = [fill for _, fill in orders if fill is not None]
     store.commit(slot, token, changes)
     return MadeSession(slot, token, moments, prices, {name: value for name, *_, value in accounts})
 
@@ -182,9 +184,11 @@ def _units(held: Array) -> dict[str, float]:
     return dict(zip(TICKERS, np.round(held, 8).tolist(), strict=True))
 
 
-def _orders(slot: str, moments: NDArray[np.int64], prices: Array) -> list[OrderLine]:
+def _orders(
+    slot: str, moments: NDArray[np.int64], prices: Array
+) -> list[tuple[Order, Fill | None]]:
     """Twelve recent orders: ten filled, one refused, one pending."""
-    lines = []
+    lines: list[tuple[Order, Fill | None]] = []
     for place in range(12):
         bar, asset = len(moments) - 1 - 4 * (11 - place), place % len(TICKERS)
         ticker, price = TICKERS[asset], float(prices[bar, asset])
@@ -211,7 +215,7 @@ def _orders(slot: str, moments: NDArray[np.int64], prices: Array) -> list[OrderL
                 int(moments[bar]) + HOUR,
                 reason="below the venue's minimum of 10 USD",
             )
-        lines.append(OrderLine(SLOT_ACCOUNT, order, None if place == 11 else fill))
+        lines.append((order, None if place == 11 else fill))
     return lines
 
 
@@ -317,8 +321,8 @@ def fill(folder: Path, *, bars: int = 24 * 75) -> list[tuple[TraderStore, MadeSe
         end=int(time.time()) // HOUR * HOUR - 7 * HOUR,
     )
     died = dt.datetime.now(dt.UTC) - dt.timedelta(hours=7)
-    with registry.database.writing() as rows:
-        rows.get_one(TraderRow, "silent-1h").beat = died.isoformat()
+    with registry.database.writing() as connection:
+        connection.execute(TRADERS.update(slot="silent-1h").values(beat=died.isoformat()))
     for one, made_session in alive:
         one.beat(made_session.slot, made_session.token, "waits for the next bar")
     return alive

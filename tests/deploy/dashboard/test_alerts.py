@@ -14,11 +14,10 @@ from typer.testing import CliRunner
 from sweepd.deploy.cli.trader_commands import trader_app
 from sweepd.deploy.dashboard.alerts import Alert, slot_alerts, study_alerts
 from sweepd.deploy.dashboard.health import health
-from sweepd.deploy.registry.models import TraderRow
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.live.monitor import STRAYS
 from sweepd.deploy.trading.live.queries import Records
-from sweepd.deploy.trading.live.records import Changes
+from sweepd.deploy.trading.live.records import TRADERS, Changes
 from sweepd.deploy.trading.live.start import NOTICES
 from sweepd.deploy.trading.live.store import TraderStore
 from sweepd.envs.support.formatting import minute
@@ -190,8 +189,9 @@ def test_what_strays_is_not_called_by_another_alert(tmp_path: Path) -> None:
 
 def test_a_trader_that_does_not_run(tmp_path: Path) -> None:
     slot = Slot(tmp_path)
-    with slot.registry.database.writing() as rows:
-        rows.get_one(TraderRow, SLOT).pid = 2**22 + 1  # no process has that number
+    with slot.registry.database.writing() as connection:
+        # No process has that number.
+        connection.execute(TRADERS.update(slot=SLOT).values(pid=2**22 + 1))
     [alert] = slot.full(time.time() + 60.0)
     assert (alert.level, alert.title) == ("bad", "not running")
     assert "sweepd trade s" in alert.todo

@@ -12,10 +12,10 @@ pytest.importorskip("plotly")
 
 from sweepd.deploy.dashboard.series import SeriesCache
 from sweepd.deploy.dashboard.view import Holdings, slot_view
-from sweepd.deploy.registry.models import SLOT_ACCOUNT
 from sweepd.deploy.trading.feeds import RecordedFeed
 from sweepd.deploy.trading.live.profits import ProfitBook
 from sweepd.deploy.trading.live.queries import Records
+from sweepd.deploy.trading.live.records import SLOT_ACCOUNT
 from sweepd.deploy.trading.round_trips import Profits
 from tests.deploy.dashboard.test_web import client, figures, get
 from tests.deploy.trading.live.test_revisions import STOP, ChangingFeed, scaled, traded

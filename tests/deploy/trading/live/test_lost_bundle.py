@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from sweepd.deploy.market.bundle import Bundle
-from sweepd.deploy.registry.models import SLOT_ACCOUNT
-from sweepd.deploy.trading.live.records import SHADOW
+from sweepd.deploy.trading.live.records import SHADOW, SLOT_ACCOUNT
 from sweepd.envs.crypto.data.bars import write_bars
 from sweepd.envs.support.errors import InputError, TryAgainLater
 from tests.deploy.alpaca_server import Exchange

@@ -14,11 +14,11 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from sweepd.commands import build_app
-from sweepd.deploy.registry.models import SLOT_ACCOUNT
 from sweepd.deploy.trading.feeds import RecordedFeed
 from sweepd.deploy.trading.flows import Flow
 from sweepd.deploy.trading.live.notify import Notifier
 from sweepd.deploy.trading.live.parity import DIFFERS, parity, store_parity, stored_parity
+from sweepd.deploy.trading.live.records import SLOT_ACCOUNT
 from sweepd.envs.support.errors import InputError
 from tests.deploy.alpaca_server import Exchange, serving
 from tests.deploy.builders import ensemble_of

@@ -18,12 +18,12 @@ from sweepd.agents.policy.frozen import FrozenPolicy
 from sweepd.deploy.dashboard.formatting import seconds_of
 from sweepd.deploy.dashboard.health import health
 from sweepd.deploy.market.bundle import Bundle
-from sweepd.deploy.registry.models import SLOT_ACCOUNT
 from sweepd.deploy.trading.closed_bar import COLUMNS
+from sweepd.deploy.trading.garbage import clear_garbage, find_garbage
 from sweepd.deploy.trading.live.hot_swap import Traded, problem_with
 from sweepd.deploy.trading.live.parity import parity
 from sweepd.deploy.trading.live.queries import Records
-from sweepd.deploy.trading.live.records import SHADOW
+from sweepd.deploy.trading.live.records import SHADOW, SLOT_ACCOUNT
 from sweepd.deploy.trading.live.store import Replaced
 from sweepd.deploy.trading.replay import replay
 from sweepd.deploy.trading.risk_limits import RiskLimits
@@ -395,10 +395,10 @@ def test_bundles_that_are_traded_or_were_traded_are_no_garbage(tmp_path: Path) -
         world.registry.promote(SLOT, bundle, expected=champion.hash, reason="better")
         champion = bundle
     removed = {bundle_of(7).name}
-    assert {item.path.name for item in world.registry.clear()} == removed
+    assert {item.path.name for item in clear_garbage(world.registry)} == removed
     world.run()  # continues with the first bundle, and hands over to the champion
     assert {line.bundle for line in world.lines()} == {world.bundle.hash, fourth.hash}
-    assert world.registry.garbage() == []
+    assert find_garbage(world.registry) == []
     assert max(day.action for day in parity(world.registry, SLOT)) == 0.0
 
 

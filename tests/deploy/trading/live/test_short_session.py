@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from sweepd.deploy.market.bundle import Bundle
-from sweepd.deploy.registry.models import SLOT_ACCOUNT
 from sweepd.deploy.trading.brokers.base import LIQUIDATED
 from sweepd.deploy.trading.live.profits import ProfitBook
 from sweepd.deploy.trading.live.queries import Records
+from sweepd.deploy.trading.live.records import SLOT_ACCOUNT
 from sweepd.deploy.trading.live.start import LiveFlags, TraderParts
 from sweepd.deploy.trading.replay import replay
 from sweepd.envs.crypto.data.bars import Bars

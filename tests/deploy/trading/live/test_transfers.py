@@ -11,11 +11,10 @@ import pytest
 
 from sweepd.deploy.dashboard.series import SeriesCache
 from sweepd.deploy.dashboard.view import slot_view
-from sweepd.deploy.registry.models import SLOT_ACCOUNT
 from sweepd.deploy.trading.brokers.base import AccountState, Fill, Order
 from sweepd.deploy.trading.brokers.sim import SimBroker
 from sweepd.deploy.trading.flows import FEE_MARGIN, CostAllowance, Flow, growth, less_costs, rebased
-from sweepd.deploy.trading.live.records import SHADOW
+from sweepd.deploy.trading.live.records import SHADOW, SLOT_ACCOUNT
 from sweepd.deploy.trading.live.returns import paired_returns
 from sweepd.deploy.trading.live.session import LiveSession
 from sweepd.deploy.trading.risk import Conditions, RiskRules, Situation

@@ -6,9 +6,8 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
 
-from sweepd.deploy.registry.models import OrderRow, TraderRow
+from sweepd.deploy.trading.live.records import ORDERS, TRADERS
 from sweepd.deploy.trading.live.store import Replaced
 from sweepd.envs.support.errors import InputError
 from tests.deploy.alpaca_server import Exchange
@@ -32,12 +31,9 @@ def second(first: World, exchange: Exchange) -> World:
 
 def fall_silent(world: World) -> None:
     """Set the last heartbeat of the slot's trader to long ago, as after a kill."""
-    with world.registry.database.writing() as session:
-        session.execute(
-            update(TraderRow)
-            .where(TraderRow.slot == world.slot)
-            .values(beat="2020-01-01T00:00:00.000Z")
-        )
+    with world.registry.database.writing() as connection:
+        silent = TRADERS.update(slot=world.slot).values(beat="2020-01-01T00:00:00.000Z")
+        connection.execute(silent)
 
 
 def sell_all(world: World, exchange: Exchange) -> None:
@@ -98,8 +94,8 @@ def test_buys_that_are_not_booked_count_as_units(first: World, second: World, st
     assert [line.order.side for line in first.store.orders(SLOT) if line.account == "account"] == [
         "buy"
     ]
-    with first.registry.database.writing() as session:
-        session.execute(update(OrderRow).where(OrderRow.slot == SLOT).values(status=status))
+    with first.registry.database.writing() as connection:
+        connection.execute(ORDERS.update(slot=SLOT).values(status=status))
     fall_silent(first)
     if status == "unfilled":
         second.session()

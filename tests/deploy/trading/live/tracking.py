@@ -27,10 +27,9 @@ import numpy as np
 from scripts.bench.harness import benchmark_parser, machine, print_machine, save_results
 from sweepd.deploy.market.bundle import Bundle, format_time
 from sweepd.deploy.market.scoring import in_order, score_bundle
-from sweepd.deploy.registry.models import SLOT_ACCOUNT
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.live.monitor_statistics import track
-from sweepd.deploy.trading.live.records import SHADOW
+from sweepd.deploy.trading.live.records import SHADOW, SLOT_ACCOUNT
 from sweepd.deploy.trading.live.returns import paired_returns
 from sweepd.envs.crypto.data.bars import load_bars
 from tests.deploy.alpaca_server import Exchange, serving

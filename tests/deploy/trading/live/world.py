@@ -21,14 +21,13 @@ import pytest
 import sweepd.deploy.trading.live.session as session_module
 from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.registry.database import RegistryDatabase
-from sweepd.deploy.registry.models import SLOT_ACCOUNT
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.brokers.alpaca import AlpacaBroker
 from sweepd.deploy.trading.brokers.base import AccountState, Broker, Fill, Order
 from sweepd.deploy.trading.brokers.sim import sim_broker
 from sweepd.deploy.trading.feeds import Feed, RecordedFeed
 from sweepd.deploy.trading.live.clock import LeapingClock
-from sweepd.deploy.trading.live.records import AccountBar, Changes
+from sweepd.deploy.trading.live.records import SLOT_ACCOUNT, AccountBar, Changes
 from sweepd.deploy.trading.live.session import LiveSession, TraderOptions
 from sweepd.deploy.trading.live.store import TraderStore
 from sweepd.envs.crypto.data.bars import Bars
