@@ -131,7 +131,7 @@ def game_key(game: str, params: Mapping[str, Any]) -> str:
     """The key of a game and its parameters: `cartpole`, `bucket-brigade-rest_trap`.
 
     Evaluations on its panel are counted under this key, and its default slot is named after it
-    (`Registry.default_slot`), shortened if the key is no valid slot name.
+    (`sweepd.deploy.registry.slots.slot_name`), shortened if the key is no valid slot name.
     """
     parts = [game.replace(":", "-").replace("/", "-")]
     parts += [str(params["scenario"])] if "scenario" in params else []

@@ -27,6 +27,7 @@ from sweepd.deploy.promotion.promotion import CandidateOutcome, GateResult, Prom
 from sweepd.deploy.promotion.rules import GateRule
 from sweepd.deploy.registry.records import CountedEvaluation
 from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.registry.slots import slot_name
 from sweepd.envs.games.pairings import Entrant
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.study_record import Play
@@ -49,7 +50,7 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
     """One promotion of one study on a game. See `Promoter` for the other arguments.
 
     Args:
-        slot: the deployment slot, by default named after the game (`Registry.default_slot`).
+        slot: the deployment slot, by default named after the game (`slot_name`).
         looks: the most candidates that are evaluated on a panel; None: 1, or 2 where a trial's team
             and its best member are candidates.
         games: number of games in a panel, in a game of two players against each opponent; None: the
@@ -86,7 +87,7 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
         super().__init__(
             study,
             registry,
-            slot=slot or registry.default_slot(self.game),
+            slot=slot or slot_name(self.game),
             dry_run=dry_run,
             looks=looks or (2 if study.teams else 1),
             rules=default_rules(study) if rules is None else rules,
@@ -237,8 +238,7 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
             theirs = game_key(champion.manifest.game.name, champion.manifest.game.params)
             raise InputError(
                 f"--slot {self.slot}: its champion {champion.name} plays {theirs}, and study "
-                f"{self.study.name!r} is of {self.game}; use the slot "
-                f"{self.registry.default_slot(self.game)}"
+                f"{self.study.name!r} is of {self.game}; use the slot {slot_name(self.game)}"
             )
         return champion
 

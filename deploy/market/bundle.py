@@ -205,7 +205,7 @@ def alpaca_symbols(bundle: Bundle) -> dict[str, str]:
         unknown = "they were unknown when it was made"
         why = synthetic if bundle.manifest.data.synthetic else unknown
         raise InputError(f"bundle {bundle.name} has no symbols for alpaca: {why}")
-    return _distinct(symbols)  # earlier versions made bundles in which they are not
+    return _distinct(symbols)
 
 
 def _distinct(symbols: dict[str, str]) -> dict[str, str]:
@@ -294,7 +294,7 @@ def _check_meaning(bundle: Bundle) -> None:
             raise InputError(f"{field} {text} is not the open of a bar of {manifest.timeframe}")
     fields = {field.name for field in dataclasses.fields(EnvParams)}
     for given in (part.env_params for part in manifest.trials):
-        # Bundles without shorts do not have their parameters, like those of earlier versions.
+        # Bundles without shorts do not have their parameters.
         for name in sorted(fields - set(given) - set(SHORTS)):
             raise InputError(f"env_params lacks {name}")
         for name in sorted(set(given) - fields):

@@ -38,6 +38,7 @@ from sweepd.deploy.promotion.studies import FoundStudy
 from sweepd.deploy.registry.bundle_files import BundleT, finite
 from sweepd.deploy.registry.records import ChampionMoved, CountedEvaluation
 from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.registry.slots import check_slot
 from sweepd.envs.support.errors import RunError
 
 MAX_COMPARISONS = 5  # of one candidate, with champions that replace each other
@@ -83,7 +84,7 @@ class Promoter(ABC, Generic[CandidateT, ScoreT, BundleT, PromotionT]):
         self.registry, self.slot, self.dry_run, self.looks = registry, slot, dry_run, looks
         self.rules, self.progress = tuple(rules), progress
         self._name, self._complete, self._data_dir = study.name, len(study.trials), data_dir
-        registry.check_slot(slot)
+        check_slot(slot)
         if not (dry_run or looks == 0):
             registry.database.check_writable()
         self._before = self._champion

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, func, select
 
 from sweepd.deploy.registry.bundle_files import GAME, MARKET
 from sweepd.deploy.registry.database import RegistryDatabase, utc_now
-from sweepd.deploy.registry.records import EVALUATIONS, CountedEvaluation, Evaluation
+from sweepd.deploy.registry.records import EVALUATIONS, CountedEvaluation, EvaluationRecord
 
 
 class EvaluationLog:
@@ -54,7 +54,7 @@ class EvaluationLog:
             trial: number of the candidate's (first) trial.
         """
         return self._record(
-            Evaluation(
+            EvaluationRecord(
                 kind=MARKET,
                 subject=asset_set(tickers),
                 timeframe=timeframe,
@@ -84,7 +84,7 @@ class EvaluationLog:
             trial: number of the candidate's trial.
         """
         return self._record(
-            Evaluation(
+            EvaluationRecord(
                 kind=GAME,
                 subject=game,
                 games=games,
@@ -123,7 +123,7 @@ class EvaluationLog:
             return None
         return found[0].first, found[0].last
 
-    def _record(self, one: Evaluation) -> CountedEvaluation:
+    def _record(self, one: EvaluationRecord) -> CountedEvaluation:
         """Append the evaluation with its number, unless the same one was counted before."""
         names = ("kind", "subject", "first", "last", "games", "members_sha256")
         # NULL = NULL is not true in SQL.

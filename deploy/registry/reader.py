@@ -28,7 +28,6 @@ from sweepd.deploy.registry.records import (
     Slot,
     Version,
 )
-from sweepd.deploy.registry.slots import check_slot, is_slot_name, slot_name
 from sweepd.envs.support.errors import InputError
 
 
@@ -80,21 +79,6 @@ class RegistryReader:
         query = select(EVENTS.c.id).where(EVENTS.c.slot == name).limit(1)
         with self.database.reading() as connection:
             return connection.scalar(query) is not None
-
-    def check_slot(self, name: str) -> None:
-        """Check that a slot of that name exists or may be created.
-
-        Slots created by older versions keep their names, even names that are invalid now.
-
-        Raises:
-            InputError: the slot does not exist and its name is invalid.
-        """
-        if not (is_slot_name(name) or self.has_slot(name)):
-            check_slot(name)
-
-    def default_slot(self, key: str) -> str:
-        """The default slot for `key`: `key` itself if that slot exists, else a valid name."""
-        return key if self.has_slot(key) else slot_name(key)
 
     def require(self, name: str | None) -> Slot:
         """The slot of that name, or for None the only slot with a champion.

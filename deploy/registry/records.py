@@ -108,7 +108,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationRecord:
     """An evaluation of a candidate's weights on hold-out bars or on a game's panel.
 
     kind: `market` or `game`. subject: a market's tickers, sorted and joined by spaces, or the key
@@ -181,4 +181,4 @@ EVENTS: Final = RecordTable(
     ForeignKeyConstraint(["bundle"], [BUNDLES.c.hash]),
     ForeignKeyConstraint(["previous"], [BUNDLES.c.hash]),
 )
-EVALUATIONS: Final = RecordTable("evaluations", Evaluation, row_id(), Index(None, "subject"))
+EVALUATIONS: Final = RecordTable("evaluations", EvaluationRecord, row_id(), Index(None, "subject"))

@@ -29,6 +29,7 @@ from sweepd.deploy.registry.records import (
     RegisteredBundle,
     Version,
 )
+from sweepd.deploy.registry.slots import check_slot
 from sweepd.envs.support.errors import InputError
 
 
@@ -64,7 +65,7 @@ class Registry(RegistryReader):
             ChampionMoved: the slot has another champion than `expected`.
             InputError: the slot's name is invalid.
         """
-        self.check_slot(slot)
+        check_slot(slot)
         with self.database.writing() as connection:
             # Under the write lock: the champion cannot change until this transaction ends.
             now = SLOTS.get(connection, name=slot)
@@ -138,7 +139,7 @@ class Registry(RegistryReader):
         Raises:
             InputError: the slot's name is invalid.
         """
-        self.check_slot(slot)
+        check_slot(slot)
         with self.database.writing() as connection:
             write_bundle(bundle, self.bundles)
             number = _add_version(connection, slot, bundle, data_dir)
@@ -165,7 +166,7 @@ class Registry(RegistryReader):
 
     def refuse(self, slot: str, reason: str, report: dict[str, Any] | None = None) -> None:
         """Append that no candidate passed. Repeating the last refusal appends nothing."""
-        self.check_slot(slot)
+        check_slot(slot)
         newest = EVENTS.select(EVENTS.c.slot == slot).order_by(EVENTS.c.id.desc()).limit(1)
         with self.database.writing() as connection:
             last = EVENTS.read(connection, newest)

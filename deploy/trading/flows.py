@@ -82,13 +82,9 @@ class Flow:
         return {"cash": self.cash, "units": dict(self.units), "cost": self.cost}
 
     @classmethod
-    def restored(cls, state: Mapping[str, Any] | None) -> Flow:
-        """Invert `state`; None gives an empty flow."""
-        return (
-            cls()
-            if state is None
-            else cls(state["cash"], dict(state["units"]), state.get("cost", 0.0))
-        )
+    def restored(cls, state: Mapping[str, Any]) -> Flow:
+        """Invert `state`."""
+        return cls(state["cash"], dict(state["units"]), state["cost"])
 
 
 class CostAllowance:

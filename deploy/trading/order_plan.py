@@ -147,11 +147,9 @@ def orders_state(plan: Orders) -> dict[str, Any]:
 
 
 def restored_orders(state: Mapping[str, Any]) -> Orders:
-    """Invert `orders_state`; states of earlier versions have no covers."""
-    without = {"cover_units": np.zeros_like(state["sell_units"]).tolist()}
-    found = {**without, **state}
+    """Invert `orders_state`."""
     return Orders(
-        **{name: torch.tensor(found[name], dtype=dtype) for name, dtype in PLAN_COLUMNS.items()}
+        **{name: torch.tensor(state[name], dtype=dtype) for name, dtype in PLAN_COLUMNS.items()}
     )
 
 

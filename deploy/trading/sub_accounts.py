@@ -62,8 +62,8 @@ class SubAccounts:
         accounts = cls(tickers, shares, AccountState(0.0, {}))
         accounts.books = tuple(Book.restored(tickers, book) for book in state["books"])
         accounts.held, accounts.correction = np.array(state["held"]), state["correction"]
-        accounts.flow = Flow.restored(state.get("flow"))
-        accounts._allowance = CostAllowance(state.get("allowance", ()))
+        accounts.flow = Flow.restored(state["flow"])
+        accounts._allowance = CostAllowance(state["allowance"])
         return accounts
 
     @classmethod

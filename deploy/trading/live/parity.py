@@ -159,10 +159,7 @@ def parity(
     first = bundle_of(lines[0])
     bars = records.bars(trader, first.manifest.tickers)
     if not len(bars):
-        raise InputError(
-            f"the registry does not have the bars of slot {slot!r}: its trader stores them since "
-            "revision 0006 of the registry"
-        )
+        raise InputError(f"the registry does not have the bars of slot {slot!r}")
     replayed = _Replayed(trader, first, bars, lines[0], store.adjustments(slot))
     fills = _fills_by_bar(store, slot)
     days: list[ParityDay] = []
@@ -242,8 +239,7 @@ class _Replayed:
         if self._place < needed:
             raise InputError(
                 f"the stored bars of slot {slot!r} begin at {format_time(int(bars.time[0]))}, too "
-                f"late for the first decision at {format_time(line.time)}: an earlier version of "
-                "sweepd traded then"
+                f"late for the first decision at {format_time(line.time)}"
             )
         for account in (self._recorded, self._simulated):
             account.start(bars.slice(self._place - needed, self._place))

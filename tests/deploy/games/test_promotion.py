@@ -15,8 +15,7 @@ import torch
 from safetensors.torch import save as save_tensors
 
 import sweepd.deploy.games.promote
-import sweepd.deploy.registry.reader
-from sweepd.deploy.cli.bundles import BUNDLE_KINDS, load_bundle, load_reference
+from sweepd.deploy.cli.bundles import BUNDLE_KINDS, load_bundle
 from sweepd.deploy.games.bundle import GameBundle, game_key
 from sweepd.deploy.games.candidates import GameStudy, build_bundle, read_candidate
 from sweepd.deploy.games.gate import DEFAULT_RULES, PANEL, GameEvidence, shown
@@ -47,8 +46,7 @@ from sweepd.deploy.registry.bundle_files import (
     write_bundle,
 )
 from sweepd.deploy.registry.registry import Registry
-from sweepd.deploy.registry.slots import LONGEST_SLOT, check_slot
-from sweepd.deploy.trading.live.runner import only_one
+from sweepd.deploy.registry.slots import LONGEST_SLOT, check_slot, slot_name
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.cartpole import CartPoleParams
 from sweepd.envs.games.play import EpisodeResults
@@ -148,10 +146,10 @@ def test_a_manifest_with_an_unknown_part_or_a_wrong_hash_is_refused(tmp_path: Pa
     ],
 )
 def test_games_are_identified_by_name_and_parameters_and_slots_named_after_them(
-    registry: Registry, game: str, params: dict[str, Any], key: str
+    game: str, params: dict[str, Any], key: str
 ) -> None:
     assert game_key(game, params) == key
-    assert registry.default_slot(key) == key
+    assert slot_name(key) == key
 
 
 @pytest.mark.parametrize(
@@ -188,35 +186,7 @@ def test_a_game_with_many_parameters_is_promoted_and_its_looks_are_counted_under
         1,
         1,
     )
-    assert registry.require(None).name == promotion.slot == registry.default_slot(key)
-
-
-def test_a_slot_with_a_name_that_older_versions_allowed_keeps_working(
-    tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    env = {name: value for name, value in vars(CartPoleParams(**ENV)).items() if value is not None}
-    weak, good = (
-        study_of(tmp_path / "weak", [WEAK], env=env),
-        study_of(tmp_path / "good", [GOOD], env=env),
-    )
-    old = game_key("cartpole", env)
-    with monkeypatch.context() as patched:
-        patched.setattr(sweepd.deploy.registry.reader, "check_slot", lambda name: name)
-        assert promote(weak, registry, slot=old, rules=()).outcome == "promoted"
-        assert promote(weak, registry, slot="maps/a", rules=()).outcome == "promoted"
-    promoted = promote(good, registry, rules=())
-    assert (promoted.outcome, promoted.slot) == ("promoted", old)
-    assert registry.rollback(old, "test", *BUNDLE_KINDS) == (
-        promoted.champion,
-        promoted.champion_before,
-    )
-    moved = promote(good, registry, slot="maps/a", rules=())
-    assert (moved.outcome, load_reference(registry, "maps/a").hash) == ("promoted", moved.champion)
-    assert load_reference(registry, "maps/a@previous").hash == moved.champion_before
-    with only_one(tmp_path / "traders", "maps/a"):
-        assert len(list((tmp_path / "traders").iterdir())) == 1
-    with pytest.raises(InputError, match="bundle maps/b does not exist"):
-        load_reference(registry, "maps/b")
+    assert registry.require(None).name == promotion.slot == slot_name(key)
 
 
 # -- the panel

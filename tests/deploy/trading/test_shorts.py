@@ -208,7 +208,6 @@ def test_a_bundle_of_several_trials_refuses_shorts() -> None:
 
 
 def test_bundles_without_the_parameters_of_shorts_load(tmp_path: Path) -> None:
-    """Bundles of earlier versions lack them; bundles without shorts do not write them."""
     recorded = EnvParams().recorded()
     assert not set(recorded) & set(SHORTS)
     bundle = small_bundle(tickers=TICKERS, env_params=recorded)

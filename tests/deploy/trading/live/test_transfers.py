@@ -258,18 +258,15 @@ def test_an_allowance_lasts_two_days_and_is_spent_once() -> None:
     assert allowance.spend(98 * HOUR, 100.0) == 0.0
 
 
-def test_an_allowance_survives_a_swap_and_is_optional_in_a_state() -> None:
+def test_an_allowance_survives_a_swap() -> None:
     accounts = SubAccounts(("A", "B"), (1.0,), AccountState(1_000.0, {"A": 2.0}))
     bought = Fill(Order("1", "A", "buy", 0), "filled", 0, units=2.0, notional=200.0)
     accounts.reset(0, AccountState(800.0, {"A": 4.0}, late_fees=True), np.ones(2), [bought])
     assert accounts.state()["allowance"] == [(0, FEE_MARGIN * 200.0)]
     heir = SubAccounts.split(("B", "A"), (0.5, 0.5), accounts)
     assert heir.state()["allowance"] == accounts.state()["allowance"]
-    older = {
-        name: value for name, value in accounts.state().items() if name not in ("allowance", "flow")
-    }
-    restored = SubAccounts.restored(("A", "B"), (1.0,), older)
-    assert (restored.state()["allowance"], restored.flow) == ([], Flow())
+    restored = SubAccounts.restored(("A", "B"), (1.0,), accounts.state())
+    assert restored.state() == accounts.state()
 
 
 def test_units_bought_by_hand_are_no_cost() -> None:
