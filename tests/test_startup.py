@@ -214,7 +214,7 @@ def test_an_interrupt_of_the_start_is_silent(
 def test_an_interrupt_of_a_command_is_its_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def app() -> None:
+    def app(**_: str) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sweepd.commands, "build_app", lambda: app)

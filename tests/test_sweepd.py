@@ -60,7 +60,7 @@ def test_errors_are_one_sentence_and_an_exit_code(
     code: int,
     says: str,
 ) -> None:
-    def app() -> None:
+    def app(**_: str) -> None:
         raise error
 
     monkeypatch.setattr(sweepd.commands, "build_app", lambda: app)
@@ -82,7 +82,7 @@ def test_characters_missing_in_the_encoding_are_question_marks(
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding))
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(errors, encoding))
 
-    def app() -> None:
+    def app(**_: str) -> None:
         table = Table(title="paths φ")
         table.add_row("▁▅█", "1.2 … 1.3")
         for form in ("plain", "json"):
@@ -102,7 +102,7 @@ def test_characters_missing_in_the_encoding_are_question_marks(
 
 
 def test_unexpected_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    def app() -> None:
+    def app(**_: str) -> None:
         raise OSError(errno.ENOENT, "No such file")
 
     monkeypatch.setattr(sweepd.commands, "build_app", lambda: app)

@@ -101,7 +101,8 @@ def test_it_has_every_file_of_the_packages_and_no_other_package(wheel: Path) -> 
         for path in (ROOT / folder).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    files |= {f"sweepd/{name}" for name in ("__init__.py", "__main__.py", "app.py", "py.typed")}
+    own = {*(ROOT / "sweepd").glob("*.py"), ROOT / "sweepd" / "py.typed"}
+    files |= {f"sweepd/{path.name}" for path in own}
     assert names == files
 
 

@@ -159,7 +159,7 @@ def test_numbers_that_do_not_fit_have_the_nearest_valid_values(tmp_path: Path) -
     code, found = check("NIM", "--n-envs", "100", "--horizon", "64")
     assert code == 0
     assert found["n-envs"] == (True, "100")
-    assert "nothing to do: the included space's 256, 512, 1024 become" in found["minibatch"][1]
+    assert "nothing to do: the included space's 64, 256, 1024 become" in found["minibatch"][1]
     assert found["minibatch"][1].endswith("they stay as they are with --n-envs 96 or 112")
     code, found = check("NIM", "--n-envs", "64", "--horizon", "64", "--budget", "10000")
     assert (code, found["budget"][0]) == (1, False)

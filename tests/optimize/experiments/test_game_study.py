@@ -358,7 +358,7 @@ def test_a_study_on_a_game_is_searched_and_its_output_names_no_markets(tmp_path:
     assert {
         name: first.params[name] for name in handle.space.start
     } == handle.space.start  # the defaults come first
-    assert first.params["learning_rate"] == 1e-3
+    assert first.params["learning_rate"] == 5e-4
     folder = handle.trial_dir(0)
     assert len(load_members(folder / "members.safetensors")) == 2
     frame = pd.read_parquet(folder / "episodes.parquet")
@@ -420,8 +420,8 @@ def test_every_algorithm_has_a_space_that_starts_at_its_defaults(algorithm: str)
     space.validate(space.start)
     resolved = space.resolve(space.start)
     learner.params(**resolved.learner)
-    activation = {"activation": "tanh"} if algorithm == "ppo" else {}
-    assert resolved.shape == {**learner.shape, **activation}
+    own = {"activation": "tanh", "minibatch": 64} if algorithm == "ppo" else {}
+    assert resolved.shape == {**learner.shape, **own}
 
 
 def test_spaces_of_games_have_a_start() -> None:
