@@ -234,11 +234,11 @@ class ElegantAgents(Program):
     def _set_rates(self, slot: int) -> None:
         """Set the learning rates of this rollout."""
         member = self._member(slot)
-        rate = member.params.learning_rate_at(member.rollouts, member.total_rollouts)
+        decay = member.learning_rate / member.params.learning_rate
         for optimizer in _optimizers(self.agents[slot]).values():
             group = optimizer.param_groups[0]
             first = group.setdefault("initial_lr", group["lr"])
-            group["lr"] = first * (rate / member.params.learning_rate)
+            group["lr"] = first * decay
 
     @contextmanager
     def _stream(self, slot: int) -> Iterator[None]:

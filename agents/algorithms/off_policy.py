@@ -287,13 +287,9 @@ class OffPolicy(Program):
 
     def _set_rates(self) -> None:
         """Set the learning rates of this rollout."""
+        rates = self._learning_rates()
         for adam, factor in self._optimizers():
-            adam.lr = [
-                factor * member.params.learning_rate_at(member.rollouts, member.total_rollouts)
-                if member
-                else 0.0
-                for member in self.members
-            ]
+            adam.lr = [factor * rate for rate in rates]
 
     def _train(self, rows: Tensor, noise: Tensor | None) -> None:
         """Make the gradient steps of a rollout.

@@ -225,12 +225,7 @@ class PPO(Program):
         """Make `epochs` passes of minibatches over the rollout."""
         shape, index = self.shape, self.rollout.index
         batches = index.batches(self.streams.permutations(shape.epochs, index.items))
-        self.optimizer.lr = [
-            member.params.learning_rate_at(member.rollouts, member.total_rollouts)
-            if member
-            else 0.0
-            for member in self.members
-        ]
+        self.optimizer.lr = self._learning_rates()
         self.optimizer.prepare()
         # Before the terms of the loss: they depend on the value normalisers.
         self._scale_values()

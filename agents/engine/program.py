@@ -53,6 +53,12 @@ class Member:
     rollouts: int = 0
     has_obs: bool = False
 
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of its next rollout, for hyperparameters that are `Scheduled`."""
+        rate: float = self.params.learning_rate_at(self.rollouts, self.total_rollouts)
+        return rate
+
 
 class EnvTraits(Protocol):
     """The attributes of an environment that decide whether an algorithm can train in it."""
@@ -524,6 +530,10 @@ class Program(ABC):
         if member is None:
             raise ValueError(f"slot {slot} is empty")
         return member
+
+    def _learning_rates(self) -> list[float]:
+        """Return the learning rates of the next rollout by slot, 0 for empty slots."""
+        return [member.learning_rate if member else 0.0 for member in self.members]
 
     def _shape_code(self) -> Tensor:
         """Return numbers that are equal for two shapes only if their states are exchangeable.

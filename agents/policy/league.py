@@ -234,16 +234,12 @@ def report(matches: Matches, members: int) -> dict[str, Any]:
     for name, scores in (("own", matches.own), ("team", matches.team)):
         mean, reach = interval(scores)
         # Equal games say nothing about the games that were not played: no bounds.
-        known = (scores != scores[..., :1]).any(-1)
+        equal = (scores == scores[..., :1]).all(-1)
         described[name] = {
             "mean": mean.tolist(),
-            **{
-                end: [
-                    [value if sure else None for value, sure in zip(*row, strict=True)]
-                    for row in zip(bound.tolist(), known.tolist(), strict=True)
-                ]
-                for end, bound in (("low", mean - reach), ("high", mean + reach))
-            },
+            # `tolist` gives None for what is masked.
+            "low": np.ma.masked_array(mean - reach, equal).tolist(),
+            "high": np.ma.masked_array(mean + reach, equal).tolist(),
         }
     among = {"all": len(matches.names)}
     if 0 < members < len(matches.names):

@@ -223,7 +223,7 @@ class StudyHandle:
     @functools.cached_property
     def space(self) -> SearchSpace:
         """The search space; building it imports the environment, the algorithm, and torch."""
-        # Not at the top: whoever only reads a study does not wait for the models of its file.
+        # Not at the top: processes that only read a study need neither torch nor this module.
         from sweepd.optimize.study.space.parsing import study_space
 
         return study_space(self.spec)
