@@ -145,18 +145,23 @@ class OrderRecord:
     @classmethod
     def of(cls, account: str, order: Order, fill: Fill | None = None) -> OrderRecord:
         """Return the record of an order and its result, None if that is unknown."""
-        result = Fill(order, "unfilled", 0) if fill is None else fill
-        return cls(
-            account=account,
-            **vars(order),
-            status=INTENDED if fill is None else result.status,
-            at=None if fill is None else result.at,
-            filled_units=result.units,
-            filled_notional=result.notional,
-            fee=result.fee,
-            price=result.price,
-            reason=result.reason,
-        )
+        result = cls.result_of(fill or Fill(order, "unfilled", 0))
+        if fill is None:
+            result |= {"status": INTENDED, "at": None}
+        return cls(account=account, **vars(order), **result)
+
+    @staticmethod
+    def result_of(fill: Fill) -> dict[str, Any]:
+        """Return the fields that a result sets, by name."""
+        return {
+            "status": fill.status,
+            "at": fill.at,
+            "filled_units": fill.units,
+            "filled_notional": fill.notional,
+            "fee": fill.fee,
+            "price": fill.price,
+            "reason": fill.reason,
+        }
 
     @property
     def order(self) -> Order:

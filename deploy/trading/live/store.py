@@ -301,14 +301,4 @@ def _settle(connection: Connection, fill: Fill) -> None:
     if before is None or before.status != INTENDED:
         was = "never stored" if before is None else f"{before.status} already"
         raise RunError(f"order {identity} was {was}")
-    connection.execute(
-        ORDERS.update(client_id=identity).values(
-            status=fill.status,
-            at=fill.at,
-            filled_units=fill.units,
-            filled_notional=fill.notional,
-            fee=fill.fee,
-            price=fill.price,
-            reason=fill.reason,
-        )
-    )
+    connection.execute(ORDERS.update(client_id=identity).values(**OrderRecord.result_of(fill)))
