@@ -36,6 +36,7 @@ from sweepd.agents.networks.shape import Shape
 from sweepd.agents.networks.stacked import Stack
 from sweepd.agents.networks.weights import StateDict
 from sweepd.envs.core.seeds import derive_seed
+from sweepd.envs.support.upload import upload
 
 __all__ = ["D3QN", "D3QNParams", "D3QNStats"]
 
@@ -189,7 +190,7 @@ class D3QN(OffPolicy):
             member.params.explore_rate_at(member.rollouts, member.total_rollouts) if member else 0.0
             for member in self.members
         ]
-        return torch.tensor(rates, dtype=self.obs.dtype, device=self.device)
+        return upload(torch.tensor(rates, dtype=self.obs.dtype), self.device)
 
     def _fresh(
         self,

@@ -33,6 +33,7 @@ from sweepd.agents.networks.stacked import Stack
 from sweepd.agents.networks.weights import StateDict
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.upload import upload
 
 Figures = dict[str, Tensor]
 
@@ -245,9 +246,8 @@ class OffPolicy(Program):
         shape = self.shape
         noise = self._noise(shape.horizon)
         # A member that has not yet collected its warm-up acts at random.
-        collected = torch.tensor(
-            [self._collected(slot) for slot in range(shape.slots)], device=self.device
-        )
+        collected = torch.tensor([self._collected(slot) for slot in range(shape.slots)])
+        collected = upload(collected, self.device)
         warmup, rates = self.numbers["warmup"][:, 0], self._explore_rates()
         self._reward = torch.zeros(shape.slots, device=self.device)
         env.draw(shape.horizon)
@@ -274,7 +274,7 @@ class OffPolicy(Program):
             for slot, member in enumerate(self.members)
         ]
         tally = self._tally
-        tally.begin(self._live & ~self._diverged & torch.tensor(ready, device=self.device))
+        tally.begin(self._live & ~self._diverged & upload(torch.tensor(ready), self.device))
         if any(ready):
             train = self._train if self._native is None else self._train_native
             train(rows, noise)

@@ -53,6 +53,7 @@ from sweepd.agents.networks.shape import Shape
 from sweepd.agents.networks.weights import StateDict
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.support.upload import upload
 
 __all__ = ["PPO", "PPOParams", "RolloutStats", "Shape"]
 
@@ -434,7 +435,7 @@ class PPO(Program):
     def _rollout_number(self) -> Tensor:
         """Return (G, 1), the number of the members' present rollout, from 1."""
         rollouts = [[member.rollouts + 1 if member else 1] for member in self.members]
-        return torch.tensor(rollouts, device=self.device)
+        return upload(torch.tensor(rollouts), self.device)
 
     # Acting, import and export.
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from sweepd.envs.core.streams import Streams
 from sweepd.envs.core.vec_env import Step, VecEnv
 from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.upload import upload
 
 
 class Batch(NamedTuple):
@@ -118,7 +119,7 @@ class ReplayBuffers:
             for slot, written in enumerate(self._written)
             for step in range(self.horizon)
         ]
-        rows = torch.tensor(positions, device=self.device)
+        rows = upload(torch.tensor(positions), self.device)
         for name, ring in self.rings.items():
             ring.flatten(0, 1).index_copy_(0, rows, self._stage[name].flatten(0, 1))
         self._written = [written + self.horizon for written in self._written]

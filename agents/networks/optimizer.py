@@ -14,6 +14,7 @@ from torch import Tensor
 from sweepd.agents.networks.gpu_kernels import GpuKernels, kernels_for
 from sweepd.agents.networks.shape import Shape
 from sweepd.agents.networks.weights import leaf_views, new_gradients
+from sweepd.envs.support.upload import upload
 
 BETA1, BETA2 = 0.9, 0.999
 
@@ -96,7 +97,8 @@ class FlatAdam:
             self.eps,
         ]
         # Into the same memory, which a CUDA graph keeps reading.
-        self._rates.copy_(torch.tensor(rows, dtype=self._rates.dtype))
+        rates = torch.tensor(rows, dtype=self._rates.dtype)
+        self._rates.copy_(upload(rates, self._rates.device))
 
     def apply(self, norms: Tensor, max_norm: Tensor, active: Tensor) -> None:
         """Update the active members with the gradients in `grad`, clipped to `max_norm`.

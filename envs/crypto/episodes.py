@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sweepd.envs.core.streams import Streams
 from sweepd.envs.crypto.splits import Window
+from sweepd.envs.support.upload import upload
 
 
 class Episodes:
@@ -175,7 +176,7 @@ class Episodes:
         """Account for started episodes and return their mask on the device."""
         self._starts_left[mask] -= 1
         self._next_end = int(self._steps_left.min())
-        return torch.from_numpy(mask).to(self.device, non_blocking=True)
+        return upload(torch.from_numpy(mask), self.device)
 
     def _draw(self, member: int, rounds: int) -> None:
         """Draw the next `rounds` starts of a member's rows, replacing those not used yet."""
@@ -209,4 +210,4 @@ class Episodes:
             self._starts = torch.cat(
                 [self._starts, self._starts.new_zeros(missing, self._starts.shape[1])]
             )
-        self._starts[: starts.shape[0], rows] = starts.to(self.device)
+        self._starts[: starts.shape[0], rows] = upload(starts, self.device)

@@ -21,6 +21,7 @@ from sweepd.envs.core.vec_env import Step, on_cpu
 from sweepd.envs.games.native.cartpole import STEP, NativeStep
 from sweepd.envs.native.memory import per_row, takes_floats
 from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.upload import upload
 
 _AHEAD = 64  # steps for which starts are drawn ahead if `draw` was not called
 
@@ -407,11 +408,11 @@ class CartPole(GameEnv):
     def _new_starts(self, member: int, rounds: int) -> Tensor:
         """Draw (rounds, 4, envs_per_member) float64 from the member's stream."""
         uniform = self._streams.member_uniform(member, rounds, 4, self.envs_per_member)
-        return uniform.mul_(2.0).sub_(1.0).mul_(self._params[member].start_range).to(self.device)
+        return uniform.mul_(2.0).sub_(1.0).mul_(self._params[member].start_range)
 
     def _put(self, member: int, starts: Tensor) -> None:
         missing = len(starts) - len(self._pool)
         if missing > 0:
             self._pool = torch.cat([self._pool, self._pool.new_zeros(missing, 4, self.num_envs)])
-        self._pool[: len(starts), :, self._rows(member)] = starts.to(self.device)
+        self._pool[: len(starts), :, self._rows(member)] = upload(starts, self.device)
         self._rounds[member] = len(starts)

@@ -124,7 +124,7 @@ class Sizes:
         replace(SMALL, algorithm="d3qn", env="cartpole", num_envs=32, horizon=32),
     )
     standard: Cell = STANDARD
-    standard_members: Sequence[int] = (10, 40, 100, 400)
+    standard_members: Sequence[int] = (10, 40, 100, 400, 1_000)
     large: Cell = LARGE
 
     def tiny(self) -> Sizes:
@@ -319,7 +319,7 @@ def steps(args: argparse.Namespace) -> Any:
         }
         found.append(row)
         print(
-            f"{members:>4} members, {kind:<8} "
+            f"{members:>4} members, {kind:<15} "
             f"{row['microseconds_per_rollout_step']:>9,.0f} us per rollout step, "
             f"{row['microseconds_per_gradient_step']:>9,.0f} us per gradient step",
             flush=True,

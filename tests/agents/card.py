@@ -76,15 +76,15 @@ class Card(TorchDispatchMode):
     Attributes:
         launches: operations with a kernel, by name, without those of the environment.
         env_launches: number of those of the environment (of one under `card`).
-        uploads: copies from the host, which wait for the GPU unless memory is pinned. A CUDA graph
-            cannot capture them.
+        uploads: copies from the host. A CUDA graph cannot capture them.
+        waits: those of them that wait for the GPU: not by `upload`.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.launches: Counter[str] = Counter()
         self.env_launches = 0
-        self.uploads = 0
+        self.uploads = self.waits = 0
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -103,7 +103,9 @@ class Card(TorchDispatchMode):
         def make(*args: Any, **kwargs: Any) -> Tensor:
             made = tensor(*args, **kwargs)
             # Those of environments are constants of the tests' environments, made in every step.
-            self.uploads += made.device == DEVICE and not _in_env.get()
+            if made.device == DEVICE and not _in_env.get():
+                self.uploads += 1
+                self.waits += 1
             return made
 
         return make
@@ -123,6 +125,7 @@ class Card(TorchDispatchMode):
             if any(tensor.device != DEVICE for tensor in made):
                 raise AssertionError(f"{func} reads a value on the host")
             self.uploads += 1
+            self.waits += not _copies_at_once(packet, args, kwargs)
         if not _is_free(func) and any(tensor.device == DEVICE for tensor in [*given, *made]):
             count = _kernels(packet, args, kwargs)
             if _in_env.get():
@@ -135,6 +138,12 @@ class Card(TorchDispatchMode):
     def total(self) -> int:
         """Number of launches."""
         return sum(self.launches.values())
+
+
+def _copies_at_once(packet: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a copy was asked for without waiting (`non_blocking`)."""
+    place = {aten.copy_: 2, aten._to_copy: 5}.get(packet, len(args))
+    return bool(args[place] if len(args) > place else kwargs.get("non_blocking"))
 
 
 def _is_free(func: Any) -> bool:

@@ -20,6 +20,7 @@ from sweepd.envs.crypto.params import EnvParams
 from sweepd.envs.games.opponents import Scripted
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.games.tensor_game import NoParams
+from sweepd.envs.support.upload import upload
 from tests.agents import helpers, off_policy_helpers
 from tests.agents.card import DEVICE, Card, card, made_there
 from tests.agents.helpers import make_adam_steps
@@ -186,6 +187,7 @@ def test_environments_are_trained_in_and_evaluated_on_a_card(name: str) -> None:
             assert seen.env_launches
             # Masks of the rows whose episodes end in a step, in crypto; starts drawn ahead.
             assert seen.uploads <= 12
+            assert not seen.waits
             play(env, ppo.act_fn(), 4)
 
 
@@ -208,6 +210,7 @@ def test_off_policy_programs_train_in_environments_on_a_card(make: Callable[[], 
         with Card() as seen:
             program.train(env, 1)
         assert seen.uploads <= 12
+        assert not seen.waits
         play(env, program.act_fn(), 2)
 
 
@@ -242,8 +245,10 @@ def test_the_card_refuses_what_a_gpu_would_refuse_or_wait_for() -> None:
         there.copy_(here.mT)
         torch.tensor([1.0], device=DEVICE)
         there.view(3, 2).unsqueeze(0).mT[0].add_(1.0)
-    assert seen.uploads == 2
-    assert seen.total == before + 2  # the copy and the addition; views are free
+        assert seen.waits == seen.uploads == 2
+        upload(here, DEVICE)
+    assert (seen.uploads, seen.waits) == (3, 2)
+    assert seen.total == before + 3  # the copies and the addition; views are free
 
 
 class Recording:

@@ -11,6 +11,7 @@ from torch import Tensor
 from sweepd.envs.core.streams import Streams
 from sweepd.envs.games.bucket_brigade.rules import NightEvents, night_events
 from sweepd.envs.games.bucket_brigade.scenarios import BucketParams
+from sweepd.envs.support.upload import upload
 
 _AHEAD = 64  # nights for which events are drawn ahead if `draw` was not called
 _CHUNK = 2**16  # numbers drawn and evaluated at a time, which fit into a processor's cache
@@ -167,7 +168,8 @@ class EventBuffer:
         return uniform < self._params[member].prob_house_catches_fire
 
     def _uniform(self, member: int, *shape: int) -> Tensor:
-        return self._streams.member_uniform(member, *shape, dtype=torch.float32).to(self._device)
+        uniform = self._streams.member_uniform(member, *shape, dtype=torch.float32)
+        return upload(uniform, self._device)
 
     def _evaluate(self, params: BucketParams, uniform: Tensor) -> NightEvents:
         """Evaluate one uniform number per house and night, (nights, H, games).

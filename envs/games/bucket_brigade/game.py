@@ -21,6 +21,7 @@ from sweepd.envs.games.bucket_brigade.observation import ObservationEncoder
 from sweepd.envs.games.bucket_brigade.rules import GameBatch, blend_
 from sweepd.envs.games.bucket_brigade.scenarios import BucketParams
 from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.upload import upload
 
 
 class BucketBrigade(GameEnv):
@@ -255,7 +256,7 @@ class BucketBrigade(GameEnv):
         for group in range(self.num_members // self.together):
             if self._dealers.seeded(group):  # other groups are not in use
                 first = group * rows
-                self._deal(slice(first, first + rows), seats[group].to(self.device) + first)
+                self._deal(slice(first, first + rows), upload(seats[group], self.device) + first)
 
     def _deal(self, rows: slice, seats: Tensor) -> None:
         """Assign seats to these rows."""

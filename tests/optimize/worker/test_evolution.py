@@ -216,9 +216,8 @@ def test_a_schedule_is_trained_on_fresh_seeds(whole: Path, outputs: Path) -> Non
         ("--from-weights",): "begins with new networks",
     }
     for words, why in refused.items():
-        said = run(
-            whole, outputs / "no.txt", "run", "--trial", f"s#{number}", "--study-name", "x", *words
-        ).finish(2)
+        asked = ("run", "--trial", f"s#{number}", "--study-name", "x", "--gpu", "cpu", *words)
+        said = run(whole, outputs / "no.txt", *asked).finish(2)
         assert why in said
 
 
