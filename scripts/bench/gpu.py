@@ -34,6 +34,7 @@ both, since a precision that learns worse is no speed-up.
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import statistics
 import sys
@@ -411,6 +412,7 @@ def memory(args: argparse.Namespace) -> Any:
     found, small = [], args.sizes.small
     for sized, members in product((small, replace(small, algorithm="sac")), args.sizes.members):
         cell = replace(sized, members=members)
+        gc.collect()  # earlier programs: their recordings refer to them
         if args.device.type == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(args.device)
