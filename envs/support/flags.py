@@ -132,5 +132,12 @@ def read_flags(
 
 
 def _fields(kind: Any) -> list[tuple[dataclasses.Field[Any], Any]]:
+    """Return the fields and their annotations; in the order of the class's panels, if it has some."""
     hints = get_type_hints(kind, include_extras=True)
-    return [(field, hints[field.name]) for field in dataclasses.fields(kind)]
+    found = [(field, hints[field.name]) for field in dataclasses.fields(kind)]
+    panels = getattr(kind, "panels", ())
+
+    def panel(one: tuple[dataclasses.Field[Any], Any]) -> int:
+        return panels.index(one[1].__metadata__[0].rich_help_panel) if panels else 0
+
+    return sorted(found, key=panel)

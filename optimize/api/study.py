@@ -19,12 +19,12 @@ from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.cli.progress import study_progress
 from sweepd.optimize.cli.study_request import flags_per_study
 from sweepd.optimize.cli.train import RequestedStudy, open_requested
-from sweepd.optimize.cli.train_flags import TrainFlags
-from sweepd.optimize.experiments.request import MOST_TRIALS, check_count
 from sweepd.optimize.study.database.opening import open_storage, storage_url
 from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.enqueue import enqueue
 from sweepd.optimize.study.frame import studies_frame, trials_frame
+from sweepd.optimize.study.settings.setting import declared
+from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.study import StudyHandle, best_trial
 from sweepd.optimize.worker.lifecycle import work
 from sweepd.optimize.worker.worker import WorkerOptions
@@ -164,7 +164,7 @@ class Study:
             raise RunError("Study.run must be called in the main thread, which receives Ctrl-C")
         flags = self._requested.flags
         total = flags.n_trials if n_trials is None else n_trials
-        check_count("n_trials =", total, MOST_TRIALS)
+        declared(StudySettings)["n_trials"].check("n_trials =", total)
         track = tuple(flags.track or ())
         options = WorkerOptions(
             total, flags.alongside, flags.metrics_port, fresh_seeds=flags.fresh_seeds, track=track
@@ -185,7 +185,7 @@ def create_study(name: str | None, settings: Mapping[str, Any], hooks: Hooks) ->
         if flag in settings:
             raise InputError(f"{source}: {flag} is a flag of `sweepd train`; {instead}")
     named = settings if name is None else {**settings, "study_name": name}
-    flags, given = read_flags(TrainFlags, named, source)
+    flags, given = read_flags(StudySettings, named, source)
     if flags.gpu == "all":
         raise InputError(
             f"{source}: gpu='all' starts a process per GPU, as `sweepd train` does; give one index"

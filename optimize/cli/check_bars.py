@@ -23,11 +23,12 @@ from sweepd.envs.crypto.splits import TooFewBars, first_decision, make_splits
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.flags import given_flags, takes_flags
 from sweepd.envs.support.terminal import Terminal
-from sweepd.optimize.cli.train_flags import FoldFlags, TrainFlags
+from sweepd.optimize.study.settings.market import FoldSettings
+from sweepd.optimize.study.settings.study import StudySettings
 
 
 @dataclass(frozen=True)
-class CheckFlags(FoldFlags):
+class CheckFlags(FoldSettings):
     """The options of `data check`."""
 
     data_dir: Annotated[
@@ -73,7 +74,7 @@ def check(context: typer.Context, flags: CheckFlags) -> None:
     console, errors = Terminal(markup=True), Terminal(markup=True, stderr=True)
     if not console.is_terminal:
         console = Terminal(markup=True, width=120)  # pipes and logs have no width
-    from sweepd.optimize.cli.study_request import parse_tickers
+    from sweepd.optimize.experiments.request import parse_tickers
 
     given = given_flags(context)
     refused = False
@@ -121,18 +122,18 @@ def check_study(
     from sweepd.optimize.experiments.kinds import kind_of
     from sweepd.optimize.study.space.parsing import load_space
 
-    folds = {field.name: getattr(flags, field.name) for field in fields(FoldFlags)}
+    folds = {field.name: getattr(flags, field.name) for field in fields(FoldSettings)}
     request = make_request(
-        TrainFlags(**folds, timeframe=bars.timeframe, search_space=flags.search_space), given
+        StudySettings(**folds, timeframe=bars.timeframe, search_space=flags.search_space), given
     )
-    kind_of(request.environment).check(request)
+    kind_of(request.env).check(request)
     recipe = get_recipe(request.recipe)
     lookback = load_space(request.search_space, request.subject, bars.timeframe).max_lookback
     try:
         make_splits(
             len(bars),
             bars.timeframe,
-            request.cv,
+            request.folds,
             first_bar=first_decision(recipe.memory, lookback),
             holdout=request.holdout,
             lookback=lookback,

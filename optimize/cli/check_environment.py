@@ -28,7 +28,6 @@ from sweepd.optimize.cli.findings import Finding, print_findings
 from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.cli.launch import choose_device
 from sweepd.optimize.cli.study_request import make_request
-from sweepd.optimize.cli.train_flags import TrainFlags
 from sweepd.optimize.experiments.game_kind import GameKind
 from sweepd.optimize.experiments.games import check_algorithm
 from sweepd.optimize.experiments.kinds import check_request, kind_of
@@ -41,6 +40,7 @@ from sweepd.optimize.study.fit import (
     nearest_envs,
     refuse_misfit,
 )
+from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import NARROW, load_space
 from sweepd.optimize.study.space.search_space import SearchSpace
 from sweepd.optimize.worker.freeze import choose_search, draft_spec, fit_request
@@ -50,14 +50,14 @@ DEALS = 4  # of random play against every scripted player, each in both seatings
 LOOK_STEPS = 2  # of the experiment's own random play, whose result is not used here
 
 
-def check_environment(flags: TrainFlags, given: frozenset[str], hooks: Hooks) -> int:
+def check_environment(flags: StudySettings, given: frozenset[str], hooks: Hooks) -> int:
     """Print all checks of the environment of these flags; return the number of problems.
 
     Raises:
         InputError: a flag is not valid, whatever the environment does.
     """
     flags = apply_preset(flags, given)
-    request = dataclasses.replace(make_request(flags, given), load_bundle=hooks.load_bundle)
+    request = make_request(flags, given, hooks.load_bundle)
     if request.search_space.startswith(NARROW):
         raise InputError("sweepd doctor reads no study; give --search-space a preset or a file")
     check_request(request)
@@ -74,7 +74,7 @@ def examine_study(
         device: where training would run.
         data_dir: bars of a market; None: these are not checked.
     """
-    kind = kind_of(request.environment)
+    kind = kind_of(request.env)
     space = load_space(request.search_space, request.subject, request.timeframe)
     if isinstance(kind, GameKind):
         own = []
@@ -95,7 +95,7 @@ def examine_study(
         yield Finding(
             True,
             "environment",
-            f"{request.environment}: not played, for want of bars: give --data-dir (sweepd data "
+            f"{request.env}: not played, for want of bars: give --data-dir (sweepd data "
             "check examines the bars themselves)",
         )
     search = _Attempt("search", lambda: choose_search(request, space))
@@ -132,7 +132,7 @@ class _Attempt:
 
 def _game(game: Game, request: Request) -> Iterator[Finding]:
     """Check a game by itself, and whether the algorithm can train in it."""
-    params = game.params(**request.env)
+    params = game.params(**request.env_params)
     made = _Attempt(
         "environment",
         lambda: game.make([params], max(ROWS, game.unit(params)), together=1, device="cpu"),
@@ -142,12 +142,8 @@ def _game(game: Game, request: Request) -> Iterator[Finding]:
         return
     env: VecEnv = made.result
     yield Finding(True, "environment", _description(env, game.seats(params)))
-    supported = _Attempt(
-        "algorithm", lambda: check_algorithm(request.algorithm, request.environment, env)
-    )
-    yield from supported.failures or [
-        Finding(True, "algorithm", f"{request.algorithm} can train in it")
-    ]
+    supported = _Attempt("algorithm", lambda: check_algorithm(request.algo, request.env, env))
+    yield from supported.failures or [Finding(True, "algorithm", f"{request.algo} can train in it")]
     sound = True
     if isinstance(env, ExternalVecEnv):
         for finding in _conformance(env):
@@ -259,7 +255,7 @@ def _scripted(game: Game, params: Any) -> Iterator[Finding]:
 
 def _numbers(request: Request, space: SearchSpace) -> Iterator[Finding]:
     """Check whether n-envs, horizon, minibatches and budget fit each other."""
-    kind = kind_of(request.environment)
+    kind = kind_of(request.env)
     unit, horizon, sizes = kind.env_unit(request), request.horizon, space.minibatches
     fitting = math.lcm(unit, env_unit(sizes, horizon)) if sizes else unit
     listed = ", ".join(map(str, sizes))
@@ -272,8 +268,7 @@ def _numbers(request: Request, space: SearchSpace) -> Iterator[Finding]:
         )
     else:
         own = _Attempt(
-            "n-envs",
-            lambda: fit_num_envs(request.n_envs or 1, unit, request.environment, fixed=True),
+            "n-envs", lambda: fit_num_envs(request.n_envs or 1, unit, request.env, fixed=True)
         )
         # Included minibatches are fitted to any number, as `_minibatches` says.
         fitted = not _own_space(request) and any(request.n_envs * horizon % n for n in sizes)
@@ -332,7 +327,7 @@ def _budget(request: Request) -> Finding:
 
 def _study(request: Request, space: SearchSpace, device: torch.device) -> Iterator[Finding]:
     """Draft the study as `train` does, without measuring, and create its experiment."""
-    kind = kind_of(request.environment)
+    kind = kind_of(request.env)
     request = dataclasses.replace(request, look_steps=request.look_steps or LOOK_STEPS)
 
     def create() -> tuple[Any, list[Finding]]:

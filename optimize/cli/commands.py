@@ -13,14 +13,14 @@ import typer
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.flags import given_flags, takes_flags
 from sweepd.envs.support.loading import loading
-from sweepd.optimize.cli.options import Storage
-from sweepd.optimize.cli.train_flags import ConfigFile, TrainFlags
+from sweepd.optimize.cli.options import ConfigFile, Storage
+from sweepd.optimize.study.settings.study import StudySettings
 
 
 @takes_flags
 def train(
     context: typer.Context,
-    flags: TrainFlags,
+    flags: StudySettings,
     config: ConfigFile = None,  # noqa: ARG001 (its callback uses it)
 ) -> None:
     """Search hyperparameters until the study has --n-trials finished trials.
@@ -38,7 +38,7 @@ def train(
 @takes_flags
 def profile(
     context: typer.Context,
-    flags: TrainFlags,
+    flags: StudySettings,
     config: ConfigFile = None,  # noqa: ARG001 (its callback uses it)
 ) -> None:
     """Measure how `train` with the same flags would spend its time, and suggest faster settings."""
@@ -137,7 +137,7 @@ def run(
 @takes_flags
 def doctor(
     context: typer.Context,
-    flags: TrainFlags,
+    flags: StudySettings,
     config: ConfigFile = None,  # noqa: ARG001 (its callback uses it)
     compile_now: Annotated[
         bool,

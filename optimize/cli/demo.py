@@ -11,8 +11,8 @@ from sweepd.envs.crypto.data.bars import load_bars, write_bars
 from sweepd.envs.crypto.data.demo_market import DEMO_BARS, make_demo_market
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.study_record import CRYPTO
-from sweepd.optimize.cli.train_flags import TrainFlags
 from sweepd.optimize.experiments.kinds import kind_of
+from sweepd.optimize.study.settings.study import StudySettings
 
 # Values of flags that are not given. The demo is the smallest study known to learn the market's
 # structure in most trials and to pass the gate: it needs years of bars to rule out luck, and, since
@@ -24,7 +24,7 @@ DEMO: dict[str, Any] = {
     "groups": 4,
     "test_groups": 2,
     "budget": 100_000,
-    "n_envs": "16",  # not measured, so that results do not depend on the machine's speed or load
+    "n_envs": 16,  # not measured, so that results do not depend on the machine's speed or load
     "pruner": "none",
     "search_space": "demo",
     "data_dir": Path("data/demo"),
@@ -36,7 +36,7 @@ SMOKE: dict[str, Any] = {
     "groups": 3,
     "budget": 16_384,
     "rungs": 2,
-    "n_envs": "16",
+    "n_envs": 16,
     "search_space": "demo",
     "data_dir": Path("data/smoke"),
 }
@@ -44,7 +44,7 @@ SMOKE_GAME: dict[str, Any] = {
     "n_trials": 2,
     "budget": 4_096,
     "rungs": 2,
-    "n_envs": "16",
+    "n_envs": 16,
     "horizon": 64,
     "seeds": 2,
     "fresh_seeds": 2,
@@ -60,7 +60,7 @@ BANNER = (
 )
 
 
-def apply_preset(flags: TrainFlags, given: frozenset[str]) -> TrainFlags:
+def apply_preset(flags: StudySettings, given: frozenset[str]) -> StudySettings:
     """Fill in the values of `--demo` or `--smoke` for flags that are not given."""
     if flags.demo and flags.smoke:
         raise InputError("--demo and --smoke exclude each other; --smoke is the smaller of the two")
@@ -69,7 +69,7 @@ def apply_preset(flags: TrainFlags, given: frozenset[str]) -> TrainFlags:
     )
 
 
-def preset_of(flags: TrainFlags) -> dict[str, Any]:
+def preset_of(flags: StudySettings) -> dict[str, Any]:
     """Return the values of `--demo` or `--smoke` by flag; empty without either."""
     if not (flags.demo or flags.smoke):
         return {}
@@ -78,10 +78,10 @@ def preset_of(flags: TrainFlags) -> dict[str, Any]:
     if flags.demo:
         raise InputError(f"--demo is for --env crypto, and --env is {flags.env}; use --smoke")
     # A name of its own: a smoke run must not become a part of the study of that game.
-    return SMOKE_GAME | {"study_name": f"smoke-{kind_of(flags.env).default_name(vars(flags))}"}
+    return SMOKE_GAME | {"study_name": f"smoke-{kind_of(flags.env).default_name(flags)}"}
 
 
-def demo_bars(flags: TrainFlags) -> int:
+def demo_bars(flags: StudySettings) -> int:
     """Return the number of bars of the synthetic market."""
     return SMOKE_BARS if flags.smoke else DEMO_BARS
 

@@ -25,13 +25,13 @@ from sweepd.optimize.cli.study_request import (
     make_request,
     study_name,
 )
-from sweepd.optimize.cli.train_flags import TrainFlags
 from sweepd.optimize.experiments.experiment import Experiment
 from sweepd.optimize.experiments.kinds import check_request, kind_of
 from sweepd.optimize.experiments.outlook import sentence, study_outlook
-from sweepd.optimize.experiments.request import MOST, MOST_TRIALS, Request, check_count
+from sweepd.optimize.experiments.request import Request
 from sweepd.optimize.study.database.opening import open_storage, storage_url
 from sweepd.optimize.study.recovery.registration import leave, register_worker
+from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.study import StudyHandle, study_exists
 from sweepd.optimize.tracking.tracker import check_trackers
 from sweepd.optimize.worker.freeze import open_study
@@ -42,7 +42,7 @@ from sweepd.optimize.worker.worker import WorkerOptions
 GIB = 2**30
 
 
-def train(flags: TrainFlags, given: frozenset[str], hooks: Hooks) -> None:
+def train(flags: StudySettings, given: frozenset[str], hooks: Hooks) -> None:
     """Create or join each requested study and work on it until it is complete or a signal arrives.
 
     Args:
@@ -66,7 +66,7 @@ def train(flags: TrainFlags, given: frozenset[str], hooks: Hooks) -> None:
 
 
 def _train_study(
-    flags: TrainFlags, given: frozenset[str], hooks: Hooks, console: LogConsole
+    flags: StudySettings, given: frozenset[str], hooks: Hooks, console: LogConsole
 ) -> bool:
     """Work on one study; return False if it was stopped before it was complete."""
     study = open_requested(flags, given, hooks, console)
@@ -100,13 +100,13 @@ class RequestedStudy:
         experiment: its environments.
     """
 
-    flags: TrainFlags
+    flags: StudySettings
     handle: StudyHandle
     experiment: Experiment
 
 
 def open_requested(
-    flags: TrainFlags, given: frozenset[str], hooks: Hooks, console: LogConsole
+    flags: StudySettings, given: frozenset[str], hooks: Hooks, console: LogConsole
 ) -> RequestedStudy:
     """Create or join the study of these flags, and describe it.
 
@@ -121,7 +121,6 @@ def open_requested(
     """
     say = console.print_line
     flags = apply_preset(flags, given)
-    check_count("--n-trials", flags.n_trials, MOST_TRIALS)
     check_trackers(flags.track or ())
     if flags.max_memory is not None and not math.isfinite(flags.max_memory):
         raise InputError(
@@ -131,7 +130,7 @@ def open_requested(
     device = choose_device(flags.gpu)
     # First, because environment and algorithm decide which other flags are valid.
     flags = _with_recorded(flags, given, name)
-    request = dataclasses.replace(make_request(flags, given), load_bundle=hooks.load_bundle)
+    request = make_request(flags, given, hooks.load_bundle)
     check_request(request)
     _check_fresh_seeds(flags, request)
     if kind_of(flags.env).needs_data and (flags.demo or flags.smoke):
@@ -142,17 +141,16 @@ def open_requested(
     return RequestedStudy(flags, handle, experiment)
 
 
-def _check_fresh_seeds(flags: TrainFlags, request: Request) -> None:
-    check_count("--fresh-seeds", flags.fresh_seeds, MOST["seeds"], least=0)
+def _check_fresh_seeds(flags: StudySettings, request: Request) -> None:
     asked = flags.fresh_seeds and "fresh_seeds" in request.given
-    if asked and not kind_of(request.environment).one_player(request):
+    if asked and not kind_of(request.env).one_player(request.env_params, request.algo):
         raise InputError(
             f"--fresh-seeds {flags.fresh_seeds} is for games of one player that are trained, and "
-            f"this is --env {request.environment} with --algo {request.algorithm}; leave it out"
+            f"this is --env {request.env} with --algo {request.algo}; leave it out"
         )
 
 
-def _with_recorded(flags: TrainFlags, given: frozenset[str], name: str) -> TrainFlags:
+def _with_recorded(flags: StudySettings, given: frozenset[str], name: str) -> StudySettings:
     """Use the environment, algorithm and number of trials of an existing study where not given.
 
     A database that cannot be opened is reported later, when it is opened for training.
@@ -171,7 +169,7 @@ def _with_recorded(flags: TrainFlags, given: frozenset[str], name: str) -> Train
 
 
 def _open_study(
-    flags: TrainFlags,
+    flags: StudySettings,
     name: str,
     request: Request,
     device: torch.device,
@@ -180,7 +178,7 @@ def _open_study(
 ) -> tuple[StudyHandle, Experiment]:
     storage = open_storage(storage_url(flags.storage, flags.runs_dir))
     if not study_exists(storage, name):
-        if kind_of(request.environment).needs_data and flags.data_dir is None:
+        if kind_of(request.env).needs_data and flags.data_dir is None:
             raise InputError(DATA_DIR_MISSING)
         # Otherwise a wrong registry would be noticed when the settings are already fixed.
         if hooks.check_registry is not None:
@@ -210,7 +208,9 @@ def _describe(handle: StudyHandle, experiment: Experiment, say: Callable[[str], 
     )
 
 
-def _work_on_all_gpus(handle: StudyHandle, flags: TrainFlags, say: Callable[[str], None]) -> None:
+def _work_on_all_gpus(
+    handle: StudyHandle, flags: StudySettings, say: Callable[[str], None]
+) -> None:
     """Register this process as the study's worker, and run one child process per GPU."""
     count = torch.cuda.device_count()
     limit = default_limit(count) / GIB if flags.max_memory is None else flags.max_memory

@@ -10,8 +10,8 @@ from sweepd.envs.support.logs import LogConsole
 from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.cli.launch import choose_device
 from sweepd.optimize.cli.train import open_requested
-from sweepd.optimize.cli.train_flags import TrainFlags
 from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.tracking.tracker import check_trackers
 from sweepd.optimize.worker.lifecycle import work
 from sweepd.optimize.worker.run_report import report_table, run_report, write_run_report
@@ -45,7 +45,7 @@ def run_trial(
     planned = open_run(storage, request, runs_dir, choose_device(gpu), console.print_line)
     settings = {"study_name": planned.name, "n_trials": planned.total, "gpu": gpu}
     places = {"storage": where, "runs_dir": runs_dir}
-    flags, given = read_flags(TrainFlags, {**settings, **places}, "run --trial")
+    flags, given = read_flags(StudySettings, {**settings, **places}, "run --trial")
     study = open_requested(flags, given, hooks, console)
     if not work(study.handle, study.experiment, WorkerOptions(planned.total, track=track), console):
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -26,34 +26,19 @@ from sweepd.optimize.experiments.curriculum import (
 )
 from sweepd.optimize.experiments.games import GameExperiment
 from sweepd.optimize.experiments.kind import Say, StudyKind
-from sweepd.optimize.experiments.request import Request, check_count
+from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.settings.game import GameSettings
+from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.search_space import SearchSpace
 
 EPISODES = 32  # of an evaluation, where nothing else is asked for or measured
 PAST_FLAGS = frozenset({"past_interval", "past_size"})
-# Words of Python that are not JSON: as text, "False" would be true.
-PYTHON_WORDS = {"true": True, "false": False, "none": None}
 
 
 class GameKind(StudyKind[GameSpec]):
     """Studies on a game: seeds as members, episodes as data."""
 
-    flags = frozenset(
-        [
-            "seeds",
-            "episodes",
-            "own_episodes",
-            "fresh_seeds",
-            "look_steps",
-            "play",
-            "scenario",
-            "env_param",
-            "opponents",
-            "phases",
-            "past_interval",
-            "past_size",
-        ]
-    )
+    settings = GameSettings
     title = "games"
     default_space = "game"
     needs_data = False
@@ -70,18 +55,16 @@ class GameKind(StudyKind[GameSpec]):
         return get_game(self.environment)
 
     def check(self, request: Request) -> None:
-        if request.look_steps:
-            check_count("--look-steps", request.look_steps, 10**6)
-        if request.play == SAMPLED and not get_algorithm(request.algorithm).samples:
+        if request.play == SAMPLED and not get_algorithm(request.algo).samples:
             raise InputError(
-                f"--play sampled is for --algo ppo; --algo {request.algorithm} is judged as it acts "
+                f"--play sampled is for --algo ppo; --algo {request.algo} is judged as it acts "
                 "after training: leave --play out"
             )
-        if request.own_episodes and not self.one_player(request):
+        if request.own_episodes and not self.one_player(request.env_params, request.algo):
             raise InputError(
                 "--own-episodes is for games of one player that are trained; leave it out"
             )
-        scenario = request.env.get("scenario")
+        scenario = request.env_params.get("scenario")
         if scenario is not None and scenario not in self.game.scenarios:
             known = ", ".join(self.game.scenarios) or "none for this game"
             raise InputError(f"--scenario {scenario!r} is not known; there are: {known}")
@@ -108,7 +91,7 @@ class GameKind(StudyKind[GameSpec]):
         if curriculum is None:
             return request
         curriculum = dataclasses.replace(curriculum, **past)
-        check_curriculum(self.game, curriculum, request.env)
+        check_curriculum(self.game, curriculum, request.env_params)
         if curriculum.together and request.seeds < 2:
             raise InputError("the opponent others needs at least --seeds 2: members of one trial")
         for name, dimension in space.tables["env"].items():
@@ -122,28 +105,25 @@ class GameKind(StudyKind[GameSpec]):
         curriculum = dataclasses.replace(curriculum, bundles=hashes)
         return dataclasses.replace(request, curriculum=curriculum)
 
-    def default_name(self, flags: Mapping[str, Any]) -> str:
-        parts = [flags["env"], *([flags["scenario"]] if flags["scenario"] else [])]
-        parts += [flags["algo"]] if flags["algo"] != "ppo" else []
+    def default_name(self, settings: StudySettings) -> str:
+        parts = [settings.env, *([settings.scenario] if settings.scenario else [])]
+        parts += [settings.algo] if settings.algo != "ppo" else []
         return re.sub(r"[^\w.+-]", "-", "-".join(parts))
-
-    def env_settings(self, flags: Mapping[str, Any]) -> dict[str, Any]:
-        return game_settings(flags["scenario"], flags["env_param"] or ())
 
     def members(self, request: Request) -> int:
         return request.seeds
 
-    def one_player(self, settings: Request | GameSpec) -> bool:
-        alone = self.game.seats(self.game.params(**settings.env)) == 1
-        return alone and get_algorithm(settings.algorithm).trains
+    def one_player(self, env_params: Mapping[str, Any], algorithm: str) -> bool:
+        alone = self.game.seats(self.game.params(**env_params)) == 1
+        return alone and get_algorithm(algorithm).trains
 
     def train_together(self, request: Request) -> bool:
         if request.curriculum is not None:
             return request.curriculum.together
-        return is_population(self.game, self.game.seats(self.game.params(**request.env)))
+        return is_population(self.game, self.game.seats(self.game.params(**request.env_params)))
 
     def env_unit(self, request: Request) -> int:
-        return self.game.unit(self.game.params(**request.env))
+        return self.game.unit(self.game.params(**request.env_params))
 
     def make_spec(
         self,
@@ -183,9 +163,7 @@ class GameKind(StudyKind[GameSpec]):
         )
 
     def requested_fields(self, spec: GameSpec, request: Request) -> dict[str, Any]:
-        names = {"seeds", "own_episodes", "play"}
-        names |= {name for name in ("episodes", "look_steps") if getattr(request, name)}
-        asked = {name: getattr(request, name) for name in names & request.given}
+        asked: dict[str, Any] = {}
         if request.curriculum is not None:
             # Bundles as they were found: a champion may have changed since then.
             found = {"bundles": spec.curriculum["bundles"]} if "bundles" in spec.curriculum else {}
@@ -196,23 +174,14 @@ class GameKind(StudyKind[GameSpec]):
         if own:
             asked["curriculum"] = asked.get("curriculum", spec.curriculum) | own
         # An earlier version's study has another objective under the same name.
-        return asked | {"env": spec.env | request.env, "average": MEAN}
+        return asked | {"env": spec.env | request.env_params, "average": MEAN}
 
     def reproducing_flags(self, spec: GameSpec) -> list[tuple[str, Any]]:
-        return [
-            ("env", spec.environment),
-            ("algo", spec.algorithm),
-            ("seeds", spec.seeds),
-            ("episodes", spec.episodes),
-            *([("own-episodes", True)] if spec.own_episodes else []),
-            ("look-steps", spec.look_steps),
-            *([("play", spec.play)] if get_algorithm(spec.algorithm).samples else []),
-            *(
-                ("env-param", f"{name}={value if isinstance(value, str) else json.dumps(value)}")
-                for name, value in spec.env.items()
-            ),
-            *self._curriculum_flags(spec),
-        ]
+        params = (
+            ("env-param", f"{name}={value if isinstance(value, str) else json.dumps(value)}")
+            for name, value in spec.env.items()
+        )
+        return [*params, *self._curriculum_flags(spec)]
 
     def _curriculum_flags(self, spec: GameSpec) -> list[tuple[str, Any]]:
         curriculum = spec_curriculum(spec)
@@ -239,18 +208,3 @@ class GameKind(StudyKind[GameSpec]):
         load_bundle: LoadBundle | None = None,
     ) -> GameExperiment:
         return GameExperiment(spec, device, say, load_bundle)
-
-
-def game_settings(scenario: str | None, env_param: Sequence[str]) -> dict[str, Any]:
-    """Return the parameters of a game. env_param: texts like NAME=VALUE."""
-    settings: dict[str, Any] = {"scenario": scenario} if scenario else {}
-    for text in env_param:
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise InputError(f"--env-param {text!r} is not valid: give NAME=VALUE, like length=0.7")
-        try:
-            # JSON, so that numbers and booleans have their types; anything else is text.
-            settings[name.strip()] = json.loads(value)
-        except json.JSONDecodeError:
-            settings[name.strip()] = PYTHON_WORDS.get(value.lower(), value)
-    return settings

@@ -20,6 +20,7 @@ from sweepd.envs.support.study_record import StudySpec
 from sweepd.optimize.experiments.curriculum import LoadBundle
 from sweepd.optimize.experiments.experiment import Experiment
 from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.search_space import SearchSpace
 
 Spec = TypeVar("Spec", bound=StudySpec)
@@ -30,14 +31,14 @@ class StudyKind(ABC, Generic[Spec]):
     """The answers of one kind of study.
 
     Attributes:
-        flags: flags of `sweepd train` that are for this kind only.
+        settings: those that only this kind has.
         title: the kind in messages.
         default_space: name of the default search space.
         needs_data: whether a new study needs --data-dir.
         first_stage: whether the promotion gate has rules that need no hold-out evaluation.
     """
 
-    flags: frozenset[str]
+    settings: type
     title: str
     default_space: str
     needs_data: bool
@@ -68,12 +69,8 @@ class StudyKind(ABC, Generic[Spec]):
         return request
 
     @abstractmethod
-    def default_name(self, flags: Mapping[str, Any]) -> str:
-        """Return the name of a study with these flags."""
-
-    @abstractmethod
-    def env_settings(self, flags: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the environment parameters that these flags set."""
+    def default_name(self, settings: StudySettings) -> str:
+        """Return the name of a study with these settings."""
 
     def load_bars(self, request: Request) -> Bars | None:
         """Return the bars for a new study; None for a game."""
@@ -97,7 +94,7 @@ class StudyKind(ABC, Generic[Spec]):
     def members(self, request: Request) -> int:
         """Return the number of members of one trial."""
 
-    def one_player(self, settings: Request | Spec) -> bool:
+    def one_player(self, env_params: Mapping[str, Any], algorithm: str) -> bool:
         """Return whether one player is trained, whose result depends on the seed alone.
 
         Then the race is the best sampler, and fresh seeds measure what a selection is worth.
@@ -139,13 +136,17 @@ class StudyKind(ABC, Generic[Spec]):
         """Return the spec with automatic settings that only this kind measures."""
         return spec
 
-    @abstractmethod
-    def requested_fields(self, spec: Spec, request: Request) -> dict[str, Any]:
-        """Return the fields of this kind's spec that the given flags set, with their values."""
+    def asked_value(self, spec: Spec, request: Request, name: str) -> Any:
+        """Return what a given setting would be in the spec of an existing study."""
+        return getattr(request, name)
 
-    @abstractmethod
+    def requested_fields(self, spec: Spec, request: Request) -> dict[str, Any]:
+        """Return fields of an existing study's spec that follow from several given settings."""
+        return {}
+
     def reproducing_flags(self, spec: Spec) -> list[tuple[str, Any]]:
-        """Return flags and values that, with those of every study, create the study again."""
+        """Return flags and values that, with those of the spec's fields, create the study again."""
+        return []
 
     @abstractmethod
     def make_experiment(

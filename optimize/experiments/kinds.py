@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import cast
 
 from sweepd.agents.algorithms.table import get_algorithm
-from sweepd.agents.networks.shape import FEWEST_SLOTS
 from sweepd.envs.support.configurations import SEARCHES
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.study_record import CRYPTO, StudySpec, objective_name
@@ -13,9 +12,10 @@ from sweepd.optimize.experiments.game_kind import GameKind
 from sweepd.optimize.experiments.kind import StudyKind
 from sweepd.optimize.experiments.market_kind import MarketKind
 from sweepd.optimize.experiments.populations import check_population
-from sweepd.optimize.experiments.request import MOST, Request, check_count, most_threads
+from sweepd.optimize.experiments.request import Request
 from sweepd.optimize.study.sampling.pruners import PRUNERS
 from sweepd.optimize.study.sampling.samplers import AUTO, SAMPLERS
+from sweepd.optimize.study.settings.setting import check_counts, declared, flag_of
 
 
 def kind_of(environment: str) -> StudyKind[StudySpec]:
@@ -25,19 +25,24 @@ def kind_of(environment: str) -> StudyKind[StudySpec]:
     return cast(StudyKind[StudySpec], kind)
 
 
+def misplaced_settings(kind: StudyKind[StudySpec]) -> frozenset[str]:
+    """Return the names of the settings that have no effect in a kind of study."""
+    other = GameKind if isinstance(kind, MarketKind) else MarketKind
+    return frozenset(declared(other.settings))
+
+
 def check_request(request: Request) -> None:
     """Raise InputError for the first setting that cannot be right, before any file is touched."""
-    kind = kind_of(request.environment)
+    kind = kind_of(request.env)
     other = GameKind if isinstance(kind, MarketKind) else MarketKind
     # Looked up first: an unknown environment has no other settings to check.
     params = request.subject.env_params
-    get_algorithm(request.algorithm).check_installed()
+    get_algorithm(request.algo).check_installed()
     # A flag without effect is refused, since its user expects one.
-    misplaced = sorted(request.given & other.flags)
+    misplaced = sorted(request.given & misplaced_settings(kind))
     if misplaced:
         raise InputError(
-            f"--{misplaced[0].replace('_', '-')} is for {other.title}, and --env is "
-            f"{request.environment}; leave it out"
+            f"{flag_of(misplaced[0])} is for {other.title}, and --env is {request.env}; leave it out"
         )
     for flag, value, allowed in (
         ("objective", objective_name(request.objective), kind.objectives),
@@ -50,10 +55,7 @@ def check_request(request: Request) -> None:
             raise InputError(
                 f"--{flag} {value!r} is not known; choose {one_of}{', '.join(allowed)}"
             )
-    for field, most in MOST.items():
-        least = {"slots": FEWEST_SLOTS, "episodes": 0}.get(field, 1)
-        check_count(f"--{field.replace('_', '-')}", getattr(request, field), most, least)
-    check_count("--threads", request.threads, most_threads())
+    check_counts(request)
     if not 0 <= request.holdout < 0.9:
         raise InputError(f"--holdout {request.holdout} must be a share from 0 to below 0.9")
     if request.seed < 0:
@@ -61,8 +63,6 @@ def check_request(request: Request) -> None:
     kind.check(request)
     check_population(request)
     try:
-        params(**request.env)
+        params(**request.env_params)
     except TypeError as error:
-        raise InputError(
-            f"--env-param: {request.environment} has no such parameter ({error})"
-        ) from None
+        raise InputError(f"--env-param: {request.env} has no such parameter ({error})") from None

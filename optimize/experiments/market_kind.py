@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,32 +31,15 @@ from sweepd.optimize.experiments.crypto import CryptoExperiment
 from sweepd.optimize.experiments.curriculum import LoadBundle
 from sweepd.optimize.experiments.kind import Say, StudyKind
 from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.settings.market import MarketSettings
+from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.spec import check_folds
 
 
 class MarketKind(StudyKind[CryptoSpec]):
     """Studies on a market: folds as members, bars as data."""
 
-    flags = frozenset(
-        {
-            "data_dir",
-            "timeframe",
-            "tickers",
-            "accept_jumps",
-            "recipe",
-            "holdout",
-            "cv",
-            "groups",
-            "test_groups",
-            "embargo",
-            "fee",
-            "slippage",
-            "minimum_order",
-            "initial_cash",
-            "episode_bars",
-            *SHORTS,
-        }
-    )
+    settings = MarketSettings
     title = "--env crypto"
     objectives = tuple(OBJECTIVES)
     default_space = "wide"
@@ -65,44 +47,38 @@ class MarketKind(StudyKind[CryptoSpec]):
     first_stage = True
 
     def check(self, request: Request) -> None:
-        if not get_algorithm(request.algorithm).markets:
+        if not get_algorithm(request.algo).markets:
             raise InputError(
-                f"--algo {request.algorithm} is for games; --env crypto trains with --algo ppo"
+                f"--algo {request.algo} is for games; --env crypto trains with --algo ppo"
             )
-        if request.cv.test_groups < 1:
-            raise InputError(f"--test-groups {request.cv.test_groups} must be at least 1")
-        smallest = request.env.get("minimum_order", 0.0)
-        cash = request.env.get("initial_cash", math.inf)
-        if smallest > cash:
+        if request.folds.test_groups < 1:
+            raise InputError(f"--test-groups {request.folds.test_groups} must be at least 1")
+        if request.minimum_order > request.initial_cash:
             raise InputError(
-                f"--minimum-order {smallest} is more than --initial-cash {cash}: no order would "
-                "ever be placed"
+                f"--minimum-order {request.minimum_order} is more than --initial-cash "
+                f"{request.initial_cash}: no order would ever be placed"
             )
         given = [name for name in SHORTS if name in request.given]
-        if given and not request.env.get("allow_short"):
+        if given and not request.allow_short:
             raise InputError(
                 f"--{given[0].replace('_', '-')} needs --allow-short: without it no position is short"
             )
-        _check_margin(request.env)
+        _check_margin(request.env_params)
         get_recipe(request.recipe)
-        check_folds(request.cv, request.budget)
+        check_folds(request.folds, request.budget)
 
     def warning(self, request: Request) -> str | None:
-        return check_folds(request.cv, request.budget)
+        return check_folds(request.folds, request.budget)
 
-    def default_name(self, flags: Mapping[str, Any]) -> str:
-        return f"{CRYPTO}-{flags['timeframe']}"
-
-    def env_settings(self, flags: Mapping[str, Any]) -> dict[str, Any]:
-        names = ("fee", "slippage", "minimum_order", "initial_cash", "episode_bars")
-        settings = {name: flags[name] for name in names}
-        if flags["allow_short"]:
-            settings |= {name: flags[name] for name in SHORTS}
-        return settings
+    def default_name(self, settings: StudySettings) -> str:
+        return f"{CRYPTO}-{settings.timeframe}"
 
     def load_bars(self, request: Request) -> Bars:
         return load_bars(
-            request.data_dir, request.timeframe, request.tickers, accept_jumps=request.accept_jumps
+            request.data_dir,
+            request.timeframe,
+            request.ticker_names,
+            accept_jumps=request.accept_jumps,
         )
 
     def load_recorded_bars(self, spec: CryptoSpec, folder: Path | None, newer: Say) -> Bars:
@@ -112,7 +88,7 @@ class MarketKind(StudyKind[CryptoSpec]):
         return other_tickers(spec.data, folder)
 
     def members(self, request: Request) -> int:
-        return request.cv.folds
+        return request.folds.folds
 
     def make_spec(
         self, request: Request, common: Mapping[str, Any], max_lookback: int, bars: Bars | None
@@ -137,7 +113,7 @@ class MarketKind(StudyKind[CryptoSpec]):
                 accepted_jumps=jumps,
             ),
             recipe={"name": recipe.name, "version": recipe.version, "memory": recipe.memory},
-            cv=dataclasses.asdict(request.cv),
+            cv=dataclasses.asdict(request.folds),
             holdout=request.holdout,
             first_bar=first_decision(recipe.memory, max_lookback),
             max_lookback=max_lookback,
@@ -148,48 +124,18 @@ class MarketKind(StudyKind[CryptoSpec]):
             raise _with_limits(error, request) from None
         return spec
 
-    def requested_fields(self, spec: CryptoSpec, request: Request) -> dict[str, Any]:
-        given = request.given
-        asked: dict[str, Any] = {"holdout": request.holdout} if "holdout" in given else {}
-        folds = {
-            "scheme": "cv",
-            "groups": "groups",
-            "test_groups": "test_groups",
-            "embargo_share": "embargo",
-        }
-        asked["cv"] = spec.cv | {
-            field: getattr(request.cv, field) for field, flag in folds.items() if flag in given
-        }
-        asked["env"] = spec.env | {
-            name: value for name, value in request.env.items() if name in given
-        }
-        if "recipe" in given:
-            asked["recipe"] = {**spec.recipe, "name": request.recipe}
-        # Compared by what was given; the fingerprint of the bars is checked when they are loaded.
-        data = spec.data
-        if "timeframe" in given:
-            data = dataclasses.replace(data, timeframe=request.timeframe)
-        if "tickers" in given and request.tickers is not None:
-            tickers = tuple(_as_recorded(ticker, data.tickers) for ticker in request.tickers)
-            if tickers != data.tickers:  # other ones, or names that the folder does not have
-                folder = request.data_dir if "data_dir" in given else Path(data.dir)
-                tickers = tuple(select_files(folder, data.timeframe, request.tickers))
-            data = dataclasses.replace(data, tickers=tickers)
-        return asked | {"data": data}
-
-    def reproducing_flags(self, spec: CryptoSpec) -> list[tuple[str, Any]]:
-        return [
-            ("data-dir", spec.data.dir),
-            ("timeframe", spec.data.timeframe),
-            ("tickers", ",".join(spec.data.tickers)),
-            ("recipe", spec.recipe["name"]),
-            ("holdout", spec.holdout),
-            ("cv", spec.cv["scheme"]),
-            ("groups", spec.cv["groups"]),
-            ("test-groups", spec.cv["test_groups"]),
-            ("embargo", spec.cv["embargo_share"]),
-            *((name.replace("_", "-"), value) for name, value in spec.env.items()),
-        ]
+    def asked_value(self, spec: CryptoSpec, request: Request, name: str) -> Any:
+        data, asked = spec.data, request.ticker_names
+        if name == "data_dir":
+            return str(request.data_dir)
+        if name != "tickers" or asked is None:
+            return super().asked_value(spec, request, name)
+        tickers = tuple(_as_recorded(ticker, data.tickers) for ticker in asked)
+        if tickers == data.tickers:
+            return tickers
+        # Other ones, or names that the folder does not have.
+        folder = request.data_dir if "data_dir" in request.given else Path(data.dir)
+        return tuple(select_files(folder, data.timeframe, asked))
 
     def make_experiment(
         self,
@@ -215,7 +161,9 @@ def _check_margin(env: Mapping[str, Any]) -> None:
 def _with_limits(error: TooFewBars, request: Request) -> InputError:
     """Name the tickers that limit the range of the bars."""
     try:
-        limits = limits_of_files(request.data_dir, request.timeframe, request.tickers, error.needed)
+        limits = limits_of_files(
+            request.data_dir, request.timeframe, request.ticker_names, error.needed
+        )
     except InputError:  # bars that are not from files
         limits = ""
     return InputError(f"{error}; {limits}" if limits else str(error))

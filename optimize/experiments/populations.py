@@ -84,12 +84,12 @@ def _fitting(n_trials: int | None) -> int:
 
 
 def _check_subject(request: Request) -> None:
-    if request.environment == CRYPTO:
+    if request.env == CRYPTO:
         raise InputError(
             "--search pbt is for games: on a market, a trial's weights must come from its own "
             "training; leave it out"
         )
-    kind = GameKind(request.environment)
+    kind = GameKind(request.env)
     if (
         request.curriculum is not None
         or kind.game.versus is not None
@@ -97,12 +97,12 @@ def _check_subject(request: Request) -> None:
     ):
         raise InputError(
             "--search pbt is for games of one player, without opponents and phases, and --env "
-            f"{request.environment} is trained as a game of several; leave it out"
+            f"{request.env} is trained as a game of several; leave it out"
         )
-    if request.algorithm not in ALGORITHMS:
+    if request.algo not in ALGORITHMS:
         raise InputError(
             f"--search pbt needs --algo {', '.join(ALGORITHMS[:-1])} or {ALGORITHMS[-1]}, not "
-            f"{request.algorithm}"
+            f"{request.algo}"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -58,6 +59,25 @@ def differences(recorded: StudySpec, requested: StudySpec) -> list[tuple[str, An
         for name in sorted(set(ours) | set(theirs))
         if ours.get(name, absent) != theirs.get(name, absent) and name not in NOT_COMPARED
     ]
+
+
+def field_of(record: Any, path: str) -> Any:
+    """Return a field of a spec by its dotted name; None if there is no such field."""
+    for name in path.split("."):
+        own = record if isinstance(record, Mapping) else vars(record)
+        if name not in own:
+            return None
+        record = own[name]
+    return record
+
+
+def with_field(record: Any, path: str, value: Any) -> Any:
+    """Return a spec, or a part of it, with another value of a field by its dotted name."""
+    name, _, rest = path.partition(".")
+    mapping = isinstance(record, Mapping)
+    if rest:
+        value = with_field(record[name] if mapping else getattr(record, name), rest, value)
+    return {**record, name: value} if mapping else dataclasses.replace(record, **{name: value})
 
 
 def refuse_other(study_name: str, recorded: StudySpec, requested: StudySpec, free: str) -> None:

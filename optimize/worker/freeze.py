@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from sweepd.agents.algorithms.identity import processor_kind
+from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.agents.native.choice import chosen, require
 from sweepd.agents.networks.precision import set_precision
 from sweepd.agents.networks.shape import FEWEST_SLOTS
@@ -20,7 +21,7 @@ from sweepd.envs.support.configurations import PBT, RACE
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.study_record import GameSpec, StudySpec, code_version, torch_version
 from sweepd.optimize.experiments.experiment import Experiment
-from sweepd.optimize.experiments.kinds import check_request, kind_of
+from sweepd.optimize.experiments.kinds import check_request, kind_of, misplaced_settings
 from sweepd.optimize.experiments.populations import check_total, choose_population
 from sweepd.optimize.experiments.request import Request
 from sweepd.optimize.study.database.storage import StudyStorage
@@ -41,10 +42,12 @@ from sweepd.optimize.study.prior import (
     refuse_seen_holdout,
 )
 from sweepd.optimize.study.sampling.samplers import AUTO
+from sweepd.optimize.study.settings.setting import Setting, declared
+from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import NARROW, load_space
 from sweepd.optimize.study.space.search_space import SearchSpace
 from sweepd.optimize.study.space.subject import Subject
-from sweepd.optimize.study.spec import refuse_other, refuse_schedules
+from sweepd.optimize.study.spec import field_of, refuse_other, refuse_schedules, with_field
 from sweepd.optimize.study.study import (
     FINISHED,
     StudyHandle,
@@ -59,22 +62,6 @@ from sweepd.optimize.worker.pilot import measure_episodes
 CPU_SLOTS, GPU_SLOTS = 10, 64  # slots per program that use a device well
 TRIALS_PER_BATCH = 4
 RACE_RUNGS = 10  # evaluations of a trial in a race
-# Fields of every spec that a flag of the same name sets.
-COMPARED_FIELDS = frozenset(
-    [
-        "budget",
-        "rungs",
-        "horizon",
-        "slots",
-        "trials_per_batch",
-        "search",
-        "sampler",
-        "pruner",
-        "objective",
-        "seed",
-        "precision",
-    ]
-)
 
 
 def open_study(
@@ -105,12 +92,12 @@ def open_study(
     check_request(request)
     folder = runs_dir if "runs_dir" in request.given else None
     if not study_exists(storage, name):
-        earlier = open_earlier(storage, request.prior)
+        earlier = open_earlier(storage, request.prior or ())
         spec, bars, measured = decide(storage, request, device, say, bars)
         if (
             isinstance(spec, GameSpec)
             and not request.episodes
-            and kind_of(spec.environment).one_player(spec)
+            and kind_of(spec.environment).one_player(spec.env, spec.algorithm)
         ):
             spec, line = measure_episodes(spec, device, say)
             measured = [*measured, line]
@@ -142,11 +129,11 @@ def join_study(
     """Return the experiment of an existing study, which must agree with the request."""
     name, spec = handle.name, handle.spec
     # First, so that a name that is not in the data is reported as when a study is created.
-    requested = _requested_spec(handle.storage, spec, request)
+    requested = requested_spec(handle.storage, spec, request)
     check_total(spec, request.n_trials)
     free = free_name(handle.storage, name)
     if "prior" in request.given:
-        refuse_other_prior(name, handle.prior, request.prior, free)
+        refuse_other_prior(name, handle.prior, request.prior or (), free)
     # Two comparisons, so that the message tells a flag that differs from another version of sweepd.
     refuse_other(name, spec, requested, free)
     present = dataclasses.replace(spec, code_version=code_version(), torch_version=torch_version())
@@ -180,27 +167,33 @@ def join_study(
     return kind.make_experiment(spec, bars, device, say, request.load_bundle)
 
 
-def _requested_spec(storage: StudyStorage, spec: StudySpec, request: Request) -> StudySpec:
-    """Return the study's spec with the fields that were given as flags."""
+def requested_spec(storage: StudyStorage, spec: StudySpec, request: Request) -> StudySpec:
+    """Return the study's spec with the fields that the given settings fix."""
     given, kind = request.given, kind_of(spec.environment)
-    asked = {field: getattr(request, field) for field in COMPARED_FIELDS & given}
-    if request.sampler == AUTO:  # the study's own
-        asked.pop("sampler", None)
-    if "algo" in given:
-        asked["algorithm"] = request.algorithm
+    asked = spec
+    for name, one in _fixing(spec).items():
+        if name in given and getattr(request, name) != one.automatic:
+            asked = with_field(asked, one.fixes, kind.asked_value(spec, request, name))
     if "budget" in given:  # raised as when the study was created
-        asked["budget"] = max(request.budget, spec.rungs * (request.n_envs or 1) * spec.horizon)
-    if "env" in given:
-        asked["environment"] = request.environment
-    if "n_envs" in given and request.n_envs is not None:
-        asked["num_envs"] = request.n_envs
+        least = spec.rungs * (request.n_envs or 1) * spec.horizon
+        asked = dataclasses.replace(asked, budget=max(request.budget, least))
     if "search_space" in given:
         subject = Subject(spec.environment, spec.algorithm)
         space = resolve_space(storage, request.search_space, subject, spec.timeframe)
-        asked["space"] = fit_space(space, spec.transitions)[0].to_dict()
+        fitted = fit_space(space, spec.transitions)[0].to_dict()
+        asked = dataclasses.replace(asked, space=fitted)
         request = kind.completed(request, space)
-    asked |= kind.requested_fields(spec, request)
-    return dataclasses.replace(spec, **asked)
+    return dataclasses.replace(asked, **kind.requested_fields(spec, request))
+
+
+def _fixing(spec: StudySpec) -> dict[str, Setting]:
+    """Return the settings that determine a field of a study's spec, by name."""
+    kind = kind_of(spec.environment)
+    return {
+        name: one
+        for name, one in declared(StudySettings).items()
+        if one.fixes and name not in misplaced_settings(kind)
+    }
 
 
 def resolve_space(
@@ -256,7 +249,7 @@ def decide(
     Raises:
         InputError: the settings are invalid or do not fit each other.
     """
-    kind = kind_of(request.environment)
+    kind = kind_of(request.env)
     set_precision(request.precision, device)
     warning = kind.warning(request)
     if warning:
@@ -311,7 +304,7 @@ def choose_search(request: Request, space: SearchSpace) -> Request:
         return choose_population(request, space)
     if request.sampler != AUTO:
         return request
-    if not kind_of(request.environment).one_player(request):
+    if not kind_of(request.env).one_player(request.env_params, request.algo):
         return dataclasses.replace(request, sampler="tpe")
     own: dict[str, Any] = {"sampler": RACE, "pruner": "none", "seeds": 1}
     envs = request.n_envs or most_envs(request.budget, request.horizon, space.minibatches)
@@ -337,9 +330,9 @@ def fit_request(
         InputError: numbers that the user gave do not fit each other.
     """
     if request.n_envs is not None:
-        unit = kind_of(request.environment).env_unit(request)
+        unit = kind_of(request.env).env_unit(request)
         n_envs, note = fit_num_envs(
-            request.n_envs, unit, request.environment, fixed="n_envs" in request.given
+            request.n_envs, unit, request.env, fixed="n_envs" in request.given
         )
         if note:
             say(note)
@@ -362,7 +355,7 @@ def draft_spec(
 
     A measured num_envs has its upper limit.
     """
-    kind = kind_of(request.environment)
+    kind = kind_of(request.env)
     members = kind.members(request)
     most = request.trials_per_batch or request.n_trials
     slots = request.slots or choose_slots(
@@ -372,9 +365,9 @@ def draft_spec(
     if request.n_trials is not None:
         trials_per_batch = min(trials_per_batch, request.n_trials)
     common: dict[str, Any] = {
-        "environment": request.environment,
-        "algorithm": request.algorithm,
-        "env": dict(request.env),
+        "environment": request.env,
+        "algorithm": request.algo,
+        "env": dict(request.env_params),
         "budget": request.budget,
         "rungs": request.rungs,
         "num_envs": request.n_envs or most_envs(request.budget, request.horizon, space.minibatches),
@@ -390,7 +383,7 @@ def draft_spec(
         "threads": request.threads or torch.get_num_threads(),
         "precision": request.precision,
         "processor": processor_kind(device),
-        "kernels": chosen(request.algorithm, request.precision, device),
+        "kernels": chosen(request.algo, request.precision, device),
     }
     return kind.make_spec(request, common, space.max_lookback, bars)
 
@@ -418,7 +411,7 @@ def choose_slots(
 def reproducing_flags(spec: StudySpec, request: Request) -> str:
     """Return all flags that determine the study, as they are given on the command line."""
     flags = spec_flags(spec, request.search_space)
-    flags += [("prior", name) for name in request.prior]
+    flags += [("prior", name) for name in request.prior or ()]
     return " ".join(
         f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}"
         for name, value in flags
@@ -432,20 +425,16 @@ def spec_flags(spec: StudySpec, search_space: str) -> list[tuple[str, Any]]:
         spec: the study's spec.
         search_space: value of --search-space.
     """
-    return [
-        ("n-envs", spec.num_envs),
-        ("horizon", spec.horizon),
-        ("slots", spec.slots),
-        ("trials-per-batch", spec.trials_per_batch),
-        ("threads", spec.threads),
-        ("precision", spec.precision),
-        ("budget", spec.budget),
-        ("rungs", spec.rungs),
-        ("seed", spec.seed),
-        ("search-space", search_space),
-        *([("search", spec.search)] if spec.evolves else []),
-        ("sampler", spec.sampler),
-        ("pruner", spec.pruner),
-        ("objective", spec.objective),
-        *kind_of(spec.environment).reproducing_flags(spec),
+    values = {name: field_of(spec, one.fixes) for name, one in _fixing(spec).items()} | {
+        "search_space": search_space
+    }
+    if not spec.evolves:
+        values.pop("search")
+    if not get_algorithm(spec.algorithm).samples:
+        values.pop("play", None)
+    flags = [
+        (name.replace("_", "-"), ",".join(value) if isinstance(value, tuple) else value)
+        for name, value in values.items()
+        if value not in (None, False)
     ]
+    return [*flags, *kind_of(spec.environment).reproducing_flags(spec)]

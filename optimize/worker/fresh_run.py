@@ -45,7 +45,9 @@ def measure_fresh_seeds(worker: Worker, console: Console) -> bool:
     best = best_configuration(handle)
     if not seeds or best is None or handle.origin is not None:
         return True
-    if not kind_of(handle.spec.environment).one_player(handle.spec) or fresh_seeds(handle, best):
+    if not kind_of(handle.spec.environment).one_player(
+        handle.spec.env, handle.spec.algorithm
+    ) or fresh_seeds(handle, best):
         return True
     try:
         run, experiment = _open(worker, best.best_trial.number)
@@ -70,7 +72,9 @@ def _open(worker: Worker, trial: int) -> tuple[StudyHandle, Experiment]:
     request = RunRequest(f"{handle.name}#{trial}", seeds=seeds)
     planned = open_run(storage, request, runs_dir, device, say)
     run = StudyHandle(storage, planned.name, runs_dir)
-    settings = Request(environment=run.spec.environment, threads=torch.get_num_threads())
+    settings = Request(
+        env=run.spec.environment, threads=torch.get_num_threads(), n_trials=planned.total
+    )
     experiment = join_study(run, settings, device, say)
     say(
         f"measuring the selection of {handle.name}, trial {trial}, on {counted(seeds, 'fresh seed')} "

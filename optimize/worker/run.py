@@ -230,7 +230,10 @@ def _spec(
     request = Request(
         data_dir=Path(tables["data"]["dir"] or "."),
         recipe=train["recipe"] or default_recipe(bars.timeframe),
-        cv=cv,
+        cv=cv.scheme,
+        groups=cv.groups,
+        test_groups=cv.test_groups,
+        embargo=cv.embargo_share,
         n_envs=train["num_envs"],
         trials_per_batch=1,
         sampler="none",

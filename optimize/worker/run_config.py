@@ -27,7 +27,8 @@ from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import read_toml
 from sweepd.envs.support.study_record import objective_name
 from sweepd.envs.support.validation import StrictModel, checked
-from sweepd.optimize.experiments.request import Request, check_count, most_threads
+from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.settings.setting import declared
 from sweepd.optimize.study.space.subject import Subject
 
 SUBJECT = Subject()  # what a run trains, and on what
@@ -121,7 +122,7 @@ def check_config(config: Mapping[str, Any], source: str) -> dict[str, dict[str, 
             f"{', '.join(OBJECTIVES)}"
         )
     try:
-        check_count("[train] threads =", train["threads"], most_threads())
+        declared(Request)["threads"].check("[train] threads =", train["threads"])
         LEARNER.params(**tables[LEARNER.table])
         CrossValidation(**tables["cv"])
         EnvParams(**tables["env"])

@@ -73,7 +73,10 @@ def print_summary(
     if handle.spec.evolves:
         for line in schedule_lines(handle, best.number):
             say(f"  {line}")
-    if kind_of(handle.spec.environment).one_player(handle.spec) and handle.origin is None:
+    if (
+        kind_of(handle.spec.environment).one_player(handle.spec.env, handle.spec.algorithm)
+        and handle.origin is None
+    ):
         _print_fresh(handle, selected, say)
     if record.warning is not None:
         say(f"warning: trial {best.number}: {record.warning}")

@@ -35,10 +35,11 @@ from sweepd.envs.support.study_record import (
     torch_version,
 )
 from sweepd.optimize.experiments.kinds import kind_of
-from sweepd.optimize.experiments.request import MOST, check_count
 from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.population import trial_schedule
 from sweepd.optimize.study.sampling.evolution import Stretch
+from sweepd.optimize.study.settings.setting import declared
+from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.dimension import Dimension
 from sweepd.optimize.study.space.search_space import SearchSpace
 from sweepd.optimize.study.spec import refuse_other
@@ -107,7 +108,7 @@ def open_run(
             evaluated), it cannot be repeated here, or the run exists with other settings.
     """
     source, trial = _find(storage, request.reference, runs_dir)
-    check_count("--seeds", request.seeds, MOST["seeds"])
+    declared(StudySettings)["seeds"].check("--seeds", request.seeds)
     spec = _run_spec(source, trial, request, device)
     game = isinstance(spec, GameSpec)
     planned = PlannedRun(
@@ -196,7 +197,7 @@ def _run_spec(
         changes["seeds"] = request.seeds
         changes["trials_per_batch"] = 1
         changes["average"] = MEAN
-        changes["own_episodes"] = kind_of(spec.environment).one_player(spec)
+        changes["own_episodes"] = kind_of(spec.environment).one_player(spec.env, spec.algorithm)
         # Not recorded in studies of earlier versions.
         changes["solved"] = get_game(spec.environment).solved
         if request.seeds != spec.seeds:
@@ -215,7 +216,7 @@ def _budget(text: str | None, spec: StudySpec) -> int:
         raise InputError(
             f"--budget {text!r} is neither a number of steps nor a multiple such as 10x"
         ) from None
-    check_count("--budget", budget, MOST["budget"])
+    declared(StudySettings)["budget"].check("--budget", budget)
     return budget
 
 

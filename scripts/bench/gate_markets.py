@@ -23,7 +23,6 @@ from studies import study_in, work
 
 from sweepd.envs.crypto.data.bars import Bars, load_bars, write_bars
 from sweepd.envs.crypto.data.demo_market import make_demo_market, make_planted_market, shuffled
-from sweepd.envs.crypto.splits import CrossValidation
 from sweepd.optimize.study.study import StudyHandle
 
 ASSETS, TIMEFRAME, HOLDOUT = 3, "1h", 0.2
@@ -109,7 +108,9 @@ def train(folder: Path, kind: str, seed: int) -> StudyHandle:
         "n_envs": 8,
         "horizon": 64,
         "seed": seed,
-        "cv": CrossValidation("cpcv", 3, 2),
+        "cv": "cpcv",
+        "groups": 3,
+        "test_groups": 2,
         "holdout": HOLDOUT,
         "pruner": "none",
         "rungs": 1,

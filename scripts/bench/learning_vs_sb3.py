@@ -51,11 +51,11 @@ from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.intervals import clopper_pearson
 from sweepd.envs.support.study_record import GameSpec
 from sweepd.optimize.cli.study_request import make_request
-from sweepd.optimize.cli.train_flags import TrainFlags
-from sweepd.optimize.experiments.game_kind import game_settings
 from sweepd.optimize.experiments.games import GameExperiment
+from sweepd.optimize.experiments.request import game_params
 from sweepd.optimize.study.database.opening import open_storage, storage_url
 from sweepd.optimize.study.fit import fewest_envs
+from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
 from sweepd.optimize.study.space.subject import Subject
@@ -151,7 +151,7 @@ def _evaluate(trainer: Trainer, training: Training) -> Sequence[float]:
 
 def _study(row: Row, seeds: Sequence[int], changes: Changes) -> tuple[GameSpec, SearchSpace]:
     """Return spec and space of a study as `sweepd train` creates it, for whole rollouts."""
-    flags = TrainFlags(
+    flags = StudySettings(
         env=row.environment,
         algo=row.algorithm,
         budget=row.steps,
@@ -312,7 +312,7 @@ def main(argv: list[str]) -> None:
     args = _parse(argv)
     torch.set_num_threads(1)
     results = Results(args.save)
-    changes = Changes(game_settings(None, args.values), args.running_scale, args.n_envs)
+    changes = Changes(game_params(None, args.values), args.running_scale, args.n_envs)
     seeds = list(range(args.first_seed, args.first_seed + args.seeds))
     for name, side in itertools.product(args.only, [args.side] if args.side else SIDES):
         row = ROWS[name]

@@ -36,7 +36,6 @@ from studies import study_in, work
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.crypto.data.demo_market import make_planted_market
 from sweepd.envs.crypto.features import Recipe, register_recipe
-from sweepd.envs.crypto.splits import CrossValidation
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.telemetry import Telemetry
 
@@ -82,7 +81,8 @@ REQUEST: dict[str, Any] = {
     "trials_per_batch": 16,
     "holdout": 0.1,
     "recipe": RECIPE.name,
-    "cv": CrossValidation("kfold", groups=3),
+    "cv": "kfold",
+    "groups": 3,
 }
 
 

@@ -90,7 +90,8 @@ def study_in(
         (folder / "space.toml").write_text(space)
         request = {**request, "search_space": str(folder / "space.toml")}
     wanted = Request(
-        folder, **{"threads": torch.get_num_threads(), "timeframe": bars.timeframe, **request}
+        data_dir=folder,
+        **{"threads": torch.get_num_threads(), "timeframe": bars.timeframe, **request},
     )
     return open_study(storage, NAME, wanted, torch.device("cpu"), folder, {}, lambda _: None, bars)
 

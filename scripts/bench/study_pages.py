@@ -58,7 +58,9 @@ def filled_study(folder: Path, name: str, trials: int, seed: int) -> StudyHandle
     if study_exists(storage, name):
         return StudyHandle(storage, name)
     bars = make_demo_market(0, assets=3, bars=8_000)
-    request = Request(folder, timeframe=bars.timeframe, threads=1, search_space="wide", seed=seed)
+    request = Request(
+        data_dir=folder, timeframe=bars.timeframe, threads=1, search_space="wide", seed=seed
+    )
     handle, _ = open_study(
         storage, name, request, torch.device("cpu"), folder, {}, lambda _: None, bars
     )

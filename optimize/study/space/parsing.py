@@ -23,16 +23,18 @@ import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
-from pydantic import Field
+from pydantic import Field, create_model
 
 from sweepd.envs.crypto.data.timeframe import SECONDS, bar_length
 from sweepd.envs.games.phase_files import CURRICULUM_KEYS, parse_curriculum
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import read_toml
-from sweepd.envs.support.study_record import CRYPTO, Play, StudySpec
+from sweepd.envs.support.study_record import CRYPTO, StudySpec
 from sweepd.envs.support.validation import StrictModel, checked
+from sweepd.optimize.study.settings.setting import declared
+from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.dimension import Dimension
 from sweepd.optimize.study.space.search_space import SearchSpace
 from sweepd.optimize.study.space.subject import MARKET_PPO, Scalar, Subject
@@ -44,16 +46,18 @@ ENTRY_KEYS = frozenset({"low", "high", "log", "step", "off", "start", "choices",
 Count = Annotated[int, Field(ge=1)]
 
 
-class StudyDefaults(StrictModel):
-    """`[study]`: flags whose defaults it may set."""
+def _study_defaults() -> type[StrictModel]:
+    """Return the model of `[study]`: settings whose defaults it may set."""
+    hints = get_type_hints(StudySettings)
+    entries: dict[str, Any] = {}
+    for name, one in declared(StudySettings).items():
+        if one.in_space:
+            numbers = int in (hints[name], *get_args(hints[name]))
+            entries[name] = (Count | None if numbers else hints[name], None)
+    return create_model("StudyDefaults", __base__=StrictModel, **entries)
 
-    budget: Count | None = None
-    rungs: Count | None = None
-    horizon: Count | None = None
-    n_envs: Count | None = None
-    seeds: Count | None = None
-    episodes: Count | None = None
-    play: Play | None = None
+
+StudyDefaults = _study_defaults()
 
 
 def load_space(

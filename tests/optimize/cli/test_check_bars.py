@@ -22,8 +22,8 @@ from sweepd.envs.crypto.splits import SCHEMES, TooFewBars
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.check_bars import CheckFlags, check, check_study
 from sweepd.optimize.cli.study_request import make_request
-from sweepd.optimize.cli.train_flags import TrainFlags
 from sweepd.optimize.experiments.kinds import kind_of
+from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.worker.freeze import draft_spec
 from tests.envs.bar_samples import START, frame, put, sample_bars
@@ -177,8 +177,8 @@ def test_check_takes_what_train_takes(
 
     def train() -> None:
         """Create a study and its experiment, as train does."""
-        request = make_request(TrainFlags(**folds), frozenset())
-        kind = kind_of(request.environment)
+        request = make_request(StudySettings(**folds), frozenset())
+        kind = kind_of(request.env)
         kind.check(request)
         space = load_space(request.search_space, request.subject, request.timeframe)
         spec = draft_spec(request, space, market, torch.device("cpu"))
@@ -242,7 +242,7 @@ def test_daily_bars_of_five_years_are_enough(tmp_path: Path) -> None:
     check_study(now_old, [], CheckFlags())
     with pytest.raises(InputError, match=r"at least 3,[89]\d\d are needed"):
         check_study(now_old, [], CheckFlags(recipe="default"))
-    assert make_request(TrainFlags(timeframe="1d"), frozenset()).recipe == "short"
-    assert make_request(TrainFlags(timeframe="4h"), frozenset()).recipe == "default"
+    assert make_request(StudySettings(timeframe="1d"), frozenset()).recipe == "short"
+    assert make_request(StudySettings(timeframe="4h"), frozenset()).recipe == "default"
     assert issubclass(TooFewBars, InputError)
     assert np.isfinite(now_old.close).all()

@@ -32,10 +32,10 @@ from sweepd.optimize.cli.demo import SMOKE, apply_preset, make_demo_data
 from sweepd.optimize.cli.doctor import examine
 from sweepd.optimize.cli.launch import choose_device
 from sweepd.optimize.cli.study_request import make_request
-from sweepd.optimize.cli.train_flags import TrainFlags
 from sweepd.optimize.experiments.kinds import kind_of
 from sweepd.optimize.experiments.request import Request
 from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.freeze import draft_spec, reproducing_flags, resolve_space
 from sweepd.optimize.worker.measure import Bench, measure_threads
@@ -293,13 +293,13 @@ def test_unknown_flags_and_values_of_a_wrong_type_exit_with_2(
 @pytest.fixture
 def flags_of(
     market: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[TrainFlags, frozenset[str]]]:
+) -> Callable[..., tuple[StudySettings, frozenset[str]]]:
     """Return the arguments that `train` would be called with."""
     monkeypatch.chdir(market)
-    seen: list[tuple[TrainFlags, frozenset[str]]] = []
+    seen: list[tuple[StudySettings, frozenset[str]]] = []
     monkeypatch.setattr(train_command, "train", lambda flags, given, _: seen.append((flags, given)))
 
-    def run(*words: object) -> tuple[TrainFlags, frozenset[str]]:
+    def run(*words: object) -> tuple[StudySettings, frozenset[str]]:
         result = CliRunner().invoke(
             search_app(), ["train", *map(str, words)], catch_exceptions=False
         )
@@ -310,7 +310,7 @@ def flags_of(
 
 
 def test_config_files_may_set_every_flag_and_the_command_line_wins(
-    market: Path, flags_of: Callable[..., tuple[TrainFlags, frozenset[str]]]
+    market: Path, flags_of: Callable[..., tuple[StudySettings, frozenset[str]]]
 ) -> None:
     defaults, _ = flags_of()
     other = {
@@ -359,7 +359,7 @@ def test_config_files_may_set_every_flag_and_the_command_line_wins(
         name: str(value) if isinstance(value, Path) else value
         for name, value in vars(flags).items()
     }
-    assert got == {**wanted, "n_envs": "8", "gpu": "1", "tickers": "A/B,C/D"}
+    assert got == {**wanted, "gpu": "1", "tickers": "A/B,C/D"}
     flags, given = flags_of("--config", "c.toml", "--n-trials", 7, "--auto-deploy")
     assert flags.n_trials == 7
     assert flags.auto_deploy is True
@@ -409,15 +409,15 @@ def test_config_files_may_set_every_flag_and_the_command_line_wins(
 )
 def test_printed_flags_reproduce_the_study(
     words: tuple[object, ...],
-    flags_of: Callable[..., tuple[TrainFlags, frozenset[str]]],
+    flags_of: Callable[..., tuple[StudySettings, frozenset[str]]],
     market: Path,
 ) -> None:
     def drafted(*words: object) -> tuple[StudySpec, Request]:
         request = make_request(*flags_of(*words))
-        bars = kind_of(request.environment).load_bars(request)
+        bars = kind_of(request.env).load_bars(request)
         storage = open_storage(storage_url(None, market / "runs"))
         space = resolve_space(storage, request.search_space, request.subject, request.timeframe)
-        request = kind_of(request.environment).completed(request, space)
+        request = kind_of(request.env).completed(request, space)
         return draft_spec(request, space, bars, torch.device("cpu")), request
 
     spec, request = drafted(*words)
@@ -425,7 +425,7 @@ def test_printed_flags_reproduce_the_study(
 
 
 def test_a_space_may_set_defaults_of_flags(
-    flags_of: Callable[..., tuple[TrainFlags, frozenset[str]]], tmp_path: Path
+    flags_of: Callable[..., tuple[StudySettings, frozenset[str]]], tmp_path: Path
 ) -> None:
     space = tmp_path / "space.toml"
     space.write_text('name = "x"\nversion = 1\n[study]\nbudget = 7000\nn_envs = 4\nseeds = 3\n')
@@ -440,7 +440,7 @@ def test_a_space_may_set_defaults_of_flags(
     }
     assert make_request(*flags_of("--env", "kuhn", "--play", "deterministic")).play != "sampled"
     assert make_request(*flags_of("--env", "hockey")).play == "deterministic"
-    assert make_request(*flags_of("--env", "cartpole")).budget == TrainFlags.budget
+    assert make_request(*flags_of("--env", "cartpole")).budget == StudySettings.budget
 
 
 @pytest.mark.parametrize(
@@ -456,7 +456,7 @@ def test_a_space_may_set_defaults_of_flags(
 def test_wrong_defaults_of_a_space_are_refused(
     entry: str,
     message: str,
-    flags_of: Callable[..., tuple[TrainFlags, frozenset[str]]],
+    flags_of: Callable[..., tuple[StudySettings, frozenset[str]]],
     tmp_path: Path,
 ) -> None:
     space = tmp_path / "space.toml"
@@ -480,7 +480,7 @@ def test_wrong_defaults_of_a_space_are_refused(
 def test_demo_and_smoke_do_not_measure_the_number_of_envs(
     words: tuple[object, ...],
     n_envs: int | None,
-    flags_of: Callable[..., tuple[TrainFlags, frozenset[str]]],
+    flags_of: Callable[..., tuple[StudySettings, frozenset[str]]],
 ) -> None:
     """A measured number depends on the machine and its load, and so would the demo's verdict."""
     flags, given = flags_of(*words)
@@ -488,7 +488,7 @@ def test_demo_and_smoke_do_not_measure_the_number_of_envs(
 
 
 def test_smoke_of_a_game_is_small_whatever_its_space_says(
-    flags_of: Callable[..., tuple[TrainFlags, frozenset[str]]],
+    flags_of: Callable[..., tuple[StudySettings, frozenset[str]]],
 ) -> None:
     flags, given = flags_of("--smoke", "--env", "kuhn", "--seeds", 3)
     flags = apply_preset(flags, given)

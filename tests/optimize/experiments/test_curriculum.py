@@ -25,7 +25,6 @@ from sweepd.envs.games.tensor_game import TensorGame
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.study_record import GameSpec, TrialRecord
 from sweepd.optimize.cli.study_request import make_request
-from sweepd.optimize.cli.train_flags import TrainFlags
 from sweepd.optimize.experiments.curriculum import FoundBundle, check_curriculum
 from sweepd.optimize.experiments.games import GameExperiment
 from sweepd.optimize.experiments.kinds import kind_of
@@ -33,6 +32,7 @@ from sweepd.optimize.experiments.phased_opponents import PhasedOpponents, begun_
 from sweepd.optimize.experiments.request import Request
 from sweepd.optimize.study.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import load_space, preset_text
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.space.subject import Subject
@@ -268,7 +268,7 @@ def test_members_that_are_opponents_share_a_program() -> None:
     experiment = experiment_with([{"opponents": mixture}], seeds=2)
     assert experiment.together == 2
     assert experiment_with([{"opponents": {"self": 1.0}}], seeds=2).together == 1
-    request = Request(environment=NAME, curriculum=read_opponents("self=0.5,others=0.5"))
+    request = Request(env=NAME, curriculum=read_opponents("self=0.5,others=0.5"))
     assert kind_of(NAME).train_together(request)
     trainer = Trainer(experiment)
     assert to_the_end(trainer, [trainer.start(plan(0))])
@@ -392,7 +392,7 @@ def test_a_space_may_hold_the_phases(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path.write_text(SPACE)
     with pytest.raises(InputError, match="unknown key 'past_size'"):
         load_space(str(path))  # for a market
-    space = load_space(str(path), Request(environment=NAME).subject)
+    space = load_space(str(path), Request(env=NAME).subject)
     assert space.curriculum == curriculum_of(
         [{"opponents": {"idle": 0.5, "past": 0.5}}], past_size=3
     )
@@ -401,7 +401,7 @@ def test_a_space_may_hold_the_phases(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_flags_replace_the_phases_of_an_included_space(tmp_path: Path) -> None:
     space = load_space("game", Subject("hockey"))
     assert space.curriculum is not None
-    kind, asked = kind_of("hockey"), Request(environment="hockey", search_space="game", seeds=2)
+    kind, asked = kind_of("hockey"), Request(env="hockey", search_space="game", seeds=2)
     assert kind.completed(asked, space).curriculum == space.curriculum
     other = dataclasses.replace(asked, curriculum=read_opponents("weak=1"))
     assert kind.completed(other, space).curriculum == other.curriculum
@@ -417,7 +417,7 @@ def test_flags_replace_the_phases_of_an_included_space(tmp_path: Path) -> None:
 
 def test_joining_without_opponents_is_compared() -> None:
     spec = make_spec(NAME, curriculum=read_opponents("idle=1").to_dict())
-    asked = Request(environment=NAME, given=frozenset({"opponents"}))
+    asked = Request(env=NAME, given=frozenset({"opponents"}))
     assert kind_of(NAME).requested_fields(spec, asked)["curriculum"] == {}
 
 
@@ -448,7 +448,7 @@ def test_bundles_must_play_the_game_and_be_the_same_later() -> None:
     curriculum = curriculum_of([{"opponents": {"bundle:duel": 1.0}}])
     space = kind_of(NAME)
     found = FoundBundle("ab" * 32, NAME, network(2))
-    request = Request(environment=NAME, curriculum=curriculum, load_bundle=lambda _: found)
+    request = Request(env=NAME, curriculum=curriculum, load_bundle=lambda _: found)
     game = load_space("game", request.subject)
     completed = space.completed(request, game).curriculum
     assert completed is not None
@@ -471,7 +471,7 @@ def test_bundles_must_play_the_game_and_be_the_same_later() -> None:
 def test_phases_are_part_of_a_study_and_of_the_flags_that_reproduce_it(tmp_path: Path) -> None:
     phases = curriculum_of(TWO_PHASES, past_interval=4)
     request = Request(
-        environment=NAME,
+        env=NAME,
         objective="points",
         search_space="game",
         seeds=2,
@@ -497,7 +497,7 @@ def test_phases_are_part_of_a_study_and_of_the_flags_that_reproduce_it(tmp_path:
     }
     assert (flags["past-interval"], flags["past-size"]) == ("4", "8")
     again = make_request(
-        TrainFlags(env=NAME, phases=flags["phases"], past_interval=4), frozenset({"phases"})
+        StudySettings(env=NAME, phases=flags["phases"], past_interval=4), frozenset({"phases"})
     )
     assert again.curriculum is not None
     assert again.curriculum.phases == phases.phases

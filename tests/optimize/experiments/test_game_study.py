@@ -19,10 +19,9 @@ from sweepd.agents.policy.frozen import load_members
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.study_record import GameSpec, StudySpec
 from sweepd.optimize.experiments.game_evaluation import GameEvaluation
-from sweepd.optimize.experiments.game_kind import game_settings
 from sweepd.optimize.experiments.games import GameExperiment
 from sweepd.optimize.experiments.kinds import check_request
-from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.experiments.request import Request, game_params
 from sweepd.optimize.study.database.opening import open_storage, storage_url
 from sweepd.optimize.study.space.parsing import load_space, parse_space
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
@@ -216,7 +215,7 @@ def test_parameters_of_a_game_have_types() -> None:
         "g": [1, 2],
         "h": "8x8",
     }
-    assert game_settings(None, given) == expected
+    assert game_params(None, given) == expected
 
 
 def test_observations_that_are_not_finite_are_named() -> None:
@@ -378,35 +377,29 @@ def test_a_study_on_a_game_is_searched_and_its_output_names_no_markets(tmp_path:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"environment": "tetris"}, "--env 'tetris' is not known; choose one of crypto, cartpole"),
-        ({"environment": "gym:NoSuch-v9"}, "--env gym:NoSuch-v9"),
-        ({"environment": "cartpole", "given": {"fee"}}, "--fee is for --env crypto"),
+        ({"env": "tetris"}, "--env 'tetris' is not known; choose one of crypto, cartpole"),
+        ({"env": "gym:NoSuch-v9"}, "--env gym:NoSuch-v9"),
+        ({"env": "cartpole", "given": {"fee"}}, "--fee is for --env crypto"),
         ({"given": {"seeds"}}, "--seeds is for games"),
         (
-            {"environment": "cartpole", "objective": "sharpe"},
+            {"env": "cartpole", "objective": "sharpe"},
             "--objective 'sharpe' is not known; choose return",
         ),
-        ({"environment": "cartpole", "algorithm": "a3c"}, "--algo 'a3c' is not known"),
+        ({"env": "cartpole", "algo": "a3c"}, "--algo 'a3c' is not known"),
+        ({"env": "cartpole", "scenario": "easy"}, "--scenario 'easy' is not known"),
         (
-            {"environment": "cartpole", "env": {"scenario": "easy"}},
-            "--scenario 'easy' is not known",
-        ),
-        (
-            {"environment": "bucket-brigade", "env": {"scenario": "eazy"}},
+            {"env": "bucket-brigade", "scenario": "eazy"},
             "--scenario 'eazy' is not known; there are",
         ),
-        ({"environment": "cartpole", "env": {"wheels": 3}}, "--env-param"),
-        ({"environment": "cartpole", "env": {"length": -1.0}}, "length is -1.0"),
-        ({"environment": "cartpole", "seeds": 0}, "--seeds 0 must be at least 1"),
+        ({"env": "cartpole", "env_param": ["wheels=3"]}, "--env-param"),
+        ({"env": "cartpole", "env_param": ["length=-1.0"]}, "length is -1.0"),
+        ({"env": "cartpole", "seeds": 0}, "--seeds 0 must be at least 1"),
     ],
 )
 def test_invalid_requests_are_refused_with_a_message(
     changes: dict[str, Any], sentence: str
 ) -> None:
-    changes = {
-        "objective": "return" if "environment" in changes else "information-ratio",
-        **changes,
-    }
+    changes = {"objective": "return" if "env" in changes else "information-ratio", **changes}
     with pytest.raises(InputError, match=re.escape(sentence)):
         check_request(Request(**changes))
 
@@ -438,7 +431,7 @@ def test_spaces_of_games_have_a_start() -> None:
 
 def test_the_length_of_random_play_is_part_of_the_study(tmp_path: Path) -> None:
     request = Request(
-        environment="cartpole",
+        env="cartpole",
         objective="return",
         search_space="game",
         seeds=2,

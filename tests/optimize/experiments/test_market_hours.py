@@ -17,11 +17,11 @@ from sweepd.envs.crypto.study_spans import holdout_span, study_splits
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.study_record import CryptoSpec, StudySpec
 from sweepd.optimize.cli.study_request import make_request
-from sweepd.optimize.cli.train_flags import TrainFlags
 from sweepd.optimize.experiments.kinds import kind_of
 from sweepd.optimize.experiments.outlook import outlook
+from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import load_space
-from sweepd.optimize.worker.freeze import draft_spec, reproducing_flags
+from sweepd.optimize.worker.freeze import draft_spec, reproducing_flags, requested_spec
 
 NY = "1d-XNYS"
 
@@ -34,9 +34,9 @@ def folder(tmp_path: Path) -> Path:
 
 def spec_of(folder: Path) -> CryptoSpec:
     """Return the spec that `train --timeframe 1d-XNYS` creates."""
-    request = make_request(TrainFlags(data_dir=folder, timeframe=NY), frozenset())
+    request = make_request(StudySettings(data_dir=folder, timeframe=NY), frozenset())
     space = load_space(request.search_space, request.subject, request.timeframe)
-    bars = kind_of(request.environment).load_bars(request)
+    bars = kind_of(request.env).load_bars(request)
     spec = draft_spec(request, space, bars, torch.device("cpu"))
     assert isinstance(spec, CryptoSpec)
     return spec
@@ -50,16 +50,16 @@ def test_a_study_records_the_calendar(folder: Path) -> None:
     bars = load_study_bars(spec.data)
     assert bars.timeframe == NY
     assert bars.fingerprint == spec.data.fingerprint
-    request = make_request(TrainFlags(data_dir=folder, timeframe=NY), frozenset({"timeframe"}))
+    request = make_request(StudySettings(data_dir=folder, timeframe=NY), frozenset({"timeframe"}))
     assert f"--timeframe {NY}" in reproducing_flags(spec, request)
     kind = kind_of(spec.environment)
-    assert kind.default_name({"timeframe": NY}) == "crypto-1d-XNYS"
+    assert kind.default_name(StudySettings(timeframe=NY)) == "crypto-1d-XNYS"
     # The same files as a market that never closes are other bars.
     other = dataclasses.replace(spec.data, timeframe="1d-XLON")
     with pytest.raises(InputError):
         load_study_bars(other)
-    asked = make_request(TrainFlags(data_dir=folder, timeframe="1d"), frozenset({"timeframe"}))
-    assert kind.requested_fields(spec, asked)["data"].timeframe == "1d"
+    asked = make_request(StudySettings(data_dir=folder, timeframe="1d"), frozenset({"timeframe"}))
+    assert requested_spec(None, spec, asked).timeframe == "1d"  # type: ignore[arg-type]
 
 
 def test_the_hold_out_is_counted_in_sessions(folder: Path) -> None:

@@ -143,15 +143,13 @@ def test_the_league_of_a_trial_plays_as_its_study(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"environment": "hockey", "algorithm": "sac"}, "--play sampled is for --algo ppo"),
-        ({"environment": "cartpole", "algorithm": "d3qn"}, "--algo d3qn is judged as it acts"),
-        ({"environment": "crypto", "given": {"play"}}, "--play is for games"),
+        ({"env": "hockey", "algo": "sac"}, "--play sampled is for --algo ppo"),
+        ({"env": "cartpole", "algo": "d3qn"}, "--algo d3qn is judged as it acts"),
+        ({"env": "crypto", "given": {"play"}}, "--play is for games"),
     ],
 )
 def test_play_that_means_nothing_is_refused(changes: dict[str, Any], sentence: str) -> None:
-    objective = {"hockey": "points", "cartpole": "return"}.get(
-        changes["environment"], "information-ratio"
-    )
+    objective = {"hockey": "points", "cartpole": "return"}.get(changes["env"], "information-ratio")
     with pytest.raises(InputError, match=sentence):
         check_request(Request(play="sampled", objective=objective, **changes))
 

@@ -12,18 +12,18 @@ from sweepd.envs.games.phase_files import read_opponents
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.study_record import GameSpec, StudySpec
 from sweepd.optimize.cli.study_request import make_request
-from sweepd.optimize.cli.train_flags import TrainFlags
 from sweepd.optimize.experiments.kinds import check_request
 from sweepd.optimize.experiments.request import Request
 from sweepd.optimize.study.database.opening import open_storage, storage_url
 from sweepd.optimize.study.sampling.samplers import AUTO
+from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.worker.freeze import choose_search, open_study, resolve_space
 
 CPU = torch.device("cpu")
 
 
 def chosen(given: tuple[str, ...] = (), **changes: Any) -> Request:
-    settings = {"environment": "cartpole", "search_space": "game", "objective": "return", **changes}
+    settings = {"env": "cartpole", "search_space": "game", "objective": "return", **changes}
     asked = Request(given=frozenset(given), **settings)
     check_request(asked)
     space = resolve_space(None, "game", asked.subject, None)  # type: ignore[arg-type]
@@ -35,7 +35,7 @@ def flags(request: Request) -> tuple[str, str, int, int]:
 
 
 def test_auto_is_the_default_of_train_and_of_requests() -> None:
-    assert make_request(TrainFlags(), frozenset()).sampler == Request().sampler == AUTO
+    assert make_request(StudySettings(), frozenset()).sampler == Request().sampler == AUTO
 
 
 def test_games_of_one_player_race_with_the_flags_it_was_measured_with() -> None:
@@ -62,14 +62,10 @@ def test_a_small_budget_keeps_its_rungs() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"environment": "bucket-brigade", "algorithm": "heuristic"},  # nothing is trained
-        {"environment": "bucket-brigade"},  # members play with each other
-        {"environment": "kuhn", "objective": "points"},  # and a member with itself
-        {
-            "environment": "hockey",
-            "objective": "points",
-            "curriculum": read_opponents("self=0.5,past=0.5"),
-        },
+        {"env": "bucket-brigade", "algo": "heuristic"},  # nothing is trained
+        {"env": "bucket-brigade"},  # members play with each other
+        {"env": "kuhn", "objective": "points"},  # and a member with itself
+        {"env": "hockey", "objective": "points", "curriculum": read_opponents("self=0.5,past=0.5")},
     ],
 )
 def test_other_studies_use_tpe(changes: dict[str, Any]) -> None:
@@ -81,7 +77,7 @@ def test_a_study_records_the_choice_and_can_be_joined_with_auto(tmp_path: Path) 
 
     def spec(sampler: str, given: frozenset[str] = frozenset({"sampler"})) -> StudySpec:
         asked = Request(
-            environment="cartpole",
+            env="cartpole",
             search_space="game",
             objective="return",
             budget=20_480,

@@ -15,7 +15,6 @@ from sweepd.envs.crypto.splits import CrossValidation
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.study_record import StudySpec
 from sweepd.optimize.cli.study_request import make_request
-from sweepd.optimize.cli.train_flags import TrainFlags
 from sweepd.optimize.experiments.kinds import check_request
 from sweepd.optimize.experiments.request import Request
 from sweepd.optimize.study.checkpoint import (
@@ -26,6 +25,7 @@ from sweepd.optimize.study.checkpoint import (
 )
 from sweepd.optimize.study.sampling.pruners import RungPruner, make_pruner
 from sweepd.optimize.study.sampling.samplers import make_sampler
+from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.study.spec import check_folds, differences, refuse_other
 from sweepd.optimize.worker.freeze import choose_slots, draft_spec
@@ -143,8 +143,8 @@ def test_programs_have_no_more_slots_than_a_batch_has_members(
 def test_a_new_studys_batches_have_no_more_trials_than_the_study(
     n_trials: int, given: dict[str, int], per_batch: int, slots: int
 ) -> None:
-    words = {"n_trials": n_trials, "env": "cartpole", "seeds": 4, "n_envs": "8", **given}
-    request = make_request(TrainFlags(**words), frozenset(words))
+    words = {"n_trials": n_trials, "env": "cartpole", "seeds": 4, "n_envs": 8, **given}
+    request = make_request(StudySettings(**words), frozenset(words))
     space = load_space(request.search_space, request.subject)
     spec = draft_spec(request, space, None, torch.device("cpu"))
     assert (spec.trials_per_batch, spec.slots) == (per_batch, slots)
