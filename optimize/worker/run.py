@@ -246,7 +246,8 @@ def _spec(
     if request.n_envs is None:
         most = most_envs(request.budget, request.horizon, space.minibatches)
         request = dataclasses.replace(request, n_envs=min(MOST_ENVS, most))
-    spec = draft_spec(request, space, bars, device)
+    # The trial's own settings hold all of [env].
+    spec = dataclasses.replace(draft_spec(request, space, bars, device), env={})
     assert isinstance(spec, CryptoSpec)
     settings = space.resolve({})
     shape = fit_shape(settings.shape, spec.transitions)
