@@ -220,6 +220,17 @@ def test_elegantrl_is_imported_only_by_its_agents() -> None:
     assert REQUIREMENT in {line.partition(" ")[0] for line in lock.splitlines()}
 
 
+def test_private_tables_of_optuna_are_imported_in_one_module() -> None:
+    """A release of Optuna may rename them: one place to change."""
+    others = [path for one in ("scripts", "tests") for path in (ROOT / one).rglob("*.py")]
+    found = {
+        str(path.relative_to(ROOT))
+        for path in [*SOURCES, *others]
+        if any(name.startswith("optuna.storages._rdb") for name in modules_imported(path))
+    }
+    assert found == {"optimize/study/record/optuna_tables.py"}
+
+
 def test_keys_of_study_and_trial_attributes_are_defined_once() -> None:
     """What `optimize` writes into a study and `deploy` reads is named in one module."""
     key = re.compile(r"""["']sweepd:[a-z{]""")

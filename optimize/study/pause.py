@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
 
-import sqlalchemy as sa
-from optuna.storages._rdb.models import StudyUserAttributeModel
 from sqlalchemy.exc import SQLAlchemyError
 
 from sweepd.envs.support.account import user_name
@@ -17,7 +14,7 @@ from sweepd.envs.support.periodic_thread import PeriodicThread
 from sweepd.envs.support.study_record import PAUSE_KEY
 from sweepd.optimize.study.database.gone import StudyGone
 from sweepd.optimize.study.database.storage import StudyStorage
-from sweepd.optimize.study.database.tables import changed_rows
+from sweepd.optimize.study.record.optuna_tables import study_attributes
 
 LOOK_SECONDS = 2.0
 
@@ -51,28 +48,18 @@ def pause_study(storage: StudyStorage, study_id: int) -> Pause | None:
     pause = Pause(datetime.now(UTC).isoformat(timespec="seconds"), by)
     with storage.transaction() as session:
         storage.lock_study(session, study_id)
-        before = session.execute(_query(study_id)).scalar_one_or_none()
+        before = study_attributes.get(session, study_id, PAUSE_KEY)
         if before is not None:
-            return Pause(**json.loads(before))
-        row = StudyUserAttributeModel(
-            study_id=study_id, key=PAUSE_KEY, value_json=json.dumps(asdict(pause))
-        )
-        session.add(row)
+            return Pause(**before)
+        study_attributes.put(session, study_id, {PAUSE_KEY: asdict(pause)})
     return None
 
 
 def resume_study(storage: StudyStorage, study_id: int) -> bool:
     """Let the workers continue. Returns False if the study was not paused."""
-    table = StudyUserAttributeModel
     with storage.transaction() as session:
         storage.lock_study(session, study_id)
-        pause = sa.delete(table).where(table.study_id == study_id, table.key == PAUSE_KEY)
-        return changed_rows(session, pause) > 0
-
-
-def _query(study_id: int) -> sa.Select[Any]:
-    table = StudyUserAttributeModel
-    return sa.select(table.value_json).where(table.study_id == study_id, table.key == PAUSE_KEY)
+        return study_attributes.delete(session, study_id, PAUSE_KEY)
 
 
 class PauseWatch:
@@ -100,9 +87,8 @@ class PauseWatch:
     def _look(self) -> None:
         try:
             with self.storage.transaction() as session:
-                self.paused = (
-                    session.execute(_query(self.study_id)).scalar_one_or_none() is not None
-                )
+                found = study_attributes.get(session, self.study_id, PAUSE_KEY)
+                self.paused = found is not None
         except (
             SQLAlchemyError,
             OSError,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -15,9 +14,6 @@ from typing import Any
 
 import optuna
 import sqlalchemy as sa
-from optuna.storages._rdb import models
-from optuna.study import StudyDirection
-from optuna.study.study import _SYSTEM_ATTR_METRIC_NAMES
 from optuna.trial import FrozenTrial, TrialState
 
 from sweepd.envs.core.seeds import derive_seed
@@ -47,6 +43,7 @@ from sweepd.optimize.study.database.gone import StudyGone
 from sweepd.optimize.study.database.opening import require_study
 from sweepd.optimize.study.database.storage import StudyStorage, TrialLost
 from sweepd.optimize.study.insight.rows import TrialRows
+from sweepd.optimize.study.record.optuna_tables import add_study
 from sweepd.optimize.study.recovery.deaths import is_suspect
 from sweepd.optimize.study.sampling.evolution import Change, changes_of
 from sweepd.optimize.study.sampling.prior import read_known
@@ -126,28 +123,7 @@ def create_study(
         attributes[source_key(source["uid"])] = dict(source)
     try:
         with storage.transaction() as session:
-            row = models.StudyModel(
-                study_name=name,
-                directions=[
-                    models.StudyDirectionModel(objective=0, direction=StudyDirection.MAXIMIZE)
-                ],
-            )
-            session.add(row)
-            session.flush()
-            for key, value in attributes.items():
-                session.add(
-                    models.StudyUserAttributeModel(
-                        study_id=row.study_id, key=key, value_json=json.dumps(value)
-                    )
-                )
-            # As `optuna.Study.set_metric_names` does; plots and optuna-dashboard show the name.
-            session.add(
-                models.StudySystemAttributeModel(
-                    study_id=row.study_id,
-                    key=_SYSTEM_ATTR_METRIC_NAMES,
-                    value_json=json.dumps([spec.objective]),
-                )
-            )
+            add_study(session, name, spec.objective, attributes)
     except sa.exc.IntegrityError:
         return False
     return True

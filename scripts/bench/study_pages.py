@@ -10,17 +10,16 @@ the thread that answers.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import optuna
+import sqlalchemy as sa
 import torch
 from harness import benchmark_parser, print_machine, save_results
-from optuna.storages._rdb import models
 from optuna.trial import TrialState
 from page_times import page_times
 from sqlalchemy.orm import Session
@@ -34,6 +33,13 @@ from sweepd.envs.support.study_record import TrialRecord, rung_key
 from sweepd.optimize.cli.progress import StudyWatch
 from sweepd.optimize.experiments.request import Request
 from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.record.optuna_tables import (
+    rung_values,
+    trial_attributes,
+    trial_params,
+    trial_values,
+    trials,
+)
 from sweepd.optimize.study.study import StudyHandle, study_exists
 from sweepd.optimize.worker.freeze import open_study
 
@@ -111,23 +117,22 @@ def _add(
     attributes = record.to_attributes(handle.spec)
     attributes |= {rung_key(rung): members for rung, members in scores.items()}
     begin = BEGIN + timedelta(seconds=30.0 * number)
-    row = models.TrialModel(
+    row = trials.insert().values(
         study_id=handle.study_id,
         number=number,
         state=state,
         datetime_start=begin,
         datetime_complete=begin + timedelta(seconds=seconds),
     )
-    session.add(row)
-    session.flush()
-    key = {"trial_id": row.trial_id}
+    [trial_id] = cast(sa.CursorResult[Any], session.execute(row)).inserted_primary_key or ()
+    key = {"trial_id": trial_id}
     kinds = {
         name: (optuna.distributions.distribution_to_json(kind), kind)
         for name, kind in drawn.distributions.items()
     }
-    parts: list[tuple[Any, list[dict[str, Any]]]] = [
+    parts: list[tuple[sa.Table, list[dict[str, Any]]]] = [
         (
-            models.TrialParamModel,
+            trial_params,
             [
                 key
                 | {
@@ -139,14 +144,7 @@ def _add(
             ],
         ),
         (
-            models.TrialUserAttributeModel,
-            [
-                key | {"key": name, "value_json": json.dumps(one)}
-                for name, one in attributes.items()
-            ],
-        ),
-        (
-            models.TrialIntermediateValueModel,
+            rung_values,
             [
                 key
                 | {
@@ -160,9 +158,10 @@ def _add(
     ]
     if state == TrialState.COMPLETE:
         final = key | {"objective": 0, "value": value, "value_type": "FINITE"}
-        parts.append((models.TrialValueModel, [final]))
+        parts.append((trial_values, [final]))
     for table, rows in parts:
-        session.bulk_insert_mappings(table, rows)
+        session.execute(sa.insert(table), rows)
+    trial_attributes.put(session, trial_id, attributes)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -14,19 +14,14 @@ Additions, all within transactions of the same database:
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
 from optuna.storages import RDBStorage
-
-# The tables themselves, since Optuna offers no conditional change of a trial's state.
-from optuna.storages._rdb import models
 from optuna.trial import TrialState
 from sqlalchemy.orm import Session
 
@@ -35,12 +30,15 @@ from sweepd.envs.support.database_url import sqlite_path
 from sweepd.envs.support.study_record import UID_KEY
 from sweepd.optimize.study.database.gone import DatabaseFile, StudyGone
 from sweepd.optimize.study.database.patience import Patience, patient
-from sweepd.optimize.study.database.tables import (
-    RELEASED,
-    attempts,
+from sweepd.optimize.study.database.tables import RELEASED, attempts, delete_orphans, make_tables
+from sweepd.optimize.study.record.optuna_tables import (
+    add_trial,
     changed_rows,
-    delete_orphans,
-    make_tables,
+    stored_now,
+    studies,
+    study_attributes,
+    trial_attributes,
+    trials,
 )
 
 
@@ -53,19 +51,6 @@ class TrialLost(Exception):
     def __init__(self, trial_id: int) -> None:
         super().__init__(f"trial with id {trial_id} is no longer held by this worker")
         self.trial_id = trial_id
-
-
-def replace_attributes(session: Session, trial_id: int, attributes: Mapping[str, Any]) -> None:
-    """Write attributes of a trial within the caller's transaction."""
-    table = models.TrialUserAttributeModel
-    session.execute(
-        sa.delete(table).where(table.trial_id == trial_id, table.key.in_(list(attributes)))
-    )
-    rows = [
-        {"trial_id": trial_id, "key": key, "value_json": json.dumps(value)}
-        for key, value in attributes.items()
-    ]
-    session.execute(sa.insert(table), rows)
 
 
 @patient(
@@ -193,10 +178,9 @@ class StudyStorage(RDBStorage):
         return self._release(trial_id, token)
 
     def _release(self, trial_id: int, token: str | None) -> str:
-        trial = models.TrialModel
         with self.transaction() as session:
             state = session.execute(
-                sa.select(trial.state).where(trial.trial_id == trial_id)
+                sa.select(trials.c.state).where(trials.c.trial_id == trial_id)
             ).scalar_one_or_none()
             ours = (attempts.c.trial_id == trial_id) & (attempts.c.token == token)
             # A program that does not know attempts has changed the state but not the token.
@@ -218,15 +202,11 @@ class StudyStorage(RDBStorage):
     def check_study(self, session: Session, study_id: int, *, lock: bool = False) -> None:
         """Raise StudyGone if the study was deleted, or its row id was given to another."""
         self.file.check()
-        study, attribute = models.StudyModel, models.StudyUserAttributeModel
-        query = sa.select(study.study_id).where(study.study_id == study_id)
+        query = sa.select(studies.c.study_id).where(studies.c.study_id == study_id)
         found = session.execute(query.with_for_update() if lock else query).scalar_one_or_none()
         name, uid = self._studies.get(study_id, (str(study_id), None))
         if found is not None and uid is not None:
-            query = sa.select(attribute.value_json).where(
-                attribute.study_id == study_id, attribute.key == UID_KEY
-            )
-            found = session.execute(query).scalar_one_or_none() == json.dumps(uid) or None
+            found = study_attributes.get(session, study_id, UID_KEY) == uid or None
         if found is None:
             raise StudyGone(
                 f"study {name!r} was deleted from its database while this process worked on it"
@@ -240,9 +220,8 @@ class StudyStorage(RDBStorage):
         self.check_study(session, study_id, lock=True)
 
     def _count(self, session: Session, study_id: int, states: Sequence[TrialState]) -> int:
-        trial = models.TrialModel
-        query = sa.select(sa.func.count(trial.trial_id)).where(
-            trial.study_id == study_id, trial.state.in_(states)
+        query = sa.select(sa.func.count(trials.c.trial_id)).where(
+            trials.c.study_id == study_id, trials.c.state.in_(states)
         )
         return int(session.execute(query).scalar_one())
 
@@ -281,17 +260,7 @@ class StudyStorage(RDBStorage):
             # Under the study's lock, so that concurrent workers cannot both create the last trial.
             if self._count(session, study_id, list(TrialState)) >= total:
                 return None
-            trial = models.TrialModel(
-                study_id=study_id,
-                number=None,
-                state=TrialState.RUNNING,
-                datetime_start=datetime.now(),
-            )
-            session.add(trial)
-            session.flush()
-            trial.number = trial.count_past_trials(session)
-            session.flush()
-            trial_id = int(trial.trial_id)
+            trial_id = add_trial(session, study_id)
             # SQLite may have given this trial the id of a deleted one.
             session.execute(attempts.delete().where(attempts.c.trial_id == trial_id))
             token = self._hold(session, trial_id, worker)
@@ -312,14 +281,10 @@ class StudyStorage(RDBStorage):
             ):
                 return False
             token = self._hold(session, trial_id, worker)
-            trial = models.TrialModel
             begin = (
-                sa.update(trial)
-                .where(trial.trial_id == trial_id, trial.state == TrialState.WAITING)
-                .values(
-                    state=TrialState.RUNNING,
-                    _datetime_start_utc=datetime.now(UTC).replace(tzinfo=None),
-                )
+                trials.update()
+                .where(trials.c.trial_id == trial_id, trials.c.state == TrialState.WAITING)
+                .values(state=TrialState.RUNNING, datetime_start=stored_now())
             )
             if changed_rows(session, begin) != 1:
                 session.rollback()
@@ -341,10 +306,10 @@ class StudyStorage(RDBStorage):
 
     def _check_token(self, session: Session, trial_id: int) -> None:
         self.file.check()  # an open connection would write into the deleted file
-        token, trial = self._tokens.get(trial_id), models.TrialModel
+        token = self._tokens.get(trial_id)
         stored = session.execute(
-            sa.select(attempts.c.token, trial.state)
-            .join(trial, trial.trial_id == attempts.c.trial_id)
+            sa.select(attempts.c.token, trials.c.state)
+            .join(trials, trials.c.trial_id == attempts.c.trial_id)
             .where(attempts.c.trial_id == trial_id)
             .with_for_update()
         ).one_or_none()
@@ -401,7 +366,7 @@ class StudyStorage(RDBStorage):
         """Write several attributes of a held trial in one transaction. Raises TrialLost."""
         with self.transaction() as session:
             self._check_token(session, trial_id)
-            replace_attributes(session, trial_id, attributes)
+            trial_attributes.put(session, trial_id, attributes)
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
         with self._fence(trial_id):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any, cast
 
 import sqlalchemy as sa
-from optuna.storages._rdb import models
-from sqlalchemy.orm import Session
 
 from sweepd.envs.support.study_record import FLAGS_KEY
+from sweepd.optimize.study.record.optuna_tables import studies, study_attributes, trials
 
 _metadata = sa.MetaData()
 attempts = sa.Table(
@@ -43,18 +41,10 @@ RELEASED = {"token": "", "worker": "", "beat": 0.0}  # values of an attempt that
 # new study its workers. Triggers also run if another program deletes: the optuna command,
 # optuna-dashboard, sqlite3.
 _SQLITE_TRIGGERS = tuple(
-    f"CREATE TRIGGER IF NOT EXISTS {ours.name}_forget AFTER DELETE ON {theirs.__tablename__} "
+    f"CREATE TRIGGER IF NOT EXISTS {ours.name}_forget AFTER DELETE ON {theirs.name} "
     f"BEGIN DELETE FROM {ours.name} WHERE {key} = OLD.{key}; END"
-    for ours, theirs, key in (
-        (attempts, models.TrialModel, "trial_id"),
-        (workers, models.StudyModel, "study_id"),
-    )
+    for ours, theirs, key in ((attempts, trials, "trial_id"), (workers, studies, "study_id"))
 )
-
-
-def changed_rows(session: Session, statement: sa.Update | sa.Delete) -> int:
-    """Execute a statement and return the number of rows that it changed."""
-    return cast(sa.CursorResult[Any], session.execute(statement)).rowcount
 
 
 def make_tables(engine: sa.Engine, *, tidy: bool = True) -> None:
@@ -81,15 +71,15 @@ def remove_recorded_urls(connection: sa.Connection) -> None:
 
     Earlier versions recorded it, with the password in the URL.
     """
-    table = models.StudyUserAttributeModel
-    key = table.study_user_attribute_id
-    recorded = sa.select(key, table.value_json).where(
-        table.key == FLAGS_KEY, table.value_json.contains('"storage"')
+    table = study_attributes.table
+    [row_id] = table.primary_key
+    recorded = sa.select(row_id, table.c.value_json).where(
+        table.c.key == FLAGS_KEY, table.c.value_json.contains('"storage"')
     )
-    for row_id, text in connection.execute(recorded).all():
+    for found, text in connection.execute(recorded).all():
         flags = {name: value for name, value in json.loads(text).items() if name != "storage"}
         connection.execute(
-            sa.update(table).where(key == row_id).values(value_json=json.dumps(flags))
+            sa.update(table).where(row_id == found).values(value_json=json.dumps(flags))
         )
 
 
@@ -99,7 +89,7 @@ def delete_orphans(connection: sa.Connection) -> None:
     On SQLite the triggers do so, except for trials that were deleted before the triggers existed.
     """
     for ours, key, theirs in (
-        (attempts, attempts.c.trial_id, models.TrialModel.trial_id),
-        (workers, workers.c.study_id, models.StudyModel.study_id),
+        (attempts, attempts.c.trial_id, trials.c.trial_id),
+        (workers, workers.c.study_id, studies.c.study_id),
     ):
         connection.execute(ours.delete().where(key.not_in(sa.select(theirs))))

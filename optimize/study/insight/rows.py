@@ -6,30 +6,36 @@ thousands of trials. Here only the needed columns are selected, and a finished t
 
 from __future__ import annotations
 
-import functools
-import json
 import threading
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
-from optuna.distributions import BaseDistribution, json_to_distribution
-from optuna.storages._rdb import models
+from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.orm import Session
 
 from sweepd.envs.support.configurations import Configuration, Selection
 from sweepd.envs.support.study_record import BLOCKS_KEY, TrialRecord, is_ours, record_keys, rung_key
 from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.record.optuna_tables import (
+    params_of,
+    rungs_of,
+    trial_attributes,
+    trials,
+    values_of,
+)
 
 FINISHED = ("COMPLETE", "PRUNED", "FAIL")
 CHUNK = 500  # ids in one query: databases limit the number of parameters
 # Every trial that a worker finished has at least one of them.
 _BLOCKS = BLOCKS_KEY.partition("%")[2]
-_KEYS = record_keys("seed", "scores", "seconds", "reason", "members")
+_KEYS = sa.or_(
+    trial_attributes.table.c.key.in_(record_keys("seed", "scores", "seconds", "reason", "members")),
+    trial_attributes.table.c.key.like(BLOCKS_KEY),
+)
 
 
 @dataclass(frozen=True)
@@ -95,15 +101,15 @@ class TrialRows:
             return self._ordered
 
     def _update(self, session: Session) -> None:
-        trial = models.TrialModel
+        columns = trials.c
         query = sa.select(
-            trial.trial_id,
-            trial.number,
-            trial.state,
-            trial._datetime_start_utc,
-            trial._datetime_complete_utc,
-        ).where(trial.study_id == self._study_id, trial.trial_id > self._settled)
-        found = session.execute(query.order_by(trial.trial_id)).all()
+            columns.trial_id,
+            columns.number,
+            columns.state,
+            columns.datetime_start,
+            columns.datetime_complete,
+        ).where(columns.study_id == self._study_id, columns.trial_id > self._settled)
+        found = session.execute(query.order_by(columns.trial_id)).all()
         open_ = [
             row
             for row in found
@@ -139,27 +145,27 @@ class TrialRows:
         """
         wanted = set(numbers)
         chosen = {row.id: row for row in self.read() if row.number in wanted}
-        attribute = models.TrialUserAttributeModel
         keys = {rung_key(rung): rung for row in chosen.values() for rung in row.rungs}
-        found: dict[int, dict[int, list[float]]] = {row.number: {} for row in chosen.values()}
-        with self._storage.transaction() as session:
-            query = sa.select(attribute.trial_id, attribute.key, attribute.value_json).where(
-                attribute.trial_id.in_(list(chosen)), attribute.key.in_(list(keys))
-            )
-            for trial_id, key, text in session.execute(query):
-                found[chosen[trial_id].number][keys[key]] = json.loads(text)
-        return {number: dict(sorted(rungs.items())) for number, rungs in found.items()}
+        found = self._attributes(chosen, keys)
+        return {
+            row.number: dict(sorted((keys[key], own) for key, own in found[row.id].items()))
+            for row in chosen.values()
+        }
 
     def metrics(self, numbers: Sequence[int]) -> dict[int, dict[str, float]]:
         """Return the recorded metrics of these trials by number; trials without any are left out."""
         chosen = {row.id: row.number for row in self.read() if row.number in numbers}
-        attribute = models.TrialUserAttributeModel
-        with self._storage.transaction() as session:
-            query = sa.select(attribute.trial_id, attribute.value_json).where(
-                attribute.trial_id.in_(list(chosen)), attribute.key.in_(record_keys("metrics"))
-            )
-            found = {chosen[one]: json.loads(text) for one, text in session.execute(query)}
+        [key] = record_keys("metrics")
+        recorded = self._attributes(chosen, [key])
+        found = {chosen[one]: own[key] for one, own in recorded.items() if key in own}
         return {number: found[number] for number in numbers if number in found}
+
+    def _attributes(
+        self, trial_ids: Iterable[int], keys: Iterable[str]
+    ) -> dict[int, dict[str, Any]]:
+        with self._storage.transaction() as session:
+            wanted = trial_attributes.table.c.key.in_(list(keys))
+            return trial_attributes.of(session, list(trial_ids), wanted)
 
 
 def frozen(row: TrialRow) -> FrozenTrial:
@@ -191,8 +197,8 @@ def _rows(session: Session, found: Sequence[Any]) -> Iterable[TrialRow]:
     for begin in range(0, len(found), CHUNK):
         part = found[begin : begin + CHUNK]
         ids = [row.trial_id for row in part]
-        values, rungs = _values(session, ids), _rungs(session, ids)
-        params, attributes = _params(session, ids), _attributes(session, ids)
+        values, rungs = values_of(session, ids), rungs_of(session, ids)
+        params, attributes = params_of(session, ids), trial_attributes.of(session, ids, _KEYS)
         for trial_id, number, state, started, ended in part:
             own = attributes[trial_id]
             record = TrialRecord.from_attributes(own)
@@ -213,64 +219,6 @@ def _rows(session: Session, found: Sequence[Any]) -> Iterable[TrialRow]:
                 {name: value for name, (value, _) in params[trial_id].items()},
                 {name: kind for name, (_, kind) in params[trial_id].items()},
             )
-
-
-def _values(session: Session, ids: Sequence[int]) -> dict[int, float]:
-    table = models.TrialValueModel
-    query = sa.select(table.trial_id, table.value, table.value_type).where(
-        table.trial_id.in_(ids), table.objective == 0
-    )
-    return {
-        trial_id: table.stored_repr_to_value(value, kind)
-        for trial_id, value, kind in session.execute(query)
-    }
-
-
-def _rungs(session: Session, ids: Sequence[int]) -> dict[int, dict[int, float]]:
-    table = models.TrialIntermediateValueModel
-    query = (
-        sa.select(
-            table.trial_id, table.step, table.intermediate_value, table.intermediate_value_type
-        )
-        .where(table.trial_id.in_(ids))
-        .order_by(table.step)
-    )
-    found: dict[int, dict[int, float]] = defaultdict(dict)
-    for trial_id, step, value, kind in session.execute(query):
-        found[trial_id][step] = table.stored_repr_to_intermediate_value(value, kind)
-    return found
-
-
-def _params(
-    session: Session, ids: Sequence[int]
-) -> dict[int, dict[str, tuple[Any, BaseDistribution]]]:
-    table = models.TrialParamModel
-    query = (
-        sa.select(table.trial_id, table.param_name, table.param_value, table.distribution_json)
-        .where(table.trial_id.in_(ids))
-        .order_by(table.param_id)
-    )
-    found: dict[int, dict[str, tuple[Any, BaseDistribution]]] = defaultdict(dict)
-    for trial_id, name, value, text in session.execute(query):
-        kind = _distribution(text)
-        found[trial_id][name] = (kind.to_external_repr(value), kind)
-    return found
-
-
-@functools.lru_cache(maxsize=4096)
-def _distribution(text: str) -> BaseDistribution:
-    return json_to_distribution(text)
-
-
-def _attributes(session: Session, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
-    table = models.TrialUserAttributeModel
-    query = sa.select(table.trial_id, table.key, table.value_json).where(
-        table.trial_id.in_(ids), sa.or_(table.key.in_(_KEYS), table.key.like(BLOCKS_KEY))
-    )
-    found: dict[int, dict[str, Any]] = defaultdict(dict)
-    for trial_id, key, text in session.execute(query):
-        found[trial_id][key] = json.loads(text)
-    return found
 
 
 def _epoch(moment: datetime | None) -> float | None:

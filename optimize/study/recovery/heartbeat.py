@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import Any
 
 import sqlalchemy as sa
-from optuna.storages._rdb import models
 from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -22,7 +21,8 @@ from sqlalchemy.orm import Session
 from sweepd.envs.support.periodic_thread import PeriodicThread
 from sweepd.optimize.study.database.gone import StudyGone
 from sweepd.optimize.study.database.storage import StudyStorage
-from sweepd.optimize.study.database.tables import attempts, changed_rows, workers
+from sweepd.optimize.study.database.tables import attempts, workers
+from sweepd.optimize.study.record.optuna_tables import changed_rows, trials
 from sweepd.optimize.study.recovery.deaths import memory_counters
 from sweepd.optimize.study.recovery.stall import Progress, where_main_thread_is
 
@@ -123,7 +123,7 @@ class Heartbeat:
             StudyGone: the study or its database was deleted.
         """
         stalled, held = self._progress.stalled, self.storage.held()
-        trial, lost = models.TrialModel, set()
+        lost = set()
         with self.storage.transaction() as session:
             self.storage.file.check()
             # Before the time that is stored: others count the grace period from then on.
@@ -134,7 +134,7 @@ class Heartbeat:
             for trial_id, token in sorted(held.items()):
                 ours = (attempts.c.trial_id == trial_id) & (attempts.c.token == token)
                 running = sa.exists().where(
-                    trial.trial_id == trial_id, trial.state == TrialState.RUNNING
+                    trials.c.trial_id == trial_id, trials.c.state == TrialState.RUNNING
                 )
                 # A stalled worker keeps the old beat; the update still shows who holds the trial.
                 beat = attempts.c.beat if stalled else now

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from optuna.storages._rdb import models
 from optuna.trial import TrialState
 from sqlalchemy.orm import Session
 
 from sweepd.envs.support.study_record import ATTEMPTS_KEY, CHECKPOINT_KEY, REASON_KEY
-from sweepd.optimize.study.database.storage import StudyStorage, replace_attributes
-from sweepd.optimize.study.database.tables import RELEASED, attempts, changed_rows, workers
+from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.database.tables import RELEASED, attempts, workers
+from sweepd.optimize.study.record.optuna_tables import (
+    changed_rows,
+    stored_now,
+    trial_attributes,
+    trials,
+)
 from sweepd.optimize.study.recovery.deaths import (
     MAX_DEATHS,
     Death,
@@ -84,15 +87,6 @@ def _end_of(worker: WorkerRecord | None, silence: float, run_dir: Path | None) -
     return Death("its process has ended: it was killed, or the machine went down")
 
 
-def _attribute(session: Session, trial_id: int, key: str) -> Any:
-    """Return an attribute of a trial, None if it is not set."""
-    table = models.TrialUserAttributeModel
-    text = session.execute(
-        sa.select(table.value_json).where(table.trial_id == trial_id, table.key == key)
-    ).scalar_one_or_none()
-    return json.loads(text) if text else None
-
-
 def recover_stale(
     storage: StudyStorage,
     study_id: int,
@@ -150,19 +144,18 @@ def _running_attempts(
 
     A trial that no worker holds gets its first heartbeat instead.
     """
-    trial = models.TrialModel
     rows = session.execute(
         sa.select(
-            trial.trial_id,
-            trial.number,
+            trials.c.trial_id,
+            trials.c.number,
             attempts.c.token,
             attempts.c.worker,
             attempts.c.beat,
             attempts.c.rung,
         )
-        .outerjoin(attempts, attempts.c.trial_id == trial.trial_id)
-        .where(trial.study_id == study_id, trial.state == TrialState.RUNNING)
-        .order_by(trial.number)
+        .outerjoin(attempts, attempts.c.trial_id == trials.c.trial_id)
+        .where(trials.c.study_id == study_id, trials.c.state == TrialState.RUNNING)
+        .order_by(trials.c.number)
     ).all()
     attempted = []
     for row in rows:
@@ -199,7 +192,7 @@ def _recover(
         run_dir: folder of the study, with the crash files.
         populations: whether the trials of the study are trained in populations.
     """
-    trial, trial_id = models.TrialModel, attempt.trial_id
+    trial_id = attempt.trial_id
     with storage.transaction() as session:
         # Its worker may have sent a heartbeat, or another worker recovered it, in the meantime.
         same = session.execute(
@@ -214,7 +207,7 @@ def _recover(
         if same is None:
             return None
         death = _end_of(owner, now - attempt.beat, run_dir)
-        checkpoint = _attribute(session, trial_id, CHECKPOINT_KEY)
+        checkpoint = trial_attributes.get(session, trial_id, CHECKPOINT_KEY)
         who = f"{owner.host}:{owner.pid}" if owner else ""
         note = death.note(
             attempt.number,
@@ -224,25 +217,24 @@ def _recover(
             rung=attempt.rung,
             seen_dead=round(now),
         )
-        history = add_note(_attribute(session, trial_id, ATTEMPTS_KEY) or [], note)
+        history = add_note(trial_attributes.get(session, trial_id, ATTEMPTS_KEY) or [], note)
         deaths = counted(history, checkpoint)
         quarantined = deaths >= MAX_DEATHS
         values: dict[str, Any] = {"state": TrialState.WAITING}
         attributes: dict[str, Any] = {ATTEMPTS_KEY: history}
         if quarantined:
             company = "in its population" if populations else "alone"
-            ended = datetime.now(UTC).replace(tzinfo=None)  # as Optuna stores it
-            values = {"state": TrialState.FAIL, "_datetime_complete_utc": ended}
+            values = {"state": TrialState.FAIL, "datetime_complete": stored_now()}
             attributes[REASON_KEY] = (
                 f"quarantined: {deaths} workers died while they trained it {company}, without "
                 f"a new checkpoint ({death.how})"
             )
-        running = (trial.trial_id == trial_id) & (trial.state == TrialState.RUNNING)
-        if changed_rows(session, sa.update(trial).where(running).values(**values)) != 1:
+        running = (trials.c.trial_id == trial_id) & (trials.c.state == TrialState.RUNNING)
+        if changed_rows(session, trials.update().where(running).values(**values)) != 1:
             return None
         # Without its token, a worker that was only suspended can no longer write to the trial.
         session.execute(attempts.update().where(attempts.c.trial_id == trial_id).values(**RELEASED))
-        replace_attributes(session, trial_id, attributes)
+        trial_attributes.put(session, trial_id, attributes)
     return Recovered(trial_id, attempt.number, deaths, quarantined, death.how)
 
 

@@ -25,9 +25,9 @@ from sweepd.deploy.dashboard.web import Dashboard
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.study_record import CHANGES_KEY
 from sweepd.optimize.cli.progress import StudyWatch
-from sweepd.optimize.study.database.storage import replace_attributes
 from sweepd.optimize.study.insight.axes import Axis
 from sweepd.optimize.study.insight.parameters import frontier, parallel
+from sweepd.optimize.study.record.optuna_tables import trial_attributes
 from sweepd.optimize.study.sampling.evolution import Change
 from sweepd.optimize.study.study import StudyHandle, create_study
 from tests.deploy.dashboard.browser import AXE_VARIABLE, CHROMIUM, Browser, axe_file, served
@@ -331,7 +331,7 @@ def test_a_population_shows_the_schedule_of_its_best_trial(folder: Path, tmp_pat
     changed = {**handle.trials()[other].params, "learning_rate": 0.0123}
     attributes = {CHANGES_KEY: [Change(1, other, changed).to_record()]}
     with handle.storage.transaction() as session:  # the trial is finished
-        replace_attributes(session, best.best_trial._trial_id, attributes)
+        trial_attributes.put(session, best.best_trial._trial_id, attributes)
     text = get(client(tmp_path), "/training/parameters").text
     part = text[text.index('id="schedule"') : text.index('id="racing"')]
     assert f"<td>{other}</td>" in part

@@ -132,8 +132,8 @@ def test_rows_follow_the_study_and_finished_trials_are_read_once(
     # Another connection, as the dashboard's.
     rows = TrialRows(open_storage(handle.storage.url, read_only=True), handle.study_id)
     asked: list[list[int]] = []
-    read = module._params
-    monkeypatch.setattr(module, "_params", lambda s, ids: asked.append(list(ids)) or read(s, ids))
+    read = module.params_of
+    monkeypatch.setattr(module, "params_of", lambda s, ids: asked.append(list(ids)) or read(s, ids))
     first = rows.read()
     assert asked == [[1, 2]]
     assert rows.read() is first, "nothing has changed"

@@ -10,13 +10,12 @@ from typing import Any
 
 import optuna
 import pytest
-import sqlalchemy as sa
-from optuna.storages._rdb import models
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.support.study_record import TrialRecord
+from sweepd.optimize.study.record.optuna_tables import trials
 from sweepd.optimize.study.search import Search
 from sweepd.optimize.study.space.dimension import Dimension
 from sweepd.optimize.study.space.search_space import SearchSpace
@@ -171,9 +170,7 @@ def requeue(handle: StudyHandle, trial_id: int) -> None:
     """Set a trial of a dead worker to WAITING, as `recover_stale` does."""
     with handle.storage.transaction() as session:
         session.execute(
-            sa.update(models.TrialModel)
-            .where(models.TrialModel.trial_id == trial_id)
-            .values(state=TrialState.WAITING)
+            trials.update().where(trials.c.trial_id == trial_id).values(state=TrialState.WAITING)
         )
 
 

@@ -1,0 +1,1 @@
+"""What a study writes down, and how it is read."""

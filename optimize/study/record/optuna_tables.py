@@ -1,0 +1,191 @@
+"""Optuna's tables: the only module that imports them.
+
+They are private, but Optuna offers no conditional change of a trial's state, no transaction over
+several rows, and no reading of some columns only.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import sqlalchemy as sa
+from optuna.distributions import BaseDistribution, json_to_distribution
+from optuna.storages._rdb import models
+from optuna.study import StudyDirection
+from optuna.study.study import _SYSTEM_ATTR_METRIC_NAMES
+from optuna.trial import TrialState
+from sqlalchemy.orm import Session
+
+studies = cast(sa.Table, models.StudyModel.__table__)
+trials = cast(sa.Table, models.TrialModel.__table__)
+trial_params = cast(sa.Table, models.TrialParamModel.__table__)
+trial_values = cast(sa.Table, models.TrialValueModel.__table__)
+rung_values = cast(sa.Table, models.TrialIntermediateValueModel.__table__)
+
+
+def changed_rows(session: Session, statement: sa.Update | sa.Delete) -> int:
+    """Execute a statement and return the number of rows that it changed."""
+    return cast(sa.CursorResult[Any], session.execute(statement)).rowcount
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """The user attributes of studies, or of trials; their values are JSON.
+
+    Attributes:
+        table: the table.
+        owner: its column with the row id of the study or the trial.
+    """
+
+    table: sa.Table
+    owner: sa.Column[int]
+
+    def get(self, session: Session, owner: int, key: str) -> Any:
+        """Return a value, None if it is not set."""
+        table = self.table
+        query = sa.select(table.c.value_json).where(self.owner == owner, table.c.key == key)
+        text = session.execute(query).scalar_one_or_none()
+        return None if text is None else json.loads(text)
+
+    def put(self, session: Session, owner: int, values: Mapping[str, Any]) -> None:
+        """Write values within the caller's transaction, in place of earlier ones."""
+        theirs = (self.owner == owner) & self.table.c.key.in_(list(values))
+        session.execute(self.table.delete().where(theirs))
+        rows = [
+            {self.owner.name: owner, "key": key, "value_json": json.dumps(value)}
+            for key, value in values.items()
+        ]
+        session.execute(sa.insert(self.table), rows)
+
+    def delete(self, session: Session, owner: int, key: str) -> bool:
+        """Delete a value within the caller's transaction. Returns False if it was not set."""
+        wanted = self.table.delete().where(self.owner == owner, self.table.c.key == key)
+        return changed_rows(session, wanted) > 0
+
+    def of(
+        self, session: Session, owners: Sequence[int], keys: sa.ColumnElement[bool]
+    ) -> dict[int, dict[str, Any]]:
+        """Return the values of several studies or trials, by row id.
+
+        Args:
+            session: the transaction.
+            owners: row ids; not more than a query may have parameters.
+            keys: condition on the column `table.c.key`.
+        """
+        table = self.table
+        query = sa.select(self.owner, table.c.key, table.c.value_json)
+        found: dict[int, dict[str, Any]] = {owner: {} for owner in owners}
+        for owner, key, text in session.execute(query.where(self.owner.in_(owners), keys)):
+            found[owner][key] = json.loads(text)
+        return found
+
+
+def _attributes(model: Any, owner: str) -> Attributes:
+    return Attributes(model.__table__, model.__table__.c[owner])
+
+
+study_attributes = _attributes(models.StudyUserAttributeModel, "study_id")
+trial_attributes = _attributes(models.TrialUserAttributeModel, "trial_id")
+
+
+def add_study(session: Session, name: str, objective: str, attributes: Mapping[str, Any]) -> None:
+    """Write a study that maximises one value within the caller's transaction.
+
+    Args:
+        session: the transaction.
+        name: name of the study.
+        objective: name of the value.
+        attributes: user attributes.
+
+    Raises:
+        sqlalchemy.exc.IntegrityError: there is a study of that name.
+    """
+    direction = models.StudyDirectionModel(objective=0, direction=StudyDirection.MAXIMIZE)
+    row = models.StudyModel(study_name=name, directions=[direction])
+    session.add(row)
+    session.flush()
+    study_attributes.put(session, int(row.study_id), attributes)
+    # As `optuna.Study.set_metric_names` does; plots and optuna-dashboard show the name.
+    session.add(
+        models.StudySystemAttributeModel(
+            study_id=row.study_id, key=_SYSTEM_ATTR_METRIC_NAMES, value_json=json.dumps([objective])
+        )
+    )
+
+
+def add_trial(session: Session, study_id: int) -> int:
+    """Write a RUNNING trial with the next number within the caller's transaction.
+
+    The caller has locked the study.
+
+    Returns:
+        The trial's row id.
+    """
+    trial = models.TrialModel(
+        study_id=study_id, number=None, state=TrialState.RUNNING, datetime_start=datetime.now()
+    )
+    session.add(trial)
+    session.flush()
+    trial.number = trial.count_past_trials(session)
+    session.flush()
+    return int(trial.trial_id)
+
+
+def stored_now() -> datetime:
+    """Return the present time as Optuna stores it: UTC without a zone."""
+    return datetime.now(UTC).replace(tzinfo=None)
+
+
+def values_of(session: Session, trial_ids: Sequence[int]) -> dict[int, float]:
+    """Return the values of these trials, as far as they have one, by row id."""
+    table = models.TrialValueModel
+    query = sa.select(table.trial_id, table.value, table.value_type).where(
+        table.trial_id.in_(trial_ids), table.objective == 0
+    )
+    return {
+        trial_id: table.stored_repr_to_value(value, kind)
+        for trial_id, value, kind in session.execute(query)
+    }
+
+
+def rungs_of(session: Session, trial_ids: Sequence[int]) -> dict[int, dict[int, float]]:
+    """Return the reported values of these trials, by row id and rung."""
+    table = models.TrialIntermediateValueModel
+    query = (
+        sa.select(
+            table.trial_id, table.step, table.intermediate_value, table.intermediate_value_type
+        )
+        .where(table.trial_id.in_(trial_ids))
+        .order_by(table.step)
+    )
+    found: dict[int, dict[int, float]] = {trial_id: {} for trial_id in trial_ids}
+    for trial_id, step, value, kind in session.execute(query):
+        found[trial_id][step] = table.stored_repr_to_intermediate_value(value, kind)
+    return found
+
+
+def params_of(
+    session: Session, trial_ids: Sequence[int]
+) -> dict[int, dict[str, tuple[Any, BaseDistribution]]]:
+    """Return the sampled parameters of these trials with their ranges, by row id and name."""
+    table = models.TrialParamModel
+    query = (
+        sa.select(table.trial_id, table.param_name, table.param_value, table.distribution_json)
+        .where(table.trial_id.in_(trial_ids))
+        .order_by(table.param_id)
+    )
+    found: dict[int, dict[str, tuple[Any, BaseDistribution]]] = {one: {} for one in trial_ids}
+    for trial_id, name, value, text in session.execute(query):
+        kind = _distribution(text)
+        found[trial_id][name] = (kind.to_external_repr(value), kind)
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _distribution(text: str) -> BaseDistribution:
+    return json_to_distribution(text)
