@@ -150,7 +150,7 @@ def looks_so_far(handle: StudyHandle, where: RegistryFlags | None = None) -> int
         where: the registry; by default the one that environment variables name.
     """
     from sweepd.deploy.cli.options import RegistryFlags
-    from sweepd.envs.crypto.study_spans import holdout_span
+    from sweepd.optimize.study.record.spans import holdout_span
 
     span = holdout_span(handle.spec)
     if span is None:

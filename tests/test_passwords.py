@@ -23,10 +23,10 @@ from sweepd.envs.support.database_url import (
 )
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.logs import LogConsole
-from sweepd.envs.support.study_record import FLAGS_KEY
 from sweepd.optimize.cli import launch
 from sweepd.optimize.cli.progress import StudyWatch
 from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.record.stored import FLAGS_KEY
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker import stopping
 from sweepd.optimize.worker.stopping import Life

@@ -37,7 +37,6 @@ from sweepd.deploy.games.panel import interval
 from sweepd.deploy.games.selection import selection_sentence
 from sweepd.deploy.promotion.studies import find_study
 from sweepd.envs.games.play import EpisodeResults
-from sweepd.envs.support.configurations import Configuration
 from sweepd.envs.support.intervals import (
     EQUAL,
     GAFFKE,
@@ -47,10 +46,11 @@ from sweepd.envs.support.intervals import (
     Interval,
     clopper_pearson,
 )
-from sweepd.envs.support.study_record import GameSpec, TrialRecord, rung_interval
 from sweepd.optimize.cli.status import show, study_status
 from sweepd.optimize.experiments.game_evaluation import GameEvaluation, judge_episodes
 from sweepd.optimize.experiments.games import draw_returns, episode_frame
+from sweepd.optimize.study.record.configurations import Configuration
+from sweepd.optimize.study.record.stored import GameSpec, TrialRecord, rung_interval
 from sweepd.optimize.study.study import StudyHandle, best_configuration, create_study
 from sweepd.optimize.worker.run_report import report_table, run_report, write_run_report
 from sweepd.optimize.worker.summary import print_summary

@@ -19,9 +19,9 @@ from sweepd.envs.crypto.data.bars import write_bars
 from sweepd.envs.crypto.data.demo_market import make_planted_market
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.intervals import over_seeds
-from sweepd.envs.support.study_record import TrialRecord
 from sweepd.optimize.experiments.outlook import study_outlook
 from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.record.stored import TrialRecord
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.trial_run import RunRequest
 from sweepd.optimize.worker.weights import initial_actors

@@ -30,13 +30,13 @@ from sweepd.envs.crypto.data.bars import Bars, load_bars
 from sweepd.envs.crypto.market import make_market
 from sweepd.envs.crypto.params import EnvParams, Instruments
 from sweepd.envs.crypto.splits import Window
-from sweepd.envs.crypto.study_spans import holdout_times
 from sweepd.envs.external.codec import SpaceCodec
 from sweepd.envs.games.pairings import is_versus
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.gymnasium_view import codec_of
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import CryptoSpec, GameSpec, StudySpec, TrialRecord
+from sweepd.optimize.study.record.spans import holdout_times
+from sweepd.optimize.study.record.stored import CryptoSpec, GameSpec, StudySpec, TrialRecord
 
 Time = str | pd.Timestamp  # without a zone: UTC
 

@@ -34,9 +34,9 @@ from sweepd.deploy.trading.replay_view import print_replay, replay_folder, repla
 from sweepd.envs.support.database_url import STORAGE_VARIABLE
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.flags import takes_flags
-from sweepd.envs.support.study_record import CRYPTO
 from sweepd.envs.support.supervisor import Supervisor
 from sweepd.envs.support.terminal import Terminal
+from sweepd.optimize.study.record.stored import CRYPTO
 
 
 @takes_flags

@@ -11,7 +11,7 @@ import typer
 from sweepd.deploy.cli.options import AsJson
 from sweepd.deploy.market.manifest import Weights
 from sweepd.envs.support.database_url import STORAGE_VARIABLE, warn_of_password
-from sweepd.envs.support.study_record import Play
+from sweepd.optimize.study.record.stored import Play
 
 
 @dataclass(frozen=True)

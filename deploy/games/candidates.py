@@ -34,7 +34,7 @@ from sweepd.envs.games.pairings import is_versus
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.gymnasium_view import codec_of
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import LEAGUE_REPORT, GameSpec, Play, TrialRecord
+from sweepd.optimize.study.record.stored import LEAGUE_REPORT, GameSpec, Play, TrialRecord
 
 
 class LeagueMember(NamedTuple):

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, model_validator
 
 from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, BaseManifest
-from sweepd.envs.support.study_record import Play
 from sweepd.envs.support.validation import StrictModel
+from sweepd.optimize.study.record.stored import Play
 
 FORMAT: Final = "sweepd-game"
 Scalars = dict[str, bool | int | float | str | None]

@@ -9,7 +9,7 @@ from sweepd.deploy.promotion.studies import FoundStudy, fresh_seeds
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.support.formatting import counted
 from sweepd.envs.support.intervals import Interval, between
-from sweepd.envs.support.study_record import GameSpec
+from sweepd.optimize.study.record.stored import GameSpec
 
 
 def selection_of(study: FoundStudy) -> dict[str, Any] | None:

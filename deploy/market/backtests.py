@@ -24,13 +24,8 @@ from sweepd.envs.crypto.scoring import luck
 from sweepd.envs.crypto.scoring.figures import MEDIAN_RATIO
 from sweepd.envs.crypto.scoring.luck import Moments
 from sweepd.envs.crypto.scoring.metrics import TRADE_COLUMNS, Metrics, PathTrades
-from sweepd.envs.crypto.scoring.selection import (
-    PATHS_FILE,
-    Deflation,
-    TrialReturns,
-    read_columns,
-    trial_folder,
-)
+from sweepd.envs.crypto.scoring.selection import PATHS_FILE, Deflation, TrialReturns, read_columns
+from sweepd.optimize.study.record.stored import TrialRecord
 
 Array = NDArray[np.float64]
 
@@ -263,4 +258,5 @@ def combine(
 
 
 def _paths_file(trial: FrozenTrial, run_dir: Path) -> Path:
-    return run_dir / trial_folder(trial.user_attrs, trial.number) / PATHS_FILE
+    folder = TrialRecord.from_attributes(trial.user_attrs).folder(trial.number)
+    return run_dir / folder / PATHS_FILE

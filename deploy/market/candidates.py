@@ -47,7 +47,7 @@ from sweepd.envs.crypto.scoring.figures import path_metrics
 from sweepd.envs.crypto.scoring.metrics import Metrics
 from sweepd.envs.crypto.scoring.selection import median_path
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import CryptoSpec, TrialRecord
+from sweepd.optimize.study.record.stored import CryptoSpec, TrialRecord
 
 
 @dataclass(frozen=True)

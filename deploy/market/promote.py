@@ -34,10 +34,10 @@ from sweepd.deploy.registry.records import CountedEvaluation
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.crypto.data.bars import Bars, load_bars
 from sweepd.envs.crypto.splits import window_of
-from sweepd.envs.crypto.study_data import load_study_bars
-from sweepd.envs.crypto.study_spans import study_splits
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import DataSpec
+from sweepd.optimize.study.record.bars import load_study_bars
+from sweepd.optimize.study.record.spans import study_splits
+from sweepd.optimize.study.record.stored import DataSpec
 
 MarketResult: TypeAlias = GateResult[MarketCandidate, Score, Bundle]
 

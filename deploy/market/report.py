@@ -34,11 +34,11 @@ from sweepd.deploy.promotion.findings import SYNTHETIC, colour_of, findings_page
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.crypto.scoring.figures import COLUMNS, figures
 from sweepd.envs.crypto.splits import window_of
-from sweepd.envs.crypto.study_data import load_study_bars
-from sweepd.envs.crypto.study_spans import study_splits
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import write_atomic
-from sweepd.envs.support.study_record import TrialRecord
+from sweepd.optimize.study.record.bars import load_study_bars
+from sweepd.optimize.study.record.spans import study_splits
+from sweepd.optimize.study.record.stored import TrialRecord
 
 FOOTER = "Research software, paper trading only. Past results do not predict future ones."
 READING = (

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from optuna.trial import FrozenTrial
 
 from sweepd.deploy.market.manifest import Weights
-from sweepd.envs.support.study_record import TrialRecord
+from sweepd.optimize.study.record.stored import TrialRecord
 
 Array = NDArray[np.float64]
 

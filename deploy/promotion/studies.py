@@ -17,13 +17,13 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, sha256
 from sweepd.envs.crypto.scoring.selection import mean_evaluations
-from sweepd.envs.support.configurations import Configuration
 from sweepd.envs.support.database_url import database_url
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.fresh import FreshSeeds, read_fresh, run_name
 from sweepd.envs.support.passwords import hide_password
-from sweepd.envs.support.study_folder import study_folder
-from sweepd.envs.support.study_record import (
+from sweepd.optimize.study.record.configurations import Configuration
+from sweepd.optimize.study.record.folder import study_folder
+from sweepd.optimize.study.record.fresh import FreshSeeds, read_fresh, run_name
+from sweepd.optimize.study.record.stored import (
     SPEC_KEY,
     UID_KEY,
     StudySpec,

@@ -10,8 +10,8 @@ from typing import Any
 from sweepd.envs.crypto.data.bars import load_bars, write_bars
 from sweepd.envs.crypto.data.demo_market import DEMO_BARS, make_demo_market
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import CRYPTO
 from sweepd.optimize.experiments.kinds import kind_of
+from sweepd.optimize.study.record.stored import CRYPTO
 from sweepd.optimize.study.settings.study import StudySettings
 
 # Values of flags that are not given. The demo is the smallest study known to learn the market's

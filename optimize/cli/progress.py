@@ -17,7 +17,6 @@ from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.formatting import duration, hourly, sparkline
 from sweepd.envs.support.invocation import install_extra
 from sweepd.envs.support.passwords import hide_password
-from sweepd.envs.support.study_record import CREATED_KEY, SPEC_KEY
 from sweepd.optimize.cli.status import show, study_status
 from sweepd.optimize.experiments.artifacts import artifact_store
 from sweepd.optimize.experiments.outlook import CountLooks, sentence
@@ -25,6 +24,7 @@ from sweepd.optimize.study.database.opening import open_storage, storage_url
 from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.insight.rows import TrialRow
 from sweepd.optimize.study.insight.watch import StudyInsight, compare
+from sweepd.optimize.study.record.stored import CREATED_KEY, SPEC_KEY
 from sweepd.optimize.study.study import StudyHandle
 
 if TYPE_CHECKING:

@@ -20,11 +20,9 @@ from rich.table import Column, Table
 from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 
-from sweepd.envs.support.configurations import Configuration, latest, leading
 from sweepd.envs.support.errors import RunError
 from sweepd.envs.support.formatting import counted, duration, hourly, minute
 from sweepd.envs.support.passwords import hide_password
-from sweepd.envs.support.study_record import SPEC_KEY, TOTAL_KEY, GameSpec
 from sweepd.envs.support.terminal import Terminal
 from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.experiments.outlook import CountLooks, sentence, study_outlook
@@ -34,6 +32,8 @@ from sweepd.optimize.study.fresh import fresh_seeds
 from sweepd.optimize.study.insight.rows import TrialRow, count_rows, frozen
 from sweepd.optimize.study.pause import pause_of
 from sweepd.optimize.study.population import schedule_record
+from sweepd.optimize.study.record.configurations import Configuration, latest, leading
+from sweepd.optimize.study.record.stored import SPEC_KEY, TOTAL_KEY, GameSpec
 from sweepd.optimize.study.recovery.registration import GRACE_SECONDS, WorkerRecord, list_workers
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.gpu_use import GpuUse

@@ -15,7 +15,6 @@ from rich.table import Column, Table
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.formatting import counted, duration
-from sweepd.envs.support.study_record import source_key
 from sweepd.envs.support.terminal import Terminal
 from sweepd.optimize.study.database.opening import open_storage, storage_url
 from sweepd.optimize.study.enqueue import best_guesses, enqueue, parse_guess
@@ -26,6 +25,7 @@ from sweepd.optimize.study.frame import (
     trials_frame,
 )
 from sweepd.optimize.study.prior import refuse_seen_holdout
+from sweepd.optimize.study.record.stored import source_key
 from sweepd.optimize.study.recovery.registration import GRACE_SECONDS, list_workers
 from sweepd.optimize.study.study import StudyHandle
 

@@ -15,7 +15,6 @@ import torch
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.formatting import counted
 from sweepd.envs.support.logs import LogConsole
-from sweepd.envs.support.study_record import TOTAL_KEY
 from sweepd.optimize.cli.demo import BANNER, apply_preset, demo_bars, make_demo_data
 from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.cli.launch import choose_device, own_arguments, run_on_all
@@ -30,6 +29,7 @@ from sweepd.optimize.experiments.kinds import check_request, kind_of
 from sweepd.optimize.experiments.outlook import sentence, study_outlook
 from sweepd.optimize.experiments.request import Request
 from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.record.stored import TOTAL_KEY
 from sweepd.optimize.study.recovery.registration import leave, register_worker
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.study import StudyHandle, study_exists

@@ -22,7 +22,7 @@ from torch import Tensor
 from sweepd.agents.policy.frozen import save_members
 from sweepd.envs.crypto.scoring.metrics import TRADE_COLUMNS, Metrics, PathTrades, equity
 from sweepd.envs.support.files import write_atomic
-from sweepd.envs.support.study_record import RecordedFile
+from sweepd.optimize.study.record.stored import RecordedFile
 
 ARTIFACTS = "artifacts"
 PREFIX = "artifacts:"  # of the attributes that optuna-dashboard reads

@@ -23,11 +23,11 @@ from sweepd.envs.crypto.scoring.evaluate import WindowTrades, path_trades, trade
 from sweepd.envs.crypto.scoring.figures import path_metrics
 from sweepd.envs.crypto.scoring.metrics import TRADE_COLUMNS, Metrics, PathTrades, objective
 from sweepd.envs.crypto.splits import Fold, Splits
-from sweepd.envs.crypto.study_spans import study_splits
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import CryptoSpec, RecordedFile, TrialRecord
 from sweepd.optimize.experiments.artifacts import draw_equity, write_trial
 from sweepd.optimize.experiments.experiment import NO_SHAPE, Evaluation, Experiment
+from sweepd.optimize.study.record.spans import study_splits
+from sweepd.optimize.study.record.stored import CryptoSpec, RecordedFile, TrialRecord
 from sweepd.optimize.study.space.search_space import Settings
 
 SHOWN_JUMPS = 8  # accepted ones

@@ -21,8 +21,8 @@ from sweepd.agents.engine.program import Act
 from sweepd.agents.networks.shape import Shape, env_fields
 from sweepd.agents.networks.weights import StateDict
 from sweepd.envs.core.vec_env import VecEnv
-from sweepd.envs.support.study_record import RecordedFile, StudySpec, TrialRecord, rung_key
 from sweepd.optimize.study.checkpoint import State
+from sweepd.optimize.study.record.stored import RecordedFile, StudySpec, TrialRecord, rung_key
 from sweepd.optimize.study.space.search_space import Settings
 
 NO_SHAPE: Mapping[str, Any] = MappingProxyType({})  # the defaults of the algorithm

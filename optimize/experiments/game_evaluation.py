@@ -21,15 +21,15 @@ from sweepd.envs.support.intervals import (
     outside,
     over_seeds,
 )
-from sweepd.envs.support.study_record import (
+from sweepd.optimize.experiments.duels import opponent_metrics
+from sweepd.optimize.experiments.experiment import Evaluation
+from sweepd.optimize.study.record.stored import (
     GameSpec,
     StudySpec,
     TrialRecord,
     blocks_key,
     interval_key,
 )
-from sweepd.optimize.experiments.duels import opponent_metrics
-from sweepd.optimize.experiments.experiment import Evaluation
 
 
 @dataclass(frozen=True)

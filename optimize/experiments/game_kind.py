@@ -17,7 +17,6 @@ from sweepd.envs.games.game import Game, is_population
 from sweepd.envs.games.pairings import SAMPLED
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import MEAN, GameSpec
 from sweepd.optimize.experiments.curriculum import (
     LoadBundle,
     check_curriculum,
@@ -27,6 +26,7 @@ from sweepd.optimize.experiments.curriculum import (
 from sweepd.optimize.experiments.games import GameExperiment
 from sweepd.optimize.experiments.kind import Say, StudyKind
 from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.record.stored import MEAN, GameSpec
 from sweepd.optimize.study.settings.game import GameSettings
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.search_space import SearchSpace

@@ -36,7 +36,6 @@ from sweepd.envs.games.scaling import ObservationScale, random_play
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.formatting import counted
-from sweepd.envs.support.study_record import GameSpec, RecordedFile
 from sweepd.optimize.experiments.artifacts import scored_file
 from sweepd.optimize.experiments.curriculum import LoadBundle, spec_curriculum
 from sweepd.optimize.experiments.duels import judge_members, write_duels
@@ -54,6 +53,7 @@ from sweepd.optimize.experiments.phased_training import (
     phased_opponents,
 )
 from sweepd.optimize.study.checkpoint import State
+from sweepd.optimize.study.record.stored import GameSpec, RecordedFile
 from sweepd.optimize.study.space.parsing import study_space
 from sweepd.optimize.study.space.search_space import Settings
 

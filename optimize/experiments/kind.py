@@ -16,10 +16,10 @@ import torch
 
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.games.curriculum import Curriculum
-from sweepd.envs.support.study_record import StudySpec
 from sweepd.optimize.experiments.curriculum import LoadBundle
 from sweepd.optimize.experiments.experiment import Experiment
 from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.record.stored import StudySpec
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.search_space import SearchSpace
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import cast
 
 from sweepd.agents.algorithms.table import get_algorithm
-from sweepd.envs.support.configurations import SEARCHES
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import CRYPTO, StudySpec, objective_name
 from sweepd.optimize.experiments.game_kind import GameKind
 from sweepd.optimize.experiments.kind import StudyKind
 from sweepd.optimize.experiments.market_kind import MarketKind
 from sweepd.optimize.experiments.populations import check_population
 from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.record.configurations import SEARCHES
+from sweepd.optimize.study.record.stored import CRYPTO, StudySpec, objective_name
 from sweepd.optimize.study.sampling.pruners import PRUNERS
 from sweepd.optimize.study.sampling.samplers import AUTO, SAMPLERS
 from sweepd.optimize.study.settings.setting import check_counts, declared, flag_of

@@ -18,19 +18,19 @@ from sweepd.envs.crypto.features import get_recipe
 from sweepd.envs.crypto.params import SHORTS, EnvParams
 from sweepd.envs.crypto.scoring.metrics import OBJECTIVES
 from sweepd.envs.crypto.splits import TooFewBars, first_decision
-from sweepd.envs.crypto.study_data import (
+from sweepd.envs.support.errors import InputError
+from sweepd.optimize.experiments.crypto import CryptoExperiment
+from sweepd.optimize.experiments.curriculum import LoadBundle
+from sweepd.optimize.experiments.kind import Say, StudyKind
+from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.record.bars import (
     TIME_FORMAT,
     accepted_jumps,
     load_study_bars,
     other_tickers,
 )
-from sweepd.envs.crypto.study_spans import study_splits
-from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import CRYPTO, AcceptedJump, CryptoSpec, DataSpec
-from sweepd.optimize.experiments.crypto import CryptoExperiment
-from sweepd.optimize.experiments.curriculum import LoadBundle
-from sweepd.optimize.experiments.kind import Say, StudyKind
-from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.record.spans import study_splits
+from sweepd.optimize.study.record.stored import CRYPTO, AcceptedJump, CryptoSpec, DataSpec
 from sweepd.optimize.study.settings.market import MarketSettings
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.spec import check_folds

@@ -23,8 +23,8 @@ from sweepd.envs.crypto.scoring.selection import (
     read_excess,
     verdict_text,
 )
-from sweepd.envs.crypto.study_spans import study_splits
-from sweepd.envs.support.study_record import CryptoSpec
+from sweepd.optimize.study.record.spans import study_splits
+from sweepd.optimize.study.record.stored import CryptoSpec
 from sweepd.optimize.study.study import StudyHandle
 
 CountLooks = Callable[[StudyHandle], int]  # number of evaluations on a study's hold-out so far

@@ -14,10 +14,10 @@ from sweepd.envs.games.curriculum import LEAGUE, LEARNERS, Curriculum
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.games.seating import VersusEnv
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import GameSpec
 from sweepd.optimize.experiments.curriculum import LoadBundle, find_bundles, phase_params
 from sweepd.optimize.experiments.experiment import NO_SHAPE
 from sweepd.optimize.experiments.phased_opponents import PhasedOpponents
+from sweepd.optimize.study.record.stored import GameSpec
 
 
 class LeaguePlayer(NamedTuple):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from sweepd.envs.support.configurations import PBT
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import CRYPTO, StudySpec
 from sweepd.optimize.experiments.game_kind import GameKind
 from sweepd.optimize.experiments.request import Request
 from sweepd.optimize.study.fit import most_envs
+from sweepd.optimize.study.record.configurations import PBT
+from sweepd.optimize.study.record.stored import CRYPTO, StudySpec
 from sweepd.optimize.study.sampling.evolution import FEWEST
 from sweepd.optimize.study.sampling.samplers import AUTO
 from sweepd.optimize.study.space.search_space import SearchSpace

@@ -10,9 +10,15 @@ from typing import Any
 import pandas as pd
 from optuna.trial import FrozenTrial, TrialState
 
-from sweepd.envs.support.study_record import CREATED_KEY, SPEC_KEY, TOTAL_KEY, TrialRecord, is_ours
 from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.population import schedule_record
+from sweepd.optimize.study.record.stored import (
+    CREATED_KEY,
+    SPEC_KEY,
+    TOTAL_KEY,
+    TrialRecord,
+    is_ours,
+)
 from sweepd.optimize.study.study import FINISHED, StudyHandle, best_configuration
 
 STUDY_COLUMNS = (

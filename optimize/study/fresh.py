@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sweepd.envs.support.configurations import Configuration
-from sweepd.envs.support.fresh import FreshSeeds, read_fresh, run_name
+from sweepd.optimize.study.record.configurations import Configuration
+from sweepd.optimize.study.record.fresh import FreshSeeds, read_fresh, run_name
 from sweepd.optimize.study.study import StudyHandle, study_exists
 
 

@@ -11,10 +11,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sweepd.envs.support.account import user_name
 from sweepd.envs.support.periodic_thread import PeriodicThread
-from sweepd.envs.support.study_record import PAUSE_KEY
 from sweepd.optimize.study.database.gone import StudyGone
 from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.record.optuna_tables import study_attributes
+from sweepd.optimize.study.record.stored import PAUSE_KEY
 
 LOOK_SECONDS = 2.0
 

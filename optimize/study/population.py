@@ -12,8 +12,8 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from sweepd.envs.support.formatting import value_text
-from sweepd.envs.support.study_record import CHANGES_KEY, rung_key
 from sweepd.optimize.study.database.storage import TrialLost
+from sweepd.optimize.study.record.stored import CHANGES_KEY, rung_key
 from sweepd.optimize.study.sampling.evolution import (
     Change,
     Stretch,

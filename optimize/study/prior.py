@@ -20,11 +20,11 @@ import pandas as pd
 from optuna.trial import FrozenTrial
 
 from sweepd.envs.crypto.data.timeframe import bars_between
-from sweepd.envs.crypto.study_spans import holdout_times, unseen_from
-from sweepd.envs.support.configurations import RACE, Selection
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import CryptoSpec, StudySpec
 from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.record.configurations import RACE, Selection
+from sweepd.optimize.study.record.spans import holdout_times, unseen_from
+from sweepd.optimize.study.record.stored import CryptoSpec, StudySpec
 from sweepd.optimize.study.sampling.prior import Known
 from sweepd.optimize.study.space.parsing import NARROW, study_space
 from sweepd.optimize.study.space.search_space import SearchSpace

@@ -18,7 +18,7 @@ from optuna.search_space import IntersectionSearchSpace
 from optuna.storages import BaseStorage
 
 from sweepd.envs.core.seeds import derive_seed
-from sweepd.envs.support.configurations import RACE, Selection
+from sweepd.optimize.study.record.configurations import RACE, Selection
 from sweepd.optimize.study.sampling.cube import Cube
 from sweepd.optimize.study.sampling.prior import Known
 from sweepd.optimize.study.sampling.pruners import make_pruner

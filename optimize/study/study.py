@@ -18,10 +18,16 @@ from optuna.trial import FrozenTrial, TrialState
 
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.crypto.scoring.selection import TrialReturns
-from sweepd.envs.support.configurations import Configuration, leading
 from sweepd.envs.support.errors import InputError, TryAgainLater
-from sweepd.envs.support.study_folder import recorded_folder, study_folder
-from sweepd.envs.support.study_record import (
+from sweepd.optimize.study.database.cache import StudyCache
+from sweepd.optimize.study.database.gone import StudyGone
+from sweepd.optimize.study.database.opening import require_study
+from sweepd.optimize.study.database.storage import StudyStorage, TrialLost
+from sweepd.optimize.study.insight.rows import TrialRows
+from sweepd.optimize.study.record.configurations import Configuration, leading
+from sweepd.optimize.study.record.folder import recorded_folder, study_folder
+from sweepd.optimize.study.record.optuna_tables import add_study
+from sweepd.optimize.study.record.stored import (
     CHANGES_KEY,
     CHECKPOINT_KEY,
     CREATED_KEY,
@@ -38,12 +44,6 @@ from sweepd.envs.support.study_record import (
     is_ours,
     source_key,
 )
-from sweepd.optimize.study.database.cache import StudyCache
-from sweepd.optimize.study.database.gone import StudyGone
-from sweepd.optimize.study.database.opening import require_study
-from sweepd.optimize.study.database.storage import StudyStorage, TrialLost
-from sweepd.optimize.study.insight.rows import TrialRows
-from sweepd.optimize.study.record.optuna_tables import add_study
 from sweepd.optimize.study.recovery.deaths import is_suspect
 from sweepd.optimize.study.sampling.evolution import Change, changes_of
 from sweepd.optimize.study.sampling.prior import read_known

@@ -25,9 +25,9 @@ from sweepd.agents.networks.weights import StateDict
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.sizing import out_of_memory
 from sweepd.envs.support.errors import RunError
-from sweepd.envs.support.study_record import StudySpec
 from sweepd.optimize.experiments.experiment import Evaluation, Experiment
 from sweepd.optimize.study.checkpoint import Checkpoint, MemberState, State
+from sweepd.optimize.study.record.stored import StudySpec
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.study import Plan
 from sweepd.optimize.worker.pace import CheckpointPace

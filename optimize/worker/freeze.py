@@ -17,9 +17,7 @@ from sweepd.agents.networks.precision import set_precision
 from sweepd.agents.networks.shape import FEWEST_SLOTS
 from sweepd.envs.core.sizing import cpu_count
 from sweepd.envs.crypto.data.bars import Bars
-from sweepd.envs.support.configurations import PBT, RACE
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import GameSpec, StudySpec, code_version, torch_version
 from sweepd.optimize.experiments.experiment import Experiment
 from sweepd.optimize.experiments.kinds import check_request, kind_of, misplaced_settings
 from sweepd.optimize.experiments.populations import check_total, choose_population
@@ -41,6 +39,8 @@ from sweepd.optimize.study.prior import (
     refuse_other_prior,
     refuse_seen_holdout,
 )
+from sweepd.optimize.study.record.configurations import PBT, RACE
+from sweepd.optimize.study.record.stored import GameSpec, StudySpec, code_version, torch_version
 from sweepd.optimize.study.sampling.samplers import AUTO
 from sweepd.optimize.study.settings.setting import Setting, declared
 from sweepd.optimize.study.settings.study import StudySettings

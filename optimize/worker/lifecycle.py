@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from rich.console import Console
 
-from sweepd.envs.support.study_record import TOTAL_KEY
 from sweepd.optimize.experiments.experiment import Experiment
 from sweepd.optimize.study.database.gone import StudyGone
+from sweepd.optimize.study.record.stored import TOTAL_KEY
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
 from sweepd.optimize.study.recovery.registration import claim_closing, leave, register_worker
 from sweepd.optimize.study.study import StudyHandle

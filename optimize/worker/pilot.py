@@ -18,11 +18,11 @@ import torch
 
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.support.intervals import ADDED, Components, components
-from sweepd.envs.support.study_record import GameSpec
 from sweepd.optimize.experiments.game_evaluation import GameEvaluation
 from sweepd.optimize.experiments.games import GameExperiment
 from sweepd.optimize.experiments.kinds import kind_of
 from sweepd.optimize.study.fit import fit_shape
+from sweepd.optimize.study.record.stored import GameSpec
 from sweepd.optimize.study.space.parsing import study_space
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.study import Plan

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweepd.envs.support.study_record import StudySpec, TrialRecord
 from sweepd.optimize.experiments.experiment import Experiment
 from sweepd.optimize.study.checkpoint import Checkpoint, write_checkpoint
 from sweepd.optimize.study.database.opening import open_storage, storage_url
 from sweepd.optimize.study.fit import fit_shape
+from sweepd.optimize.study.record.stored import StudySpec, TrialRecord
 from sweepd.optimize.study.space.parsing import study_space
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.study import Plan, StudyHandle, create_study

@@ -25,7 +25,6 @@ from optuna.trial import FrozenTrial, TrialState
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.formatting import counted
-from sweepd.envs.support.study_record import CHECKPOINT_KEY, TrialRecord
 from sweepd.optimize.experiments.artifacts import announce, announced, publish
 from sweepd.optimize.experiments.experiment import Evaluation, Experiment
 from sweepd.optimize.study.checkpoint import (
@@ -38,6 +37,7 @@ from sweepd.optimize.study.checkpoint import (
 from sweepd.optimize.study.database.gone import StudyGone
 from sweepd.optimize.study.database.storage import TrialLost
 from sweepd.optimize.study.population import schedule_record
+from sweepd.optimize.study.record.stored import CHECKPOINT_KEY, TrialRecord
 from sweepd.optimize.study.study import Plan, StudyHandle
 from sweepd.optimize.tracking.picture import RUNG_VALUE
 from sweepd.optimize.worker.background import Background

@@ -23,7 +23,6 @@ from sweepd.envs.crypto.splits import CrossValidation
 from sweepd.envs.native.build import TORCH
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.files import write_atomic
-from sweepd.envs.support.study_record import CryptoSpec
 from sweepd.optimize.experiments.artifacts import draw_equity, write_trial
 from sweepd.optimize.experiments.crypto import CryptoEvaluation, CryptoExperiment
 from sweepd.optimize.experiments.request import Request
@@ -34,6 +33,7 @@ from sweepd.optimize.study.checkpoint import (
     write_checkpoint,
 )
 from sweepd.optimize.study.fit import fit_shape, most_envs
+from sweepd.optimize.study.record.stored import CryptoSpec
 from sweepd.optimize.study.space.dimension import Dimension
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
 from sweepd.optimize.study.spec import check_folds

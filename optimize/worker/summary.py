@@ -11,15 +11,15 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from sweepd.envs.crypto.scoring.figures import TITLE, figures_table
-from sweepd.envs.support.configurations import Configuration, latest
 from sweepd.envs.support.formatting import counted, duration, hourly, value_text
 from sweepd.envs.support.intervals import FEW, solved_seeds
-from sweepd.envs.support.study_record import REASON_KEY, GameSpec, StudySpec, TrialRecord
 from sweepd.optimize.experiments.game_evaluation import mean_interval
 from sweepd.optimize.experiments.kinds import kind_of
 from sweepd.optimize.experiments.outlook import sentence, study_outlook
 from sweepd.optimize.study.fresh import fresh_seeds
 from sweepd.optimize.study.population import schedule_lines
+from sweepd.optimize.study.record.configurations import Configuration, latest
+from sweepd.optimize.study.record.stored import REASON_KEY, GameSpec, StudySpec, TrialRecord
 from sweepd.optimize.study.study import FINISHED, StudyHandle, best_configuration, leading_trial
 from sweepd.optimize.worker.search_summary import search_lines
 from sweepd.optimize.worker.telemetry import Telemetry

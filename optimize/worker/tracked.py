@@ -14,14 +14,14 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from sweepd.envs.support.files import write_atomic
-from sweepd.envs.support.study_record import (
+from sweepd.optimize.experiments.experiment import Evaluation
+from sweepd.optimize.study.record.stored import (
     UID_KEY,
     CryptoSpec,
     StudySpec,
     TrialRecord,
     rung_scores,
 )
-from sweepd.optimize.experiments.experiment import Evaluation
 from sweepd.optimize.study.study import FINISHED, StudyHandle
 from sweepd.optimize.tracking.picture import FAILED, RUNG_VALUE, RUNNING, Picture
 from sweepd.optimize.tracking.tracker import Tracking

@@ -21,11 +21,14 @@ from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.agents.native.choice import chosen
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.registry import get_game
-from sweepd.envs.support.configurations import TRIALS, unfinished
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import write_atomic
-from sweepd.envs.support.fresh import run_name
-from sweepd.envs.support.study_record import (
+from sweepd.optimize.experiments.kinds import kind_of
+from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.population import trial_schedule
+from sweepd.optimize.study.record.configurations import TRIALS, unfinished
+from sweepd.optimize.study.record.fresh import run_name
+from sweepd.optimize.study.record.stored import (
     MEAN,
     ORIGIN_KEY,
     GameSpec,
@@ -34,9 +37,6 @@ from sweepd.envs.support.study_record import (
     code_version,
     torch_version,
 )
-from sweepd.optimize.experiments.kinds import kind_of
-from sweepd.optimize.study.database.storage import StudyStorage
-from sweepd.optimize.study.population import trial_schedule
 from sweepd.optimize.study.sampling.evolution import Stretch
 from sweepd.optimize.study.settings.setting import declared
 from sweepd.optimize.study.settings.study import StudySettings

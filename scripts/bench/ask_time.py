@@ -29,7 +29,7 @@ from optuna.storages import InMemoryStorage
 from optuna.study import StudyDirection
 from optuna.trial import TrialState, create_trial
 
-from sweepd.envs.support.configurations import RACE, Selection
+from sweepd.optimize.study.record.configurations import RACE, Selection
 from sweepd.optimize.study.sampling import race  # noqa: F401  # as a worker does before its first draw
 from sweepd.optimize.study.search import Search
 from sweepd.optimize.study.space.parsing import load_space

@@ -24,7 +24,7 @@ from sweepd.deploy.promotion.overfitting import cscv
 from sweepd.envs.crypto.scoring import luck
 from sweepd.envs.crypto.scoring.luck import Moments
 from sweepd.envs.crypto.scoring.selection import TrialReturns, mean_evaluations
-from sweepd.envs.support.configurations import PBT, RACE, Selection
+from sweepd.optimize.study.record.configurations import PBT, RACE, Selection
 from sweepd.optimize.study.sampling.cube import Cube
 from sweepd.optimize.study.sampling.evolution import decide
 from sweepd.optimize.study.search import Search

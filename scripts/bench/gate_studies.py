@@ -31,8 +31,8 @@ from sweepd.deploy.market.scoring import score_bundle
 from sweepd.deploy.promotion.rules import with_limits
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.crypto.splits import window_of
-from sweepd.envs.crypto.study_data import load_study_bars
-from sweepd.envs.crypto.study_spans import study_splits
+from sweepd.optimize.study.record.bars import load_study_bars
+from sweepd.optimize.study.record.spans import study_splits
 
 COUNTS = {"null": 40, "planted-1": 10, "planted-2": 10, "planted-3": 10, "oracle": 5}
 NULL_LIMIT, POWER = 2, 0.8

@@ -40,7 +40,7 @@ from torch import Tensor
 import sweepd
 from sweepd.envs.games.tensor_game import State, TensorGame
 from sweepd.envs.support.intervals import Interval, crossed, over_seeds, paired
-from sweepd.envs.support.study_record import FLAGS_KEY
+from sweepd.optimize.study.record.stored import FLAGS_KEY
 
 Floats = NDArray[np.float64]
 Bounds = tuple[float, float]

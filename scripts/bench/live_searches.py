@@ -26,11 +26,11 @@ import sweepd
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.crypto.data.bars import write_bars
 from sweepd.envs.crypto.params import EnvParams
-from sweepd.envs.support.configurations import latest, leading
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import GameSpec
 from sweepd.optimize.study.database.opening import open_storage, storage_url
 from sweepd.optimize.study.enqueue import enqueue
+from sweepd.optimize.study.record.configurations import latest, leading
+from sweepd.optimize.study.record.stored import GameSpec
 from sweepd.optimize.study.space.search_space import SearchSpace
 from sweepd.optimize.study.study import StudyHandle, create_study
 

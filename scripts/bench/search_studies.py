@@ -21,7 +21,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from search_tables import Floats, Table, check_seeds
 
-from sweepd.envs.support.configurations import RACE, Selection
+from sweepd.optimize.study.record.configurations import RACE, Selection
 from sweepd.optimize.study.search import Search
 
 STUDY = "replay"

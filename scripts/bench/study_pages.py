@@ -29,7 +29,6 @@ from sweepd.deploy.cli.options import RegistryFlags
 from sweepd.deploy.dashboard.source import PaperSource
 from sweepd.deploy.dashboard.web import Dashboard
 from sweepd.envs.crypto.data.demo_market import make_demo_market
-from sweepd.envs.support.study_record import TrialRecord, rung_key
 from sweepd.optimize.cli.progress import StudyWatch
 from sweepd.optimize.experiments.request import Request
 from sweepd.optimize.study.database.opening import open_storage, storage_url
@@ -40,6 +39,7 @@ from sweepd.optimize.study.record.optuna_tables import (
     trial_values,
     trials,
 )
+from sweepd.optimize.study.record.stored import TrialRecord, rung_key
 from sweepd.optimize.study.study import StudyHandle, study_exists
 from sweepd.optimize.worker.freeze import open_study
 

@@ -9,8 +9,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from sweepd.envs.support.study_record import StudySpec
 from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.record.stored import StudySpec
 from sweepd.optimize.study.study import StudyHandle, create_study
 
 KEPT = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from sweepd.envs.crypto.scoring import luck
 from sweepd.envs.crypto.scoring.luck import Moments
-from sweepd.envs.support.study_record import TrialRecord
 
 Array = NDArray[np.float64]
 PATHS_FILE = "paths.parquet"
@@ -208,11 +207,6 @@ def mean_evaluations(reports: Sequence[int]) -> float:
         reports: number of rungs that each finished trial has reported; a trial without counts as 1.
     """
     return sum(max(1, count) for count in reports) / len(reports) if reports else 1.0
-
-
-def trial_folder(attributes: Mapping[str, Any], number: int) -> str:
-    """Return a trial's folder in the study's run directory, given the trial's user attributes."""
-    return TrialRecord.from_attributes(attributes).folder(number)
 
 
 def read_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, Array], NDArray[np.int64]]:

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from optuna.storages._cached_storage import _CachedStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from sweepd.envs.support.study_record import is_ours
 from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.record.stored import is_ours
 
 
 class StudyCache(_CachedStorage):

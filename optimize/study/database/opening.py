@@ -14,9 +14,9 @@ from sweepd.envs.support.database_url import database_url, sqlite_path
 from sweepd.envs.support.errors import InputError, TryAgainLater
 from sweepd.envs.support.invocation import install_extra
 from sweepd.envs.support.passwords import hide_password
-from sweepd.envs.support.study_folder import RUNS
 from sweepd.optimize.study.database.patience import is_away, reason_of
 from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.record.folder import RUNS
 
 # What SQLAlchemy and Optuna raise for a database that cannot be opened.
 UNUSABLE = (sa.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError, RuntimeError)

@@ -27,7 +27,6 @@ from sqlalchemy.orm import Session
 
 from sweepd.envs.support.database_file import BUSY_TIMEOUT, connect_read_only
 from sweepd.envs.support.database_url import sqlite_path
-from sweepd.envs.support.study_record import UID_KEY
 from sweepd.optimize.study.database.gone import DatabaseFile, StudyGone
 from sweepd.optimize.study.database.patience import Patience, patient
 from sweepd.optimize.study.database.tables import RELEASED, attempts, delete_orphans, make_tables
@@ -40,6 +39,7 @@ from sweepd.optimize.study.record.optuna_tables import (
     trial_attributes,
     trials,
 )
+from sweepd.optimize.study.record.stored import UID_KEY
 
 
 class TrialLost(Exception):

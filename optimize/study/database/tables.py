@@ -6,8 +6,8 @@ import json
 
 import sqlalchemy as sa
 
-from sweepd.envs.support.study_record import FLAGS_KEY
 from sweepd.optimize.study.record.optuna_tables import studies, study_attributes, trials
+from sweepd.optimize.study.record.stored import FLAGS_KEY
 
 _metadata = sa.MetaData()
 attempts = sa.Table(

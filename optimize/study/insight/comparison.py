@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from sweepd.envs.support.configurations import Configuration
 from sweepd.optimize.study.frame import spec_differences
 from sweepd.optimize.study.insight.axes import Axis
 from sweepd.optimize.study.insight.rows import TrialRow
+from sweepd.optimize.study.record.configurations import Configuration
 from sweepd.optimize.study.study import StudyHandle
 
 # Settings that say where a study was made, not what it is.

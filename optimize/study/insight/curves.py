@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from sweepd.envs.crypto.splits import CrossValidation
-from sweepd.envs.support.study_record import MEAN, CryptoSpec, GameSpec, StudySpec
 from sweepd.optimize.study.insight.rows import TrialRow
+from sweepd.optimize.study.record.stored import MEAN, CryptoSpec, GameSpec, StudySpec
 
 SHOWN = 3  # trials of whose curves are shown if none is chosen: the best
 MOST_SHOWN = 6  # lines that can be told apart

@@ -17,15 +17,21 @@ from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.orm import Session
 
-from sweepd.envs.support.configurations import Configuration, Selection
-from sweepd.envs.support.study_record import BLOCKS_KEY, TrialRecord, is_ours, record_keys, rung_key
 from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.record.configurations import Configuration, Selection
 from sweepd.optimize.study.record.optuna_tables import (
     params_of,
     rungs_of,
     trial_attributes,
     trials,
     values_of,
+)
+from sweepd.optimize.study.record.stored import (
+    BLOCKS_KEY,
+    TrialRecord,
+    is_ours,
+    record_keys,
+    rung_key,
 )
 
 FINISHED = ("COMPLETE", "PRUNED", "FAIL")

@@ -6,8 +6,6 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sweepd.envs.support.configurations import Configuration
-from sweepd.envs.support.study_record import GameSpec
 from sweepd.optimize.study.insight.axes import Axis, ordered, study_axes
 from sweepd.optimize.study.insight.comparison import (
     best_so_far,
@@ -28,6 +26,8 @@ from sweepd.optimize.study.insight.importance import LatestImportances
 from sweepd.optimize.study.insight.parameters import frontier, parallel, racing
 from sweepd.optimize.study.insight.rows import TrialRow, count_rows
 from sweepd.optimize.study.population import schedule_table
+from sweepd.optimize.study.record.configurations import Configuration
+from sweepd.optimize.study.record.stored import GameSpec
 from sweepd.optimize.study.study import StudyHandle
 
 SHOWN_RACE = 12  # configurations

@@ -11,7 +11,6 @@ import sqlalchemy as sa
 from optuna.trial import TrialState
 from sqlalchemy.orm import Session
 
-from sweepd.envs.support.study_record import ATTEMPTS_KEY, CHECKPOINT_KEY, REASON_KEY
 from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.database.tables import RELEASED, attempts, workers
 from sweepd.optimize.study.record.optuna_tables import (
@@ -20,6 +19,7 @@ from sweepd.optimize.study.record.optuna_tables import (
     trial_attributes,
     trials,
 )
+from sweepd.optimize.study.record.stored import ATTEMPTS_KEY, CHECKPOINT_KEY, REASON_KEY
 from sweepd.optimize.study.recovery.deaths import (
     MAX_DEATHS,
     Death,

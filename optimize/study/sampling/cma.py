@@ -13,7 +13,7 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.search_space import IntersectionSearchSpace
 from optuna.trial import FrozenTrial, TrialState
 
-from sweepd.envs.support.study_record import CMA_GENERATION_KEY
+from sweepd.optimize.study.record.stored import CMA_GENERATION_KEY
 from sweepd.optimize.study.sampling.ranges import Range, share, value_at
 
 SIGMA = 0.25  # step size of the first generation; every range has the width 1

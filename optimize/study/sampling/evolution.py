@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sweepd.envs.core.seeds import derive_seed
-from sweepd.envs.support.configurations import PBT
+from sweepd.optimize.study.record.configurations import PBT
 from sweepd.optimize.study.sampling.cube import Axis, Cube
 from sweepd.optimize.study.sampling.ranges import Range, ends
 from sweepd.optimize.study.space.search_space import SearchSpace

@@ -27,7 +27,7 @@ from optuna.trial import FrozenTrial
 from scipy.stats import qmc
 
 from sweepd.envs.core.seeds import derive_seed
-from sweepd.envs.support.configurations import episode_luck, joined
+from sweepd.optimize.study.record.configurations import episode_luck, joined
 from sweepd.optimize.study.sampling import gp
 from sweepd.optimize.study.sampling.cube import Cube, Floats
 from sweepd.optimize.study.sampling.prior import Earlier, Known

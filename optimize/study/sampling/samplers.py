@@ -11,8 +11,8 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, PartialFixedSampler, RandomSampler, TPESampler
 from optuna.search_space import IntersectionSearchSpace
 
-from sweepd.envs.support.configurations import RACE
 from sweepd.envs.support.errors import InputError
+from sweepd.optimize.study.record.configurations import RACE
 from sweepd.optimize.study.sampling.cma import CMASampler
 
 SAMPLERS = (RACE, "tpe", "random", "cmaes")

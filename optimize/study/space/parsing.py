@@ -31,8 +31,8 @@ from sweepd.envs.crypto.data.timeframe import SECONDS, bar_length
 from sweepd.envs.games.phase_files import CURRICULUM_KEYS, parse_curriculum
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import read_toml
-from sweepd.envs.support.study_record import CRYPTO, StudySpec
 from sweepd.envs.support.validation import StrictModel, checked
+from sweepd.optimize.study.record.stored import CRYPTO, StudySpec
 from sweepd.optimize.study.settings.setting import declared
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.dimension import Dimension

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweepd.envs.crypto.params import SHORTS, EnvParams
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import CRYPTO
+from sweepd.optimize.study.record.stored import CRYPTO
 
 if TYPE_CHECKING:
     from sweepd.agents.algorithms.table import Algorithm

@@ -19,8 +19,8 @@ from sweepd.deploy.promotion.studies import find_study
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.invocation import install_extra, program
-from sweepd.envs.support.study_folder import study_folder
-from sweepd.envs.support.study_record import FOLDER_KEY, FORMER_FOLDER_KEY
+from sweepd.optimize.study.record.folder import study_folder
+from sweepd.optimize.study.record.stored import FOLDER_KEY, FORMER_FOLDER_KEY
 from tests.deploy.builders import FakeStudy
 
 Cli = Callable[..., str]

@@ -9,8 +9,8 @@ import numpy as np
 import optuna
 from optuna.trial import TrialState
 
-from sweepd.envs.support.study_record import StudySpec, TrialRecord, rung_key
 from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.record.stored import StudySpec, TrialRecord, rung_key
 from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.study.space.subject import Subject
 from sweepd.optimize.study.study import StudyHandle, create_study

@@ -23,11 +23,11 @@ from sweepd.deploy.dashboard.study_figures import (
 )
 from sweepd.deploy.dashboard.web import Dashboard
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import CHANGES_KEY
 from sweepd.optimize.cli.progress import StudyWatch
 from sweepd.optimize.study.insight.axes import Axis
 from sweepd.optimize.study.insight.parameters import frontier, parallel
 from sweepd.optimize.study.record.optuna_tables import trial_attributes
+from sweepd.optimize.study.record.stored import CHANGES_KEY
 from sweepd.optimize.study.sampling.evolution import Change
 from sweepd.optimize.study.study import StudyHandle, create_study
 from tests.deploy.dashboard.browser import AXE_VARIABLE, CHROMIUM, Browser, axe_file, served

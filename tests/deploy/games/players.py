@@ -15,8 +15,8 @@ from torch import Tensor
 from sweepd.agents.policy.frozen import save_members
 from sweepd.deploy.games.candidates import GameStudy
 from sweepd.envs.games.cartpole import CartPoleParams
-from sweepd.envs.support.study_folder import recorded_folder
-from sweepd.envs.support.study_record import FOLDER_KEY, SPEC_KEY, UID_KEY, GameSpec
+from sweepd.optimize.study.record.folder import recorded_folder
+from sweepd.optimize.study.record.stored import FOLDER_KEY, SPEC_KEY, UID_KEY, GameSpec
 from tests.deploy.builders import SEARCH
 
 ENV = {"max_steps": 60}

@@ -34,10 +34,10 @@ from sweepd.envs.crypto.data.timeframe import bars_per_year
 from sweepd.envs.crypto.market import make_market
 from sweepd.envs.crypto.scoring.metrics import sharpe
 from sweepd.envs.crypto.splits import window_of
-from sweepd.envs.crypto.study_data import load_study_bars
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.invocation import program
 from sweepd.envs.support.terminal import Terminal
+from sweepd.optimize.study.record.bars import load_study_bars
 from tests.deploy.builders import FakeStudy, reverting_market, small_bundle
 
 SLOT = "demo-1h"

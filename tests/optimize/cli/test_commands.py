@@ -26,7 +26,6 @@ from sweepd.envs.native import build
 from sweepd.envs.native.use import NativeLibrary
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.formatting import counted, duration
-from sweepd.envs.support.study_record import TOTAL_KEY, StudySpec
 from sweepd.optimize.cli import train as train_command
 from sweepd.optimize.cli.demo import SMOKE, apply_preset, make_demo_data
 from sweepd.optimize.cli.doctor import examine
@@ -35,6 +34,7 @@ from sweepd.optimize.cli.study_request import make_request
 from sweepd.optimize.experiments.kinds import kind_of
 from sweepd.optimize.experiments.request import Request
 from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.record.stored import TOTAL_KEY, StudySpec
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.freeze import draft_spec, reproducing_flags, resolve_space

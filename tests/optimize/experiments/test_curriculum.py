@@ -23,7 +23,6 @@ from sweepd.envs.games.opponents import Scripted
 from sweepd.envs.games.phase_files import parse_curriculum, read_opponents
 from sweepd.envs.games.tensor_game import TensorGame
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import GameSpec, TrialRecord
 from sweepd.optimize.cli.study_request import make_request
 from sweepd.optimize.experiments.curriculum import FoundBundle, check_curriculum
 from sweepd.optimize.experiments.games import GameExperiment
@@ -32,6 +31,7 @@ from sweepd.optimize.experiments.phased_opponents import PhasedOpponents, begun_
 from sweepd.optimize.experiments.request import Request
 from sweepd.optimize.study.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.record.stored import GameSpec, TrialRecord
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import load_space, preset_text
 from sweepd.optimize.study.space.search_space import Settings

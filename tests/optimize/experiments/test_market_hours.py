@@ -12,13 +12,13 @@ import torch
 from sweepd.envs.crypto.data.bars import load_bars, write_bars
 from sweepd.envs.crypto.data.demo_market import make_demo_market
 from sweepd.envs.crypto.data.timeframe import bars_per_year, later
-from sweepd.envs.crypto.study_data import load_study_bars
-from sweepd.envs.crypto.study_spans import holdout_span, study_splits
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import CryptoSpec, StudySpec
 from sweepd.optimize.cli.study_request import make_request
 from sweepd.optimize.experiments.kinds import kind_of
 from sweepd.optimize.experiments.outlook import outlook
+from sweepd.optimize.study.record.bars import load_study_bars
+from sweepd.optimize.study.record.spans import holdout_span, study_splits
+from sweepd.optimize.study.record.stored import CryptoSpec, StudySpec
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.worker.freeze import draft_spec, reproducing_flags, requested_spec

@@ -19,9 +19,9 @@ from torch import Tensor
 import sweepd
 from sweepd.envs.games.tensor_game import State, TensorGame
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import GameSpec
 from sweepd.optimize.experiments.game_evaluation import GameEvaluation
 from sweepd.optimize.experiments.games import GameExperiment
+from sweepd.optimize.study.record.stored import GameSpec
 from sweepd.optimize.study.study import best_configuration
 from sweepd.optimize.worker.batch import Trainer
 from sweepd.optimize.worker.summary import print_summary

@@ -15,8 +15,8 @@ from sweepd.envs.crypto.scoring import luck
 from sweepd.envs.crypto.scoring.figures import MEDIAN_RATIO
 from sweepd.envs.crypto.scoring.selection import TrialReturns
 from sweepd.envs.crypto.splits import CrossValidation
-from sweepd.envs.support.study_record import CryptoSpec, DataSpec
 from sweepd.optimize.experiments.outlook import outlook, sentence
+from sweepd.optimize.study.record.stored import CryptoSpec, DataSpec
 
 HOURS = 8766.0
 

@@ -13,10 +13,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor
 
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import GameSpec, StudySpec, TrialRecord
 from sweepd.optimize.experiments.game_evaluation import GameEvaluation
 from sweepd.optimize.experiments.kinds import check_request
 from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.record.stored import GameSpec, StudySpec, TrialRecord
 from sweepd.optimize.worker.batch import Trainer
 from tests.agents.policy.test_exact_league import BETS_ALWAYS, BETS_WITH_KINGS, actor
 from tests.envs.games.toys import chooser

@@ -23,11 +23,11 @@ from sweepd.agents.policy.roster import Champion
 from sweepd.envs.games.phase_files import read_opponents
 from sweepd.envs.games.tensor_game import State
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import LEAGUE_KEY, REASON_KEY, GameSpec, TrialRecord
 from sweepd.optimize.experiments.artifacts import PREFIX, scored_file
 from sweepd.optimize.experiments.games import GameExperiment
 from sweepd.optimize.experiments.phased_training import LeaguePlayer
 from sweepd.optimize.experiments.study_league import StudyLeague, largest_shares, study_league
+from sweepd.optimize.study.record.stored import LEAGUE_KEY, REASON_KEY, GameSpec, TrialRecord
 from sweepd.optimize.study.study import Plan, StudyHandle
 from sweepd.optimize.worker import pace
 from sweepd.optimize.worker.batch import Trainer

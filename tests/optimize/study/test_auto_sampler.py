@@ -10,11 +10,11 @@ import torch
 
 from sweepd.envs.games.phase_files import read_opponents
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import GameSpec, StudySpec
 from sweepd.optimize.cli.study_request import make_request
 from sweepd.optimize.experiments.kinds import check_request
 from sweepd.optimize.experiments.request import Request
 from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.record.stored import GameSpec, StudySpec
 from sweepd.optimize.study.sampling.samplers import AUTO
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.worker.freeze import choose_search, open_study, resolve_space

@@ -13,10 +13,10 @@ import torch
 from optuna.trial import TrialState
 
 from sweepd.envs.crypto.data.bars import Bars
-from sweepd.envs.support.study_record import CHECKPOINT_KEY
 from sweepd.optimize.experiments.experiment import Experiment
 from sweepd.optimize.study.checkpoint import MemberState
 from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.record.stored import CHECKPOINT_KEY
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.study import Plan, StudyHandle
 from sweepd.optimize.worker.batch import Training

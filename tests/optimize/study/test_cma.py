@@ -7,7 +7,7 @@ from optuna.search_space import IntersectionSearchSpace
 from optuna.trial import TrialState
 
 from sweepd.envs.core.seeds import derive_seed
-from sweepd.envs.support.study_record import CMA_GENERATION_KEY
+from sweepd.optimize.study.record.stored import CMA_GENERATION_KEY
 from sweepd.optimize.study.sampling.samplers import make_sampler
 
 

@@ -18,13 +18,13 @@ import sqlalchemy as sa
 from optuna.trial import TrialState
 
 from sweepd.envs.support.errors import RunError
-from sweepd.envs.support.study_record import UID_KEY
 from sweepd.optimize.cli import train as train_command
 from sweepd.optimize.study.database.gone import StudyGone
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.database.storage import StudyStorage, TrialLost
 from sweepd.optimize.study.database.tables import attempts, workers
 from sweepd.optimize.study.pause import PauseWatch, pause_study
+from sweepd.optimize.study.record.stored import UID_KEY
 from sweepd.optimize.study.recovery import heartbeat as heartbeats
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
 from sweepd.optimize.study.recovery.registration import list_workers, register_worker

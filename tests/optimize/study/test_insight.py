@@ -15,8 +15,6 @@ from optuna.trial import TrialState
 
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.crypto.splits import CrossValidation
-from sweepd.envs.support.configurations import Configuration
-from sweepd.envs.support.study_record import RecordedFile, TrialRecord, rung_key
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.insight import importance
 from sweepd.optimize.study.insight.axes import Axis, study_axes
@@ -38,6 +36,8 @@ from sweepd.optimize.study.insight.parameters import (
 )
 from sweepd.optimize.study.insight.rows import TrialRow, TrialRows, count_rows, frozen
 from sweepd.optimize.study.insight.watch import StudyInsight
+from sweepd.optimize.study.record.configurations import Configuration
+from sweepd.optimize.study.record.stored import RecordedFile, TrialRecord, rung_key
 from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.study.space.subject import Subject
 from sweepd.optimize.study.study import StudyHandle, best_configuration

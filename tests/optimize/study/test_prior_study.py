@@ -12,10 +12,10 @@ import pytest
 
 from sweepd.deploy.promotion.studies import find_study
 from sweepd.envs.crypto.data.bars import Bars
-from sweepd.envs.crypto.study_data import TIME_FORMAT
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import CryptoSpec, GameSpec
 from sweepd.optimize.study.prior import make_prior, open_earlier, refuse_other_prior
+from sweepd.optimize.study.record.bars import TIME_FORMAT
+from sweepd.optimize.study.record.stored import CryptoSpec, GameSpec
 from sweepd.optimize.study.space.dimension import Dimension
 from sweepd.optimize.study.space.parsing import parse_space, study_space
 from sweepd.optimize.study.study import StudyHandle, create_study

@@ -14,8 +14,8 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from sweepd.envs.crypto.data.bars import Bars
-from sweepd.envs.support.study_record import TrialRecord
 from sweepd.optimize.study.record.optuna_tables import trials
+from sweepd.optimize.study.record.stored import TrialRecord
 from sweepd.optimize.study.search import Search
 from sweepd.optimize.study.space.dimension import Dimension
 from sweepd.optimize.study.space.search_space import SearchSpace

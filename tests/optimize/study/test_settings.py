@@ -11,10 +11,10 @@ import torch
 from sweepd.agents.networks.shape import FEWEST_SLOTS
 from sweepd.envs.crypto.data.demo_market import make_demo_market
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import StudySpec
 from sweepd.optimize.cli.study_request import make_request
 from sweepd.optimize.experiments.kinds import kind_of, misplaced_settings
 from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.study.record.stored import StudySpec
 from sweepd.optimize.study.settings.setting import declared, flag_of, num_envs
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import StudyDefaults, load_space

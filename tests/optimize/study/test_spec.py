@@ -13,7 +13,6 @@ from optuna.trial import TrialState
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.crypto.splits import CrossValidation
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import StudySpec
 from sweepd.optimize.cli.study_request import make_request
 from sweepd.optimize.experiments.kinds import check_request
 from sweepd.optimize.experiments.request import Request
@@ -23,6 +22,7 @@ from sweepd.optimize.study.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
+from sweepd.optimize.study.record.stored import StudySpec
 from sweepd.optimize.study.sampling.pruners import RungPruner, make_pruner
 from sweepd.optimize.study.sampling.samplers import make_sampler
 from sweepd.optimize.study.settings.study import StudySettings

@@ -17,8 +17,8 @@ from sweepd.envs.crypto.splits import CrossValidation
 from sweepd.envs.native import threads
 from sweepd.envs.native.build import VARIABLE
 from sweepd.envs.support.errors import RunError
-from sweepd.envs.support.study_record import CryptoSpec, DataSpec
 from sweepd.optimize.experiments.crypto import CryptoExperiment
+from sweepd.optimize.study.record.stored import CryptoSpec, DataSpec
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
 from sweepd.optimize.study.study import Plan
 from sweepd.optimize.worker.batch import Interrupted, Trainer, Training

@@ -14,8 +14,8 @@ import pytest
 import torch
 from optuna.trial import TrialState
 
-from sweepd.envs.support.study_record import CHANGES_KEY
 from sweepd.optimize.study.population import schedule_record, trial_schedule
+from sweepd.optimize.study.record.stored import CHANGES_KEY
 from sweepd.optimize.study.sampling.evolution import changes_of
 from sweepd.optimize.worker import records
 from sweepd.optimize.worker.batch import Trainer

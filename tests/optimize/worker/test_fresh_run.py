@@ -18,9 +18,9 @@ from sweepd.deploy.games.candidates import game_study, read_candidate
 from sweepd.deploy.games.selection import selection_sentence
 from sweepd.deploy.promotion.studies import find_study
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import TrialRecord
 from sweepd.optimize.cli.status import study_status
 from sweepd.optimize.experiments.games import GameExperiment
+from sweepd.optimize.study.record.stored import TrialRecord
 from sweepd.optimize.study.study import StudyHandle, create_study
 from sweepd.optimize.worker.lifecycle import work
 from sweepd.optimize.worker.worker import WorkerOptions

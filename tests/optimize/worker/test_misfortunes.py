@@ -23,12 +23,12 @@ from optuna.trial import TrialState
 
 from sweepd.agents.algorithms.ppo import PPO
 from sweepd.envs.support.errors import RunError, TryAgainLater
-from sweepd.envs.support.study_record import ATTEMPTS_KEY
 from sweepd.optimize.cli import launch
 from sweepd.optimize.cli import train as train_command
 from sweepd.optimize.study.database.opening import open_storage, storage_url
 from sweepd.optimize.study.database.patience import is_away
 from sweepd.optimize.study.database.tables import attempts
+from sweepd.optimize.study.record.stored import ATTEMPTS_KEY
 from sweepd.optimize.study.recovery.deaths import MAX_DEATHS
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
 from sweepd.optimize.study.recovery.registration import list_workers, register_worker

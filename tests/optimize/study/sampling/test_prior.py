@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
-from sweepd.envs.support.configurations import Selection
 from sweepd.optimize.study.prior import standardised, strongest
+from sweepd.optimize.study.record.configurations import Selection
 from sweepd.optimize.study.sampling import gp
 from sweepd.optimize.study.sampling.prior import Known, read_known
 from sweepd.optimize.study.sampling.race import Race

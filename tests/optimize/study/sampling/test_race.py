@@ -12,7 +12,7 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState
 
 from sweepd.envs.core.seeds import derive_seed
-from sweepd.envs.support.configurations import Selection
+from sweepd.optimize.study.record.configurations import Selection
 from sweepd.optimize.study.sampling import race
 from sweepd.optimize.study.sampling.cube import Cube
 from sweepd.optimize.study.sampling.race import Race

@@ -13,7 +13,7 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from sweepd.envs.support.intervals import Interval, between, solved_seeds
-from sweepd.envs.support.study_record import (
+from sweepd.optimize.study.record.stored import (
     ORIGIN_KEY,
     SPEC_KEY,
     GameSpec,

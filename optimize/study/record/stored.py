@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from sweepd.envs.support.configurations import PBT, RACE, TRIALS, Selection
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.intervals import Interval
+from sweepd.optimize.study.record.configurations import PBT, RACE, TRIALS, Selection
 
 # Study attributes.
 SPEC_KEY = "sweepd:spec"  # `StudySpec` as JSON
 # Random id that distinguishes a study from a later one with its name or its row id.
 UID_KEY = "sweepd:uid"
-FOLDER_KEY = "sweepd:folder"  # folder of the study's files, see `sweepd.envs.support.study_folder`
+FOLDER_KEY = "sweepd:folder"  # of the study's files, see `sweepd.optimize.study.record.folder`
 FORMER_FOLDER_KEY = "sweepd:run_dir"  # the same in studies of earlier versions: an absolute path
 FLAGS_KEY = "sweepd:flags"  # flags of the `sweepd train` command that created the study
 CREATED_KEY = "sweepd:created"  # time of creation, ISO 8601, UTC

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy.engine import make_url
 
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.study_record import FOLDER_KEY, FORMER_FOLDER_KEY
+from sweepd.optimize.study.record.stored import FOLDER_KEY, FORMER_FOLDER_KEY
 
 RUNS = Path("runs")
 

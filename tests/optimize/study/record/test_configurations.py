@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.trial import FrozenTrial, TrialState
 
-from sweepd.envs.support.configurations import (
+from sweepd.envs.support.intervals import paired
+from sweepd.optimize.study.record.configurations import (
     Configuration,
     Selection,
     episode_luck,
@@ -20,8 +21,7 @@ from sweepd.envs.support.configurations import (
     leading,
     unfinished,
 )
-from sweepd.envs.support.intervals import paired
-from sweepd.envs.support.study_record import BLOCKS_KEY, blocks_key
+from sweepd.optimize.study.record.stored import BLOCKS_KEY, blocks_key
 from tests.optimize.experiments import test_outlook
 from tests.optimize.experiments.test_game_study import make_spec
 
