@@ -80,7 +80,7 @@ COMMANDS = {
         "Show a player's games in the terminal, or write them as GIF or MP4. Ctrl-C ends it.",
     ),
     "dashboard": (
-        "sweepd.deploy.dashboard.command:dashboard",
+        f"{_DEPLOY}.dashboard:dashboard",
         "Show paper trading, studies and optuna-dashboard on http://127.0.0.1:8080.",
     ),
     "studies": (

@@ -20,8 +20,8 @@ from sweepd.optimize.cli.hooks import Hooks
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sweepd.deploy.cli.options import RegistryFlags
     from sweepd.deploy.dashboard.source import OpenStudies, StudySource
+    from sweepd.deploy.registry.flags import RegistryFlags
     from sweepd.optimize.api.study import Study
     from sweepd.optimize.experiments.curriculum import FoundBundle
     from sweepd.optimize.study.study import StudyHandle
@@ -149,7 +149,7 @@ def looks_so_far(handle: StudyHandle, where: RegistryFlags | None = None) -> int
         handle: the study.
         where: the registry; by default the one that environment variables name.
     """
-    from sweepd.deploy.cli.options import RegistryFlags
+    from sweepd.deploy.registry.flags import RegistryFlags
     from sweepd.optimize.study.record.spans import holdout_span
 
     span = holdout_span(handle.spec)
@@ -169,8 +169,8 @@ def load_opponent(reference: str) -> FoundBundle:
         InputError: there is no such bundle, or it is not a network that plays a game.
     """
     from sweepd.deploy.cli.bundles import game_bundle, load_reference
-    from sweepd.deploy.cli.options import RegistryFlags
     from sweepd.deploy.games.player import Network
+    from sweepd.deploy.registry.flags import RegistryFlags
     from sweepd.envs.support.errors import InputError
     from sweepd.optimize.experiments.curriculum import FoundBundle
 
@@ -193,7 +193,7 @@ def watch_studies(
 
 def check_registry() -> None:
     """Raise InputError if the registry that environment variables name cannot be used."""
-    from sweepd.deploy.cli.options import RegistryFlags
+    from sweepd.deploy.registry.flags import RegistryFlags
 
     RegistryFlags.from_environment().open(create=True)
 

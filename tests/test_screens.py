@@ -21,9 +21,9 @@ from typer.testing import CliRunner
 from werkzeug.test import Client
 
 from sweepd.commands import build_app
-from sweepd.deploy.cli.options import RegistryFlags
 from sweepd.deploy.dashboard.source import PaperSource
 from sweepd.deploy.dashboard.web import Dashboard
+from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.envs.crypto.scoring.figures import MEDIAN_RATIO, figures
 from sweepd.envs.support.formatting import duration, hourly
 from sweepd.optimize.cli.progress import StudyWatch, show_progress, study_progress

@@ -22,10 +22,10 @@ from typer.testing import CliRunner
 import sweepd.app
 import sweepd.commands
 import sweepd.hooks
-from sweepd.deploy.cli.options import RegistryFlags
 from sweepd.deploy.market.candidates import open_study
 from sweepd.deploy.market.promote import MarketPromoter
 from sweepd.deploy.registry.bundle_files import write_bundle
+from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.crypto.scoring.figures import MEDIAN_RATIO
 from sweepd.envs.crypto.scoring.selection import TrialReturns

@@ -6,11 +6,11 @@ import dataclasses
 from typing import Any
 
 from sweepd.deploy.api.policy import OpenStudy
-from sweepd.deploy.cli.options import RegistryFlags
 from sweepd.deploy.cli.promote import promotion_task
 from sweepd.deploy.cli.promote_flags import PromoteFlags
 from sweepd.deploy.promotion.promotion import Promotion
 from sweepd.deploy.promotion.studies import find_study
+from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.flags import read_flags
 from sweepd.envs.support.terminal import Terminal

@@ -2,47 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sweepd.deploy.registry.registry import Registry
-from sweepd.envs.support.database_url import warn_of_password
-
-DEPLOYMENTS = Path("deployments")
-
-# Environment variables; workers read them, too.
-DEPLOYMENTS_VARIABLE, REGISTRY_VARIABLE = "SWEEPD_DEPLOYMENTS", "SWEEPD_REGISTRY"
-
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-
-
-@dataclass(frozen=True)
-class RegistryFlags:
-    """The options that name the registry."""
-
-    deployments: Annotated[
-        Path,
-        typer.Option(envvar=DEPLOYMENTS_VARIABLE, help="Folder of bundles, registry and replays."),
-    ] = DEPLOYMENTS
-    registry: Annotated[
-        str | None,
-        typer.Option(
-            envvar=REGISTRY_VARIABLE,
-            callback=warn_of_password,
-            help="SQLAlchemy URL of the registry. Default: registry.db in the deployments folder.",
-        ),
-    ] = None
-
-    @staticmethod
-    def from_environment() -> RegistryFlags:
-        """Return the flags for callers without options, such as a worker."""
-        folder = Path(os.environ.get(DEPLOYMENTS_VARIABLE) or DEPLOYMENTS)
-        return RegistryFlags(folder, os.environ.get(REGISTRY_VARIABLE) or None)
-
-    def open(self, *, create: bool = False) -> Registry:
-        """Open the registry. create: see `sweepd.deploy.registry.reader.RegistryReader`."""
-        return Registry(self.deployments, self.registry, create=create)

@@ -10,8 +10,8 @@ import numpy as np
 import typer
 
 from sweepd.deploy.cli.bundles import REFERENCE, called, game_bundle, load_bundle, load_reference
-from sweepd.deploy.cli.options import RegistryFlags
 from sweepd.deploy.games.bundle import GameBundle
+from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.envs.games.game import Game
 from sweepd.envs.games.pairings import tally
 from sweepd.envs.games.registry import get_game

@@ -13,7 +13,6 @@ from rich.console import RenderableType
 from sqlalchemy.exc import SQLAlchemyError
 
 from sweepd.deploy.cli.next_commands import next_commands, print_next
-from sweepd.deploy.cli.options import RegistryFlags
 from sweepd.deploy.cli.promote_flags import PromoteFlags
 from sweepd.deploy.games.candidates import game_study
 from sweepd.deploy.games.promote import GamePromoter, GamePromotion, default_rules
@@ -28,6 +27,7 @@ from sweepd.deploy.promotion.findings import short
 from sweepd.deploy.promotion.promotion import Promotion
 from sweepd.deploy.promotion.rules import parse_limits, with_limits
 from sweepd.deploy.promotion.studies import FoundStudy, attach, find_study, storage_url
+from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.replay import write_replay
 from sweepd.deploy.trading.replay_view import print_replay, replay_folder, replay_window, run_replay

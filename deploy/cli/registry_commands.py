@@ -11,7 +11,7 @@ import typer
 from rich.console import RenderableType
 
 from sweepd.deploy.cli.bundles import BUNDLE_KINDS, REFERENCE, load_reference, market_bundle
-from sweepd.deploy.cli.options import AsJson, RegistryFlags
+from sweepd.deploy.cli.options import AsJson
 from sweepd.deploy.cli.registry_view import (
     bundle_facts,
     bundle_view,
@@ -22,7 +22,6 @@ from sweepd.deploy.cli.registry_view import (
     history_view,
     places_of,
     slots_view,
-    state_of,
     verification_view,
 )
 from sweepd.deploy.games.bundle import GameBundle, game_key
@@ -32,6 +31,7 @@ from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.market.verify import TOLERANCE, verify_bundle
 from sweepd.deploy.promotion.findings import short
 from sweepd.deploy.registry.bundle_files import finite
+from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.deploy.registry.records import Slot
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.garbage import clear_garbage, find_garbage
@@ -83,7 +83,7 @@ def list_command(
                     "number": one.number,
                     "bundle": one.bundle,
                     "at": one.at,
-                    "is": state_of(present, one.bundle),
+                    "is": present.role_of(one.bundle),
                     "synthetic": opened.synthetic(one.bundle),
                 }
                 for one in opened.versions(slot)

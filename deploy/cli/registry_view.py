@@ -15,7 +15,7 @@ from sweepd.deploy.promotion.findings import SYNTHETIC, short, verdict
 from sweepd.deploy.promotion.rules import loosened
 from sweepd.deploy.promotion.views import bundle_panel, columns, identity_table, plain_value
 from sweepd.deploy.registry.bundle_files import StoredBundle
-from sweepd.deploy.registry.records import Event, Slot, Version
+from sweepd.deploy.registry.records import Slot, Version
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.garbage import Garbage
 from sweepd.envs.crypto.scoring.figures import TITLE, figures_table
@@ -25,25 +25,6 @@ SHOWN_EVENTS = 20
 # Parts of the manifest that `diff` leaves out: they follow from others, or are shown elsewhere.
 NOT_COMPARED = ("files", "gate", "metrics", "format")
 SINGLE_GAMES = ("returns", "lengths")  # of a panel: lists too long to read
-
-
-def state_of(slot: Slot, bundle: str, removed: Sequence[str] = ()) -> str:
-    """Return the bundle's present role in the slot, in a word."""
-    if bundle == slot.champion:
-        return "champion"
-    if bundle == slot.previous:
-        return "previous"
-    if bundle in slot.challengers:
-        return "challenger"
-    return "removed" if bundle in removed else ""
-
-
-def last_move(registry: Registry, slot: Slot, bundle: str | None) -> Event | None:
-    """Return the bundle's last promotion or rollback to the slot, or None."""
-    if bundle is None:
-        return None
-    moves = registry.events(slot.name, bundle=bundle, kinds=["promoted", "rolled-back"])
-    return moves[-1] if moves else None
 
 
 def slots_view(registry: Registry) -> RenderableType:
@@ -58,7 +39,7 @@ def slots_view(registry: Registry) -> RenderableType:
         title_justify="left",
     )
     for slot in registry.slots():
-        move = last_move(registry, slot, slot.champion)
+        move = registry.last_move(slot.name, slot.champion)
         table.add_row(
             slot.name,
             short(slot.champion) + ("\nSYNTHETIC" if registry.synthetic(slot.champion) else ""),
@@ -88,7 +69,7 @@ def history_view(registry: Registry, slot: Slot) -> RenderableType:
             str(version.number),
             short(version.bundle) + ("\nSYNTHETIC" if registry.synthetic(version.bundle) else ""),
             minute(version.at),
-            state_of(slot, version.bundle, removed),
+            slot.role_of(version.bundle, removed),
         )
     names = ("time (UTC)", "event", "bundle", "instead of")
     history = Table(
@@ -257,10 +238,10 @@ def garbage_view(found: Sequence[Garbage], title: str) -> RenderableType:
 
 
 def _place(registry: Registry, slot: Slot, version: Version) -> dict[str, Any]:
-    state = state_of(slot, version.bundle)
+    state = slot.role_of(version.bundle)
     # A challenger was never promoted: it has an event of its own kind.
     asked = registry.events(slot.name, bundle=version.bundle, kinds=["challenger"])
-    move = asked[-1] if state == "challenger" else last_move(registry, slot, version.bundle)
+    move = asked[-1] if state == "challenger" else registry.last_move(slot.name, version.bundle)
     return {
         "slot": slot.name,
         "version": version.number,

@@ -11,11 +11,12 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sweepd.deploy.cli.options import AsJson, RegistryFlags
+from sweepd.deploy.cli.options import AsJson
 from sweepd.deploy.dashboard.alerts import Alert, slot_alerts, sorted_alerts
 from sweepd.deploy.dashboard.formatting import moment
 from sweepd.deploy.dashboard.health import Health, health
 from sweepd.deploy.dashboard.severity import LEVELS
+from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.live.notify import Notifier
 from sweepd.deploy.trading.live.parity import DIFFERS, ParityDay, parity, store_parity

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import RenderableType
 
-from sweepd.deploy.cli.options import RegistryFlags
 from sweepd.deploy.dashboard.health import Health, health
 from sweepd.deploy.dashboard.series import SeriesCache
 from sweepd.deploy.dashboard.view import SlotView, slot_names, slot_view
 from sweepd.deploy.registry.bundle_files import GAME
+from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.live.profits import ProfitBook
 from sweepd.deploy.trading.live.queries import Records

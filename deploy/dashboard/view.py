@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sweepd.deploy.cli.registry_view import last_move, state_of
 from sweepd.deploy.dashboard.alerts import Alert, slot_alerts, sorted_alerts
 from sweepd.deploy.dashboard.challengers import ChallengerView, challenger_views
 from sweepd.deploy.dashboard.formatting import share
@@ -211,7 +210,7 @@ def slot_view(
     last = max((int(series.lines.time[-1]) for series in every), default=None)
     # Counted from the last bar, not from now: recorded bars are in the past.
     since = None if days is None or last is None else last - round(days * DAY)
-    move = last_move(registry, place, place.champion)
+    move = registry.last_move(place.name, place.champion)
     state = health(trader, now, slot=slot, synthetic=registry.synthetic(place.champion))
     accounts = [account_view(series, timeframe) for series in every]
     return SlotView(
@@ -315,7 +314,7 @@ def _versions(registry: Registry, slot: Slot) -> list[VersionView]:
             version.number,
             version.bundle,
             version.at,
-            state_of(slot, version.bundle),
+            slot.role_of(version.bundle),
             _origin(registry, version.bundle),
         )
         for version in reversed(registry.versions(slot.name))

@@ -227,6 +227,13 @@ class RegistryReader:
         with self.database.reading() as connection:
             return EVENTS.read(connection, query)[::-1]
 
+    def last_move(self, slot: str, bundle: str | None) -> Event | None:
+        """Return the bundle's last promotion or rollback to the slot, or None."""
+        if bundle is None:
+            return None
+        kinds = ["promoted", "rolled-back"]
+        return next(iter(self.events(slot, bundle=bundle, kinds=kinds, newest=1)), None)
+
     def _registered(self, hash_: str) -> RegisteredBundle | None:
         with self.database.reading() as connection:
             return BUNDLES.get(connection, hash=hash_)

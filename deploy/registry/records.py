@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -69,6 +70,21 @@ class Slot(Champions):
     """
 
     challengers: tuple[str, ...] = ()
+
+    def role_of(self, bundle: str, removed: Sequence[str] = ()) -> str:
+        """Return the bundle's present role, in a word; "" if it has none.
+
+        Args:
+            bundle: its hash.
+            removed: hashes of bundles that were removed from the slot.
+        """
+        if bundle == self.champion:
+            return "champion"
+        if bundle == self.previous:
+            return "previous"
+        if bundle in self.challengers:
+            return "challenger"
+        return "removed" if bundle in removed else ""
 
 
 @dataclass(frozen=True)

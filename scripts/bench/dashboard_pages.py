@@ -20,9 +20,9 @@ from harness import benchmark_parser, print_machine, save_results
 from page_times import page_times
 from werkzeug.test import Client
 
-from sweepd.deploy.cli.options import RegistryFlags
 from sweepd.deploy.dashboard.source import PaperSource
 from sweepd.deploy.dashboard.web import Dashboard
+from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.brokers.base import Fill, Order
 from sweepd.deploy.trading.closed_bar import ClosedBar

@@ -25,9 +25,9 @@ from page_times import page_times
 from sqlalchemy.orm import Session
 from werkzeug.test import Client
 
-from sweepd.deploy.cli.options import RegistryFlags
 from sweepd.deploy.dashboard.source import PaperSource
 from sweepd.deploy.dashboard.web import Dashboard
+from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.envs.crypto.data.demo_market import make_demo_market
 from sweepd.optimize.cli.progress import StudyWatch
 from sweepd.optimize.experiments.request import Request

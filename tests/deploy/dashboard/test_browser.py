@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("plotly")
 
-from sweepd.deploy.cli.options import RegistryFlags
 from sweepd.deploy.dashboard.source import PaperSource
 from sweepd.deploy.dashboard.web import Dashboard
+from sweepd.deploy.registry.flags import RegistryFlags
 from tests.deploy.dashboard.browser import AXE_VARIABLE, CHROMIUM, Browser, axe_file, served
 from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.test_web import OneStudy

@@ -12,7 +12,6 @@ from optuna.trial import TrialState
 pytest.importorskip("plotly")
 from werkzeug.test import Client
 
-from sweepd.deploy.cli.options import RegistryFlags
 from sweepd.deploy.dashboard.source import PaperSource
 from sweepd.deploy.dashboard.study_figures import (
     GUTTER,
@@ -22,6 +21,7 @@ from sweepd.deploy.dashboard.study_figures import (
     race_figure,
 )
 from sweepd.deploy.dashboard.web import Dashboard
+from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.progress import StudyWatch
 from sweepd.optimize.study.insight.axes import Axis

@@ -12,10 +12,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from sweepd.commands import build_app
-from sweepd.deploy.cli.options import RegistryFlags
-from sweepd.deploy.dashboard import command, formatting
+from sweepd.deploy.cli import dashboard as command
+from sweepd.deploy.dashboard import formatting
 from sweepd.deploy.dashboard.terminal import slot_screen
 from sweepd.deploy.games.promote import GamePromoter
+from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.live.store import TraderStore
 from sweepd.envs.support.errors import InputError

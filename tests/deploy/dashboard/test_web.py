@@ -34,11 +34,11 @@ pytest.importorskip("plotly")
 from werkzeug.test import Client, TestResponse
 from werkzeug.wrappers import Response
 
-from sweepd.deploy.cli.options import RegistryFlags
 from sweepd.deploy.dashboard.health import Health
 from sweepd.deploy.dashboard.server import serve
 from sweepd.deploy.dashboard.source import PaperSource
 from sweepd.deploy.dashboard.web import Dashboard
+from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.optimize.cli.progress import StudyWatch
 from sweepd.optimize.study.insight.comparison import summary
 from sweepd.optimize.study.insight.curves import table_row

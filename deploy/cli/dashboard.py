@@ -15,10 +15,11 @@ import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
 
-from sweepd.deploy.cli.options import AsJson, RegistryFlags
+from sweepd.deploy.cli.options import AsJson
 from sweepd.deploy.dashboard.source import PaperSource, StudySource
 from sweepd.deploy.dashboard.terminal import age_line, slot_screen, slots_table
 from sweepd.deploy.registry.bundle_files import finite
+from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.envs.support.database_url import STORAGE_VARIABLE, warn_of_password
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.flags import takes_flags
