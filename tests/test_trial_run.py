@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
+import torch
 from optuna.trial import TrialState
 from typer.testing import CliRunner
 
@@ -19,13 +21,23 @@ from sweepd.envs.crypto.data.bars import write_bars
 from sweepd.envs.crypto.data.demo_market import make_planted_market
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.intervals import over_seeds
+from sweepd.optimize.experiments.kinds import kind_of
 from sweepd.optimize.experiments.outlook import study_outlook
 from sweepd.optimize.study.database.opening import open_storage, storage_url
 from sweepd.optimize.study.record.stored import TrialRecord
-from sweepd.optimize.study.study import StudyHandle
+from sweepd.optimize.study.study import Plan, StudyHandle
+from sweepd.optimize.worker.batch import Trainer
 from sweepd.optimize.worker.trial_run import RunRequest
 from sweepd.optimize.worker.weights import initial_actors
 from tests.test_study_in_python import GAME, MARKET
+
+
+def actors_of(handle: StudyHandle) -> list[Any]:
+    """Return the actors that a trial of a study starts from."""
+    kind = kind_of(handle.spec.environment)
+    bars = kind.load_recorded_bars(handle.spec, None, print)
+    experiment = kind.make_experiment(handle.spec, bars, torch.device("cpu"), print)
+    return initial_actors(handle, Trainer(experiment), Plan(0, 0, {}, handle.space.resolve({}), 1))
 
 
 @pytest.fixture(autouse=True)
@@ -147,11 +159,11 @@ def test_a_market_runs_one_trial_per_seed_and_counts_where_it_was_chosen(folder:
     warm, cold = handle_of("warm"), handle_of("cold")
     assert warm.spec == cold.spec
     assert warm.trials()[0].value != cold.trials()[0].value
-    assert len(initial_actors(warm)) == 3
-    assert initial_actors(cold) == []
+    assert len(actors_of(warm)) == 3
+    assert actors_of(cold) == []
     (source.trial_dir(best or 0) / "members.safetensors").write_bytes(b"other")
     with pytest.raises(InputError, match="have been changed"):
-        initial_actors(warm)
+        actors_of(warm)
 
 
 def test_an_unfinished_trial_of_a_game_is_trained_once_it_has_been_evaluated() -> None:

@@ -6,7 +6,6 @@ Everything else calls `kernels` and `evaluate`, and does not know why a program 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -68,23 +67,6 @@ def require(recorded: str) -> None:
         os.environ[VARIABLE] = TORCH
     elif why := _why_not(recorded):
         raise InputError(f"The study trains with the kernels {recorded!r}, and {why}.")
-
-
-def require_same(recorded: str, here: str, path: Path) -> None:
-    """Check that a run continues a checkpoint with the kernels that made it.
-
-    Args:
-        recorded: those of the checkpoint, as `chosen` returned them.
-        here: those of the run.
-        path: the checkpoint, for the message.
-
-    Raises:
-        InputError: they differ, so the numbers would not be those of an uninterrupted run.
-    """
-    if recorded == here or {recorded, here} <= _SAME:
-        return
-    why = f"{VARIABLE}={TORCH} is not set" if recorded == TORCH else _why_not(recorded)
-    raise InputError(f"{path} was trained with the kernels {recorded!r}, and {why}.")
 
 
 def _why_not(recorded: str) -> str:

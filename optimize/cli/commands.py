@@ -53,21 +53,21 @@ def run(
         Path | None,
         typer.Argument(
             help="TOML file with the tables [data], [cv], [train], [shape], [ppo] and [env]; "
-            "optimize/worker/run.py lists the keys."
+            "optimize/cli/run_config.py lists the keys."
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Directory for results and checkpoints. Default: the file's setting, else "
-            "runs/run-NAME."
+            help="Directory of the run's database and results; the same command continues it. "
+            "Default: the file's setting, else runs/run-NAME."
         ),
     ] = None,
     start_from: Annotated[
         Path | None,
         typer.Option(
-            help="A checkpoint of the same run, which is resumed exactly; or the directory of a "
-            "trial or bundle, whose weights initialize the run."
+            help="Directory of a trial or bundle, or a file of weights or a checkpoint, whose "
+            "networks the run starts from."
         ),
     ] = None,
     gpu: Annotated[
@@ -96,7 +96,9 @@ def run(
     ] = False,
     study_name: Annotated[
         str | None,
-        typer.Option(help="With --trial: name of the run's study. Default: STUDY-runNUMBER."),
+        typer.Option(
+            help="Name of the run's study. Default: run-CONFIG; with --trial, STUDY-runNUMBER."
+        ),
     ] = None,
     storage: Storage = None,
     runs_dir: Annotated[
@@ -109,9 +111,10 @@ def run(
 ) -> None:
     """Train once with one set of parameters: of a file, or exactly those of a trial.
 
-    With --trial, the run is a study of its own in the trial's database. The same command continues
-    it after Ctrl-C. It ends with the learning curve over its seeds, and `sweepd promote` may judge
-    it: the trials that its parameters were chosen from count.
+    The run is a study of one trial in --out; with --trial, a study of its own in the trial's
+    database. The same command continues it after Ctrl-C. With --trial, it ends with the learning
+    curve over its seeds, and `sweepd promote` counts the trials that its parameters were chosen
+    from.
     """
     if trial is not None:
         misplaced = [n for n, v in (("CONFIG", config), ("--out", out)) if v is not None]
@@ -124,14 +127,14 @@ def run(
         request = RunRequest(trial, budget, seeds, study_name, from_weights)
         run_trial(request, storage, runs_dir, gpu, tuple(track or ()), context.obj)
         return
-    given = given_flags(context) & {"budget", "seeds", "from_weights", "study_name", "runs_dir"}
+    given = given_flags(context) & {"budget", "seeds", "from_weights", "runs_dir"}
     if given:
         raise InputError(f"--{min(given).replace('_', '-')} is for --trial STUDY#NUMBER")
     if config is None:
         raise InputError("name a CONFIG file, or a trial with --trial STUDY#NUMBER")
     with loading():
         from sweepd.optimize.cli.run import run
-    run(config, out, start_from, gpu, tuple(track or ()))
+    run(config, out, study_name, start_from, gpu, tuple(track or ()), context.obj)
 
 
 @takes_flags

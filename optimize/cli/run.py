@@ -1,61 +1,116 @@
-"""The action of `sweepd run`."""
+"""The action of `sweepd run CONFIG`: a study whose one trial has the file's parameters."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from sweepd.envs.crypto.scoring.figures import shown
-from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.terminal import Terminal
-from sweepd.optimize.cli.launch import choose_device
+from optuna.trial import TrialState
+
+from sweepd.envs.crypto.data.demo_market import DEMO_BARS
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.files import write_atomic
+from sweepd.envs.support.logs import LogConsole
+from sweepd.optimize.cli.demo import make_demo_data
+from sweepd.optimize.cli.hooks import Hooks
+from sweepd.optimize.cli.run_config import read_config
+from sweepd.optimize.cli.train import open_requested
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.record.stored import TrialRecord
+from sweepd.optimize.study.study import StudyHandle, study_exists
 from sweepd.optimize.tracking.tracker import check_trackers
-from sweepd.optimize.worker.batch import Interrupted
-from sweepd.optimize.worker.run import run as run_once
-from sweepd.optimize.worker.run_config import read_config
-from sweepd.optimize.worker.stopping import StopRequest
+from sweepd.optimize.worker.lifecycle import work
+from sweepd.optimize.worker.weights import weights_file
+from sweepd.optimize.worker.worker import WorkerOptions
 
 
 def run(
-    config: Path, out: Path | None, start_from: Path | None, gpu: str | None, track: tuple[str, ...]
+    path: Path,
+    out: Path | None,
+    name: str | None,
+    start_from: Path | None,
+    gpu: str | None,
+    track: tuple[str, ...],
+    hooks: Hooks,
 ) -> None:
-    """Train once outside any study, and print the results."""
-    check_trackers(track)
-    say = Terminal().print_line
-    tables = read_config(config)
-    settings = dict(tables.get("train", {}))
-    settings["out"] = str(out or settings.get("out") or f"runs/run-{config.stem}")
-    if start_from is not None:
-        settings["start_from"] = str(start_from)
+    """Train the trial of a file, or continue it, and print its results.
+
+    Args:
+        path: the TOML file.
+        out: folder of the database and the results; None: the file's, else `runs/run-NAME`.
+        name: of its study; None: `run-NAME`.
+        start_from: a file of weights, or a folder with one; None: the file's, if any.
+        gpu: `--gpu`.
+        track: `--track`.
+        hooks: functions of other packages.
+
+    Raises:
+        InputError: the file is invalid, or the folder has a run with other settings.
+        RunError: the training diverged.
+    """
     if gpu == "all":
         raise InputError("--gpu all is for train; a run uses one GPU")
-    stop = StopRequest(say)
-    try:
-        with stop.installed():
-            result = run_once(
-                {**tables, "train": settings},
-                device=choose_device(gpu),
-                stop=stop,
-                say=say,
-                track=track,
-                source=str(config),
-            )
-    except Interrupted:
-        say(f"stopped; continue with --start-from {settings['out']}")
-        return
-    evaluation = result.evaluation
-    scores = ", ".join(f"{score:+.4f}" for score in evaluation.scores)
-    say(
-        f"objective {evaluation.final:+.4f}; fold scores {scores}; "
-        f"{result.steps_per_second:,.0f} steps/s"
-    )
-    for path, metrics in enumerate(evaluation.metrics):
-        say(
-            f"  path {path}: Sharpe ratio {shown('sharpe', metrics.sharpe)} "
-            f"(equal weight {shown('equal_weight_sharpe', metrics.equal_weight_sharpe)}), return "
-            f"{shown('total_return', metrics.total_return)} "
-            f"({shown('equal_weight_return', metrics.equal_weight_return)}), drawdown "
-            f"{shown('max_drawdown', metrics.max_drawdown)}, {metrics.trades:,} trades"
+    check_trackers(track)
+    config = read_config(path)
+    name = name or config.name
+    out, start = config.folder(out), start_from or config.start_from
+    console = LogConsole()
+    if config.demo:
+        make_demo_data(
+            out / "data", config.tables["data"]["timeframe"], DEMO_BARS, console.print_line
         )
-    for reason in evaluation.reasons:
-        say(f"  {reason}")
-    say(f"results in {result.out}")
+    space = out / "space.toml"
+    settings = config.settings(name, out, space, gpu, track)
+    exists = study_exists(open_storage(storage_url(None, out)), name)
+    write_atomic(space, config.space.constants_to_toml())
+    study = open_requested(
+        settings, config.given(whole=exists), hooks, console, None if exists else _origin(start)
+    )
+    if exists:
+        _check_start(study.handle, start)
+    if not work(study.handle, study.experiment, WorkerOptions(1, track=track), console):
+        return
+    [trial] = study.handle.trials()
+    if trial.state != TrialState.COMPLETE:
+        reason = TrialRecord.from_attributes(trial.user_attrs).reason
+        raise RunError(f"the run failed: {reason}")
+    console.print_line(f"results in {study.handle.trial_dir(trial.number)}")
+
+
+def _origin(start: Path | None) -> dict[str, Any] | None:
+    """Return what a study records of the weights that it starts from."""
+    if start is None:
+        return None
+    path = _weights_in(start) if start.is_dir() else start
+    if not path.exists():
+        raise InputError(
+            f"--start-from {path} does not exist; name a checkpoint, members.safetensors, or a "
+            "folder of one"
+        )
+    return {"study": None, "trial": None, "finished": 0, "weights": weights_file(path)}
+
+
+def _check_start(handle: StudyHandle, start: Path | None) -> None:
+    """Raise InputError if an existing run started from other weights than those asked for now."""
+    if start is None:
+        return
+    recorded = None if handle.origin is None else Path(handle.origin["weights"]["path"])
+    if recorded is None or start.resolve() not in (recorded, recorded.parent):
+        began = "new networks" if recorded is None else str(recorded)
+        raise InputError(
+            f"--start-from {start}: this run began with {began} and is continued without that "
+            "flag; give another --out for a run of its own"
+        )
+
+
+def _weights_in(folder: Path) -> Path:
+    """Return the file of weights in the folder of a trial or bundle."""
+    if (folder / "members.safetensors").exists():
+        return folder / "members.safetensors"
+    # A trial in training: the number of rollouts in the name makes the newest the last one.
+    checkpoints = sorted(folder.glob("checkpoint-*.safetensors"))
+    if not checkpoints:
+        raise InputError(
+            f"--start-from {folder}: there is neither a checkpoint nor members.safetensors in it"
+        )
+    return checkpoints[-1]

@@ -6,9 +6,10 @@ import dataclasses
 import faulthandler
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -106,7 +107,11 @@ class RequestedStudy:
 
 
 def open_requested(
-    flags: StudySettings, given: frozenset[str], hooks: Hooks, console: LogConsole
+    flags: StudySettings,
+    given: frozenset[str],
+    hooks: Hooks,
+    console: LogConsole,
+    origin: Mapping[str, Any] | None = None,
 ) -> RequestedStudy:
     """Create or join the study of these flags, and describe it.
 
@@ -115,6 +120,7 @@ def open_requested(
         given: names of the flags that were set explicitly.
         hooks: functions of other packages.
         console: for output.
+        origin: of a new study, see `create_study`.
 
     Raises:
         InputError: a flag is wrong, or the existing study has other settings.
@@ -136,7 +142,7 @@ def open_requested(
     if kind_of(flags.env).needs_data and (flags.demo or flags.smoke):
         console.print(BANNER, style="bold yellow")
         make_demo_data(request.data_dir, request.timeframe, demo_bars(flags), say)
-    handle, experiment = _open_study(flags, name, request, device, hooks, say)
+    handle, experiment = _open_study(flags, name, request, device, hooks, say, origin)
     _describe(handle, experiment, say)
     return RequestedStudy(flags, handle, experiment)
 
@@ -175,6 +181,7 @@ def _open_study(
     device: torch.device,
     hooks: Hooks,
     say: Callable[[str], None],
+    origin: Mapping[str, Any] | None,
 ) -> tuple[StudyHandle, Experiment]:
     storage = open_storage(storage_url(flags.storage, flags.runs_dir))
     if not study_exists(storage, name):
@@ -189,7 +196,7 @@ def _open_study(
         for flag, value in vars(flags).items()
         if flag != "storage"
     }
-    return open_study(storage, name, request, device, flags.runs_dir, recorded, say)
+    return open_study(storage, name, request, device, flags.runs_dir, recorded, say, origin=origin)
 
 
 def _describe(handle: StudyHandle, experiment: Experiment, say: Callable[[str], None]) -> None:

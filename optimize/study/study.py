@@ -100,7 +100,8 @@ def create_study(
         spec: what it is.
         runs_dir: folder in which its folder will be.
         flags: flags to record.
-        origin: the trial that the study repeats, see `sweepd.optimize.worker.trial_run`.
+        origin: the trial that the study repeats, see `sweepd.optimize.worker.trial_run`, or the
+            weights that its networks start from.
         prior: what it learns from earlier studies, see `sweepd.optimize.study.prior`.
         source: the study from which its search space came, see `StudyHandle.as_source`.
 

@@ -73,6 +73,7 @@ def open_study(
     flags: Mapping[str, Any],
     say: Callable[[str], None],
     bars: Bars | None = None,
+    origin: Mapping[str, Any] | None = None,
 ) -> tuple[StudyHandle, Experiment]:
     """Join the study called `name`, or create it.
 
@@ -85,6 +86,7 @@ def open_study(
         flags: flags to record with a new study.
         say: receives lines for the user.
         bars: bars of a new study on a market; by default they are loaded.
+        origin: of a new study, see `create_study`.
 
     Raises:
         InputError: the request is invalid, or the existing study has other settings.
@@ -110,7 +112,9 @@ def open_study(
         )
         recorded = {**flags, "measured": measured}
         source = None if narrowed is None else narrowed.as_source()
-        if create_study(storage, name, spec, runs_dir, recorded, prior=prior, source=source):
+        if create_study(
+            storage, name, spec, runs_dir, recorded, origin=origin, prior=prior, source=source
+        ):
             reproducing = reproducing_flags(spec, request)
             say(f"settings are now fixed; to reproduce this study: {reproducing}")
             return StudyHandle(storage, name, folder), experiment

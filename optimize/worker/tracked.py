@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from sweepd.envs.support.files import write_atomic
-from sweepd.optimize.experiments.experiment import Evaluation
 from sweepd.optimize.study.record.stored import (
     UID_KEY,
     CryptoSpec,
@@ -23,7 +17,7 @@ from sweepd.optimize.study.record.stored import (
     rung_scores,
 )
 from sweepd.optimize.study.study import FINISHED, StudyHandle
-from sweepd.optimize.tracking.picture import FAILED, RUNG_VALUE, RUNNING, Picture
+from sweepd.optimize.tracking.picture import RUNG_VALUE, RUNNING, Picture
 from sweepd.optimize.tracking.tracker import Tracking
 
 
@@ -158,70 +152,3 @@ def spec_tags(spec: StudySpec) -> dict[str, str]:
         tags["timeframe"] = spec.data.timeframe
         tags["tickers"] = ",".join(spec.data.tickers)
     return tags
-
-
-class TrackedRun:
-    """Shows one run outside a study (`sweepd run CONFIG`) to trackers.
-
-    Args:
-        tracking: the trackers.
-        out: folder of the run; a resumed run is found by a file in it.
-        spec: of the run.
-        params: its parameters by table.
-        resumed: whether it continues from a checkpoint.
-    """
-
-    def __init__(
-        self,
-        tracking: Tracking,
-        out: Path,
-        spec: StudySpec,
-        params: Mapping[str, Mapping[str, Any]],
-        *,
-        resumed: bool,
-    ) -> None:
-        self._tracking, self._spec = tracking, spec
-        if not tracking:
-            return
-        self._picture = Picture(
-            key=_run_key(out / "tracking" / "run", resumed=resumed),
-            name=out.name,
-            group="sweepd-run",
-            params={f"{table}.{key}": v for table, own in params.items() for key, v in own.items()},
-            tags=spec_tags(spec),
-            links={"folder": out.resolve().as_uri()},
-            started=None if resumed else time.time(),
-        )
-        tracking.put(self._picture)
-
-    def rung(self, rung: int, evaluation: Evaluation) -> None:
-        """Show the evaluation of a rung."""
-        metrics = rung_metrics(self._spec, evaluation.value, evaluation.scores)
-        metrics |= finite(evaluation.record().metrics or {})
-        self._put(points={steps_at(self._spec, rung): metrics})
-
-    def complete(self, evaluation: Evaluation, members: Path) -> None:
-        """Show the end of a run. members: file of the weights."""
-        tags = {"reason": "; ".join(evaluation.reasons)} if evaluation.reasons else {}
-        links = {"members": members.resolve().as_uri()} if members.exists() else {}
-        final = finite({"objective": evaluation.final})
-        self._put(state="COMPLETE", final=final, ended=time.time(), tags=tags, links=links)
-
-    def fail(self, reason: str) -> None:
-        """Show that a run failed."""
-        self._put(state=FAILED, ended=time.time(), tags={"reason": reason})
-
-    def _put(self, **changes: Any) -> None:
-        if self._tracking:
-            changes["tags"] = {**self._picture.tags, **changes.get("tags", {})}
-            self._picture = dataclasses.replace(self._picture, **changes).over(self._picture)
-            self._tracking.put(self._picture)
-
-
-def _run_key(path: Path, *, resumed: bool) -> str:
-    """Return the key of a run; a new one, kept in a file, unless the run is resumed."""
-    if resumed and path.exists():
-        return path.read_text()
-    key = uuid.uuid4().hex[:16]
-    write_atomic(path, key)
-    return key

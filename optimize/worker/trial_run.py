@@ -40,7 +40,6 @@ from sweepd.optimize.study.record.stored import (
 from sweepd.optimize.study.sampling.evolution import Stretch
 from sweepd.optimize.study.settings.setting import declared
 from sweepd.optimize.study.settings.study import StudySettings
-from sweepd.optimize.study.space.dimension import Dimension
 from sweepd.optimize.study.space.search_space import SearchSpace
 from sweepd.optimize.study.spec import refuse_other
 from sweepd.optimize.study.study import (
@@ -267,14 +266,11 @@ def _constants(source: StudyHandle, trial: FrozenTrial) -> SearchSpace:
 
 def _with_values(source: StudyHandle, trial: FrozenTrial, params: Mapping[str, Any]) -> SearchSpace:
     space = source.space
-    tables = {
-        table: {
-            name: Dimension(name, value=own.resolve(params))
-            for name, own in space.tables[table].items()
-        }
+    values = {
+        table: {name: own.resolve(params) for name, own in space.tables[table].items()}
         for table in space.subject.tables
     }
-    return SearchSpace(f"trial:{source.name}#{trial.number}", 1, tables, space.subject)
+    return SearchSpace.of_constants(f"trial:{source.name}#{trial.number}", values, space.subject)
 
 
 def _schedule(source: StudyHandle, trial: FrozenTrial) -> list[dict[str, Any]]:
@@ -335,20 +331,13 @@ def _flags(source: StudyHandle, planned: PlannedRun, spec: StudySpec) -> dict[st
 def _write_config(handle: StudyHandle, planned: PlannedRun) -> None:
     """Write `train.toml` and `space.toml`: the run as `sweepd train --config` takes it."""
     space = handle.run_dir / "space.toml"
-    described = handle.space.to_dict()
-    lines = [f"{key} = {json.dumps(described.pop(key))}" for key in ("name", "version")]
-    for table, entries in described.items():
-        lines += ["", f"[{table}]"]
-        lines += [
-            f"{name} = {{ value = {json.dumps(own['value'])} }}" for name, own in entries.items()
-        ]
-    write_atomic(space, "\n".join(lines) + "\n")
+    write_atomic(space, handle.space.constants_to_toml())
     flags: dict[str, Any] = {}
     for name, value in spec_flags(handle.spec, str(space)):
         if name == "env-param":
             flags.setdefault(name, []).append(value)
         else:
-            flags[name] = str(value) if name == "n-envs" else value
+            flags[name] = value
     flags["n-trials"] = planned.total
     text = "".join(f"{name} = {json.dumps(value)}\n" for name, value in flags.items())
     write_atomic(handle.run_dir / "train.toml", text)

@@ -305,7 +305,7 @@ class Worker:
         )
         trainings = [trainer.start(plan) for plan in plans]
         for training in trainings:
-            training.initial = initial_actors(self.handle)
+            training.initial = initial_actors(self.handle, trainer, training.plan)
         for training in trainings:
             self.records.resume(training)
             self.tracked.update(training.plan.trial_id)

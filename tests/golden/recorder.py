@@ -78,7 +78,7 @@ class Recorder:
 
     def run_dir(self, study: str) -> Path:
         """Return the folder of a study's files."""
-        [folder] = self.folder.glob(f"runs/{study}-{'?' * 8}")
+        [folder] = self.folder.glob(f"*/{study}-{'?' * 8}")
         return folder
 
     def gate(self, study: str) -> str:
@@ -149,6 +149,8 @@ class Recorder:
                 uid = self._study(study).user_attrs["sweepd:uid"]
                 self._normalise.name(uid, f"<id of {study}>")
                 self._normalise.name(uid[:8], "<short id>")
+        for folder in self.folder.glob(f"run/run-*-{'?' * 8}"):  # of `sweepd run`
+            self._normalise.name(folder.name[-8:], "<short id>")
         for number, folder in enumerate(self._bundle_folders(), start=1):
             whole = json.loads((folder / "bundle.json").read_text())["hash"]
             self._normalise.name(whole, f"<hash of bundle {number}>")

@@ -214,7 +214,8 @@ def market(recorder: Recorder) -> None:
     run("dashboard.json", "dashboard", "--json")
     run("dashboard-training.txt", "dashboard", "--study-name", "market", "--once")
     run("studies-export.txt", "studies", "export", "market", "--out", "trials.csv")
-    recorder.files("trials.csv", "run", "replay")
+    recorder.run_files("run-run")
+    recorder.files("trials.csv", "replay")
     recorder.bundles()
     recorder.keep("gate.html", recorder.gate("market"))
     slot, study = "?slot=demo-1h", "?study=market"

@@ -9,6 +9,7 @@ since its distance from 1 matters on a logarithmic scale.
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,6 +46,29 @@ class SearchSpace:
     subject: Subject = MARKET_PPO
     curriculum: Curriculum | None = None
     study: Mapping[str, int | str] = field(default_factory=dict)
+
+    @classmethod
+    def of_constants(
+        cls, name: str, values: Mapping[str, Mapping[str, Any]], subject: Subject
+    ) -> SearchSpace:
+        """Return a space of constants, by table and name."""
+        tables = {
+            table: {one: Dimension(one, value=value) for one, value in values[table].items()}
+            for table in subject.tables
+        }
+        return cls(name, 1, tables, subject)
+
+    def constants_to_toml(self) -> str:
+        """Return a space of constants as a file for `--search-space`."""
+        described = self.to_dict()
+        lines = [f"{key} = {json.dumps(described.pop(key))}" for key in ("name", "version")]
+        for table, entries in described.items():
+            lines += ["", f"[{table}]"]
+            lines += [
+                f"{name} = {{ value = {json.dumps(own['value'])} }}"
+                for name, own in entries.items()
+            ]
+        return "\n".join(lines) + "\n"
 
     @property
     def dimensions(self) -> list[Dimension]:

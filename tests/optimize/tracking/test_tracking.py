@@ -219,14 +219,14 @@ lookback = 1
     (market / "one.toml").write_text(config)
     out = ("--out", "out", "--gpu", "cpu", "--track", "mlflow")
     sweepd("run", "one.toml", *out).finish()
-    sweepd("run", "one.toml", *out, "--start-from", "out").finish()
+    sweepd("run", "one.toml", *out).finish()  # shown again
     [[run]] = mlflow_runs(store(market)).values()
     assert [step for step, _ in run.history[RUNG_VALUE]] == list(STEPS)
     assert run.status == "FINISHED"
-    assert run.params["train.budget"] == "192"
+    assert run.params["budget"] == "192"
     assert run.params["shape.net_width"] == "8"
     assert "members.safetensors" in run.tags["sweepd.file.members"]
-    sweepd("run", "one.toml", *out).finish()  # from the beginning: another run
+    sweepd("run", "one.toml", *out[2:], "--out", "two").finish()  # another run
     assert len(mlflow_runs(store(market))) == 2
 
 

@@ -1,4 +1,4 @@
-"""A training run outside a study."""
+"""`sweepd run CONFIG`: a study of one trial with the parameters of a file."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from sweepd.agents.algorithms.ppo import PPO
-from sweepd.agents.native.choice import chosen
 from sweepd.agents.policy.frozen import load_members
-from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.data.bars import write_bars
 from sweepd.envs.crypto.data.demo_market import make_demo_market
-from sweepd.envs.native.build import TORCH, VARIABLE
 from sweepd.envs.support.errors import InputError, RunError
-from sweepd.optimize.worker.batch import Interrupted, Trainer
-from sweepd.optimize.worker.pace import CheckpointPace
-from sweepd.optimize.worker.run import run
-from tests.optimize.conftest import search_app
+from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.record.stored import CryptoSpec
+from sweepd.optimize.study.study import StudyHandle
+from tests.optimize.conftest import Sweepd, search_app
 
 CONFIG: dict[str, Any] = {
+    "data": {"dir": "bars"},
     "cv": {"scheme": "kfold", "groups": 3},
     "train": {
-        "budget": 128,
-        "rungs": 2,
+        "budget": 192,
+        "rungs": 3,
         "horizon": 16,
         "num_envs": 2,
         "holdout": 0.1,
@@ -42,91 +41,113 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def with_train(**changes: Any) -> dict[str, Any]:
-    return {**CONFIG, "train": {**CONFIG["train"], **changes}}
+def written(folder: Path, name: str = "one", **changes: Any) -> str:
+    """Write a file of a run, with changed tables; return its name."""
+    tables = {table: CONFIG.get(table, {}) | changes.get(table, {}) for table in CONFIG | changes}
+    lines = []
+    for table, own in tables.items():
+        lines += [f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in own.items())]
+    (folder / f"{name}.toml").write_text("\n".join(lines))
+    return f"{name}.toml"
 
 
-def test_a_run_returns_its_results_and_repeats_itself(bars: Bars, tmp_path: Path) -> None:
-    first = run(CONFIG, bars=bars)
-    again = run(with_train(out=str(tmp_path / "out")), bars=bars)
-    assert len(first.evaluation.scores) == len(first.members) == 3
-    assert len(first.rung_values) == 2
-    assert (first.evaluation.final, first.evaluation.scores, first.rung_values) == (
-        again.evaluation.final,
-        again.evaluation.scores,
-        again.rung_values,
-    )
-    assert first.evaluation.paths.returns.tobytes() == again.evaluation.paths.returns.tobytes()
-    stored = load_members(tmp_path / "out" / "members.safetensors")
-    for ours, theirs in zip(first.members, stored, strict=True):
+def run(*words: object) -> str:
+    """Run in this process; return what was printed. Raises what the command raised."""
+    result = CliRunner().invoke(search_app(), ["run", *map(str, words), "--gpu", "cpu"])
+    if result.exception is not None:
+        raise result.exception
+    return result.output
+
+
+def handle_of(out: Path, name: str = "run-one") -> StudyHandle:
+    return StudyHandle(open_storage(storage_url(None, out), read_only=True), name)
+
+
+def members(handle: StudyHandle) -> list[Mapping[str, Tensor]]:
+    return load_members(handle.trial_dir(0) / "members.safetensors")
+
+
+@pytest.fixture
+def folder(market: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(market)
+    return market
+
+
+def test_a_run_is_a_study_of_one_trial_and_repeats_itself(folder: Path) -> None:
+    text = run(written(folder))
+    handle = handle_of(folder / "runs" / "run-one")
+    [trial] = handle.trials()
+    assert f"results in {handle.trial_dir(0)}" in text
+    assert trial.params == {}
+    spec = handle.spec
+    assert isinstance(spec, CryptoSpec)
+    assert (spec.budget, spec.rungs, spec.num_envs, spec.horizon) == (192, 3, 2, 16)
+    assert handle.space.resolve({}).learner["learning_rate"] == 1e-3
+    assert handle.space.resolve({}).env["action_scale"] == 0.3
+    run("one.toml", "--out", "again")
+    other = handle_of(folder / "again")
+    assert other.trials()[0].value == trial.value
+    for ours, theirs in zip(members(handle), members(other), strict=True):
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    assert {p.name for p in (tmp_path / "out").iterdir()} == {
-        "members.safetensors",
-        "paths.parquet",
-        "equity.png",
-        "metrics.json",
-        "config.json",
-        "spec.json",
-        "checkpoint.safetensors",
-    }
-    assert run(with_train(seed=1), bars=bars).evaluation.final != first.evaluation.final
+    run(written(folder, train={"seed": 1}), "--out", "seed")
+    assert handle_of(folder / "seed").trials()[0].value != trial.value
 
 
-def test_an_interrupted_run_continues_exactly(bars: Bars, tmp_path: Path) -> None:
-    whole = run(CONFIG, bars=bars)
-    out = str(tmp_path / "out")
-    asked = 0
-
-    def stop() -> bool:
-        nonlocal asked
-        asked += 1
-        return asked == 2
-
-    with pytest.raises(Interrupted):
-        run(with_train(out=out), bars=bars, stop=stop)
-    said: list[str] = []
-    resumed = run(with_train(out=out, start_from=out), bars=bars, say=said.append)
-    assert any("going on from" in line for line in said)
-    assert resumed.evaluation.paths.returns.tobytes() == whole.evaluation.paths.returns.tobytes()
+def test_costs_are_those_of_the_study(folder: Path) -> None:
+    run(written(folder, env={"fee": 0.01}))
+    assert handle_of(folder / "runs" / "run-one").spec.env["fee"] == 0.01
 
 
-def test_a_run_continues_with_the_kernels_of_its_checkpoint(
-    bars: Bars, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_same_command_continues_a_killed_run_exactly(folder: Path, sweepd: Sweepd) -> None:
+    written(folder, train={"budget": 9_600, "rungs": 12})
+    sweepd("run", "one.toml", "--gpu", "cpu", "--out", "whole").finish()
+    whole = handle_of(folder / "whole")
+    cut = sweepd("run", "one.toml", "--gpu", "cpu", "--out", "cut")
+    while not (folder / "cut").exists() or not list((folder / "cut").rglob("checkpoint-*")):
+        assert not cut.ended
+    cut.process.kill()
+    cut.process.join()
+    text = sweepd("run", "one.toml", "--gpu", "cpu", "--out", "cut").finish()
+    assert "results in" in text
+    handle = handle_of(folder / "cut")
+    complete = [trial for trial in handle.trials() if trial.value is not None]
+    assert [trial.value for trial in complete] == [whole.trials()[0].value]
+    # A finished run is shown again, and nothing is trained.
+    assert "results in" in sweepd("run", "one.toml", "--gpu", "cpu", "--out", "cut").finish()
+    assert len(handle_of(folder / "cut").trials()) == len(handle.trials())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ppo": {"learning_rate": 2e-3}}, "space.ppo.learning_rate.value = 0.001"),
+        ({"env": {"fee": 0.5}}, "env.fee = 0.0025"),
+        ({"cv": {"groups": 4}}, "cv.groups = 3"),
+        ({"train": {"holdout": 0.2}}, "holdout = 0.1"),
+        ({"train": {"seed": 9}}, "seed = 0"),
+    ],
+)
+def test_a_run_with_other_settings_is_not_continued(
+    folder: Path, change: dict[str, Any], message: str
 ) -> None:
-    out = str(tmp_path / "out")
-    again = with_train(out=out, start_from=out)
-    # Kernels of another version: refused on every machine.
-    monkeypatch.setattr("sweepd.optimize.worker.freeze.chosen", lambda *_: "native of before")
-    run(with_train(out=out), bars=bars)
-    monkeypatch.undo()
-    with pytest.raises(InputError, match="was trained with the kernels 'native of before', and "):
-        run(again, bars=bars)
-    # Weights alone may be taken from any kernels: another seed, another run.
-    run(with_train(start_from=out, seed=1), bars=bars)
-    monkeypatch.setenv(VARIABLE, TORCH)
-    with pytest.raises(InputError, match=f"{VARIABLE}={TORCH} forbids them: unset it"):
-        run(again, bars=bars)
-    run(with_train(out=out), bars=bars)
-    run(again, bars=bars)
+    run(written(folder))
+    with pytest.raises(InputError, match=message) as refused:
+        run(written(folder, **change))
+    assert "--study-name run-one-2" in str(refused.value)
 
 
-def test_a_run_of_torch_is_not_continued_by_native_kernels(
-    bars: Bars, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = str(tmp_path / "out")
-    monkeypatch.setenv(VARIABLE, TORCH)
-    run(with_train(out=out), bars=bars)
-    monkeypatch.delenv(VARIABLE)
-    if chosen("ppo", "fp32", torch.device("cpu")) == TORCH:
-        pytest.skip("no native kernels")
-    with pytest.raises(InputError, match=f"kernels 'torch', and {VARIABLE}={TORCH} is not set"):
-        run(with_train(out=out, start_from=out), bars=bars)
+def test_a_setting_that_left_the_file_is_compared_too(folder: Path) -> None:
+    run(written(folder, train={"seed": 3}))
+    with pytest.raises(InputError, match="seed = 3, and now it is 0"):
+        run(written(folder))
+    run("one.toml", "--study-name", "run-one-2")
+    assert handle_of(folder / "runs" / "run-one", "run-one-2").spec.seed == 0
 
 
-def test_a_run_may_start_from_other_weights(
-    bars: Bars, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = run(with_train(out=str(tmp_path / "source"), seed=5), bars=bars)
+def test_a_run_may_start_from_other_weights(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(written(folder, "source", train={"seed": 5}))
+    source = handle_of(folder / "runs" / "run-source", "run-source")
+    given = members(source)
     lent: list[Any] = []
     import_actor = PPO.import_actor
 
@@ -135,30 +156,39 @@ def test_a_run_may_start_from_other_weights(
         lent.append(ppo.export_member(slot))
 
     monkeypatch.setattr(PPO, "import_actor", recording)
-    from_members = run(
-        with_train(start_from=str(tmp_path / "source" / "members.safetensors")), bars=bars
-    )
-    for (actor, critic), given in zip(lent[:3], source.members, strict=True):
-        assert all(torch.equal(actor[name], given[name]) for name in given)
-        assert torch.equal(critic["state_avg"], given["state_avg"])
-    assert from_members.evaluation.final != run(CONFIG, bars=bars).evaluation.final
-    lent.clear()
-    from_checkpoint = run(
-        with_train(start_from=str(tmp_path / "source")), bars=bars
-    )  # of a run with another seed
-    assert len(lent) >= 3
-    assert from_checkpoint.evaluation.final == from_members.evaluation.final
-    trial = tmp_path / "trial"  # of a study: its newest checkpoint is taken
+    start = source.trial_dir(0)
+    run(written(folder), "--start-from", start)
+    for (actor, critic), theirs in zip(lent[:3], given, strict=True):
+        assert all(torch.equal(actor[name], theirs[name]) for name in theirs)
+        assert torch.equal(critic["state_avg"], theirs["state_avg"])
+    from_members = handle_of(folder / "runs" / "run-one").trials()[0].value
+    run("one.toml")  # continued without the flag, or with the same weights
+    run("one.toml", "--start-from", start)
+    with pytest.raises(InputError, match=r"this run began with .* --out"):
+        run("one.toml", "--start-from", "elsewhere")
+    run("one.toml", "--out", "fresh")
+    assert handle_of(folder / "fresh").trials()[0].value != from_members
+    with pytest.raises(InputError, match="this run began with new networks"):
+        run("one.toml", "--out", "fresh", "--start-from", start)
+
+
+def test_a_run_may_start_from_the_newest_checkpoint_of_a_trial(
+    folder: Path, sweepd: Sweepd
+) -> None:
+    written(folder, "source", train={"seed": 5, "budget": 9_600, "rungs": 12})
+    cut = sweepd("run", "source.toml", "--gpu", "cpu")
+    while not (found := sorted((folder / "runs").rglob("checkpoint-*.safetensors"))):
+        assert not cut.ended
+    cut.process.kill()
+    cut.process.join()
+    trial = folder / "trial"
     trial.mkdir()
     (trial / "checkpoint-000000002-r000-aa.safetensors").touch()
-    shutil.copy(
-        tmp_path / "source" / "checkpoint.safetensors",
-        trial / "checkpoint-000000012-r003-aa.safetensors",
-    )
-    assert (
-        run(with_train(start_from=str(trial)), bars=bars).evaluation.final
-        == from_members.evaluation.final
-    )
+    shutil.copy(found[0], trial / "checkpoint-000000012-r003-aa.safetensors")
+    run(written(folder), "--start-from", "trial")
+    run("one.toml", "--out", "fresh")
+    started, fresh = (handle_of(folder / out) for out in ("runs/run-one", "fresh"))
+    assert started.trials()[0].value != fresh.trials()[0].value
 
 
 @pytest.mark.parametrize(
@@ -172,80 +202,49 @@ def test_a_run_may_start_from_other_weights(
         ({"train": {"budget": 0}}, "[train] budget = 0 should be at least 1"),
         ({"train": {"budget": True}}, "[train] budget = True should be a whole number"),
         ({"train": {"budgt": 5}}, "[train] budgt is not known; did you mean budget?"),
-        ({"train": 3}, "[train] = 3 should be a table"),
         ({"env": {"fee": "high"}}, "[env] fee = 'high' should be a number"),
-        ({"env": {"fee": float("nan")}}, "[env] fee = nan should be a finite number"),
         ({"cv": {"groups": 2.5}}, "[cv] groups = 2.5 should be a whole number"),
         ({"data": {"tickers": "BTC/USDT"}}, "[data] tickers = 'BTC/USDT' should be a list"),
+        ({"data": {"dir": 3}}, "dir = 3 should be a path"),
+        ({"data": {"dir": ""}}, "[data] dir is missing"),
         ({"train": {"seed": "x"}}, "[train] seed = 'x' should be a whole number"),
         ({"train": {"holdout": "x"}}, "[train] holdout = 'x' should be a number"),
-        ({"train": {"start_from": "nowhere", "recipe": "tiny-test"}}, "nowhere"),
+        ({"train": {"start_from": "nowhere"}}, "nowhere"),
         ({"cv": {"scheme": "x"}}, "choose one of"),
         ({"shape": {"minibatch": 4096}}, "minibatch 4096"),
     ],
 )
-def test_a_config_with_a_mistake_is_refused(
-    bars: Bars, change: dict[str, Any], message: str
+def test_a_config_with_a_mistake_is_refused_and_leaves_no_study(
+    folder: Path, change: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError) as refused:
-        run({**CONFIG, **change}, bars=bars)
+        run(written(folder, **change))
     assert message in str(refused.value)
+    with pytest.raises(InputError):
+        handle_of(folder / "runs" / "run-one")
 
 
-def test_daily_bars_have_the_recipe_of_daily_studies(tmp_path: Path) -> None:
-    train = {k: v for k, v in CONFIG["train"].items() if k != "recipe"}
-    daily = {**CONFIG, "train": {**train, "out": str(tmp_path), "rungs": 1, "budget": 64}}
-    run(daily, bars=make_demo_market(timeframe="1d"))
-    assert json.loads((tmp_path / "config.json").read_text())["train"]["recipe"] == "short"
+def test_files_that_are_no_config_are_refused(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.toml"):
+        run("none.toml")
+    (folder / "wrong.toml").write_text("train = 3\n")
+    with pytest.raises(InputError, match=r"\[train\] = 3 should be a table"):
+        run("wrong.toml")
 
 
-def test_a_folder_of_bars_that_is_no_path_is_refused() -> None:
-    with pytest.raises(InputError, match="dir = 3 should be a path"):
-        run({"data": {"dir": 3}})
+def test_daily_bars_have_the_recipe_of_daily_studies(folder: Path) -> None:
+    write_bars(make_demo_market(timeframe="1d", bars=2_000), folder / "daily")
+    train = {k: v for k, v in CONFIG["train"].items() if k != "recipe"} | {"rungs": 1}
+    lines = ["[data]", 'dir = "daily"', 'timeframe = "1d"', "[cv]", 'scheme = "single"', "[train]"]
+    lines += [f"{key} = {json.dumps(value)}" for key, value in (train | {"budget": 64}).items()]
+    lines += ["[shape]", "net_width = 8", "minibatch = 16"]
+    (folder / "one.toml").write_text("\n".join(lines))
+    run("one.toml")
+    spec = handle_of(folder / "runs" / "run-one").spec
+    assert isinstance(spec, CryptoSpec)
+    assert spec.recipe["name"] == "short"
 
 
-def test_divergence_is_a_fault_of_the_run(bars: Bars, monkeypatch: pytest.MonkeyPatch) -> None:
-    advance = Trainer.advance
-
-    def broken(self: Trainer, trainings: Any) -> None:
-        advance(self, trainings)
-        trainings[0].fault = "diverged: says the test"
-
-    monkeypatch.setattr(Trainer, "advance", broken)
-    with pytest.raises(RunError, match="diverged"):
-        run(CONFIG, bars=bars)
-
-
-def test_divergence_is_reported_even_if_a_checkpoint_is_due(
-    bars: Bars, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(CheckpointPace, "due", lambda _: True)
-    with pytest.raises(RunError, match="diverged"):
-        run({**with_train(out=str(tmp_path / "out")), "ppo": {"learning_rate": 1e38}}, bars=bars)
-
-
-def test_a_diverged_and_interrupted_run_leaves_no_checkpoint(bars: Bars, tmp_path: Path) -> None:
-    config = with_train(out=str(tmp_path / "out"), rungs=1, budget=32)  # a single rollout
-    with pytest.raises(RunError, match="diverged"):
-        run({**config, "ppo": {"learning_rate": 1e38}}, bars=bars, stop=lambda: True)
-    assert not (tmp_path / "out" / "checkpoint.safetensors").exists()
-
-
-def test_the_command_runs_a_file(market: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(market)
-    (market / "mine.toml").write_text(
-        '[data]\ndir = "bars"\n[cv]\nscheme = "single"\ngroups = 4\n'
-        "[train]\nbudget = 64\nrungs = 1\nhorizon = 16\nnum_envs = 2\n"
-        'recipe = "tiny-test"\nthreads = 1\n[shape]\nnet_width = 8\nminibatch = 16\nepochs = 1\n'
-    )
-    result = CliRunner().invoke(
-        search_app(), ["run", "mine.toml", "--gpu", "cpu"], catch_exceptions=False
-    )
-    assert "results in runs/run-mine" in result.output
-    assert (market / "runs" / "run-mine" / "members.safetensors").exists()
-    (market / "wrong.toml").write_text('[train]\nbudget = "many"\n')
-    wrong = CliRunner().invoke(search_app(), ["run", "wrong.toml"])
-    assert isinstance(wrong.exception, InputError)
-    assert str(wrong.exception) == ("wrong.toml: [train] budget = 'many' should be a whole number")
-    missing = CliRunner().invoke(search_app(), ["run", "none.toml"])
-    assert isinstance(missing.exception, InputError)
+def test_divergence_is_a_fault_of_the_run(folder: Path) -> None:
+    with pytest.raises(RunError, match=r"the run failed: .*diverged"):
+        run(written(folder, ppo={"learning_rate": 1e38}))
