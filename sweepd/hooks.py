@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sweepd.deploy.registry.flags import RegistryFlags
     from sweepd.optimize.api.study import Study
     from sweepd.optimize.experiments.curriculum import FoundBundle
+    from sweepd.optimize.study.record.reader import StudyReader
     from sweepd.optimize.study.study import StudyHandle
 
 
@@ -139,7 +140,7 @@ def _lower_priority(process: subprocess.Popen[Any], niceness: int) -> None:
         psutil.Process(process.pid).nice(niceness)
 
 
-def looks_so_far(handle: StudyHandle, where: RegistryFlags | None = None) -> int:
+def looks_so_far(handle: StudyReader, where: RegistryFlags | None = None) -> int:
     """Return the number of hold-out evaluations used on the bars of a study.
 
     Evaluations by all studies with an asset in common count. A registry that does not exist yet

@@ -25,7 +25,8 @@ from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.logs import LogConsole
 from sweepd.optimize.cli import launch
 from sweepd.optimize.cli.progress import StudyWatch
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.stored import FLAGS_KEY
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker import stopping

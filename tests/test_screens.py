@@ -28,9 +28,10 @@ from sweepd.envs.crypto.scoring.figures import MEDIAN_RATIO, figures
 from sweepd.envs.support.formatting import duration, hourly
 from sweepd.optimize.cli.progress import StudyWatch, show_progress, study_progress
 from sweepd.optimize.cli.status import show, study_status
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.frame import comparison_frame, trials_frame
 from sweepd.optimize.study.insight.parameters import frontier
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.stored import TrialRecord
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
 from sweepd.optimize.study.recovery.registration import register_worker

@@ -51,7 +51,7 @@ from sweepd.optimize.experiments.game_evaluation import GameEvaluation, judge_ep
 from sweepd.optimize.experiments.games import draw_returns, episode_frame
 from sweepd.optimize.study.record.configurations import Configuration
 from sweepd.optimize.study.record.stored import GameSpec, TrialRecord, rung_interval
-from sweepd.optimize.study.study import StudyHandle, best_configuration, create_study
+from sweepd.optimize.study.study import StudyHandle, create_study
 from sweepd.optimize.worker.run_report import report_table, run_report, write_run_report
 from sweepd.optimize.worker.summary import print_summary
 from sweepd.optimize.worker.telemetry import Telemetry
@@ -297,7 +297,7 @@ def race(folder: Path, seeds: int, games: list[Floats], **changes: Any) -> Study
 
 def fresh_run(handle: StudyHandle, returns: Floats, **changes: Any) -> StudyHandle:
     """The training run that measures the selection of a study on fresh seeds."""
-    best = best_configuration(handle)
+    best = handle.best()
     assert best is not None
     trial = best.best_trial.number
     made = spec("random", **{"own_episodes": True, "solved": SOLVED} | changes)
@@ -325,7 +325,7 @@ def test_all_screens_show_the_intervals_that_are_held_above(
 ) -> None:
     game = Game(np.random.default_rng(3))
     handle = race(tmp_path, 5, [game.returns(5) + 3.0, game.returns(5)])
-    first, second = handle.rows.configurations(handle.spec.selection)
+    first, second = handle.configurations()
     own, ahead = first.interval, first.ahead_of(second)
     assert own is not None
     assert ahead is not None
@@ -510,7 +510,7 @@ def test_equal_scores_in_a_known_range_have_gaffkes_bounds(
 ) -> None:
     scores = np.full((seeds, EPISODES), 500.0)
     handle = race(tmp_path, seeds, [scores, 0.0 * scores], score_range=RANGE)
-    [first, second] = handle.rows.configurations(handle.spec.selection)
+    [first, second] = handle.configurations()
     own, ahead = first.interval, first.ahead_of(second)
     assert own is not None
     assert ahead is not None
@@ -554,7 +554,7 @@ def test_equal_scores_do_not_change_what_a_race_decides_by(tmp_path: Path) -> No
     returns = np.concatenate([np.full((3, EPISODES), 500.0), np.zeros((3, EPISODES))])
     for name, how in (("a", {}), ("b", {"score_range": RANGE})):
         handle = race(tmp_path / name, 3, [returns[:3], returns[3:]], **how)
-        found = handle.rows.configurations(handle.spec.selection)
+        found = handle.configurations()
         assert [(one.value, one.error) for one in found] == [(500.0, 0.0), (0.0, 0.0)]
 
 

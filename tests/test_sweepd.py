@@ -32,9 +32,9 @@ from sweepd.envs.crypto.scoring.selection import TrialReturns
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.logs import LogConsole
 from sweepd.optimize.experiments.outlook import sentence, study_outlook
-from sweepd.optimize.study.database.opening import open_storage, storage_url
-from sweepd.optimize.study.insight.rows import TrialRows
-from sweepd.optimize.study.study import study_exists
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.record.database import open_to_read, storage_url, study_exists
+from sweepd.optimize.study.record.reader import StudyReader
 from tests.deploy.builders import FakeStudy
 from tests.deploy.games.test_promotion import bundle_of
 from tests.optimize.experiments.test_outlook import spec
@@ -217,19 +217,13 @@ def test_status_and_gate_require_the_same_ratio(tmp_path: Path) -> None:
         fake.add(value, fake.contrarian())
     fake.add(0.0, fake.contrarian(), state=TrialState.PRUNED)
     trials = fake.study.get_trials()
-    handle = SimpleNamespace(
-        spec=spec(24_000),
-        run_dir=fake.run_dir,
-        rows=TrialRows(open_storage(fake.storage, read_only=True), fake.study._study_id),
-        returns=TrialReturns(),
-        origin=None,
-    )
+    reader = StudyReader(open_to_read(fake.storage), fake.name)
     promotion = MarketPromoter(
         open_study(fake.name, fake.storage), Registry(tmp_path / "deployments"), looks=0
     ).run()
     asked = promotion.to_dict()["selection"]
     for _ in range(2):  # paths are read once
-        found = study_outlook(handle, len(trials))  # type: ignore[arg-type]
+        found = study_outlook(reader, len(trials))
         assert found is not None
         assert (found["best"], found["measured"], found["effective"]) == (
             0,
@@ -248,10 +242,10 @@ def test_status_and_gate_require_the_same_ratio(tmp_path: Path) -> None:
     assert f"{found['needed_information_ratio']:+.2f} is needed" in shown
     assert said.partition(" have ")[2].startswith(shown)  # the same words and figures
     # Where the files are on another machine, the figures are those planned.
-    elsewhere = SimpleNamespace(
-        **vars(handle) | {"run_dir": tmp_path / "none", "returns": TrialReturns()}
-    )
-    assert study_outlook(elsewhere, len(trials))["measured"] == 0  # type: ignore[arg-type, index]
+    reader.run_dir, reader.returns = tmp_path / "none", TrialReturns()
+    planned = study_outlook(reader, len(trials))
+    assert planned is not None
+    assert planned["measured"] == 0
 
 
 def test_dashboard_counts_evaluations_in_the_given_registry(

@@ -23,7 +23,8 @@ from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.intervals import over_seeds
 from sweepd.optimize.experiments.kinds import kind_of
 from sweepd.optimize.experiments.outlook import study_outlook
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.stored import TrialRecord
 from sweepd.optimize.study.study import Plan, StudyHandle
 from sweepd.optimize.worker.batch import Trainer

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from sqlalchemy.engine import make_url
 
 from sweepd.deploy.promotion.promotion import Promotion, ResultT
-from sweepd.deploy.promotion.studies import FoundStudy, storage_url
+from sweepd.deploy.promotion.studies import FoundStudy
 from sweepd.deploy.registry.flags import DEPLOYMENTS
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.support.database_url import remove_password
 from sweepd.envs.support.invocation import program
 from sweepd.envs.support.terminal import Terminal
+from sweepd.optimize.study.record.database import storage_url
 
 
 def next_commands(

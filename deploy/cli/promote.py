@@ -26,7 +26,7 @@ from sweepd.deploy.market.view import promotion_view as market_view
 from sweepd.deploy.promotion.findings import short
 from sweepd.deploy.promotion.promotion import Promotion
 from sweepd.deploy.promotion.rules import parse_limits, with_limits
-from sweepd.deploy.promotion.studies import FoundStudy, attach, find_study, storage_url
+from sweepd.deploy.promotion.studies import FoundStudy, attach, find_study
 from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.replay import write_replay
@@ -36,6 +36,7 @@ from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.flags import takes_flags
 from sweepd.envs.support.supervisor import Supervisor
 from sweepd.envs.support.terminal import Terminal
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.stored import CRYPTO
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sweepd.deploy.promotion.studies import FoundStudy, fresh_seeds
+from sweepd.deploy.promotion.studies import FoundStudy
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.support.formatting import counted
 from sweepd.envs.support.intervals import Interval, between
+from sweepd.optimize.study.record.database import open_to_read
+from sweepd.optimize.study.record.fresh import fresh_seeds
+from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.record.stored import GameSpec
 
 
@@ -22,7 +25,8 @@ def selection_of(study: FoundStudy) -> dict[str, Any] | None:
     game, best = get_game(study.environment), study.spec.selection.best(study.trials)
     if best is None or game.seats(game.params(**study.spec.env)) != 1:
         return None
-    fresh = fresh_seeds(study, best)
+    reader = StudyReader(open_to_read(study.storage), study.name)
+    fresh = fresh_seeds(reader, best)
     solved = study.spec.solved if isinstance(study.spec, GameSpec) else None
     return best.to_dict(solved) | {"fresh": None if fresh is None else fresh.to_dict()}
 

@@ -3,39 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import optuna
 from optuna.artifacts import FileSystemArtifactStore, upload_artifact
-from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy import create_engine, inspect
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from optuna.trial import FrozenTrial
 
 from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, sha256
 from sweepd.envs.crypto.scoring.selection import mean_evaluations
-from sweepd.envs.support.database_url import database_url
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.passwords import hide_password
-from sweepd.optimize.study.record.configurations import Configuration
+from sweepd.optimize.study.record.database import UNUSABLE, open_to_read, unusable
 from sweepd.optimize.study.record.folder import study_folder
-from sweepd.optimize.study.record.fresh import FreshSeeds, read_fresh, run_name
-from sweepd.optimize.study.record.stored import (
-    SPEC_KEY,
-    UID_KEY,
-    StudySpec,
-    TrialRecord,
-    chosen_from,
-    is_ours,
-)
+from sweepd.optimize.study.record.reader import StudyReader, judged_trials
+from sweepd.optimize.study.record.stored import StudySpec, TrialRecord
 
 
 @dataclass(frozen=True)
 class FoundStudy:
-    """A study made by sweepd.
+    """A study as promotion judges it: what a `StudyReader` read at one moment.
 
     Attributes:
         name: name of the study.
@@ -94,11 +82,6 @@ class FoundStudy:
         )
 
 
-def storage_url(storage: str | None) -> str:
-    """The database URL for `--storage`, by default `runs/sweepd.db`; see `database_url`."""
-    return database_url(str(Path("runs") / "sweepd.db") if storage is None else storage)
-
-
 def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> FoundStudy:
     """Read a study.
 
@@ -112,22 +95,25 @@ def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> 
         InputError: there is no such storage or study, sweepd did not create it, or the folder with
             the weights of its complete trials is missing.
     """
-    name, attributes, trials = _load_study(name, storage)
-    if SPEC_KEY not in attributes:
-        raise InputError(f"study {name!r} was not made by sweepd train: it has no description")
+    database = open_to_read(storage)
     try:
-        spec = StudySpec.from_json(attributes[SPEC_KEY])
-    except InputError as error:
-        raise InputError(f"--study-name {name}: {error}") from error
-    complete = [
-        trial
-        for trial in trials
-        if trial.state == TrialState.COMPLETE
-        and math.isfinite(objective_of(trial))
-        and is_ours(trial.user_attrs)
-    ]
-    folder = study_folder(storage, attributes, runs_dir)
-    if complete and not folder.is_dir():
+        if name is None:
+            names = sorted(study.study_name for study in database.get_all_studies())
+            if len(names) != 1:
+                raise InputError(
+                    f"name a study of {hide_password(storage)}; there are: "
+                    f"{', '.join(names[:8]) or 'none'}"
+                )
+            [name] = names
+        reader = StudyReader(database, name, runs_dir)
+        finished = [trial for trial in reader.trials() if trial.state.is_finished()]
+        recorded = study_folder(storage, database.get_study_user_attrs(reader.study_id))
+    except UNUSABLE as error:
+        raise unusable(storage, error) from error
+    configurations = reader.spec.selection.configurations(judged_trials(finished))
+    trials = tuple(trial for one in configurations for trial in one.trials)
+    folder = reader.run_dir
+    if trials and not folder.is_dir():
         raise InputError(
             f"study {name!r} has no files: {folder} does not exist; name the folder that holds "
             f"{folder.name}: --runs-dir"
@@ -135,88 +121,21 @@ def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> 
     return FoundStudy(
         name=name,
         storage=storage,
-        uid=str(attributes.get(UID_KEY, "")),
+        uid=reader.uid,
         run_dir=folder,
-        spec=spec,
-        trials=tuple(t for one in spec.selection.configurations(complete) for t in one.trials),
-        finished=sum(trial.state.is_finished() for trial in trials),
-        chosen_from=chosen_from(attributes),
-        evaluations=mean_evaluations(
-            [len(trial.intermediate_values) for trial in trials if trial.state.is_finished()]
-        ),
+        spec=reader.spec,
+        trials=trials,
+        finished=len(finished),
+        chosen_from=reader.chosen_from,
+        evaluations=mean_evaluations([len(trial.intermediate_values) for trial in finished]),
         # Printed commands repeat --runs-dir only where the database does not lead to the folder.
-        runs_dir=None if folder == study_folder(storage, attributes) else folder.parent,
+        runs_dir=None if folder == recorded else folder.parent,
     )
-
-
-def fresh_seeds(study: FoundStudy, selected: Configuration) -> FreshSeeds | None:
-    """Return the value of a configuration on fresh seeds; None if no training run measured it."""
-    for trial in selected.trials:
-        try:
-            name, attributes, trials = _load_study(
-                run_name(study.name, trial.number), study.storage
-            )
-        except InputError:  # there is no such run
-            continue
-        found = read_fresh(name, attributes, trials, study.name, study.spec.budget)
-        if found is not None:
-            return found
-    return None
 
 
 def objective_of(trial: FrozenTrial) -> float:
     """The trial's objective value, NaN if it has none; those of `FoundStudy.trials` are finite."""
     return math.nan if trial.value is None else float(trial.value)
-
-
-def _load_study(
-    name: str | None, storage: str
-) -> tuple[str, Mapping[str, Any], Sequence[FrozenTrial]]:
-    """Name, attributes and trials of a study in the database; raises like `find_study`."""
-    shown = hide_password(storage)
-    url = _existing_database(storage)
-    engine: dict[str, Any] = (
-        {"connect_args": {"timeout": 60.0}} if url.get_backend_name() == "sqlite" else {}
-    )
-    try:
-        # RDBStorage creates missing tables, but the database of another program must stay as it is.
-        if not inspect(create_engine(url)).has_table("studies"):
-            raise InputError(f"--storage {shown} is not a database of studies")
-        database = optuna.storages.RDBStorage(storage, engine_kwargs=engine)
-        names = sorted(optuna.get_all_study_names(database))
-        if name is None and len(names) == 1:
-            name = names[0]
-        if name is None or name not in names:
-            asked = f"--study-name {name!r} is not in" if name else "name a study of"
-            raise InputError(f"{asked} {shown}; there are: {', '.join(names[:8]) or 'none'}")
-        study = optuna.load_study(study_name=name, storage=database)
-        return name, study.user_attrs, study.get_trials(deepcopy=False)
-    except (
-        SQLAlchemyError,
-        optuna.exceptions.StorageInternalError,
-        RuntimeError,
-        ImportError,
-    ) as error:
-        raise InputError(
-            f"--storage {shown} cannot be used ({str(error).splitlines()[0]})"
-        ) from error
-
-
-def _existing_database(storage: str) -> URL:
-    """The parsed URL; InputError if it is none, or names an SQLite file that does not exist."""
-    shown = hide_password(storage)
-    try:
-        url = make_url(storage)
-    except (ArgumentError, ValueError) as error:  # ValueError: the port is not a number
-        raise InputError(
-            f"--storage {shown} is not a database URL like sqlite:///runs/sweepd.db"
-        ) from error
-    if url.get_backend_name() == "sqlite" and (not url.database or not Path(url.database).exists()):
-        raise InputError(
-            f"--storage {shown} does not exist; name the database of a study, or start one with "
-            "sweepd train"
-        )
-    return url
 
 
 def scored_weights(record: TrialRecord, run_dir: Path) -> bytes:

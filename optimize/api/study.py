@@ -19,13 +19,14 @@ from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.cli.progress import study_progress
 from sweepd.optimize.cli.study_request import flags_per_study
 from sweepd.optimize.cli.train import RequestedStudy, open_requested
-from sweepd.optimize.study.database.opening import open_storage, storage_url
-from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.enqueue import enqueue
 from sweepd.optimize.study.frame import studies_frame, trials_frame
+from sweepd.optimize.study.record.database import StudyDatabase, open_to_read, storage_url
+from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.settings.setting import declared
 from sweepd.optimize.study.settings.study import StudySettings
-from sweepd.optimize.study.study import StudyHandle, best_trial
+from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.lifecycle import work
 from sweepd.optimize.worker.worker import WorkerOptions
 
@@ -48,7 +49,7 @@ class Study:
 
     def __init__(
         self,
-        handle: StudyHandle,
+        handle: StudyReader,
         runs_dir: Path | None,
         requested: RequestedStudy | None = None,
         console: LogConsole | None = None,
@@ -88,7 +89,7 @@ class Study:
 
         In a race (docs/search.md), of the best trial of the selected configuration.
         """
-        best = best_trial(self._handle)
+        best = self._handle.best_trial()
         return None if best is None else best.number
 
     def status(self) -> dict[str, Any]:
@@ -129,12 +130,13 @@ class Study:
         Raises:
             InputError: a name is not in the search space, or a value is outside its range.
         """
-        handle = self._handle
         # A study that was opened for reading is only now opened for writing.
-        storage = handle.storage
-        if self._requested is None:
-            storage = open_storage(storage.url, create=False)
-        return enqueue(storage, handle.study_id, handle.space, params)
+        handle = (
+            StudyHandle(open_storage(self.storage, create=False), self.name)
+            if self._requested is None
+            else self._requested.handle
+        )
+        return enqueue(handle.storage, handle.study_id, handle.space, params)
 
     def run(self, n_trials: int | None = None) -> bool:
         """Train trials in this process until the study has `n_trials` finished ones.
@@ -169,7 +171,7 @@ class Study:
         options = WorkerOptions(
             total, flags.alongside, flags.metrics_port, fresh_seeds=flags.fresh_seeds, track=track
         )
-        return work(self._handle, self._requested.experiment, options, self._console)
+        return work(self._requested.handle, self._requested.experiment, options, self._console)
 
 
 def create_study(name: str | None, settings: Mapping[str, Any], hooks: Hooks) -> Study:
@@ -211,7 +213,7 @@ def load_study(name: str, storage: str | None = None, runs_dir: str | Path | Non
         InputError: there is no such database or study, or sweepd did not make it.
     """
     folder = None if runs_dir is None else Path(runs_dir)
-    return Study(StudyHandle(_open_to_read(storage, folder), name, folder), folder)
+    return Study(StudyReader(_open_to_read(storage, folder), name, folder), folder)
 
 
 def list_studies(storage: str | None = None, runs_dir: str | Path | None = None) -> pd.DataFrame:
@@ -232,6 +234,6 @@ def list_studies(storage: str | None = None, runs_dir: str | Path | None = None)
     return studies_frame(_open_to_read(storage, None if runs_dir is None else Path(runs_dir)))
 
 
-def _open_to_read(storage: str | None, runs_dir: Path | None) -> StudyStorage:
+def _open_to_read(storage: str | None, runs_dir: Path | None) -> StudyDatabase:
     where = storage or os.environ.get(STORAGE_VARIABLE)
-    return open_storage(storage_url(where, runs_dir), read_only=True)
+    return open_to_read(storage_url(where, runs_dir))

@@ -25,7 +25,8 @@ from sweepd.envs.support.invocation import install_extra
 from sweepd.envs.support.mkl import MODE, VARIABLE
 from sweepd.envs.support.passwords import hide_password
 from sweepd.optimize.cli.findings import Finding, print_findings
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.record.database import storage_url
 
 GIB = 2**30
 NATIVE = (KERNELS, CRYPTO, CARTPOLE)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from sweepd.envs.support.formatting import minute
 from sweepd.envs.support.terminal import Terminal
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.pause import pause_study, resume_study
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.recovery.registration import GRACE_SECONDS, WorkerRecord, list_workers
 from sweepd.optimize.study.study import StudyHandle
 

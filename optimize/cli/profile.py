@@ -12,7 +12,8 @@ from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.cli.launch import choose_device
 from sweepd.optimize.cli.study_request import DATA_DIR_MISSING, make_request
 from sweepd.optimize.experiments.kinds import check_request, kind_of
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import study_space
 from sweepd.optimize.worker.freeze import decide

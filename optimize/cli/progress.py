@@ -20,12 +20,16 @@ from sweepd.envs.support.passwords import hide_password
 from sweepd.optimize.cli.status import show, study_status
 from sweepd.optimize.experiments.artifacts import artifact_store
 from sweepd.optimize.experiments.outlook import CountLooks, sentence
-from sweepd.optimize.study.database.opening import open_storage, storage_url
-from sweepd.optimize.study.database.storage import StudyStorage
-from sweepd.optimize.study.insight.rows import TrialRow
+from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.insight.watch import StudyInsight, compare
-from sweepd.optimize.study.record.stored import CREATED_KEY, SPEC_KEY
-from sweepd.optimize.study.study import StudyHandle
+from sweepd.optimize.study.record.database import (
+    StudyDatabase,
+    open_to_read,
+    our_studies,
+    storage_url,
+)
+from sweepd.optimize.study.record.reader import StudyReader
+from sweepd.optimize.study.record.rows import TrialRow
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -35,7 +39,7 @@ PARTS = (60, 300, 900, 3600, 6 * 3600, 86400, 7 * 86400)  # their length, second
 SHOWN_PARTS = 24
 
 
-def study_progress(handle: StudyHandle, count_looks: CountLooks | None = None) -> dict[str, Any]:
+def study_progress(handle: StudyReader, count_looks: CountLooks | None = None) -> dict[str, Any]:
     """Return `study_status` and `history`; docs/operations.md describes the keys."""
     found = study_status(handle, count_looks)
     return found | {
@@ -132,8 +136,8 @@ class StudyWatch:
             runs_dir,
         )
         self._count_looks = count_looks
-        self._storage: StudyStorage | None = None
-        self._handles: dict[str, StudyHandle] = {}  # kept, since they cache finished trials
+        self._storage: StudyDatabase | None = None
+        self._handles: dict[str, StudyReader] = {}  # kept, since they cache finished trials
         self._insights: dict[str, StudyInsight] = {}
         self._lock = threading.Lock()
 
@@ -143,12 +147,7 @@ class StudyWatch:
         Raises:
             InputError: there is no database or no such study.
         """
-        ours = [study for study in self._open().get_all_studies() if SPEC_KEY in study.user_attrs]
-        # Ids increase in order of creation, which decides between equal dates.
-        ours.sort(
-            key=lambda study: (str(study.user_attrs[CREATED_KEY]), study._study_id), reverse=True
-        )
-        names = [study.study_name for study in ours]
+        names = list(our_studies(self._open()))
         if self.study_name is not None:
             if self.study_name not in names:
                 raise InputError(
@@ -194,9 +193,9 @@ class StudyWatch:
             raise InputError(
                 f"there is no study in {hide_password(self.url)}; start one with sweepd train"
             )
-        run_dir = StudyHandle(self._open(), names[0], self.runs_dir).run_dir
+        run_dir = StudyReader(self._open(), names[0], self.runs_dir).run_dir
         try:  # it also edits notes and tags
-            storage = open_storage(self.url, create=False, immediate=False)
+            storage: StudyDatabase = open_storage(self.url, create=False, immediate=False)
         except InputError:
             storage = self._open()
         application: WSGIApplication = optuna_dashboard.wsgi(
@@ -204,9 +203,9 @@ class StudyWatch:
         )
         return application
 
-    def _handle(self, name: str) -> StudyHandle:
+    def _handle(self, name: str) -> StudyReader:
         if name not in self._handles:
-            self._handles[name] = StudyHandle(self._open(), name, self.runs_dir)
+            self._handles[name] = StudyReader(self._open(), name, self.runs_dir)
         return self._handles[name]
 
     def _insight(self, name: str) -> StudyInsight:
@@ -216,7 +215,7 @@ class StudyWatch:
                 self._insights[name] = StudyInsight(self._handle(name))
             return self._insights[name]
 
-    def _open(self) -> StudyStorage:
+    def _open(self) -> StudyDatabase:
         if self._storage is None:
-            self._storage = open_storage(self.url, read_only=True)
+            self._storage = open_to_read(self.url)
         return self._storage

@@ -15,9 +15,10 @@ from sweepd.optimize.cli.demo import make_demo_data
 from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.cli.run_config import read_config
 from sweepd.optimize.cli.train import open_requested
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.record.database import storage_url, study_exists
 from sweepd.optimize.study.record.stored import TrialRecord
-from sweepd.optimize.study.study import StudyHandle, study_exists
+from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.tracking.tracker import check_trackers
 from sweepd.optimize.worker.lifecycle import work
 from sweepd.optimize.worker.weights import weights_file

@@ -26,39 +26,37 @@ from sweepd.envs.support.passwords import hide_password
 from sweepd.envs.support.terminal import Terminal
 from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.experiments.outlook import CountLooks, sentence, study_outlook
-from sweepd.optimize.study.database.opening import open_storage, storage_url
-from sweepd.optimize.study.database.patience import is_away, reason_of
-from sweepd.optimize.study.fresh import fresh_seeds
-from sweepd.optimize.study.insight.rows import TrialRow, count_rows, frozen
 from sweepd.optimize.study.pause import pause_of
 from sweepd.optimize.study.population import schedule_record
-from sweepd.optimize.study.record.configurations import Configuration, latest, leading
+from sweepd.optimize.study.record.configurations import Configuration, latest
+from sweepd.optimize.study.record.database import is_away, open_to_read, reason_of, storage_url
+from sweepd.optimize.study.record.fresh import fresh_seeds
+from sweepd.optimize.study.record.reader import StudyReader, count_states
+from sweepd.optimize.study.record.rows import FINISHED, TrialRow
 from sweepd.optimize.study.record.stored import SPEC_KEY, TOTAL_KEY, GameSpec
 from sweepd.optimize.study.recovery.registration import GRACE_SECONDS, WorkerRecord, list_workers
-from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.gpu_use import GpuUse
 
 FAILURES_SHOWN = 5
 WATCH_SECONDS = 2.0
 STATE_WORDS = {"FAIL": "failed"}
-DONE = ("COMPLETE", "PRUNED", "FAIL")
 
 
-def study_status(handle: StudyHandle, count_looks: CountLooks | None = None) -> dict[str, Any]:
+def study_status(handle: StudyReader, count_looks: CountLooks | None = None) -> dict[str, Any]:
     """Return the status of a study as plain data; docs/operations.md describes the keys."""
     attributes = handle.storage.get_study_user_attrs(handle.study_id)
     rows = handle.rows.read()
     workers = [_worker(w) for w in list_workers(handle.storage, handle.study_id)]
     living = [w for w in workers if w["status"] != "dead"]
-    counts = count_rows(rows)
-    done = sum(counts[state] for state in DONE)
+    counts = count_states(row.state for row in rows)
+    done = sum(counts[state] for state in FINISHED)
     # Workers may have been started with different --n-trials: the largest one decides.
     total = max(
         [w["total"] for w in living if "total" in w], default=attributes.get(TOTAL_KEY, len(rows))
     )
     left = max(0, total - done)
-    pause, best = pause_of(attributes), handle.rows.best(handle.spec.selection)
-    ahead = leading(map(frozen, rows)) if best is None else None
+    pause, best = pause_of(attributes), handle.best()
+    ahead = handle.leading() if best is None else None
     # A paused study needs no worker.
     reasons = _unhealthy(workers, 0 if pause else left)
     # Waiting and stalled workers still report the speed of their last batch.
@@ -88,7 +86,7 @@ def study_status(handle: StudyHandle, count_looks: CountLooks | None = None) -> 
     }
 
 
-def _best(handle: StudyHandle, best: Configuration) -> dict[str, Any]:
+def _best(handle: StudyReader, best: Configuration) -> dict[str, Any]:
     fresh, spec = fresh_seeds(handle, best), handle.spec
     return {
         **best.to_dict(spec.solved if isinstance(spec, GameSpec) else None),
@@ -107,7 +105,7 @@ def _leading(trial: FrozenTrial) -> dict[str, Any]:
     return {"trial": trial.number, "value": latest(trial), "rung": rung, "params": trial.params}
 
 
-def _gate(handle: StudyHandle, total: int, count_looks: CountLooks | None) -> dict[str, Any] | None:
+def _gate(handle: StudyReader, total: int, count_looks: CountLooks | None) -> dict[str, Any] | None:
     found = study_outlook(handle, total)
     return (
         None
@@ -275,8 +273,8 @@ def show_status(
         Whether all of them are healthy.
     """
     url = storage_url(where, runs_dir)
-    storage = open_storage(url, read_only=True)
-    handles: dict[str, StudyHandle] = {}  # kept, since they cache finished trials
+    storage = open_to_read(url)
+    handles: dict[str, StudyReader] = {}  # kept, since they cache finished trials
 
     def read() -> list[dict[str, Any]]:
         try:
@@ -291,7 +289,7 @@ def show_status(
             )
             for name in names:
                 if name not in handles:
-                    handles[name] = StudyHandle(storage, name, runs_dir)
+                    handles[name] = StudyReader(storage, name, runs_dir)
             return [study_status(handles[name], hooks.count_looks) for name in names]
         except (SQLAlchemyError, StorageInternalError) as error:
             if not is_away(error):

@@ -16,15 +16,13 @@ from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.formatting import counted, duration
 from sweepd.envs.support.terminal import Terminal
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.enqueue import best_guesses, enqueue, parse_guess
-from sweepd.optimize.study.frame import (
-    comparison_frame,
-    spec_differences,
-    studies_frame,
-    trials_frame,
-)
+from sweepd.optimize.study.frame import comparison_frame, studies_frame, trials_frame
+from sweepd.optimize.study.insight.comparison import spec_differences
 from sweepd.optimize.study.prior import refuse_seen_holdout
+from sweepd.optimize.study.record.database import open_to_read, storage_url
+from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.record.stored import source_key
 from sweepd.optimize.study.recovery.registration import GRACE_SECONDS, list_workers
 from sweepd.optimize.study.study import StudyHandle
@@ -32,7 +30,7 @@ from sweepd.optimize.study.study import StudyHandle
 
 def list_studies(where: str | None, runs_dir: Path | None, *, as_json: bool) -> None:
     """Print one row per study, the newest first."""
-    frame = studies_frame(open_storage(storage_url(where, runs_dir), read_only=True))
+    frame = studies_frame(open_to_read(storage_url(where, runs_dir)))
     if as_json:
         typer.echo(
             frame.reset_index().to_json(
@@ -65,8 +63,8 @@ def compare_studies(
     """Print the figures of several studies side by side, and in what they were set up apart."""
     if len(set(names)) < 2:
         raise InputError(f"studies compare {' '.join(names)}: name at least two different studies")
-    storage = open_storage(storage_url(where, runs_dir), read_only=True)
-    handles = [StudyHandle(storage, name, runs_dir) for name in dict.fromkeys(names)]
+    storage = open_to_read(storage_url(where, runs_dir))
+    handles = [StudyReader(storage, name, runs_dir) for name in dict.fromkeys(names)]
     frame = comparison_frame(handles)
     if as_json:
         typer.echo(frame.to_json(orient="columns", indent=1, double_precision=15))
@@ -102,8 +100,8 @@ def export_study(name: str, out: Path, where: str | None, runs_dir: Path | None)
     """Write a study's trials, one row each, to a CSV or Parquet file."""
     if out.suffix not in (".csv", ".parquet"):
         raise InputError(f"--out {out}: the name must end in .csv or .parquet")
-    storage = open_storage(storage_url(where, runs_dir), read_only=True)
-    frame = trials_frame(StudyHandle(storage, name, runs_dir))
+    storage = open_to_read(storage_url(where, runs_dir))
+    frame = trials_frame(StudyReader(storage, name, runs_dir))
     write: Callable[[Path], None] = frame.to_csv if out.suffix == ".csv" else frame.to_parquet
     try:
         write_atomic(out, write)

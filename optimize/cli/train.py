@@ -29,11 +29,13 @@ from sweepd.optimize.experiments.experiment import Experiment
 from sweepd.optimize.experiments.kinds import check_request, kind_of
 from sweepd.optimize.experiments.outlook import sentence, study_outlook
 from sweepd.optimize.experiments.request import Request
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.record.database import open_to_read, storage_url, study_exists
+from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.record.stored import TOTAL_KEY
 from sweepd.optimize.study.recovery.registration import leave, register_worker
 from sweepd.optimize.study.settings.study import StudySettings
-from sweepd.optimize.study.study import StudyHandle, study_exists
+from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.tracking.tracker import check_trackers
 from sweepd.optimize.worker.freeze import open_study
 from sweepd.optimize.worker.lifecycle import work
@@ -162,8 +164,8 @@ def _with_recorded(flags: StudySettings, given: frozenset[str], name: str) -> St
     A database that cannot be opened is reported later, when it is opened for training.
     """
     try:
-        storage = open_storage(storage_url(flags.storage, flags.runs_dir), read_only=True)
-        handle = StudyHandle(storage, name)
+        storage = open_to_read(storage_url(flags.storage, flags.runs_dir))
+        handle = StudyReader(storage, name)
     except (InputError, RunError):
         return flags
     recorded = {"n_trials": handle.study.user_attrs.get(TOTAL_KEY, flags.n_trials)}

@@ -10,7 +10,8 @@ from sweepd.envs.support.logs import LogConsole
 from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.cli.launch import choose_device
 from sweepd.optimize.cli.train import open_requested
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.tracking.tracker import check_trackers
 from sweepd.optimize.worker.lifecycle import work

@@ -23,11 +23,11 @@ from sweepd.envs.crypto.scoring.selection import (
     read_excess,
     verdict_text,
 )
+from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.record.spans import study_splits
 from sweepd.optimize.study.record.stored import CryptoSpec
-from sweepd.optimize.study.study import StudyHandle
 
-CountLooks = Callable[[StudyHandle], int]  # number of evaluations on a study's hold-out so far
+CountLooks = Callable[[StudyReader], int]  # number of evaluations on a study's hold-out so far
 MEASURABLE = 2  # complete trials from which their dependence can be measured
 
 
@@ -96,7 +96,7 @@ def outlook(
     }
 
 
-def study_outlook(handle: StudyHandle, total: int) -> dict[str, Any] | None:
+def study_outlook(handle: StudyReader, total: int) -> dict[str, Any] | None:
     """Return `outlook` for the present state of a study; None for a game, which has no such figures.
 
     The paths of each complete trial are read once per handle. If they are not on this machine, the
@@ -116,7 +116,7 @@ def study_outlook(handle: StudyHandle, total: int) -> dict[str, Any] | None:
                 handle.returns.add(row.number, *read_excess(path))
             except (OSError, ValueError, KeyError):
                 continue  # the gate also leaves it out, and reports the reason
-    best = handle.rows.best(handle.spec.selection)
+    best = handle.best()
     total += 0 if handle.origin is None else int(handle.origin["finished"])
     return outlook(
         handle.spec,

@@ -12,7 +12,7 @@ from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.space.search_space import SearchSpace
 from sweepd.optimize.study.spec import refuse_schedules
-from sweepd.optimize.study.study import StudyHandle, judged_trials
+from sweepd.optimize.study.study import StudyHandle
 
 
 def enqueue(
@@ -54,7 +54,7 @@ def best_guesses(source: StudyHandle, space: SearchSpace, count: int) -> list[di
         InputError: the study has no complete trial, or shares no parameter with the space.
     """
     refuse_schedules(source.name, source.spec, "--from-study")
-    trials = judged_trials(source)
+    trials = source.judged()
     if not trials:
         raise InputError(f"study {source.name!r} has no complete trial to start from")
     best = [one.best_trial for one in source.spec.selection.configurations(trials)]

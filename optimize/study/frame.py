@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -10,16 +9,12 @@ from typing import Any
 import pandas as pd
 from optuna.trial import FrozenTrial, TrialState
 
-from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.insight.comparison import summary
 from sweepd.optimize.study.population import schedule_record
-from sweepd.optimize.study.record.stored import (
-    CREATED_KEY,
-    SPEC_KEY,
-    TOTAL_KEY,
-    TrialRecord,
-    is_ours,
-)
-from sweepd.optimize.study.study import FINISHED, StudyHandle, best_configuration
+from sweepd.optimize.study.record.database import StudyDatabase, our_studies
+from sweepd.optimize.study.record.reader import StudyReader, count_states
+from sweepd.optimize.study.record.rows import FINISHED
+from sweepd.optimize.study.record.stored import CREATED_KEY, TOTAL_KEY, TrialRecord, is_ours
 
 STUDY_COLUMNS = (
     "study",
@@ -34,9 +29,10 @@ STUDY_COLUMNS = (
     "best_value",
     "created",
 )
+SUMMARY = ("complete", "pruned", "failed", "best", "median", "worst")  # see `summary`
 
 
-def trials_frame(handle: StudyHandle) -> pd.DataFrame:
+def trials_frame(handle: StudyReader) -> pd.DataFrame:
     """Return one row per trial, in the order of their numbers.
 
     Returns:
@@ -96,7 +92,7 @@ def _row(trial: FrozenTrial) -> dict[str, Any]:
     }
 
 
-def studies_frame(storage: StudyStorage) -> pd.DataFrame:
+def studies_frame(storage: StudyDatabase) -> pd.DataFrame:
     """Return one row per study that sweepd made, the newest first.
 
     Returns:
@@ -104,26 +100,23 @@ def studies_frame(storage: StudyStorage) -> pd.DataFrame:
         running, finished (complete, pruned and failed), total (the number asked for; NaN before the
         first worker), best_trial and best_value (NaN without a complete trial), created (UTC).
     """
-    ours = [study for study in storage.get_all_studies() if SPEC_KEY in study.user_attrs]
-    # Ids increase in order of creation, which decides between equal dates.
-    ours.sort(key=lambda s: (str(s.user_attrs.get(CREATED_KEY, "")), s._study_id), reverse=True)
     rows = []
-    for study in ours:
-        handle = StudyHandle(storage, study.study_name)
-        counts, best = handle.counts(), best_configuration(handle)
+    for name, attributes in our_studies(storage).items():
+        handle = StudyReader(storage, name)
+        counts, best = count_states(row.state for row in handle.rows.read()), handle.best()
         rows.append(
             {
-                "study": study.study_name,
+                "study": name,
                 "environment": handle.spec.environment,
                 "algorithm": handle.spec.algorithm,
                 "objective": handle.spec.objective,
                 "trials": sum(counts.values()),
                 "running": counts[TrialState.RUNNING.name],
-                "finished": sum(counts[state.name] for state in FINISHED),
-                "total": study.user_attrs.get(TOTAL_KEY),
+                "finished": sum(counts[state] for state in FINISHED),
+                "total": attributes.get(TOTAL_KEY),
                 "best_trial": None if best is None else best.best_trial.number,
                 "best_value": None if best is None else best.value,
-                "created": study.user_attrs.get(CREATED_KEY),
+                "created": attributes.get(CREATED_KEY),
             }
         )
     frame = pd.DataFrame(rows, columns=list(STUDY_COLUMNS)).set_index("study")
@@ -131,7 +124,7 @@ def studies_frame(storage: StudyStorage) -> pd.DataFrame:
     return frame.astype({"total": "float64", "best_trial": "float64", "best_value": "float64"})
 
 
-def comparison_frame(handles: Sequence[StudyHandle]) -> pd.DataFrame:
+def comparison_frame(handles: Sequence[StudyReader]) -> pd.DataFrame:
     """Return one column per study, and rows with figures of its trials.
 
     Returns:
@@ -142,45 +135,16 @@ def comparison_frame(handles: Sequence[StudyHandle]) -> pd.DataFrame:
     """
     columns = {}
     for handle in handles:
-        frame, selected = trials_frame(handle), best_configuration(handle)
-        best = None if selected is None else selected.best_trial
-        counts = handle.counts()
-        values = frame.loc[frame["ours"], "value"].dropna()
-        seconds = frame["seconds"].sum() if "seconds" in frame else 0.0
-        known = len(values) > 0
+        selected = handle.best()
+        found = summary(handle.rows.read(), (), selected)
+        params = {} if selected is None else selected.best_trial.params
         columns[handle.name] = {
             "objective": handle.spec.objective,
-            "complete": counts["COMPLETE"],
-            "pruned": counts["PRUNED"],
-            "failed": counts["FAIL"],
-            "best": None if selected is None else selected.value,
-            "median": float(values.median()) if known else None,
-            "worst": float(values.min()) if known else None,
-            "best trial": None if best is None else best.number,
-            "seconds": float(seconds),
-            **({} if best is None else {f"params_{k}": v for k, v in best.params.items()}),
+            **{name: found[name] for name in SUMMARY},
+            "best trial": found["best_trial"],
+            "seconds": found["seconds"],
+            **{f"params_{name}": value for name, value in params.items()},
         }
     rows = dict.fromkeys(name for column in columns.values() for name in column)
     table = {study: [column.get(row) for row in rows] for study, column in columns.items()}
     return pd.DataFrame(table, index=list(rows), dtype="object")
-
-
-def spec_differences(handles: Sequence[StudyHandle]) -> dict[str, list[str]]:
-    """Return the fields of the studies' specs in which they differ, with each study's value."""
-    specs = [dataclasses.asdict(handle.spec) for handle in handles]
-    differences: dict[str, list[str]] = {}
-    for field in dict.fromkeys(name for spec in specs for name in spec):
-        values = [spec.get(field) for spec in specs]
-        if any(value != values[0] for value in values):
-            differences[field] = [_short(field, value) for value in values]
-    return differences
-
-
-def _short(field: str, value: Any) -> str:
-    if field == "space" and isinstance(value, dict):
-        return str(value["name"])
-    if field == "data" and isinstance(value, dict):
-        return f"{len(value['tickers'])} tickers, {value['first'][:10]} to {value['last'][:10]}"
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {one}" for name, one in value.items())
-    return "" if value is None else str(value)

@@ -13,6 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from sweepd.envs.support.formatting import value_text
 from sweepd.optimize.study.database.storage import TrialLost
+from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.record.stored import CHANGES_KEY, rung_key
 from sweepd.optimize.study.sampling.evolution import (
     Change,
@@ -119,7 +120,7 @@ def changes_at(handle: StudyHandle, number: int, rung: int) -> dict[int, Change]
     )
 
 
-def trial_schedule(handle: StudyHandle, number: int) -> list[Stretch]:
+def trial_schedule(handle: StudyReader, number: int) -> list[Stretch]:
     """Return the hyperparameters by rung that led to a trial's weights, see `schedule`."""
     trials = handle.trials()
     return schedule(
@@ -129,12 +130,12 @@ def trial_schedule(handle: StudyHandle, number: int) -> list[Stretch]:
     )
 
 
-def schedule_record(handle: StudyHandle, number: int) -> list[dict[str, Any]]:
+def schedule_record(handle: StudyReader, number: int) -> list[dict[str, Any]]:
     """Return the schedule of a trial as JSON: per stretch `rung`, `trial` and `params`."""
     return [asdict(stretch) for stretch in trial_schedule(handle, number)]
 
 
-def schedule_table(handle: StudyHandle, number: int) -> dict[str, Any]:
+def schedule_table(handle: StudyReader, number: int) -> dict[str, Any]:
     """Return the schedule of a trial, with the hyperparameters that it changes, for display.
 
     Returns:
@@ -157,7 +158,7 @@ def schedule_table(handle: StudyHandle, number: int) -> dict[str, Any]:
     return {"trial": number, "names": names, "rows": rows}
 
 
-def schedule_lines(handle: StudyHandle, number: int) -> list[str]:
+def schedule_lines(handle: StudyReader, number: int) -> list[str]:
     """Return the schedule of a trial as lines, see `schedule_table`."""
     table = schedule_table(handle, number)
     if len(table["rows"]) == 1:

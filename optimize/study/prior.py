@@ -29,7 +29,7 @@ from sweepd.optimize.study.sampling.prior import Known
 from sweepd.optimize.study.space.parsing import NARROW, study_space
 from sweepd.optimize.study.space.search_space import SearchSpace
 from sweepd.optimize.study.spec import refuse_schedules
-from sweepd.optimize.study.study import StudyHandle, judged_trials
+from sweepd.optimize.study.study import StudyHandle
 
 MOST = 64  # configurations of all earlier studies together
 FEWEST = 4  # of one study
@@ -111,7 +111,7 @@ def can_be_prior(handle: StudyHandle) -> bool:
     """Return whether a study has enough configurations for another one's prior."""
     if handle.spec.evolves:
         return False
-    return len(handle.spec.selection.configurations(judged_trials(handle))) >= FEWEST
+    return len(handle.spec.selection.configurations(handle.judged())) >= FEWEST
 
 
 def refuse_seen_holdout(
@@ -186,9 +186,7 @@ def _configurations(
             f"--prior {handle.name} does not have the parameter {lacking[0]}, which this study "
             "searches; an earlier study needs all of its parameters"
         )
-    own, dropped = known_trials(
-        handle.spec.selection, judged_trials(handle), handle.space, space, number
-    )
+    own, dropped = known_trials(handle.spec.selection, handle.judged(), handle.space, space, number)
     if len(own) < FEWEST:
         raise InputError(
             f"--prior {handle.name} has {len(own)} complete configurations in this study's "

@@ -14,19 +14,19 @@ from typing import Any
 
 import optuna
 import sqlalchemy as sa
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from sweepd.envs.core.seeds import derive_seed
-from sweepd.envs.crypto.scoring.selection import TrialReturns
 from sweepd.envs.support.errors import InputError, TryAgainLater
 from sweepd.optimize.study.database.cache import StudyCache
 from sweepd.optimize.study.database.gone import StudyGone
-from sweepd.optimize.study.database.opening import require_study
 from sweepd.optimize.study.database.storage import StudyStorage, TrialLost
-from sweepd.optimize.study.insight.rows import TrialRows
-from sweepd.optimize.study.record.configurations import Configuration, leading
-from sweepd.optimize.study.record.folder import recorded_folder, study_folder
+from sweepd.optimize.study.record.configurations import Configuration
+from sweepd.optimize.study.record.database import study_exists
+from sweepd.optimize.study.record.folder import recorded_folder
 from sweepd.optimize.study.record.optuna_tables import add_study
+from sweepd.optimize.study.record.reader import StudyReader
+from sweepd.optimize.study.record.rows import FINISHED
 from sweepd.optimize.study.record.stored import (
     CHANGES_KEY,
     CHECKPOINT_KEY,
@@ -40,8 +40,6 @@ from sweepd.optimize.study.record.stored import (
     SPEC_KEY,
     UID_KEY,
     StudySpec,
-    chosen_from,
-    is_ours,
     source_key,
 )
 from sweepd.optimize.study.recovery.deaths import is_suspect
@@ -49,8 +47,6 @@ from sweepd.optimize.study.sampling.evolution import Change, changes_of
 from sweepd.optimize.study.sampling.prior import read_known
 from sweepd.optimize.study.search import Search
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
-
-FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
 @dataclass(frozen=True)
@@ -130,15 +126,6 @@ def create_study(
     return True
 
 
-def study_exists(storage: StudyStorage, name: str) -> bool:
-    """Return whether the database has a study of this name."""
-    try:
-        storage.get_study_id_from_name(name)
-    except KeyError:
-        return False
-    return True
-
-
 def free_name(storage: StudyStorage, name: str) -> str:
     """Return the first of NAME-2, NAME-3, … that the database has no study of.
 
@@ -151,51 +138,29 @@ def free_name(storage: StudyStorage, name: str) -> str:
     return next(one for one in names if not study_exists(storage, one))
 
 
-def count_states(trials: Sequence[optuna.trial.FrozenTrial]) -> dict[str, int]:
-    """Return the number of trials by state; every state has an entry."""
-    counts = dict.fromkeys((s.name for s in TrialState), 0)
-    for trial in trials:
-        counts[trial.state.name] += 1
-    return counts
-
-
-class StudyHandle:
-    """An open study.
+class StudyHandle(StudyReader):
+    """An open study, to ask for trials and to tell about them.
 
     Args:
         storage: its database.
         name: its name.
-        runs_dir: folder that contains the study's folder, if the user named one (see
-            `study_folder`).
+        runs_dir: see `StudyReader`.
 
     Raises:
-        InputError: there is no study of that name, or sweepd did not create it.
+        InputError: as `StudyReader`.
     """
 
+    storage: StudyStorage
+
     def __init__(self, storage: StudyStorage, name: str, runs_dir: Path | None = None) -> None:
-        self.storage, self.name = storage, name
-        self.study_id = require_study(storage, name)
-        attributes = storage.get_study_user_attrs(self.study_id)
-        if SPEC_KEY not in attributes:
-            raise InputError(
-                f"--study-name {name!r} is an Optuna study, but not one of sweepd; choose another "
-                "name"
-            )
-        if uid := attributes.get(UID_KEY):
-            storage.known_as(self.study_id, name, uid)
-        self.spec = StudySpec.from_json(attributes[SPEC_KEY])
-        self.run_dir = study_folder(storage.url, attributes, runs_dir)
-        self.flags: dict[str, Any] = attributes[FLAGS_KEY]
-        # Of a training run: the trial that it repeats; None otherwise.
-        self.origin: dict[str, Any] | None = attributes.get(ORIGIN_KEY)
-        # Of a study with a prior: what it learns from earlier studies; None otherwise.
-        self.prior: dict[str, Any] | None = attributes.get(PRIOR_KEY)
-        self.chosen_from = chosen_from(attributes)  # finished trials of other studies
-        # Returns of complete trials, cached here by `sweepd.optimize.experiments.outlook`.
-        self.returns = TrialReturns()
-        self.rows = TrialRows(storage, self.study_id)
+        super().__init__(storage, name, runs_dir)
+        if self.uid:
+            storage.known_as(self.study_id, name, self.uid)
         self.cached = StudyCache(storage)
-        self.study = optuna.load_study(study_name=name, storage=self.cached)
+
+    @functools.cached_property
+    def study(self) -> optuna.Study:
+        return optuna.load_study(study_name=self.name, storage=self.cached)
 
     @functools.cached_property
     def space(self) -> SearchSpace:
@@ -220,9 +185,9 @@ class StudyHandle:
 
     # -- looking
 
-    def trials(self) -> list[optuna.trial.FrozenTrial]:
-        """Return all trials from the database, ordered by number. Do not modify them."""
-        return self.study.get_trials(deepcopy=False)
+    def best(self) -> Configuration | None:
+        """Return the configuration that the study selects, with all that its trials recorded."""
+        return self.spec.selection.best(self.judged())
 
     def gone(self) -> StudyGone | None:
         """Return the error that the study or its database was deleted.
@@ -239,23 +204,14 @@ class StudyHandle:
             pass
         return None
 
-    def counts(self) -> dict[str, int]:
-        """Return the number of trials by state."""
-        return count_states(self.trials())
-
     def as_source(self) -> dict[str, Any]:
         """Return the record of this study in one whose parameters its trials led to.
 
         The gate counts its finished trials, and those of other studies that it depends on.
         """
         counts = self.counts()
-        finished = sum(counts[state.name] for state in FINISHED) + self.chosen_from
-        uid = self.storage.get_study_user_attrs(self.study_id).get(UID_KEY, "")
-        return {"study": self.name, "uid": uid, "finished": finished}
-
-    def trial_dir(self, number: int) -> Path:
-        """Return the folder of a trial's files."""
-        return self.run_dir / f"trial-{number:05d}"
+        finished = sum(counts[state] for state in FINISHED) + self.chosen_from
+        return {"study": self.name, "uid": self.uid, "finished": finished}
 
     # -- asking
 
@@ -422,34 +378,3 @@ class StudyHandle:
             if self.storage.holds(trial_id):
                 raise
             raise TrialLost(trial_id) from None
-
-
-def judged_trials(handle: StudyHandle) -> list[FrozenTrial]:
-    """Return the complete trials, without those that another program finished."""
-    return [
-        trial
-        for trial in handle.trials()
-        if trial.state == TrialState.COMPLETE
-        and trial.value is not None
-        and is_ours(trial.user_attrs)
-    ]
-
-
-def best_configuration(handle: StudyHandle) -> Configuration | None:
-    """Return the configuration that the study selects; None if no trial is complete.
-
-    Trials that another program finished are not considered. Without a race, it consists of the
-    trial with the highest value, the earliest in a tie.
-    """
-    return handle.spec.selection.best(judged_trials(handle))
-
-
-def leading_trial(handle: StudyHandle) -> FrozenTrial | None:
-    """Return the leading unfinished trial; None once a trial is complete."""
-    return leading(handle.trials()) if best_trial(handle) is None else None
-
-
-def best_trial(handle: StudyHandle) -> FrozenTrial | None:
-    """Return the best trial of `best_configuration`; None if no trial is complete."""
-    best = best_configuration(handle)
-    return None if best is None else best.best_trial

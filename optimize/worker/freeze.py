@@ -40,6 +40,8 @@ from sweepd.optimize.study.prior import (
     refuse_seen_holdout,
 )
 from sweepd.optimize.study.record.configurations import PBT, RACE
+from sweepd.optimize.study.record.database import study_exists
+from sweepd.optimize.study.record.rows import FINISHED
 from sweepd.optimize.study.record.stored import GameSpec, StudySpec, code_version, torch_version
 from sweepd.optimize.study.sampling.samplers import AUTO
 from sweepd.optimize.study.settings.setting import Setting, declared
@@ -48,14 +50,7 @@ from sweepd.optimize.study.space.parsing import NARROW, load_space
 from sweepd.optimize.study.space.search_space import SearchSpace
 from sweepd.optimize.study.space.subject import Subject
 from sweepd.optimize.study.spec import field_of, refuse_other, refuse_schedules, with_field
-from sweepd.optimize.study.study import (
-    FINISHED,
-    StudyHandle,
-    best_trial,
-    create_study,
-    free_name,
-    study_exists,
-)
+from sweepd.optimize.study.study import StudyHandle, create_study, free_name
 from sweepd.optimize.worker.measure import Bench, measure_num_envs, measure_threads
 from sweepd.optimize.worker.pilot import measure_episodes
 
@@ -121,7 +116,7 @@ def open_study(
         say(f"another worker has created study {name} in the meantime")
     handle = StudyHandle(storage, name, folder)
     experiment = join_study(handle, request, device, say)
-    finished = sum(handle.counts()[state.name] for state in FINISHED)
+    finished = sum(handle.counts()[state] for state in FINISHED)
     total = "" if request.n_trials is None else f" of {request.n_trials:,}"
     say(f"joining study {name}: {finished:,}{total} trials are finished")
     return handle, experiment
@@ -216,7 +211,7 @@ def resolve_space(
     if handle is None:
         return load_space(name, subject, timeframe)
     number = name.partition("#")[2]
-    trial = best_trial(handle)
+    trial = handle.best_trial()
     if number:
         trial = next((t for t in handle.trials() if str(t.number) == number and t.params), None)
     if trial is None:

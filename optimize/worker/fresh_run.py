@@ -17,10 +17,10 @@ from sweepd.optimize.experiments.experiment import Experiment
 from sweepd.optimize.experiments.kinds import kind_of
 from sweepd.optimize.experiments.request import Request
 from sweepd.optimize.study.database.opening import open_storage
-from sweepd.optimize.study.fresh import fresh_seeds
+from sweepd.optimize.study.record.fresh import fresh_seeds
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
 from sweepd.optimize.study.recovery.registration import leave, register_worker
-from sweepd.optimize.study.study import StudyHandle, best_configuration
+from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.freeze import join_study
 from sweepd.optimize.worker.telemetry import Telemetry
 from sweepd.optimize.worker.trial_run import RunRequest, open_run
@@ -42,7 +42,7 @@ def measure_fresh_seeds(worker: Worker, console: Console) -> bool:
         False if a signal stopped the training; the next worker of the study continues it.
     """
     handle, seeds = worker.handle, worker.options.fresh_seeds
-    best = best_configuration(handle)
+    best = handle.best()
     if not seeds or best is None or handle.origin is not None:
         return True
     if not kind_of(handle.spec.environment).one_player(

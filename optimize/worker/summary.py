@@ -16,11 +16,12 @@ from sweepd.envs.support.intervals import FEW, solved_seeds
 from sweepd.optimize.experiments.game_evaluation import mean_interval
 from sweepd.optimize.experiments.kinds import kind_of
 from sweepd.optimize.experiments.outlook import sentence, study_outlook
-from sweepd.optimize.study.fresh import fresh_seeds
 from sweepd.optimize.study.population import schedule_lines
 from sweepd.optimize.study.record.configurations import Configuration, latest
+from sweepd.optimize.study.record.fresh import fresh_seeds
+from sweepd.optimize.study.record.rows import FINISHED
 from sweepd.optimize.study.record.stored import REASON_KEY, GameSpec, StudySpec, TrialRecord
-from sweepd.optimize.study.study import FINISHED, StudyHandle, best_configuration, leading_trial
+from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.search_summary import search_lines
 from sweepd.optimize.worker.telemetry import Telemetry
 from sweepd.optimize.worker.timing import Phases
@@ -53,10 +54,10 @@ def print_summary(
     _print_trials(handle, say)
     if telemetry.steps_done:
         _print_worker(telemetry, batches, phases, say)
-    selected = best_configuration(handle)
+    selected = handle.best()
     if selected is None:
         say("No trial is complete, so there is no best trial.")
-        if (ahead := leading_trial(handle)) is not None:
+        if (ahead := handle.leading()) is not None:
             say(
                 f"leading: trial {ahead.number}, {latest(ahead):+.4f} at rung "
                 f"{max(ahead.intermediate_values)} of {handle.spec.rungs}"
@@ -80,7 +81,7 @@ def print_summary(
         _print_fresh(handle, selected, say)
     if record.warning is not None:
         say(f"warning: trial {best.number}: {record.warning}")
-    found = study_outlook(handle, sum(handle.counts()[state.name] for state in FINISHED))
+    found = study_outlook(handle, sum(handle.counts()[state] for state in FINISHED))
     if isinstance(handle.spec, GameSpec):
         console.print(_game_table(record, handle.spec))
     if found is not None:

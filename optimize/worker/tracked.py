@@ -16,7 +16,7 @@ from sweepd.optimize.study.record.stored import (
     TrialRecord,
     rung_scores,
 )
-from sweepd.optimize.study.study import FINISHED, StudyHandle
+from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.tracking.picture import RUNG_VALUE, RUNNING, Picture
 from sweepd.optimize.tracking.tracker import Tracking
 
@@ -50,7 +50,7 @@ class TrackedStudy:
         if self.tracking:
             for trial in self._handle.trials():
                 key = self._key(trial)
-                if trial.state in FINISHED and self.tracking.is_behind(key, trial.state.name):
+                if trial.state.is_finished() and self.tracking.is_behind(key, trial.state.name):
                     self._put(trial)
 
     def _key(self, trial: FrozenTrial) -> str:
@@ -72,7 +72,7 @@ def trial_picture(handle: StudyHandle, trial: FrozenTrial, key: str) -> Picture:
         points[max(points)] |= finite(record.metrics or {})
         if record.steps_per_second is not None:
             points[max(points)]["steps_per_second"] = float(record.steps_per_second)
-    ended = trial.state in FINISHED
+    ended = trial.state.is_finished()
     tags = {
         **spec_tags(spec),
         "study": handle.name,

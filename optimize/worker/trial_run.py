@@ -27,6 +27,7 @@ from sweepd.optimize.experiments.kinds import kind_of
 from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.population import trial_schedule
 from sweepd.optimize.study.record.configurations import TRIALS, unfinished
+from sweepd.optimize.study.record.database import study_exists
 from sweepd.optimize.study.record.fresh import run_name
 from sweepd.optimize.study.record.stored import (
     MEAN,
@@ -42,14 +43,7 @@ from sweepd.optimize.study.settings.setting import declared
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.search_space import SearchSpace
 from sweepd.optimize.study.spec import refuse_other
-from sweepd.optimize.study.study import (
-    StudyHandle,
-    best_trial,
-    create_study,
-    free_name,
-    judged_trials,
-    study_exists,
-)
+from sweepd.optimize.study.study import StudyHandle, create_study, free_name
 from sweepd.optimize.worker.freeze import choose_slots, spec_flags
 
 MOST_RUNGS = 40  # evaluations of a long run
@@ -136,9 +130,9 @@ def _find(
     name, _, number = reference.partition("#")
     source = StudyHandle(storage, name, runs_dir)
     if not number:
-        best = best_trial(source)
+        best = source.best_trial()
     else:
-        usable = judged_trials(source)
+        usable = source.judged()
         # On markets, the gate would have to count the other unfinished trials too.
         if isinstance(source.spec, GameSpec) and not source.spec.evolves:
             usable += unfinished(source.trials())

@@ -27,7 +27,7 @@ from sweepd.optimize.study.recovery.heartbeat import BEAT_SECONDS, Heartbeat
 from sweepd.optimize.study.recovery.registration import GRACE_SECONDS
 from sweepd.optimize.study.recovery.stale_trials import crash_file, recover_stale
 from sweepd.optimize.study.recovery.stall import STALL_SECONDS, Progress
-from sweepd.optimize.study.study import Plan, StudyHandle, best_configuration
+from sweepd.optimize.study.study import Plan, StudyHandle
 from sweepd.optimize.worker.activity import Activity
 from sweepd.optimize.worker.batch import Interrupted, Trainer, Training
 from sweepd.optimize.worker.evolution import evolution_of
@@ -215,7 +215,7 @@ class Worker:
         """Update the counts and the best trial that are shown."""
         # One read of the trials for both.
         with self.handle.cached.read_once(self.handle.study_id):
-            self.telemetry.counts, best = self.handle.counts(), best_configuration(self.handle)
+            self.telemetry.counts, best = self.handle.counts(), self.handle.best()
         if best is not None:
             self.telemetry.best = (best.value, best.best_trial.number)
 

@@ -52,8 +52,9 @@ from sweepd.envs.support.intervals import clopper_pearson
 from sweepd.optimize.cli.study_request import make_request
 from sweepd.optimize.experiments.games import GameExperiment
 from sweepd.optimize.experiments.request import game_params
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.fit import fewest_envs
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.stored import GameSpec
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import load_space

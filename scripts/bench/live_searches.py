@@ -27,9 +27,10 @@ from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.crypto.data.bars import write_bars
 from sweepd.envs.crypto.params import EnvParams
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.enqueue import enqueue
 from sweepd.optimize.study.record.configurations import latest, leading
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.stored import GameSpec
 from sweepd.optimize.study.space.search_space import SearchSpace
 from sweepd.optimize.study.study import StudyHandle, create_study

@@ -14,9 +14,10 @@ from sweepd.envs.crypto.data.bars import Bars, load_bars
 from sweepd.envs.crypto.data.demo_market import make_demo_market
 from sweepd.optimize.experiments.crypto import CryptoExperiment
 from sweepd.optimize.experiments.request import Request
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.record.database import storage_url, study_exists
 from sweepd.optimize.study.recovery.registration import leave, register_worker
-from sweepd.optimize.study.study import StudyHandle, study_exists
+from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.freeze import open_study
 from sweepd.optimize.worker.stopping import StopRequest
 from sweepd.optimize.worker.telemetry import Telemetry

@@ -31,7 +31,8 @@ from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.envs.crypto.data.demo_market import make_demo_market
 from sweepd.optimize.cli.progress import StudyWatch
 from sweepd.optimize.experiments.request import Request
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.record.database import storage_url, study_exists
 from sweepd.optimize.study.record.optuna_tables import (
     rung_values,
     trial_attributes,
@@ -40,7 +41,7 @@ from sweepd.optimize.study.record.optuna_tables import (
     trials,
 )
 from sweepd.optimize.study.record.stored import TrialRecord, rung_key
-from sweepd.optimize.study.study import StudyHandle, study_exists
+from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.freeze import open_study
 
 BEGIN = datetime(2026, 1, 1)

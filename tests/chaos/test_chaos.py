@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sweepd.optimize.study.database.opening import storage_url
+from sweepd.optimize.study.record.database import storage_url
 from tests.chaos.harness import prepare, run_chaos
 
 

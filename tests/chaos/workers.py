@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.bench.harness import benchmark_parser, load_results, machine, save_results
-from sweepd.optimize.study.database.opening import storage_url
+from sweepd.optimize.study.record.database import storage_url
 from tests.chaos.harness import prepare, run_chaos, run_evictions
 from tests.postgres_server import PostgresServer
 

@@ -26,8 +26,9 @@ from sweepd.envs.crypto.features import Recipe, register_recipe
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.optimize.cli import doctor, pause, profile, run, status, train
 from sweepd.optimize.cli.hooks import Hooks
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
 from sweepd.optimize.study.sampling import race
 

@@ -12,27 +12,17 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
-import optuna
-import sqlalchemy as sa
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from sweepd.envs.support.errors import TryAgainLater
 from sweepd.envs.support.retries import error_of
+from sweepd.optimize.study.record.database import is_away, reason_of
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 15.0
 ASKED_TO_STOP = 5.0  # seconds for which operations are retried once the worker was asked to stop
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-def is_away(error: BaseException | None) -> bool:
-    """Return whether the error says that the database is unavailable, not that it refused."""
-    if isinstance(error, optuna.exceptions.StorageInternalError):
-        return is_away(error.__cause__)
-    if isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated:
-        return True
-    return isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError | sa.exc.TimeoutError)
 
 
 class Patience:
@@ -130,9 +120,3 @@ def _patient_method(method: Callable[..., Any]) -> Callable[..., Any]:
         return self.patience(method, self, *args, **kwargs)
 
     return tried
-
-
-def reason_of(error: BaseException) -> str:
-    """Return the first line of the database driver's message."""
-    cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
-    return str(getattr(cause, "orig", None) or cause).strip().splitlines()[0]

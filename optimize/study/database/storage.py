@@ -17,19 +17,18 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
-from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 from sqlalchemy.orm import Session
 
-from sweepd.envs.support.database_file import BUSY_TIMEOUT, connect_read_only
+from sweepd.envs.support.database_file import BUSY_TIMEOUT
 from sweepd.envs.support.database_url import sqlite_path
 from sweepd.optimize.study.database.gone import DatabaseFile, StudyGone
 from sweepd.optimize.study.database.patience import Patience, patient
 from sweepd.optimize.study.database.tables import RELEASED, attempts, delete_orphans, make_tables
+from sweepd.optimize.study.record.database import StudyDatabase
 from sweepd.optimize.study.record.optuna_tables import (
     add_trial,
     changed_rows,
@@ -78,36 +77,27 @@ class TrialLost(Exception):
     "_release",
     "_set_trial_param",
 )
-class StudyStorage(RDBStorage):
-    """`RDBStorage` with fenced writes to held trials and retries while the database is unavailable.
+class StudyStorage(StudyDatabase):
+    """`StudyDatabase` with fenced writes to held trials and retries while the database is unavailable.
 
     Every write checks the attempt's token. `patience` retries operations; its default limit of 0
     means no retries.
     """
 
     def __init__(
-        self,
-        url: str,
-        *,
-        immediate: bool = True,
-        read_only: bool = False,
-        busy_timeout: float = BUSY_TIMEOUT,
+        self, url: str, *, immediate: bool = True, busy_timeout: float = BUSY_TIMEOUT
     ) -> None:
         self.patience = Patience()
         self._tokens: dict[int, str] = {}
         self._gone: set[int] = set()  # trials that were dropped: writes to them are refused
         self._studies: dict[int, tuple[str, str]] = {}
         self.file = DatabaseFile(url)
-        options: dict[str, Any] = {"pool_pre_ping": True}
-        path = sqlite_path(url)
-        if path is not None:
-            options = {"connect_args": {"timeout": busy_timeout}}
-            if read_only:
-                connect = partial(connect_read_only, path, busy_timeout)
-                options = {"creator": connect, "poolclass": sa.NullPool}
-        super().__init__(url, engine_kwargs=options, skip_table_creation=read_only)
-        if path is not None:
-            begin = "BEGIN IMMEDIATE" if immediate and not read_only else "BEGIN"
+        on_sqlite = sqlite_path(url) is not None
+        options: dict[str, Any] = {"connect_args": {"timeout": busy_timeout}}
+        begin = "BEGIN IMMEDIATE" if immediate else "BEGIN"
+        engine = options if on_sqlite else {"pool_pre_ping": True}
+        super().__init__(url, engine, begin=begin, create=True)
+        if on_sqlite:
             # Not `self`: SQLAlchemy keeps this listener for good, and with it the connections of a
             # storage that nobody uses any more.
             file = self.file
@@ -116,44 +106,8 @@ class StudyStorage(RDBStorage):
             def _no_new_file(*_: Any) -> None:
                 file.check()  # SQLite would create an empty file
 
-            @sa.event.listens_for(self.engine, "connect")
-            def _explicit_transactions(connection: Any, _record: Any) -> None:
-                # By default, pysqlite opens a transaction itself, only before the first write.
-                connection.isolation_level = None
-
-            @sa.event.listens_for(self.engine, "begin")
-            def _begin(connection: sa.Connection) -> None:
-                connection.exec_driver_sql(begin)
-
-            # Connections that were opened to create the tables lack these listeners.
-            self.engine.dispose()
-        if not read_only:
-            make_tables(self.engine, tidy=immediate)
-            self.file.remember()
-        self._now: sa.ColumnElement[float] = (
-            sa.literal_column("(julianday('now') - 2440587.5) * 86400.0")
-            if path is not None
-            else sa.cast(sa.func.extract("epoch", sa.func.clock_timestamp()), sa.Float)
-        )
-
-    # -- transactions
-
-    @contextmanager
-    def transaction(self) -> Iterator[Session]:
-        """Open a transaction; commit it at the end, roll it back after an exception."""
-        session: Session = self.scoped_session()
-        try:
-            yield session
-            session.commit()
-        except BaseException:
-            session.rollback()
-            raise
-        finally:
-            session.close()
-
-    def now(self, session: Session) -> float:
-        """Return the time of the database's clock, in seconds since the epoch."""
-        return float(session.execute(sa.select(self._now)).scalar_one())
+        make_tables(self.engine, tidy=immediate)
+        self.file.remember()
 
     def tidy(self) -> None:
         """Delete the rows of deleted trials and studies, if that is possible now."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from sweepd.optimize.study.frame import spec_differences
 from sweepd.optimize.study.insight.axes import Axis
-from sweepd.optimize.study.insight.rows import TrialRow
 from sweepd.optimize.study.record.configurations import Configuration
-from sweepd.optimize.study.study import StudyHandle
+from sweepd.optimize.study.record.reader import StudyReader
+from sweepd.optimize.study.record.rows import TrialRow
 
 # Settings that say where a study was made, not what it is.
 _ASIDE = ("code_version", "torch_version", "processor", "threads")
@@ -96,7 +96,28 @@ def common_parameters(
     return sorted(found, key=lambda one: None in one["ranges"])
 
 
-def differences(handles: Sequence[StudyHandle]) -> dict[str, list[str]]:
+def differences(handles: Sequence[StudyReader]) -> dict[str, list[str]]:
     """Return the settings in which the studies differ, with each study's value."""
     found = spec_differences(handles)
     return {name: values for name, values in found.items() if name not in _ASIDE}
+
+
+def spec_differences(handles: Sequence[StudyReader]) -> dict[str, list[str]]:
+    """Return the fields of the studies' specs in which they differ, with each study's value."""
+    specs = [dataclasses.asdict(handle.spec) for handle in handles]
+    differences: dict[str, list[str]] = {}
+    for field in dict.fromkeys(name for spec in specs for name in spec):
+        values = [spec.get(field) for spec in specs]
+        if any(value != values[0] for value in values):
+            differences[field] = [_short(field, value) for value in values]
+    return differences
+
+
+def _short(field: str, value: Any) -> str:
+    if field == "space" and isinstance(value, dict):
+        return str(value["name"])
+    if field == "data" and isinstance(value, dict):
+        return f"{len(value['tickers'])} tickers, {value['first'][:10]} to {value['last'][:10]}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {one}" for name, one in value.items())
+    return "" if value is None else str(value)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sweepd.envs.crypto.splits import CrossValidation
-from sweepd.optimize.study.insight.rows import TrialRow
+from sweepd.optimize.study.record.rows import TrialRow
 from sweepd.optimize.study.record.stored import MEAN, CryptoSpec, GameSpec, StudySpec
 
 SHOWN = 3  # trials of whose curves are shown if none is chosen: the best

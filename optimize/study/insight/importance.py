@@ -15,7 +15,7 @@ import optuna
 from optuna.study import StudyDirection
 
 from sweepd.optimize.study.insight.axes import Axis
-from sweepd.optimize.study.insight.rows import TrialRow, frozen
+from sweepd.optimize.study.record.rows import TrialRow, frozen
 
 LEAST = 20  # complete trials: the best tenth of fewer is a single one
 WAIT = 0.1  # seconds that a request waits: enough for small studies

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sweepd.optimize.study.insight.axes import Axis
-from sweepd.optimize.study.insight.rows import TrialRow
+from sweepd.optimize.study.record.rows import TrialRow
 from sweepd.optimize.study.record.stored import StudySpec
 
 MOST_LINES, BEST_LINES = 240, 40  # more lines hide each other

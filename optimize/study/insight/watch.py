@@ -24,11 +24,12 @@ from sweepd.optimize.study.insight.curves import (
 )
 from sweepd.optimize.study.insight.importance import LatestImportances
 from sweepd.optimize.study.insight.parameters import frontier, parallel, racing
-from sweepd.optimize.study.insight.rows import TrialRow, count_rows
 from sweepd.optimize.study.population import schedule_table
 from sweepd.optimize.study.record.configurations import Configuration
+from sweepd.optimize.study.record.reader import StudyReader, count_states
+from sweepd.optimize.study.record.rows import TrialRow
 from sweepd.optimize.study.record.stored import GameSpec
-from sweepd.optimize.study.study import StudyHandle
+from sweepd.optimize.study.space.parsing import study_space
 
 SHOWN_RACE = 12  # configurations
 
@@ -40,11 +41,11 @@ class StudyInsight:
         handle: the study.
     """
 
-    def __init__(self, handle: StudyHandle) -> None:
+    def __init__(self, handle: StudyReader) -> None:
         self.handle = handle
         self.rows = handle.rows
         self.importances = LatestImportances()
-        self.axes = study_axes(handle.space)
+        self.axes = study_axes(study_space(handle.spec))
         # By name: the rows and the key that a view was computed from, and the view.
         self._kept: dict[str, tuple[Sequence[TrialRow], object, Any]] = {}
         self._lock = threading.Lock()
@@ -62,7 +63,7 @@ class StudyInsight:
         found = self.importances.get(rows, self.axes)
         axes = ordered(self.axes, found["shares"] or {})
         names = tuple(axis.name for axis in axes)
-        best = _best(self._selected(), self.axes)
+        best = _best(self.handle.best(), self.axes)
         number = None if best is None else best["trial"]
         return {
             "head": self.head(rows),
@@ -115,7 +116,7 @@ class StudyInsight:
         """Return this study's side of a comparison: `head`, `so_far` and `summary`."""
         rows = self.rows.read()
         so_far = self._keep("so_far", rows, (), lambda: best_so_far(rows))
-        selected = self._selected()
+        selected = self.handle.best()
         return {
             "head": self.head(rows),
             "so_far": so_far,
@@ -128,9 +129,6 @@ class StudyInsight:
             return None
         return schedule_table(self.handle, number)
 
-    def _selected(self) -> Configuration | None:
-        return self.handle.rows.best(self.handle.spec.selection)
-
     def head(self, rows: Sequence[TrialRow]) -> dict[str, Any]:
         """Return name, objective and numbers of trials, which every page shows."""
         spec = self.handle.spec
@@ -140,7 +138,7 @@ class StudyInsight:
             "objective": spec.objective_text,
             "member": spec.member,
             "synthetic": spec.synthetic,
-            "trials": count_rows(rows),
+            "trials": count_states(row.state for row in rows),
         }
 
     def _keep(
@@ -173,7 +171,7 @@ def compare(first: StudyInsight, second: StudyInsight) -> dict[str, Any]:
     }
 
 
-def race(handle: StudyHandle) -> list[dict[str, Any]]:
+def race(handle: StudyReader) -> list[dict[str, Any]]:
     """Return the best configurations of a race, the best first; none of another study.
 
     Returns:
@@ -181,9 +179,9 @@ def race(handle: StudyHandle) -> list[dict[str, Any]]:
         `between` (see `intervals.between`) and `behind`, of all but the first: how far it is
         ahead, see `Configuration.lead_words`.
     """
-    spec, selection = handle.spec, handle.spec.selection
+    spec = handle.spec
     solved = spec.solved if isinstance(spec, GameSpec) else None
-    found = handle.rows.configurations(selection)[:SHOWN_RACE] if selection.racing else []
+    found = handle.configurations()[:SHOWN_RACE] if spec.selection.racing else []
     return [
         {
             "trials": [trial.number for trial in one.trials],

@@ -6,21 +6,16 @@ its own that repeats a trial. `optimize` writes it; `optimize` and `deploy` read
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from sweepd.envs.support.intervals import Interval, between, solved_seeds
-from sweepd.optimize.study.record.stored import (
-    ORIGIN_KEY,
-    SPEC_KEY,
-    GameSpec,
-    StudySpec,
-    TrialRecord,
-    rung_interval,
-)
+from sweepd.optimize.study.record.configurations import Configuration
+from sweepd.optimize.study.record.database import study_exists
+from sweepd.optimize.study.record.reader import StudyReader
+from sweepd.optimize.study.record.stored import GameSpec, TrialRecord, rung_interval
 
 
 @dataclass(frozen=True)
@@ -63,26 +58,33 @@ def run_name(study: str, trial: int) -> str:
     return f"{study}-run{trial}"
 
 
-def read_fresh(
-    name: str, attributes: Mapping[str, Any], trials: Iterable[FrozenTrial], study: str, budget: int
-) -> FreshSeeds | None:
-    """Return the result of a training run.
+def fresh_seeds(study: StudyReader, best: Configuration) -> FreshSeeds | None:
+    """Return the result of a training run of a configuration.
 
     Args:
-        name: study of the run.
-        attributes: its attributes.
-        trials: its trials.
-        study: the study whose trial it should repeat.
-        budget: the training that it should have had, in environment steps per member.
+        study: a study on a game.
+        best: one of its configurations.
 
     Returns:
-        None if it is another run, or not complete.
+        None if no run of one of its trials, under its default name and with the study's budget, is
+        complete.
     """
-    if attributes.get(ORIGIN_KEY, {}).get("study") != study:
+    for trial in best.trials:
+        name = run_name(study.name, trial.number)
+        if study_exists(study.storage, name):
+            found = _read(StudyReader(study.storage, name), study)
+            if found is not None:
+                return found
+    return None
+
+
+def _read(run: StudyReader, study: StudyReader) -> FreshSeeds | None:
+    """Return the result of a training run; None if it is one of another study, or not complete."""
+    spec, trials = run.spec, run.trials()
+    if (run.origin or {}).get("study") != study.name:
         return None
-    spec = StudySpec.from_json(attributes[SPEC_KEY])
     trial = next((one for one in trials if one.state == TrialState.COMPLETE), None)
-    if trial is None or not isinstance(spec, GameSpec) or spec.budget != budget:
+    if trial is None or not isinstance(spec, GameSpec) or spec.budget != study.spec.budget:
         return None
     record = TrialRecord.from_attributes(trial.user_attrs)
     scores = record.scores
@@ -91,4 +93,6 @@ def read_fresh(
     interval = rung_interval(trial.user_attrs, spec.rungs) if spec.own_episodes else None
     solved = None if spec.solved is None else solved_seeds(scores, spec.solved)
     value, average = float(trial.value), spec.average
-    return FreshSeeds(name, spec.seeds, value, interval, average, scores, solved, record.warning)
+    return FreshSeeds(
+        run.name, spec.seeds, value, interval, average, scores, solved, record.warning
+    )

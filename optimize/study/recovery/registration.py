@@ -21,6 +21,7 @@ from sweepd.envs.support.errors import RunError
 from sweepd.optimize.study.database.gone import StudyGone
 from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.database.tables import workers
+from sweepd.optimize.study.record.database import StudyDatabase
 from sweepd.optimize.study.recovery import processes
 
 # Seconds without a heartbeat after which a worker counts as dead if its process cannot be checked.
@@ -66,7 +67,7 @@ class WorkerRecord:
 
 
 def list_workers(
-    storage: StudyStorage, study_id: int, session: Session | None = None
+    storage: StudyDatabase, study_id: int, session: Session | None = None
 ) -> list[WorkerRecord]:
     """Return all recorded workers of a study, including dead ones."""
     if session is None:

@@ -9,7 +9,8 @@ import numpy as np
 import optuna
 from optuna.trial import TrialState
 
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.stored import StudySpec, TrialRecord, rung_key
 from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.study.space.subject import Subject

@@ -314,7 +314,7 @@ def test_a_race_shows_who_got_how_many_seeds(folder: Path, tmp_path: Path) -> No
     handle.study.add_trial(handle.trials()[1])  # another run of the second configuration
     text = get(client(tmp_path), "/training/parameters").text
     part = text[text.index('id="race"') : text.index('id="racing"')]
-    best = handle.rows.configurations(spec.selection)
+    best = handle.configurations()
     assert sorted(len(one.trials) for one in best) == [1, 1, 2]
     assert "1, 3" in part
     assert f"{best[0].value:+.4f}" in part

@@ -43,7 +43,7 @@ from sweepd.optimize.cli.progress import StudyWatch
 from sweepd.optimize.study.insight.comparison import summary
 from sweepd.optimize.study.insight.curves import table_row
 from sweepd.optimize.study.insight.parameters import frontier, parallel
-from sweepd.optimize.study.insight.rows import TrialRow
+from sweepd.optimize.study.record.rows import TrialRow
 
 PATHS = ("/", "/alerts", "/chart", "/trades", "/days", "/orders", "/events", "/parity", "/training")
 HOST = {"Host": "127.0.0.1:8080"}

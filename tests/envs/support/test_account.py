@@ -14,8 +14,9 @@ from sweepd.envs.support.account import home, user_name
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.measurement_cache import cache_dir
 from sweepd.optimize.cli.service import unit_folder
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.pause import pause_of, pause_study
+from sweepd.optimize.study.record.database import storage_url
 
 
 @pytest.fixture

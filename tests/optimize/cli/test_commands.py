@@ -33,7 +33,8 @@ from sweepd.optimize.cli.launch import choose_device
 from sweepd.optimize.cli.study_request import make_request
 from sweepd.optimize.experiments.kinds import kind_of
 from sweepd.optimize.experiments.request import Request
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.stored import TOTAL_KEY, StudySpec
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.study import StudyHandle

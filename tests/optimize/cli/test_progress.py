@@ -16,8 +16,9 @@ from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.formatting import sparkline
 from sweepd.optimize.cli import train as train_command
 from sweepd.optimize.cli.progress import StudyWatch, history
-from sweepd.optimize.study.database.opening import open_storage, storage_url
-from sweepd.optimize.study.insight.rows import TrialRow
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.record.database import storage_url
+from sweepd.optimize.study.record.rows import TrialRow
 from sweepd.optimize.study.study import StudyHandle
 from tests.optimize.conftest import TRAIN, search_app
 

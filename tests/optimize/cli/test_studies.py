@@ -12,7 +12,8 @@ from optuna.trial import TrialState
 from typer.testing import CliRunner
 
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.recovery.registration import leave, register_worker
 from sweepd.optimize.study.study import StudyHandle
 from tests.optimize.conftest import search_app

@@ -30,7 +30,8 @@ from sweepd.optimize.experiments.kinds import kind_of
 from sweepd.optimize.experiments.phased_opponents import PhasedOpponents, begun_phases
 from sweepd.optimize.experiments.request import Request
 from sweepd.optimize.study.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.stored import GameSpec, TrialRecord
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import load_space, preset_text

@@ -21,7 +21,8 @@ from sweepd.optimize.experiments.game_evaluation import GameEvaluation
 from sweepd.optimize.experiments.games import GameExperiment
 from sweepd.optimize.experiments.kinds import check_request
 from sweepd.optimize.experiments.request import Request, game_params
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.stored import GameSpec, StudySpec
 from sweepd.optimize.study.space.parsing import load_space, parse_space
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings

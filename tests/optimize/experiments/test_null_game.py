@@ -21,8 +21,8 @@ from sweepd.envs.games.tensor_game import State, TensorGame
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.experiments.game_evaluation import GameEvaluation
 from sweepd.optimize.experiments.games import GameExperiment
+from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.record.stored import GameSpec
-from sweepd.optimize.study.study import best_configuration
 from sweepd.optimize.worker.batch import Trainer
 from sweepd.optimize.worker.summary import print_summary
 from sweepd.optimize.worker.telemetry import Telemetry
@@ -121,11 +121,11 @@ def test_a_study_shows_the_same_interval_everywhere() -> None:
     handle = study._handle
     assert isinstance(handle.spec, GameSpec)
     assert (handle.spec.solved, handle.spec.score_range) == (0.0, Null.score_range)
-    best = best_configuration(handle)
+    best = handle.best()
     assert best is not None
     assert best.interval is not None
     assert best.interval.low < best.value < best.interval.high
-    by_rows = handle.rows.best(handle.spec.selection)
+    by_rows = StudyReader.best(handle)
     assert by_rows is not None
     assert by_rows.interval == best.interval
     status = study.status()["best"]

@@ -13,7 +13,8 @@ from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.study_request import make_request
 from sweepd.optimize.experiments.kinds import check_request
 from sweepd.optimize.experiments.request import Request
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.stored import GameSpec, StudySpec
 from sweepd.optimize.study.sampling.samplers import AUTO
 from sweepd.optimize.study.settings.study import StudySettings

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from sweepd.agents.algorithms.identity import processor_kind
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli import train as train_command
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.fit import (
     env_unit,
     fewest_envs,
@@ -26,6 +26,7 @@ from sweepd.optimize.study.fit import (
     neighbours,
     refuse_misfit,
 )
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.stored import SPEC_KEY
 from sweepd.optimize.study.space.parsing import load_space, parse_space
 from sweepd.optimize.study.space.search_space import SearchSpace

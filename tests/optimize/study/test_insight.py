@@ -15,7 +15,6 @@ from optuna.trial import TrialState
 
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.crypto.splits import CrossValidation
-from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.insight import importance
 from sweepd.optimize.study.insight.axes import Axis, study_axes
 from sweepd.optimize.study.insight.comparison import best_so_far, common_parameters, summary
@@ -34,13 +33,15 @@ from sweepd.optimize.study.insight.parameters import (
     parallel,
     racing,
 )
-from sweepd.optimize.study.insight.rows import TrialRow, TrialRows, count_rows, frozen
 from sweepd.optimize.study.insight.watch import StudyInsight
 from sweepd.optimize.study.record.configurations import Configuration
+from sweepd.optimize.study.record.database import open_to_read
+from sweepd.optimize.study.record.reader import StudyReader, count_states
+from sweepd.optimize.study.record.rows import TrialRow, TrialRows, frozen
 from sweepd.optimize.study.record.stored import RecordedFile, TrialRecord, rung_key
 from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.study.space.subject import Subject
-from sweepd.optimize.study.study import StudyHandle, best_configuration
+from sweepd.optimize.study.study import StudyHandle
 from tests.optimize.experiments.test_game_study import make_spec
 from tests.optimize.study_files import make_handle
 
@@ -111,11 +112,11 @@ def test_rows_are_what_optuna_reads(handle: StudyHandle) -> None:
             (trial.datetime_complete, mine.ended),
         ):
             assert seconds == (None if moment is None else moment.timestamp())
-    best, found = handle.rows.best(handle.spec.selection), best_configuration(handle)
+    best, found = StudyReader.best(handle), handle.best()
     assert best is not None
     assert found is not None
     assert (best.best_trial.number, best.value) == (found.best_trial.number, found.value)
-    assert count_rows(rows) == handle.counts()
+    assert count_states(row.state for row in rows) == handle.counts()
     assert (rows[0].folder, rows[1].folder) == ("elsewhere", "trial-00001")
     assert (rows[0].seconds, rows[0].scores, rows[1].reason) == (2.5, (1.0, 2.0), "r")
     assert [one.ours for one in rows] == [True, True, True, False, True]
@@ -125,12 +126,12 @@ def test_rows_are_what_optuna_reads(handle: StudyHandle) -> None:
 def test_rows_follow_the_study_and_finished_trials_are_read_once(
     handle: StudyHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import sweepd.optimize.study.insight.rows as module
+    import sweepd.optimize.study.record.rows as module
 
     add(handle, value=1.0)
     handle.study.enqueue_trial({})
     # Another connection, as the dashboard's.
-    rows = TrialRows(open_storage(handle.storage.url, read_only=True), handle.study_id)
+    rows = TrialRows(open_to_read(handle.storage.url), handle.study_id)
     asked: list[list[int]] = []
     read = module.params_of
     monkeypatch.setattr(module, "params_of", lambda s, ids: asked.append(list(ids)) or read(s, ids))

@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from sweepd.optimize.cli import train as train_command
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.study import StudyHandle
 from tests.optimize.conftest import TRAIN, Sweepd, search_app
 

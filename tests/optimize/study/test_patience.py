@@ -16,9 +16,10 @@ from optuna.trial import TrialState
 
 from sweepd.envs.support.errors import TryAgainLater
 from sweepd.optimize.cli import train as train_command
-from sweepd.optimize.study.database.opening import open_storage, storage_url
-from sweepd.optimize.study.database.patience import Patience, is_away
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.database.patience import Patience
 from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.record.database import is_away, storage_url
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import Sweepd

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from optuna.trial import TrialState
 
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.pause import PauseWatch, pause_study, resume_study
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.recovery.registration import WorkerRecord, list_workers
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker import worker as worker_module

@@ -16,9 +16,10 @@ import optuna
 import psutil
 import pytest
 
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.database.tables import workers
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.recovery import processes
 from sweepd.optimize.study.recovery.processes import identity, is_running, namespace, started
 from sweepd.optimize.study.recovery.registration import (

@@ -25,7 +25,7 @@ from sweepd.optimize.study.record.stored import (
 from sweepd.optimize.study.space.dimension import Dimension
 from sweepd.optimize.study.space.search_space import SearchSpace
 from sweepd.optimize.study.space.subject import Subject
-from sweepd.optimize.study.study import StudyHandle, best_configuration, best_trial, create_study
+from sweepd.optimize.study.study import StudyHandle, create_study
 from sweepd.optimize.worker.summary import print_summary
 from sweepd.optimize.worker.telemetry import Telemetry
 from sweepd.optimize.worker.timing import Phases
@@ -97,7 +97,7 @@ def summary(handle: StudyHandle) -> str:
 
 
 def test_the_best_mean_is_selected_and_its_best_trial_used(race: StudyHandle) -> None:
-    best = best_configuration(race)
+    best = race.best()
     assert best is not None
     assert (best.value, best.best_trial.number) == (6.0, 2)
     assert best.interval is not None
@@ -118,7 +118,7 @@ def test_a_study_with_one_seed_per_trial_says_so(race: StudyHandle) -> None:
 
 def test_other_samplers_select_the_best_trial(tmp_path: Path) -> None:
     handle = fill(make_handle(tmp_path, spec("tpe")))
-    best = best_trial(handle)
+    best = handle.best_trial()
     assert best is not None
     assert best.number == 1
     assert "best configuration" not in summary(handle)

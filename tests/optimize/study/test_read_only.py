@@ -70,7 +70,7 @@ def test_status_does_not_wait_for_a_writer(runs: Path, begin: str) -> None:
 def test_a_database_that_is_locked_against_readers_is_named(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweepd.optimize.study.database.opening.READER_TIMEOUT", 0.1)
+    monkeypatch.setattr("sweepd.optimize.study.record.database.READER_TIMEOUT", 0.1)
     with closing(sqlite3.connect(runs / "sweepd.db")) as original:
         original.execute(f"VACUUM INTO '{runs / 'copy.db'}'")  # a file that is not in WAL mode
     with closing(sqlite3.connect(runs / "copy.db", isolation_level=None)) as writer:

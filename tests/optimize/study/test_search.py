@@ -19,7 +19,7 @@ from sweepd.optimize.study.record.stored import TrialRecord
 from sweepd.optimize.study.search import Search
 from sweepd.optimize.study.space.dimension import Dimension
 from sweepd.optimize.study.space.search_space import SearchSpace
-from sweepd.optimize.study.study import StudyHandle, best_trial
+from sweepd.optimize.study.study import StudyHandle
 from tests.optimize.study_files import make_handle, open_handle
 from tests.optimize.worker.test_batch import make_spec
 
@@ -114,7 +114,7 @@ def test_decisions_do_not_depend_on_the_storage(
     states = [state for _, _, state in played]
     assert len(states) == TRIALS
     assert {TrialState.COMPLETE, TrialState.PRUNED} == set(states)
-    best = best_trial(handle)
+    best = handle.best_trial()
     assert best is not None
     if sampler == "race":
         assert len({tuple(params.values()) for params, _, _ in played}) < TRIALS

@@ -19,9 +19,10 @@ from optuna.trial import TrialState
 from sweepd.envs.support.database_file import NETWORK_FILE_SYSTEMS, file_system_of
 from sweepd.envs.support.errors import InputError, TryAgainLater
 from sweepd.optimize.study.database import opening
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.database.storage import StudyStorage, TrialLost
 from sweepd.optimize.study.database.tables import attempts, workers
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
 from sweepd.optimize.study.recovery.processes import identity, namespace
 from sweepd.optimize.study.recovery.registration import (

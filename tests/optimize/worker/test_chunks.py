@@ -15,7 +15,8 @@ from optuna.trial import TrialState
 from sweepd.agents.algorithms.ppo import PPO
 from sweepd.envs.core.sizing import Measurement, out_of_memory
 from sweepd.envs.support.measurement_cache import MeasurementCache, cache_dir
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker import chunks as chunks_module
 from sweepd.optimize.worker import measure

@@ -24,7 +24,8 @@ from sweepd.envs.support import logs
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.logs import LIBRARIES, LogConsole, say_line
 from sweepd.optimize.cli.launch import own_arguments
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
 from sweepd.optimize.worker.gpu_use import GpuUse
 from sweepd.optimize.worker.prometheus import serving_metrics

@@ -25,9 +25,9 @@ from sweepd.agents.algorithms.ppo import PPO
 from sweepd.envs.support.errors import RunError, TryAgainLater
 from sweepd.optimize.cli import launch
 from sweepd.optimize.cli import train as train_command
-from sweepd.optimize.study.database.opening import open_storage, storage_url
-from sweepd.optimize.study.database.patience import is_away
+from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.database.tables import attempts
+from sweepd.optimize.study.record.database import is_away, open_to_read, storage_url
 from sweepd.optimize.study.record.stored import ATTEMPTS_KEY
 from sweepd.optimize.study.recovery.deaths import MAX_DEATHS
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
@@ -346,7 +346,7 @@ def test_a_reader_of_the_same_file_never_blocks_a_worker(tmp_path: Path) -> None
             storage.set_trial_intermediate_value(trial, 1, 0.5)
             storage.set_trial_state_values(trial, TrialState.COMPLETE, [1.0])
         assert reader.execute("SELECT count(*) FROM trials").fetchone() == (0,)
-    dashboard = open_storage(storage.url, read_only=True)
+    dashboard = open_to_read(storage.url)
     assert len(dashboard.get_all_trials(study)) == 20
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from sweepd.envs.crypto.data.bars import load_bars
 from sweepd.optimize.experiments.crypto import CryptoExperiment
-from sweepd.optimize.study.study import StudyHandle, best_trial
+from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.lifecycle import work
 from sweepd.optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import Sweepd
@@ -26,10 +26,10 @@ def test_on_new_best_is_called_once_per_new_best_trial(market: Path, sweepd: Swe
     experiment = CryptoExperiment(
         handle.spec, load_bars(market / "bars", "1h"), torch.device("cpu")
     )
-    before, heard = best_trial(handle), []
+    before, heard = handle.best_trial(), []
 
     def hear(told: StudyHandle) -> None:
-        best = best_trial(told)
+        best = told.best_trial()
         assert best is not None
         heard.append(best.number)
 

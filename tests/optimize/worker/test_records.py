@@ -17,7 +17,8 @@ from sweepd.envs.support.errors import RunError
 from sweepd.envs.support.terminal import Terminal
 from sweepd.optimize.experiments import artifacts
 from sweepd.optimize.experiments.crypto import CryptoExperiment
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.sampling.samplers import make_sampler
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker import records

@@ -18,7 +18,8 @@ from sweepd.agents.policy.frozen import load_members
 from sweepd.envs.crypto.data.bars import write_bars
 from sweepd.envs.crypto.data.demo_market import make_demo_market
 from sweepd.envs.support.errors import InputError, RunError
-from sweepd.optimize.study.database.opening import open_storage, storage_url
+from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.stored import CryptoSpec
 from sweepd.optimize.study.study import StudyHandle
 from tests.optimize.conftest import Sweepd, search_app
@@ -60,7 +61,7 @@ def run(*words: object) -> str:
 
 
 def handle_of(out: Path, name: str = "run-one") -> StudyHandle:
-    return StudyHandle(open_storage(storage_url(None, out), read_only=True), name)
+    return StudyHandle(open_storage(storage_url(None, out), create=False), name)
 
 
 def members(handle: StudyHandle) -> list[Mapping[str, Tensor]]:

@@ -1,6 +1,6 @@
 """The trials of a study as rows of what plots and tables need.
 
-`StudyHandle.trials` reads everything that is recorded about a trial, which takes many seconds for
+`StudyReader.trials` reads everything that is recorded about a trial, which takes many seconds for
 thousands of trials. Here only the needed columns are selected, and a finished trial is read once.
 """
 
@@ -17,8 +17,7 @@ from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.orm import Session
 
-from sweepd.optimize.study.database.storage import StudyStorage
-from sweepd.optimize.study.record.configurations import Configuration, Selection
+from sweepd.optimize.study.record.database import StudyDatabase
 from sweepd.optimize.study.record.optuna_tables import (
     params_of,
     rungs_of,
@@ -91,12 +90,11 @@ class TrialRow:
 class TrialRows:
     """The rows of one study, read from its database; may be used from several threads."""
 
-    def __init__(self, storage: StudyStorage, study_id: int) -> None:
+    def __init__(self, storage: StudyDatabase, study_id: int) -> None:
         self._storage, self._study_id = storage, study_id
         self._known: dict[int, TrialRow] = {}  # by row id
         self._settled = 0  # all trials up to this row id are finished, and known
         self._ordered: list[TrialRow] = []
-        self._configurations: tuple[list[TrialRow], list[Configuration]] | None = None
         self._lock = threading.Lock()
 
     def read(self) -> list[TrialRow]:
@@ -129,20 +127,6 @@ class TrialRows:
         if any(self._known.get(key) != row for key, row in fresh.items()):
             self._known |= fresh
             self._ordered = sorted(self._known.values(), key=lambda row: row.number)
-
-    def configurations(self, selection: Selection) -> list[Configuration]:
-        """Return the configurations of the complete trials, the best first."""
-        rows = self.read()
-        # One assignment, so that threads need no lock; at worst, two compute the same.
-        kept = self._configurations
-        if kept is None or kept[0] is not rows:
-            judged = (frozen(row) for row in rows if row.judged)
-            kept = self._configurations = rows, selection.configurations(judged)
-        return kept[1]
-
-    def best(self, selection: Selection) -> Configuration | None:
-        """Return the configuration that the study selects, as `best_configuration` does."""
-        return next(iter(self.configurations(selection)), None)
 
     def curves(self, numbers: Iterable[int]) -> dict[int, dict[int, list[float]]]:
         """Return the scores per member of these trials: number, rung, member.
@@ -189,14 +173,6 @@ def frozen(row: TrialRow) -> FrozenTrial:
         system_attrs={},
         intermediate_values=dict(row.rungs),
     )
-
-
-def count_rows(rows: Iterable[TrialRow]) -> dict[str, int]:
-    """Return the number of trials by state; every state has an entry."""
-    counts = dict.fromkeys((state.name for state in TrialState), 0)
-    for row in rows:
-        counts[row.state] += 1
-    return counts
 
 
 def _rows(session: Session, found: Sequence[Any]) -> Iterable[TrialRow]:

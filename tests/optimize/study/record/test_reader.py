@@ -1,0 +1,79 @@
+"""`StudyReader`: what status, frames, dashboard and gate read a study with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.exceptions import StorageInternalError
+
+from sweepd.deploy.promotion.studies import find_study
+from sweepd.envs.support.errors import InputError
+from sweepd.optimize.study.record.database import open_to_read, our_studies, storage_url
+from sweepd.optimize.study.record.reader import StudyReader
+from sweepd.optimize.study.record.stored import SPEC_KEY, StudySpec
+from tests.deploy.dashboard.studies import filled_study
+
+
+def reader(folder: Path, name: str = "s") -> StudyReader:
+    return StudyReader(open_to_read(storage_url(None, folder)), name)
+
+
+def test_a_reader_has_what_the_worker_and_the_gate_have(tmp_path: Path) -> None:
+    handle = filled_study(tmp_path, 6)
+    handle.run_dir.mkdir()
+    read, found = reader(tmp_path), find_study("s", handle.storage.url)
+    for one in (read, found):
+        assert (one.uid, one.spec, one.run_dir) == (handle.uid, handle.spec, handle.run_dir)
+    assert read.counts() == handle.counts()
+    order = [one.trials[0].number for one in handle.spec.selection.configurations(handle.judged())]
+    assert order
+    assert [one.best_trial.number for one in read.configurations()] == order
+    assert [one.number for one in found.trials] == order
+    assert found.finished == sum(trial.state.is_finished() for trial in read.trials())
+
+
+def test_a_reader_follows_the_study_and_cannot_write(tmp_path: Path) -> None:
+    handle = filled_study(tmp_path, 3)
+    read = reader(tmp_path)
+    kept = read.configurations()
+    assert read.configurations() is kept, "nothing has changed"
+    before = len(read.trials())
+    trial = handle.study.ask()
+    trial.report(9.0, 1)
+    assert len(read.trials()) == before + 1
+    with pytest.raises(StorageInternalError):
+        read.study.set_user_attr("x", 1)
+
+
+def test_the_leading_trial_is_that_of_a_study_without_a_complete_one(tmp_path: Path) -> None:
+    handle = filled_study(tmp_path, 0)
+    read = reader(tmp_path)
+    assert read.leading() is None
+    for value in (0.5, 2.5, 1.5):
+        handle.study.ask().report(value, 1)
+    leading = read.leading()
+    assert leading is not None
+    assert leading.intermediate_values == {1: 2.5}
+
+
+def test_studies_of_others_and_of_other_versions_are_refused(tmp_path: Path) -> None:
+    handle = filled_study(tmp_path, 0)
+    filled_study(tmp_path, 0, "newer")
+    optuna.create_study(study_name="plain", storage=handle.storage.url)
+    assert list(our_studies(handle.storage)) == ["newer", "s"]
+    with pytest.raises(InputError, match=r"'plain' is an Optuna study that was not made by sweepd"):
+        reader(tmp_path, "plain")
+    unknown = json.loads(handle.spec.to_json()) | {"colour": "red"}
+    handle.study.set_user_attr(SPEC_KEY, json.dumps(unknown))
+    with pytest.raises(InputError, match=r"--study-name s: .* another version of sweepd .*colour"):
+        reader(tmp_path)
+    with pytest.raises(InputError, match="another version"):
+        StudySpec.from_json(json.dumps(unknown))
+    with pytest.raises(InputError, match=r"'none' is not in .*; there are: s, newer, plain"):
+        reader(tmp_path, "none")
+    (tmp_path / "empty.db").touch()
+    with pytest.raises(InputError, match="is not a database of studies"):
+        open_to_read(f"sqlite:///{tmp_path / 'empty.db'}")
