@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +27,11 @@ settings.load_profile("sweepd")
 # Waiting threads sleep: with several test processes per core, spinning would slow the others down.
 # OpenMP reads this when torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# Containers often forbid bytecode: then each test process and each interpreter that a test starts
+# would compile the whole project, which takes seconds.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
