@@ -11,13 +11,36 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+import matplotlib.backends.backend_pdf
+import scipy.fft
+import scipy.special
+import torch.utils.tensorboard
 import typer
 
 import sweepd.app
-import sweepd.optimize.cli.train  # the longest imports of actions
 from sweepd.commands import CommandTable, build_app
+from sweepd.deploy.dashboard import web
+from sweepd.deploy.games import report as game_report
+from sweepd.deploy.market import report as market_report
+from sweepd.deploy.trading import replay_picture
+from sweepd.optimize.cli import run, train
+from sweepd.optimize.study.sampling import race
 
-# Imported once: the forked processes have them.
+# What takes longest of the modules that commands import late. Imported once: the forked processes
+# have them.
+PRELOADED = (
+    matplotlib.backends.backend_pdf,
+    scipy.fft,
+    scipy.special,
+    torch.utils.tensorboard,
+    web,
+    game_report,
+    market_report,
+    replay_picture,
+    run,
+    train,
+    race,
+)
 _table = typer.main.get_group(build_app())
 assert isinstance(_table, CommandTable)
 _table.load_all()

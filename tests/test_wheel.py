@@ -170,6 +170,8 @@ def test_a_repository_with_folders_of_the_same_names(
     words = ("train", "--env", "envs.my_env:MyEnv", "--env-param", "size=6", "--no-auto-deploy")
     said = run(programs / "sweepd", *words, *TINY, folder=tmp_path)
     assert "trial 0 complete: objective +48.0000" in said  # 8 steps of reward 6
+    if where != "wheel":  # what follows does not depend on it
+        return
     (tmp_path / "agents" / "reward.py").write_text("import nothing_of_this_name")
     said = run(programs / "sweepd", *words, *TINY, "--study-name", "b", folder=tmp_path, code=2)
     assert "No module named 'nothing_of_this_name'" in said

@@ -6,6 +6,7 @@ constant of the script is replaced.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,6 +47,7 @@ class Case:
         return self.name.partition(":")[0]
 
 
+PYTHON = (sys.executable, "-c", "pass")
 THREAD = "--threads 1 "
 TINY_PEAK: dict[str, Any] = {"peak.SIZES": ((1, 8, 8, 8), (2, 8, 8, 8)), "peak.ROUNDS": 100}
 QUICK = "--threads 1 --repeats 1 --seconds 0.001 "
@@ -249,7 +251,8 @@ CASES = [
     Case(
         "startup",
         "--runs 1",
-        ("machine.processor", "commands.status.wall", "commands.import torch.processor"),
+        ("machine.processor", "commands.status.wall", "commands.python.processor"),
+        {"startup.COMMANDS": {"python": PYTHON, "status": (*PYTHON[:1], "-m", "sweepd", "status")}},
     ),
     Case(
         "trials_per_hour",

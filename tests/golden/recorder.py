@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import hashlib
 import json
 import multiprocessing
@@ -18,7 +19,9 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial
+from sqlalchemy.pool import NullPool
 
 from tests.entry_point import answer, enter, run_sweepd
 from tests.golden.contents import contents, indented, listing, page
@@ -145,9 +148,9 @@ class Recorder:
     def _name_ids(self) -> None:
         """Name the random ids of studies, and the hashes of bundles, which contain them."""
         if (self.folder / "runs" / "sweepd.db").exists():
-            for study in optuna.get_all_study_names(self._storage):
-                uid = self._study(study).user_attrs["sweepd:uid"]
-                self._normalise.name(uid, f"<id of {study}>")
+            for study in optuna.get_all_study_summaries(self._storage):
+                uid = study.user_attrs["sweepd:uid"]
+                self._normalise.name(uid, f"<id of {study.study_name}>")
                 self._normalise.name(uid[:8], "<short id>")
         for folder in self.folder.glob(f"run/run-*-{'?' * 8}"):  # of `sweepd run`
             self._normalise.name(folder.name[-8:], "<short id>")
@@ -156,9 +159,11 @@ class Recorder:
             self._normalise.name(whole, f"<hash of bundle {number}>")
             self._normalise.name(whole[:16], f"<bundle {number}>".ljust(16))
 
-    @property
-    def _storage(self) -> str:
-        return f"sqlite:///{self.folder}/runs/sweepd.db"
+    @functools.cached_property  # opening it takes longer than reading
+    def _storage(self) -> RDBStorage:
+        # Without connections that stay open when a process is forked.
+        url = f"sqlite:///{self.folder}/runs/sweepd.db"
+        return RDBStorage(url, engine_kwargs={"poolclass": NullPool})
 
     def _study(self, name: str) -> optuna.Study:
         return optuna.load_study(study_name=name, storage=self._storage)

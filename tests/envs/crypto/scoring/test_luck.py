@@ -154,10 +154,10 @@ def test_a_search_that_varies_its_best_trial_is_significant_in_5_percent(
     correlation: float, measure: Callable[[Moments], float]
 ) -> None:
     random = np.random.default_rng(1)
-    searches = (search_of(30, correlation, random, measure) for _ in range(200))
+    searches = (search_of(30, correlation, random, measure) for _ in range(100))
     passed = [deflated(found, measure=measure) >= 0.95 for found in searches]
     # The best by the score, ranked by the ratio: 14% at .9.
-    assert np.mean(passed) <= 0.05 + 3.0 * math.sqrt(0.05 * 0.95 / 200)
+    assert np.mean(passed) <= 0.05 + 3.0 * math.sqrt(0.05 * 0.95 / 100)
 
 
 def test_a_trial_has_the_rank_of_the_better_measure() -> None:
