@@ -23,9 +23,9 @@ from sweepd.envs.crypto.scoring.selection import Deflation, verdict_text
 
 CROSS_VALIDATION, HOLDOUT = "cross-validation", "hold-out"  # the stages
 
-# With fewer batches the hold-out's test rejects too often (scripts/bench/gate_statistics.py): at a
-# level of .05 in up to 8% of series without an advantage that have at least `ENOUGH_BARS` bars,
-# and in up to 20% of series of 100 bars.
+# With fewer batches the hold-out's test rejects too often
+# (scripts/bench/quality/gate_statistics.py): at a level of .05 in up to 8% of series without an
+# advantage that have at least `ENOUGH_BARS` bars, and in up to 20% of series of 100 bars.
 FEW_BATCHES, ENOUGH_BARS = 30, 300
 MOST_DATA = 100  # times the bars of a path: more of them is no advice
 

@@ -7,8 +7,8 @@ The bootstrap takes the estimated variance of the mean as known. With few bars a
 autocorrelation it therefore rejects too often (13% at a level of .05 for an AR(1) process with
 coefficient .9 and 300 bars). So the p value is the larger of two: that of the bootstrap, and that
 of a t-test of batch means, which accounts for the small number of independent values. With little
-autocorrelation or many bars the two agree. scripts/bench/gate_statistics.py measures the remaining
-error.
+autocorrelation or many bars the two agree. scripts/bench/quality/gate_statistics.py measures the
+remaining error.
 
 Sources: D. N. Politis and J. P. Romano 1994, "The Stationary Bootstrap"; D. N. Politis and H. White
 2004, "Automatic Block-Length Selection for the Dependent Bootstrap", with the correction of A.

@@ -1,8 +1,8 @@
 """The search's decisions: which parameters a trial gets, which trials are pruned, which is best.
 
 A decision depends on the trials in the study's storage and on the study's seed alone, not on the
-process that makes it. The storage is any of Optuna's: `scripts/bench/search_replay.py` makes the
-same decisions on recorded learning curves, with a storage in memory.
+process that makes it. The storage is any of Optuna's: `scripts/bench/search/search_replay.py` makes
+the same decisions on recorded learning curves, with a storage in memory.
 """
 
 from __future__ import annotations

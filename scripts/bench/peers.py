@@ -4,8 +4,8 @@ sweepd asks MKL for its reproducible mode, which limits products to AVX2 on Inte
 mode holds for a whole process, so peers run in others. Two concurrent processes often make more
 steps per second than one with all threads.
 
-A script that uses them calls `serve` when its first argument is `as-peer`; one whose peers need a
-process for every run calls `run_apart`, and answers with `answer`.
+A benchmark that uses them calls `serve` when its first argument is `as-peer`; one whose peers need
+a process for every run calls `run_apart`, and answers with `answer`.
 """
 
 from __future__ import annotations
@@ -15,21 +15,20 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from harness import CLOCKS, steps_per_second
-
+from scripts.bench.harness import CLOCKS, ROOT, steps_per_second
 from sweepd.envs.support.mkl import VARIABLE, current_mode
 
-# Runs a script after a product, at which MKL has chosen its default mode.
+# Runs a benchmark after a product, at which MKL has chosen its default mode.
 _START = """
-import runpy, sys, warnings
+import importlib, sys, warnings
 import torch
 torch.ones(64, 64) @ torch.ones(64, 64)
 warnings.filterwarnings("ignore", message="torch computed a matrix product before sweepd")
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
+name = sys.argv[1]
+sys.argv = [name.rpartition(".")[2], *sys.argv[2:]]
+sys.exit(importlib.import_module(name).main(sys.argv[1:]))
 """
 
 
@@ -37,13 +36,13 @@ class PeerProcesses:
     """Processes that run the same peers at the same time.
 
     Args:
-        script: path of the script that they run.
+        benchmark: module of the benchmark that they run.
         threads: of each process.
         count: number of processes.
     """
 
-    def __init__(self, script: str, threads: int, count: int = 1) -> None:
-        self._processes = [_process(script, threads) for _ in range(count)]
+    def __init__(self, benchmark: str, threads: int, count: int = 1) -> None:
+        self._processes = [_process(benchmark, threads) for _ in range(count)]
 
     def _ask(self, request: dict[str, Any]) -> list[Any]:
         for process in self._processes:
@@ -82,26 +81,26 @@ class PeerProcesses:
             process.wait()
 
 
-def _process(script: str, threads: int) -> subprocess.Popen[str]:
-    """Start a process of a script as a peer."""
-    command = [sys.executable, "-c", _START, script, "as-peer", "--threads", str(threads)]
+def _process(benchmark: str, threads: int) -> subprocess.Popen[str]:
+    """Start a process of a benchmark as a peer."""
+    command = [sys.executable, "-c", _START, benchmark, "as-peer", "--threads", str(threads)]
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    path = [str(Path(script).parent), environment.get("PYTHONPATH", "")]
+    path = [str(ROOT), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     )
 
 
-def run_apart(script: str, request: dict[str, Any], threads: int = 1) -> dict[str, Any]:
+def run_apart(benchmark: str, request: dict[str, Any], threads: int = 1) -> dict[str, Any]:
     """Return what a process of its own answers to one request.
 
     Args:
-        script: path of the script that it runs.
-        request: of the script, as JSON.
+        benchmark: module of the benchmark that it runs.
+        request: of the benchmark, as JSON.
         threads: of the process.
     """
-    with _process(script, threads) as process:
+    with _process(benchmark, threads) as process:
         output, _ = process.communicate(json.dumps(request) + "\n")
     lines = output.splitlines()
     if process.returncode or not lines:

@@ -19,23 +19,29 @@ BENCH = Path(__file__).resolve().parents[2] / "scripts" / "bench"
 Importer = Callable[[str], ModuleType]
 
 
+def import_bench(name: str) -> ModuleType:
+    """Import a module of the benchmarks, in whichever folder it is."""
+    [path] = BENCH.rglob(f"{name}.py")
+    module = path.relative_to(BENCH.parents[1]).with_suffix("")
+    return importlib.import_module(".".join(module.parts))
+
+
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Importer]:
-    """Import scripts by name. What they change in this process is put back afterwards."""
+    """Import modules by name. What they change in this process is put back afterwards."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(BENCH))
     monkeypatch.setattr(features, "_RECIPES", features._RECIPES.copy())
     use_empty_cache(tmp_path, monkeypatch)
     verbosity = optuna.logging.get_verbosity()
     # Tests run beside other processes.
-    monkeypatch.setattr(importlib.import_module("harness"), "SHARED", float("inf"))
+    monkeypatch.setattr(import_bench("harness"), "SHARED", float("inf"))
     with torch.random.fork_rng():
-        yield importlib.import_module
+        yield import_bench
     optuna.logging.set_verbosity(verbosity)
 
 
 def run(script: ModuleType, *arguments: str | Path) -> None:
-    """Run a script as from the command line. Missed goals are no error; a message is one."""
+    """Run a benchmark as from the command line. Missed goals are no error; a message is one."""
     try:
         code = script.main([str(argument) for argument in arguments])
     except SystemExit as end:

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import io
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -17,33 +18,57 @@ from typing import Any
 import psutil
 import pytest
 
+from scripts.bench.__main__ import benchmarks, summary
+from scripts.bench.__main__ import main as entry_point
 from sweepd.envs.crypto.data.demo_market import make_planted_market
 from sweepd.envs.support.mkl import current_mode
 from sweepd.optimize.study.study import StudyHandle
 from tests.bench.cases import CASES, Case
-from tests.bench.conftest import BENCH, Importer, entry, is_picture, run
+from tests.bench.conftest import BENCH, Importer, entry, import_bench, is_picture, run
 
-OWN_TESTS = {"gate_studies", "live_peers", "search_live", "search_replay"}
-
-
-def is_script(path: Path) -> bool:
-    return 'if __name__ == "__main__":' in path.read_text()
+OWN_TESTS = {"gate_studies", "search_live", "search_replay"}
+PROGRAMS = {"__main__", "live_peers"}  # which are started by name
 
 
-def test_every_script_has_a_test() -> None:
-    scripts = {path.stem for path in BENCH.glob("*.py") if is_script(path)}
-    assert scripts == {case.script for case in CASES} | OWN_TESTS
+def test_every_benchmark_has_a_test() -> None:
+    assert set(benchmarks()) == {case.script for case in CASES} | OWN_TESTS
 
 
-def test_every_other_module_is_used_by_a_script() -> None:
-    modules = {path.stem: ast.parse(path.read_text()) for path in BENCH.glob("*.py")}
+def test_every_other_module_is_used_by_a_benchmark() -> None:
+    paths = list(BENCH.rglob("*.py"))
     used = {
         node.module
-        for tree in modules.values()
-        for node in ast.walk(tree)
+        for path in paths
+        for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom)
     }
-    assert {name for name in modules if not is_script(BENCH / f"{name}.py")} <= used
+    modules = {".".join(path.relative_to(BENCH.parents[1]).with_suffix("").parts) for path in paths}
+    others = modules - set(benchmarks().values())
+    assert {name for name in others if name.rpartition(".")[2] not in PROGRAMS} <= used
+
+
+def test_the_entry_lists_benchmarks_and_runs_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert entry_point(["list"]) is None
+    listed = capsys.readouterr().out
+    for name, module in benchmarks().items():
+        assert summary(module)
+        assert re.search(rf"^  {name} +{re.escape(summary(module))}$", listed, re.MULTILINE)
+    ran: list[list[str]] = []
+
+    def main(argv: list[str]) -> int:
+        ran.extend((argv, sys.argv))
+        return 3
+
+    monkeypatch.setattr(sys, "argv", ["python"])
+    monkeypatch.setattr(import_bench("peak"), "main", main)
+    assert entry_point(["run", "peak", "--threads", "1", "--help"]) == 3
+    # Results record the command without the entry's own words.
+    assert ran == [["--threads", "1", "--help"], ["peak", "--threads", "1", "--help"]]
+    with pytest.raises(SystemExit, match="2"):
+        entry_point(["run", "harness"])
+    assert "invalid choice: 'harness'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -156,7 +181,7 @@ def test_processes_of_peers(
 
 @pytest.mark.skipif(current_mode() is None, reason="torch has no MKL")
 def test_peers_compute_in_mkls_default_mode(bench: Importer) -> None:
-    peers = bench("peers").PeerProcesses(str(BENCH / "gradient_steps.py"), threads=1)
+    peers = bench("peers").PeerProcesses(bench("gradient_steps").__name__, threads=1)
     cell = bench("gradient_steps").Cell("d3qn", 16, 8, 1, updates=2, buffer=64)
     assert peers.prepare("elegant", dataclasses.asdict(cell)) == "off"
     assert peers.measure("elegant", 0.001, "processor") > 0.0
@@ -197,11 +222,11 @@ def test_the_load_is_that_of_other_processes(bench: Importer) -> None:
 
 
 def test_results_say_how_they_were_made(bench: Importer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["/somewhere/peak.py", "--save", "/elsewhere/peak.json"])
+    monkeypatch.setattr("sys.argv", ["peak", "--save", "/elsewhere/peak.json"])
     machine = bench("harness").machine()
     assert {"processor", "family", "mkl", "torch"} <= set(machine)
     source = machine["source"]
-    assert source["command"] == "peak.py --save peak.json"
+    assert source["command"] == "peak --save peak.json"
     assert source["version"]
     assert source["peers"]["elegantrl"]
     assert source["commit"] is None or len(source["commit"]) == 40

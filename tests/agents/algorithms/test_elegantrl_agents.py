@@ -14,7 +14,7 @@ from elegantrl.train.replay_buffer import ReplayBuffer
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from scripts.bench.elegantrl_run import ElegantEnv
+from scripts.bench.speed.elegantrl_run import ElegantEnv
 from sweepd.agents.algorithms.elegantrl_agents import ElegantAgents
 from sweepd.agents.algorithms.elegantrl_kinds import BROKEN, KINDS, kind_of
 from sweepd.agents.algorithms.table import get_algorithm

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from scripts.bench.elegantrl_run import ElegantEnv, make_agent, train_rollout
+from scripts.bench.speed.elegantrl_run import ElegantEnv, make_agent, train_rollout
 from sweepd.agents.algorithms.ppo import PPOParams
 from sweepd.envs.support.errors import InputError
 from tests.agents.helpers import shape_for

@@ -1,4 +1,4 @@
-"""PPO learns a task whose optimum is known. (Markets: `scripts/bench/learning.py`.)"""
+"""PPO learns a task whose optimum is known. (Markets: `scripts/bench/quality/learning.py`.)"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """SAC and D3QN learn a task whose optimum is known.
 
-(Pendulum and Acrobot: `scripts/bench/learning_vs_sb3.py`.)
+(Pendulum and Acrobot: `scripts/bench/quality/learning_vs_sb3.py`.)
 """
 
 from __future__ import annotations
