@@ -54,11 +54,14 @@ def zeros() -> pa.Table:
     return pa.table(dict.fromkeys(COLUMNS, column))
 
 
-def one_page(path: Path) -> None:
-    """Write a parquet file with one page per column."""
+@pytest.fixture(scope="module")
+def one_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A parquet file with one page per column."""
+    path = tmp_path_factory.mktemp("parquet") / "BTC_USDT-1h.parquet"
     most = {"data_page_size": 2**31 - 1, "write_batch_size": ROWS, "max_rows_per_page": ROWS}
     options = most | {"row_group_size": ROWS, "compression": "zstd", "use_dictionary": False}
     pyarrow.parquet.write_table(zeros(), path, **options)
+    return path
 
 
 def varint(value: int) -> bytes:
@@ -77,13 +80,13 @@ def texts(rows: int) -> pa.Table:
 
 @pytest.mark.parametrize("kind", ["feather", "parquet", "texts.feather", "texts.parquet", "nulls"])
 def test_a_file_of_several_gigabytes_is_refused_before_it_expands(
-    tmp_path: Path, kind: str
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
     path = tmp_path / f"BTC_USDT-1h.{'feather' if kind == 'nulls' else kind}"
     if kind == "feather":
         pyarrow.feather.write_feather(zeros(), path, compression="zstd", chunksize=ROWS)
     elif kind == "parquet":
-        one_page(path)
+        path = request.getfixturevalue("one_page")
     elif kind == "nulls":
         pyarrow.feather.write_feather(
             pa.table({"date": pa.nulls(2**33)}), path, chunksize=2**31 - 1
@@ -96,13 +99,12 @@ def test_a_file_of_several_gigabytes_is_refused_before_it_expands(
     assert taken < LARGE
 
 
-def test_sizes_of_a_parquet_file_that_are_wrong(tmp_path: Path) -> None:
+def test_sizes_of_a_parquet_file_that_are_wrong(tmp_path: Path, one_page: Path) -> None:
     """A page is expanded before it is counted, of one column at a time: here 381 MiB."""
     path = tmp_path / "BTC_USDT-1h.parquet"
-    one_page(path)
-    stated = pyarrow.parquet.ParquetFile(path).metadata.row_group(0).total_byte_size
+    stated = pyarrow.parquet.ParquetFile(one_page).metadata.row_group(0).total_byte_size
     written = varint(stated)
-    data = path.read_bytes()
+    data = one_page.read_bytes()
     assert data.count(written) == 1
     path.write_bytes(data.replace(written, b"\x80" * (len(written) - 1) + b"\0"))
     assert pyarrow.parquet.ParquetFile(path).metadata.row_group(0).total_byte_size == 0

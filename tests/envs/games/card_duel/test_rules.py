@@ -124,7 +124,7 @@ def random_actions(legal: Legal, generator: torch.Generator) -> Tensor:
 
 
 # A million moves take 100 s: SWEEPD_TEST_MOVES=1000000.
-MOVES = int(os.environ.get("SWEEPD_TEST_MOVES", "50000"))
+MOVES = int(os.environ.get("SWEEPD_TEST_MOVES", "25000"))
 
 
 @pytest.mark.slow
