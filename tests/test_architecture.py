@@ -37,6 +37,7 @@ ROOMS = {
 SOURCES = [
     *sorted(path for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py")),
     *sorted((ROOT / "sweepd").glob("*.py")),
+    *sorted((ROOT / "sweepd" / "testing").glob("*.py")),
 ]
 
 
@@ -128,10 +129,15 @@ def test_sources_of_native_code_are_package_data() -> None:
         assert {*folder.rglob("*.h"), *folder.rglob("*.cpp")} <= shipped, package
 
 
+def _parts(path: Path) -> tuple[str, ...]:
+    """Return the names of a module's packages below `sweepd`, and its own."""
+    return path.relative_to(ROOT).with_suffix("").parts[path.is_relative_to(ROOT / "sweepd") :]
+
+
 def test_no_modules_import_each_other() -> None:
     """Imports inside functions count too."""
     sources = {
-        ".".join(("sweepd", *path.relative_to(ROOT).with_suffix("").parts)): path
+        ".".join(("sweepd", *_parts(path))): path
         for path in SOURCES
         if path.name != "__init__.py" and path.parent.name != "sweepd"
     }

@@ -14,9 +14,9 @@ from sweepd.agents.algorithms.sac import SAC, SACParams
 from sweepd.agents.engine.program import Program
 from sweepd.agents.networks.shape import Shape
 from sweepd.agents.policy.roster import Champion, Roster, Spaces
+from sweepd.testing.host_sync import NoHostSync
 from tests.agents.duel import DUEL_PARAMS, Chaser, ChoiceDuel, Duel
 from tests.agents.helpers import assert_same
-from tests.envs.host_sync import NoHostSync
 
 GAMES = 6
 SIZES: dict[str, dict[str, Any]] = {

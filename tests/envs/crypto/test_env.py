@@ -15,7 +15,6 @@ from sweepd.envs.crypto.env import CryptoEnv
 from sweepd.envs.crypto.market import Market, observation_normaliser
 from sweepd.envs.crypto.params import SHORTS, EnvParams, Instruments
 from sweepd.envs.support.errors import InputError, RunError
-from tests.envs.host_sync import NoHostSync
 from tests.envs.market_samples import WINDOWS, random_actions, random_params, run, sample_market
 
 # ---- money ----
@@ -102,34 +101,6 @@ def everything_on(seed: int = 0) -> tuple[Market, list[EnvParams]]:
     return market, params
 
 
-def test_the_synchronisation_guard_works() -> None:
-    with NoHostSync():
-        ones = torch.ones(2)
-        for offence in (lambda: bool(ones[0]), ones.nonzero, lambda: ones[ones > 0]):
-            with pytest.raises(AssertionError):
-                offence()
-
-
-@pytest.mark.parametrize("drawn", [True, False])
-def test_a_step_never_synchronises_with_the_device(drawn: bool) -> None:
-    market, params = everything_on()
-    env = CryptoEnv(
-        market, params, WINDOWS, 4, privileged_age=True, accounts=True, stagger=True, native=False
-    )
-    env.reset(3)
-    actions = random_actions(0, 60, 12, 3)
-    if drawn:
-        env.draw(60)
-    ends = 0
-    with NoHostSync():
-        for action in actions:
-            truncated = env.step(action).truncated
-            env.final_obs()
-            env.faults()
-            ends += truncated is not env.step(action).terminated
-    assert ends > 10
-
-
 def test_a_step_works_on_the_meta_device() -> None:
     market, params = everything_on()
     env = CryptoEnv(market, params, WINDOWS, 4, privileged_age=True, accounts=True, device="meta")
@@ -138,20 +109,6 @@ def test_a_step_works_on_the_meta_device() -> None:
         step = env.step(torch.empty(12, 3, device="meta"))
     assert step.obs.shape == (12, env.state_dim + 1)
     assert step.reward.dtype == torch.float32
-
-
-def test_observations_are_written_to_out() -> None:
-    env, other = (
-        CryptoEnv(sample_market(), EnvParams(episode_bars=5), WINDOWS, 4) for _ in range(2)
-    )
-    env.reset(1)
-    other.reset(1)
-    rollout = torch.empty(12, 4, env.state_dim)
-    actions = random_actions(1, 12, 4, 3)
-    for place, action in zip(rollout, actions, strict=True):
-        made = env.step(action, out=place)
-        assert made.obs.data_ptr() == place.data_ptr()
-        assert torch.equal(place, other.step(action).obs)
 
 
 # ---- parameters ----
@@ -307,20 +264,6 @@ def test_the_last_observation_of_an_episode_is_kept_until_the_next_ends() -> Non
     assert torch.equal(env.final_obs(), last)
 
 
-def test_seeds_repeat_and_differ() -> None:
-    env = CryptoEnv(sample_market(), [EnvParams()] * 2, WINDOWS, 4)
-    first = env.reset(5)
-    assert torch.equal(first, env.reset(5))
-    assert not torch.equal(first, env.reset(6))
-    assert not torch.equal(first[:4], first[4:])
-    going_on = env.reset()
-    assert not torch.equal(going_on, env.reset(6))
-    unseeded = CryptoEnv(sample_market(bars=2000), EnvParams(), [(0, 1999)], 4)
-    assert not torch.equal(
-        unseeded.reset(), CryptoEnv(sample_market(bars=2000), EnvParams(), [(0, 1999)], 4).reset()
-    )
-
-
 # ---- faults ----
 
 
@@ -364,14 +307,6 @@ def test_stepping_before_the_reset_is_refused() -> None:
 
 
 # ---- invalid arguments ----
-
-
-@pytest.mark.parametrize("shape", [(3, 1), (1, 3), (2, 3), (3, 4), (3,)])
-def test_actions_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
-    env = CryptoEnv(sample_market(), EnvParams(), WINDOWS, 3)
-    env.reset(1)
-    with pytest.raises(ValueError, match="shape"):
-        env.step(torch.zeros(shape))
 
 
 @pytest.mark.parametrize("window", [(0, 300), (50, 50), (60, 50), (-1, 20)])

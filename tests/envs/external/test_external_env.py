@@ -68,23 +68,6 @@ def test_results_equal_those_of_gymnasium(name: str, steps: int) -> None:
     assert ends >= 4
 
 
-def play(env: ExternalVecEnv, member: int, seed: int, steps: int = 40) -> list[Tensor]:
-    """Return the trajectory of one member's rows under fixed actions."""
-    env.reset_member(member, seed)
-    rows = slice(member * env.envs_per_member, (member + 1) * env.envs_per_member)
-    seen = [env.observe()[rows]]
-    for step in range(steps):
-        action = torch.full((env.num_envs,), step % 2)
-        seen.append(env.step(action).obs[rows])
-    return seen
-
-
-def test_a_member_is_the_same_alone_and_in_a_batch() -> None:
-    alone, together = ExternalVecEnv("CartPole-v1", 1, 3), ExternalVecEnv("CartPole-v1", 3, 3)
-    together.reset([5, 6, None])
-    assert all(map(torch.equal, play(alone, 0, 7), play(together, 1, 7)))
-
-
 def test_a_slot_that_was_never_seeded_is_idle() -> None:
     env = ExternalVecEnv("CartPole-v1", 2, 2)
     env.reset([None, 4])
@@ -152,7 +135,9 @@ def test_a_member_that_cannot_be_restored_begins_new_episodes(
     kind: type[Counter], caplog: pytest.LogCaptureFixture
 ) -> None:
     env = ExternalVecEnv(kind, 1, 3, length=4)
-    play(env, 0, 7, steps=6)
+    env.reset([7])
+    for step in range(6):
+        env.step(torch.full((3,), step % 2))
     state = env.get_member(0)
     assert env.observe()[:, 0].tolist() == [2.0] * 3
     seeds = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -16,13 +15,10 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from sweepd.envs.games.cartpole import CartPole, CartPoleParams, shortest_episode
 from sweepd.envs.gymnasium_view import CARTPOLE_ID, GymnasiumVectorView, GymnasiumView, register
 from sweepd.envs.support.errors import InputError, RunError
-from tests.envs.host_sync import NoHostSync
 
 DEFAULT = CartPoleParams()
 # Each differs from the default, and its episodes still last a while.
@@ -252,20 +248,6 @@ def test_a_limit_on_steps_can_be_the_shortest() -> None:
     assert CartPole([DEFAULT, CartPoleParams(max_steps=3)], 2).bootstrap_interval == 3
 
 
-def test_final_observations_stay_for_the_interval() -> None:
-    env = CartPole(CartPoleParams(max_steps=30), 64)
-    env.reset(1)
-    generator = torch.Generator().manual_seed(1)
-    kept: list[tuple[int, Tensor, Tensor]] = []
-    for step in range(200):
-        made = env.step(torch.randint(0, 2, (64,), generator=generator))
-        final = env.final_obs()
-        for since, rows, then in kept:
-            if step - since < env.bootstrap_interval:
-                assert torch.equal(final[rows], then[rows])
-        kept.append((step, made.terminated | made.truncated, final))
-
-
 # ---- parameters ----
 
 
@@ -309,130 +291,7 @@ def test_no_rows_are_refused() -> None:
 # ---- members ----
 
 
-def run(env: CartPole, actions: Tensor, per_draw: int = 0) -> list[Tensor]:
-    made = []
-    for step, action in enumerate(actions):
-        if per_draw and step % per_draw == 0:
-            env.draw(per_draw)
-        one = env.step(action)
-        made.append(
-            torch.cat(
-                [one.obs, one.terminated[:, None], one.truncated[:, None], env.final_obs()], dim=1
-            )
-        )
-    return made
-
-
-@pytest.mark.parametrize("per_member", [1, 3, 16, 33])
-def test_a_member_is_the_same_in_any_slot_and_any_batch(per_member: int) -> None:
-    worlds = [DEFAULT, *(random_params(seed) for seed in range(1, 6))]
-    generator = torch.Generator().manual_seed(0)
-    actions = {m: torch.randint(0, 2, (120, per_member), generator=generator) for m in range(6)}
-
-    def results(order: list[int]) -> dict[int, list[Tensor]]:
-        env = CartPole([worlds[m] for m in order], per_member)
-        env.reset(order)
-        made = run(env, torch.cat([actions[m] for m in order], dim=1), per_draw=40)
-        return {
-            m: [one[i * per_member : (i + 1) * per_member] for one in made]
-            for i, m in enumerate(order)
-        }
-
-    together, turned = results([0, 1, 2, 3, 4, 5]), results([3, 0, 5, 1, 4, 2])
-    for m in range(6):
-        alone = results([m])
-        for one, two, three in zip(alone[m], together[m], turned[m], strict=True):
-            assert torch.equal(one, two)
-            assert torch.equal(one, three)
-
-
-def test_many_rows_on_two_threads_equal_few_on_one() -> None:
-    generator = torch.Generator().manual_seed(0)
-    actions = torch.randint(0, 2, (12, 40_001), generator=generator)
-    made = []
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        env = CartPole(DEFAULT, 40_001)
-        env.reset([9])
-        made.append(run(env, actions))
-    for one, two in zip(*made, strict=True):
-        assert torch.equal(one, two)
-
-
-@pytest.mark.parametrize("at", [31, 40, 43])
-def test_a_member_resumes_exactly_in_another_slot(at: int, tmp_path: Path) -> None:
-    generator = torch.Generator().manual_seed(0)
-    world = dataclasses.replace(DEFAULT, force_mag=15.0, max_steps=25)
-    actions = torch.randint(0, 2, (150, 8), generator=generator)
-    source = CartPole([DEFAULT, world], 4)
-    source.reset([1, 2])
-    source.draw(40)
-    run(source, actions[:at])
-    save_file(source.get_member(1), tmp_path / "member.safetensors")
-    expected = run(source, actions[at:])
-
-    other = CartPole([random_params(8), random_params(9), DEFAULT], 4)
-    other.reset(77)
-    other.draw(30)
-    run(other, torch.randint(0, 2, (17, 12), generator=generator))
-    other.configure_member(0, world)
-    other.set_member(0, load_file(tmp_path / "member.safetensors"))
-    company = torch.randint(0, 2, (150 - at, 8), generator=generator)
-    got = run(other, torch.cat([actions[at:, 4:], company], dim=1))
-    for one, two in zip(expected, got, strict=True):
-        assert torch.equal(one[4:], two[:4])
-
-
-def test_replacing_a_member_does_not_change_the_others() -> None:
-    generator = torch.Generator().manual_seed(0)
-    actions = torch.randint(0, 2, (90, 6), generator=generator)
-    kept, changed = (CartPole([DEFAULT, DEFAULT], 3) for _ in range(2))
-    for env in (kept, changed):
-        env.reset([1, 2])
-        run(env, actions[:20])
-    changed.configure_member(1, random_params(4))
-    changed.reset_member(1, 5)
-    for one, two in zip(run(kept, actions[20:]), run(changed, actions[20:]), strict=True):
-        assert torch.equal(one[:3], two[:3])
-        assert not torch.equal(one[3:], two[3:])
-
-
 # ---- the device ----
-
-
-@pytest.mark.parametrize("drawn", [True, False])
-def test_a_step_does_not_synchronize(drawn: bool) -> None:
-    env = CartPole([random_params(m) for m in range(3)], 5, native=False)
-    env.reset(1)
-    actions = torch.randint(0, 2, (45, 15))
-    with NoHostSync():
-        for step, action in enumerate(actions):
-            if drawn and step % 15 == 0:
-                env.draw(15)
-            env.step(action)
-            env.final_obs()
-            env.faults()
-
-
-def test_observations_are_written_into_out() -> None:
-    env, plain = CartPole(DEFAULT, 6), CartPole(DEFAULT, 6)
-    room = torch.full((6, 4), torch.nan)
-    assert torch.equal(env.reset(4), plain.reset(4))
-    action = torch.ones(6, dtype=torch.int64)
-    assert env.step(action, out=room).obs is room
-    assert torch.equal(room, plain.step(action).obs)
-    assert torch.equal(room, env.observe())
-
-
-def test_later_steps_do_not_change_earlier_results() -> None:
-    env = CartPole(CartPoleParams(max_steps=1), 2)
-    env.reset(0)
-    first = env.step(torch.zeros(2, dtype=torch.int64))
-    kept = [part.clone() for part in first]
-    env.configure_member(0, DEFAULT)
-    env.step(torch.ones(2, dtype=torch.int64))
-    for part, then in zip(first, kept, strict=True):
-        assert torch.equal(part, then)
 
 
 # ---- faults ----
@@ -460,19 +319,6 @@ def test_the_first_illegal_action_is_named(bad: int, step: int) -> None:
         env.check()
     env.reset()
     env.check()
-
-
-def test_a_fault_moves_with_its_member() -> None:
-    env, other = CartPole([DEFAULT, DEFAULT], 2), CartPole([DEFAULT], 2)
-    env.reset(0)
-    other.reset(0)
-    for action in ([0, 1, 0, 1], [0, 1, 0, 5]):
-        env.step(torch.tensor(action))
-    run(other, torch.ones(30, 2, dtype=torch.int64))
-    other.set_member(0, env.get_member(1))
-    assert other.faults().tolist() == [False, True]
-    other.set_member(0, env.get_member(0))
-    assert not other.faults().any()
 
 
 def test_debug_raises_in_the_step_of_the_fault() -> None:

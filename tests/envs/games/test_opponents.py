@@ -16,6 +16,7 @@ from sweepd.envs.games.hockey.players import PLAYERS
 from sweepd.envs.games.opponents import Scripted, ScriptedPlayer, check_mixture
 from sweepd.envs.games.tensor_game import NoParams, TensorGame
 from sweepd.envs.support.errors import InputError
+from sweepd.testing.host_sync import NoHostSync
 from tests.envs.games.two_seats import (
     PURSUIT_PLAYERS,
     RPS_PLAYERS,
@@ -32,7 +33,6 @@ from tests.envs.games.two_seats import (
     Rules,
     Wind,
 )
-from tests.envs.host_sync import NoHostSync
 
 Mixture = tuple[dict[str, float], str]
 PURSUIT_MIXTURES: list[Mixture] = [

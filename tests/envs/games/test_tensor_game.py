@@ -18,7 +18,6 @@ import sweepd.commands
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.games.tensor_game import TensorGame
 from sweepd.envs.support.errors import InputError, RunError
-from tests.envs.host_sync import NoHostSync
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "own_game.py"
 
@@ -39,23 +38,6 @@ def target(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType
     get_game("target:TARGET")
     yield sys.modules["target"]
     del sys.modules["target"]
-
-
-def played(env: TensorGame, steps: int, slot: int = 0) -> list[Tensor]:
-    """Return one member's trajectory under actions that depend on its observations."""
-    found, obs = [], env.observe()
-    for step in range(steps):
-        if step % 16 == 0:
-            env.draw(16)
-        made = env.step(torch.cos(7.0 * obs[:, :1]))
-        obs = made.obs
-        rows = slice(slot * env.envs_per_member, (slot + 1) * env.envs_per_member)
-        found += [part[rows].clone() for part in (*made, env.final_obs())]
-    return found
-
-
-def same(one: list[Tensor], other: list[Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 def test_a_game_equals_its_rules_row_by_row(target: ModuleType) -> None:
@@ -85,46 +67,6 @@ def test_a_game_equals_its_rules_row_by_row(target: ModuleType) -> None:
             state[row] = place, speed, age
             assert made.obs[row].tolist() == pytest.approx([place, speed], abs=1e-5)
     assert min(ended.values()) > 2
-
-
-def test_a_member_is_the_same_alone_in_another_slot_and_after_a_resume(target: ModuleType) -> None:
-    alone = target.Target([target.Wind(2.0)], 5)
-    alone.reset([7])
-    straight = played(alone, 192)
-    company = target.Target([target.Wind(0.1), target.Wind(), target.Wind(2.0)], 5)
-    company.reset([3, 4, 7])
-    assert same(played(company, 96, 2), straight[: 96 * 5])
-    elsewhere = target.Target([target.Wind(), target.Wind()], 5)
-    elsewhere.reset([9, 9])
-    played(elsewhere, 32)
-    elsewhere.configure_member(1, target.Wind(2.0))
-    elsewhere.set_member(1, company.get_member(2))
-    assert same(played(elsewhere, 96, 1), straight[96 * 5 :])
-
-
-def test_a_step_does_not_synchronize(target: ModuleType) -> None:
-    env = target.Target([target.Wind(2.0)] * 2, 4)
-    env.reset(1)
-    env.draw(4)
-    with NoHostSync():
-        for _ in range(4):
-            env.step(torch.zeros(8, 1))
-
-
-def test_resetting_a_member_does_not_change_the_others(target: ModuleType) -> None:
-    envs = [target.Target([target.Wind(2.0)] * 2, 4) for _ in range(2)]
-    for env in envs:
-        env.reset([1, 2])
-        env.draw(20)
-    for step in range(20):
-        if step == 10:
-            envs[0].reset_member(1, 5)
-        first, second = (env.step(torch.zeros(8, 1)).obs for env in envs)
-        assert torch.equal(first[:4], second[:4])
-    assert not torch.equal(first[4:], second[4:])
-    env.draw(2)
-    with pytest.raises(RuntimeError, match="2 steps of the last draw are left"):
-        env.get_member(0)
 
 
 def test_illegal_actions_are_reported(target: ModuleType) -> None:

@@ -20,7 +20,6 @@ from sweepd.envs.games.play import random_actions
 from sweepd.envs.games.tensor_game import NoParams, State, TensorGame
 from sweepd.envs.support.errors import InputError, RunError
 from tests.envs.games.toys import NIM, NIM_PLAYERS, Grabber, Nim, PlainNim
-from tests.envs.host_sync import NoHostSync
 
 MIXTURES = [({"grabber": 0.4, "drifter": 0.6}, "either"), ({"grabber": 1.0}, "second")]
 
@@ -149,59 +148,6 @@ def test_games_against_opponents_equal_a_plain_loop() -> None:
     assert absences > steps
     assert all(torch.equal(a, b) for a, b in zip(env.results(), results, strict=True))
     assert bool((results[0] > 10).sum() == 3)
-
-
-def played(env: TensorGame, steps: int, member: int) -> list[Tensor]:
-    found, obs = [], env.observe()
-    rows = slice(member * env.envs_per_member, (member + 1) * env.envs_per_member)
-    for step in range(steps):
-        if step % 8 == 0:
-            env.draw(8)
-        whose = env.present() if env.has_absent_agents else env.to_move()
-        made = env.step(choose(env, obs))
-        obs = made.obs
-        found += [part[rows].clone() for part in (*made, whose)]
-    return found
-
-
-def same(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-
-
-@pytest.mark.parametrize("opponents", [False, True])
-def test_a_member_is_the_same_in_any_slot_and_after_a_resume(opponents: bool) -> None:
-    def make(members: int) -> Nim:
-        if opponents:
-            return against([MIXTURES[0]] * members)
-        return Nim([NoParams()] * members, 6)
-
-    alone = make(1)
-    alone.reset([7])
-    first, then = played(alone, 24, 0), played(alone, 24, 0)
-    company = make(3)
-    company.reset([1, 2, 7])
-    assert same(played(company, 24, 2), first)
-    state = company.get_member(2)
-    assert int((state["age"] > 0).sum()) > 0
-    other = make(2)
-    other.reset([5, 6])
-    played(other, 8, 1)
-    other.set_member(1, state)
-    assert same(played(other, 24, 1), then)
-
-
-@pytest.mark.parametrize("opponents", [False, True])
-def test_a_step_does_not_synchronize(opponents: bool) -> None:
-    env = against() if opponents else Nim([NoParams()] * 2, 6)
-    obs = env.reset(1)
-    env.draw(4)
-    chosen = torch.zeros(env.num_envs, 1, dtype=torch.int64)
-    with NoHostSync():
-        for _ in range(4):
-            mask = env.action_mask(chosen[:, :0])
-            pile = mask.byte().argmax(1, keepdim=True)
-            env.step(torch.cat((pile, env.action_mask(pile).byte().argmax(1, keepdim=True)), 1))
-    assert obs.shape == (12, 6)
 
 
 def test_an_illegal_action_stops_its_game_and_prints_the_position(

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from sweepd.envs.games.bucket_brigade.events import EventBuffer
@@ -18,7 +16,6 @@ from sweepd.envs.games.bucket_brigade.scenarios import BucketParams, scenario
 from sweepd.envs.games.play import play_episodes
 from sweepd.envs.support.errors import InputError, RunError
 from tests.envs.games.recordings import reference_file
-from tests.envs.host_sync import NoHostSync
 
 DEFAULT = BucketParams()
 FIERY = scenario("default_continuous", prob_house_catches_fire=0.1, max_nights=17)
@@ -59,76 +56,6 @@ def same(
 
 
 # ---- members ----
-
-
-@pytest.mark.parametrize("per_member", [4, 68])
-def test_a_member_is_the_same_in_any_slot_and_any_batch(per_member: int) -> None:
-    taken = {m: actions(m, 30, per_member) for m in range(6)}
-
-    def results(order: list[int]) -> dict[int, list[Tensor]]:
-        env = BucketBrigade([WORLDS[m] for m in order], per_member)
-        env.reset(order)
-        made = run(env, torch.cat([taken[m] for m in order], dim=1), per_draw=12)
-        return {
-            m: [one[i * per_member : (i + 1) * per_member] for one in made]
-            for i, m in enumerate(order)
-        }
-
-    together, turned = results([0, 1, 2, 3, 4, 5]), results([3, 0, 5, 1, 4, 2])
-    for m in range(6):
-        alone = results([m])
-        assert same(alone[m], together[m])
-        assert same(alone[m], turned[m])
-    assert not same(together[1], together[5])  # the same rules, but other random events
-
-
-@pytest.mark.parametrize("at", [20, 33])
-def test_a_member_resumes_exactly_in_another_slot(at: int, tmp_path: Path) -> None:
-    """Save and restore at a draw, and between draws."""
-    taken = actions(0, 80, 16)
-    source = BucketBrigade([DEFAULT, FIERY], 8)
-    source.reset([1, 2])
-    for start in range(0, at, 20):
-        source.draw(20)
-        run(source, taken[start : min(start + 20, at)])
-    save_file(source.get_member(1), tmp_path / "member.safetensors")
-    expected = run(source, taken[at:])
-
-    other = BucketBrigade([SHORT, WORLDS[4], DEFAULT], 8)
-    other.reset(77)
-    run(other, actions(1, 7, 24), per_draw=5)
-    other.configure_member(0, FIERY)
-    other.set_member(0, load_file(tmp_path / "member.safetensors"))
-    got = run(other, torch.cat([taken[at:, 8:], actions(2, 80 - at, 16)], dim=1))
-    assert same(expected, got, slice(8, None), slice(8))
-
-
-def test_replacing_a_member_does_not_change_the_others() -> None:
-    taken = actions(0, 50, 12)
-    kept, changed = (BucketBrigade([DEFAULT, SHORT, DEFAULT], 4) for _ in range(2))
-    made = []
-    for env in (kept, changed):
-        env.reset([1, 2, 3])
-        env.draw(20)
-        first = run(env, taken[:13])
-        if env is changed:
-            env.configure_member(1, FIERY)
-            env.reset_member(1, 9)
-        made.append(first + run(env, taken[13:]))
-    assert same(*made, slice(4), slice(4))
-    assert same(*made, slice(8, None), slice(8, None))
-    assert not same(*made)
-
-
-def test_many_rows_on_two_threads_equal_few_on_one() -> None:
-    taken = actions(0, 6, 20_000)
-    made = []
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        env = BucketBrigade(WORLDS[:2], 10_000)
-        env.reset([9, 4])
-        made.append(run(env, taken))
-    assert same(*made)
 
 
 # ---- games that members share ----
@@ -197,23 +124,6 @@ def test_a_group_depends_on_its_members_only() -> None:
     )  # company is part of a group
 
 
-@pytest.mark.parametrize("at", [30, 37])
-def test_a_group_resumes_exactly_in_other_slots(at: int) -> None:
-    taken = actions(0, 90, 48)
-    source = BucketBrigade([DEFAULT] * 3 + [FIERY, FIERY, SHORT], 8, together=3)
-    source.reset(3)
-    run(source, taken[:at], per_draw=15)
-    kept = [source.get_member(member) for member in (3, 4, 5)]
-    expected = run(source, taken[at:45]) + run(source, taken[45:], per_draw=15)
-
-    other = BucketBrigade([FIERY, FIERY, SHORT], 8, together=3)
-    other.reset(8)
-    for member, state in enumerate(kept):
-        other.set_member(member, state)
-    got = run(other, taken[at:45, 24:]) + run(other, taken[45:, 24:], per_draw=15)
-    assert same(expected, got, slice(24, None))
-
-
 # ---- random events ----
 
 
@@ -270,61 +180,7 @@ def test_no_start_serves_two_games(drawn: bool) -> None:
     assert len(set(seen)) == len(seen)
 
 
-def test_final_observations_stay_for_the_interval() -> None:
-    env = BucketBrigade([SHORT, DEFAULT], 40)
-    assert env.bootstrap_interval == SHORT.shortest_game == 4
-    assert BucketParams(min_nights=30, max_nights=5).shortest_game == 5
-    env.reset(1)
-    kept: list[tuple[int, Tensor, Tensor]] = []
-    for step, action in enumerate(actions(0, 60, 80)):
-        made = env.step(action)
-        final = env.final_obs()
-        for since, rows, then in kept:
-            if step - since < env.bootstrap_interval:
-                assert torch.equal(final[rows], then[rows])
-        kept.append((step, made.terminated | made.truncated, final))
-    assert sum(int(rows.sum()) for _, rows, _ in kept) > 300
-
-
 # ---- the device ----
-
-
-@pytest.mark.parametrize(("together", "scaled"), [(1, True), (3, True), (1, False)])
-def test_a_step_does_not_synchronize(together: int, scaled: bool) -> None:
-    env = BucketBrigade(WORLDS[:3], 8, together=together, scaled=scaled)
-    env.reset(1)
-    with NoHostSync():
-        for step, action in enumerate(actions(0, 20, 24)):
-            if step in (0, 7):  # and for itself from the 14th on
-                env.draw(7)
-            env.step(action)
-            env.final_obs()
-            env.faults()
-
-
-@pytest.mark.parametrize("together", [1, 2])
-def test_observations_are_written_into_out(together: int) -> None:
-    env, plain = (BucketBrigade([DEFAULT, FIERY], 8, together=together) for _ in range(2))
-    room = torch.full((16, env.state_dim), torch.nan)
-    assert torch.equal(env.reset(4), plain.reset(4))
-    for action in actions(0, 3, 16):
-        env.draw(1)
-        plain.draw(1)
-        assert env.step(action, out=room).obs is room
-        assert torch.equal(room, plain.step(action).obs)
-        assert torch.equal(room, env.observe())
-
-
-def test_later_steps_do_not_change_earlier_results() -> None:
-    env = BucketBrigade(BucketParams(max_nights=1), 4)
-    env.reset(0)
-    first = env.step(torch.zeros(4, 3, dtype=torch.int64))
-    assert first.truncated.all()
-    kept = [part.clone() for part in first]
-    env.configure_member(0, DEFAULT)
-    env.step(torch.ones(4, 3, dtype=torch.int64))
-    for part, then in zip(first, kept, strict=True):
-        assert torch.equal(part, then)
 
 
 # ---- faults ----

@@ -110,48 +110,6 @@ def test_greedy_play_uses_every_card_and_keeps_its_hand() -> None:
     assert set(played.kinds) == set(Action) - {Action.MULLIGAN}
 
 
-def run(env: CardDuel, steps: int, seed: int) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    found = []
-    for _ in range(steps):
-        result = env.step(act(env, "random", generator))
-        found += [result.obs, result.reward, result.terminated, env.to_move()]
-    env.check()
-    return found
-
-
-def test_games_are_deterministic_by_seed() -> None:
-    runs = []
-    for seed in (7, 7, 8):
-        env = CardDuel([CardDuelParams()], 128)
-        env.reset(seed)
-        runs.append(run(env, 100, 0))
-    assert all(torch.equal(own, other) for own, other in zip(runs[0], runs[1], strict=True))
-    assert not all(torch.equal(own, other) for own, other in zip(runs[0], runs[2], strict=True))
-    assert any(bool(terminated.any()) for terminated in runs[0][2::4])
-
-
-def test_a_member_goes_on_in_another_slot() -> None:
-    env = CardDuel([CardDuelParams()], 16)
-    env.reset(3)
-    run(env, 40, 0)
-    kept = env.get_member(0)
-    expected = run(env, 60, 1)
-    other = CardDuel([CardDuelParams(decks="reef"), CardDuelParams()], 16)
-    other.reset([1, 2])
-    # Its masks must be those of the new state.
-    other.action_mask(torch.zeros(32, 0, dtype=torch.int64))
-    other.set_member(1, kept)
-    generator, found = torch.Generator().manual_seed(1), []
-    for _ in range(60):
-        uniforms = torch.rand(16, 3, dtype=torch.float64, generator=generator).repeat(2, 1)
-        memory = torch.zeros(32, 0, dtype=torch.float64)
-        action, _ = PLAYERS["random"].act(other.observe(), memory, uniforms, other.action_mask)
-        result = other.step(action)
-        found += [result.obs, result.reward, result.terminated, other.to_move()]
-    assert all(torch.equal(own, both[16:]) for own, both in zip(expected, found, strict=True))
-
-
 def test_an_illegal_action_stops_with_the_whole_position(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

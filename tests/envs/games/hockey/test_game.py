@@ -16,9 +16,9 @@ from sweepd.envs.games.hockey.players import PLAYERS
 from sweepd.envs.games.hockey.rules import DISCRETE_ACTIONS
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.support.errors import InputError, RunError
+from sweepd.testing.host_sync import NoHostSync
 from tests.envs.games.hockey.reference import Body
 from tests.envs.games.hockey.reference import Hockey as ScalarHockey
-from tests.envs.host_sync import NoHostSync
 
 
 def started(mode: str, games: int = 4000, **params: Any) -> Tensor:
@@ -205,41 +205,6 @@ def test_mirrored_games_give_mirrored_results() -> None:
         if not bool(alive.all()):
             return  # the next games differ
     pytest.fail("no game ended")
-
-
-def played(env: Hockey, steps: int, slot: int = 0) -> list[Tensor]:
-    """Return one member's trajectory under actions that depend on its observations."""
-    found, obs = [], env.observe()
-    rows = slice(slot * env.envs_per_member, (slot + 1) * env.envs_per_member)
-    for step in range(steps):
-        if step % 16 == 0:
-            env.draw(16)
-        toward = obs[:, 12:14] - obs[:, :2]
-        action = torch.cat((toward, torch.cos(7.0 * obs[:, :2])), 1).clamp(-1.0, 1.0)
-        made = env.step(action)
-        obs = made.obs
-        found += [part[rows].clone() for part in (*made, env.final_obs())]
-    return found
-
-
-def same(one: list[Tensor], other: list[Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-
-
-def test_a_member_is_the_same_alone_in_another_slot_and_after_a_resume() -> None:
-    own = HockeyParams(mode="train_defense", closeness=0.3, touch=1.0)
-    alone = Hockey([own], 2 * 5)
-    alone.reset([7])
-    straight = played(alone, 128)
-    company = Hockey([HockeyParams(), HockeyParams(max_timesteps=20), own], 2 * 5)
-    company.reset([3, 4, 7])
-    assert same(played(company, 64, 2), straight[: 64 * 5])
-    elsewhere = Hockey([HockeyParams(), HockeyParams()], 2 * 5)
-    elsewhere.reset([9, 9])
-    played(elsewhere, 32)
-    elsewhere.configure_member(1, own)
-    elsewhere.set_member(1, company.get_member(2))
-    assert same(played(elsewhere, 64, 1), straight[64 * 5 :])
 
 
 class NoHostTensors(TorchDispatchMode):
