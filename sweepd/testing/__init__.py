@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from sweepd.testing.env_check import check_env as check_env
     from sweepd.testing.env_subject import EnvSubject as EnvSubject
     from sweepd.testing.laws import BrokenLaw as BrokenLaw
+    from sweepd.testing.program import ProgramTestCase as ProgramTestCase
     from sweepd.testing.vec_env import VecEnvTestCase as VecEnvTestCase
 
 _MODULES = {
     "BrokenLaw": "laws",
     "EnvSubject": "env_subject",
+    "ProgramTestCase": "program",
     "VecEnvTestCase": "vec_env",
     "check_env": "env_check",
 }

@@ -18,6 +18,7 @@ from sweepd.envs.core.mask_faults import MaskLatch
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.streams import Streams
 from sweepd.envs.core.vec_env import Step, VecEnv
+from sweepd.envs.support.errors import RunError
 
 
 class ToyEnv(VecEnv):
@@ -111,7 +112,8 @@ class ToyEnv(VecEnv):
 
     def check(self) -> None:
         if bool(self._faults.any()):
-            raise RuntimeError("an action was out of range")
+            row = int(self._faults.byte().argmax())
+            raise RunError(f"row {row} (member {row // self.envs_per_member}): illegal action")
 
     def _rows(self, member: int) -> slice:
         return slice(member * self.envs_per_member, (member + 1) * self.envs_per_member)
@@ -226,7 +228,9 @@ class MaskedEnv(ChoicesEnv):
 
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
         for choice in range(2):
-            legal = self.legal(action[:, :choice]).gather(1, action[:, choice : choice + 1])
+            # Those out of range are found by `ChoicesEnv`.
+            made = action[:, choice : choice + 1].clamp(0, self.action_dims[choice] - 1)
+            legal = self.legal(action[:, :choice]).gather(1, made)
             if self.empty is None or choice == 0:
                 self._faults |= ~legal[:, 0]
         self._latch.advance()

@@ -183,7 +183,7 @@ class TestCardDuel(VecEnvTestCase):
     @classmethod
     def subjects(cls) -> list[EnvSubject]:
         alone, against = super().subjects()
-        return [replace(alone, steps=32, many=500), against]
+        return [replace(alone, steps=32, many=500), replace(against, games=12)]
 
 
 class TestKuhn(VecEnvTestCase):

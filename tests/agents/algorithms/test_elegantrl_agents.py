@@ -5,13 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from elegantrl.train.replay_buffer import ReplayBuffer
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from scripts.bench.speed.elegantrl_run import ElegantEnv
@@ -128,42 +126,6 @@ def explore_choices(agent: Any, env: ElegantEnv) -> tuple[Tensor, ...]:
     return tuple(torch.stack(parts) for parts in kept)
 
 
-@pytest.mark.parametrize(
-    ("name", "numbers"), [("td3", True), ("modsac", True), ("a2c", True), ("d3qn", False)]
-)
-def test_members_are_independent_and_resume_exactly(
-    tmp_path: Path, name: str, numbers: bool
-) -> None:
-    kind = ToyEnv if numbers else ChoiceEnv
-
-    def trained(members: dict[int, int], rollouts: int) -> tuple[ElegantAgents, ToyEnv]:
-        env = kind(SLOTS, 4)
-        program = started(name, env, members)
-        program.train(env, rollouts)
-        return program, env
-
-    torch.manual_seed(1)
-    alone, env = trained({1: 1}, 5)
-    torch.manual_seed(2)  # no member uses torch's global stream
-    own = torch.get_rng_state()
-    company, company_env = trained({2: 1, 0: 2}, 5)
-    assert torch.equal(own, torch.get_rng_state())
-    assert_same(alone.get_member(1), company.get_member(2))
-    assert_same(env.get_member(1), company_env.get_member(2))
-    obs = torch.randn(4, env.state_dim).repeat(SLOTS, 1)
-    ours, others = (program.act_fn()(obs).view(SLOTS, 4, -1) for program in (alone, company))
-    assert torch.equal(ours[1], others[2])
-
-    for before in (1, 3):
-        half, half_env = trained({0: 1}, before)
-        save_file(half.get_member(0), tmp_path / "member.safetensors")
-        rest, rest_env = trained({0: 4}, 1)
-        rest.set_member(2, load_file(tmp_path / "member.safetensors"))
-        rest_env.set_member(2, half_env.get_member(0))
-        rest.train(rest_env, 5 - before)
-        assert_same(alone.get_member(1), rest.get_member(2))
-
-
 CHANGES: dict[str, Any] = {
     "learning_rate": 2e-3,
     "gamma": 0.6,
@@ -215,19 +177,6 @@ def test_exported_actors_act_alike_when_frozen() -> None:
         frozen = FrozenPolicy([program.export_member(0)[0]]).act_batch(obs)
         acts = program.act_fn()(obs)
         torch.testing.assert_close(frozen.to(acts.dtype), acts, rtol=0, atol=2e-6)
-
-
-@pytest.mark.parametrize(("name", "numbers"), [("ppo", True), ("sac", True), ("doubledqn", False)])
-def test_a_diverged_member_is_reported_and_does_not_affect_others(name: str, numbers: bool) -> None:
-    kind = ToyEnv if numbers else ChoiceEnv
-    calm_env, env = kind(SLOTS, 4), kind(SLOTS, 4)
-    calm, program = started(name, calm_env, {0: 1}), started(name, env, {0: 1, 1: 0})
-    env.poison = 1
-    calm.train(calm_env, 3)
-    program.train(env, 3)
-    assert program.diverged == [False, True, False]
-    assert_same(calm.get_member(0), program.get_member(0))
-    assert not env.faults().any()
 
 
 @pytest.mark.parametrize(("name", "numbers"), BOTH)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from sweepd.agents.algorithms.ppo import PPO, PPOParams
@@ -16,7 +14,7 @@ from sweepd.agents.networks.shape import Shape
 from sweepd.envs.core.items import ItemGroup, Items
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.support.errors import InputError, RunError
-from tests.agents.helpers import assert_same, rollouts, shape_for, start
+from tests.agents.helpers import assert_same, shape_for, start
 from tests.agents.toy_env import (
     AbsentEnv,
     ChoiceEnv,
@@ -142,47 +140,6 @@ def same_in_any_company(
 
 @pytest.mark.parametrize(
     ("kind", "recurrent"),
-    [
-        *((kind, "") for kind in (ToyEnv, ChoiceEnv, Rematching, MaskedEnv, ItemsEnv)),
-        (AbsentEnv, "gru"),
-        (ToyEnv, "lstm"),
-    ],
-)
-def test_a_saved_member_resumes_exactly_in_any_slot(
-    tmp_path: Path, kind: type[ToyEnv], recurrent: str
-) -> None:
-    memory = {"recurrent": recurrent, "bptt": 4}
-    straight, straight_env = trained({1: 2, 3: 1}, 5, kind, **memory)
-    half, half_env = trained({1: 2, 3: 1}, 2, kind, **memory)
-    save_file(half.get_member(1), tmp_path / "member.safetensors")
-    save_file(half_env.get_member(1), tmp_path / "rows.safetensors")
-
-    env = made(kind)
-    ppo = start(env, {0: 8, 2: 9}, **memory)
-    ppo.train(env, 3)
-    ppo.set_member(4, load_file(tmp_path / "member.safetensors"))
-    env.set_member(4, load_file(tmp_path / "rows.safetensors"))
-    assert rollouts(ppo) == [3, 0, 3, 0, 2]
-    ppo.train(env, 3)
-    assert_same(straight.get_member(1), ppo.get_member(4))
-    assert_same(straight_env.get_member(1), env.get_member(4))
-
-
-def test_saving_changes_nothing() -> None:
-    quiet, quiet_env = trained({1: 2}, 3)
-    env = ToyEnv(SLOTS, 4, privileged=True)
-    ppo = start(env, {1: 2})
-    for _ in range(3):
-        ppo.train(env, 1)
-        ppo.get_member(1)
-        ppo.act_fn()(torch.zeros(SLOTS, ppo.shape.obs_dim))
-        ppo.export_member(1)
-    assert_same(quiet.get_member(1), ppo.get_member(1))
-    assert_same(quiet_env.get_member(1), env.get_member(1))
-
-
-@pytest.mark.parametrize(
-    ("kind", "recurrent"),
     [*((kind, "") for kind in (ToyEnv, ChoiceEnv, Rematching, MaskedEnv)), (ToyEnv, "gru")],
 )
 def test_a_diverged_member_is_reported_and_does_not_affect_others(
@@ -218,29 +175,6 @@ def test_a_member_that_stopped_early_learns_from_the_next_rollout() -> None:
     alone, _ = trained({2: 0})  # member 0 has neither
     company, _ = trained({2: 0, 0: 1, 1: 2})  # 1: decay and KL, 2: KL
     assert_same(alone.get_member(2), company.get_member(2))
-
-
-def test_members_come_and_go() -> None:
-    env = ToyEnv(2, 4)
-    ppo = PPO(shape_for(env))
-    with pytest.raises(ValueError, match="slot 0 is empty"):
-        ppo.get_member(0)
-    ppo.add_member(0, PPOParams(), 1, 4, env.state_avg, env.state_std)
-    env.streams.seed(0, 1)
-    assert ppo.train(env, 1, lambda _: True)[0].updates.tolist() == [6.0, 0.0]
-    assert len(ppo.train(env, 3, lambda _: True)) == 1  # stopped by the callback
-    ppo.add_member(1, PPOParams(), 1, 4, env.state_avg, env.state_std)
-    with pytest.raises(ValueError, match="begin"):
-        ppo.train(env, 1)
-    ppo.remove_member(1)
-    ppo.remove_member(0)
-    assert rollouts(ppo) == [0, 0]
-    assert not ppo.population.flat.any()
-    assert ppo.population.state_std.eq(1).all()
-    with pytest.raises(ValueError, match="are not the shape's"):
-        PPO(shape_for(env, slots=3)).train(env, 1)
-    with pytest.raises(InputError, match="total_rollouts"):
-        ppo.add_member(0, PPOParams(), 1, 0, env.state_avg, env.state_std)
 
 
 def test_an_empty_mask_stops_the_run_before_anything_is_learned_from_it() -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import fields
 from itertools import groupby
-from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from sweepd.agents.algorithms.d3qn import D3QN, D3QNParams
 from sweepd.agents.algorithms.off_policy import OffPolicy
 from sweepd.agents.algorithms.sac import SAC, SACParams
 from sweepd.envs.support.errors import InputError
-from tests.agents.helpers import assert_same, rollouts, shape_for
+from tests.agents.helpers import assert_same, shape_for
 from tests.agents.off_policy_helpers import member_params, program_for, started
 from tests.agents.toy_env import ChoiceEnv, ToyEnv
 
@@ -66,25 +64,6 @@ def test_the_same_bits_alone_with_others_and_in_another_slot(
             assert torch.equal(
                 ours, program.act_fn()(swapped.flatten(0, 1)).view(SLOTS, count, -1)[slot]
             )
-
-
-@KINDS
-def test_a_saved_member_resumes_exactly_in_any_slot(tmp_path: Path, kind: type[ToyEnv]) -> None:
-    """In the warm-up, and after the ring has gone round."""
-    for before in (1, 5):
-        straight, straight_env = trained({1: 1, 3: 2}, before + 2, kind)
-        half, half_env = trained({1: 1, 3: 2}, before, kind)
-        save_file(half.get_member(1), tmp_path / "member.safetensors")
-        save_file(half_env.get_member(1), tmp_path / "rows.safetensors")
-        program, env = started(kind(SLOTS, 4), {0: 8, 2: 6})
-        program.train(env, 1)
-        program.set_member(3, load_file(tmp_path / "member.safetensors"))
-        env.set_member(3, load_file(tmp_path / "rows.safetensors"))
-        assert rollouts(program) == [1, 0, 1, before]
-        half.act_fn()(torch.zeros(SLOTS, env.state_dim))
-        program.train(env, 2)
-        assert_same(straight.get_member(1), program.get_member(3))
-        assert_same(straight_env.get_member(1), env.get_member(3))
 
 
 @KINDS
@@ -234,27 +213,6 @@ def test_unsupported_shapes_states_and_environments_are_refused(algorithm: str) 
     env.masked = True
     with pytest.raises(InputError, match=r"toy has actions that may be illegal .*: use ppo"):
         program.train(env, 1)
-
-
-def test_members_come_and_go() -> None:
-    env = ToyEnv(2, 4)
-    program = program_for(env)
-    with pytest.raises(ValueError, match="slot 0 is empty"):
-        program.get_member(0)
-    program.add_member(0, SACParams(warmup=0), 1, 4, env.state_avg, env.state_std)
-    env.streams.seed(0, 1)
-    assert program.train(env, 3, lambda _: True)[0].updates.tolist() == [6.0, 0.0]
-    program.add_member(1, SACParams(), 1, 4, env.state_avg, env.state_std)
-    with pytest.raises(ValueError, match="begin"):
-        program.train(env, 1)
-    program.remove_member(1)
-    program.remove_member(0)
-    assert rollouts(program) == [0, 0]
-    assert not any(network.flat.any() for network in program.networks.values())
-    with pytest.raises(InputError, match="total_rollouts"):
-        program.add_member(0, SACParams(), 1, 0, env.state_avg, env.state_std)
-    with pytest.raises(InputError, match="deviation above zero"):
-        program.add_member(0, SACParams(), 1, 1, env.state_avg, torch.zeros_like(env.state_std))
 
 
 @pytest.mark.parametrize(
