@@ -204,7 +204,8 @@ def assert_same_member(one: Program, slot: int, other: Program, place: int) -> N
 
 def acts(program: Program, env: VecEnv, slot: int) -> Tensor:
     """Return a member's deterministic actions in its present rows and in some of them."""
-    act, own = program.act_fn(), program.shape.num_envs
+    act: Any = program.act_fn()  # of masked environments, with the mask
+    own = program.shape.num_envs
     rows = program.obs.view(program.shape.slots, own, -1)
     if env.masked:
         return act(program.obs, env.action_mask).view(program.shape.slots, own, -1)[slot]
