@@ -101,8 +101,9 @@ def test_it_has_every_file_of_the_packages_and_no_other_package(wheel: Path) -> 
         for path in (ROOT / folder).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    own = {*(ROOT / "sweepd").glob("*.py"), ROOT / "sweepd" / "py.typed"}
-    files |= {f"sweepd/{path.name}" for path in own}
+    own = ROOT / "sweepd"
+    sources = {*own.glob("*.py"), *(own / "testing").glob("*.py"), own / "py.typed"}
+    files |= {str(path.relative_to(ROOT)) for path in sources}
     assert names == files
 
 

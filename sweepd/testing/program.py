@@ -208,7 +208,8 @@ def acts(program: Program, env: VecEnv, slot: int) -> Tensor:
     own = program.shape.num_envs
     rows = program.obs.view(program.shape.slots, own, -1)
     if env.masked:
-        return act(program.obs, env.action_mask).view(program.shape.slots, own, -1)[slot]
+        acted: Tensor = act(program.obs, env.action_mask)
+        return acted.view(program.shape.slots, own, -1)[slot]
     found = [
         act(rows[:, :size].flatten(0, 1)).view(program.shape.slots, size, -1)[slot]
         for size in (size for size in SIZES if size <= own)
