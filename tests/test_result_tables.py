@@ -10,10 +10,6 @@ import pytest
 
 from scripts.result_tables import RESULTS, TABLES, filled, load, origin, pages
 
-# Written before commit, date, command and versions of peers were recorded. A new measurement removes
-# its file from this list.
-WITHOUT_SOURCE = {"soak"}
-
 
 @pytest.mark.parametrize("page", pages(), ids=lambda path: path.name)
 def test_tables_are_those_of_the_results(page: Path) -> None:
@@ -78,7 +74,7 @@ def test_results_say_how_they_were_made(path: Path) -> None:
     machines = _machines(json.loads(path.read_text(encoding="utf-8")))
     named = {"commit", "dirty", "version", "date", "command", "peers"}
     complete = bool(machines) and all(named <= set(one.get("source", {})) for one in machines)
-    assert complete != (path.stem in WITHOUT_SOURCE)
+    assert complete
 
 
 def test_the_line_below_a_table_says_what_is_not_recorded() -> None:

@@ -293,9 +293,9 @@ class Results:
 
 
 def described(row: Row) -> dict[str, Any]:
-    """Return a row as it is in the file."""
+    """Return a row as it is in the file: what our side has only where it has something."""
     content: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(row)))
-    return content
+    return {key: v for key, v in content.items() if v or key not in ("ours", "num_envs")}
 
 
 def report(name: str, row: Row, side: str, runs: Mapping[str, Any]) -> None:
@@ -329,7 +329,12 @@ def main(argv: list[str]) -> None:
         known = results.row(name, row).get(own, {"runs": {}})["runs"]
         missing = [seed for seed in seeds if str(seed) not in known]
         if side == "ours" and missing:
-            known = results.add(name, row, own, ours(row, seeds, changes))[own]["runs"]
+            applied = dataclasses.replace(
+                changes,
+                values={**row.ours, **changes.values},
+                num_envs=changes.num_envs or row.num_envs,
+            )
+            known = results.add(name, row, own, ours(row, seeds, applied))[own]["runs"]
         elif side == "sb3":
             for seed in missing:
                 request = {"row": described(row), "seed": seed, "looks": LOOKS}

@@ -9,7 +9,7 @@ steps, which are up to 25 times as many as here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gymnasium
@@ -49,6 +49,8 @@ class Row:
         peer: the other side's settings.
         sampled: whether actions drawn from the policies are judged, too.
         name: of the environment in tables; "": as in `environment`.
+        ours: parameters of the shape or the algorithm that our side has in place of trial 0's.
+        num_envs: environments of a seed of our side; None: as in a study.
     """
 
     environment: str
@@ -58,6 +60,8 @@ class Row:
     peer: Peer
     sampled: bool = False
     name: str = ""
+    ours: Mapping[str, Any] = field(default_factory=dict)
+    num_envs: int | None = None
 
     @property
     def title(self) -> str:
@@ -190,7 +194,7 @@ ROWS = {
         ),
     ),
     "minigrid-empty-5x5-ppo": Row(
-        "sb3_rows:minigrid_empty_5x5",
+        "scripts.bench.quality.sb3_rows:minigrid_empty_5x5",
         "ppo",
         50_176,
         0.9,
@@ -319,7 +323,7 @@ ROWS = {
         ),
     ),
     "minigrid-empty-5x5-d3qn": Row(
-        "sb3_rows:minigrid_empty_5x5",
+        "scripts.bench.quality.sb3_rows:minigrid_empty_5x5",
         "d3qn",
         20_480,
         0.9,
@@ -332,3 +336,22 @@ ROWS = {
         "gym:HalfCheetah-v5", "sac", 20_480, None, Peer({"learning_starts": 10_000})
     ),
 }
+# The zoo tuned HalfCheetah's settings with 20 epochs of small steps. Our side with the same numbers:
+ROWS["half-cheetah-zoo-ppo"] = replace(
+    ROWS["half-cheetah-ppo"],
+    name="HalfCheetah-v5, the zoo's settings on both sides",
+    ours={
+        "net_width": 256,
+        "activation": "relu",
+        "epochs": 20,
+        "learning_rate": 2.0633e-5,
+        "gamma": 0.98,
+        "gae_lambda": 0.92,
+        "clip": 0.1,
+        "entropy_coef": 0.000401762,
+        "value_coef": 0.58096,
+        "max_grad_norm": 0.8,
+        "initial_log_std": -2,
+    },
+    num_envs=8,  # of 64 steps: the zoo's rollout of 512
+)
