@@ -23,8 +23,6 @@ Storage = Annotated[
 RunsDir = Annotated[
     Path | None, typer.Option(help="Directory of the studies' files, as for train.")
 ]
-# With a default.
-SomeRunsDir = Annotated[Path, typer.Option(help="Directory of the studies' files, as for train.")]
 
 
 def read_config_file(path: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from sweepd.optimize.study.recovery.registration import GRACE_SECONDS, WorkerRec
 from sweepd.optimize.study.study import StudyHandle
 
 
-def pause(name: str, where: str | None, runs_dir: Path, wait: float) -> None:
+def pause(name: str, where: str | None, runs_dir: Path | None, wait: float) -> None:
     """Pause a study and wait until its workers have paused, for at most `wait` seconds."""
     handle = StudyHandle(open_storage(storage_url(where, runs_dir), create=False), name)
     say = Terminal().print_line
@@ -37,7 +37,7 @@ def pause(name: str, where: str | None, runs_dir: Path, wait: float) -> None:
     say(f"resume with: sweepd resume {name}")
 
 
-def resume(name: str, where: str | None, runs_dir: Path) -> None:
+def resume(name: str, where: str | None, runs_dir: Path | None) -> None:
     """Resume a paused study."""
     handle = StudyHandle(open_storage(storage_url(where, runs_dir), create=False), name)
     say = Terminal().print_line

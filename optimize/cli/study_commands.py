@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sweepd.envs.support.loading import loading
-from sweepd.optimize.cli.options import RunsDir, SomeRunsDir, Storage, StudyName
+from sweepd.optimize.cli.options import RunsDir, Storage, StudyName
 
 
 def status(
@@ -43,7 +42,7 @@ def status(
 def pause(
     study: StudyName,
     storage: Storage = None,
-    runs_dir: SomeRunsDir = Path("runs"),
+    runs_dir: RunsDir = None,
     wait: Annotated[
         float, typer.Option(min=0, help="Seconds to wait until all workers have paused.")
     ] = 60.0,
@@ -54,7 +53,7 @@ def pause(
     pause(study, storage, runs_dir, wait)
 
 
-def resume(study: StudyName, storage: Storage = None, runs_dir: SomeRunsDir = Path("runs")) -> None:
+def resume(study: StudyName, storage: Storage = None, runs_dir: RunsDir = None) -> None:
     """Resume a paused study: its workers continue exactly from the checkpoints."""
     with loading():
         from sweepd.optimize.cli.pause import resume
