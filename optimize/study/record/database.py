@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -132,7 +133,8 @@ def unusable(url: str, error: Exception) -> InputError | TryAgainLater:
     reason = reason_of(error)
     if sqlite_path(url) is None and is_away(error) and _may_come_back(reason):
         return TryAgainLater(f"--storage {shown} does not answer now ({reason})")
-    if "version_info" in reason:  # the first of Optuna's tables that is read
+    # The first of Optuna's tables that is read, as SQLite and PostgreSQL name it.
+    if re.search(r'no such table: version_info|"version_info" does not exist', reason):
         return InputError(f"--storage {shown} is not a database of studies")
     return InputError(f"--storage {shown} cannot be used ({reason})")
 

@@ -90,6 +90,11 @@ def test_rollback_brings_the_previous_champion_back(
     assert (slot.champion, slot.previous) == (first.hash, second.hash)
     assert registry.events(SLOT)[-1].kind == "rolled-back"
     assert registry.events(SLOT)[-1].reason == "it lost money"
+    moves = [registry.last_move(SLOT, one) for one in (first.hash, second.hash, None)]
+    assert [move and move.kind for move in moves] == ["rolled-back", "promoted", None]
+    roles = [slot.role_of(one) for one in (first.hash, second.hash, "x")]
+    assert roles == ["champion", "previous", ""]
+    assert slot.role_of("x", removed=["x"]) == "removed"
 
 
 def test_rollback_to_a_changed_bundle_is_refused(registry: Registry, bundles: list[Bundle]) -> None:

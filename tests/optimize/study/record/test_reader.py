@@ -31,6 +31,7 @@ def test_a_reader_has_what_the_worker_and_the_gate_have(tmp_path: Path) -> None:
     order = [one.trials[0].number for one in handle.spec.selection.configurations(handle.judged())]
     assert order
     assert [one.best_trial.number for one in read.configurations()] == order
+    assert read.best() is read.configurations()[0]
     assert [one.number for one in found.trials] == order
     assert found.finished == sum(trial.state.is_finished() for trial in read.trials())
 
