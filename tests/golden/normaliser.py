@@ -93,7 +93,13 @@ RULES = (
     ),
     # Their last digits depend on the vector instructions of the processor.
     Rule("ratings", r'(?<=")(rating|high|low)": (-?\d+\.\d{8,})', _rounded),
+    # A checkpoint has the training time, and so its hash depends on how often the clock was read.
     Rule("hashes of times", r"(checkpoint-\d+-r\d+-)[0-9a-f]{8}", r"\1<hash>"),
+    Rule(
+        "hashes of checkpoints",
+        r'(checkpoint-[^"]*",\s+"rollouts": \d+,\s+"rung": \d+,\s+"sha256": ")[0-9a-f]{64}',
+        r"\1<hash>",
+    ),
     Rule(
         "bundles that were not kept",
         r'"bundle": "[0-9a-f]{64}"',

@@ -23,6 +23,7 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial
 from sqlalchemy.pool import NullPool
 
+from sweepd.optimize.worker.pace import CheckpointPace
 from tests.entry_point import answer, enter, run_sweepd
 from tests.golden.contents import contents, indented, listing, page
 from tests.golden.normaliser import Normaliser
@@ -51,6 +52,8 @@ class Recorder:
             # Trials are compared by their training time: let it depend on the work alone.
             patch.setattr(time, "monotonic", _ticking())
             patch.setattr(time, "perf_counter", _ticking())
+            # On a busy machine, rollouts would be long enough for checkpoints within a rung.
+            patch.setattr(CheckpointPace, "due", lambda _: False)
             said = run_sweepd([str(word) for word in words], self._output, code)
         self.keep(name, said)
         return said
