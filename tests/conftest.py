@@ -139,6 +139,16 @@ def environments_in_this_process() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def short_replays() -> Iterator[None]:
+    """Write at most 40 frames of a game: most of a promotion's time is its replay of 250."""
+    from sweepd.deploy.games import show
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(show, "MOST_FRAMES", 40)
+        yield
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real bars next to the checkout; tests that need it skip where it is absent."""
