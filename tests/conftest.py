@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
+import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +16,8 @@ from typing import Any
 import alembic.util
 import pytest
 from hypothesis import settings
+from sqlalchemy import event
+from sqlalchemy.pool import Pool
 
 import sweepd  # noqa: F401  # sets MKL's reproducible mode before a test computes with torch
 from sweepd.envs.support.loading import end_loading
@@ -147,6 +151,26 @@ def short_replays() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(show, "MOST_FRAMES", 40)
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Let SQLite and written files survive the end of a process, but not a power loss.
+
+    A tiny study commits 200 times; each waits for the disk. Tests kill processes, not the machine.
+    """
+
+    def checked_out(connection: Any, record: Any, _: Any) -> None:
+        if isinstance(connection, sqlite3.Connection) and not record.info.get("not waiting"):
+            record.info["not waiting"] = True
+            with contextlib.suppress(sqlite3.Error):  # a file that is no database, for example
+                connection.execute("PRAGMA synchronous=OFF")
+
+    event.listen(Pool, "checkout", checked_out)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+    event.remove(Pool, "checkout", checked_out)
 
 
 @pytest.fixture(scope="session")
