@@ -12,16 +12,22 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sweepd.testing.broker import BrokerTestCase as BrokerTestCase
     from sweepd.testing.env_check import check_env as check_env
     from sweepd.testing.env_subject import EnvSubject as EnvSubject
+    from sweepd.testing.feed import FeedTestCase as FeedTestCase
     from sweepd.testing.laws import BrokenLaw as BrokenLaw
     from sweepd.testing.program import ProgramTestCase as ProgramTestCase
+    from sweepd.testing.storage import StorageTestCase as StorageTestCase
     from sweepd.testing.vec_env import VecEnvTestCase as VecEnvTestCase
 
 _MODULES = {
     "BrokenLaw": "laws",
+    "BrokerTestCase": "broker",
     "EnvSubject": "env_subject",
+    "FeedTestCase": "feed",
     "ProgramTestCase": "program",
+    "StorageTestCase": "storage",
     "VecEnvTestCase": "vec_env",
     "check_env": "env_check",
 }

@@ -164,15 +164,6 @@ def test_an_order_is_found_after_an_outage_of_the_server(exchange: Exchange) -> 
     assert exchange.cash == 9000
 
 
-def test_a_client_id_is_accepted_once_across_processes(exchange: Exchange) -> None:
-    first, second = broker_on(exchange), broker_on(exchange)
-    assert one(first, buy(1000.0)).notional == one(second, buy(1000.0)).notional == 1000.0
-    assert exchange.cash == 9000
-    first.submit([buy(20.0, bar=7)])
-    with pytest.raises(ValueError, match="sent before"):
-        first.submit([buy(20.0, bar=7)])
-
-
 def test_a_rejection_is_reported_with_its_reason(exchange: Exchange) -> None:
     broker = broker_on(exchange)
     fill = one(broker, buy(10_000.01))

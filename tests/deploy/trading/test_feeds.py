@@ -20,7 +20,6 @@ from sweepd.deploy.trading.feeds import (
     SETTLE_SECONDS,
     SPARE_BARS,
     LiveFeed,
-    RecordedFeed,
 )
 from sweepd.envs.crypto.data.bar_files import file_name
 from sweepd.envs.crypto.data.bars import Bars, write_bars
@@ -74,23 +73,6 @@ def assert_bar(bar: ClosedBar, bars: Bars, index: int) -> None:
     assert bar.time == bars.time[index]
     for name in FIELDS:
         np.testing.assert_array_equal(getattr(bar, name), getattr(bars, name)[index])
-
-
-def test_bars_follow_the_history_once_each_as_they_close() -> None:
-    shop = Shop(BARS)
-    feed = feed_on(shop)
-    history = feed.start(20, at(shop, 99, SETTLE_SECONDS))
-    assert int(history.time[-1]) == int(BARS.time[99])
-    assert len(history) == 20 + SPARE_BARS
-    assert feed.age(shop.now) == SETTLE_SECONDS
-    assert feed.poll(at(shop, 100, -1.0)) == []
-    assert feed.poll(at(shop, 100, SETTLE_SECONDS - 0.1)) == []
-    [bar] = feed.poll(at(shop, 100, SETTLE_SECONDS))
-    assert_bar(bar, BARS, 100)
-    assert feed.poll(shop.now) == []
-    for index, bar in enumerate(feed.poll(at(shop, 104, 5.0)), start=101):  # after a pause
-        assert_bar(bar, BARS, index)
-    assert index == 104
 
 
 def test_delivered_bars_are_given_again_as_the_source_has_them_now() -> None:
@@ -343,22 +325,6 @@ def test_bars_of_a_source_over_http() -> None:
         market.failures = [503, "cut"]
         [bar] = feed.poll(float(BARS.time[100]) + STEP + SETTLE_SECONDS)
         assert bar.close[0] == BARS.close[100, 0]
-
-
-def test_recorded_bars_close_by_the_clock() -> None:
-    feed = RecordedFeed(BARS)
-    closes = [float(time) + STEP for time in BARS.time]
-    assert int(feed.start(60, closes[99]).time[-1]) == BARS.time[99]
-    assert feed.poll(closes[100] - 0.1) == []
-    for index, bar in enumerate(feed.poll(closes[102]), start=100):
-        assert_bar(bar, BARS, index)
-    assert (feed.age(closes[102] + 7.0), feed.over) == (7.0, False)
-    assert len(feed.poll(1e12)) == 57
-    assert (feed.age(1e12), feed.over) == (0.0, True)
-    assert int(feed.start(60, 1e12, last=int(BARS.time[120])).time[-1]) == BARS.time[120]
-    assert feed.poll(1e12)[0].time == BARS.time[121]
-    with pytest.raises(InputError, match="100 bars lie before the replay; 101 are needed"):
-        RecordedFeed(BARS).start(101, closes[99])
 
 
 def test_a_feed_continues_after_the_last_processed_bar() -> None:

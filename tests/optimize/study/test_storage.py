@@ -20,7 +20,7 @@ from sweepd.envs.support.database_file import NETWORK_FILE_SYSTEMS, file_system_
 from sweepd.envs.support.errors import InputError, TryAgainLater
 from sweepd.optimize.study.database import opening
 from sweepd.optimize.study.database.opening import open_storage
-from sweepd.optimize.study.database.storage import StudyStorage, TrialLost
+from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.database.tables import attempts, workers
 from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
@@ -99,48 +99,6 @@ def test_a_new_database_can_be_opened_by_concurrent_processes(url: str) -> None:
     assert [out.get(timeout=60) for _ in openers] == [0] * 4
     for opener in openers:
         opener.join(timeout=60)
-
-
-def test_the_total_counts_waiting_trials_for_new_ones_and_not_for_themselves(
-    storage: StudyStorage, study: optuna.Study
-) -> None:
-    study.enqueue_trial({"x": 1.0})
-    study.enqueue_trial({"x": 2.0})
-    assert storage.claim_new(_id(storage), "w", 2) is None
-    first, second = (t._trial_id for t in study.trials)
-    assert storage.claim_waiting(_id(storage), second, "w", 1)
-    assert not storage.claim_waiting(_id(storage), first, "w", 1)
-
-
-def test_every_write_of_a_lost_attempt_is_refused(
-    storage: StudyStorage, study: optuna.Study
-) -> None:
-    trial_id = storage.claim_new(_id(storage), "old", 1)
-    assert trial_id is not None
-    trial = optuna.Trial(study, trial_id)
-    trial.suggest_float("x", 0, 1)
-    trial.report(1.0, 1)
-    taker = open_storage(storage.url)
-    taker.set_trial_state_values(trial_id, TrialState.WAITING)  # as a recovery does
-    assert taker.claim_waiting(_id(storage), trial_id, "new", 1)
-    for write in (
-        lambda: trial.report(2.0, 2),
-        lambda: trial.set_user_attr("a", 1),
-        lambda: trial.suggest_float("y", 0, 1),
-        lambda: storage.set_trial_system_attr(trial_id, "b", 1),
-        lambda: study.tell(trial, 3.0),
-        lambda: storage.reached(trial_id, 1),
-    ):
-        with pytest.raises(TrialLost):
-            write()
-    storage.drop(trial_id)
-    with pytest.raises(TrialLost):
-        study.tell(trial, 3.0)
-    frozen = taker.get_trial(trial_id)
-    assert frozen.state == TrialState.RUNNING
-    assert frozen.intermediate_values == {1: 1.0}
-    assert frozen.user_attrs == {}
-    assert list(frozen.params) == ["x"]
 
 
 @pytest.mark.usefixtures("study")
