@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from sweepd.testing.laws import BrokenLaw as BrokenLaw
     from sweepd.testing.program import ProgramTestCase as ProgramTestCase
     from sweepd.testing.storage import StorageTestCase as StorageTestCase
+    from sweepd.testing.tracker import StoredRun as StoredRun
+    from sweepd.testing.tracker import TrackerTestCase as TrackerTestCase
     from sweepd.testing.vec_env import VecEnvTestCase as VecEnvTestCase
 
 _MODULES = {
@@ -28,6 +30,8 @@ _MODULES = {
     "FeedTestCase": "feed",
     "ProgramTestCase": "program",
     "StorageTestCase": "storage",
+    "StoredRun": "tracker",
+    "TrackerTestCase": "tracker",
     "VecEnvTestCase": "vec_env",
     "check_env": "env_check",
 }

@@ -204,12 +204,12 @@ def assert_same_member(one: Program, slot: int, other: Program, place: int) -> N
 
 def acts(program: Program, env: VecEnv, slot: int) -> Tensor:
     """Return a member's deterministic actions in its present rows and in some of them."""
-    act: Any = program.act_fn()  # of masked environments, with the mask
+    act: Any = program.act_fn()  # with masks, it takes them, too
     own = program.shape.num_envs
     rows = program.obs.view(program.shape.slots, own, -1)
     if env.masked:
-        acted: Tensor = act(program.obs, env.action_mask)
-        return acted.view(program.shape.slots, own, -1)[slot]
+        every: Tensor = act(program.obs, env.action_mask)
+        return every.view(program.shape.slots, own, -1)[slot]
     found = [
         act(rows[:, :size].flatten(0, 1)).view(program.shape.slots, size, -1)[slot]
         for size in (size for size in SIZES if size <= own)
