@@ -169,10 +169,9 @@ def _restore_within(runs: EnvRuns) -> None:
         for one, place in ((batch, 1), (other, 0)):
             action, made = one.step()
             both.append(one.seen(place, action, made))
-        if where := difference(both[:1], both[1:]):
+        if where := difference(both[:1], both[1:], step + 1):
             raise BrokenLaw(
-                "restore",
-                f"{step - at} steps after a get_member in the middle of a rollout, {where}",
+                "restore", f"{where} after get_member and set_member in the middle of a rollout"
             )
 
 
@@ -227,10 +226,10 @@ def reset_member(runs: EnvRuns) -> None:
                 batch.env.reset_member(member, seed)
             batch.restart_actions(1)
         action, made = batch.step()
-        if where := difference([together.records[0][step]], [batch.seen(0, action, made)]):
-            raise BrokenLaw(
-                "reset_member", f"{where} where another member was reset (step 1: {step + 1})"
-            )
+        if where := difference(
+            [together.records[0][step]], [batch.seen(0, action, made)], step + 1
+        ):
+            raise BrokenLaw("reset_member", f"{where} where another member was reset")
 
 
 def autoreset(runs: EnvRuns) -> None:
@@ -346,7 +345,9 @@ def faults(runs: EnvRuns) -> None:
             spoilt.append((unit, row))
             if not bool(env.faults()[row]):
                 raise BrokenLaw("faults", f"the illegal action of row {row} is not latched")
-        if where := difference([together.records[2][step]], [batch.seen(2, action, made)]):
+        if where := difference(
+            [together.records[2][step]], [batch.seen(2, action, made)], step + 1
+        ):
             raise BrokenLaw("faults", f"{where} where another member acted illegally")
     if len(spoilt) < 2:
         raise NotChecked("no agent was there to act illegally")
@@ -500,8 +501,10 @@ def planned_step(runs: EnvRuns) -> None:
         hash(env.plan_step())
         made = env.planned_step(action)
         batch.completed |= (made.terminated | made.truncated).cpu()
-        if where := difference([runs.together.records[1][step]], [batch.seen(1, action, made)]):
-            raise BrokenLaw("planned_step", f"{where} in planned_step (step 1: {step + 1})")
+        if where := difference(
+            [runs.together.records[1][step]], [batch.seen(1, action, made)], step + 1
+        ):
+            raise BrokenLaw("planned_step", f"{where} in planned_step")
 
 
 def threads(runs: EnvRuns) -> None:

@@ -172,27 +172,34 @@ def rest(env: VecEnv) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
-def difference(one: Sequence[Seen], other: Sequence[Seen]) -> str:
-    """Return where two records differ first, in words; "" if they are equal to the bit."""
-    for step, (mine, theirs) in enumerate(zip(one, other, strict=True), 1):
+def difference(one: Sequence[Seen], other: Sequence[Seen], first: int = 1) -> str:
+    """Return where two records differ first, in words; "" if they are equal to the bit.
+
+    Args:
+        one: a record.
+        other: another of as many steps.
+        first: number of their first step.
+    """
+    for step, (mine, theirs) in enumerate(zip(one, other, strict=True), first):
         pairs = [
-            ("the action", mine.action, theirs.action),
             ("the observation", mine.step.obs, theirs.step.obs),
             ("the reward", mine.step.reward, theirs.step.reward),
             ("terminated", mine.step.terminated, theirs.step.terminated),
             ("truncated", mine.step.truncated, theirs.step.truncated),
             ("final_obs", mine.final, theirs.final),
+            *(
+                ("the mask or the mover", *both)
+                for both in zip(mine.rest, theirs.rest, strict=True)
+            ),
+            # Last, because it follows from a mask.
+            ("the action", mine.action, theirs.action),
         ]
-        pairs += [
-            ("the mask or the mover", *both) for both in zip(mine.rest, theirs.rest, strict=True)
-        ]
-        # Actions follow from masks, and a step from the actions: name what differs, not what follows.
-        for name, mine_, theirs_ in pairs[1:] + pairs[:1]:
-            if not torch.equal(mine_, theirs_):
-                row = int((mine_ != theirs_).reshape(len(mine_), -1).any(1).byte().argmax())
+        for name, here, there in pairs:
+            if not torch.equal(here, there):
+                row = int((here != there).reshape(len(here), -1).any(1).byte().argmax())
                 return (
-                    f"{name} of row {row} of the member is {_shown(mine_[row])} in step {step}, and "
-                    f"{_shown(theirs_[row])}"
+                    f"{name} of row {row} of the member is {_shown(here[row])} in step {step}, and "
+                    f"{_shown(there[row])}"
                 )
     return ""
 
