@@ -521,7 +521,7 @@ def threads(runs: EnvRuns) -> None:
             made.append([batch.seen(0, *batch.step()) for _ in range(2)])
     finally:
         torch.set_num_threads(before)
-    if where := difference(*made):
+    if where := difference(made[0], made[1]):
         raise BrokenLaw("threads", f"with one thread, {where} with two")
 
 
