@@ -180,12 +180,17 @@ class RunConfig:
             whole: all that the file may set, so that an existing run is compared with them, or
                 those that it does set, so that the others fit them.
         """
-        named = {"num_envs": "n_envs", "scheme": "cv", "embargo_share": "embargo"}
+        named = {
+            "num_envs": "n_envs",
+            "scheme": "cv",
+            "embargo_share": "embargo",
+            "dir": "data_dir",
+        }
         keys: Set[str] = self.in_file
         if whole:
             keys = {key for table in TABLES.values() for key in table.model_fields}
             keys -= set() if self.tables["env"].get("allow_short") else set(SHORTS)
-        known = declared(StudySettings).keys()
+        known = declared(StudySettings).keys() - {"demo"}  # of [data], no preset
         return frozenset({named.get(key, key) for key in keys} & known | {"search_space"})
 
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-BENCH = Path(__file__).resolve().parents[3] / "scripts" / "bench"
 AS_ASKED = {"null": 2, "planted-1": 1, "planted-2": 5, "planted-3": 8, "oracle": 5}
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCH))
-    return importlib.import_module("gate_studies")
+def bench() -> ModuleType:
+    return importlib.import_module("scripts.bench.quality.gate_studies")
 
 
 def results(bench: ModuleType, promoted: dict[str, int]) -> dict[str, dict[str, Any]]:

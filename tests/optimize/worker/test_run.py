@@ -94,6 +94,14 @@ def test_a_run_is_a_study_of_one_trial_and_repeats_itself(folder: Path) -> None:
     assert handle_of(folder / "seed").trials()[0].value != trial.value
 
 
+def test_a_run_continues_with_bars_that_have_moved(folder: Path) -> None:
+    run(written(folder))
+    (folder / "bars").rename(folder / "moved")
+    assert "results in" in run(written(folder, data={"dir": "moved"}))
+    with pytest.raises(InputError, match="moved"):
+        run(written(folder, data={"dir": "moved", "tickers": ["X/USDT"]}))
+
+
 def test_costs_are_those_of_the_study(folder: Path) -> None:
     run(written(folder, env={"fee": 0.01}))
     assert handle_of(folder / "runs" / "run-one").spec.env["fee"] == 0.01
