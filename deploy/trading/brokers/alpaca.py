@@ -271,7 +271,11 @@ class AlpacaBroker(Broker):
             if "unique" in refused.message:  # it has arrived before
                 return
             del self._open[order.client_id]
-            self._settled.append(Fill(order, "unfilled", int(time.time()), reason=refused.message))
+            # An earlier attempt may have arrived, and what is refused be its repetition, in words
+            # that cannot be read.
+            if self.adopt([order], final=not refused.readable):
+                reason = refused.message
+                self._settled.append(Fill(order, "unfilled", int(time.time()), reason=reason))
 
     def _look(self, sent: _Sent, *, patient: bool = True) -> Record | None:
         """Return Alpaca's record of an order, None if it is not listed."""

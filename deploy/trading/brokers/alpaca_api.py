@@ -26,11 +26,11 @@ Result = TypeVar("Result")
 
 
 class Refused(RunError):
-    """Alpaca refused a request: status and message."""
+    """Alpaca refused a request: status and message. readable: whether the answer has a message."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, *, readable: bool = True) -> None:
         super().__init__(f"Alpaca answers {status}: {message}")
-        self.status, self.message = status, message
+        self.status, self.message, self.readable = status, message, readable
 
 
 class PaperApi:
@@ -130,11 +130,11 @@ def _answer(call: Callable[[], Result]) -> Result:
     try:
         return call()
     except APIError as error:
-        status = int(error.status_code or 0)
+        status, readable = int(error.status_code or 0), True
         try:
             message = str(json.loads(str(error))["message"])
         except (ValueError, KeyError, TypeError):
-            message = f"status {status}"
+            message, readable = f"status {status}", False
         # Busy or failing: the request may or may not have been executed.
         if status == 429 or status >= 500:
             raise _Away(message) from None
@@ -143,7 +143,7 @@ def _answer(call: Callable[[], Result]) -> Result:
                 f"Alpaca refuses the keys ({message.rstrip('.')}): APCA_API_KEY_ID and "
                 "APCA_API_SECRET_KEY must be those of a paper account"
             ) from None
-        raise Refused(status, message) from None
+        raise Refused(status, message, readable=readable) from None
     except requests.RequestException as error:
         raise _Away(type(error).__name__) from None
     except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:

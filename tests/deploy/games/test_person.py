@@ -338,7 +338,7 @@ def test_a_closed_pipe_ends_it_without_a_traceback(bundle: Path) -> None:
         if child == 0:
             for number, file in enumerate((stdin, stdout, stderr)):
                 os.dup2(file, number)
-            os.closerange(3, 1024)
+            os.closerange(3, os.sysconf("SC_OPEN_MAX"))
             enter(["play", *words])
         for file in (stdin, stdout, stderr):
             os.close(file)

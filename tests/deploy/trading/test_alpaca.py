@@ -13,7 +13,7 @@ from tests.deploy.alpaca_server import Exchange, Fault, serving
 
 pytest.importorskip("alpaca", reason="alpaca-py is not installed")
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sweepd.deploy.trading.brokers.alpaca import AlpacaBroker, venue_id
@@ -360,6 +360,19 @@ WISHES = st.tuples(st.sampled_from(sorted(SYMBOLS)), st.floats(-1.0, 1.0))
         max_size=6,
     ),
     share=st.sampled_from(["1", "0.5"]),
+)
+@example(  # a lost answer, no lookup, and the refusal of the repetition in words that cannot be read
+    bars=[
+        (
+            [("BTC/USDT", 1.0)],
+            [
+                Fault(kind=429, method="GET", path="/v2/orders"),
+                Fault(kind="lost", method="POST", path="/v2/orders"),
+                Fault(kind="text", method="POST", path="/v2/orders"),
+            ],
+        )
+    ],
+    share="1",
 )
 def test_the_fills_add_up_to_the_account(
     exchange: Exchange, bars: list[tuple[list[tuple[str, float]], list[Fault]]], share: str
