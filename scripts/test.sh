@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run the test suite, one process more than cores, in .venv (or $SWEEPD_VENV), which is created if
+# Run the test suite, two processes more than cores, in .venv (or $SWEEPD_VENV), which is created if
 # needed. Arguments are passed to pytest (-n 0: a single process).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -8,5 +8,5 @@ export SWEEPD_VENV=${SWEEPD_VENV:-$PWD/.venv} SWEEPD_DEV=1
 # One thread per process, since the processes share the cores; idle processes steal work from others.
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 # For -n auto: many tests wait for processes that they have started, and leave a core idle meanwhile.
-export PYTEST_XDIST_AUTO_NUM_WORKERS=${PYTEST_XDIST_AUTO_NUM_WORKERS:-$(($(nproc) + 1))}
+export PYTEST_XDIST_AUTO_NUM_WORKERS=${PYTEST_XDIST_AUTO_NUM_WORKERS:-$(($(nproc) + 2))}
 exec "$SWEEPD_VENV/bin/python" -m pytest -n auto --dist worksteal "$@"

@@ -235,8 +235,13 @@ def _write(joined: list[tuple[Joined, Path]], to: Path) -> None:
             # Ctrl-C interrupts the main thread only: what has begun to appear appears completely.
             # `submit` may be interrupted as well, so its result is not what says whether they have.
             outcome: Future[None] = Future()
-            with ThreadPoolExecutor(1) as pool, suppress(KeyboardInterrupt):
+            pool = ThreadPoolExecutor(1)
+            with suppress(KeyboardInterrupt):
                 pool.submit(_appear, renames, to, outcome).result()
+            while True:  # Ctrl-C may come here, too
+                with suppress(KeyboardInterrupt):
+                    pool.shutdown()
+                    break
             if not outcome.done():
                 raise KeyboardInterrupt
             outcome.result()
