@@ -75,7 +75,7 @@ class TestWandb(TrackerTestCase):
     def stored(self) -> Mapping[str, list[StoredRun]]:
         # W&B's own process writes the files, and the end of a run last.
         deadline = time.monotonic() + 30.0
-        while not all(run.status for run in wandb_runs(self.folder / "wandb").values()):
+        while any(run.ends < run.files for run in wandb_runs(self.folder / "wandb").values()):
             assert time.monotonic() < deadline, "a run was not ended"
             time.sleep(0.01)
         return {

@@ -38,6 +38,7 @@ class Stored:
     tags: dict[str, Any] = field(default_factory=dict)
     history: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     files: int = 0
+    ends: int = 0  # files that are complete
 
 
 def mlflow_runs(uri: str, names: tuple[str, ...] = (RUNG_VALUE,)) -> dict[str, list[Stored]]:
@@ -87,6 +88,7 @@ def wandb_runs(folder: Path) -> dict[str, Stored]:
                 stored.tags |= _items(record.summary.update)
             elif kind == "exit":
                 stored.status = str(record.exit.exit_code)
+                stored.ends += 1
             elif kind == "artifact":
                 stored.tags["artifact"] = [entry.ref for entry in record.artifact.manifest.contents]
     return found
