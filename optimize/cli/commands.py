@@ -14,6 +14,7 @@ from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.flags import given_flags, takes_flags
 from sweepd.envs.support.loading import loading
 from sweepd.optimize.cli.options import ConfigFile, Storage
+from sweepd.optimize.study.settings.setting import flag_of
 from sweepd.optimize.study.settings.study import StudySettings
 
 
@@ -129,7 +130,7 @@ def run(
         return
     given = given_flags(context) & {"budget", "seeds", "from_weights", "runs_dir"}
     if given:
-        raise InputError(f"--{min(given).replace('_', '-')} is for --trial STUDY#NUMBER")
+        raise InputError(f"{flag_of(min(given))} is for --trial STUDY#NUMBER")
     if config is None:
         raise InputError("name a CONFIG file, or a trial with --trial STUDY#NUMBER")
     with loading():
@@ -173,7 +174,7 @@ def doctor(
     misplaced = sorted(given - {"storage", "runs_dir", "config", "compile_now"})
     if misplaced:
         raise InputError(
-            f"sweepd doctor needs --env NAME to check --{misplaced[0].replace('_', '-')}; without "
+            f"sweepd doctor needs --env NAME to check {flag_of(misplaced[0])}; without "
             "--env, it checks this machine"
         )
     if compile_now:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,7 @@ from sweepd.optimize.cli.demo import make_demo_data
 from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.cli.run_config import read_config
 from sweepd.optimize.cli.train import open_requested
-from sweepd.optimize.study.database.opening import open_storage
-from sweepd.optimize.study.record.database import storage_url, study_exists
+from sweepd.optimize.study.record.database import open_to_read, storage_url, study_exists
 from sweepd.optimize.study.record.stored import TrialRecord
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.tracking.tracker import check_trackers
@@ -62,7 +62,7 @@ def run(
         )
     space = out / "space.toml"
     settings = config.settings(name, out, space, gpu, track)
-    exists = study_exists(open_storage(storage_url(None, out)), name)
+    exists = _exists(out, name)
     write_atomic(space, config.space.constants_to_toml())
     study = open_requested(
         settings, config.given(whole=exists), hooks, console, None if exists else _origin(start)
@@ -76,6 +76,14 @@ def run(
         reason = TrialRecord.from_attributes(trial.user_attrs).reason
         raise RunError(f"the run failed: {reason}")
     console.print_line(f"results in {study.handle.trial_dir(trial.number)}")
+
+
+def _exists(out: Path, name: str) -> bool:
+    with suppress(
+        InputError
+    ):  # there is no database yet, or none that can be used, as training says
+        return study_exists(open_to_read(storage_url(None, out)), name)
+    return False
 
 
 def _origin(start: Path | None) -> dict[str, Any] | None:

@@ -212,26 +212,25 @@ def check_config(config: Mapping[str, Any], source: str) -> dict[str, dict[str, 
 
     Args:
         config: the tables that were given.
-        source: the name of the file, for messages; "" without one.
+        source: the name of the file, for messages.
 
     Raises:
         InputError: a table, key or value is unknown or wrong.
     """
-    file = f"{source}: " if source else ""
     unknown = sorted(config.keys() - TABLES.keys())
     if unknown:
         raise InputError(
-            f"{file}[{unknown[0]}] is not a table of a run; there are "
+            f"{source}: [{unknown[0]}] is not a table of a run; there are "
             f"{', '.join(f'[{table}]' for table in TABLES)}"
         )
     for table, model in TABLES.items():
-        checked(model, config.get(table, {}), f"{file}[{table}] ")
+        checked(model, config.get(table, {}), f"{source}: [{table}] ")
     tables = {table: dict(config.get(table, {})) for table in TABLES}
     tables["data"] = {**Data().model_dump(), **tables["data"]}
     tables["train"] = train = {**Train().model_dump(), **tables["train"]}
     if objective_name(train["objective"]) not in OBJECTIVES:
         raise InputError(
-            f"{file}[train] objective = {train['objective']!r} is not known; choose one of "
+            f"{source}: [train] objective = {train['objective']!r} is not known; choose one of "
             f"{', '.join(OBJECTIVES)}"
         )
     try:
@@ -240,5 +239,5 @@ def check_config(config: Mapping[str, Any], source: str) -> dict[str, dict[str, 
         CrossValidation(**tables["cv"])
         EnvParams(**tables["env"])
     except InputError as error:
-        raise InputError(f"{file}{error}") from None
+        raise InputError(f"{source}: {error}") from None
     return tables

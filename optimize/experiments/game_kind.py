@@ -28,6 +28,7 @@ from sweepd.optimize.experiments.kind import Say, StudyKind
 from sweepd.optimize.experiments.request import Request
 from sweepd.optimize.study.record.stored import MEAN, GameSpec
 from sweepd.optimize.study.settings.game import GameSettings
+from sweepd.optimize.study.settings.setting import flag_of
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.search_space import SearchSpace
 
@@ -85,7 +86,7 @@ class GameKind(StudyKind[GameSpec]):
         past = {name: number for name, number in past.items() if number is not None}
         if past and (curriculum is None or PAST not in curriculum.opponents):
             raise InputError(
-                f"--{next(iter(past)).replace('_', '-')} is for the opponent past, against which "
+                f"{flag_of(next(iter(past)))} is for the opponent past, against which "
                 "no phase is played; leave it out"
             )
         if curriculum is None:

@@ -32,6 +32,7 @@ from sweepd.optimize.study.record.bars import (
 from sweepd.optimize.study.record.spans import study_splits
 from sweepd.optimize.study.record.stored import CRYPTO, AcceptedJump, CryptoSpec, DataSpec
 from sweepd.optimize.study.settings.market import MarketSettings
+from sweepd.optimize.study.settings.setting import flag_of
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.spec import check_folds
 
@@ -61,7 +62,7 @@ class MarketKind(StudyKind[CryptoSpec]):
         given = [name for name in SHORTS if name in request.given]
         if given and not request.allow_short:
             raise InputError(
-                f"--{given[0].replace('_', '-')} needs --allow-short: without it no position is short"
+                f"{flag_of(given[0])} needs --allow-short: without it no position is short"
             )
         _check_margin(request.env_params)
         get_recipe(request.recipe)

@@ -26,7 +26,7 @@ _PYTHON_WORDS = {"true": True, "false": False, "none": None}
 
 @dataclass(frozen=True)
 class Request(StudySettings):
-    """StudySettings whose defaults no longer depend on others.
+    """Settings whose defaults no longer depend on others.
 
     None means: chosen automatically when the study is created, and taken from the study when it
     is joined.
@@ -71,8 +71,8 @@ class Request(StudySettings):
             InputError: a text of --env-param is not NAME=VALUE.
         """
         if self.env == CRYPTO:
-            own = declared(CostSettings).keys() - (() if self.allow_short else SHORTS)
-            return {name: getattr(self, name) for name in vars(self) if name in own}
+            names = declared(CostSettings)
+            return {n: getattr(self, n) for n in names if self.allow_short or n not in SHORTS}
         return game_params(self.scenario, self.env_param or ())
 
 

@@ -187,11 +187,11 @@ def requested_spec(storage: StudyStorage, spec: StudySpec, request: Request) -> 
 
 def _fixing(spec: StudySpec) -> dict[str, Setting]:
     """Return the settings that determine a field of a study's spec, by name."""
-    kind = kind_of(spec.environment)
+    misplaced = misplaced_settings(kind_of(spec.environment))
     return {
         name: one
         for name, one in declared(StudySettings).items()
-        if one.fixes and name not in misplaced_settings(kind)
+        if one.fixes and name not in misplaced
     }
 
 

@@ -113,7 +113,7 @@ def company(runs: EnvRuns) -> None:
 def restore(runs: EnvRuns) -> None:
     """`set_member` restores what `get_member` returned, to the bit, in any slot.
 
-    The other members of the batch do not change, whoever comes into the slot beside them.
+    The other members of the batch do not change when a member is put into the slot beside them.
     """
     subject, together = runs.subject, runs.together
     _raise_found(runs, "restore")
