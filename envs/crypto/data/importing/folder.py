@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
+import threading
 import time as clock
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -222,48 +223,40 @@ def _earlier(path: Path, to: Path, ticker: str, timeframe: str, now: float) -> T
 
 
 def _write(joined: list[tuple[Joined, Path]], to: Path) -> None:
-    """Write all files, or none: they are written in a hidden folder and then renamed."""
+    """Write all files, or none: they are written in a hidden folder and then renamed.
+
+    Ctrl-C is ignored from the first renaming on: files that have begun to appear appear completely.
+    """
     existed = to.exists()
+    with ExitStack() as ignoring:
+        try:
+            to.mkdir(parents=True, exist_ok=True)
+            with TemporaryDirectory(prefix=".import-", dir=to) as hidden:
+                renames = []
+                for number, (one, path) in enumerate(joined):
+                    new = Path(hidden) / f"{number}{path.suffix}"
+                    write_file(new, one.bars.time, one.bars.values, one.bars.metadata)
+                    renames.append((new, path))
+                ignoring.enter_context(_without_interrupts())
+                for new, path in renames:
+                    new.replace(path)
+                sync_folder(to)
+        except OSError as error:
+            raise RunError(f"{to}: cannot be written ({error.strerror or error})") from None
+        finally:
+            if not existed:
+                with suppress(OSError):  # not empty, or never made
+                    to.rmdir()
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Return a context that ignores Ctrl-C, which interrupts the main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        to.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".import-", dir=to) as hidden:
-            renames = []
-            for number, (one, path) in enumerate(joined):
-                new = Path(hidden) / f"{number}{path.suffix}"
-                write_file(new, one.bars.time, one.bars.values, one.bars.metadata)
-                renames.append((new, path))
-            # Ctrl-C interrupts the main thread only: what has begun to appear appears completely.
-            # `submit` may be interrupted as well, so its result is not what says whether they have.
-            outcome: Future[None] = Future()
-            pool = ThreadPoolExecutor(1)
-            with suppress(KeyboardInterrupt):
-                pool.submit(_appear, renames, to, outcome).result()
-            while True:  # Ctrl-C may come here, too
-                with suppress(KeyboardInterrupt):
-                    pool.shutdown()
-                    break
-            if not outcome.done():
-                raise KeyboardInterrupt
-            outcome.result()
-    except OSError as error:
-        raise RunError(f"{to}: cannot be written ({error.strerror or error})") from None
+        yield
     finally:
-        if not existed:
-            with suppress(OSError):  # not empty, or never made
-                to.rmdir()
-
-
-def _appear(renames: list[tuple[Path, Path]], to: Path, outcome: Future[None]) -> None:
-    """Rename the files, and record when it is done or why it failed."""
-    try:
-        _rename(renames, to)
-    except OSError as error:
-        outcome.set_exception(error)
-    else:
-        outcome.set_result(None)
-
-
-def _rename(renames: list[tuple[Path, Path]], to: Path) -> None:
-    for new, path in renames:
-        new.replace(path)
-    sync_folder(to)
+        signal.signal(signal.SIGINT, before)

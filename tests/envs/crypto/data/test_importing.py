@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import signal
-import time
+import sys
 import zipfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -677,42 +676,38 @@ def test_an_import_that_ends_early_writes_nothing(
     assert after == before
 
 
-def test_files_that_have_begun_to_appear_appear_completely(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rename = folder._rename
-
-    def interrupted(renames: list[tuple[Path, Path]], to: Path) -> None:
-        rename(renames[:1], to)
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.2)
-        rename(renames[1:], to)
-
-    monkeypatch.setattr(folder, "_rename", interrupted)
-    to = tmp_path / "bars"
-    taken(two_tickers(tmp_path), to)
-    assert [path.name for path in sorted(to.iterdir())] == [
-        "BTC_USDT-1h.parquet",
-        "ETH_USDT-1h.parquet",
-    ]
+def test_an_interrupt_at_any_line_of_the_writing_writes_all_files_or_none(tmp_path: Path) -> None:
+    source, outcomes = two_tickers(tmp_path), []
+    for line in range(100):
+        to = tmp_path / f"bars-{line}"
+        exit_code, lines = import_interrupted(source, to, line)
+        if lines <= line:
+            break
+        outcomes.append((exit_code, len(list(to.glob("*"))) if to.exists() else 0))
+    assert outcomes == sorted(outcomes, reverse=True)
+    assert set(outcomes) == {(130, 0), (0, 2)}
 
 
-@pytest.mark.parametrize("begun", [True, False])
-def test_an_interrupt_while_the_files_begin_to_appear(
-    begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Interrupted(ThreadPoolExecutor):
-        def submit(self, *args: Any, **kwargs: Any) -> Any:
-            if begun:
-                super().submit(*args, **kwargs)
-            raise KeyboardInterrupt
+def import_interrupted(source: Path, to: Path, line: int) -> tuple[int, int]:
+    """Import with Ctrl-C before a line of the writing; return the exit code and number of lines."""
+    lines = 0
 
-    monkeypatch.setattr(folder, "ThreadPoolExecutor", Interrupted)
-    to = tmp_path / "bars"
-    result = run("--from", two_tickers(tmp_path), "--to", to)
-    assert (result.exit_code == 0) == begun
-    assert len(list(to.glob("*"))) == (2 if begun else 0)
-    assert not isinstance(result.exception, UnboundLocalError)
+    def traced(frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal lines
+        if frame.f_code.co_filename != folder.__file__:
+            return None
+        if event == "line" and frame.f_code.co_name in ("_write", "_without_interrupts"):
+            lines += 1
+            if lines - 1 == line:
+                signal.raise_signal(signal.SIGINT)
+        return traced
+
+    before = sys.gettrace()
+    sys.settrace(traced)
+    try:
+        return run("--from", source, "--to", to).exit_code, lines
+    finally:
+        sys.settrace(before)
 
 
 def two_tickers(tmp_path: Path) -> Path:
