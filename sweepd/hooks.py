@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sweepd.deploy.dashboard.source import OpenStudies, StudySource
     from sweepd.deploy.registry.flags import RegistryFlags
     from sweepd.optimize.api.study import Study
-    from sweepd.optimize.experiments.curriculum import FoundBundle
+    from sweepd.optimize.objectives.games.curriculum import FoundBundle
     from sweepd.optimize.study.record.reader import StudyReader
     from sweepd.optimize.study.study import StudyHandle
 
@@ -101,9 +101,9 @@ class BackgroundEvaluation:
         self.process: subprocess.Popen[bytes] | None = None
 
     def __call__(self, handle: StudyHandle) -> None:
-        from sweepd.optimize.experiments.kinds import kind_of
+        from sweepd.optimize.objectives.table import objective_of
 
-        if not kind_of(handle.spec.environment).first_stage:
+        if not objective_of(handle.spec.environment).first_stage:
             return
         if self.process is not None and self.process.poll() is None:
             return
@@ -173,7 +173,7 @@ def load_opponent(reference: str) -> FoundBundle:
     from sweepd.deploy.games.player import Network
     from sweepd.deploy.registry.flags import RegistryFlags
     from sweepd.envs.support.errors import InputError
-    from sweepd.optimize.experiments.curriculum import FoundBundle
+    from sweepd.optimize.objectives.games.curriculum import FoundBundle
 
     registry = RegistryFlags.from_environment().open(create=True)
     bundle = game_bundle(load_reference(registry, reference))

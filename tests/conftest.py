@@ -92,7 +92,7 @@ def kernels_of_one_test() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def whole_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute programs as a whole: measuring each new shape takes most of a tiny study's time."""
-    from sweepd.optimize.worker.chunks import Chunks
+    from sweepd.optimize.objectives.members.chunks import Chunks
 
     monkeypatch.setattr(Chunks, "_choose", lambda chunks, *_: chunks._slots)
 

@@ -47,8 +47,8 @@ from sweepd.envs.support.intervals import (
     clopper_pearson,
 )
 from sweepd.optimize.cli.status import show, study_status
-from sweepd.optimize.experiments.game_evaluation import GameEvaluation, judge_episodes
-from sweepd.optimize.experiments.games import draw_returns, episode_frame
+from sweepd.optimize.objectives.games.evaluation import GameEvaluation, judge_episodes
+from sweepd.optimize.objectives.games.experiment import draw_returns, episode_frame
 from sweepd.optimize.study.record.configurations import Configuration
 from sweepd.optimize.study.record.stored import GameSpec, TrialRecord, rung_interval
 from sweepd.optimize.study.study import StudyHandle, create_study

@@ -31,13 +31,13 @@ from sweepd.envs.crypto.scoring.figures import MEDIAN_RATIO
 from sweepd.envs.crypto.scoring.selection import TrialReturns
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.logs import LogConsole
-from sweepd.optimize.experiments.outlook import sentence, study_outlook
+from sweepd.optimize.objectives.outlook import sentence, study_outlook
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import open_to_read, storage_url, study_exists
 from sweepd.optimize.study.record.reader import StudyReader
 from tests.deploy.builders import FakeStudy
 from tests.deploy.games.test_promotion import bundle_of
-from tests.optimize.experiments.test_outlook import spec
+from tests.optimize.objectives.test_outlook import spec
 
 
 @pytest.mark.parametrize(

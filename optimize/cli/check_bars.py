@@ -74,7 +74,7 @@ def check(context: typer.Context, flags: CheckFlags) -> None:
     console, errors = Terminal(markup=True), Terminal(markup=True, stderr=True)
     if not console.is_terminal:
         console = Terminal(markup=True, width=120)  # pipes and logs have no width
-    from sweepd.optimize.experiments.request import parse_tickers
+    from sweepd.optimize.objectives.request import parse_tickers
 
     given = given_flags(context)
     refused = False
@@ -119,14 +119,14 @@ def check_study(
     # Not at the top: torch and TA-Lib are loaded only where they are needed.
     from sweepd.envs.crypto.features import compute_features, get_recipe
     from sweepd.optimize.cli.study_request import make_request
-    from sweepd.optimize.experiments.kinds import kind_of
+    from sweepd.optimize.objectives.table import objective_of
     from sweepd.optimize.study.space.parsing import load_space
 
     folds = {field.name: getattr(flags, field.name) for field in fields(FoldSettings)}
     request = make_request(
         StudySettings(**folds, timeframe=bars.timeframe, search_space=flags.search_space), given
     )
-    kind_of(request.env).check(request)
+    objective_of(request.env).check(request)
     recipe = get_recipe(request.recipe)
     lookback = load_space(request.search_space, request.subject, bars.timeframe).max_lookback
     try:

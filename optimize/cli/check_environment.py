@@ -28,10 +28,10 @@ from sweepd.optimize.cli.findings import Finding, print_findings
 from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.cli.launch import choose_device
 from sweepd.optimize.cli.study_request import make_request
-from sweepd.optimize.experiments.game_kind import GameKind
-from sweepd.optimize.experiments.games import check_algorithm
-from sweepd.optimize.experiments.kinds import check_request, kind_of
-from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.objectives.games.objective import GameObjective
+from sweepd.optimize.objectives.games.experiment import check_algorithm
+from sweepd.optimize.objectives.table import check_request, objective_of
+from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.fit import (
     env_unit,
     fit_budget,
@@ -74,9 +74,9 @@ def examine_study(
         device: where training would run.
         data_dir: bars of a market; None: these are not checked.
     """
-    kind = kind_of(request.env)
+    kind = objective_of(request.env)
     space = load_space(request.search_space, request.subject, request.timeframe)
-    if isinstance(kind, GameKind):
+    if isinstance(kind, GameObjective):
         own = []
         for finding in _game(kind.game, request):
             own.append(finding)
@@ -103,7 +103,7 @@ def examine_study(
     request = search.result or request
     numbers = list(_numbers(request, space))
     yield from numbers
-    playable = isinstance(kind, GameKind) or data_dir is not None
+    playable = isinstance(kind, GameObjective) or data_dir is not None
     if playable and not search.failures and all(finding.ok for finding in numbers):
         yield from _study(request, space, device)
 
@@ -255,7 +255,7 @@ def _scripted(game: Game, params: Any) -> Iterator[Finding]:
 
 def _numbers(request: Request, space: SearchSpace) -> Iterator[Finding]:
     """Check whether n-envs, horizon, minibatches and budget fit each other."""
-    kind = kind_of(request.env)
+    kind = objective_of(request.env)
     unit, horizon, sizes = kind.env_unit(request), request.horizon, space.minibatches
     fitting = math.lcm(unit, env_unit(sizes, horizon)) if sizes else unit
     listed = ", ".join(map(str, sizes))
@@ -327,7 +327,7 @@ def _budget(request: Request) -> Finding:
 
 def _study(request: Request, space: SearchSpace, device: torch.device) -> Iterator[Finding]:
     """Draft the study as `train` does, without measuring, and create its experiment."""
-    kind = kind_of(request.env)
+    kind = objective_of(request.env)
     request = dataclasses.replace(request, look_steps=request.look_steps or LOOK_STEPS)
 
     def create() -> tuple[Any, list[Finding]]:

@@ -10,7 +10,7 @@ from typing import Any
 from sweepd.envs.crypto.data.bars import load_bars, write_bars
 from sweepd.envs.crypto.data.demo_market import DEMO_BARS, make_demo_market
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.experiments.kinds import kind_of
+from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.study.record.stored import CRYPTO
 from sweepd.optimize.study.settings.study import StudySettings
 
@@ -78,7 +78,7 @@ def preset_of(flags: StudySettings) -> dict[str, Any]:
     if flags.demo:
         raise InputError(f"--demo is for --env crypto, and --env is {flags.env}; use --smoke")
     # A name of its own: a smoke run must not become a part of the study of that game.
-    return SMOKE_GAME | {"study_name": f"smoke-{kind_of(flags.env).default_name(flags)}"}
+    return SMOKE_GAME | {"study_name": f"smoke-{objective_of(flags.env).default_name(flags)}"}
 
 
 def demo_bars(flags: StudySettings) -> int:

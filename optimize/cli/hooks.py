@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sweepd.optimize.experiments.curriculum import LoadBundle
-    from sweepd.optimize.experiments.outlook import CountLooks
+    from sweepd.optimize.objectives.games.curriculum import LoadBundle
+    from sweepd.optimize.objectives.outlook import CountLooks
     from sweepd.optimize.worker.lifecycle import AfterStudy
     from sweepd.optimize.worker.worker import OnNewBest
 

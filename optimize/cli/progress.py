@@ -18,8 +18,8 @@ from sweepd.envs.support.formatting import duration, hourly, sparkline
 from sweepd.envs.support.invocation import install_extra
 from sweepd.envs.support.passwords import hide_password
 from sweepd.optimize.cli.status import show, study_status
-from sweepd.optimize.experiments.artifacts import artifact_store
-from sweepd.optimize.experiments.outlook import CountLooks, sentence
+from sweepd.optimize.objectives.artifacts import artifact_store
+from sweepd.optimize.objectives.outlook import CountLooks, sentence
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.insight.watch import StudyInsight, compare
 from sweepd.optimize.study.record.database import (

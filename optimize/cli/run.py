@@ -21,7 +21,7 @@ from sweepd.optimize.study.record.stored import TrialRecord
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.tracking.tracker import check_trackers
 from sweepd.optimize.worker.lifecycle import work
-from sweepd.optimize.worker.weights import weights_file
+from sweepd.optimize.objectives.members.weights import weights_file
 from sweepd.optimize.worker.worker import WorkerOptions
 
 

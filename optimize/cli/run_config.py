@@ -27,7 +27,7 @@ from sweepd.envs.crypto.splits import CrossValidation
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import read_toml
 from sweepd.envs.support.validation import StrictModel, checked
-from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.record.stored import objective_name
 from sweepd.optimize.study.settings.market import CostSettings
 from sweepd.optimize.study.settings.setting import declared

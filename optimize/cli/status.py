@@ -25,7 +25,7 @@ from sweepd.envs.support.formatting import counted, duration, hourly, minute
 from sweepd.envs.support.passwords import hide_password
 from sweepd.envs.support.terminal import Terminal
 from sweepd.optimize.cli.hooks import Hooks
-from sweepd.optimize.experiments.outlook import CountLooks, sentence, study_outlook
+from sweepd.optimize.objectives.outlook import CountLooks, sentence, study_outlook
 from sweepd.optimize.study.pause import pause_of
 from sweepd.optimize.study.population import schedule_record
 from sweepd.optimize.study.record.configurations import Configuration, latest

@@ -12,10 +12,10 @@ from sweepd.envs.games.curriculum import NO_OPPONENTS, Curriculum
 from sweepd.envs.games.phase_files import read_opponents, read_phases
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.demo import preset_of
-from sweepd.optimize.experiments.curriculum import LoadBundle
-from sweepd.optimize.experiments.game_kind import GameKind
-from sweepd.optimize.experiments.kinds import kind_of
-from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.objectives.games.curriculum import LoadBundle
+from sweepd.optimize.objectives.games.objective import GameObjective
+from sweepd.optimize.objectives.table import objective_of
+from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import NARROW, load_space
 
@@ -35,7 +35,7 @@ def make_request(
         given: names of those that were set explicitly.
         load_bundle: finds champions that are opponents.
     """
-    kind = kind_of(settings.env)
+    kind = objective_of(settings.env)
     algorithm = get_algorithm(settings.algo)
     known = vars(settings) | {
         "data_dir": settings.data_dir or Request.data_dir,
@@ -66,7 +66,7 @@ def study_name(flags: StudySettings) -> str:
     Raises:
         InputError: the name cannot name a directory.
     """
-    name = flags.study_name or kind_of(flags.env).default_name(flags)
+    name = flags.study_name or objective_of(flags.env).default_name(flags)
     if not re.fullmatch(r"[\w][\w.+-]{0,99}", name):
         raise InputError(
             f"--study-name {name!r} is not valid: use at most 100 letters, digits, - and _ (it "
@@ -77,8 +77,8 @@ def study_name(flags: StudySettings) -> str:
 
 def flags_per_study(flags: StudySettings) -> list[StudySettings]:
     """Return the flags of each requested study: one, or one per scenario with `--scenario all`."""
-    kind = kind_of(flags.env)
-    if flags.scenario != "all" or not isinstance(kind, GameKind):
+    kind = objective_of(flags.env)
+    if flags.scenario != "all" or not isinstance(kind, GameObjective):
         return [flags]
     scenarios = kind.game.scenarios
     if not scenarios:

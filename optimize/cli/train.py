@@ -25,10 +25,10 @@ from sweepd.optimize.cli.study_request import (
     make_request,
     study_name,
 )
-from sweepd.optimize.experiments.experiment import Experiment
-from sweepd.optimize.experiments.kinds import check_request, kind_of
-from sweepd.optimize.experiments.outlook import sentence, study_outlook
-from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.objectives.members.experiment import Experiment
+from sweepd.optimize.objectives.table import check_request, objective_of
+from sweepd.optimize.objectives.outlook import sentence, study_outlook
+from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import open_to_read, storage_url, study_exists
 from sweepd.optimize.study.record.reader import StudyReader
@@ -141,7 +141,7 @@ def open_requested(
     request = make_request(flags, given, hooks.load_bundle)
     check_request(request)
     _check_fresh_seeds(flags, request)
-    if kind_of(flags.env).needs_data and (flags.demo or flags.smoke):
+    if objective_of(flags.env).needs_data and (flags.demo or flags.smoke):
         console.print(BANNER, style="bold yellow")
         make_demo_data(request.data_dir, request.timeframe, demo_bars(flags), say)
     handle, experiment = _open_study(flags, name, request, device, hooks, say, origin)
@@ -151,7 +151,7 @@ def open_requested(
 
 def _check_fresh_seeds(flags: StudySettings, request: Request) -> None:
     asked = flags.fresh_seeds and "fresh_seeds" in request.given
-    if asked and not kind_of(request.env).one_player(request.env_params, request.algo):
+    if asked and not objective_of(request.env).one_player(request.env_params, request.algo):
         raise InputError(
             f"--fresh-seeds {flags.fresh_seeds} is for games of one player that are trained, and "
             f"this is --env {request.env} with --algo {request.algo}; leave it out"
@@ -187,7 +187,7 @@ def _open_study(
 ) -> tuple[StudyHandle, Experiment]:
     storage = open_storage(storage_url(flags.storage, flags.runs_dir))
     if not study_exists(storage, name):
-        if kind_of(request.env).needs_data and flags.data_dir is None:
+        if objective_of(request.env).needs_data and flags.data_dir is None:
             raise InputError(DATA_DIR_MISSING)
         # Otherwise a wrong registry would be noticed when the settings are already fixed.
         if hooks.check_registry is not None:

@@ -19,7 +19,7 @@ from sweepd.optimize.study.sampling.evolution import Change, params_after
 from sweepd.optimize.study.space.dimension import Dimension
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
 from sweepd.optimize.study.study import StudyHandle
-from sweepd.optimize.worker.batch import Trainer, Training
+from sweepd.optimize.objectives.members.trainer import Trainer, Training
 
 # The changes after a rung, by trial: arguments are the number of a trial of the batch and the rung.
 Decide = Callable[[int, int], Mapping[int, Change]]

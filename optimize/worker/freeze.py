@@ -18,10 +18,10 @@ from sweepd.agents.networks.shape import FEWEST_SLOTS
 from sweepd.envs.core.sizing import cpu_count
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.experiments.experiment import Experiment
-from sweepd.optimize.experiments.kinds import check_request, kind_of, misplaced_settings
-from sweepd.optimize.experiments.populations import check_total, choose_population
-from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.objectives.members.experiment import Experiment
+from sweepd.optimize.objectives.table import check_request, objective_of, misplaced_settings
+from sweepd.optimize.objectives.populations import check_total, choose_population
+from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.fit import (
     fewest_envs,
@@ -51,8 +51,8 @@ from sweepd.optimize.study.space.search_space import SearchSpace
 from sweepd.optimize.study.space.subject import Subject
 from sweepd.optimize.study.spec import field_of, refuse_other, refuse_schedules, with_field
 from sweepd.optimize.study.study import StudyHandle, create_study, free_name
-from sweepd.optimize.worker.measure import Bench, measure_num_envs, measure_threads
-from sweepd.optimize.worker.pilot import measure_episodes
+from sweepd.optimize.objectives.members.measure import Bench, measure_num_envs, measure_threads
+from sweepd.optimize.objectives.games.pilot import measure_episodes
 
 CPU_SLOTS, GPU_SLOTS = 10, 64  # slots per program that use a device well
 TRIALS_PER_BATCH = 4
@@ -94,7 +94,7 @@ def open_study(
         if (
             isinstance(spec, GameSpec)
             and not request.episodes
-            and kind_of(spec.environment).one_player(spec.env, spec.algorithm)
+            and objective_of(spec.environment).one_player(spec.env, spec.algorithm)
         ):
             spec, line = measure_episodes(spec, device, say)
             measured = [*measured, line]
@@ -102,7 +102,7 @@ def open_study(
         if narrowed is not None:
             refuse_seen_holdout(narrowed, spec, f"--search-space {request.search_space}")
         prior = make_prior(earlier, spec, say)
-        experiment = kind_of(spec.environment).make_experiment(
+        experiment = objective_of(spec.environment).make_experiment(
             spec, bars, device, lambda _: None, request.load_bundle
         )
         recorded = {**flags, "measured": measured}
@@ -149,7 +149,7 @@ def join_study(
             f"note: study {name} was made on {recorded}, and this is {here}: a trial's numbers "
             "agree between them to rounding, not to the bit"
         )
-    kind = kind_of(spec.environment)
+    kind = objective_of(spec.environment)
 
     def newer(bars: str) -> None:
         prior = f" --sampler race --prior {name}" if can_be_prior(handle) else ""
@@ -168,7 +168,7 @@ def join_study(
 
 def requested_spec(storage: StudyStorage, spec: StudySpec, request: Request) -> StudySpec:
     """Return the study's spec with the fields that the given settings fix."""
-    given, kind = request.given, kind_of(spec.environment)
+    given, kind = request.given, objective_of(spec.environment)
     asked = spec
     for name, one in _fixing(spec).items():
         if name in given and getattr(request, name) != one.automatic:
@@ -187,7 +187,7 @@ def requested_spec(storage: StudyStorage, spec: StudySpec, request: Request) -> 
 
 def _fixing(spec: StudySpec) -> dict[str, Setting]:
     """Return the settings that determine a field of a study's spec, by name."""
-    misplaced = misplaced_settings(kind_of(spec.environment))
+    misplaced = misplaced_settings(objective_of(spec.environment))
     return {
         name: one
         for name, one in declared(StudySettings).items()
@@ -220,7 +220,7 @@ def resolve_space(
             f"--search-space {name}: study {handle.name!r} has no {wanted} to search around"
         )
     refuse_schedules(handle.name, handle.spec, f"--search-space {name}")
-    curriculum = kind_of(handle.spec.environment).curriculum(handle.spec)
+    curriculum = objective_of(handle.spec.environment).curriculum(handle.spec)
     return dataclasses.replace(handle.space.around(trial.params), curriculum=curriculum)
 
 
@@ -248,7 +248,7 @@ def decide(
     Raises:
         InputError: the settings are invalid or do not fit each other.
     """
-    kind = kind_of(request.env)
+    kind = objective_of(request.env)
     set_precision(request.precision, device)
     warning = kind.warning(request)
     if warning:
@@ -303,7 +303,7 @@ def choose_search(request: Request, space: SearchSpace) -> Request:
         return choose_population(request, space)
     if request.sampler != AUTO:
         return request
-    if not kind_of(request.env).one_player(request.env_params, request.algo):
+    if not objective_of(request.env).one_player(request.env_params, request.algo):
         return dataclasses.replace(request, sampler="tpe")
     own: dict[str, Any] = {"sampler": RACE, "pruner": "none", "seeds": 1}
     envs = request.n_envs or most_envs(request.budget, request.horizon, space.minibatches)
@@ -329,7 +329,7 @@ def fit_request(
         InputError: numbers that the user gave do not fit each other.
     """
     if request.n_envs is not None:
-        unit = kind_of(request.env).env_unit(request)
+        unit = objective_of(request.env).env_unit(request)
         n_envs, note = fit_num_envs(
             request.n_envs, unit, request.env, fixed="n_envs" in request.given
         )
@@ -354,7 +354,7 @@ def draft_spec(
 
     A measured num_envs has its upper limit.
     """
-    kind = kind_of(request.env)
+    kind = objective_of(request.env)
     members = kind.members(request)
     most = request.trials_per_batch or request.n_trials
     slots = request.slots or choose_slots(
@@ -436,4 +436,4 @@ def spec_flags(spec: StudySpec, search_space: str) -> list[tuple[str, Any]]:
         for name, value in values.items()
         if value not in (None, False)
     ]
-    return [*flags, *kind_of(spec.environment).reproducing_flags(spec)]
+    return [*flags, *objective_of(spec.environment).reproducing_flags(spec)]

@@ -13,9 +13,9 @@ from rich.console import Console
 
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.formatting import counted
-from sweepd.optimize.experiments.experiment import Experiment
-from sweepd.optimize.experiments.kinds import kind_of
-from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.objectives.members.experiment import Experiment
+from sweepd.optimize.objectives.table import objective_of
+from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.fresh import fresh_seeds
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
@@ -45,7 +45,7 @@ def measure_fresh_seeds(worker: Worker, console: Console) -> bool:
     best = handle.best()
     if not seeds or best is None or handle.origin is not None:
         return True
-    if not kind_of(handle.spec.environment).one_player(
+    if not objective_of(handle.spec.environment).one_player(
         handle.spec.env, handle.spec.algorithm
     ) or fresh_seeds(handle, best):
         return True

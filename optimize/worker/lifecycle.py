@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from rich.console import Console
 
-from sweepd.optimize.experiments.experiment import Experiment
+from sweepd.optimize.objectives.members.experiment import Experiment
 from sweepd.optimize.study.database.gone import StudyGone
 from sweepd.optimize.study.record.stored import TOTAL_KEY
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
 from sweepd.optimize.study.recovery.registration import claim_closing, leave, register_worker
 from sweepd.optimize.study.study import StudyHandle
-from sweepd.optimize.worker.batch import describe_envs
+from sweepd.optimize.objectives.members.trainer import describe_envs
 from sweepd.optimize.worker.fresh_run import measure_fresh_seeds
 from sweepd.optimize.worker.stopping import Life, StopRequest, restart
 from sweepd.optimize.worker.summary import print_summary

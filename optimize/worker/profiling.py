@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweepd.optimize.experiments.experiment import Experiment
+from sweepd.optimize.objectives.members.experiment import Experiment
 from sweepd.optimize.study.checkpoint import Checkpoint, write_checkpoint
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.fit import fit_shape
@@ -20,8 +20,8 @@ from sweepd.optimize.study.record.stored import StudySpec, TrialRecord
 from sweepd.optimize.study.space.parsing import study_space
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.study import Plan, StudyHandle, create_study
-from sweepd.optimize.worker.batch import Trainer, Training
-from sweepd.optimize.worker.measure import synchronise, typical_shape
+from sweepd.optimize.objectives.members.trainer import Trainer, Training
+from sweepd.optimize.objectives.members.measure import synchronise, typical_shape
 from sweepd.optimize.worker.timing import Phases
 
 MEANS = {

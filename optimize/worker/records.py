@@ -25,8 +25,8 @@ from optuna.trial import FrozenTrial, TrialState
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.formatting import counted
-from sweepd.optimize.experiments.artifacts import announce, announced, publish
-from sweepd.optimize.experiments.experiment import Evaluation, Experiment
+from sweepd.optimize.objectives.artifacts import announce, announced, publish
+from sweepd.optimize.objectives.members.experiment import Evaluation, Experiment
 from sweepd.optimize.study.checkpoint import (
     Checkpoint,
     describe_rollouts,
@@ -41,7 +41,7 @@ from sweepd.optimize.study.record.stored import CHECKPOINT_KEY, TrialRecord
 from sweepd.optimize.study.study import Plan, StudyHandle
 from sweepd.optimize.tracking.picture import RUNG_VALUE
 from sweepd.optimize.worker.background import Background
-from sweepd.optimize.worker.batch import Trainer, Training
+from sweepd.optimize.objectives.members.trainer import Trainer, Training
 from sweepd.optimize.worker.pace import CheckpointPace
 from sweepd.optimize.worker.tracked import finite
 

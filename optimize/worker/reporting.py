@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from sweepd.optimize.experiments.experiment import Evaluation, Experiment
+from sweepd.optimize.objectives.members.experiment import Evaluation, Experiment
 from sweepd.optimize.study.checkpoint import describe_rollouts
 from sweepd.optimize.study.database.storage import TrialLost
 from sweepd.optimize.study.study import StudyHandle
-from sweepd.optimize.worker.batch import Trainer, Training
+from sweepd.optimize.objectives.members.trainer import Trainer, Training
 from sweepd.optimize.worker.records import Records
 from sweepd.optimize.worker.telemetry import Telemetry
 from sweepd.optimize.worker.timing import Phases

@@ -13,7 +13,7 @@ from rich.table import Column, Table
 
 from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.intervals import FEW, Floats, Interval, over_seeds
-from sweepd.optimize.experiments.artifacts import attach_files
+from sweepd.optimize.objectives.artifacts import attach_files
 from sweepd.optimize.study.record.stored import GameSpec, rung_interval, rung_scores
 from sweepd.optimize.study.study import StudyHandle
 

@@ -13,9 +13,9 @@ from rich.table import Column, Table
 from sweepd.envs.crypto.scoring.figures import TITLE, figures_table
 from sweepd.envs.support.formatting import counted, duration, hourly, value_text
 from sweepd.envs.support.intervals import FEW, solved_seeds
-from sweepd.optimize.experiments.game_evaluation import mean_interval
-from sweepd.optimize.experiments.kinds import kind_of
-from sweepd.optimize.experiments.outlook import sentence, study_outlook
+from sweepd.optimize.objectives.games.evaluation import mean_interval
+from sweepd.optimize.objectives.table import objective_of
+from sweepd.optimize.objectives.outlook import sentence, study_outlook
 from sweepd.optimize.study.population import schedule_lines
 from sweepd.optimize.study.record.configurations import Configuration, latest
 from sweepd.optimize.study.record.fresh import fresh_seeds
@@ -75,7 +75,7 @@ def print_summary(
         for line in schedule_lines(handle, best.number):
             say(f"  {line}")
     if (
-        kind_of(handle.spec.environment).one_player(handle.spec.env, handle.spec.algorithm)
+        objective_of(handle.spec.environment).one_player(handle.spec.env, handle.spec.algorithm)
         and handle.origin is None
     ):
         _print_fresh(handle, selected, say)

@@ -23,7 +23,7 @@ from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import write_atomic
-from sweepd.optimize.experiments.kinds import kind_of
+from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.population import trial_schedule
 from sweepd.optimize.study.record.configurations import TRIALS, unfinished
@@ -155,7 +155,7 @@ def _run_spec(
             f"--from-weights: {spec.algorithm} cannot start from the weights of a trial; "
             f"{', '.join(WEIGHTS_FOR)} can"
         )
-    curriculum = kind_of(spec.environment).curriculum(spec)
+    curriculum = objective_of(spec.environment).curriculum(spec)
     if curriculum is not None and "league" in curriculum.opponents:
         raise InputError(
             f"--trial {request.reference}: it was trained against the league of its study, which a "
@@ -190,13 +190,13 @@ def _run_spec(
         changes["seeds"] = request.seeds
         changes["trials_per_batch"] = 1
         changes["average"] = MEAN
-        changes["own_episodes"] = kind_of(spec.environment).one_player(spec.env, spec.algorithm)
+        changes["own_episodes"] = objective_of(spec.environment).one_player(spec.env, spec.algorithm)
         # Not recorded in studies of earlier versions.
         changes["solved"] = get_game(spec.environment).solved
         if request.seeds != spec.seeds:
             changes["slots"] = choose_slots(request.seeds, device, together=True, trials=1)
     made = dataclasses.replace(spec, **changes)
-    kind_of(made.environment).check_spec(made)
+    objective_of(made.environment).check_spec(made)
     return made
 
 

@@ -17,8 +17,8 @@ from enum import Enum
 import torch
 
 from sweepd.envs.support.errors import InputError, TryAgainLater
-from sweepd.optimize.experiments.experiment import Evaluation, Experiment
-from sweepd.optimize.experiments.study_league import study_league
+from sweepd.optimize.objectives.members.experiment import Evaluation, Experiment
+from sweepd.optimize.objectives.games.league import study_league
 from sweepd.optimize.study.database.storage import TrialLost
 from sweepd.optimize.study.pause import PauseWatch
 from sweepd.optimize.study.population import claim_population
@@ -29,9 +29,9 @@ from sweepd.optimize.study.recovery.stale_trials import crash_file, recover_stal
 from sweepd.optimize.study.recovery.stall import STALL_SECONDS, Progress
 from sweepd.optimize.study.study import Plan, StudyHandle
 from sweepd.optimize.worker.activity import Activity
-from sweepd.optimize.worker.batch import Interrupted, Trainer, Training
+from sweepd.optimize.objectives.members.trainer import Interrupted, Trainer, Training
 from sweepd.optimize.worker.evolution import evolution_of
-from sweepd.optimize.worker.measure import make_chunks
+from sweepd.optimize.objectives.members.measure import make_chunks
 from sweepd.optimize.worker.prometheus import serving_metrics
 from sweepd.optimize.worker.records import Records
 from sweepd.optimize.worker.reporting import TrialReporter
@@ -40,7 +40,7 @@ from sweepd.optimize.worker.stopping import MemoryLimit, StopRequest
 from sweepd.optimize.worker.telemetry import Telemetry
 from sweepd.optimize.worker.timing import Phases
 from sweepd.optimize.worker.tracked import TrackedStudy
-from sweepd.optimize.worker.weights import initial_actors
+from sweepd.optimize.objectives.members.weights import initial_actors
 
 # Called in the middle of training, so it must return at once and never raise.
 OnNewBest = Callable[[StudyHandle], None]

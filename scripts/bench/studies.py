@@ -12,8 +12,8 @@ from rich.console import Console
 
 from sweepd.envs.crypto.data.bars import Bars, load_bars
 from sweepd.envs.crypto.data.demo_market import make_demo_market
-from sweepd.optimize.experiments.crypto import CryptoExperiment
-from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.objectives.market.experiment import CryptoExperiment
+from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url, study_exists
 from sweepd.optimize.study.recovery.registration import leave, register_worker

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sweepd.optimize.study.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from sweepd.optimize.worker.batch import Training
+from sweepd.optimize.objectives.members.trainer import Training
 from sweepd.optimize.worker.pace import CheckpointPace
 
 

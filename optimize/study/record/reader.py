@@ -48,7 +48,7 @@ class StudyReader:
         prior: what it learns from earlier studies; None without.
         chosen_from: number of finished trials of other studies that its parameters depend on.
         rows: its trials, reduced to what plots and tables need.
-        returns: of complete trials, cached here by `sweepd.optimize.experiments.outlook`.
+        returns: of complete trials, cached here by `sweepd.optimize.objectives.outlook`.
 
     Raises:
         InputError: there is no study of that name, sweepd did not create it, or another version

@@ -56,8 +56,8 @@ from sweepd.envs.games.scaling import STEPS
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.intervals import clopper_pearson
 from sweepd.optimize.cli.study_request import make_request
-from sweepd.optimize.experiments.games import GameExperiment
-from sweepd.optimize.experiments.request import game_params
+from sweepd.optimize.objectives.games.experiment import GameExperiment
+from sweepd.optimize.objectives.request import game_params
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.fit import fewest_envs
 from sweepd.optimize.study.record.database import storage_url
@@ -67,7 +67,7 @@ from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
 from sweepd.optimize.study.space.subject import Subject
 from sweepd.optimize.study.study import Plan
-from sweepd.optimize.worker.batch import Trainer, Training
+from sweepd.optimize.objectives.members.trainer import Trainer, Training
 from sweepd.optimize.worker.freeze import open_study
 
 SEEDS, LOOKS, EPISODES = 8, 10, 10

@@ -30,7 +30,7 @@ from sweepd.deploy.dashboard.web import Dashboard
 from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.envs.crypto.data.demo_market import make_demo_market
 from sweepd.optimize.cli.progress import StudyWatch
-from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url, study_exists
 from sweepd.optimize.study.record.optuna_tables import (

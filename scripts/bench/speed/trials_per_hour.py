@@ -44,7 +44,7 @@ from scripts.bench.speed.elegantrl_run import ElegantEnv, make_agent, train_roll
 from scripts.bench.studies import STANDARD, STANDARD_SPACE, standard_bars, study_in, work
 from sweepd.agents.networks.shape import Shape
 from sweepd.envs.crypto.env import CryptoEnv
-from sweepd.optimize.experiments.crypto import CryptoExperiment
+from sweepd.optimize.objectives.market.experiment import CryptoExperiment
 from sweepd.optimize.study.space.search_space import Settings
 
 HOUR = 3600.0

@@ -15,7 +15,7 @@ from sweepd.optimize.study.record.stored import StudySpec, TrialRecord, rung_key
 from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.study.space.subject import Subject
 from sweepd.optimize.study.study import StudyHandle, create_study
-from tests.optimize.experiments.test_game_study import make_spec
+from tests.optimize.objectives.test_game_study import make_spec
 
 STATES = (TrialState.COMPLETE, TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 

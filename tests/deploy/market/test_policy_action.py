@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 from sweepd.deploy.api.policy import Policy
 from tests.deploy.games.test_outside import MAKERS, player
-from tests.optimize.experiments.test_outlook import spec
+from tests.optimize.objectives.test_outlook import spec
 
 
 def test_actions_of_a_market_are_those_of_act_between_minus_one_and_one() -> None:

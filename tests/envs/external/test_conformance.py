@@ -18,7 +18,7 @@ from sweepd.envs.external.sources import FactorySource, named_env
 from sweepd.envs.external.vec_env import ExternalVecEnv
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.optimize.cli.check_environment import _conformance
-from sweepd.optimize.experiments.games import _check_conformance
+from sweepd.optimize.objectives.games.experiment import _check_conformance
 from tests.envs.external.samples import Counter, Everything, Masked, Table, Tag
 
 BOX = spaces.Box(-10.0, 10.0, (4,), np.float32)

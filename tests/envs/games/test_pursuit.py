@@ -12,7 +12,7 @@ from sweepd.envs.games.opponents import Scripted
 from sweepd.envs.games.phase_files import read_phases
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.games.tensor_game import NoParams
-from sweepd.optimize.experiments.curriculum import check_curriculum
+from sweepd.optimize.objectives.games.curriculum import check_curriculum
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 

@@ -22,7 +22,7 @@ from sweepd.envs.crypto.splits import SCHEMES, TooFewBars
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.check_bars import CheckFlags, check, check_study
 from sweepd.optimize.cli.study_request import make_request
-from sweepd.optimize.experiments.kinds import kind_of
+from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.worker.freeze import draft_spec
@@ -178,7 +178,7 @@ def test_check_takes_what_train_takes(
     def train() -> None:
         """Create a study and its experiment, as train does."""
         request = make_request(StudySettings(**folds), frozenset())
-        kind = kind_of(request.env)
+        kind = objective_of(request.env)
         kind.check(request)
         space = load_space(request.search_space, request.subject, request.timeframe)
         spec = draft_spec(request, space, market, torch.device("cpu"))

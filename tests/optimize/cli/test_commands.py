@@ -31,15 +31,15 @@ from sweepd.optimize.cli.demo import SMOKE, apply_preset, make_demo_data
 from sweepd.optimize.cli.doctor import examine
 from sweepd.optimize.cli.launch import choose_device
 from sweepd.optimize.cli.study_request import make_request
-from sweepd.optimize.experiments.kinds import kind_of
-from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.objectives.table import objective_of
+from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.stored import TOTAL_KEY, StudySpec
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.freeze import draft_spec, reproducing_flags, resolve_space
-from sweepd.optimize.worker.measure import Bench, measure_threads
+from sweepd.optimize.objectives.members.measure import Bench, measure_threads
 from sweepd.optimize.worker.telemetry import Telemetry
 from sweepd.optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import TRAIN, search_app
@@ -415,10 +415,10 @@ def test_printed_flags_reproduce_the_study(
 ) -> None:
     def drafted(*words: object) -> tuple[StudySpec, Request]:
         request = make_request(*flags_of(*words))
-        bars = kind_of(request.env).load_bars(request)
+        bars = objective_of(request.env).load_bars(request)
         storage = open_storage(storage_url(None, market / "runs"))
         space = resolve_space(storage, request.search_space, request.subject, request.timeframe)
-        request = kind_of(request.env).completed(request, space)
+        request = objective_of(request.env).completed(request, space)
         return draft_spec(request, space, bars, torch.device("cpu")), request
 
     spec, request = drafted(*words)
@@ -546,7 +546,7 @@ def test_n_envs_auto_is_measured_printed_and_frozen(
     assert f"--n-envs {spec.num_envs} " in first.output
     assert any("chosen" in line for line in handle.flags["measured"])
     monkeypatch.setattr(
-        "sweepd.optimize.worker.measure.choose_num_envs",
+        "sweepd.optimize.objectives.members.measure.choose_num_envs",
         lambda *_, **__: pytest.fail("measured again"),
     )
     CliRunner().invoke(search_app(), ["train", *words], catch_exceptions=False)
@@ -569,7 +569,7 @@ def test_threads_are_measured_and_the_fewest_of_equals_chosen(
         def measure(self, num_envs: int) -> Measurement:
             return Measurement(self.speeds[torch.get_num_threads()] * num_envs)
 
-    monkeypatch.setattr("sweepd.optimize.worker.measure.cpu_count", lambda: 6)
+    monkeypatch.setattr("sweepd.optimize.objectives.members.measure.cpu_count", lambda: 6)
     for speeds, chosen in (
         ({1: 10.0, 2: 20.0, 4: 39.0, 6: 41.0}, 4),
         ({1: 10.0, 2: 1.0}, 1),

@@ -9,8 +9,8 @@ import pytest
 from sweepd.envs.crypto.params import SHORTS, EnvParams
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.study_request import make_request
-from sweepd.optimize.experiments.kinds import kind_of
-from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.objectives.table import objective_of
+from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.study.space.subject import MARKET_PPO
@@ -28,7 +28,7 @@ def test_without_the_flag_a_study_records_nothing_about_shorts() -> None:
 
 def test_the_flags_are_settings_of_the_study() -> None:
     request = request_of(allow_short=True, borrow_fee=0.3, max_leverage=2.0)
-    kind_of(request.env).check(request)
+    objective_of(request.env).check(request)
     params = EnvParams(**request.env_params)
     assert params == EnvParams(allow_short=True, borrow_fee=0.3, max_leverage=2.0)
 
@@ -45,7 +45,7 @@ def test_the_flags_are_settings_of_the_study() -> None:
 def test_wrong_flags_are_refused(flags: dict[str, float], message: str) -> None:
     request = request_of(**flags)
     with pytest.raises(InputError, match=message):
-        kind_of(request.env).check(request)
+        objective_of(request.env).check(request)
 
 
 def test_a_search_space_cannot_vary_them(tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -13,13 +13,13 @@ import torch
 from optuna.trial import TrialState
 
 from sweepd.envs.crypto.data.bars import Bars
-from sweepd.optimize.experiments.experiment import Experiment
+from sweepd.optimize.objectives.members.experiment import Experiment
 from sweepd.optimize.study.checkpoint import MemberState
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.stored import CHECKPOINT_KEY
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.study import Plan, StudyHandle
-from sweepd.optimize.worker.batch import Training
+from sweepd.optimize.objectives.members.trainer import Training
 from sweepd.optimize.worker.records import Records
 from tests.optimize.study_files import make_handle
 from tests.optimize.worker.test_batch import make_spec

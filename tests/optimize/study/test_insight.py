@@ -42,7 +42,7 @@ from sweepd.optimize.study.record.stored import RecordedFile, TrialRecord, rung_
 from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.study.space.subject import Subject
 from sweepd.optimize.study.study import StudyHandle
-from tests.optimize.experiments.test_game_study import make_spec
+from tests.optimize.objectives.test_game_study import make_spec
 from tests.optimize.study_files import make_handle
 
 AXES = [

@@ -16,7 +16,7 @@ from sweepd.optimize.study.record.stored import rung_key
 from sweepd.optimize.study.space.parsing import parse_space
 from sweepd.optimize.study.space.subject import Subject
 from sweepd.optimize.study.study import StudyHandle, create_study
-from tests.optimize.experiments.test_game_study import make_spec
+from tests.optimize.objectives.test_game_study import make_spec
 
 SPACE = {
     "name": "s",

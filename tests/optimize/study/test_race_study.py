@@ -29,7 +29,7 @@ from sweepd.optimize.study.study import StudyHandle, create_study
 from sweepd.optimize.worker.summary import print_summary
 from sweepd.optimize.worker.telemetry import Telemetry
 from sweepd.optimize.worker.timing import Phases
-from tests.optimize.experiments.test_game_study import make_spec
+from tests.optimize.objectives.test_game_study import make_spec
 from tests.optimize.study_files import make_handle
 
 METRICS = {

@@ -12,8 +12,8 @@ from sweepd.agents.networks.shape import FEWEST_SLOTS
 from sweepd.envs.crypto.data.demo_market import make_demo_market
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.study_request import make_request
-from sweepd.optimize.experiments.kinds import kind_of, misplaced_settings
-from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.objectives.table import objective_of, misplaced_settings
+from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.record.stored import StudySpec
 from sweepd.optimize.study.settings.setting import declared, flag_of, num_envs
 from sweepd.optimize.study.settings.study import StudySettings
@@ -50,7 +50,7 @@ def drafted(kind: str) -> tuple[StudySpec, Request]:
 
 def fixing(kind: str) -> list[str]:
     """Return the settings that fix a field of a study of this kind."""
-    misplaced = misplaced_settings(kind_of(KINDS[kind]))
+    misplaced = misplaced_settings(objective_of(KINDS[kind]))
     return [n for n, one in declared(StudySettings).items() if one.fixes and n not in misplaced]
 
 
@@ -81,7 +81,7 @@ def test_a_setting_that_a_study_fixes_is_compared_with_it(kind: str) -> None:
         # What was not given is not compared.
         silent = dataclasses.replace(changed, given=frozenset())
         assert requested_spec(None, spec, silent) == dataclasses.replace(  # type: ignore[arg-type]
-            spec, **kind_of(spec.environment).requested_fields(spec, silent)
+            spec, **objective_of(spec.environment).requested_fields(spec, silent)
         )
 
 

@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from sweepd.envs.crypto.data.bars import Bars
-from sweepd.optimize.experiments.crypto import CryptoExperiment
+from sweepd.optimize.objectives.market.experiment import CryptoExperiment
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.database.tables import workers
 from sweepd.optimize.study.recovery.registration import claim_closing, list_workers

@@ -17,11 +17,11 @@ from sweepd.envs.crypto.splits import CrossValidation
 from sweepd.envs.native import threads
 from sweepd.envs.native.build import VARIABLE
 from sweepd.envs.support.errors import RunError
-from sweepd.optimize.experiments.crypto import CryptoExperiment
+from sweepd.optimize.objectives.market.experiment import CryptoExperiment
 from sweepd.optimize.study.record.stored import CryptoSpec, DataSpec
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
 from sweepd.optimize.study.study import Plan
-from sweepd.optimize.worker.batch import Interrupted, Trainer, Training
+from sweepd.optimize.objectives.members.trainer import Interrupted, Trainer, Training
 from tests.optimize.conftest import RECIPE
 
 SHAPE = {"net_width": 8, "net_depth": 1, "minibatch": 16, "epochs": 2}

@@ -13,10 +13,10 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from sweepd.envs.crypto.data.bars import Bars
-from sweepd.optimize.experiments.crypto import CryptoExperiment
+from sweepd.optimize.objectives.market.experiment import CryptoExperiment
 from sweepd.optimize.study.checkpoint import describe_rollouts, total_rollouts
 from sweepd.optimize.worker import pace
-from sweepd.optimize.worker.batch import Trainer, Training
+from sweepd.optimize.objectives.members.trainer import Trainer, Training
 from sweepd.optimize.worker.pace import EVERY, FIRST, SHARE, CheckpointPace
 from tests.optimize.checkpointing import EveryRollout, kept_in
 from tests.optimize.conftest import INDEPENDENT, Sweepd

@@ -20,7 +20,7 @@ from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker import chunks as chunks_module
 from sweepd.optimize.worker import measure
-from sweepd.optimize.worker.chunks import MEASURED, SHORTAGE, Chunk, Chunks, machine_key
+from sweepd.optimize.objectives.members.chunks import MEASURED, SHORTAGE, Chunk, Chunks, machine_key
 from tests.conftest import use_empty_cache
 from tests.optimize.conftest import INDEPENDENT, Sweepd
 

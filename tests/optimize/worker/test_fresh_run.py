@@ -19,13 +19,13 @@ from sweepd.deploy.games.selection import selection_sentence
 from sweepd.deploy.promotion.studies import find_study
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.status import study_status
-from sweepd.optimize.experiments.games import GameExperiment
+from sweepd.optimize.objectives.games.experiment import GameExperiment
 from sweepd.optimize.study.record.stored import TrialRecord
 from sweepd.optimize.study.study import StudyHandle, create_study
 from sweepd.optimize.worker.lifecycle import work
 from sweepd.optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import Running
-from tests.optimize.experiments.test_game_study import make_spec
+from tests.optimize.objectives.test_game_study import make_spec
 from tests.optimize.study.test_race_study import RESULTS, fill, spec
 from tests.optimize.study_files import make_handle, open_handle, wait_for
 

@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from sweepd.envs.crypto.data.bars import load_bars
-from sweepd.optimize.experiments.crypto import CryptoExperiment
+from sweepd.optimize.objectives.market.experiment import CryptoExperiment
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.lifecycle import work
 from sweepd.optimize.worker.worker import WorkerOptions

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from sweepd.envs.support.intervals import Components
-from sweepd.optimize.worker.pilot import choose_episodes, measure_episodes
-from tests.optimize.experiments.test_game_study import make_spec
-from tests.optimize.experiments.test_null_game import NAME
+from sweepd.optimize.objectives.games.pilot import choose_episodes, measure_episodes
+from tests.optimize.objectives.test_game_study import make_spec
+from tests.optimize.objectives.test_null_game import NAME
 
 
 def test_episodes_add_a_third_to_the_error_of_seeds_within_limits() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sweepd.envs.crypto.data.bars import Bars
-from sweepd.optimize.experiments.crypto import CryptoExperiment
+from sweepd.optimize.objectives.market.experiment import CryptoExperiment
 from sweepd.optimize.worker.profiling import Profile, profile
 from tests.optimize.conftest import TRAIN, Sweepd
 from tests.optimize.worker.test_batch import make_spec

@@ -15,8 +15,8 @@ from optuna.trial import TrialState
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.support.errors import RunError
 from sweepd.envs.support.terminal import Terminal
-from sweepd.optimize.experiments import artifacts
-from sweepd.optimize.experiments.crypto import CryptoExperiment
+from sweepd.optimize.objectives import artifacts
+from sweepd.optimize.objectives.market.experiment import CryptoExperiment
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.sampling.samplers import make_sampler

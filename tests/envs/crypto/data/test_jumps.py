@@ -35,8 +35,8 @@ from sweepd.envs.crypto.data.jumps import (
 from sweepd.envs.crypto.data.sources import Source
 from sweepd.envs.crypto.data.timeframe import SECONDS
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.experiments.kinds import kind_of
-from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.objectives.table import objective_of
+from sweepd.optimize.objectives.request import Request
 
 RECORDED = sorted(
     (Path(__file__).parents[4] / "../shared/data").resolve().glob("binance_*/*.feather")
@@ -252,8 +252,8 @@ def test_check_and_training_refuse_a_folder_with_a_spike(tmp_path: Path) -> None
     assert report.all_problems == ()
     request = Request(data_dir=folder)
     with pytest.raises(InputError, match=r"row 700 .* --accept-jumps"):
-        kind_of("crypto").load_bars(request)
-    taken = kind_of("crypto").load_bars(dataclasses.replace(request, accept_jumps=True))
+        objective_of("crypto").load_bars(request)
+    taken = objective_of("crypto").load_bars(dataclasses.replace(request, accept_jumps=True))
     assert len(taken) == len(REALISTIC.time)
 
 

@@ -22,8 +22,8 @@ from sweepd.optimize.study.record.configurations import (
     unfinished,
 )
 from sweepd.optimize.study.record.stored import BLOCKS_KEY, blocks_key
-from tests.optimize.experiments import test_outlook
-from tests.optimize.experiments.test_game_study import make_spec
+from tests.optimize.objectives import test_outlook
+from tests.optimize.objectives.test_game_study import make_spec
 
 COMPLETE, FAIL, PRUNED = TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED
 RUNNING, WAITING = TrialState.RUNNING, TrialState.WAITING

@@ -21,8 +21,8 @@ from sweepd.envs.support.intervals import (
     outside,
     over_seeds,
 )
-from sweepd.optimize.experiments.duels import opponent_metrics
-from sweepd.optimize.experiments.experiment import Evaluation
+from sweepd.optimize.objectives.games.duels import opponent_metrics
+from sweepd.optimize.objectives.members.experiment import Evaluation
 from sweepd.optimize.study.record.stored import (
     GameSpec,
     StudySpec,

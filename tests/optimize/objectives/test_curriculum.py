@@ -24,11 +24,11 @@ from sweepd.envs.games.phase_files import parse_curriculum, read_opponents
 from sweepd.envs.games.tensor_game import TensorGame
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.study_request import make_request
-from sweepd.optimize.experiments.curriculum import FoundBundle, check_curriculum
-from sweepd.optimize.experiments.games import GameExperiment
-from sweepd.optimize.experiments.kinds import kind_of
-from sweepd.optimize.experiments.phased_opponents import PhasedOpponents, begun_phases
-from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.objectives.games.curriculum import FoundBundle, check_curriculum
+from sweepd.optimize.objectives.games.experiment import GameExperiment
+from sweepd.optimize.objectives.table import objective_of
+from sweepd.optimize.objectives.games.phased_opponents import PhasedOpponents, begun_phases
+from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
@@ -38,15 +38,15 @@ from sweepd.optimize.study.space.parsing import load_space, preset_text
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.space.subject import Subject
 from sweepd.optimize.study.study import Plan
-from sweepd.optimize.worker.batch import Interrupted, Trainer
+from sweepd.optimize.objectives.members.trainer import Interrupted, Trainer
 from sweepd.optimize.worker.freeze import open_study
 from tests.optimize.conftest import search_app
-from tests.optimize.experiments.duel_game import DUEL, PLAYERS, DuelParams
-from tests.optimize.experiments.test_game_study import make_spec, plan, to_the_end
+from tests.optimize.objectives.duel_game import DUEL, PLAYERS, DuelParams
+from tests.optimize.objectives.test_game_study import make_spec, plan, to_the_end
 from tests.optimize.study_files import open_handle
 from tests.optimize.worker.test_batch import advance_to
 
-NAME = "tests.optimize.experiments.duel_game:DUEL"
+NAME = "tests.optimize.objectives.duel_game:DUEL"
 TWO_PHASES = [
     {"share": 0.25, "opponents": {"idle": 1.0}, "seat": "first", "env": {"weight": 3.0}},
     {
@@ -270,7 +270,7 @@ def test_members_that_are_opponents_share_a_program() -> None:
     assert experiment.together == 2
     assert experiment_with([{"opponents": {"self": 1.0}}], seeds=2).together == 1
     request = Request(env=NAME, curriculum=read_opponents("self=0.5,others=0.5"))
-    assert kind_of(NAME).train_together(request)
+    assert objective_of(NAME).train_together(request)
     trainer = Trainer(experiment)
     assert to_the_end(trainer, [trainer.start(plan(0))])
 
@@ -344,7 +344,7 @@ HALF = {"share": 0.5}
         ),
         (
             ("--phases", json.dumps([HALF, {**HALF, "env": {"speed": 1}}])),
-            "phase 2: env: tests.optimize.experiments.duel_game:DUEL has no such parameter",
+            "phase 2: env: tests.optimize.objectives.duel_game:DUEL has no such parameter",
         ),
         (
             ("--phases", json.dumps([HALF, {**HALF, "env": {"wide": True}}])),
@@ -402,7 +402,7 @@ def test_a_space_may_hold_the_phases(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_flags_replace_the_phases_of_an_included_space(tmp_path: Path) -> None:
     space = load_space("game", Subject("hockey"))
     assert space.curriculum is not None
-    kind, asked = kind_of("hockey"), Request(env="hockey", search_space="game", seeds=2)
+    kind, asked = objective_of("hockey"), Request(env="hockey", search_space="game", seeds=2)
     assert kind.completed(asked, space).curriculum == space.curriculum
     other = dataclasses.replace(asked, curriculum=read_opponents("weak=1"))
     assert kind.completed(other, space).curriculum == other.curriculum
@@ -419,7 +419,7 @@ def test_flags_replace_the_phases_of_an_included_space(tmp_path: Path) -> None:
 def test_joining_without_opponents_is_compared() -> None:
     spec = make_spec(NAME, curriculum=read_opponents("idle=1").to_dict())
     asked = Request(env=NAME, given=frozenset({"opponents"}))
-    assert kind_of(NAME).requested_fields(spec, asked)["curriculum"] == {}
+    assert objective_of(NAME).requested_fields(spec, asked)["curriculum"] == {}
 
 
 def test_a_config_file_of_flags_may_hold_the_phases(
@@ -447,7 +447,7 @@ def network(state_dim: int) -> FrozenPolicy:
 
 def test_bundles_must_play_the_game_and_be_the_same_later() -> None:
     curriculum = curriculum_of([{"opponents": {"bundle:duel": 1.0}}])
-    space = kind_of(NAME)
+    space = objective_of(NAME)
     found = FoundBundle("ab" * 32, NAME, network(2))
     request = Request(env=NAME, curriculum=curriculum, load_bundle=lambda _: found)
     game = load_space("game", request.subject)
@@ -512,7 +512,7 @@ def test_phases_are_part_of_a_study_and_of_the_flags_that_reproduce_it(tmp_path:
     with pytest.raises(InputError, match=r"curriculum\.past_interval = 4, and now it is 5"):
         open_study(storage, "s", later, device, tmp_path, {}, said.append)
     alone = make_spec(NAME, curriculum=read_opponents("idle=0.5,self=0.5").to_dict())
-    named = dict(kind_of(NAME).reproducing_flags(alone))
+    named = dict(objective_of(NAME).reproducing_flags(alone))
     assert named["opponents"] == "idle=0.5,self=0.5"
     assert "phases" not in named
 

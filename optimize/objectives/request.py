@@ -13,7 +13,7 @@ from sweepd.envs.crypto.scoring.metrics import DEFAULT_OBJECTIVE
 from sweepd.envs.crypto.splits import CrossValidation
 from sweepd.envs.games.curriculum import Curriculum
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.experiments.curriculum import LoadBundle
+from sweepd.optimize.objectives.games.curriculum import LoadBundle
 from sweepd.optimize.study.record.stored import CRYPTO, Play
 from sweepd.optimize.study.settings.market import CostSettings
 from sweepd.optimize.study.settings.setting import declared

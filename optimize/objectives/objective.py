@@ -1,7 +1,7 @@
 """What studies on a market and on games must answer differently.
 
-Code that creates, joins or describes a study asks the `StudyKind` of its environment
-(`sweepd.optimize.experiments.kinds.kind_of`) and does not distinguish markets and games itself.
+Code that creates, joins or describes a study asks the `Objective` of its environment
+(`sweepd.optimize.objectives.table.objective_of`) and does not distinguish markets and games itself.
 """
 # ruff: noqa: ARG002 -- the defaults ignore arguments that only one kind needs
 
@@ -16,9 +16,9 @@ import torch
 
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.games.curriculum import Curriculum
-from sweepd.optimize.experiments.curriculum import LoadBundle
-from sweepd.optimize.experiments.experiment import Experiment
-from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.objectives.games.curriculum import LoadBundle
+from sweepd.optimize.objectives.members.experiment import Experiment
+from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.record.stored import StudySpec
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.search_space import SearchSpace
@@ -27,7 +27,7 @@ Spec = TypeVar("Spec", bound=StudySpec)
 Say = Callable[[str], None]
 
 
-class StudyKind(ABC, Generic[Spec]):
+class Objective(ABC, Generic[Spec]):
     """The answers of one kind of study.
 
     Attributes:

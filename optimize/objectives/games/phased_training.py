@@ -14,9 +14,9 @@ from sweepd.envs.games.curriculum import LEAGUE, LEARNERS, Curriculum
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.games.seating import VersusEnv
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.experiments.curriculum import LoadBundle, find_bundles, phase_params
-from sweepd.optimize.experiments.experiment import NO_SHAPE
-from sweepd.optimize.experiments.phased_opponents import PhasedOpponents
+from sweepd.optimize.objectives.games.curriculum import LoadBundle, find_bundles, phase_params
+from sweepd.optimize.objectives.members.experiment import NO_SHAPE
+from sweepd.optimize.objectives.games.phased_opponents import PhasedOpponents
 from sweepd.optimize.study.record.stored import GameSpec
 
 

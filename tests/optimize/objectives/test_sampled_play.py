@@ -13,16 +13,16 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor
 
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.experiments.game_evaluation import GameEvaluation
-from sweepd.optimize.experiments.kinds import check_request
-from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.objectives.games.evaluation import GameEvaluation
+from sweepd.optimize.objectives.table import check_request
+from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.record.stored import GameSpec, StudySpec, TrialRecord
-from sweepd.optimize.worker.batch import Trainer
+from sweepd.optimize.objectives.members.trainer import Trainer
 from tests.agents.policy.test_exact_league import BETS_ALWAYS, BETS_WITH_KINGS, actor
 from tests.envs.games.toys import chooser
 from tests.extra import with_extra
 from tests.optimize.conftest import Running
-from tests.optimize.experiments.test_game_study import (
+from tests.optimize.objectives.test_game_study import (
     make_experiment,
     make_spec,
     plan,

@@ -17,10 +17,10 @@ from optuna.trial import TrialState
 from sweepd.agents.algorithms.table import ALGORITHMS, get_algorithm
 from sweepd.agents.policy.frozen import load_members
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.experiments.game_evaluation import GameEvaluation
-from sweepd.optimize.experiments.games import GameExperiment
-from sweepd.optimize.experiments.kinds import check_request
-from sweepd.optimize.experiments.request import Request, game_params
+from sweepd.optimize.objectives.games.evaluation import GameEvaluation
+from sweepd.optimize.objectives.games.experiment import GameExperiment
+from sweepd.optimize.objectives.table import check_request
+from sweepd.optimize.objectives.request import Request, game_params
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.stored import GameSpec, StudySpec
@@ -28,7 +28,7 @@ from sweepd.optimize.study.space.parsing import load_space, parse_space
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
 from sweepd.optimize.study.space.subject import Subject
 from sweepd.optimize.study.study import Plan
-from sweepd.optimize.worker.batch import Interrupted, Trainer, Training
+from sweepd.optimize.objectives.members.trainer import Interrupted, Trainer, Training
 from sweepd.optimize.worker.freeze import choose_slots, open_study
 from tests.optimize.checkpointing import EveryRollout, kept_in
 from tests.optimize.conftest import Running

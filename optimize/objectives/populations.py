@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any
 
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.experiments.game_kind import GameKind
-from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.objectives.games.objective import GameObjective
+from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.fit import most_envs
 from sweepd.optimize.study.record.configurations import PBT
 from sweepd.optimize.study.record.stored import CRYPTO, StudySpec
@@ -89,7 +89,7 @@ def _check_subject(request: Request) -> None:
             "--search pbt is for games: on a market, a trial's weights must come from its own "
             "training; leave it out"
         )
-    kind = GameKind(request.env)
+    kind = GameObjective(request.env)
     if (
         request.curriculum is not None
         or kind.game.versus is not None

@@ -25,7 +25,7 @@ from sweepd.agents.networks.weights import StateDict
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.sizing import out_of_memory
 from sweepd.envs.support.errors import RunError
-from sweepd.optimize.experiments.experiment import Evaluation, Experiment
+from sweepd.optimize.objectives.members.experiment import Evaluation, Experiment
 from sweepd.optimize.study.checkpoint import Checkpoint, MemberState, State
 from sweepd.optimize.study.record.stored import StudySpec
 from sweepd.optimize.study.space.search_space import Settings

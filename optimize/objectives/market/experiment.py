@@ -24,8 +24,8 @@ from sweepd.envs.crypto.scoring.figures import path_metrics
 from sweepd.envs.crypto.scoring.metrics import TRADE_COLUMNS, Metrics, PathTrades, objective
 from sweepd.envs.crypto.splits import Fold, Splits
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.experiments.artifacts import draw_equity, write_trial
-from sweepd.optimize.experiments.experiment import NO_SHAPE, Evaluation, Experiment
+from sweepd.optimize.objectives.artifacts import draw_equity, write_trial
+from sweepd.optimize.objectives.members.experiment import NO_SHAPE, Evaluation, Experiment
 from sweepd.optimize.study.record.spans import study_splits
 from sweepd.optimize.study.record.stored import CryptoSpec, RecordedFile, TrialRecord
 from sweepd.optimize.study.space.search_space import Settings

@@ -6,11 +6,11 @@ from typing import cast
 
 from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.experiments.game_kind import GameKind
-from sweepd.optimize.experiments.kind import StudyKind
-from sweepd.optimize.experiments.market_kind import MarketKind
-from sweepd.optimize.experiments.populations import check_population
-from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.objectives.games.objective import GameObjective
+from sweepd.optimize.objectives.objective import Objective
+from sweepd.optimize.objectives.market.objective import MarketObjective
+from sweepd.optimize.objectives.populations import check_population
+from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.record.configurations import SEARCHES
 from sweepd.optimize.study.record.stored import CRYPTO, StudySpec, objective_name
 from sweepd.optimize.study.sampling.pruners import PRUNERS
@@ -18,23 +18,23 @@ from sweepd.optimize.study.sampling.samplers import AUTO, SAMPLERS
 from sweepd.optimize.study.settings.setting import check_counts, declared, flag_of
 
 
-def kind_of(environment: str) -> StudyKind[StudySpec]:
+def objective_of(environment: str) -> Objective[StudySpec]:
     """Return the kind of a study on this environment."""
-    kind = MarketKind(environment) if environment == CRYPTO else GameKind(environment)
+    kind = MarketObjective(environment) if environment == CRYPTO else GameObjective(environment)
     # A spec of this environment is of the kind's own class.
-    return cast(StudyKind[StudySpec], kind)
+    return cast(Objective[StudySpec], kind)
 
 
-def misplaced_settings(kind: StudyKind[StudySpec]) -> frozenset[str]:
+def misplaced_settings(kind: Objective[StudySpec]) -> frozenset[str]:
     """Return the names of the settings that have no effect in a kind of study."""
-    other = GameKind if isinstance(kind, MarketKind) else MarketKind
+    other = GameObjective if isinstance(kind, MarketObjective) else MarketObjective
     return frozenset(declared(other.settings))
 
 
 def check_request(request: Request) -> None:
     """Raise InputError for the first setting that cannot be right, before any file is touched."""
-    kind = kind_of(request.env)
-    other = GameKind if isinstance(kind, MarketKind) else MarketKind
+    kind = objective_of(request.env)
+    other = GameObjective if isinstance(kind, MarketObjective) else MarketObjective
     # Looked up first: an unknown environment has no other settings to check.
     params = request.subject.env_params
     get_algorithm(request.algo).check_installed()

@@ -11,7 +11,7 @@ from sweepd.agents.policy.frozen import load_members
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.checkpoint import read_checkpoint
 from sweepd.optimize.study.study import Plan, StudyHandle
-from sweepd.optimize.worker.batch import Trainer
+from sweepd.optimize.objectives.members.trainer import Trainer
 
 
 def weights_file(path: Path) -> dict[str, str]:

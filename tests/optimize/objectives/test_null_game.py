@@ -19,15 +19,15 @@ from torch import Tensor
 import sweepd
 from sweepd.envs.games.tensor_game import State, TensorGame
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.experiments.game_evaluation import GameEvaluation
-from sweepd.optimize.experiments.games import GameExperiment
+from sweepd.optimize.objectives.games.evaluation import GameEvaluation
+from sweepd.optimize.objectives.games.experiment import GameExperiment
 from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.record.stored import GameSpec
-from sweepd.optimize.worker.batch import Trainer
+from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.worker.summary import print_summary
 from sweepd.optimize.worker.telemetry import Telemetry
 from sweepd.optimize.worker.timing import Phases
-from tests.optimize.experiments.test_game_study import make_spec, plan
+from tests.optimize.objectives.test_game_study import make_spec, plan
 
 STEPS = 4  # of an episode
 NAME = f"{__name__}:NULL"

@@ -14,8 +14,8 @@ from sweepd.envs.crypto.data.demo_market import make_demo_market
 from sweepd.envs.crypto.data.timeframe import bars_per_year, later
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.study_request import make_request
-from sweepd.optimize.experiments.kinds import kind_of
-from sweepd.optimize.experiments.outlook import outlook
+from sweepd.optimize.objectives.table import objective_of
+from sweepd.optimize.objectives.outlook import outlook
 from sweepd.optimize.study.record.bars import load_study_bars
 from sweepd.optimize.study.record.spans import holdout_span, study_splits
 from sweepd.optimize.study.record.stored import CryptoSpec, StudySpec
@@ -36,7 +36,7 @@ def spec_of(folder: Path) -> CryptoSpec:
     """Return the spec that `train --timeframe 1d-XNYS` creates."""
     request = make_request(StudySettings(data_dir=folder, timeframe=NY), frozenset())
     space = load_space(request.search_space, request.subject, request.timeframe)
-    bars = kind_of(request.env).load_bars(request)
+    bars = objective_of(request.env).load_bars(request)
     spec = draft_spec(request, space, bars, torch.device("cpu"))
     assert isinstance(spec, CryptoSpec)
     return spec
@@ -52,7 +52,7 @@ def test_a_study_records_the_calendar(folder: Path) -> None:
     assert bars.fingerprint == spec.data.fingerprint
     request = make_request(StudySettings(data_dir=folder, timeframe=NY), frozenset({"timeframe"}))
     assert f"--timeframe {NY}" in reproducing_flags(spec, request)
-    kind = kind_of(spec.environment)
+    kind = objective_of(spec.environment)
     assert kind.default_name(StudySettings(timeframe=NY)) == "crypto-1d-XNYS"
     # The same files as a market that never closes are other bars.
     other = dataclasses.replace(spec.data, timeframe="1d-XLON")

@@ -18,16 +18,16 @@ import torch
 
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.support.intervals import ADDED, Components, components
-from sweepd.optimize.experiments.game_evaluation import GameEvaluation
-from sweepd.optimize.experiments.games import GameExperiment
-from sweepd.optimize.experiments.kinds import kind_of
+from sweepd.optimize.objectives.games.evaluation import GameEvaluation
+from sweepd.optimize.objectives.games.experiment import GameExperiment
+from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.study.fit import fit_shape
 from sweepd.optimize.study.record.stored import GameSpec
 from sweepd.optimize.study.space.parsing import study_space
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.study import Plan
-from sweepd.optimize.worker.batch import Trainer
-from sweepd.optimize.worker.measure import typical_shape
+from sweepd.optimize.objectives.members.trainer import Trainer
+from sweepd.optimize.objectives.members.measure import typical_shape
 
 SEEDS, EPISODES = 8, 32  # that the pilot trains, and plays with each
 RUNGS = 10  # the pilot is a tenth of a training
@@ -62,7 +62,7 @@ def measure_episodes(
     """
     rungs = min(max(RUNGS, spec.rungs), spec.rollouts)
     short = dataclasses.replace(spec, rungs=rungs, episodes=EPISODES)
-    experiment = kind_of(spec.environment).make_experiment(short, None, device, lambda _: None)
+    experiment = objective_of(spec.environment).make_experiment(short, None, device, lambda _: None)
     assert isinstance(experiment, GameExperiment)
     shape = fit_shape(typical_shape(study_space(spec)), spec.transitions)
     trainer = Trainer(experiment)

@@ -39,11 +39,11 @@ from sweepd.envs.games.pairings import Entrant, play_pairs, scripted_entrants
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.formatting import counted
-from sweepd.optimize.experiments.artifacts import attach_files
-from sweepd.optimize.experiments.duels import draw_duels
-from sweepd.optimize.experiments.games import GameExperiment
-from sweepd.optimize.experiments.league_artifacts import equilibrium_words
-from sweepd.optimize.experiments.phased_training import LeaguePlayer
+from sweepd.optimize.objectives.artifacts import attach_files
+from sweepd.optimize.objectives.games.duels import draw_duels
+from sweepd.optimize.objectives.games.experiment import GameExperiment
+from sweepd.optimize.objectives.games.league_artifacts import equilibrium_words
+from sweepd.optimize.objectives.games.phased_training import LeaguePlayer
 from sweepd.optimize.study.database.storage import TrialLost
 from sweepd.optimize.study.record.stored import LEAGUE_KEY, LEAGUE_REPORT, RecordedFile, TrialRecord
 from sweepd.optimize.study.study import Plan, StudyHandle

@@ -12,15 +12,15 @@ import torch
 
 from sweepd.envs.games.bucket_brigade.scenarios import scenario
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.experiments import league_artifacts
-from sweepd.optimize.experiments.game_evaluation import GameEvaluation
-from sweepd.optimize.experiments.games import GameExperiment
+from sweepd.optimize.objectives import league_artifacts
+from sweepd.optimize.objectives.games.evaluation import GameEvaluation
+from sweepd.optimize.objectives.games.experiment import GameExperiment
 from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
 from sweepd.optimize.study.space.subject import Subject
 from sweepd.optimize.study.study import Plan
-from sweepd.optimize.worker.batch import Trainer
-from tests.optimize.experiments.test_game_study import make_experiment, plan
+from sweepd.optimize.objectives.members.trainer import Trainer
+from tests.optimize.objectives.test_game_study import make_experiment, plan
 from tests.optimize.worker.test_batch import advance_to
 
 GAME = {"env": {"scenario": "v2_minimal", "max_nights": 12}}

@@ -19,10 +19,10 @@ from sweepd.envs.crypto.params import SHORTS, EnvParams
 from sweepd.envs.crypto.scoring.metrics import OBJECTIVES
 from sweepd.envs.crypto.splits import TooFewBars, first_decision
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.experiments.crypto import CryptoExperiment
-from sweepd.optimize.experiments.curriculum import LoadBundle
-from sweepd.optimize.experiments.kind import Say, StudyKind
-from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.objectives.market.experiment import CryptoExperiment
+from sweepd.optimize.objectives.games.curriculum import LoadBundle
+from sweepd.optimize.objectives.objective import Say, Objective
+from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.record.bars import (
     TIME_FORMAT,
     accepted_jumps,
@@ -37,7 +37,7 @@ from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.spec import check_folds
 
 
-class MarketKind(StudyKind[CryptoSpec]):
+class MarketObjective(Objective[CryptoSpec]):
     """Studies on a market: folds as members, bars as data."""
 
     settings = MarketSettings

@@ -1,6 +1,6 @@
 """The interface of what a study trains on: environments, normalisers and evaluation.
 
-`sweepd.optimize.experiments.crypto` implements it for a market, `sweepd.optimize.experiments.games`
+`sweepd.optimize.objectives.market.experiment` implements it for a market, `sweepd.optimize.objectives.games.experiment`
 for games.
 """
 

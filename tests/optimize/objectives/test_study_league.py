@@ -23,20 +23,20 @@ from sweepd.agents.policy.roster import Champion
 from sweepd.envs.games.phase_files import read_opponents
 from sweepd.envs.games.tensor_game import State
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.experiments.artifacts import PREFIX, scored_file
-from sweepd.optimize.experiments.games import GameExperiment
-from sweepd.optimize.experiments.phased_training import LeaguePlayer
-from sweepd.optimize.experiments.study_league import StudyLeague, largest_shares, study_league
+from sweepd.optimize.objectives.artifacts import PREFIX, scored_file
+from sweepd.optimize.objectives.games.experiment import GameExperiment
+from sweepd.optimize.objectives.games.phased_training import LeaguePlayer
+from sweepd.optimize.objectives.games.league import StudyLeague, largest_shares, study_league
 from sweepd.optimize.study.record.stored import LEAGUE_KEY, REASON_KEY, GameSpec, TrialRecord
 from sweepd.optimize.study.study import Plan, StudyHandle
 from sweepd.optimize.worker import pace
-from sweepd.optimize.worker.batch import Trainer
+from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.worker.lifecycle import work
 from sweepd.optimize.worker.stopping import StopRequest
 from sweepd.optimize.worker.worker import Worker, WorkerOptions
 from tests.envs.games.toys import RockPaperScissors, chooser
 from tests.optimize.conftest import Running, search_app
-from tests.optimize.experiments.test_game_study import (
+from tests.optimize.objectives.test_game_study import (
     make_spec,
     plan,
     same_alone_in_a_batch_and_after_a_stop,
@@ -133,7 +133,7 @@ def test_a_trials_player_is_the_best_response_to_its_opponents(
         raise AssertionError("played again")
 
     # What was played is kept.
-    monkeypatch.setattr("sweepd.optimize.experiments.study_league.play_pairs", play)
+    monkeypatch.setattr("sweepd.optimize.objectives.games.league.play_pairs", play)
     file = handle.run_dir / "league" / "members-00001.json"
     assert json.loads(file.read_text())["points"] == [0.0, 0.5, 1.0, 1.0]
     assert begin(handle, league_of(handle)) == {"0.0": third, "1.3": third, "3.1": third}
@@ -153,7 +153,7 @@ def test_results_are_kept_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def play(*_: object, **__: object) -> None:
         raise AssertionError("played again")
 
-    monkeypatch.setattr("sweepd.optimize.experiments.study_league.play_pairs", play)
+    monkeypatch.setattr("sweepd.optimize.objectives.games.league.play_pairs", play)
     assert begin(handle, league_of(handle)) == first
     file.write_text("{}")  # damaged
     with pytest.raises(AssertionError, match="played again"):

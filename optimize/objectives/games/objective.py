@@ -17,15 +17,15 @@ from sweepd.envs.games.game import Game, is_population
 from sweepd.envs.games.pairings import SAMPLED
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.experiments.curriculum import (
+from sweepd.optimize.objectives.games.curriculum import (
     LoadBundle,
     check_curriculum,
     find_bundles,
     spec_curriculum,
 )
-from sweepd.optimize.experiments.games import GameExperiment
-from sweepd.optimize.experiments.kind import Say, StudyKind
-from sweepd.optimize.experiments.request import Request
+from sweepd.optimize.objectives.games.experiment import GameExperiment
+from sweepd.optimize.objectives.objective import Say, Objective
+from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.record.stored import MEAN, GameSpec
 from sweepd.optimize.study.settings.game import GameSettings
 from sweepd.optimize.study.settings.setting import flag_of
@@ -36,7 +36,7 @@ EPISODES = 32  # of an evaluation, where nothing else is asked for or measured
 PAST_FLAGS = frozenset({"past_interval", "past_size"})
 
 
-class GameKind(StudyKind[GameSpec]):
+class GameObjective(Objective[GameSpec]):
     """Studies on a game: seeds as members, episodes as data."""
 
     settings = GameSettings

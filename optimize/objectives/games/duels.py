@@ -22,7 +22,7 @@ from sweepd.envs.games.pairings import Entrant, block_uniforms, play_pairs, scri
 from sweepd.envs.games.play import EpisodeResults
 from sweepd.envs.games.tensor_game import TensorGame
 from sweepd.envs.support.files import write_atomic
-from sweepd.optimize.experiments.league_artifacts import equilibrium_words
+from sweepd.optimize.objectives.games.league_artifacts import equilibrium_words
 
 LEAGUE_DEALS = 24  # of every pair in a trial's league, each played in both seatings
 

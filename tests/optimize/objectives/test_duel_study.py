@@ -11,16 +11,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from sweepd.optimize.experiments.game_evaluation import GameEvaluation
-from sweepd.optimize.experiments.game_kind import GameKind
-from sweepd.optimize.experiments.league_artifacts import equilibrium_words
+from sweepd.optimize.objectives.games.evaluation import GameEvaluation
+from sweepd.optimize.objectives.games.objective import GameObjective
+from sweepd.optimize.objectives.games.league_artifacts import equilibrium_words
 from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.space.subject import Subject
-from sweepd.optimize.worker.batch import Trainer
+from sweepd.optimize.objectives.members.trainer import Trainer
 from tests.agents.policy.test_exact_league import BETS_ALWAYS, BETS_WITH_KINGS, actor
 from tests.envs.games.toys import chooser
-from tests.optimize.experiments.test_game_study import make_experiment, plan
+from tests.optimize.objectives.test_game_study import make_experiment, plan
 from tests.optimize.worker.test_batch import advance_to
 
 RPS, SCRIPTED = "tests.envs.games.toys:RPS", "tests.envs.games.toys:RPS_SCRIPTED"
@@ -76,10 +76,10 @@ def test_members_with_actions_that_are_not_finite_have_no_value() -> None:
 
 
 def test_points_are_the_objective_of_games_of_two_players_only() -> None:
-    assert GameKind("hockey").objectives == ("points",)
-    assert GameKind(RPS).objectives == ("points",)
-    assert GameKind("cartpole").objectives == ("return",)
-    assert GameKind("bucket-brigade").objectives == ("return",)
+    assert GameObjective("hockey").objectives == ("points",)
+    assert GameObjective(RPS).objectives == ("points",)
+    assert GameObjective("cartpole").objectives == ("return",)
+    assert GameObjective("bucket-brigade").objectives == ("return",)
 
 
 def test_a_trial_keeps_its_league_with_ratings(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_poker_has_its_own_space(name: str) -> None:
     assert rows % settings.shape["minibatch"] == 0
     # A game is short and its only reward comes at the end: nothing is discounted.
     assert settings.learner["gamma"] == 1.0
-    assert GameKind(name).objectives == ("points",)
+    assert GameObjective(name).objectives == ("points",)
 
 
 def test_metrics_tell_the_wins_by_seat_and_the_limit() -> None:

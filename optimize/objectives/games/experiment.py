@@ -36,18 +36,18 @@ from sweepd.envs.games.scaling import ObservationScale, random_play
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.formatting import counted
-from sweepd.optimize.experiments.artifacts import scored_file
-from sweepd.optimize.experiments.curriculum import LoadBundle, spec_curriculum
-from sweepd.optimize.experiments.duels import judge_members, write_duels
-from sweepd.optimize.experiments.experiment import NO_SHAPE, Experiment
-from sweepd.optimize.experiments.game_evaluation import (
+from sweepd.optimize.objectives.artifacts import scored_file
+from sweepd.optimize.objectives.games.curriculum import LoadBundle, spec_curriculum
+from sweepd.optimize.objectives.games.duels import judge_members, write_duels
+from sweepd.optimize.objectives.members.experiment import NO_SHAPE, Experiment
+from sweepd.optimize.objectives.games.evaluation import (
     GameEvaluation,
     judge_episodes,
     mean_interval,
 )
-from sweepd.optimize.experiments.league_artifacts import draw_league, write_league
-from sweepd.optimize.experiments.phased_opponents import begun_phases
-from sweepd.optimize.experiments.phased_training import (
+from sweepd.optimize.objectives.games.league_artifacts import draw_league, write_league
+from sweepd.optimize.objectives.games.phased_opponents import begun_phases
+from sweepd.optimize.objectives.games.phased_training import (
     LeaguePlayer,
     PhasedTraining,
     phased_opponents,

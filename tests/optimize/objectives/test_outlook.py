@@ -15,7 +15,7 @@ from sweepd.envs.crypto.scoring import luck
 from sweepd.envs.crypto.scoring.figures import MEDIAN_RATIO
 from sweepd.envs.crypto.scoring.selection import TrialReturns
 from sweepd.envs.crypto.splits import CrossValidation
-from sweepd.optimize.experiments.outlook import outlook, sentence
+from sweepd.optimize.objectives.outlook import outlook, sentence
 from sweepd.optimize.study.record.stored import CryptoSpec, DataSpec
 
 HOURS = 8766.0

@@ -1,0 +1,1 @@
+"""The objective of studies on a market."""

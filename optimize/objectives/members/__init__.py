@@ -1,0 +1,1 @@
+"""Trials whose members are slots of stacked programs on vectorized environments."""
