@@ -31,7 +31,7 @@ RECORD = "sweepd.optimize.study.record"  # what a study wrote down: all of `opti
 ROOMS = {
     "envs": ("support", "native", "core", "crypto", "external", "games"),
     "agents": ("networks", "native", "engine", "algorithms", "policy"),
-    "optimize": ("study", "experiments", "tracking", "worker", "cli", "api"),
+    "optimize": ("study", "objectives", "tracking", "worker", "cli", "api"),
     "deploy": ("registry", "promotion", "market", "games", "trading", "dashboard", "cli", "api"),
 }
 SOURCES = [

@@ -21,15 +21,14 @@ from sweepd.envs.crypto.data.bars import write_bars
 from sweepd.envs.crypto.data.demo_market import make_planted_market
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.intervals import over_seeds
-from sweepd.optimize.objectives.table import objective_of
+from sweepd.optimize.objectives.members.weights import initial_actors
 from sweepd.optimize.objectives.outlook import study_outlook
+from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.stored import TrialRecord
 from sweepd.optimize.study.study import Plan, StudyHandle
-from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.worker.trial_run import RunRequest
-from sweepd.optimize.objectives.members.weights import initial_actors
 from tests.test_study_in_python import GAME, MARKET
 
 
@@ -37,8 +36,9 @@ def actors_of(handle: StudyHandle) -> list[Any]:
     """Return the actors that a trial of a study starts from."""
     kind = objective_of(handle.spec.environment)
     bars = kind.load_recorded_bars(handle.spec, None, print)
-    experiment = kind.make_experiment(handle.spec, bars, torch.device("cpu"), print)
-    return initial_actors(handle, Trainer(experiment), Plan(0, 0, {}, handle.space.resolve({}), 1))
+    trainer = kind.open(handle.spec, bars, torch.device("cpu"), print)
+    plan = Plan(0, 0, {}, handle.space.resolve({}), 1)
+    return initial_actors(handle, trainer.actors_of, plan)
 
 
 @pytest.fixture(autouse=True)

@@ -171,7 +171,7 @@ class Study:
         options = WorkerOptions(
             total, flags.alongside, flags.metrics_port, fresh_seeds=flags.fresh_seeds, track=track
         )
-        return work(self._requested.handle, self._requested.experiment, options, self._console)
+        return work(self._requested.handle, self._requested.trainer, options, self._console)
 
 
 def create_study(name: str | None, settings: Mapping[str, Any], hooks: Hooks) -> Study:

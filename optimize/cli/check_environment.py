@@ -28,10 +28,10 @@ from sweepd.optimize.cli.findings import Finding, print_findings
 from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.cli.launch import choose_device
 from sweepd.optimize.cli.study_request import make_request
-from sweepd.optimize.objectives.games.objective import GameObjective
 from sweepd.optimize.objectives.games.experiment import check_algorithm
-from sweepd.optimize.objectives.table import check_request, objective_of
+from sweepd.optimize.objectives.games.objective import GameObjective
 from sweepd.optimize.objectives.request import Request
+from sweepd.optimize.objectives.table import check_request, objective_of
 from sweepd.optimize.study.fit import (
     env_unit,
     fit_budget,

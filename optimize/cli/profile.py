@@ -11,13 +11,13 @@ from sweepd.optimize.cli.demo import apply_preset, demo_bars, make_demo_data
 from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.cli.launch import choose_device
 from sweepd.optimize.cli.study_request import DATA_DIR_MISSING, make_request
+from sweepd.optimize.objectives.members.measure import typical_shape
 from sweepd.optimize.objectives.table import check_request, objective_of
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import study_space
 from sweepd.optimize.worker.freeze import decide
-from sweepd.optimize.objectives.members.measure import typical_shape
 from sweepd.optimize.worker.profiling import profile as profile_batch
 
 

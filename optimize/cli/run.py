@@ -16,12 +16,12 @@ from sweepd.optimize.cli.demo import make_demo_data
 from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.cli.run_config import read_config
 from sweepd.optimize.cli.train import open_requested
+from sweepd.optimize.objectives.members.weights import weights_file
 from sweepd.optimize.study.record.database import open_to_read, storage_url, study_exists
 from sweepd.optimize.study.record.stored import TrialRecord
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.tracking.tracker import check_trackers
 from sweepd.optimize.worker.lifecycle import work
-from sweepd.optimize.objectives.members.weights import weights_file
 from sweepd.optimize.worker.worker import WorkerOptions
 
 
@@ -69,7 +69,7 @@ def run(
     )
     if exists:
         _check_start(study.handle, start)
-    if not work(study.handle, study.experiment, WorkerOptions(1, track=track), console):
+    if not work(study.handle, study.trainer, WorkerOptions(1, track=track), console):
         return
     [trial] = study.handle.trials()
     if trial.state != TrialState.COMPLETE:

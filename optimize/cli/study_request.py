@@ -14,8 +14,8 @@ from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.demo import preset_of
 from sweepd.optimize.objectives.games.curriculum import LoadBundle
 from sweepd.optimize.objectives.games.objective import GameObjective
-from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.objectives.request import Request
+from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import NARROW, load_space
 

@@ -25,10 +25,10 @@ from sweepd.optimize.cli.study_request import (
     make_request,
     study_name,
 )
-from sweepd.optimize.objectives.members.experiment import Experiment
-from sweepd.optimize.objectives.table import check_request, objective_of
 from sweepd.optimize.objectives.outlook import sentence, study_outlook
 from sweepd.optimize.objectives.request import Request
+from sweepd.optimize.objectives.run import Run
+from sweepd.optimize.objectives.table import check_request, objective_of
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import open_to_read, storage_url, study_exists
 from sweepd.optimize.study.record.reader import StudyReader
@@ -90,7 +90,7 @@ def _train_study(
         track=tuple(flags.track or ()),
     )
     promotion = (hooks.after_study, hooks.on_new_best) if flags.auto_deploy else (None, None)
-    return work(handle, study.experiment, options, console, *promotion)
+    return work(handle, study.trainer, options, console, *promotion)
 
 
 @dataclass(frozen=True)
@@ -100,12 +100,12 @@ class RequestedStudy:
     Attributes:
         flags: the flags, with what presets and the existing study set.
         handle: the study.
-        experiment: its environments.
+        trainer: trains its trials.
     """
 
     flags: StudySettings
     handle: StudyHandle
-    experiment: Experiment
+    trainer: Run[Any]
 
 
 def open_requested(
@@ -144,9 +144,9 @@ def open_requested(
     if objective_of(flags.env).needs_data and (flags.demo or flags.smoke):
         console.print(BANNER, style="bold yellow")
         make_demo_data(request.data_dir, request.timeframe, demo_bars(flags), say)
-    handle, experiment = _open_study(flags, name, request, device, hooks, say, origin)
-    _describe(handle, experiment, say)
-    return RequestedStudy(flags, handle, experiment)
+    handle, trainer = _open_study(flags, name, request, device, hooks, say, origin)
+    _describe(handle, trainer, say)
+    return RequestedStudy(flags, handle, trainer)
 
 
 def _check_fresh_seeds(flags: StudySettings, request: Request) -> None:
@@ -184,7 +184,7 @@ def _open_study(
     hooks: Hooks,
     say: Callable[[str], None],
     origin: Mapping[str, Any] | None,
-) -> tuple[StudyHandle, Experiment]:
+) -> tuple[StudyHandle, Run[Any]]:
     storage = open_storage(storage_url(flags.storage, flags.runs_dir))
     if not study_exists(storage, name):
         if objective_of(request.env).needs_data and flags.data_dir is None:
@@ -201,10 +201,10 @@ def _open_study(
     return open_study(storage, name, request, device, flags.runs_dir, recorded, say, origin=origin)
 
 
-def _describe(handle: StudyHandle, experiment: Experiment, say: Callable[[str], None]) -> None:
+def _describe(handle: StudyHandle, trainer: Run[Any], say: Callable[[str], None]) -> None:
     spec = handle.spec
     say(f"study {handle.name} in {handle.run_dir}")
-    for line in experiment.describe():
+    for line in trainer.describe():
         say(f"  {line}")
     say(
         f"  budget: {spec.budget:,} steps per {spec.member} in {spec.rungs} rungs; "
@@ -213,7 +213,7 @@ def _describe(handle: StudyHandle, experiment: Experiment, say: Callable[[str], 
     )
     say(
         f"  batch: {counted(spec.trials_per_batch, 'trial')}, {spec.slots} members per program, "
-        f"on {experiment.device} with {counted(spec.threads, 'thread')}"
+        f"on {trainer.device} with {counted(spec.threads, 'thread')}"
     )
 
 

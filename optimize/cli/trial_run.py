@@ -48,7 +48,7 @@ def run_trial(
     places = {"storage": where, "runs_dir": runs_dir}
     flags, given = read_flags(StudySettings, {**settings, **places}, "run --trial")
     study = open_requested(flags, given, hooks, console)
-    if not work(study.handle, study.experiment, WorkerOptions(planned.total, track=track), console):
+    if not work(study.handle, study.trainer, WorkerOptions(planned.total, track=track), console):
         return
     found = run_report(study.handle, planned.source, planned.trial)
     console.print(report_table(found))

@@ -1,7 +1,8 @@
-"""What studies on a market and on games must answer differently.
+"""What a study optimises: an `Objective` of its environment, such as a market or a game.
 
-Code that creates, joins or describes a study asks the `Objective` of its environment
+Code that creates, joins or describes a study asks the objective
 (`sweepd.optimize.objectives.table.objective_of`) and does not distinguish markets and games itself.
+`Objective.open` returns the `Run` that trains the study's trials.
 """
 # ruff: noqa: ARG002 -- the defaults ignore arguments that only one kind needs
 
@@ -17,8 +18,8 @@ import torch
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.games.curriculum import Curriculum
 from sweepd.optimize.objectives.games.curriculum import LoadBundle
-from sweepd.optimize.objectives.members.experiment import Experiment
 from sweepd.optimize.objectives.request import Request
+from sweepd.optimize.objectives.run import Run
 from sweepd.optimize.study.record.stored import StudySpec
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.search_space import SearchSpace
@@ -131,10 +132,31 @@ class Objective(ABC, Generic[Spec]):
         """
 
     def measured_spec(
-        self, spec: Spec, device: torch.device, say: Say, load_bundle: LoadBundle | None = None
-    ) -> Spec:
-        """Return the spec with automatic settings that only this kind measures."""
-        return spec
+        self,
+        spec: Spec,
+        request: Request,
+        space: SearchSpace,
+        bars: Bars | None,
+        device: torch.device,
+        say: Say,
+    ) -> tuple[Spec, list[str]]:
+        """Return the spec with its automatic settings, and what was measured, as lines.
+
+        Args:
+            spec: a draft, whose automatic settings have their upper limits.
+            request: the request.
+            space: its search space.
+            bars: the bars of a market.
+            device: where training will run.
+            say: receives a line before every step that takes long.
+        """
+        return spec, []
+
+    def piloted_spec(
+        self, spec: Spec, request: Request, device: torch.device, say: Say
+    ) -> tuple[Spec, list[str]]:
+        """Return the spec with settings that follow from a short training, and lines about it."""
+        return spec, []
 
     def asked_value(self, spec: Spec, request: Request, name: str) -> Any:
         """Return what a given setting would be in the spec of an existing study."""
@@ -149,15 +171,15 @@ class Objective(ABC, Generic[Spec]):
         return []
 
     @abstractmethod
-    def make_experiment(
+    def open(
         self,
         spec: Spec,
         bars: Bars | None,
         device: torch.device,
         say: Say,
         load_bundle: LoadBundle | None = None,
-    ) -> Experiment:
-        """Return the experiment.
+    ) -> Run[Any]:
+        """Return what trains the trials of a study here.
 
         Args:
             spec: the study's spec.

@@ -7,8 +7,9 @@ from typing import cast
 from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.games.objective import GameObjective
-from sweepd.optimize.objectives.objective import Objective
 from sweepd.optimize.objectives.market.objective import MarketObjective
+from sweepd.optimize.objectives.members.objective import MemberObjective
+from sweepd.optimize.objectives.objective import Objective
 from sweepd.optimize.objectives.populations import check_population
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.record.configurations import SEARCHES
@@ -18,11 +19,11 @@ from sweepd.optimize.study.sampling.samplers import AUTO, SAMPLERS
 from sweepd.optimize.study.settings.setting import check_counts, declared, flag_of
 
 
-def objective_of(environment: str) -> Objective[StudySpec]:
+def objective_of(environment: str) -> MemberObjective[StudySpec]:
     """Return the kind of a study on this environment."""
     kind = MarketObjective(environment) if environment == CRYPTO else GameObjective(environment)
     # A spec of this environment is of the kind's own class.
-    return cast(Objective[StudySpec], kind)
+    return cast(MemberObjective[StudySpec], kind)
 
 
 def misplaced_settings(kind: Objective[StudySpec]) -> frozenset[str]:

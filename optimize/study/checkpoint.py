@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,17 +39,6 @@ class MemberState:
     rollouts: int = 0
 
 
-def total_rollouts(members: Sequence[MemberState]) -> int:
-    """Return the rollouts of all members together. Every rollout of a member increases it."""
-    return sum(member.rollouts for member in members)
-
-
-def describe_rollouts(members: Sequence[MemberState]) -> str:
-    """Return "rollout 12", or "rollouts 8 to 12" if some members are ahead."""
-    fewest, most = min(m.rollouts for m in members), max(m.rollouts for m in members)
-    return f"rollout {most}" if fewest == most else f"rollouts {fewest} to {most}"
-
-
 @dataclass
 class Checkpoint:
     """A trial between two rollouts.
@@ -68,6 +57,32 @@ class Checkpoint:
     seconds: float = 0.0
     note: dict[str, Any] = field(default_factory=dict)
     curves: dict[int, list[list[float]]] = field(default_factory=dict)
+
+    @property
+    def begun(self) -> bool:
+        """Whether a member has been trained."""
+        return any(member.learner is not None for member in self.members)
+
+    @property
+    def rollouts(self) -> int:
+        """The rollouts of all members together. Every rollout of a member increases it."""
+        return sum(member.rollouts for member in self.members)
+
+    def all_at(self, rollouts: int) -> bool:
+        """Return whether every member has done this number of rollouts."""
+        return all(member.rollouts == rollouts for member in self.members)
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Rollouts and rung, by which checkpoints of a trial are ordered."""
+        return self.rollouts, self.rung
+
+    @property
+    def at(self) -> str:
+        """ "rollout 12", or "rollouts 8 to 12" if some members are ahead."""
+        fewest = min(member.rollouts for member in self.members)
+        most = max(member.rollouts for member in self.members)
+        return f"rollout {most}" if fewest == most else f"rollouts {fewest} to {most}"
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> str:

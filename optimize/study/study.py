@@ -77,6 +77,11 @@ class Plan:
     league: dict[str, Any] | None = None
     changes: list[Change] = field(default_factory=list)
 
+    @property
+    def note(self) -> dict[str, Any]:
+        """What identifies the trial in its checkpoint."""
+        return {"number": self.number, "seed": self.seed, "params": self.params}
+
 
 def create_study(
     storage: StudyStorage,

@@ -13,13 +13,13 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from sweepd.optimize.objectives.run import Run, Training
 from sweepd.optimize.study.database.storage import TrialLost
 from sweepd.optimize.study.population import changes_at
 from sweepd.optimize.study.sampling.evolution import Change, params_after
 from sweepd.optimize.study.space.dimension import Dimension
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
 from sweepd.optimize.study.study import StudyHandle
-from sweepd.optimize.objectives.members.trainer import Trainer, Training
 
 # The changes after a rung, by trial: arguments are the number of a trial of the batch and the rung.
 Decide = Callable[[int, int], Mapping[int, Change]]
@@ -52,16 +52,17 @@ class Evolution:
     def __init__(self, handle: StudyHandle, decide: Decide, say: Callable[[str], None]) -> None:
         self.handle, self._decide, self._say = handle, decide, say
 
-    def resume(self, trainer: Trainer, trainings: Sequence[Training]) -> None:
+    def resume(self, run: Run[Any], trainings: Sequence[Training]) -> None:
         """Set the hyperparameters of trials that were loaded from their checkpoints.
 
         If the checkpoints do not fit together, as after a file was lost, all trials start again.
         """
-        if not self._fits(trainings):
+        if not self._fits(run, trainings):
             self._say("the population starts again: its checkpoints are not of one rung")
             for training in trainings:
-                fresh = trainer.start(training.plan)
-                training.members, training.rung, training.curves = fresh.members, 0, fresh.curves
+                [fresh] = run.begin([training.plan])
+                begun = dataclasses.replace(run.checkpoint(fresh), seconds=training.seconds)
+                run.resume(training, begun)
         for training in trainings:
             plan = training.plan
             settings = settings_of(
@@ -69,13 +70,13 @@ class Evolution:
             )
             training.plan = dataclasses.replace(plan, settings=settings)
 
-    def _fits(self, trainings: Sequence[Training]) -> bool:
+    def _fits(self, run: Run[Any], trainings: Sequence[Training]) -> bool:
         """Return whether no trial has trained beyond a rung that another one has not reached."""
         following = min(training.rung for training in trainings) + 1
         end = self.handle.spec.rung_end(following)
         return all(
             training.rung < following
-            or (training.rung == following and all(m.rollouts == end for m in training.members))
+            or (training.rung == following and run.checkpoint(training).all_at(end))
             for training in trainings
         )
 
@@ -85,12 +86,12 @@ class Evolution:
         return [training for training in trainings if training.rung == lowest]
 
     def change(
-        self, trainer: Trainer, reported: Sequence[Training], batch: Sequence[Training]
+        self, run: Run[Any], reported: Sequence[Training], batch: Sequence[Training]
     ) -> bool:
         """Decide what trials go on with after a rung that they have reported, record it, do it.
 
         Args:
-            trainer: trains the batch.
+            run: trains the batch.
             reported: the trials that have just reported the rung.
             batch: all trials that are in training.
 
@@ -102,7 +103,9 @@ class Evolution:
         first = reported[0]
         changes = self._decide(first.plan.number, first.rung)
         # The states before the changes. A source does not change, as it is one of the best.
-        states = {t.plan.number: t.members for t in batch if t.rung == first.rung and not t.fault}
+        states = {
+            t.plan.number: run.checkpoint(t) for t in batch if t.rung == first.rung and not t.fault
+        }
         # What is recorded counts: the last bits of a number may differ between machines.
         changed = [
             (t, next((own for own in t.plan.changes if own.rung == t.rung), changes[t.plan.number]))
@@ -122,7 +125,7 @@ class Evolution:
                 )
                 continue
             settings = settings_of(self.handle.space, change.params)
-            trainer.inherit(training, states[change.source], settings)
+            run.inherit(training, states[change.source], settings)
             if change.source != training.plan.number:
                 self._say(
                     f"trial {training.plan.number} goes on with the weights of trial "

@@ -18,20 +18,12 @@ from sweepd.agents.networks.shape import FEWEST_SLOTS
 from sweepd.envs.core.sizing import cpu_count
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.objectives.members.experiment import Experiment
-from sweepd.optimize.objectives.table import check_request, objective_of, misplaced_settings
 from sweepd.optimize.objectives.populations import check_total, choose_population
 from sweepd.optimize.objectives.request import Request
+from sweepd.optimize.objectives.run import Run
+from sweepd.optimize.objectives.table import check_request, misplaced_settings, objective_of
 from sweepd.optimize.study.database.storage import StudyStorage
-from sweepd.optimize.study.fit import (
-    fewest_envs,
-    fit_budget,
-    fit_num_envs,
-    fit_space,
-    most_envs,
-    multiple,
-    refuse_misfit,
-)
+from sweepd.optimize.study.fit import fit_budget, fit_num_envs, fit_space, most_envs, refuse_misfit
 from sweepd.optimize.study.prior import (
     can_be_prior,
     make_prior,
@@ -42,7 +34,7 @@ from sweepd.optimize.study.prior import (
 from sweepd.optimize.study.record.configurations import PBT, RACE
 from sweepd.optimize.study.record.database import study_exists
 from sweepd.optimize.study.record.rows import FINISHED
-from sweepd.optimize.study.record.stored import GameSpec, StudySpec, code_version, torch_version
+from sweepd.optimize.study.record.stored import StudySpec, code_version, torch_version
 from sweepd.optimize.study.sampling.samplers import AUTO
 from sweepd.optimize.study.settings.setting import Setting, declared
 from sweepd.optimize.study.settings.study import StudySettings
@@ -51,8 +43,6 @@ from sweepd.optimize.study.space.search_space import SearchSpace
 from sweepd.optimize.study.space.subject import Subject
 from sweepd.optimize.study.spec import field_of, refuse_other, refuse_schedules, with_field
 from sweepd.optimize.study.study import StudyHandle, create_study, free_name
-from sweepd.optimize.objectives.members.measure import Bench, measure_num_envs, measure_threads
-from sweepd.optimize.objectives.games.pilot import measure_episodes
 
 CPU_SLOTS, GPU_SLOTS = 10, 64  # slots per program that use a device well
 TRIALS_PER_BATCH = 4
@@ -69,7 +59,7 @@ def open_study(
     say: Callable[[str], None],
     bars: Bars | None = None,
     origin: Mapping[str, Any] | None = None,
-) -> tuple[StudyHandle, Experiment]:
+) -> tuple[StudyHandle, Run[Any]]:
     """Join the study called `name`, or create it.
 
     Args:
@@ -91,41 +81,34 @@ def open_study(
     if not study_exists(storage, name):
         earlier = open_earlier(storage, request.prior or ())
         spec, bars, measured = decide(storage, request, device, say, bars)
-        if (
-            isinstance(spec, GameSpec)
-            and not request.episodes
-            and objective_of(spec.environment).one_player(spec.env, spec.algorithm)
-        ):
-            spec, line = measure_episodes(spec, device, say)
-            measured = [*measured, line]
+        kind = objective_of(spec.environment)
+        spec, piloted = kind.piloted_spec(spec, request, device, say)
         narrowed = narrowed_study(storage, request.search_space)
         if narrowed is not None:
             refuse_seen_holdout(narrowed, spec, f"--search-space {request.search_space}")
         prior = make_prior(earlier, spec, say)
-        experiment = objective_of(spec.environment).make_experiment(
-            spec, bars, device, lambda _: None, request.load_bundle
-        )
-        recorded = {**flags, "measured": measured}
+        trainer: Run[Any] = kind.open(spec, bars, device, lambda _: None, request.load_bundle)
+        recorded = {**flags, "measured": [*measured, *piloted]}
         source = None if narrowed is None else narrowed.as_source()
         if create_study(
             storage, name, spec, runs_dir, recorded, origin=origin, prior=prior, source=source
         ):
             reproducing = reproducing_flags(spec, request)
             say(f"settings are now fixed; to reproduce this study: {reproducing}")
-            return StudyHandle(storage, name, folder), experiment
+            return StudyHandle(storage, name, folder), trainer
         say(f"another worker has created study {name} in the meantime")
     handle = StudyHandle(storage, name, folder)
-    experiment = join_study(handle, request, device, say)
+    trainer = join_study(handle, request, device, say)
     finished = sum(handle.counts()[state] for state in FINISHED)
     total = "" if request.n_trials is None else f" of {request.n_trials:,}"
     say(f"joining study {name}: {finished:,}{total} trials are finished")
-    return handle, experiment
+    return handle, trainer
 
 
 def join_study(
     handle: StudyHandle, request: Request, device: torch.device, say: Callable[[str], None]
-) -> Experiment:
-    """Return the experiment of an existing study, which must agree with the request."""
+) -> Run[Any]:
+    """Return the run of an existing study, which must agree with the request."""
     name, spec = handle.name, handle.spec
     # First, so that a name that is not in the data is reported as when a study is created.
     requested = requested_spec(handle.storage, spec, request)
@@ -163,7 +146,7 @@ def join_study(
     if every and (others := kind.other_assets(spec, folder)):
         say(f"{others}; for a study of all tickers: --study-name {free}")
     bars = kind.load_recorded_bars(spec, folder, newer)
-    return kind.make_experiment(spec, bars, device, say, request.load_bundle)
+    return kind.open(spec, bars, device, say, request.load_bundle)
 
 
 def requested_spec(storage: StudyStorage, spec: StudySpec, request: Request) -> StudySpec:
@@ -261,28 +244,7 @@ def decide(
     bars = bars or kind.load_bars(request)
     spec = draft_spec(request, space, bars, device)
     torch.set_num_threads(spec.threads)
-    measured: list[str] = []
-    spec = kind.measured_spec(spec, device, say, request.load_bundle)
-    measure_cpu = request.threads is None and device.type == "cpu"
-    if request.n_envs is None or measure_cpu:
-        bench = Bench(kind.make_experiment(spec, bars, device, lambda _: None, request.load_bundle))
-        # Environments are measured after the threads, so take their lower limit.
-        few = multiple(
-            fewest_envs(spec.budget, spec.horizon, space.minibatches), bench.experiment.unit
-        )
-        skipped = bench.why_skipped(request.n_envs or few)
-        if skipped:
-            say(skipped)
-            measured = [skipped]
-            threads = 1 if measure_cpu else spec.threads
-            torch.set_num_threads(threads)
-            spec = dataclasses.replace(spec, threads=threads, num_envs=request.n_envs or few)
-        elif measure_cpu:
-            threads, measured = measure_threads(bench, request.n_envs or few, say)
-            spec = dataclasses.replace(spec, threads=threads)
-        if request.n_envs is None and not skipped:
-            num_envs, lines = measure_num_envs(bench, say)
-            spec, measured = dataclasses.replace(spec, num_envs=num_envs), measured + lines
+    spec, measured = kind.measured_spec(spec, request, space, bars, device, say)
     kind.check_spec(spec)
     space, note = fit_space(space, spec.transitions)
     if note:

@@ -7,15 +7,16 @@ one trains its trial, the others wait, and take the trial over if that worker di
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
 from rich.console import Console
 
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.formatting import counted
-from sweepd.optimize.objectives.members.experiment import Experiment
-from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.objectives.request import Request
+from sweepd.optimize.objectives.run import Run
+from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.fresh import fresh_seeds
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
@@ -50,7 +51,7 @@ def measure_fresh_seeds(worker: Worker, console: Console) -> bool:
     ) or fresh_seeds(handle, best):
         return True
     try:
-        run, experiment = _open(worker, best.best_trial.number)
+        run, trainer = _open(worker, best.best_trial.number)
     except InputError as error:  # for example, another run has the name
         worker.telemetry.say(
             f"the selection is not measured on {counted(seeds, 'fresh seed')}: {error}"
@@ -60,13 +61,13 @@ def measure_fresh_seeds(worker: Worker, console: Console) -> bool:
     heartbeat.state = MEASURING
     heartbeat.info = {**worker.heartbeat.info, "trials": []}
     with heartbeat:
-        return _train(worker, run, experiment, console)
+        return _train(worker, run, trainer, console)
 
 
-def _open(worker: Worker, trial: int) -> tuple[StudyHandle, Experiment]:
+def _open(worker: Worker, trial: int) -> tuple[StudyHandle, Run[Any]]:
     """Create or join the training run of a trial."""
     handle, seeds, say = worker.handle, worker.options.fresh_seeds, worker.telemetry.say
-    device, runs_dir = worker.experiment.device, handle.run_dir.parent
+    device, runs_dir = worker.trainer.device, handle.run_dir.parent
     # With a storage of its own, so that the heartbeats of `worker` are not those of the run's trial.
     storage = open_storage(handle.storage.url, create=False)
     request = RunRequest(f"{handle.name}#{trial}", seeds=seeds)
@@ -75,23 +76,23 @@ def _open(worker: Worker, trial: int) -> tuple[StudyHandle, Experiment]:
     settings = Request(
         env=run.spec.environment, threads=torch.get_num_threads(), n_trials=planned.total
     )
-    experiment = join_study(run, settings, device, say)
+    trainer = join_study(run, settings, device, say)
     say(
         f"measuring the selection of {handle.name}, trial {trial}, on {counted(seeds, 'fresh seed')} "
         f"(study {run.name})"
     )
-    return run, experiment
+    return run, trainer
 
 
-def _train(worker: Worker, run: StudyHandle, experiment: Experiment, console: Console) -> bool:
-    telemetry = Telemetry(console, run.name, experiment.device)
+def _train(worker: Worker, run: StudyHandle, trainer: Run[Any], console: Console) -> bool:
+    telemetry = Telemetry(console, run.name, trainer.device)
     telemetry.total = 1
-    telemetry.steps_per_trial = experiment.members * run.spec.rollouts * run.spec.transitions
+    telemetry.steps_per_trial = trainer.trial_steps
     # Without a limit: the process must not restart in the middle of closing a study.
     options = dataclasses.replace(worker.options, total=1, max_memory=0)
     name = register_worker(run.storage, run.study_id, alongside=True, say=telemetry.say)
     try:
-        inner = Worker(run, experiment, options, telemetry, name, worker.stop)
+        inner = Worker(run, trainer, options, telemetry, name, worker.stop)
         return inner.run() is Outcome.DONE
     finally:
         leave(run.storage, name)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from rich.console import Console
 
-from sweepd.optimize.objectives.members.experiment import Experiment
+from sweepd.optimize.objectives.run import Run
 from sweepd.optimize.study.database.gone import StudyGone
 from sweepd.optimize.study.record.stored import TOTAL_KEY
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
 from sweepd.optimize.study.recovery.registration import claim_closing, leave, register_worker
 from sweepd.optimize.study.study import StudyHandle
-from sweepd.optimize.objectives.members.trainer import describe_envs
 from sweepd.optimize.worker.fresh_run import measure_fresh_seeds
 from sweepd.optimize.worker.stopping import Life, StopRequest, restart
 from sweepd.optimize.worker.summary import print_summary
@@ -25,7 +25,7 @@ CLOSING_SECONDS = 3600.0  # the longest promotion without a sign of life
 
 def work(
     handle: StudyHandle,
-    experiment: Experiment,
+    trainer: Run[Any],
     options: WorkerOptions,
     console: Console,
     after_study: AfterStudy | None = None,
@@ -35,7 +35,7 @@ def work(
 
     Args:
         handle: the study.
-        experiment: its environments.
+        trainer: trains its trials.
         options: see `WorkerOptions`.
         console: for output.
         after_study: called by exactly one worker when the study is complete.
@@ -48,7 +48,7 @@ def work(
         StudyGone: the study or its database was deleted.
     """
     try:
-        return _work(handle, experiment, options, console, after_study, on_new_best)
+        return _work(handle, trainer, options, console, after_study, on_new_best)
     except Exception as error:
         # A deleted study shows in many ways: a missing row, a missing table, a refused reference.
         gone = handle.gone()
@@ -61,15 +61,15 @@ def work(
 
 def _work(
     handle: StudyHandle,
-    experiment: Experiment,
+    trainer: Run[Any],
     options: WorkerOptions,
     console: Console,
     after_study: AfterStudy | None,
     on_new_best: OnNewBest | None,
 ) -> bool:
-    telemetry = Telemetry(console, handle.name, experiment.device)
+    telemetry = Telemetry(console, handle.name, trainer.device)
     telemetry.total = options.total
-    telemetry.steps_per_trial = experiment.members * handle.spec.rollouts * handle.spec.transitions
+    telemetry.steps_per_trial = trainer.trial_steps
     stop, life = StopRequest(telemetry.say), Life.present()
     telemetry.recycled = life.recycled
     handle.storage.set_study_user_attr(handle.study_id, TOTAL_KEY, options.total)
@@ -82,7 +82,7 @@ def _work(
             name=life.worker,  # a restarted process keeps its name
         )
         try:
-            worker = Worker(handle, experiment, options, telemetry, name, stop, on_new_best)
+            worker = Worker(handle, trainer, options, telemetry, name, stop, on_new_best)
             outcome = _run(worker, life)
             if outcome is Outcome.DONE and not measure_fresh_seeds(worker, console):
                 outcome = Outcome.STOPPED
@@ -101,14 +101,14 @@ def _work(
             return False
         print_summary(handle, console, telemetry, worker.batches, worker.phases)
         worker.activity.supervisor.expect_silence(CLOSING_SECONDS)
-        closes = after_study is not None or worker.league is not None
+        closes = after_study is not None or trainer.has_report
         if closes and claim_closing(handle.storage, handle.study_id, name):
             # Without heartbeats, a worker in another container would claim the closing as well.
             heartbeat = Heartbeat(handle.storage, name, options.beat_seconds)
             heartbeat.info = worker.heartbeat.info
             with heartbeat:
-                if worker.league is not None:
-                    line = worker.league.write_report()
+                if trainer.has_report:
+                    line = trainer.close_study()
                     console.print(line, highlight=False, markup=False, soft_wrap=True)
                 if after_study is not None:
                     after_study(handle, console)
@@ -120,7 +120,7 @@ def _work(
 def _run(worker: Worker, life: Life) -> Outcome:
     """Run the loop; if memory exceeded its limit, replace this process and never return."""
     say = worker.telemetry.say
-    say(describe_envs(worker.spec))
+    say(worker.trainer.placement())
     if life.recycled:
         say(f"process restarted to free memory; restarts so far: {life.recycled}")
     outcome = worker.run()

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from sweepd.optimize.objectives.members.experiment import Experiment
+from sweepd.optimize.objectives.members.measure import synchronise, typical_shape
+from sweepd.optimize.objectives.members.trainer import MemberTraining, Trainer
 from sweepd.optimize.study.checkpoint import Checkpoint, write_checkpoint
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.fit import fit_shape
@@ -20,8 +22,6 @@ from sweepd.optimize.study.record.stored import StudySpec, TrialRecord
 from sweepd.optimize.study.space.parsing import study_space
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.study import Plan, StudyHandle, create_study
-from sweepd.optimize.objectives.members.trainer import Trainer, Training
-from sweepd.optimize.objectives.members.measure import synchronise, typical_shape
 from sweepd.optimize.worker.timing import Phases
 
 MEANS = {
@@ -147,7 +147,7 @@ def profile(experiment: Experiment, seconds: float = 5.0) -> Profile:
     return Profile(whole, steps, len(plans))
 
 
-def _advance(trainer: Trainer, trainings: list[Training], rollouts: int) -> int:
+def _advance(trainer: Trainer, trainings: list[MemberTraining], rollouts: int) -> int:
     """Train every member up to this number of rollouts; return the number reached."""
     spec = trainer.spec
     trainer.spec = dataclasses.replace(spec, budget=rollouts * spec.transitions, rungs=1)
@@ -171,7 +171,7 @@ def _timed(
     return timed
 
 
-def _bookkeeping(experiment: Experiment, trainings: list[Training]) -> float:
+def _bookkeeping(experiment: Experiment, trainings: list[MemberTraining]) -> float:
     """Measure the seconds per batch for asking, reporting and checkpoints in a temporary study."""
     spec = experiment.spec
     with tempfile.TemporaryDirectory() as folder:

@@ -26,14 +26,9 @@ from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.formatting import counted
 from sweepd.optimize.objectives.artifacts import announce, announced, publish
-from sweepd.optimize.objectives.members.experiment import Evaluation, Experiment
-from sweepd.optimize.study.checkpoint import (
-    Checkpoint,
-    describe_rollouts,
-    read_checkpoint,
-    total_rollouts,
-    write_checkpoint,
-)
+from sweepd.optimize.objectives.pace import CheckpointPace
+from sweepd.optimize.objectives.run import Evaluation, Run, Training
+from sweepd.optimize.study.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from sweepd.optimize.study.database.gone import StudyGone
 from sweepd.optimize.study.database.storage import TrialLost
 from sweepd.optimize.study.population import schedule_record
@@ -41,8 +36,6 @@ from sweepd.optimize.study.record.stored import CHECKPOINT_KEY, TrialRecord
 from sweepd.optimize.study.study import Plan, StudyHandle
 from sweepd.optimize.tracking.picture import RUNG_VALUE
 from sweepd.optimize.worker.background import Background
-from sweepd.optimize.objectives.members.trainer import Trainer, Training
-from sweepd.optimize.worker.pace import CheckpointPace
 from sweepd.optimize.worker.tracked import finite
 
 Progress = tuple[int, int]  # of a trial: rollouts of all its members, rungs reached
@@ -53,7 +46,7 @@ class Records:
 
     Args:
         handle: the study.
-        experiment: knows what a complete trial writes.
+        run: knows what a complete trial writes.
         lost: called with the id of a trial that another worker took over before its checkpoint
             was recorded.
         say: prints one line.
@@ -62,11 +55,11 @@ class Records:
     def __init__(
         self,
         handle: StudyHandle,
-        experiment: Experiment,
+        run: Run[Any],
         lost: Callable[[int], None],
         say: Callable[[str], None],
     ) -> None:
-        self.handle, self.experiment = handle, experiment
+        self.handle, self.run = handle, run
         self._lost, self._say = lost, say
         self._thread = Background("records")
         self._saved: dict[int, Progress] = {}  # progress in the newest checkpoint, by trial id
@@ -105,8 +98,7 @@ class Records:
 
     def curves(self, training: Training, evaluation: Evaluation) -> None:
         """Write the training curves since the last rung and the rung's metrics for TensorBoard."""
-        names = self.experiment.curves
-        taken, transitions = training.take_curves(names), self.handle.spec.transitions
+        taken, transitions = self.run.take_curves(training), self.handle.spec.transitions
         folder = self.handle.run_dir / "tensorboard" / f"trial-{training.plan.number:05d}"
         own = {RUNG_VALUE: evaluation.value, "objective": evaluation.final}
         scores = finite({**(evaluation.record().metrics or {}), **own})
@@ -137,12 +129,14 @@ class Records:
 
     def _is_saved(self, training: Training) -> bool:
         """Return whether the trial has not begun, or its newest checkpoint is up to date."""
-        return self._saved.get(training.plan.trial_id, (0, 0)) == _progress_of(training)
+        progress = self.run.checkpoint(training).progress
+        return self._saved.get(training.plan.trial_id, (0, 0)) == progress
 
     def checkpoint(self, training: Training) -> None:
         """Write a checkpoint of the trial's present state in the background."""
-        write = self._checkpoint_writer(training)
-        self._saved[training.plan.trial_id] = _progress_of(training)
+        content = self.run.checkpoint(training)
+        write = self._checkpoint_writer(training.plan, content)
+        self._saved[training.plan.trial_id] = content.progress
 
         def job() -> None:
             began = time.thread_time()  # CPU time taken from training, without waiting for the disk
@@ -165,34 +159,27 @@ class Records:
             TrialLost: another worker has taken over the trial.
         """
         if not self._is_saved(training):
-            self._checkpoint_writer(training)()
+            self._checkpoint_writer(training.plan, self.run.checkpoint(training))()
 
     def save_unrecorded(self, training: Training) -> None:
         """Write a checkpoint without recording it, while the database does not answer.
 
         The next worker on this machine resumes the trial from the file.
         """
-        path, content = self._checkpoint_file(training)
-        if training.begun and not path.exists():  # the database may have recorded that file
+        content = self.run.checkpoint(training)
+        path = self._checkpoint_file(training.plan, content)
+        if content.begun and not path.exists():  # the database may have recorded that file
             write_checkpoint(path, content)
 
-    def _checkpoint_file(self, training: Training) -> tuple[Path, Checkpoint]:
-        """Return the path and content of a checkpoint of the trial's present state."""
-        plan = training.plan
-        # The file is written while training continues. The trainer replaces a member's state as a
-        # whole, so a copy of the list is enough; rows are appended to the curves.
-        curves = {rollout: list(rows) for rollout, rows in training.curves.items()}
-        members = list(training.members)
-        content = Checkpoint(members, training.kept_rung, training.seconds, note_of(plan), curves)
+    def _checkpoint_file(self, plan: Plan, content: Checkpoint) -> Path:
+        """Return the path of a checkpoint."""
         # The attempt's token keeps an older attempt, which may still run, from using this name.
         token = self.handle.storage.held().get(plan.trial_id, "")
-        rollouts, rung = _progress_of(training)
-        name = f"checkpoint-{rollouts:09d}-r{rung:03d}-{token[:8]}.safetensors"
-        return self.handle.trial_dir(plan.number) / name, content
+        name = f"checkpoint-{content.rollouts:09d}-r{content.rung:03d}-{token[:8]}.safetensors"
+        return self.handle.trial_dir(plan.number) / name
 
-    def _checkpoint_writer(self, training: Training) -> Callable[[], None]:
-        trial_id, storage = training.plan.trial_id, self.handle.storage
-        path, content = self._checkpoint_file(training)
+    def _checkpoint_writer(self, plan: Plan, content: Checkpoint) -> Callable[[], None]:
+        storage, path = self.handle.storage, self._checkpoint_file(plan, content)
 
         def write() -> None:
             """Write the file, record it under the attempt's token, then delete the older files."""
@@ -203,10 +190,10 @@ class Records:
                 "path": f"{path.parent.name}/{path.name}",
                 "sha256": sha256,
                 "rung": content.rung,
-                "rollouts": total_rollouts(content.members),
+                "rollouts": content.rollouts,
             }
             try:
-                storage.set_trial_user_attr(trial_id, CHECKPOINT_KEY, recorded)
+                storage.set_trial_user_attr(plan.trial_id, CHECKPOINT_KEY, recorded)
             except (TrialLost, StudyGone):
                 path.unlink(missing_ok=True)
                 raise
@@ -225,10 +212,9 @@ class Records:
         checkpoint = self._unrecorded(plan) or self._recorded(plan)
         if checkpoint is None:
             return
-        at = describe_rollouts(checkpoint.members)
-        self._say(f"trial {plan.number} resumes from rung {checkpoint.rung} ({at})")
-        training.resume(checkpoint)
-        self._saved[plan.trial_id] = _progress_of(training)
+        self._say(f"trial {plan.number} resumes from rung {checkpoint.rung} ({checkpoint.at})")
+        self.run.resume(training, checkpoint)
+        self._saved[plan.trial_id] = checkpoint.progress
 
     def _recorded(self, plan: Plan) -> Checkpoint | None:
         """Return the checkpoint recorded in the database."""
@@ -261,22 +247,20 @@ class Records:
 
     def _read(self, plan: Plan, path: Path, sha256: str | None = None) -> Checkpoint:
         checkpoint = read_checkpoint(path, sha256)
-        if len(checkpoint.members) != self.experiment.members or checkpoint.note != note_of(plan):
+        if checkpoint.note != plan.note:
             raise InputError(f"{path} belongs to another trial")
         return checkpoint
 
     # -- when a trial ends
 
-    def complete(self, trainer: Trainer, training: Training, evaluation: Evaluation) -> None:
+    def complete(self, training: Training, evaluation: Evaluation) -> None:
         """Write all that must exist before the trial is told COMPLETE.
 
         Raises:
             TrialLost: another worker has taken over the trial.
         """
         plan, handle = training.plan, self.handle
-        members = self.experiment.write(
-            handle.trial_dir(plan.number), trainer.actors(training), evaluation
-        )
+        members = self.run.write(training, handle.trial_dir(plan.number), evaluation)
         if handle.spec.evolves:
             made = schedule_record(handle, plan.number)
             write_atomic(
@@ -284,7 +268,7 @@ class Records:
             )
         record = TrialRecord(members=members)
         handle.storage.set_trial_user_attrs(plan.trial_id, record.to_attributes(handle.spec))
-        announce(plan.trial_id, handle.storage, self.experiment.published)
+        announce(plan.trial_id, handle.storage, self.run.published)
 
     def finished(self, training: Training) -> None:
         """Delete the checkpoints of a finished trial, and draw its plot if it is complete."""
@@ -304,7 +288,7 @@ class Records:
         for trial in self.handle.trials():
             if trial.state.is_finished():
                 self._clean(trial.number)
-            here = (self.handle.trial_dir(trial.number) / self.experiment.published[-1]).exists()
+            here = (self.handle.trial_dir(trial.number) / self.run.published[-1]).exists()
             if (
                 here
                 and trial.state == TrialState.COMPLETE
@@ -326,8 +310,8 @@ class Records:
         folder = self.handle.trial_dir(trial.number)
         title = f"{self.handle.name}, trial {trial.number}"
         try:
-            if not (folder / self.experiment.published[0]).exists():
-                self.experiment.draw(folder, title)
+            if not (folder / self.run.published[0]).exists():
+                self.run.draw(folder, title)
             publish(self.handle.run_dir, folder, trial)
         except (OSError, RunError) as error:
             # The trial is complete without its plot, and the next worker tries again.
@@ -335,16 +319,7 @@ class Records:
             self._say(f"trial {trial.number}: its plot could not be drawn ({said or error})")
 
 
-def _progress_of(training: Training) -> Progress:
-    return total_rollouts(training.members), training.kept_rung
-
-
 def _progress_in_name(path: Path) -> Progress:
     """Read the progress from the name of a checkpoint; older versions did not write the rung."""
     found = re.match(r"checkpoint-(\d+)(?:-r(\d+))?-", path.name)
     return (int(found[1]), int(found[2] or 0)) if found else (-1, 0)
-
-
-def note_of(plan: Plan) -> dict[str, Any]:
-    """Return what identifies a trial in its checkpoint."""
-    return {"number": plan.number, "seed": plan.seed, "params": plan.params}

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from sweepd.optimize.objectives.members.experiment import Evaluation, Experiment
-from sweepd.optimize.study.checkpoint import describe_rollouts
+from sweepd.optimize.objectives.run import Evaluation, Run, Training
 from sweepd.optimize.study.database.storage import TrialLost
 from sweepd.optimize.study.study import StudyHandle
-from sweepd.optimize.objectives.members.trainer import Trainer, Training
 from sweepd.optimize.worker.records import Records
 from sweepd.optimize.worker.telemetry import Telemetry
 from sweepd.optimize.worker.timing import Phases
@@ -33,27 +31,26 @@ class TrialReporter:
     def __init__(
         self,
         handle: StudyHandle,
-        experiment: Experiment,
+        run: Run[Any],
         records: Records,
         telemetry: Telemetry,
         phases: Phases,
         alive: Callable[[], None],
         changed: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self.handle, self.experiment, self.records = handle, experiment, records
+        self.handle, self.run, self.records = handle, run, records
         self.telemetry, self.phases, self._alive = telemetry, phases, alive
         self._changed = changed
         self._warned = False
 
-    def report(self, training: Training, evaluation: Evaluation, rate: float) -> bool:
+    def report(self, training: Training, evaluation: Evaluation) -> bool:
         """Write the evaluation of a rung; return False if the trial was lost.
 
         Args:
             training: the trial, which has reached the rung.
             evaluation: its results at the rung.
-            rate: environment steps per second.
         """
-        attributes = self._attributes(training, evaluation, rate)
+        attributes = self._attributes(training, evaluation)
 
         def write() -> None:
             # The report last: it marks the rung as evaluated, and is not repeated after a resume.
@@ -66,12 +63,12 @@ class TrialReporter:
                 self._changed(training.plan.trial_id)
             return written
 
-    def complete(self, trainer: Trainer, training: Training, evaluation: Evaluation) -> None:
+    def complete(self, training: Training, evaluation: Evaluation) -> None:
         """Write the files of a trial at the last rung, and tell the study its value."""
 
         def write() -> None:
             with self.phases("files"):
-                self.records.complete(trainer, training, evaluation)
+                self.records.complete(training, evaluation)
             self._alive()  # large trials take long to write
             self.handle.complete(training.plan.trial_id, evaluation.final)
 
@@ -111,13 +108,13 @@ class TrialReporter:
         if trial_id not in self.handle.storage.held():
             return
         try:
-            if with_checkpoint and training.begun:
+            if with_checkpoint and self.run.checkpoint(training).begun:
                 self.records.checkpoint_now(training)
             self.handle.put_back(trial_id)
         except TrialLost:
             self.drop(training)
             return
-        at = describe_rollouts(training.members)
+        at = self.run.checkpoint(training).at
         self.telemetry.say(
             f"trial {training.plan.number} requeued at {at} of {self.handle.spec.rollouts}"
         )
@@ -146,25 +143,20 @@ class TrialReporter:
             self.records.finished(training)
             self._changed(training.plan.trial_id)
 
-    def _attributes(
-        self, training: Training, evaluation: Evaluation, rate: float
-    ) -> dict[str, Any]:
+    def _attributes(self, training: Training, evaluation: Evaluation) -> dict[str, Any]:
         plan = training.plan
         found = evaluation.record()
         if found.warning is not None and not self._warned:
             self._warned = True  # trials of one game have the same fault
             self.telemetry.say(f"warning: trial {plan.number}: {found.warning}")
+        own = self.run.record(training)
         record = replace(
-            found,
-            env_params=asdict(self.experiment.env_params(plan.settings)),
-            learner_params=asdict(self.experiment.learner_params(plan.settings)),
-            shape=plan.settings.shape,
+            own,
+            **{name: value for name, value in vars(found).items() if value is not None},
             seed=plan.seed,
-            num_envs=self.handle.spec.num_envs,
-            device=device_name(self.experiment.device),
-            steps_per_second=round(rate),
+            device=device_name(self.run.device),
+            steps_per_second=round(self.run.steps_per_second),
             seconds=round(training.seconds, 1),
-            phases=self.experiment.phases_begun([m.env for m in training.members]),
         )
         attributes = record.to_attributes(self.handle.spec)
         return attributes | evaluation.rung_attributes(self.handle.spec, training.rung)

@@ -14,8 +14,8 @@ from sweepd.envs.crypto.scoring.figures import TITLE, figures_table
 from sweepd.envs.support.formatting import counted, duration, hourly, value_text
 from sweepd.envs.support.intervals import FEW, solved_seeds
 from sweepd.optimize.objectives.games.evaluation import mean_interval
-from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.objectives.outlook import sentence, study_outlook
+from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.study.population import schedule_lines
 from sweepd.optimize.study.record.configurations import Configuration, latest
 from sweepd.optimize.study.record.fresh import fresh_seeds

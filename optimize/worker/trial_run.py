@@ -190,7 +190,9 @@ def _run_spec(
         changes["seeds"] = request.seeds
         changes["trials_per_batch"] = 1
         changes["average"] = MEAN
-        changes["own_episodes"] = objective_of(spec.environment).one_player(spec.env, spec.algorithm)
+        changes["own_episodes"] = objective_of(spec.environment).one_player(
+            spec.env, spec.algorithm
+        )
         # Not recorded in studies of earlier versions.
         changes["solved"] = get_game(spec.environment).solved
         if request.seeds != spec.seeds:

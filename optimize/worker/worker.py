@@ -13,12 +13,10 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from enum import Enum
-
-import torch
+from typing import Any
 
 from sweepd.envs.support.errors import InputError, TryAgainLater
-from sweepd.optimize.objectives.members.experiment import Evaluation, Experiment
-from sweepd.optimize.objectives.games.league import study_league
+from sweepd.optimize.objectives.run import Evaluation, Interrupted, Run, Training, WorkerHooks
 from sweepd.optimize.study.database.storage import TrialLost
 from sweepd.optimize.study.pause import PauseWatch
 from sweepd.optimize.study.population import claim_population
@@ -29,9 +27,7 @@ from sweepd.optimize.study.recovery.stale_trials import crash_file, recover_stal
 from sweepd.optimize.study.recovery.stall import STALL_SECONDS, Progress
 from sweepd.optimize.study.study import Plan, StudyHandle
 from sweepd.optimize.worker.activity import Activity
-from sweepd.optimize.objectives.members.trainer import Interrupted, Trainer, Training
 from sweepd.optimize.worker.evolution import evolution_of
-from sweepd.optimize.objectives.members.measure import make_chunks
 from sweepd.optimize.worker.prometheus import serving_metrics
 from sweepd.optimize.worker.records import Records
 from sweepd.optimize.worker.reporting import TrialReporter
@@ -40,7 +36,6 @@ from sweepd.optimize.worker.stopping import MemoryLimit, StopRequest
 from sweepd.optimize.worker.telemetry import Telemetry
 from sweepd.optimize.worker.timing import Phases
 from sweepd.optimize.worker.tracked import TrackedStudy
-from sweepd.optimize.objectives.members.weights import initial_actors
 
 # Called in the middle of training, so it must return at once and never raise.
 OnNewBest = Callable[[StudyHandle], None]
@@ -93,7 +88,7 @@ class Worker:
 
     Args:
         handle: the study.
-        experiment: its environments.
+        trainer: trains its trials.
         options: see `WorkerOptions`.
         telemetry: shows progress.
         name: name under which the worker is registered.
@@ -104,40 +99,49 @@ class Worker:
     def __init__(
         self,
         handle: StudyHandle,
-        experiment: Experiment,
+        trainer: Run[Any],
         options: WorkerOptions,
         telemetry: Telemetry,
         name: str,
         stop: StopRequest,
         on_new_best: OnNewBest | None = None,
     ) -> None:
-        self.handle, self.experiment, self.options = handle, experiment, options
+        self.handle, self.trainer, self.options = handle, trainer, options
         self.telemetry, self.name, self.stop = telemetry, name, stop
         self.on_new_best = on_new_best
         self.spec = handle.spec
         self.phases = Phases()
         self.batches: list[int] = []  # number of trials in each batch
         self.best = telemetry.best
-        device, say = experiment.device, telemetry.say
+        device, say = trainer.device, telemetry.say
         marks = Progress(options.stall_seconds)
         self.heartbeat = Heartbeat(handle.storage, name, options.beat_seconds, marks, say)
         self.crashes = CrashFile(crash_file(handle.run_dir, name))
         self.activity = Activity(telemetry, self.heartbeat, marks, self.crashes, str(device))
         alive = self.activity.alive
         self.pause = PauseWatch(handle.storage, handle.study_id)
-        self.records = Records(handle, experiment, self.heartbeat.lost.add, say)
-        self.league = study_league(handle, experiment, say)
+        self.records = Records(handle, trainer, self.heartbeat.lost.add, say)
         self.evolution = evolution_of(handle, say)
         self.tracked = TrackedStudy(handle, options.track, say)
         self.reporter = TrialReporter(
-            handle, experiment, self.records, telemetry, self.phases, alive, self.tracked.update
+            handle, trainer, self.records, telemetry, self.phases, alive, self.tracked.update
         )
         # A retried access may take minutes, in which a signal or a deleted study must be noticed.
         patience = handle.storage.patience
         patience.limit, patience.say = options.patience_seconds, say
         patience.stopping = self._stop_retrying
         self.memory = MemoryLimit(options.max_memory, telemetry.resident_bytes, say)
-        self.chunks = make_chunks(experiment, say, alive)
+        trainer.attach(
+            handle,
+            WorkerHooks(
+                stop=self._stop_or_lost,
+                progress=self.activity.stepped,
+                say=say,
+                alive=alive,
+                keep=self.records.checkpoints,
+                pace=self.records.pace,
+            ),
+        )
         self.share = DeviceShare(device_key(device), lambda share: limit_memory(device, share))
         self._last_check = 0.0  # when `_stop_or_lost` was last called
 
@@ -225,10 +229,9 @@ class Worker:
         """Train trials of one shape until each is complete, pruned, failed or requeued."""
         self._show_training(plans, "preparing", rung=0)
         try:
-            plans = self._set_opponents(plans)
-            if not plans:
+            if not self._prepare(plans):
                 return
-            trainer, trainings = self._begin(plans)
+            trainings = self._begin(plans)
         except BaseException:
             # For example, the GPU is lost: another worker can train the trials.
             for plan in plans:
@@ -238,7 +241,7 @@ class Worker:
         self._last_check = time.monotonic()  # measuring chunks is no suspension of the process
         try:
             while trainings:
-                trainings = self._train_rung(trainer, trainings)
+                trainings = self._train_rung(trainings)
         except TryAgainLater:
             if self.handle.gone():
                 raise
@@ -259,10 +262,8 @@ class Worker:
                     self.reporter.requeue(training, with_checkpoint=False)
             raise
 
-    def _set_opponents(self, plans: list[Plan]) -> list[Plan]:
-        """Set the opponents from the study's league; return the trials that can be trained."""
-        if self.league is None:
-            return plans
+    def _prepare(self, plans: list[Plan]) -> bool:
+        """Decide what the trials share, such as opponents; return whether they can be trained."""
 
         def ask() -> None:
             self.activity.alive()
@@ -271,12 +272,12 @@ class Worker:
 
         try:
             with self.phases("league"):
-                self.league.begin(plans, ask)
+                self.trainer.prepare(plans, ask)
         except Interrupted:
             for plan in plans:
                 with suppress(TrialLost):
                     self.handle.put_back(plan.trial_id)
-            return []
+            return False
         except InputError as error:
             # No worker can train these trials against their recorded opponents.
             for plan in plans:
@@ -284,40 +285,27 @@ class Worker:
                     self.handle.fail(plan.trial_id, f"its opponents from the league: {error}")
                 self.telemetry.finished(1)
                 self.telemetry.say(f"trial {plan.number} failed: {error}")
-            return []
-        return plans
+            return False
+        return True
 
-    def _begin(self, plans: list[Plan]) -> tuple[Trainer, list[Training]]:
-        """Create the trainer, and load the trials' checkpoints."""
-        shape = plans[0].settings.shape
+    def _begin(self, plans: list[Plan]) -> list[Training]:
+        """Start the trials, and load their checkpoints."""
         self._share_device()
         with self.phases("measuring"):
-            slots = self.chunks.size(shape)
-        trainer = Trainer(
-            self.experiment,
-            stop=self._stop_or_lost,
-            progress=self.activity.stepped,
-            say=self.telemetry.say,
-            slots=slots,
-            ran_out=lambda left: self.chunks.ran_out(shape, left),
-            keep=self.records.checkpoints,
-            pace=self.records.pace,
-        )
-        trainings = [trainer.start(plan) for plan in plans]
-        for training in trainings:
-            training.initial = initial_actors(self.handle, trainer, training.plan)
+            trainings = self.trainer.begin(plans)
         for training in trainings:
             self.records.resume(training)
             self.tracked.update(training.plan.trial_id)
         if self.evolution is not None:
-            self.evolution.resume(trainer, trainings)
+            self.evolution.resume(self.trainer, trainings)
         numbers = ", ".join(str(plan.number) for plan in plans)
+        shape = plans[0].settings.shape
         described = " ".join(f"{name} {value}" for name, value in shape.items())
         trained = f"trials {numbers} together" if len(plans) > 1 else f"trial {numbers}"
         self.telemetry.say(f"training {trained} ({described})")
-        return trainer, trainings
+        return trainings
 
-    def _train_rung(self, trainer: Trainer, batch: list[Training]) -> list[Training]:
+    def _train_rung(self, batch: list[Training]) -> list[Training]:
         """Train to the next rung, evaluate and report; return the trials that continue."""
         trainings = batch if self.evolution is None else self.evolution.next(batch)
         now = {training.plan.number for training in trainings}
@@ -325,13 +313,13 @@ class Worker:
         self._begin_rung(trainings)
         try:
             with self.phases("training"):
-                trainer.advance(trainings)
+                self.trainer.advance(trainings)
             trainings = self.reporter.fail_diverged(trainings)
             with self.phases("evaluation"):
-                evaluations = trainer.evaluate(trainings)
+                evaluations = self.trainer.evaluate(trainings)
         except Interrupted:
             return self._after_interruption([*trainings, *others])
-        trainings = self._finish_rung(trainer, trainings, evaluations, others)
+        trainings = self._finish_rung(trainings, evaluations, others)
         if not self.memory.at_rung():
             return trainings
         self.records.wait()
@@ -343,14 +331,11 @@ class Worker:
         """Publish the rung that is trained now, the lowest of a batch with resumed trials."""
         self.records.pace.begun()
         rung = min(t.rung for t in trainings) + 1
-        rollouts = sum(
-            self.spec.rung_end(t.rung + 1) - m.rollouts for t in trainings for m in t.members
-        )
         self._show_training(
             [t.plan for t in trainings],
             f"rung {rung} of {self.spec.rungs}",
             rung,
-            rollouts * self.spec.transitions,
+            sum(map(self.trainer.steps_left, trainings)),
         )
 
     def _show_training(self, plans: list[Plan], doing: str, rung: int, steps: int = 0) -> None:
@@ -359,7 +344,6 @@ class Worker:
 
     def _finish_rung(
         self,
-        trainer: Trainer,
         trainings: list[Training],
         evaluations: list[Evaluation | None],
         others: list[Training],
@@ -378,13 +362,13 @@ class Worker:
             training.rung += 1
             training.undecided = self.evolution is not None and training.rung < self.spec.rungs
             self.records.curves(training, evaluation)
-            if self.reporter.report(training, evaluation, trainer.steps_per_second):
+            if self.reporter.report(training, evaluation):
                 reported.append((training, evaluation))
         self.reporter.fail_diverged(trainings)  # in the evaluation
         if self.evolution is not None:
             whole = [training for training, _ in reported]
             lost = len(whole) < sum(not training.fault for training in trainings)
-            if lost or not self.evolution.change(trainer, whole, [*whole, *others]):
+            if lost or not self.evolution.change(self.trainer, whole, [*whole, *others]):
                 return self._requeue([*whole, *others])
             self.reporter.fail_diverged(whole)
             reported = [(training, found) for training, found in reported if not training.fault]
@@ -394,7 +378,7 @@ class Worker:
         continuing = others
         for (training, evaluation), pruned in zip(reported, verdicts, strict=True):
             if training.rung >= self.spec.rungs:  # the last rung is never pruned: it is complete
-                self.reporter.complete(trainer, training, evaluation)
+                self.reporter.complete(training, evaluation)
             elif pruned:
                 self.reporter.prune(training, evaluation)
             else:
@@ -428,11 +412,11 @@ class Worker:
 
     def _share_device(self) -> None:
         """Adapt to the number of workers on the device while little memory is in use."""
-        gc.collect()
+        self.trainer.release()
         if not self.share.look():
             return
-        count, device = self.share.workers, self.experiment.device
-        self.chunks.share_with(count)
+        count, device = self.share.workers, self.trainer.device
+        self.trainer.share_with(count)
         others = "another worker uses" if count == 2 else f"{count - 1} other workers use"
         self.telemetry.say(
             f"{others} {device}: this one limits itself to 1/{count} of the memory"
@@ -456,9 +440,7 @@ class Worker:
 
     def _wait_while_paused(self) -> None:
         """Wait without GPU memory until the study is resumed."""
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        self.trainer.release()
         name = self.handle.name
         self.telemetry.say(f"study {name} is paused; this worker waits for: sweepd resume {name}")
         self.activity.idle("paused", "paused")

@@ -13,6 +13,7 @@ from rich.console import Console
 from sweepd.envs.crypto.data.bars import Bars, load_bars
 from sweepd.envs.crypto.data.demo_market import make_demo_market
 from sweepd.optimize.objectives.market.experiment import CryptoExperiment
+from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url, study_exists
@@ -94,7 +95,10 @@ def study_in(
         data_dir=folder,
         **{"threads": torch.get_num_threads(), "timeframe": bars.timeframe, **request},
     )
-    return open_study(storage, NAME, wanted, torch.device("cpu"), folder, {}, lambda _: None, bars)
+    handle, trainer = open_study(
+        storage, NAME, wanted, torch.device("cpu"), folder, {}, lambda _: None, bars
+    )
+    return handle, trainer.experiment
 
 
 def quiet_telemetry(handle: StudyHandle) -> Telemetry:
@@ -111,7 +115,12 @@ def work(
     telemetry.total = total
     name = register_worker(handle.storage, handle.study_id, alongside=False, say=lambda _: None)
     worker = Worker(
-        handle, experiment, WorkerOptions(total), telemetry, name, StopRequest(lambda _: None)
+        handle,
+        Trainer(experiment),
+        WorkerOptions(total),
+        telemetry,
+        name,
+        StopRequest(lambda _: None),
     )
     began = time.perf_counter()
     worker.run()

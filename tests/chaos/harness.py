@@ -34,13 +34,13 @@ from sweepd.envs.crypto.data.bars import write_bars
 from sweepd.envs.crypto.data.demo_market import make_planted_market
 from sweepd.optimize.cli import train as train_command
 from sweepd.optimize.objectives.market.experiment import CryptoExperiment
+from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.database.tables import attempts
 from sweepd.optimize.study.record.bars import load_study_bars
 from sweepd.optimize.study.study import Plan, StudyHandle
 from sweepd.optimize.worker.activity import Activity
-from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import SPACE, TRAIN, run_command
 

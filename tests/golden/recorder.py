@@ -23,7 +23,7 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial
 from sqlalchemy.pool import NullPool
 
-from sweepd.optimize.worker.pace import CheckpointPace
+from sweepd.optimize.objectives.pace import CheckpointPace
 from tests.entry_point import answer, enter, run_sweepd
 from tests.golden.contents import contents, indented, listing, page
 from tests.golden.normaliser import Normaliser

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from sweepd.optimize.objectives.members.trainer import MemberTraining
+from sweepd.optimize.objectives.pace import CheckpointPace
 from sweepd.optimize.study.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from sweepd.optimize.objectives.members.trainer import Training
-from sweepd.optimize.worker.pace import CheckpointPace
 
 
 class EveryRollout(CheckpointPace):
@@ -18,12 +18,12 @@ class EveryRollout(CheckpointPace):
         return True
 
 
-def kept_in(folder: Path, kept: list[Training]) -> Callable[[Sequence[Training]], None]:
-    """A `Trainer.keep` that writes each checkpoint, reads it back, and appends the trial as resumed
+def kept_in(folder: Path, kept: list[MemberTraining]) -> Callable[[Sequence[MemberTraining]], None]:
+    """A `WorkerHooks.keep` that writes each checkpoint, reads it back, and appends the trial as resumed
     from it.
     """
 
-    def keep(trainings: Sequence[Training]) -> None:
+    def keep(trainings: Sequence[MemberTraining]) -> None:
         for training in trainings:
             path = folder / f"{len(kept)}.safetensors"
             curves = dict(training.curves)
@@ -31,10 +31,9 @@ def kept_in(folder: Path, kept: list[Training]) -> Callable[[Sequence[Training]]
                 path, Checkpoint(list(training.members), training.rung, 1.0, {}, curves)
             )
             back = read_checkpoint(path, sha256)
+            curves = defaultdict(list, back.curves)
             kept.append(
-                Training(
-                    training.plan, back.members, back.rung, curves=defaultdict(list, back.curves)
-                )
+                MemberTraining(training.plan, back.rung, members=back.members, curves=curves)
             )
 
     return keep

@@ -22,7 +22,7 @@ from sweepd.envs.support.intervals import (
     over_seeds,
 )
 from sweepd.optimize.objectives.games.duels import opponent_metrics
-from sweepd.optimize.objectives.members.experiment import Evaluation
+from sweepd.optimize.objectives.run import Evaluation
 from sweepd.optimize.study.record.stored import (
     GameSpec,
     StudySpec,

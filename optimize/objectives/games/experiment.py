@@ -39,12 +39,12 @@ from sweepd.envs.support.formatting import counted
 from sweepd.optimize.objectives.artifacts import scored_file
 from sweepd.optimize.objectives.games.curriculum import LoadBundle, spec_curriculum
 from sweepd.optimize.objectives.games.duels import judge_members, write_duels
-from sweepd.optimize.objectives.members.experiment import NO_SHAPE, Experiment
 from sweepd.optimize.objectives.games.evaluation import (
     GameEvaluation,
     judge_episodes,
     mean_interval,
 )
+from sweepd.optimize.objectives.games.league import StudyLeague
 from sweepd.optimize.objectives.games.league_artifacts import draw_league, write_league
 from sweepd.optimize.objectives.games.phased_opponents import begun_phases
 from sweepd.optimize.objectives.games.phased_training import (
@@ -52,10 +52,12 @@ from sweepd.optimize.objectives.games.phased_training import (
     PhasedTraining,
     phased_opponents,
 )
+from sweepd.optimize.objectives.members.experiment import NO_SHAPE, Experiment
 from sweepd.optimize.study.checkpoint import State
 from sweepd.optimize.study.record.stored import GameSpec, RecordedFile
 from sweepd.optimize.study.space.parsing import study_space
 from sweepd.optimize.study.space.search_space import Settings
+from sweepd.optimize.study.study import StudyHandle
 
 LOOK_ENVS = 16  # environments of the random play that measures the scale of observations
 _looks: dict[tuple[Any, ...], ObservationScale] = {}  # the last one
@@ -195,10 +197,10 @@ class GameExperiment(Experiment):
     def take_changes(self, env: Any) -> list[tuple[int, str]]:
         return [] if self._phased is None else phased_opponents(env).take_changes()
 
-    @property
-    def has_league(self) -> bool:
-        """Whether members play against the study's league."""
-        return self._phased is not None and self._phased.curriculum.has_league
+    def league(self, handle: StudyHandle, say: Callable[[str], None]) -> StudyLeague | None:
+        if self._phased is None or not self._phased.curriculum.has_league:
+            return None
+        return StudyLeague(handle, self.game, self._phased.meet, say)
 
     def meet(self, league: Mapping[str, LeaguePlayer]) -> None:
         """Set the league's players in training environments made from now on.

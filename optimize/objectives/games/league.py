@@ -35,13 +35,13 @@ from sweepd.agents.policy.league import Floats
 from sweepd.agents.policy.ratings import draw_ratings
 from sweepd.agents.policy.roster import Champion
 from sweepd.envs.core.seeds import derive_seed
+from sweepd.envs.games.game import Game
 from sweepd.envs.games.pairings import Entrant, play_pairs, scripted_entrants
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.formatting import counted
 from sweepd.optimize.objectives.artifacts import attach_files
 from sweepd.optimize.objectives.games.duels import draw_duels
-from sweepd.optimize.objectives.games.experiment import GameExperiment
 from sweepd.optimize.objectives.games.league_artifacts import equilibrium_words
 from sweepd.optimize.objectives.games.phased_training import LeaguePlayer
 from sweepd.optimize.study.database.storage import TrialLost
@@ -114,16 +114,20 @@ class StudyLeague:
 
     Args:
         handle: the study.
-        experiment: its game, whose training environments get the opponents.
+        game: the study's game.
+        meet: sets the league's players in training environments made from now on.
         say: prints one line.
     """
 
     def __init__(
-        self, handle: StudyHandle, experiment: GameExperiment, say: Callable[[str], None]
+        self,
+        handle: StudyHandle,
+        game: Game,
+        meet: Callable[[Mapping[str, LeaguePlayer]], None],
+        say: Callable[[str], None],
     ) -> None:
-        self._handle, self._experiment, self._say = handle, experiment, say
-        self._game = experiment.game
-        self._params = experiment.game.params(**handle.spec.env)
+        self._handle, self._game, self._meet, self._say = handle, game, meet, say
+        self._params = game.params(**handle.spec.env)
         self._seed = derive_seed(handle.spec.seed, "study league")
         self._known: dict[tuple[int, int, str], Player] = {}  # by trial, member and hash
 
@@ -151,7 +155,7 @@ class StudyLeague:
             player = self._recorded(entry)
             champion = Champion(player.weights, sampled=player.policy.has_distribution)
             league[player.name] = LeaguePlayer(champion, entry["share"])
-        self._experiment.meet(league)
+        self._meet(league)
         told = ", ".join(f"{name} {player.share:.0%}" for name, player in league.items())
         found = counted(len(recorded["players"]), "player")
         numbers = ", ".join(str(plan.number) for plan in plans)
@@ -369,12 +373,3 @@ def _read_json(path: Path, head: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(found, dict) and found.items() >= head.items():
             return found
     return {}
-
-
-def study_league(
-    handle: StudyHandle, experiment: object, say: Callable[[str], None]
-) -> StudyLeague | None:
-    """Return the league of a study; None if no phase has the opponent `league`."""
-    if isinstance(experiment, GameExperiment) and experiment.has_league:
-        return StudyLeague(handle, experiment, say)
-    return None

@@ -24,7 +24,9 @@ from sweepd.optimize.objectives.games.curriculum import (
     spec_curriculum,
 )
 from sweepd.optimize.objectives.games.experiment import GameExperiment
-from sweepd.optimize.objectives.objective import Say, Objective
+from sweepd.optimize.objectives.games.pilot import measure_episodes
+from sweepd.optimize.objectives.members.objective import MemberObjective
+from sweepd.optimize.objectives.objective import Say
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.record.stored import MEAN, GameSpec
 from sweepd.optimize.study.settings.game import GameSettings
@@ -36,7 +38,7 @@ EPISODES = 32  # of an evaluation, where nothing else is asked for or measured
 PAST_FLAGS = frozenset({"past_interval", "past_size"})
 
 
-class GameObjective(Objective[GameSpec]):
+class GameObjective(MemberObjective[GameSpec]):
     """Studies on a game: seeds as members, episodes as data."""
 
     settings = GameSettings
@@ -156,12 +158,27 @@ class GameObjective(Objective[GameSpec]):
             curriculum.check_rollouts(spec.rollouts)
 
     def measured_spec(
-        self, spec: GameSpec, device: torch.device, say: Say, load_bundle: LoadBundle | None = None
-    ) -> GameSpec:
-        experiment = GameExperiment(spec, device, say, load_bundle)
-        return dataclasses.replace(
+        self,
+        spec: GameSpec,
+        request: Request,
+        space: SearchSpace,
+        bars: Bars | None,
+        device: torch.device,
+        say: Say,
+    ) -> tuple[GameSpec, list[str]]:
+        experiment = GameExperiment(spec, device, say, request.load_bundle)
+        spec = dataclasses.replace(
             spec, look_steps=experiment.look.steps, score_range=experiment.score_range
         )
+        return super().measured_spec(spec, request, space, bars, device, say)
+
+    def piloted_spec(
+        self, spec: GameSpec, request: Request, device: torch.device, say: Say
+    ) -> tuple[GameSpec, list[str]]:
+        if request.episodes or not self.one_player(spec.env, spec.algorithm):
+            return spec, []
+        spec, line = measure_episodes(spec, device, say)
+        return spec, [line]
 
     def requested_fields(self, spec: GameSpec, request: Request) -> dict[str, Any]:
         asked: dict[str, Any] = {}

@@ -20,14 +20,13 @@ from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.support.intervals import ADDED, Components, components
 from sweepd.optimize.objectives.games.evaluation import GameEvaluation
 from sweepd.optimize.objectives.games.experiment import GameExperiment
-from sweepd.optimize.objectives.table import objective_of
+from sweepd.optimize.objectives.members.measure import typical_shape
+from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.study.fit import fit_shape
 from sweepd.optimize.study.record.stored import GameSpec
 from sweepd.optimize.study.space.parsing import study_space
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.study import Plan
-from sweepd.optimize.objectives.members.trainer import Trainer
-from sweepd.optimize.objectives.members.measure import typical_shape
 
 SEEDS, EPISODES = 8, 32  # that the pilot trains, and plays with each
 RUNGS = 10  # the pilot is a tenth of a training
@@ -62,8 +61,7 @@ def measure_episodes(
     """
     rungs = min(max(RUNGS, spec.rungs), spec.rollouts)
     short = dataclasses.replace(spec, rungs=rungs, episodes=EPISODES)
-    experiment = objective_of(spec.environment).make_experiment(short, None, device, lambda _: None)
-    assert isinstance(experiment, GameExperiment)
+    experiment = GameExperiment(short, device, lambda _: None)
     shape = fit_shape(typical_shape(study_space(spec)), spec.transitions)
     trainer = Trainer(experiment)
     trainings = [

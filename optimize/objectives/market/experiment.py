@@ -25,7 +25,8 @@ from sweepd.envs.crypto.scoring.metrics import TRADE_COLUMNS, Metrics, PathTrade
 from sweepd.envs.crypto.splits import Fold, Splits
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.artifacts import draw_equity, write_trial
-from sweepd.optimize.objectives.members.experiment import NO_SHAPE, Evaluation, Experiment
+from sweepd.optimize.objectives.members.experiment import NO_SHAPE, Experiment
+from sweepd.optimize.objectives.run import Evaluation
 from sweepd.optimize.study.record.spans import study_splits
 from sweepd.optimize.study.record.stored import CryptoSpec, RecordedFile, TrialRecord
 from sweepd.optimize.study.space.search_space import Settings

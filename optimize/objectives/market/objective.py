@@ -19,9 +19,10 @@ from sweepd.envs.crypto.params import SHORTS, EnvParams
 from sweepd.envs.crypto.scoring.metrics import OBJECTIVES
 from sweepd.envs.crypto.splits import TooFewBars, first_decision
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.objectives.market.experiment import CryptoExperiment
 from sweepd.optimize.objectives.games.curriculum import LoadBundle
-from sweepd.optimize.objectives.objective import Say, Objective
+from sweepd.optimize.objectives.market.experiment import CryptoExperiment
+from sweepd.optimize.objectives.members.objective import MemberObjective
+from sweepd.optimize.objectives.objective import Say
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.record.bars import (
     TIME_FORMAT,
@@ -37,7 +38,7 @@ from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.spec import check_folds
 
 
-class MarketObjective(Objective[CryptoSpec]):
+class MarketObjective(MemberObjective[CryptoSpec]):
     """Studies on a market: folds as members, bars as data."""
 
     settings = MarketSettings

@@ -1,4 +1,4 @@
-"""The interface of what a study trains on: environments, normalisers and evaluation.
+"""What a `Trainer` asks of a kind of study: environments, normalisers and evaluation.
 
 `sweepd.optimize.objectives.market.experiment` implements it for a market, `sweepd.optimize.objectives.games.experiment`
 for games.
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -21,36 +20,23 @@ from sweepd.agents.engine.program import Act
 from sweepd.agents.networks.shape import Shape, env_fields
 from sweepd.agents.networks.weights import StateDict
 from sweepd.envs.core.vec_env import VecEnv
+from sweepd.optimize.objectives.run import Evaluation
 from sweepd.optimize.study.checkpoint import State
-from sweepd.optimize.study.record.stored import RecordedFile, StudySpec, TrialRecord, rung_key
+from sweepd.optimize.study.record.stored import RecordedFile, StudySpec
 from sweepd.optimize.study.space.search_space import Settings
+from sweepd.optimize.study.study import Plan, StudyHandle
 
 NO_SHAPE: Mapping[str, Any] = MappingProxyType({})  # the defaults of the algorithm
 
 
-@dataclass(frozen=True)
-class Evaluation(ABC):
-    """The result of evaluating a trial.
+class League(Protocol):
+    """Opponents of a study's trials that are earlier trials."""
 
-    Attributes:
-        value: what a rung reports.
-        final: value of the trial if it is complete.
-        scores: one score per member.
-        reasons: why `final` differs from what the scores alone would give.
-    """
+    def begin(self, plans: Sequence[Plan], ask: Callable[[], None]) -> None:
+        """Set the opponents of a batch's trials. ask: called at every step of games."""
 
-    value: float
-    final: float
-    scores: tuple[float, ...]
-    reasons: tuple[str, ...]
-
-    @abstractmethod
-    def record(self) -> TrialRecord:
-        """Return scores, metrics and reason, to be recorded with the trial."""
-
-    def rung_attributes(self, spec: StudySpec, rung: int) -> dict[str, Any]:  # noqa: ARG002
-        """Return the trial attributes that keep the results of a rung (1 …)."""
-        return {rung_key(rung): list(self.scores)}
+    def write_report(self) -> str:
+        """Write the report of the league; return a line that says so."""
 
 
 class Experiment(ABC):
@@ -116,6 +102,10 @@ class Experiment(ABC):
     @abstractmethod
     def seat(self, env: Any, slot: int, member: int, settings: Settings) -> None:
         """Assign a slot of a training environment to a member of a trial."""
+
+    def league(self, handle: StudyHandle, say: Callable[[str], None]) -> League | None:  # noqa: ARG002
+        """Return the league that opponents come from; None without one."""
+        return None
 
     def take_changes(self, env: Any) -> list[tuple[int, str]]:  # noqa: ARG002
         """Return (slot, text) of what changed for members since the last call, for the log."""

@@ -15,11 +15,11 @@ from sweepd.envs.core.vec_env import VecEnv
 from sweepd.envs.external.vec_env import ExternalVecEnv
 from sweepd.envs.games.play import random_actions
 from sweepd.envs.support.formatting import counted
+from sweepd.optimize.objectives.members.chunks import Chunks
 from sweepd.optimize.objectives.members.experiment import Experiment
 from sweepd.optimize.study.fit import UPDATES_PER_FOLD, fewest_envs, fit_shape, most_envs, multiple
 from sweepd.optimize.study.space.parsing import study_space
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
-from sweepd.optimize.objectives.members.chunks import Chunks
 
 # Seconds of a rollout in the environments alone, above which they dominate: neither threads nor
 # chunks matter then, and measuring them would take minutes.

@@ -12,8 +12,9 @@ import functools
 import gc
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,83 +26,40 @@ from sweepd.agents.networks.weights import StateDict
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.sizing import out_of_memory
 from sweepd.envs.support.errors import RunError
-from sweepd.optimize.objectives.members.experiment import Evaluation, Experiment
+from sweepd.optimize.objectives.members.chunks import Chunks
+from sweepd.optimize.objectives.members.experiment import Experiment, League
+from sweepd.optimize.objectives.members.measure import make_chunks
+from sweepd.optimize.objectives.members.weights import initial_actors
+from sweepd.optimize.objectives.pace import CheckpointPace
+from sweepd.optimize.objectives.run import Evaluation, Interrupted, Run, Training, WorkerHooks
 from sweepd.optimize.study.checkpoint import Checkpoint, MemberState, State
-from sweepd.optimize.study.record.stored import StudySpec
+from sweepd.optimize.study.record.stored import RecordedFile, TrialRecord
 from sweepd.optimize.study.space.search_space import Settings
-from sweepd.optimize.study.study import Plan
-from sweepd.optimize.worker.pace import CheckpointPace
-
-
-class Interrupted(Exception):
-    """A stop was requested; all members are between rollouts."""
+from sweepd.optimize.study.study import Plan, StudyHandle
 
 
 @dataclass
-class Training:
+class MemberTraining(Training):
     """A trial in training.
 
     Attributes:
-        plan: its parameters and seed.
         members: states of its members.
-        rung: number of rungs reached.
-        fault: why it cannot continue; "" while it can.
-        seconds: training time, earlier attempts included.
         initial: actors whose weights and normalizers the members start from, in turn; empty for
             the usual initialization.
         curves: by rollout, one row of the algorithm's curves per member, since they were last
             taken.
-        undecided: whether its population has not decided yet what it goes on with after the rung.
     """
 
-    plan: Plan
-    members: list[MemberState]
-    rung: int = 0
-    fault: str = ""
-    seconds: float = 0.0
+    members: list[MemberState] = field(default_factory=list)
     initial: list[StateDict] = field(default_factory=list)
     curves: dict[int, list[list[float]]] = field(default_factory=lambda: defaultdict(list))
-    undecided: bool = False
-
-    @property
-    def kept_rung(self) -> int:
-        """The rung of a checkpoint: a rung is reached once its decision has been carried out."""
-        return self.rung - self.undecided
-
-    @property
-    def begun(self) -> bool:
-        """Whether a member has been trained."""
-        return any(member.learner is not None for member in self.members)
-
-    def resume(self, checkpoint: Checkpoint) -> None:
-        """Continue from a checkpoint of the same trial."""
-        self.members, self.rung = checkpoint.members, checkpoint.rung
-        self.seconds = checkpoint.seconds
-        self.curves.update(checkpoint.curves)
-
-    def take_curves(self, names: Sequence[str]) -> list[tuple[int, dict[str, float]]]:
-        """Return the means over members by rollout, and clear the curves."""
-        taken = [
-            (rollout, dict(zip(names, np.mean(rows, axis=0).tolist(), strict=True)))
-            for rollout, rows in sorted(self.curves.items())
-        ]
-        self.curves.clear()
-        return taken
-
-
-def describe_envs(spec: StudySpec) -> str:
-    """Return the line about parallel environments that is printed before training."""
-    return (
-        f"Using Vectorized Environments: {spec.num_envs * spec.slots} parallel envs "
-        f"({spec.num_envs} per member x {spec.slots} members per program)"
-    )
 
 
 @dataclass(frozen=True, eq=False)
 class _Seat:
     """A member of a trial, to be loaded into a slot."""
 
-    training: Training
+    training: MemberTraining
     member: int
 
     @property
@@ -109,69 +67,138 @@ class _Seat:
         return self.training.members[self.member]
 
 
-class Trainer:
-    """Trains trials of one shape on one device.
+class Trainer(Run[MemberTraining]):
+    """Trains the trials of one study on one device.
 
     Args:
         experiment: environments and algorithm.
-        stop: called between rollouts; True interrupts training.
-        progress: called with the number of environment steps of each rollout.
-        say: prints one line.
-        slots: members per program; fewer than the study's G on machines with little memory.
-        ran_out: called with the new number of slots after memory ran out.
-        keep: writes checkpoints of the trials in training. Called between two rollouts or after the
-            last one of a rung, when `pace` says that checkpoints are due.
-        pace: decides when checkpoints are due.
+        hooks: of the worker.
     """
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        *,
-        stop: Callable[[], bool] = lambda: False,
-        progress: Callable[[int], None] = lambda _: None,
-        say: Callable[[str], None] = lambda _: None,
-        slots: int | None = None,
-        ran_out: Callable[[int], None] = lambda _: None,
-        keep: Callable[[Sequence[Training]], None] | None = None,
-        pace: CheckpointPace | None = None,
-    ) -> None:
-        self.experiment, self.spec = experiment, experiment.spec
-        self.stop, self.progress, self.say, self.ran_out = stop, progress, say, ran_out
-        self.keep, self.pace = keep, pace or CheckpointPace()
-        self.slots = slots or experiment.spec.slots
-        self._together = experiment.spec.trials_per_batch  # trials evaluated at once
+    def __init__(self, experiment: Experiment, hooks: WorkerHooks = WorkerHooks()) -> None:  # noqa: B008 -- immutable
+        self.experiment, self.spec, self.device = experiment, experiment.spec, experiment.device
+        self.published = experiment.published
+        self.trial_steps = experiment.members * self.spec.rollouts * self.spec.transitions
+        self.hooks, self._pace = hooks, hooks.pace or CheckpointPace()
+        self.slots = self.spec.slots
+        self._together = self.spec.trials_per_batch  # trials evaluated at once
         self.seconds = 0.0
         self.steps = 0
+        self._handle: StudyHandle | None = None
+        self._league: League | None = None
+        self._chunks: Chunks | None = None
         self._env: Any = None  # the experiment's own kind of `VecEnv`
         self._learner: Program | None = None
         self._shape: tuple[tuple[str, int], ...] = ()
-        self._in_training: Sequence[Training] = ()
+        self._batch_shape: Mapping[str, int] = {}
+        self._in_training: Sequence[MemberTraining] = ()
         self._counted = 0.0  # when seconds were last added to the trials
 
-    def start(self, plan: Plan) -> Training:
+    def attach(self, handle: StudyHandle, hooks: WorkerHooks) -> None:
+        self._handle, self.hooks, self._pace = handle, hooks, hooks.pace or CheckpointPace()
+        self._league = self.experiment.league(handle, hooks.say)
+        self._chunks = make_chunks(self.experiment, hooks.say, hooks.alive)
+
+    def describe(self) -> list[str]:
+        return self.experiment.describe()
+
+    def placement(self) -> str:
+        spec = self.spec
+        return (
+            f"Using Vectorized Environments: {spec.num_envs * spec.slots} parallel envs "
+            f"({spec.num_envs} per member x {spec.slots} members per program)"
+        )
+
+    # -- a batch
+
+    def prepare(self, plans: Sequence[Plan], ask: Callable[[], None]) -> None:
+        if self._league is not None:
+            self._league.begin(plans, ask)
+
+    def begin(self, plans: Sequence[Plan]) -> list[MemberTraining]:
+        self._batch_shape = plans[0].settings.shape
+        if self._chunks is not None:
+            self.slots = self._chunks.size(self._batch_shape)
+        self._together, self.seconds, self.steps = self.spec.trials_per_batch, 0.0, 0
+        states = [self.start(plan) for plan in plans]
+        if self._handle is not None:
+            for state in states:
+                state.initial = initial_actors(self._handle, self.actors_of, state.plan)
+        return states
+
+    def start(self, plan: Plan) -> MemberTraining:
         """Return a trial at its beginning; its members are initialized when first loaded."""
-        return Training(plan, [MemberState() for _ in range(self.experiment.members)])
+        return MemberTraining(plan, members=[MemberState() for _ in range(self.experiment.members)])
 
-    def inherit(
-        self, training: Training, source: Sequence[MemberState], settings: Settings
-    ) -> None:
-        """Let a trial go on with other settings, and with the weights of another trial's members.
+    def release(self) -> None:
+        self._env = self._learner = None
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
-        Args:
-            training: the trial, between two rollouts.
-            source: the states of the other trial's members, after as many rollouts.
-            settings: of the same shape and environment.
-        """
-        _, learner = self.program(training)
+    def share_with(self, workers: int) -> None:
+        if self._chunks is not None:
+            self._chunks.share_with(workers)
+
+    def inherit(self, state: MemberTraining, source: Checkpoint, settings: Settings) -> None:
+        _, learner = self.program(state)
         params = self.experiment.learner_params(settings)
         members = []
-        for own, other in zip(training.members, source, strict=True):
+        for own, other in zip(state.members, source.members, strict=True):
             assert own.learner is not None
             assert other.learner is not None
-            state = learner.inherit(own.learner, other.learner, params)
-            members.append(MemberState(state, own.env, own.rollouts))
-        training.plan, training.members = replace(training.plan, settings=settings), members
+            inherited = learner.inherit(own.learner, other.learner, params)
+            members.append(MemberState(inherited, own.env, own.rollouts))
+        state.plan, state.members = replace(state.plan, settings=settings), members
+
+    # -- what is kept
+
+    def checkpoint(self, state: MemberTraining) -> Checkpoint:
+        # The file is written while training continues. A member's state is replaced as a whole, so
+        # a copy of the list is enough; rows are appended to the curves.
+        curves = {rollout: list(rows) for rollout, rows in state.curves.items()}
+        return Checkpoint(
+            list(state.members), state.kept_rung, state.seconds, state.plan.note, curves
+        )
+
+    def resume(self, state: MemberTraining, checkpoint: Checkpoint) -> None:
+        state.members, state.rung = checkpoint.members, checkpoint.rung
+        state.seconds = checkpoint.seconds
+        state.curves.clear()
+        state.curves.update(checkpoint.curves)
+
+    def take_curves(self, state: MemberTraining) -> list[tuple[int, dict[str, float]]]:
+        """Return the means over members by rollout, and clear the curves."""
+        names = self.experiment.curves
+        taken = [
+            (rollout, dict(zip(names, np.mean(rows, axis=0).tolist(), strict=True)))
+            for rollout, rows in sorted(state.curves.items())
+        ]
+        state.curves.clear()
+        return taken
+
+    def record(self, state: MemberTraining) -> TrialRecord:
+        settings = state.plan.settings
+        return TrialRecord(
+            env_params=asdict(self.experiment.env_params(settings)),
+            learner_params=asdict(self.experiment.learner_params(settings)),
+            shape=settings.shape,
+            num_envs=self.spec.num_envs,
+            phases=self.experiment.phases_begun([member.env for member in state.members]),
+        )
+
+    def write(self, state: MemberTraining, folder: Path, evaluation: Any) -> RecordedFile:
+        return self.experiment.write(folder, self.actors(state), evaluation)
+
+    def draw(self, folder: Path, title: str) -> None:
+        self.experiment.draw(folder, title)
+
+    @property
+    def has_report(self) -> bool:
+        return self._league is not None
+
+    def close_study(self) -> str:
+        return "" if self._league is None else self._league.write_report()
 
     @property
     def steps_per_second(self) -> float:
@@ -180,7 +207,7 @@ class Trainer:
 
     # -- training
 
-    def advance(self, trainings: Sequence[Training]) -> None:
+    def advance(self, trainings: Sequence[MemberTraining]) -> None:
         """Train every member of these trials to the end of its trial's next rung.
 
         Sets `fault` of diverged trials. If the device runs out of memory, programs get fewer slots.
@@ -209,7 +236,11 @@ class Trainer:
             self._count_seconds()
             self.seconds += time.monotonic() - began
 
-    def _rollouts_left(self, trainings: Sequence[Training]) -> dict[_Seat, int]:
+    def steps_left(self, state: MemberTraining) -> int:
+        end = self.spec.rung_end(state.rung + 1)
+        return sum(end - member.rollouts for member in state.members) * self.spec.transitions
+
+    def _rollouts_left(self, trainings: Sequence[MemberTraining]) -> dict[_Seat, int]:
         """Return the rollouts to the next rung of each member that has any left."""
         left = {
             seat: self.spec.rung_end(seat.training.rung + 1) - seat.state.rollouts
@@ -226,10 +257,7 @@ class Trainer:
 
     def _smaller(self, error: BaseException) -> None:
         """Release the programs and halve the slots; results change by rounding only."""
-        self._env = self._learner = None  # their memory is needed for smaller programs
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        self.release()  # their memory is needed for smaller programs
         together = self.experiment.together
         fewest = max(FEWEST_SLOTS, together)
         if self.slots <= fewest:
@@ -239,10 +267,11 @@ class Trainer:
                 "or smaller networks"
             ) from None
         self.slots = max(fewest, self.slots // (2 * together) * together)
-        self.ran_out(self.slots)
-        self.say(f"out of memory: continuing with {self.slots} members per program")
+        if self._chunks is not None:
+            self._chunks.ran_out(self._batch_shape, self.slots)
+        self.hooks.say(f"out of memory: continuing with {self.slots} members per program")
 
-    def program(self, training: Training) -> tuple[Any, Program]:
+    def program(self, training: MemberTraining) -> tuple[Any, Program]:
         """Return environment and learner of the trial's shape, cached by shape and slots."""
         settings = training.plan.settings
         shape = tuple(sorted(settings.shape.items()))
@@ -296,7 +325,7 @@ class Trainer:
             done += 1
             steps = len(group) * self.spec.transitions
             self.steps += steps
-            self.progress(steps)
+            self.hooks.progress(steps)
             known = {**stats._asdict(), **learner.play_stats()}
             # The one read of the device per rollout.
             rows = torch.stack([known[name] for name in self.experiment.curves], 1).tolist()
@@ -305,10 +334,10 @@ class Trainer:
                 seat.training.curves[first + done].append(row)
             for slot, change in self.experiment.take_changes(env):
                 seat = group[slot]
-                self.say(
+                self.hooks.say(
                     f"trial {seat.training.plan.number}, {self.spec.member} {seat.member}: {change}"
                 )
-            stopped = self.stop()
+            stopped = self.hooks.stop()
             if not stopped and done < rollouts:
                 self._keep_if_due(take)
             return stopped
@@ -338,18 +367,18 @@ class Trainer:
     def _keep_if_due(self, take: Callable[[], None] = lambda: None) -> None:
         """Write checkpoints of the trials in training if due. take: updates the trials' members."""
         trainings = [training for training in self._in_training if not training.fault]
-        if self.keep is None or not trainings or not self.pace.due():
+        if self.hooks.keep is None or not trainings or not self._pace.due():
             return
-        self.pace.begun()
+        self._pace.begun()
         began = time.perf_counter()
         take()
         self._count_seconds()
-        self.keep(trainings)
-        self.pace.spent(time.perf_counter() - began)
+        self.hooks.keep(trainings)
+        self._pace.spent(time.perf_counter() - began)
 
     # -- evaluation
 
-    def evaluate(self, trainings: Sequence[Training]) -> list[Evaluation | None]:
+    def evaluate(self, trainings: Sequence[MemberTraining]) -> list[Evaluation | None]:
         """Evaluate all members of these trials in one batch.
 
         If the device runs out of memory, half of the trials are evaluated at a time.
@@ -380,7 +409,7 @@ class Trainer:
                 )
         return evaluations
 
-    def _evaluate(self, trainings: Sequence[Training]) -> list[Evaluation | None]:
+    def _evaluate(self, trainings: Sequence[MemberTraining]) -> list[Evaluation | None]:
         seats = self._seats(trainings)
         # As many programs as a full batch needs: rounding must not depend on the number of trials.
         full = -(-max(self._together, len(trainings)) * self.experiment.members // self.slots)
@@ -390,22 +419,21 @@ class Trainer:
             programs.append(learner.act_fn())
         programs += [programs[0]] * (full - len(programs))
         settings = [training.plan.settings for training in trainings]
-
-        def ask() -> None:
-            if self.stop():
-                raise Interrupted
-
         # A finished run that is evaluated once more has no rung left.
         rungs = [min(training.rung + 1, self.spec.rungs) for training in trainings]
         with learner.threads():
-            evaluations = self.experiment.evaluate(settings, rungs, programs, self.slots, ask)
+            evaluations = self.experiment.evaluate(settings, rungs, programs, self.slots, self._ask)
         return [
             evaluation
             and self.experiment.with_exact(evaluation, functools.partial(self.actors, training))
             for training, evaluation in zip(trainings, evaluations, strict=True)
         ]
 
-    def _seats(self, trainings: Sequence[Training]) -> list[_Seat]:
+    def _ask(self) -> None:
+        if self.hooks.stop():
+            raise Interrupted
+
+    def _seats(self, trainings: Sequence[MemberTraining]) -> list[_Seat]:
         return [_Seat(t, member) for t in trainings for member in range(self.experiment.members)]
 
     def actors_of(self, plan: Plan, states: Sequence[State]) -> list[StateDict]:
@@ -421,7 +449,7 @@ class Trainer:
             exported.append(learner.export_member(0)[0])
         return exported
 
-    def actors(self, training: Training) -> list[StateDict]:
+    def actors(self, training: MemberTraining) -> list[StateDict]:
         """Return the trained actors, one per member, as `sweepd.agents.policy.frozen` saves
         them.
         """

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from sweepd.agents.networks.weights import StateDict
 from sweepd.agents.policy.frozen import load_members
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.study.checkpoint import read_checkpoint
+from sweepd.optimize.study.checkpoint import State, read_checkpoint
 from sweepd.optimize.study.study import Plan, StudyHandle
-from sweepd.optimize.objectives.members.trainer import Trainer
 
 
 def weights_file(path: Path) -> dict[str, str]:
@@ -19,8 +19,15 @@ def weights_file(path: Path) -> dict[str, str]:
     return {"path": str(path.resolve()), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
-def initial_actors(handle: StudyHandle, trainer: Trainer, plan: Plan) -> list[StateDict]:
+def initial_actors(
+    handle: StudyHandle, actors_of: Callable[[Plan, Sequence[State]], list[StateDict]], plan: Plan
+) -> list[StateDict]:
     """Return the actors from which a trial's members start; empty for the usual initialization.
+
+    Args:
+        handle: the study.
+        actors_of: returns the actors in members' states, see `Trainer.actors_of`.
+        plan: the trial.
 
     Raises:
         InputError: the file is missing, its bytes are not those that were recorded, or its networks
@@ -45,4 +52,4 @@ def initial_actors(handle: StudyHandle, trainer: Trainer, plan: Plan) -> list[St
     if not path.name.startswith("checkpoint"):
         return load_members(path)
     members = [member.learner for member in read_checkpoint(path).members]
-    return trainer.actors_of(plan, [member for member in members if member is not None])
+    return actors_of(plan, [member for member in members if member is not None])

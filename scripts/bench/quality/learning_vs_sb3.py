@@ -57,6 +57,7 @@ from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.intervals import clopper_pearson
 from sweepd.optimize.cli.study_request import make_request
 from sweepd.optimize.objectives.games.experiment import GameExperiment
+from sweepd.optimize.objectives.members.trainer import MemberTraining, Trainer
 from sweepd.optimize.objectives.request import game_params
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.fit import fewest_envs
@@ -67,7 +68,6 @@ from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
 from sweepd.optimize.study.space.subject import Subject
 from sweepd.optimize.study.study import Plan
-from sweepd.optimize.objectives.members.trainer import Trainer, Training
 from sweepd.optimize.worker.freeze import open_study
 
 SEEDS, LOOKS, EPISODES = 8, 10, 10
@@ -148,7 +148,7 @@ def ours(row: Row, seeds: Sequence[int], changes: Changes) -> dict[str, Any]:
     return {"runs": runs, "settings": described, "seconds": seconds, "machine": machine()}
 
 
-def _evaluate(trainer: Trainer, training: Training) -> Sequence[float]:
+def _evaluate(trainer: Trainer, training: MemberTraining) -> Sequence[float]:
     """Return the members' scores."""
     (found,) = trainer.evaluate([training])
     if found is None:

@@ -31,15 +31,15 @@ from sweepd.optimize.cli.demo import SMOKE, apply_preset, make_demo_data
 from sweepd.optimize.cli.doctor import examine
 from sweepd.optimize.cli.launch import choose_device
 from sweepd.optimize.cli.study_request import make_request
-from sweepd.optimize.objectives.table import objective_of
+from sweepd.optimize.objectives.members.measure import Bench, measure_threads
 from sweepd.optimize.objectives.request import Request
+from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.stored import TOTAL_KEY, StudySpec
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.freeze import draft_spec, reproducing_flags, resolve_space
-from sweepd.optimize.objectives.members.measure import Bench, measure_threads
 from sweepd.optimize.worker.telemetry import Telemetry
 from sweepd.optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import TRAIN, search_app

@@ -20,9 +20,9 @@ from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.supervisor import Supervisor
 from sweepd.optimize.cli import service
 from sweepd.optimize.cli.service import make_units, quote
+from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.study.recovery.deaths import is_suspect
 from sweepd.optimize.study.recovery.stale_trials import recover_stale
-from sweepd.optimize.objectives.members.trainer import Trainer
 from tests.notify_listener import Listener
 from tests.optimize.conftest import Sweepd, search_app
 from tests.optimize.study_files import count, open_handle, wait_for

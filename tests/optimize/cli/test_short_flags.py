@@ -9,8 +9,8 @@ import pytest
 from sweepd.envs.crypto.params import SHORTS, EnvParams
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.study_request import make_request
-from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.objectives.request import Request
+from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.study.space.subject import MARKET_PPO

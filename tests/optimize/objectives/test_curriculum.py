@@ -26,9 +26,11 @@ from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.study_request import make_request
 from sweepd.optimize.objectives.games.curriculum import FoundBundle, check_curriculum
 from sweepd.optimize.objectives.games.experiment import GameExperiment
-from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.objectives.games.phased_opponents import PhasedOpponents, begun_phases
+from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.objectives.request import Request
+from sweepd.optimize.objectives.run import Interrupted, WorkerHooks
+from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.study.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
@@ -38,7 +40,6 @@ from sweepd.optimize.study.space.parsing import load_space, preset_text
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.space.subject import Subject
 from sweepd.optimize.study.study import Plan
-from sweepd.optimize.objectives.members.trainer import Interrupted, Trainer
 from sweepd.optimize.worker.freeze import open_study
 from tests.optimize.conftest import search_app
 from tests.optimize.objectives.duel_game import DUEL, PLAYERS, DuelParams
@@ -204,7 +205,7 @@ def test_a_trial_is_the_same_in_a_batch_and_after_a_stop_at_any_rollout(
         return dataclasses.replace(own, settings=Settings(shape, {"warmup": 16}, {}))
 
     said: list[str] = []
-    together = Trainer(experiment, say=said.append)
+    together = Trainer(experiment, WorkerHooks(say=said.append))
     trainings = [together.start(planned(n)) for n in range(3)]
     in_company = to_the_end(together, trainings)
     begun = experiment.phases_begun([member.env for member in trainings[0].members])
@@ -212,7 +213,7 @@ def test_a_trial_is_the_same_in_a_batch_and_after_a_stop_at_any_rollout(
     assert sum("trial 2, seed 1: phase 2 of 2 began after 2 rollouts" in s for s in said) == 1
     for stop_after in range(1, 4):
         asked = iter([False] * (stop_after - 1) + [True])
-        stopping = Trainer(experiment, stop=lambda asked=asked: next(asked, False))
+        stopping = Trainer(experiment, WorkerHooks(stop=lambda asked=asked: next(asked, False)))
         torn = stopping.start(planned(1))
         with pytest.raises(Interrupted):
             advance_to(stopping, [torn], 1)

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from sweepd.optimize.objectives.games.evaluation import GameEvaluation
-from sweepd.optimize.objectives.games.objective import GameObjective
 from sweepd.optimize.objectives.games.league_artifacts import equilibrium_words
+from sweepd.optimize.objectives.games.objective import GameObjective
+from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.space.subject import Subject
-from sweepd.optimize.objectives.members.trainer import Trainer
 from tests.agents.policy.test_exact_league import BETS_ALWAYS, BETS_WITH_KINGS, actor
 from tests.envs.games.toys import chooser
 from tests.optimize.objectives.test_game_study import make_experiment, plan
@@ -155,7 +155,7 @@ def test_curves_of_games_in_turns_have_the_figures_of_play(curriculum: dict[str,
     trainer = Trainer(experiment)
     trial = trainer.start(plan(0))
     advance_to(trainer, [trial], 1)
-    taken = trial.take_curves(experiment.curves)
+    taken = trainer.take_curves(trial)
     seats = {"truncated"} if curriculum else {"won_first", "won_second"}
     play = {"illegal", "decisions_per_game", "entropy_0", "entropy_1"} | seats
     for _, values in taken:

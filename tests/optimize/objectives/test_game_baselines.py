@@ -12,14 +12,14 @@ import torch
 
 from sweepd.envs.games.bucket_brigade.scenarios import scenario
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.objectives import league_artifacts
+from sweepd.optimize.objectives.games import league_artifacts
 from sweepd.optimize.objectives.games.evaluation import GameEvaluation
 from sweepd.optimize.objectives.games.experiment import GameExperiment
+from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
 from sweepd.optimize.study.space.subject import Subject
 from sweepd.optimize.study.study import Plan
-from sweepd.optimize.objectives.members.trainer import Trainer
 from tests.optimize.objectives.test_game_study import make_experiment, plan
 from tests.optimize.worker.test_batch import advance_to
 

@@ -19,8 +19,10 @@ from sweepd.agents.policy.frozen import load_members
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.games.evaluation import GameEvaluation
 from sweepd.optimize.objectives.games.experiment import GameExperiment
-from sweepd.optimize.objectives.table import check_request
+from sweepd.optimize.objectives.members.trainer import MemberTraining, Trainer
 from sweepd.optimize.objectives.request import Request, game_params
+from sweepd.optimize.objectives.run import Interrupted, WorkerHooks
+from sweepd.optimize.objectives.table import check_request
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.stored import GameSpec, StudySpec
@@ -28,7 +30,6 @@ from sweepd.optimize.study.space.parsing import load_space, parse_space
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
 from sweepd.optimize.study.space.subject import Subject
 from sweepd.optimize.study.study import Plan
-from sweepd.optimize.objectives.members.trainer import Interrupted, Trainer, Training
 from sweepd.optimize.worker.freeze import choose_slots, open_study
 from tests.optimize.checkpointing import EveryRollout, kept_in
 from tests.optimize.conftest import Running
@@ -82,7 +83,7 @@ def plan(number: int, **env: Any) -> Plan:
     )
 
 
-def to_the_end(trainer: Trainer, trainings: list[Training]) -> dict[int, Any]:
+def to_the_end(trainer: Trainer, trainings: list[MemberTraining]) -> dict[int, Any]:
     """Train all rungs; return the numbers of each trial as bytes."""
     for rung in range(1, trainer.spec.rungs + 1):
         advance_to(trainer, trainings, rung)
@@ -108,7 +109,7 @@ def same_alone_in_a_batch_and_after_a_stop(experiment: GameExperiment) -> dict[i
     assert to_the_end(alone, [alone.start(plan(1))])[1] == in_company[1]
     assert in_company[0] != in_company[1]
     asked = iter([False, True])
-    stopping = Trainer(experiment, stop=lambda: next(asked, False))
+    stopping = Trainer(experiment, WorkerHooks(stop=lambda: next(asked, False)))
     torn = stopping.start(plan(2))
     with pytest.raises(Interrupted):
         advance_to(stopping, [torn], 1)
@@ -182,8 +183,8 @@ def test_other_algorithms_are_searched_in_the_same_way(
     alone = Trainer(experiment)
     assert to_the_end(alone, [alone.start(trials[1])])[1] == in_company[1]
     assert in_company[0][2] != in_company[1][2]
-    kept: list[Training] = []
-    keeping = Trainer(experiment, keep=kept_in(tmp_path, kept), pace=EveryRollout())
+    kept: list[MemberTraining] = []
+    keeping = Trainer(experiment, WorkerHooks(keep=kept_in(tmp_path, kept), pace=EveryRollout()))
     assert to_the_end(keeping, [keeping.start(trials[1])])[1] == in_company[1]
     resumed = Trainer(experiment)
     for torn in (kept[0], kept[-1]):
@@ -444,13 +445,13 @@ def test_the_length_of_random_play_is_part_of_the_study(tmp_path: Path) -> None:
     )
     url = storage_url(None, tmp_path)
     said: list[str] = []
-    handle, experiment = open_study(
+    handle, trainer = open_study(
         open_storage(url), "s", request, torch.device("cpu"), tmp_path, {}, said.append
     )
     assert isinstance(handle.spec, GameSpec)
     assert handle.spec.look_steps == 256
     assert any("--look-steps 256" in line for line in said)
-    assert "from 4,096 steps of random play (256 per" in " ".join(experiment.describe())
+    assert "from 4,096 steps of random play (256 per" in " ".join(trainer.describe())
     described = json.loads(handle.spec.to_json())
     del described["look_steps"]  # of a study made before
     assert StudySpec.from_json(json.dumps(described)) == handle.spec

@@ -14,8 +14,8 @@ from sweepd.envs.crypto.data.demo_market import make_demo_market
 from sweepd.envs.crypto.data.timeframe import bars_per_year, later
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.study_request import make_request
-from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.objectives.outlook import outlook
+from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.study.record.bars import load_study_bars
 from sweepd.optimize.study.record.spans import holdout_span, study_splits
 from sweepd.optimize.study.record.stored import CryptoSpec, StudySpec

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.games.evaluation import GameEvaluation
-from sweepd.optimize.objectives.table import check_request
-from sweepd.optimize.objectives.request import Request
-from sweepd.optimize.study.record.stored import GameSpec, StudySpec, TrialRecord
 from sweepd.optimize.objectives.members.trainer import Trainer
+from sweepd.optimize.objectives.request import Request
+from sweepd.optimize.objectives.table import check_request
+from sweepd.optimize.study.record.stored import GameSpec, StudySpec, TrialRecord
 from tests.agents.policy.test_exact_league import BETS_ALWAYS, BETS_WITH_KINGS, actor
 from tests.envs.games.toys import chooser
 from tests.extra import with_extra

@@ -23,14 +23,14 @@ from sweepd.agents.policy.roster import Champion
 from sweepd.envs.games.phase_files import read_opponents
 from sweepd.envs.games.tensor_game import State
 from sweepd.envs.support.errors import InputError
+from sweepd.optimize.objectives import pace
 from sweepd.optimize.objectives.artifacts import PREFIX, scored_file
 from sweepd.optimize.objectives.games.experiment import GameExperiment
+from sweepd.optimize.objectives.games.league import StudyLeague, largest_shares
 from sweepd.optimize.objectives.games.phased_training import LeaguePlayer
-from sweepd.optimize.objectives.games.league import StudyLeague, largest_shares, study_league
+from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.study.record.stored import LEAGUE_KEY, REASON_KEY, GameSpec, TrialRecord
 from sweepd.optimize.study.study import Plan, StudyHandle
-from sweepd.optimize.worker import pace
-from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.worker.lifecycle import work
 from sweepd.optimize.worker.stopping import StopRequest
 from sweepd.optimize.worker.worker import Worker, WorkerOptions
@@ -56,7 +56,7 @@ def spec_with(opponents: str = "league") -> GameSpec:
 
 def league_of(handle: StudyHandle, said: list[str] | None = None) -> StudyLeague:
     experiment = GameExperiment(handle.spec, torch.device("cpu"))
-    found = study_league(handle, experiment, ([] if said is None else said).append)
+    found = experiment.league(handle, ([] if said is None else said).append)
     assert found is not None
     return found
 
@@ -221,7 +221,7 @@ def test_a_worker_fails_trials_whose_opponents_are_lost(
     monkeypatch.setattr(StudyLeague, "write_report", lambda _: "")
     monkeypatch.setattr("sweepd.optimize.worker.lifecycle.print_summary", lambda *_: None)
     experiment = GameExperiment(handle.spec, torch.device("cpu"))
-    assert work(handle, experiment, WorkerOptions(3), Console(quiet=True))
+    assert work(handle, Trainer(experiment), WorkerOptions(3), Console(quiet=True))
     assert [trial.state.name for trial in handle.trials()] == ["COMPLETE", "FAIL", "FAIL"]
     reason = handle.trials()[1].user_attrs[REASON_KEY]
     assert reason.startswith("its opponents from the league: ")
@@ -242,7 +242,7 @@ def test_a_stop_during_the_leagues_games_puts_the_trials_back(
     monkeypatch.setattr(Worker, "_stop_or_pause", ask)
     monkeypatch.setattr(StopRequest, "__call__", lambda _: bool(stops))
     experiment = GameExperiment(handle.spec, torch.device("cpu"))
-    assert not work(handle, experiment, WorkerOptions(4), Console(quiet=True))
+    assert not work(handle, Trainer(experiment), WorkerOptions(4), Console(quiet=True))
     assert {trial.state.name for trial in handle.trials()[2:]} == {"WAITING"}
     assert all(LEAGUE_KEY not in trial.user_attrs for trial in handle.trials())
 
@@ -250,7 +250,7 @@ def test_a_stop_during_the_leagues_games_puts_the_trials_back(
 def test_studies_without_the_opponent_have_no_league(tmp_path: Path) -> None:
     handle = make_handle(tmp_path, spec_with("self=1"))
     experiment = GameExperiment(handle.spec, torch.device("cpu"))
-    assert study_league(handle, experiment, lambda _: None) is None
+    assert experiment.league(handle, lambda _: None) is None
 
 
 def test_members_are_the_same_in_company_and_after_a_stop() -> None:
@@ -478,7 +478,7 @@ def trained_again(handle: StudyHandle, number: int) -> bytes:
     met = trial.user_attrs[LEAGUE_KEY]
     again = Plan(trial._trial_id, number, trial.params, settings, seed, league=met)
     experiment = GameExperiment(handle.spec, torch.device("cpu"))
-    league = study_league(handle, experiment, lambda _: None)
+    league = experiment.league(handle, lambda _: None)
     assert league is not None
     league.begin([again], lambda: None)
     trainer = Trainer(experiment)

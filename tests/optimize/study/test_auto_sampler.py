@@ -11,8 +11,8 @@ import torch
 from sweepd.envs.games.phase_files import read_opponents
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.study_request import make_request
-from sweepd.optimize.objectives.table import check_request
 from sweepd.optimize.objectives.request import Request
+from sweepd.optimize.objectives.table import check_request
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.stored import GameSpec, StudySpec

@@ -5,21 +5,19 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 from optuna.trial import TrialState
 
 from sweepd.envs.crypto.data.bars import Bars
-from sweepd.optimize.objectives.members.experiment import Experiment
+from sweepd.optimize.objectives.members.trainer import MemberTraining, Trainer
 from sweepd.optimize.study.checkpoint import MemberState
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.stored import CHECKPOINT_KEY
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.study import Plan, StudyHandle
-from sweepd.optimize.objectives.members.trainer import Training
 from sweepd.optimize.worker.records import Records
 from tests.optimize.study_files import make_handle
 from tests.optimize.worker.test_batch import make_spec
@@ -34,8 +32,8 @@ class OneWorker:
 
     def __init__(self, handle: StudyHandle, trial_id: int) -> None:
         self.handle, self.said = handle, list[str]()
-        experiment = cast(Experiment, SimpleNamespace(members=1))
-        self.records = Records(handle, experiment, lambda _: None, self.said.append)
+        run = Trainer.__new__(Trainer)  # checkpoints need no environments
+        self.records = Records(handle, run, lambda _: None, self.said.append)
         trial = handle.storage.get_trial(trial_id)
         reported = dict(trial.intermediate_values)
         plan = Plan(
@@ -48,7 +46,7 @@ class OneWorker:
             reported,
             trial.user_attrs.get(CHECKPOINT_KEY),
         )
-        self.training = Training(plan, [MemberState()])
+        self.training = MemberTraining(plan, members=[MemberState()])
 
     def train(self, rollouts: int, rung: int, seconds: float) -> None:
         state = {"weights": torch.full((2,), float(rollouts))}
@@ -82,11 +80,11 @@ def _next_worker(dead: OneWorker) -> OneWorker:
     return found
 
 
-def _without_database(records: Records, training: Training) -> None:
+def _without_database(records: Records, training: MemberTraining) -> None:
     records.save_unrecorded(training)
 
 
-def _killed_before_the_record(records: Records, training: Training) -> None:
+def _killed_before_the_record(records: Records, training: MemberTraining) -> None:
     records.checkpoint(training)
     with pytest.raises(Killed):
         records.wait()
@@ -97,7 +95,7 @@ def _killed_before_the_record(records: Records, training: Training) -> None:
 def test_a_recorded_file_is_not_overwritten(
     worker: OneWorker,
     monkeypatch: pytest.MonkeyPatch,
-    write: Callable[[Records, Training], None],
+    write: Callable[[Records, MemberTraining], None],
     rung: int,
 ) -> None:
     """Rung 0: nothing but the time spent has changed since. Rung 1: the rung was evaluated and

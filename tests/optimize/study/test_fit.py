@@ -203,7 +203,9 @@ def test_the_first_trial_has_the_start_of_the_space(
         "--sampler",
         sampler,
     ]
-    monkeypatch.setattr("sweepd.optimize.worker.freeze.measure_num_envs", lambda *_: (2, []))
+    monkeypatch.setattr(
+        "sweepd.optimize.objectives.members.objective.measure_num_envs", lambda *_: (2, [])
+    )
     CliRunner().invoke(search_app(), words, catch_exceptions=False)
     handle = StudyHandle(open_storage(storage_url(None, Path("runs"))), "s")
     first = handle.ask_batch(1, "w", 3)[0].params

@@ -12,8 +12,8 @@ from sweepd.agents.networks.shape import FEWEST_SLOTS
 from sweepd.envs.crypto.data.demo_market import make_demo_market
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.study_request import make_request
-from sweepd.optimize.objectives.table import objective_of, misplaced_settings
 from sweepd.optimize.objectives.request import Request
+from sweepd.optimize.objectives.table import misplaced_settings, objective_of
 from sweepd.optimize.study.record.stored import StudySpec
 from sweepd.optimize.study.settings.setting import declared, flag_of, num_envs
 from sweepd.optimize.study.settings.study import StudySettings

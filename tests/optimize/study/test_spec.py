@@ -14,8 +14,8 @@ from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.crypto.splits import CrossValidation
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.study_request import make_request
-from sweepd.optimize.objectives.table import check_request
 from sweepd.optimize.objectives.request import Request
+from sweepd.optimize.objectives.table import check_request
 from sweepd.optimize.study.checkpoint import (
     Checkpoint,
     MemberState,

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.optimize.objectives.market.experiment import CryptoExperiment
+from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.database.tables import workers
 from sweepd.optimize.study.recovery.registration import claim_closing, list_workers
@@ -64,7 +65,7 @@ def test_a_worker_that_closes_a_study_sends_heartbeats_until_it_is_closed(
 
     monkeypatch.setattr(Worker, "run", lambda _: Outcome.DONE)
     experiment = CryptoExperiment(handle.spec, bars, torch.device("cpu"))
-    assert work(handle, experiment, WorkerOptions(0, beat_seconds=0.05), Console(), close)
+    assert work(handle, Trainer(experiment), WorkerOptions(0, beat_seconds=0.05), Console(), close)
     assert closed == [False]
     with other.transaction() as session:
         assert session.execute(sa.select(workers)).all() == []

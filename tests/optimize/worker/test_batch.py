@@ -18,10 +18,11 @@ from sweepd.envs.native import threads
 from sweepd.envs.native.build import VARIABLE
 from sweepd.envs.support.errors import RunError
 from sweepd.optimize.objectives.market.experiment import CryptoExperiment
+from sweepd.optimize.objectives.members.trainer import MemberTraining, Trainer
+from sweepd.optimize.objectives.run import Interrupted, WorkerHooks
 from sweepd.optimize.study.record.stored import CryptoSpec, DataSpec
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
 from sweepd.optimize.study.study import Plan
-from sweepd.optimize.objectives.members.trainer import Interrupted, Trainer, Training
 from tests.optimize.conftest import RECIPE
 
 SHAPE = {"net_width": 8, "net_depth": 1, "minibatch": 16, "epochs": 2}
@@ -70,14 +71,14 @@ def plan(number: int, **env: Any) -> Plan:
     return Plan(number, number, {"number": number}, settings, 1000 + number)
 
 
-def advance_to(trainer: Trainer, trainings: Sequence[Training], rung: int) -> None:
+def advance_to(trainer: Trainer, trainings: Sequence[MemberTraining], rung: int) -> None:
     """Train trials to the end of this rung."""
     for training in trainings:
         training.rung = rung - 1
     trainer.advance(trainings)
 
 
-def to_the_end(trainer: Trainer, trainings: list[Training]) -> dict[int, Any]:
+def to_the_end(trainer: Trainer, trainings: list[MemberTraining]) -> dict[int, Any]:
     """Train all rungs; return each trial's results as plain numbers and bytes."""
     for rung in range(1, trainer.spec.rungs + 1):
         advance_to(trainer, trainings, rung)
@@ -182,7 +183,7 @@ def test_training_continues_identically_after_a_stop(experiment: CryptoExperimen
         asked += 1
         return asked % 3 == 0
 
-    trainer = Trainer(experiment, stop=stop)
+    trainer = Trainer(experiment, WorkerHooks(stop=stop))
     trials = [trainer.start(plan(n)) for n in range(2)]
     interrupted = 0
     for rung in (1, 2):
@@ -193,7 +194,7 @@ def test_training_continues_identically_after_a_stop(experiment: CryptoExperimen
             except Interrupted:
                 interrupted += 1
     assert interrupted >= 2
-    trainer.stop = lambda: False
+    trainer.hooks = WorkerHooks()
     left_alone = Trainer(experiment)
     whole = to_the_end(left_alone, [left_alone.start(plan(n)) for n in range(2)])
     for trial, evaluation in zip(trials, trainer.evaluate(trials), strict=True):
@@ -243,7 +244,7 @@ def test_out_of_memory_leads_to_smaller_programs_and_fails_no_trial(
     whole = to_the_end(reference, [reference.start(plan(0))])
     small_memory(2)
     said: list[str] = []
-    trainer = Trainer(experiment, say=said.append)
+    trainer = Trainer(experiment, WorkerHooks(say=said.append))
     trial = trainer.start(plan(0))
     result = to_the_end(trainer, [trial])
     assert trainer.slots == 2
@@ -294,8 +295,8 @@ def test_curves_are_recorded_once_per_rollout(experiment: CryptoExperiment) -> N
     trainer = Trainer(experiment)
     trial = trainer.start(plan(0))
     advance_to(trainer, [trial], 1)
-    taken = trial.take_curves(experiment.algorithm.curves)
+    taken = trainer.take_curves(trial)
     assert [rollout for rollout, _ in taken] == [1, 2]
     assert all(np.isfinite(list(values.values())).all() for _, values in taken)
-    assert trial.take_curves(experiment.algorithm.curves) == []
+    assert trainer.take_curves(trial) == []
     assert trainer.steps == 2 * experiment.spec.transitions * len(experiment.folds)

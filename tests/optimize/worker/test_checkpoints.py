@@ -13,11 +13,12 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from sweepd.envs.crypto.data.bars import Bars
+from sweepd.optimize.objectives import pace
 from sweepd.optimize.objectives.market.experiment import CryptoExperiment
-from sweepd.optimize.study.checkpoint import describe_rollouts, total_rollouts
-from sweepd.optimize.worker import pace
-from sweepd.optimize.objectives.members.trainer import Trainer, Training
-from sweepd.optimize.worker.pace import EVERY, FIRST, SHARE, CheckpointPace
+from sweepd.optimize.objectives.members.trainer import MemberTraining, Trainer
+from sweepd.optimize.objectives.pace import EVERY, FIRST, SHARE, CheckpointPace
+from sweepd.optimize.objectives.run import WorkerHooks
+from sweepd.optimize.study.checkpoint import Checkpoint
 from tests.optimize.checkpointing import EveryRollout, kept_in
 from tests.optimize.conftest import INDEPENDENT, Sweepd
 from tests.optimize.study_files import numbers, open_handle, wait_for
@@ -63,17 +64,17 @@ def test_resuming_from_any_checkpoint_changes_no_number(bars: Bars, tmp_path: Pa
     whole = to_the_end(reference, [reference.start(plan(n)) for n in range(3)])
     curves = [reference.start(plan(n)) for n in range(3)]
     advance_to(reference, curves, 2)
-    kept: list[Training] = []
-    keeping = Trainer(experiment, keep=kept_in(tmp_path, kept), pace=EveryRollout())
+    kept: list[MemberTraining] = []
+    keeping = Trainer(experiment, WorkerHooks(keep=kept_in(tmp_path, kept), pace=EveryRollout()))
     assert to_the_end(keeping, [keeping.start(plan(n)) for n in range(3)]) == whole
     states = [
         [training for training in kept if training.plan.number == number] for number in range(3)
     ]
-    totals = [total_rollouts(training.members) for training in states[0]]
+    totals = [Checkpoint(training.members).rollouts for training in states[0]]
     assert totals == sorted(totals)
     assert len(set(totals)) > 2
     torn = [states[0][-1], states[1][len(states[1]) // 2], states[2][0]]  # at different rollouts
-    assert any(" to " in describe_rollouts(training.members) for training in states[0])
+    assert any(" to " in Checkpoint(training.members).at for training in states[0])
     again = Trainer(experiment)
     assert to_the_end(again, torn) == whole
     for training, undisturbed in zip(torn, curves, strict=True):
@@ -84,12 +85,12 @@ def test_a_checkpoint_is_taken_before_the_evaluation_unless_the_trial_diverged(b
     experiment = CryptoExperiment(make_spec(bars), bars, torch.device("cpu"))
     kept: list[tuple[int, int]] = []
 
-    def keep(trainings: Sequence[Training]) -> None:
+    def keep(trainings: Sequence[MemberTraining]) -> None:
         kept.extend(
-            (training.plan.number, total_rollouts(training.members)) for training in trainings
+            (training.plan.number, Checkpoint(training.members).rollouts) for training in trainings
         )
 
-    trainer = Trainer(experiment, keep=keep, pace=EveryRollout())
+    trainer = Trainer(experiment, WorkerHooks(keep=keep, pace=EveryRollout()))
     trainings = [trainer.start(plan(0)), trainer.start(plan(1))]
     advance_to(trainer, trainings, 1)
     for member in trainings[1].members:

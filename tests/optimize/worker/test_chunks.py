@@ -15,12 +15,12 @@ from optuna.trial import TrialState
 from sweepd.agents.algorithms.ppo import PPO
 from sweepd.envs.core.sizing import Measurement, out_of_memory
 from sweepd.envs.support.measurement_cache import MeasurementCache, cache_dir
+from sweepd.optimize.objectives.members import chunks as chunks_module
+from sweepd.optimize.objectives.members import measure
+from sweepd.optimize.objectives.members.chunks import MEASURED, SHORTAGE, Chunk, Chunks, machine_key
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.study import StudyHandle
-from sweepd.optimize.worker import chunks as chunks_module
-from sweepd.optimize.worker import measure
-from sweepd.optimize.objectives.members.chunks import MEASURED, SHORTAGE, Chunk, Chunks, machine_key
 from tests.conftest import use_empty_cache
 from tests.optimize.conftest import INDEPENDENT, Sweepd
 

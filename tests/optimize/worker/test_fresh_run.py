@@ -20,6 +20,7 @@ from sweepd.deploy.promotion.studies import find_study
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.status import study_status
 from sweepd.optimize.objectives.games.experiment import GameExperiment
+from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.study.record.stored import TrialRecord
 from sweepd.optimize.study.study import StudyHandle, create_study
 from sweepd.optimize.worker.lifecycle import work
@@ -75,7 +76,7 @@ def close(handle: StudyHandle, fresh: int = 2, output: Output | None = None) -> 
     output = output or Output()
     experiment = GameExperiment(handle.spec, torch.device("cpu"))
     options = WorkerOptions(len(handle.trials()), fresh_seeds=fresh)
-    done = work(handle, experiment, options, Console(file=output, width=300))
+    done = work(handle, Trainer(experiment), options, Console(file=output, width=300))
     return done, output.getvalue()
 
 

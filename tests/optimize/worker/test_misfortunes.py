@@ -25,6 +25,7 @@ from sweepd.agents.algorithms.ppo import PPO
 from sweepd.envs.support.errors import RunError, TryAgainLater
 from sweepd.optimize.cli import launch
 from sweepd.optimize.cli import train as train_command
+from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.database.tables import attempts
 from sweepd.optimize.study.record.database import is_away, open_to_read, storage_url
@@ -36,7 +37,6 @@ from sweepd.optimize.study.recovery.stale_trials import recover_stale
 from sweepd.optimize.study.recovery.stall import FACTOR, Progress
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.activity import Activity
-from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import INDEPENDENT, Sweepd
 from tests.optimize.study_files import count, numbers, open_handle, wait_for

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from sweepd.envs.crypto.data.bars import load_bars
 from sweepd.optimize.objectives.market.experiment import CryptoExperiment
+from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.lifecycle import work
 from sweepd.optimize.worker.worker import WorkerOptions
@@ -33,7 +34,8 @@ def test_on_new_best_is_called_once_per_new_best_trial(market: Path, sweepd: Swe
         assert best is not None
         heard.append(best.number)
 
-    work(handle, experiment, WorkerOptions(9), Console(file=io.StringIO()), on_new_best=hear)
+    console = Console(file=io.StringIO())
+    work(handle, Trainer(experiment), WorkerOptions(9), console, on_new_best=hear)
     assert before is not None
     values = [trial.value or 0.0 for trial in handle.trials()]
     assert heard

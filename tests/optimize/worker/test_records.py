@@ -17,6 +17,7 @@ from sweepd.envs.support.errors import RunError
 from sweepd.envs.support.terminal import Terminal
 from sweepd.optimize.objectives import artifacts
 from sweepd.optimize.objectives.market.experiment import CryptoExperiment
+from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.sampling.samplers import make_sampler
@@ -162,7 +163,7 @@ def test_a_trial_that_is_lost_after_an_interruption_is_noticed(bars: Bars, tmp_p
     handle, cpu = make_handle(tmp_path, make_spec(bars)), torch.device("cpu")
     worker = Worker(
         handle,
-        CryptoExperiment(handle.spec, bars, cpu),
+        Trainer(CryptoExperiment(handle.spec, bars, cpu)),
         WorkerOptions(total=1),
         Telemetry(Terminal(), "s", cpu),
         "w",

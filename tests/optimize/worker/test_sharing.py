@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from sweepd.envs.support.measurement_cache import MeasurementCache
-from sweepd.optimize.worker import worker
 from sweepd.optimize.objectives.members.chunks import Chunks
+from sweepd.optimize.worker import worker
 from sweepd.optimize.worker.sharing import DeviceShare, device_key
 from tests.conftest import use_empty_cache
 from tests.optimize.conftest import Sweepd

@@ -16,7 +16,7 @@ from sweepd.envs.external.sources import FactorySource
 from sweepd.envs.external.vec_env import ExternalVecEnv
 from sweepd.envs.games.cartpole import CartPole, CartPoleParams
 from sweepd.envs.support.measurement_cache import MeasurementCache
-from sweepd.optimize.worker import measure
+from sweepd.optimize.objectives.members import measure
 from tests.envs.external.samples import Counter
 
 

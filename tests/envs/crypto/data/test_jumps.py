@@ -35,8 +35,8 @@ from sweepd.envs.crypto.data.jumps import (
 from sweepd.envs.crypto.data.sources import Source
 from sweepd.envs.crypto.data.timeframe import SECONDS
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.objectives.request import Request
+from sweepd.optimize.objectives.table import objective_of
 
 RECORDED = sorted(
     (Path(__file__).parents[4] / "../shared/data").resolve().glob("binance_*/*.feather")

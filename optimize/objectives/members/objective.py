@@ -1,0 +1,77 @@
+"""Objectives whose trials are members of stacked programs: what is measured, and how they are opened."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+
+import torch
+
+from sweepd.envs.crypto.data.bars import Bars
+from sweepd.optimize.objectives.games.curriculum import LoadBundle
+from sweepd.optimize.objectives.members.experiment import Experiment
+from sweepd.optimize.objectives.members.measure import Bench, measure_num_envs, measure_threads
+from sweepd.optimize.objectives.members.trainer import Trainer
+from sweepd.optimize.objectives.objective import Objective, Say, Spec
+from sweepd.optimize.objectives.request import Request
+from sweepd.optimize.study.fit import fewest_envs, multiple
+from sweepd.optimize.study.space.search_space import SearchSpace
+
+
+class MemberObjective(Objective[Spec]):
+    """An objective whose trials train in a `Trainer`, on environments that an `Experiment` makes."""
+
+    @abstractmethod
+    def make_experiment(
+        self,
+        spec: Spec,
+        bars: Bars | None,
+        device: torch.device,
+        say: Say,
+        load_bundle: LoadBundle | None = None,
+    ) -> Experiment:
+        """Return the environments of a study. Arguments as of `open`."""
+
+    def open(
+        self,
+        spec: Spec,
+        bars: Bars | None,
+        device: torch.device,
+        say: Say,
+        load_bundle: LoadBundle | None = None,
+    ) -> Trainer:
+        return Trainer(self.make_experiment(spec, bars, device, say, load_bundle))
+
+    def measured_spec(
+        self,
+        spec: Spec,
+        request: Request,
+        space: SearchSpace,
+        bars: Bars | None,
+        device: torch.device,
+        say: Say,
+    ) -> tuple[Spec, list[str]]:
+        """Return the spec with measured CPU threads and environments; torch keeps the threads."""
+        measure_cpu = request.threads is None and device.type == "cpu"
+        if request.n_envs is not None and not measure_cpu:
+            return spec, []
+        bench = Bench(self.make_experiment(spec, bars, device, lambda _: None, request.load_bundle))
+        # Environments are measured after the threads, so take their lower limit.
+        few = multiple(
+            fewest_envs(spec.budget, spec.horizon, space.minibatches), bench.experiment.unit
+        )
+        skipped = bench.why_skipped(request.n_envs or few)
+        if skipped:
+            say(skipped)
+            threads = 1 if measure_cpu else spec.threads
+            torch.set_num_threads(threads)
+            num_envs = request.n_envs or few
+            return dataclasses.replace(spec, threads=threads, num_envs=num_envs), [skipped]
+        measured: list[str] = []
+        if measure_cpu:
+            threads, measured = measure_threads(bench, request.n_envs or few, say)
+            spec = dataclasses.replace(spec, threads=threads)
+        if request.n_envs is None:
+            num_envs, lines = measure_num_envs(bench, say)
+            spec, measured = dataclasses.replace(spec, num_envs=num_envs), measured + lines
+        return spec, measured

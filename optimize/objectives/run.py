@@ -1,0 +1,234 @@
+"""The contract between a worker and what trains the trials of a study on this machine.
+
+A worker asks the study for trials, and lets a `Run` train them from rung to rung, evaluate them and
+say what is kept of them. It knows neither environments nor networks.
+`sweepd.optimize.objectives.members.trainer` implements it for policies on vectorized environments.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from sweepd.optimize.objectives.pace import CheckpointPace
+from sweepd.optimize.study.checkpoint import Checkpoint
+from sweepd.optimize.study.record.stored import RecordedFile, StudySpec, TrialRecord, rung_key
+from sweepd.optimize.study.space.search_space import Settings
+from sweepd.optimize.study.study import Plan, StudyHandle
+
+
+class Interrupted(Exception):
+    """A stop was requested; every trial is between two rollouts."""
+
+
+@dataclass(frozen=True)
+class Evaluation(ABC):
+    """The result of evaluating a trial.
+
+    Attributes:
+        value: what a rung reports.
+        final: value of the trial if it is complete.
+        scores: one score per member.
+        reasons: why `final` differs from what the scores alone would give.
+    """
+
+    value: float
+    final: float
+    scores: tuple[float, ...]
+    reasons: tuple[str, ...]
+
+    @abstractmethod
+    def record(self) -> TrialRecord:
+        """Return scores, metrics and reason, to be recorded with the trial."""
+
+    def rung_attributes(self, spec: StudySpec, rung: int) -> dict[str, Any]:  # noqa: ARG002
+        """Return the trial attributes that keep the results of a rung (1 …)."""
+        return {rung_key(rung): list(self.scores)}
+
+
+@dataclass
+class Training:
+    """A trial in training.
+
+    Attributes:
+        plan: its parameters and seed.
+        rung: number of rungs reached.
+        fault: why it cannot continue; "" while it can.
+        seconds: training time, earlier attempts included.
+        undecided: whether its population has not decided yet what it goes on with after the rung.
+    """
+
+    plan: Plan
+    rung: int = 0
+    fault: str = ""
+    seconds: float = 0.0
+    undecided: bool = False
+
+    @property
+    def kept_rung(self) -> int:
+        """The rung of a checkpoint: a rung is reached once its decision has been carried out."""
+        return self.rung - self.undecided
+
+
+State = TypeVar("State", bound=Training)
+
+
+@dataclass(frozen=True)
+class WorkerHooks:
+    """What a run asks and tells its worker.
+
+    Attributes:
+        stop: called between rollouts and at every step of an evaluation; True interrupts.
+        progress: called with the number of environment steps of each rollout.
+        say: prints one line.
+        alive: called while a measurement takes long.
+        keep: writes checkpoints of the trials in training. Called between two rollouts or after the
+            last one of a rung, when `pace` says that checkpoints are due.
+        pace: decides when checkpoints are due.
+    """
+
+    stop: Callable[[], bool] = lambda: False
+    progress: Callable[[int], None] = lambda _: None
+    say: Callable[[str], None] = lambda _: None
+    alive: Callable[[], None] = lambda: None
+    keep: Callable[[Sequence[Any]], None] | None = None
+    pace: CheckpointPace | None = None
+
+
+class Run(ABC, Generic[State]):
+    """Trains and evaluates trials of one study on this machine.
+
+    Attributes:
+        spec: the study's spec.
+        device: where training runs.
+        published: names of a complete trial's files that the dashboard shows, a picture first.
+        trial_steps: environment steps of one trial, for the time left.
+    """
+
+    spec: StudySpec
+    device: torch.device
+    published: tuple[str, ...]
+    trial_steps: int
+
+    @property
+    @abstractmethod
+    def steps_per_second(self) -> float:
+        """Environment steps per second of training in this batch, without evaluations."""
+
+    @abstractmethod
+    def describe(self) -> list[str]:
+        """Return the lines to print when the study is opened."""
+
+    @abstractmethod
+    def placement(self) -> str:
+        """Return the line about this machine to print before training."""
+
+    def attach(self, handle: StudyHandle, hooks: WorkerHooks) -> None:
+        """Connect the run with its study and its worker, before the first batch."""
+
+    # -- a batch
+
+    def prepare(self, plans: Sequence[Plan], ask: Callable[[], None]) -> None:
+        """Decide what the trials of a batch share, before any of them is started.
+
+        Args:
+            plans: the trials.
+            ask: called while it takes long; may raise an exception to stop.
+
+        Raises:
+            InputError: no worker can train these trials.
+        """
+
+    @abstractmethod
+    def begin(self, plans: Sequence[Plan]) -> list[State]:
+        """Return the states of the trials of a batch, which have one shape, at their beginning."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Free the memory of a batch that has ended."""
+
+    def share_with(self, workers: int) -> None:
+        """Use what is left of a device shared by this number of workers, this one included."""
+
+    @abstractmethod
+    def steps_left(self, state: State) -> int:
+        """Return the environment steps of a trial to its next rung."""
+
+    @abstractmethod
+    def advance(self, states: Sequence[State]) -> None:
+        """Train every trial to its next rung; set `fault` of those that cannot continue.
+
+        Raises:
+            Interrupted: `WorkerHooks.stop` returned True at most one rollout ago.
+            RunError: the machine cannot train them.
+        """
+
+    @abstractmethod
+    def evaluate(self, states: Sequence[State]) -> list[Evaluation | None]:
+        """Evaluate trials at the rung that they have been trained to.
+
+        Returns:
+            One evaluation per trial; None, with the trial's `fault` set, if its results are not
+            finite.
+
+        Raises:
+            Interrupted: `WorkerHooks.stop` returned True.
+        """
+
+    @abstractmethod
+    def inherit(self, state: State, source: Checkpoint, settings: Settings) -> None:
+        """Let a trial go on with other settings, and with the weights of another trial.
+
+        Args:
+            state: the trial, between two rollouts.
+            source: the other trial after as many rollouts.
+            settings: of the same shape and environment.
+        """
+
+    # -- what is kept
+
+    @abstractmethod
+    def checkpoint(self, state: State) -> Checkpoint:
+        """Return a trial's present state, which later training does not change."""
+
+    @abstractmethod
+    def resume(self, state: State, checkpoint: Checkpoint) -> None:
+        """Continue from a checkpoint.
+
+        Raises:
+            InputError: it is of another trial.
+        """
+
+    @abstractmethod
+    def take_curves(self, state: State) -> list[tuple[int, dict[str, float]]]:
+        """Return rollout and values of the training curves since the last call."""
+
+    @abstractmethod
+    def record(self, state: State) -> TrialRecord:
+        """Return what is recorded of a trial besides its evaluation."""
+
+    @abstractmethod
+    def write(self, state: State, folder: Path, evaluation: Any) -> RecordedFile:
+        """Write all files of a complete trial except its pictures.
+
+        Returns:
+            The record of the file with the members' weights.
+        """
+
+    @abstractmethod
+    def draw(self, folder: Path, title: str) -> None:
+        """Draw the pictures of a trial from the files of `write`."""
+
+    @property
+    def has_report(self) -> bool:
+        """Whether `close_study` writes something."""
+        return False
+
+    def close_study(self) -> str:
+        """Write what belongs to the whole study; return a line that says so."""
+        return ""
