@@ -103,7 +103,7 @@ def examine_study(
     request = search.result or request
     numbers = list(_numbers(request, space))
     yield from numbers
-    playable = isinstance(kind, GameObjective) or data_dir is not None
+    playable = not kind.needs_data or data_dir is not None
     if playable and not search.failures and all(finding.ok for finding in numbers):
         yield from _study(request, space, device)
 

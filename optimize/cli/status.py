@@ -33,7 +33,7 @@ from sweepd.optimize.study.record.database import is_away, open_to_read, reason_
 from sweepd.optimize.study.record.fresh import fresh_seeds
 from sweepd.optimize.study.record.reader import StudyReader, count_states
 from sweepd.optimize.study.record.rows import FINISHED, TrialRow
-from sweepd.optimize.study.record.stored import SPEC_KEY, TOTAL_KEY, GameSpec
+from sweepd.optimize.study.record.stored import SPEC_KEY, TOTAL_KEY
 from sweepd.optimize.study.recovery.registration import GRACE_SECONDS, WorkerRecord, list_workers
 from sweepd.optimize.worker.gpu_use import GpuUse
 
@@ -89,7 +89,7 @@ def study_status(handle: StudyReader, count_looks: CountLooks | None = None) -> 
 def _best(handle: StudyReader, best: Configuration) -> dict[str, Any]:
     fresh, spec = fresh_seeds(handle, best), handle.spec
     return {
-        **best.to_dict(spec.solved if isinstance(spec, GameSpec) else None),
+        **best.to_dict(spec.solved),
         "trial": best.best_trial.number,
         "params": best.best_trial.params,
         "metrics": handle.rows.metrics([best.best_trial.number]).get(best.best_trial.number),

@@ -13,7 +13,6 @@ from sweepd.envs.games.phase_files import read_opponents, read_phases
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.demo import preset_of
 from sweepd.optimize.objectives.games.curriculum import LoadBundle
-from sweepd.optimize.objectives.games.objective import GameObjective
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.study.settings.study import StudySettings
@@ -77,10 +76,9 @@ def study_name(flags: StudySettings) -> str:
 
 def flags_per_study(flags: StudySettings) -> list[StudySettings]:
     """Return the flags of each requested study: one, or one per scenario with `--scenario all`."""
-    kind = objective_of(flags.env)
-    if flags.scenario != "all" or not isinstance(kind, GameObjective):
+    if flags.scenario != "all":
         return [flags]
-    scenarios = kind.game.scenarios
+    scenarios = objective_of(flags.env).scenarios
     if not scenarios:
         raise InputError(f"--scenario all: {flags.env} has no scenarios; leave it out")
     named = flags.study_name

@@ -49,6 +49,11 @@ class Objective(ABC, Generic[Spec]):
         self.environment = environment
 
     @property
+    def scenarios(self) -> tuple[str, ...]:
+        """Return the names of the environment's scenarios."""
+        return ()
+
+    @property
     @abstractmethod
     def objectives(self) -> tuple[str, ...]:
         """Return the names of its objectives, the default first."""
@@ -157,6 +162,16 @@ class Objective(ABC, Generic[Spec]):
     ) -> tuple[Spec, list[str]]:
         """Return the spec with settings that follow from a short training, and lines about it."""
         return spec, []
+
+    def run_changes(self, spec: Spec, seeds: int, device: torch.device) -> dict[str, Any]:
+        """Return fields of the spec of a training run that differ from the study's.
+
+        Args:
+            spec: the study's spec.
+            seeds: number of seeds of the run.
+            device: where it will run.
+        """
+        return {}
 
     def asked_value(self, spec: Spec, request: Request, name: str) -> Any:
         """Return what a given setting would be in the spec of an existing study."""

@@ -14,10 +14,10 @@ from sweepd.agents.algorithms.identity import processor_kind
 from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.agents.native.choice import chosen, require
 from sweepd.agents.networks.precision import set_precision
-from sweepd.agents.networks.shape import FEWEST_SLOTS
 from sweepd.envs.core.sizing import cpu_count
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.support.errors import InputError
+from sweepd.optimize.objectives.members.objective import choose_slots
 from sweepd.optimize.objectives.populations import check_total, choose_population
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.objectives.run import Run
@@ -44,7 +44,6 @@ from sweepd.optimize.study.space.subject import Subject
 from sweepd.optimize.study.spec import field_of, refuse_other, refuse_schedules, with_field
 from sweepd.optimize.study.study import StudyHandle, create_study, free_name
 
-CPU_SLOTS, GPU_SLOTS = 10, 64  # slots per program that use a device well
 TRIALS_PER_BATCH = 4
 RACE_RUNGS = 10  # evaluations of a trial in a race
 
@@ -347,26 +346,6 @@ def draft_spec(
         "kernels": chosen(request.algo, request.precision, device),
     }
     return kind.make_spec(request, common, space.max_lookback, bars)
-
-
-def choose_slots(
-    members: int, device: torch.device, *, together: bool = False, trials: int | None = None
-) -> int:
-    """Return the number of slots per program: near what uses the device well.
-
-    It is a multiple of a trial's members where that is possible, so that programs are full.
-
-    Args:
-        members: members per trial.
-        device: where training runs.
-        together: whether the members of a trial must be in one program.
-        trials: the most trials that a batch has, if known: more slots would stay empty.
-    """
-    near = GPU_SLOTS if device.type == "cuda" else CPU_SLOTS
-    if trials is not None:
-        near = min(near, trials * members)
-    slots = members * max(1, round(near / members)) if together or members <= 2 * near else near
-    return max(FEWEST_SLOTS, slots)
 
 
 def reproducing_flags(spec: StudySpec, request: Request) -> str:

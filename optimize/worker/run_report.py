@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.intervals import FEW, Floats, Interval, over_seeds
 from sweepd.optimize.objectives.artifacts import attach_files
-from sweepd.optimize.study.record.stored import GameSpec, rung_interval, rung_scores
+from sweepd.optimize.study.record.stored import rung_interval, rung_scores
 from sweepd.optimize.study.study import StudyHandle
 
 FILES = ("learning_curves.png", "run.json")
@@ -69,18 +69,19 @@ def _curves(handle: StudyHandle) -> dict[int, tuple[Floats, Interval | None]]:
     """
     found: dict[int, list[float]] = {}
     intervals: dict[int, Interval | None] = {}
-    game = isinstance(handle.spec, GameSpec)
     for trial in handle.trials():
         if trial.state == TrialState.FAIL:
             continue
         for rung, value in trial.intermediate_values.items():
             members = rung_scores(trial.user_attrs, rung)
-            found.setdefault(rung, []).extend(members if game and members else [value])
+            found.setdefault(rung, []).extend(
+                members if handle.spec.repeats and members else [value]
+            )
             intervals[rung] = rung_interval(trial.user_attrs, rung)
     curves = {}
     for rung, own in found.items():
         values = np.array(own)
-        interval = intervals[rung] if game else over_seeds(values)
+        interval = intervals[rung] if handle.spec.repeats else over_seeds(values)
         curves[rung] = values, None if interval is None or interval.empty else interval
     return curves
 

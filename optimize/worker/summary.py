@@ -94,7 +94,7 @@ def print_summary(
 def _print_selected(selected: Configuration, spec: StudySpec, say: Callable[[str], None]) -> None:
     numbers = ", ".join(str(number) for number in sorted(t.number for t in selected.trials))
     count = len(selected.trials)
-    described = selected.to_dict(spec.solved if isinstance(spec, GameSpec) else None)
+    described = selected.to_dict(spec.solved)
     found, second = described["between"], described["second"]
     seeds = counted(len(selected.scores), "seed")
     say(

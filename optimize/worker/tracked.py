@@ -9,13 +9,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from sweepd.optimize.study.record.stored import (
-    UID_KEY,
-    CryptoSpec,
-    StudySpec,
-    TrialRecord,
-    rung_scores,
-)
+from sweepd.optimize.study.record.stored import UID_KEY, StudySpec, TrialRecord, rung_scores
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.tracking.picture import RUNG_VALUE, RUNNING, Picture
 from sweepd.optimize.tracking.tracker import Tracking
@@ -147,8 +141,4 @@ def spec_tags(spec: StudySpec) -> dict[str, str]:
     """Return what identifies the code and the data of a study."""
     names = ("environment", "algorithm", "objective", "code_version", "torch_version", "kernels")
     tags = {name: str(getattr(spec, name)) for name in names}
-    if isinstance(spec, CryptoSpec):
-        tags["data_fingerprint"] = spec.data.fingerprint
-        tags["timeframe"] = spec.data.timeframe
-        tags["tickers"] = ",".join(spec.data.tickers)
-    return tags
+    return tags | spec.data_tags

@@ -20,7 +20,6 @@ from sweepd.agents.algorithms.identity import processor_kind
 from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.agents.native.choice import chosen
 from sweepd.envs.core.seeds import derive_seed
-from sweepd.envs.games.registry import get_game
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import write_atomic
 from sweepd.optimize.objectives.table import objective_of
@@ -30,9 +29,7 @@ from sweepd.optimize.study.record.configurations import TRIALS, unfinished
 from sweepd.optimize.study.record.database import study_exists
 from sweepd.optimize.study.record.fresh import run_name
 from sweepd.optimize.study.record.stored import (
-    MEAN,
     ORIGIN_KEY,
-    GameSpec,
     StudySpec,
     TrialRecord,
     code_version,
@@ -44,7 +41,7 @@ from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.search_space import SearchSpace
 from sweepd.optimize.study.spec import refuse_other
 from sweepd.optimize.study.study import StudyHandle, create_study, free_name
-from sweepd.optimize.worker.freeze import choose_slots, spec_flags
+from sweepd.optimize.worker.freeze import spec_flags
 
 MOST_RUNGS = 40  # evaluations of a long run
 WEIGHTS_FOR = ("ppo",)  # algorithms whose networks can start from others
@@ -103,10 +100,9 @@ def open_run(
     source, trial = _find(storage, request.reference, runs_dir)
     declared(StudySettings)["seeds"].check("--seeds", request.seeds)
     spec = _run_spec(source, trial, request, device)
-    game = isinstance(spec, GameSpec)
     planned = PlannedRun(
         request.name or run_name(source.name, trial.number),
-        1 if game else request.seeds,
+        1 if spec.repeats else request.seeds,
         source,
         trial.number,
     )
@@ -134,7 +130,7 @@ def _find(
     else:
         usable = source.judged()
         # On markets, the gate would have to count the other unfinished trials too.
-        if isinstance(source.spec, GameSpec) and not source.spec.evolves:
+        if source.spec.repeats and not source.spec.evolves:
             usable += unfinished(source.trials())
         best = next((trial for trial in usable if str(trial.number) == number), None)
     if best is None:
@@ -186,19 +182,10 @@ def _run_spec(
         "code_version": code_version(),
         "torch_version": torch_version(),
     }
-    if isinstance(spec, GameSpec):
-        changes["seeds"] = request.seeds
-        changes["trials_per_batch"] = 1
-        changes["average"] = MEAN
-        changes["own_episodes"] = objective_of(spec.environment).one_player(
-            spec.env, spec.algorithm
-        )
-        # Not recorded in studies of earlier versions.
-        changes["solved"] = get_game(spec.environment).solved
-        if request.seeds != spec.seeds:
-            changes["slots"] = choose_slots(request.seeds, device, together=True, trials=1)
+    objective = objective_of(spec.environment)
+    changes |= objective.run_changes(spec, request.seeds, device)
     made = dataclasses.replace(spec, **changes)
-    objective_of(made.environment).check_spec(made)
+    objective.check_spec(made)
     return made
 
 

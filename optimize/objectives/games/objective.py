@@ -25,7 +25,7 @@ from sweepd.optimize.objectives.games.curriculum import (
 )
 from sweepd.optimize.objectives.games.experiment import GameExperiment
 from sweepd.optimize.objectives.games.pilot import measure_episodes
-from sweepd.optimize.objectives.members.objective import MemberObjective
+from sweepd.optimize.objectives.members.objective import MemberObjective, choose_slots
 from sweepd.optimize.objectives.objective import Say
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.record.stored import MEAN, GameSpec
@@ -53,6 +53,10 @@ class GameObjective(MemberObjective[GameSpec]):
         return ("return",) if self.game.versus is None else ("points",)
 
     @property
+    def scenarios(self) -> tuple[str, ...]:
+        return tuple(self.game.scenarios)
+
+    @property
     def game(self) -> Game:
         """The game. Raises InputError for an unknown one."""
         return get_game(self.environment)
@@ -68,8 +72,8 @@ class GameObjective(MemberObjective[GameSpec]):
                 "--own-episodes is for games of one player that are trained; leave it out"
             )
         scenario = request.env_params.get("scenario")
-        if scenario is not None and scenario not in self.game.scenarios:
-            known = ", ".join(self.game.scenarios) or "none for this game"
+        if scenario is not None and scenario not in self.scenarios:
+            known = ", ".join(self.scenarios) or "none for this game"
             raise InputError(f"--scenario {scenario!r} is not known; there are: {known}")
 
     def completed(self, request: Request, space: SearchSpace) -> Request:
@@ -179,6 +183,16 @@ class GameObjective(MemberObjective[GameSpec]):
             return spec, []
         spec, line = measure_episodes(spec, device, say)
         return spec, [line]
+
+    def run_changes(self, spec: GameSpec, seeds: int, device: torch.device) -> dict[str, Any]:
+        changes = {
+            "seeds": seeds,
+            "trials_per_batch": 1,
+            "own_episodes": self.one_player(spec.env, spec.algorithm),
+        }
+        if seeds != spec.seeds:
+            changes["slots"] = choose_slots(seeds, device, together=True, trials=1)
+        return changes
 
     def requested_fields(self, spec: GameSpec, request: Request) -> dict[str, Any]:
         asked: dict[str, Any] = {}

@@ -7,6 +7,7 @@ from abc import abstractmethod
 
 import torch
 
+from sweepd.agents.networks.shape import FEWEST_SLOTS
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.optimize.objectives.games.curriculum import LoadBundle
 from sweepd.optimize.objectives.members.experiment import Experiment
@@ -16,6 +17,8 @@ from sweepd.optimize.objectives.objective import Objective, Say, Spec
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.fit import fewest_envs, multiple
 from sweepd.optimize.study.space.search_space import SearchSpace
+
+CPU_SLOTS, GPU_SLOTS = 10, 64  # slots per program that use a device well
 
 
 class MemberObjective(Objective[Spec]):
@@ -75,3 +78,23 @@ class MemberObjective(Objective[Spec]):
             num_envs, lines = measure_num_envs(bench, say)
             spec, measured = dataclasses.replace(spec, num_envs=num_envs), measured + lines
         return spec, measured
+
+
+def choose_slots(
+    members: int, device: torch.device, *, together: bool = False, trials: int | None = None
+) -> int:
+    """Return the number of slots per program: near what uses the device well.
+
+    It is a multiple of a trial's members where that is possible, so that programs are full.
+
+    Args:
+        members: members per trial.
+        device: where training runs.
+        together: whether the members of a trial must be in one program.
+        trials: the most trials that a batch has, if known: more slots would stay empty.
+    """
+    near = GPU_SLOTS if device.type == "cuda" else CPU_SLOTS
+    if trials is not None:
+        near = min(near, trials * members)
+    slots = members * max(1, round(near / members)) if together or members <= 2 * near else near
+    return max(FEWEST_SLOTS, slots)

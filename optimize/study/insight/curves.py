@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from sweepd.envs.crypto.splits import CrossValidation
 from sweepd.optimize.study.record.rows import TrialRow
-from sweepd.optimize.study.record.stored import MEAN, CryptoSpec, GameSpec, StudySpec
+from sweepd.optimize.study.record.stored import StudySpec
 
 SHOWN = 3  # trials of whose curves are shown if none is chosen: the best
 MOST_SHOWN = 6  # lines that can be told apart
@@ -32,14 +31,6 @@ def best_first(rows: Sequence[TrialRow]) -> list[TrialRow]:
         return (STATES.index(row.state), not row.judged, -value, -len(row.rungs), -last, row.number)
 
     return sorted(rows, key=key)
-
-
-def axis_of_rungs(spec: StudySpec) -> str:
-    """Return what a rung's value is, for an axis."""
-    if isinstance(spec, CryptoSpec):
-        return f"{spec.objective}, mean over folds"
-    average = spec.average if isinstance(spec, GameSpec) else MEAN
-    return f"{spec.objective}, {average} over seeds"
 
 
 def curve(row: TrialRow, members: Mapping[int, Sequence[float]], spec: StudySpec) -> dict[str, Any]:
@@ -81,15 +72,6 @@ def curve(row: TrialRow, members: Mapping[int, Sequence[float]], spec: StudySpec
     }
 
 
-def member_names(spec: StudySpec, count: int) -> list[str]:
-    """Return the names of a trial's members: a fold's number and the groups it is tested on."""
-    names = [f"{spec.member} {index}" for index in range(count)]
-    if isinstance(spec, CryptoSpec):
-        for index, groups in enumerate(CrossValidation(**spec.cv).tested()[:count]):
-            names[index] += f" (test {'+'.join(map(str, groups))})"
-    return names
-
-
 def heat(rows: Sequence[TrialRow], chosen: Sequence[int], spec: StudySpec) -> dict[str, Any]:
     """Return the members' scores of the best complete trials and of the chosen ones.
 
@@ -104,7 +86,7 @@ def heat(rows: Sequence[TrialRow], chosen: Sequence[int], spec: StudySpec) -> di
     finite = [score for row in best for score in row.scores if math.isfinite(score)]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     return {
-        "members": member_names(spec, max((len(row.scores) for row in best), default=0)),
+        "members": spec.member_names(max((len(row.scores) for row in best), default=0)),
         "rows": [
             {
                 "trial": row.number,

@@ -16,7 +16,6 @@ from sweepd.optimize.study.insight.comparison import (
 from sweepd.optimize.study.insight.curves import (
     MOST_SHOWN,
     SHOWN,
-    axis_of_rungs,
     best_first,
     curve,
     heat,
@@ -28,7 +27,6 @@ from sweepd.optimize.study.population import schedule_table
 from sweepd.optimize.study.record.configurations import Configuration
 from sweepd.optimize.study.record.reader import StudyReader, count_states
 from sweepd.optimize.study.record.rows import TrialRow
-from sweepd.optimize.study.record.stored import GameSpec
 from sweepd.optimize.study.space.parsing import study_space
 
 SHOWN_RACE = 12  # configurations
@@ -99,7 +97,7 @@ class StudyInsight:
             "head": self.head(rows),
             "chosen": known,
             "curves": self._keep("curves", rows, tuple(known), lambda: self._curves(rows, known)),
-            "axis": axis_of_rungs(spec),
+            "axis": spec.rung_text,
             "rungs": spec.rungs,
             "metrics": self._keep("metrics", rows, tuple(known), lambda: self.rows.metrics(known)),
             "heat": self._keep("heat", rows, tuple(known), lambda: heat(rows, known, spec)),
@@ -180,14 +178,13 @@ def race(handle: StudyReader) -> list[dict[str, Any]]:
         ahead, see `Configuration.lead_words`.
     """
     spec = handle.spec
-    solved = spec.solved if isinstance(spec, GameSpec) else None
     found = handle.configurations()[:SHOWN_RACE] if spec.selection.racing else []
     return [
         {
             "trials": [trial.number for trial in one.trials],
             "seeds": len(one.scores),
             "value": one.value,
-            "between": one.to_dict(solved)["between"],
+            "between": one.to_dict(spec.solved)["between"],
             "behind": "" if one is found[0] else found[0].lead_words(one),
         }
         for one in found

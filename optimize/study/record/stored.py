@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
+from sweepd.envs.crypto.splits import CrossValidation
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.intervals import Interval
 from sweepd.optimize.study.record.configurations import PBT, RACE, TRIALS, Selection
@@ -125,6 +126,7 @@ class StudySpec(ABC):
 
     Attributes:
         member: name of a trial's members, "fold" or "seed".
+        repeats: whether the members of a trial repeat it with other seeds.
         environment: "crypto", or the name of a game.
         algorithm: name in `sweepd.agents.algorithms.table`.
         env: environment parameters that all trials share.
@@ -145,6 +147,7 @@ class StudySpec(ABC):
     """
 
     member: ClassVar[str]
+    repeats: ClassVar[bool]
 
     environment: str
     algorithm: str
@@ -187,6 +190,25 @@ class StudySpec(ABC):
     def synthetic(self) -> bool:
         """Whether the study is on a generated market."""
         return False
+
+    @property
+    def solved(self) -> float | None:
+        """Score from which the task counts as solved, if there is one."""
+        return None
+
+    @property
+    @abstractmethod
+    def rung_text(self) -> str:
+        """What the value of a rung is, in a few words."""
+
+    def member_names(self, count: int) -> list[str]:
+        """Return the names of a trial's first `count` members."""
+        return [f"{self.member} {index}" for index in range(count)]
+
+    @property
+    def data_tags(self) -> dict[str, str]:
+        """What identifies the data of the study, for trackers."""
+        return {}
 
     @property
     def selection(self) -> Selection:
@@ -252,7 +274,7 @@ class CryptoSpec(StudySpec):
         max_lookback: longest lookback of any trial; observations are padded to it.
     """
 
-    member = "fold"
+    member, repeats = "fold", False
 
     data: DataSpec
     recipe: dict[str, Any]
@@ -271,6 +293,26 @@ class CryptoSpec(StudySpec):
     @property
     def timeframe(self) -> str:
         return self.data.timeframe
+
+    @property
+    def rung_text(self) -> str:
+        return f"{self.objective}, mean over folds"
+
+    def member_names(self, count: int) -> list[str]:
+        """Return a fold's number and the groups it is tested on."""
+        groups = CrossValidation(**self.cv).tested()
+        return [
+            f"{name} (test {'+'.join(map(str, tested))})"
+            for name, tested in zip(super().member_names(count), groups, strict=False)
+        ]
+
+    @property
+    def data_tags(self) -> dict[str, str]:
+        return {
+            "data_fingerprint": self.data.fingerprint,
+            "timeframe": self.data.timeframe,
+            "tickers": ",".join(self.data.tickers),
+        }
 
     @property
     def synthetic(self) -> bool:
@@ -308,7 +350,7 @@ class GameSpec(StudySpec):
             empty where every seat is played by the present policy.
     """
 
-    member = "seed"
+    member, repeats = "seed", True
 
     seeds: int
     episodes: int
@@ -330,6 +372,10 @@ class GameSpec(StudySpec):
     @property
     def timeframe(self) -> None:
         return None
+
+    @property
+    def rung_text(self) -> str:
+        return f"{self.objective}, {self.average} over seeds"
 
     @property
     def selection(self) -> Selection:

@@ -19,6 +19,7 @@ from sweepd.agents.policy.frozen import load_members
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.games.evaluation import GameEvaluation
 from sweepd.optimize.objectives.games.experiment import GameExperiment
+from sweepd.optimize.objectives.members.objective import choose_slots
 from sweepd.optimize.objectives.members.trainer import MemberTraining, Trainer
 from sweepd.optimize.objectives.request import Request, game_params
 from sweepd.optimize.objectives.run import Interrupted, WorkerHooks
@@ -30,7 +31,7 @@ from sweepd.optimize.study.space.parsing import load_space, parse_space
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
 from sweepd.optimize.study.space.subject import Subject
 from sweepd.optimize.study.study import Plan
-from sweepd.optimize.worker.freeze import choose_slots, open_study
+from sweepd.optimize.worker.freeze import open_study
 from tests.optimize.checkpointing import EveryRollout, kept_in
 from tests.optimize.conftest import Running
 from tests.optimize.study_files import open_handle

@@ -18,13 +18,7 @@ from sweepd.envs.crypto.splits import CrossValidation
 from sweepd.optimize.study.insight import importance
 from sweepd.optimize.study.insight.axes import Axis, study_axes
 from sweepd.optimize.study.insight.comparison import best_so_far, common_parameters, summary
-from sweepd.optimize.study.insight.curves import (
-    axis_of_rungs,
-    best_first,
-    curve,
-    heat,
-    member_names,
-)
+from sweepd.optimize.study.insight.curves import best_first, curve, heat
 from sweepd.optimize.study.insight.importance import LEAST, LatestImportances, importances
 from sweepd.optimize.study.insight.parameters import (
     BEST_LINES,
@@ -373,8 +367,8 @@ def test_folds_are_named_by_their_test_groups(bars: Bars) -> None:
     from tests.optimize.worker.test_batch import make_spec as make_market_spec
 
     spec = make_market_spec(bars, cv=dataclasses.asdict(CrossValidation(groups=4, test_groups=2)))
-    assert member_names(spec, 2) == ["fold 0 (test 0+1)", "fold 1 (test 0+2)"]
-    assert axis_of_rungs(spec) == f"{spec.objective}, mean over folds"
+    assert spec.member_names(2) == ["fold 0 (test 0+1)", "fold 1 (test 0+2)"]
+    assert spec.rung_text == f"{spec.objective}, mean over folds"
 
 
 def test_the_best_so_far_counts_trials_and_hours() -> None:

@@ -14,6 +14,7 @@ from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.crypto.splits import CrossValidation
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.study_request import make_request
+from sweepd.optimize.objectives.members.objective import choose_slots
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.objectives.table import check_request
 from sweepd.optimize.study.checkpoint import (
@@ -28,7 +29,7 @@ from sweepd.optimize.study.sampling.samplers import make_sampler
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.study.spec import check_folds, differences, refuse_other
-from sweepd.optimize.worker.freeze import choose_slots, draft_spec
+from sweepd.optimize.worker.freeze import draft_spec
 from tests.optimize.worker.test_batch import make_spec
 
 
