@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 INTERRUPTED = 130  # exit code after Ctrl-C, as of shells: 128 + SIGINT
 
 
@@ -12,6 +14,11 @@ class InputError(Exception):
     """
 
     exit_code = 2
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags that the message names, in its order."""
+        return tuple(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", str(self)))
 
 
 class RunError(Exception):

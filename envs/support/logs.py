@@ -122,8 +122,14 @@ class LogConsole(Terminal):
     def failed(self, error: BaseException, *, expected: bool) -> None:
         """Log the error that ends the command to the file. expected: omit the traceback."""
         if self._kept is not None:
+            fields: dict[str, Any] = {"event": "error", "error": type(error).__name__}
+            if isinstance(error, InputError):
+                fields["flags"] = error.flags
             self._kept.error(
-                "%s", error or type(error).__name__, exc_info=None if expected else error
+                "%s",
+                error or type(error).__name__,
+                exc_info=None if expected else error,
+                extra={"fields": fields},
             )
 
 

@@ -120,9 +120,12 @@ def _work(
 def _run(worker: Worker, life: Life) -> Outcome:
     """Run the loop; if memory exceeded its limit, replace this process and never return."""
     say = worker.telemetry.say
-    say(worker.trainer.placement())
+    say(worker.trainer.placement(), "worker.started")
     if life.recycled:
-        say(f"process restarted to free memory; restarts so far: {life.recycled}")
+        say(
+            f"process restarted to free memory; restarts so far: {life.recycled}",
+            "worker.restarted",
+        )
     outcome = worker.run()
     if outcome is Outcome.RECYCLE and not worker.stop():
         worker.activity.supervisor.starting_again("restarting to free memory")

@@ -74,7 +74,12 @@ class TrialReporter:
 
         self._finish(training, write)
         number = training.plan.number
-        self.telemetry.say(f"trial {number} complete: objective {evaluation.final:+.4f}")
+        self.telemetry.say(
+            f"trial {number} complete: objective {evaluation.final:+.4f}",
+            "trial.complete",
+            trial=number,
+            value=evaluation.final,
+        )
 
     def prune(self, training: Training, evaluation: Evaluation) -> None:
         """End a trial that is worse than its peers."""
@@ -84,7 +89,12 @@ class TrialReporter:
         )
         plan = training.plan
         self._finish(training, functools.partial(self.handle.prune, plan.trial_id, reason))
-        self.telemetry.say(f"trial {plan.number} {reason}")
+        self.telemetry.say(
+            f"trial {plan.number} {reason}",
+            "trial.pruned",
+            trial=plan.number,
+            value=evaluation.value,
+        )
 
     def fail_diverged(self, trainings: list[Training]) -> list[Training]:
         """End the trials that have a fault; return the others."""
@@ -94,7 +104,12 @@ class TrialReporter:
         for training in failed:
             plan, fault = training.plan, training.fault
             self._finish(training, functools.partial(self.handle.fail, plan.trial_id, fault))
-            self.telemetry.say(f"trial {plan.number} failed: {fault}")
+            self.telemetry.say(
+                f"trial {plan.number} failed: {fault}",
+                "trial.failed",
+                trial=plan.number,
+                reason=fault,
+            )
         return [training for training in trainings if not training.fault]
 
     def requeue(self, training: Training, *, with_checkpoint: bool) -> None:
@@ -115,15 +130,21 @@ class TrialReporter:
             self.drop(training)
             return
         at = self.run.checkpoint(training).at
+        number = training.plan.number
         self.telemetry.say(
-            f"trial {training.plan.number} requeued at {at} of {self.handle.spec.rollouts}"
+            f"trial {number} requeued at {at} of {self.handle.spec.rollouts}",
+            "trial.requeued",
+            trial=number,
         )
 
     def drop(self, training: Training) -> None:
         """Give up a trial that this worker has lost."""
         fate = self.handle.storage.give_up(training.plan.trial_id)
+        number = training.plan.number
         self.telemetry.say(
-            f"trial {training.plan.number} {fate} meanwhile; its copy here is dropped"
+            f"trial {number} {fate} meanwhile; its copy here is dropped",
+            "trial.dropped",
+            trial=number,
         )
         self.records.dropped(training)
 
@@ -148,7 +169,8 @@ class TrialReporter:
         found = evaluation.record()
         if found.warning is not None and not self._warned:
             self._warned = True  # trials of one game have the same fault
-            self.telemetry.say(f"warning: trial {plan.number}: {found.warning}")
+            text = f"warning: trial {plan.number}: {found.warning}"
+            self.telemetry.say(text, "trial.warning", trial=plan.number)
         own = self.run.record(training)
         record = replace(
             own,

@@ -111,9 +111,15 @@ class Telemetry:
 
     # -- called by the worker
 
-    def say(self, text: str, **fields: Any) -> None:
-        """Print one line, with the time in a log. fields: the same information for JSON logs."""
-        say_line(self.console, text, study=self.study_name, **fields)
+    def say(self, text: str, event: str = "note", **fields: Any) -> None:
+        """Print one line, with the time in a log.
+
+        Args:
+            text: the line.
+            event: name of what happened, for JSON logs; docs/operations.md lists the names.
+            fields: the same information as the text, for JSON logs.
+        """
+        say_line(self.console, text, study=self.study_name, event=event, **fields)
 
     def steps(self, count: int) -> None:
         """Count environment steps."""

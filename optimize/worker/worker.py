@@ -213,7 +213,8 @@ class Worker:
                 if trial.quarantined
                 else f"requeued, its worker died ({trial.how})"
             )
-            self.telemetry.say(f"trial {trial.number}: {fate}")
+            event = "trial.failed" if trial.quarantined else "trial.requeued"
+            self.telemetry.say(f"trial {trial.number}: {fate}", event, trial=trial.number)
 
     def _refresh(self) -> None:
         """Update the counts and the best trial that are shown."""
@@ -284,7 +285,12 @@ class Worker:
                 with suppress(TrialLost):
                     self.handle.fail(plan.trial_id, f"its opponents from the league: {error}")
                 self.telemetry.finished(1)
-                self.telemetry.say(f"trial {plan.number} failed: {error}")
+                self.telemetry.say(
+                    f"trial {plan.number} failed: {error}",
+                    "trial.failed",
+                    trial=plan.number,
+                    reason=str(error),
+                )
             return False
         return True
 
@@ -302,7 +308,11 @@ class Worker:
         shape = plans[0].settings.shape
         described = " ".join(f"{name} {value}" for name, value in shape.items())
         trained = f"trials {numbers} together" if len(plans) > 1 else f"trial {numbers}"
-        self.telemetry.say(f"training {trained} ({described})")
+        self.telemetry.say(
+            f"training {trained} ({described})",
+            "batch.started",
+            trials=[plan.number for plan in plans],
+        )
         return trainings
 
     def _train_rung(self, batch: list[Training]) -> list[Training]:
@@ -421,7 +431,9 @@ class Worker:
         self.telemetry.say(
             f"{others} {device}: this one limits itself to 1/{count} of the memory"
             if count > 1
-            else f"no other worker uses {device} any more: memory is no longer limited"
+            else f"no other worker uses {device} any more: memory is no longer limited",
+            "device.shared",
+            workers=count,
         )
 
     # -- waiting
@@ -432,7 +444,7 @@ class Worker:
             self._sleep()
             return
         if self.heartbeat.state != "waiting":
-            self.telemetry.say("waiting for trials of other workers")
+            self.telemetry.say("waiting for trials of other workers", "worker.waiting")
             self.activity.idle("waiting", "waiting for other workers")
         until = time.monotonic() + WAIT_SECONDS
         while time.monotonic() < until and not self._stop_or_pause():
@@ -442,12 +454,14 @@ class Worker:
         """Wait without GPU memory until the study is resumed."""
         self.trainer.release()
         name = self.handle.name
-        self.telemetry.say(f"study {name} is paused; this worker waits for: sweepd resume {name}")
+        self.telemetry.say(
+            f"study {name} is paused; this worker waits for: sweepd resume {name}", "study.paused"
+        )
         self.activity.idle("paused", "paused")
         while self.pause.paused and not self.stop():
             self._sleep()
         if not self.stop():
-            self.telemetry.say(f"study {name} was resumed")
+            self.telemetry.say(f"study {name} was resumed", "study.resumed")
 
     def _sleep(self) -> None:
         """Sleep for a moment; raise StudyGone if the study was deleted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
 import re
@@ -32,6 +33,7 @@ from sweepd.optimize.worker.prometheus import serving_metrics
 from sweepd.optimize.worker.telemetry import Telemetry
 from tests.optimize.conftest import Sweepd
 from tests.optimize.study_files import training_begun, wait_for
+from tests.test_architecture import ROOT, SOURCES, calls_in
 
 ENDLESS = ("--budget", 200_000, "--pruner", "none")
 
@@ -78,14 +80,49 @@ def test_a_worker_writes_json_to_the_screen_and_a_file(market: Path, sweepd: Swe
         "best trial: 0",
     ):
         assert piece in said
-    assert [entry["study"] for entry in shown if "trial 0 complete" in entry["message"]] == ["s"]
-    refused = sweepd("train", "--n-trials", 1, "--log-file", "logs/w.log", "--budget", 193).finish(
-        2
-    )
-    last = (market / "logs" / "w.log").read_text().splitlines()[-1]
+    events = {entry.get("event"): entry for entry in shown}
+    assert {"worker.started", "batch.started", "trial.complete"} <= set(events)
+    assert set(filter(None, events)) <= documented_events()
+    assert events["trial.complete"]["study"] == "s"
+    assert events["trial.complete"]["trial"] == 0
+    assert events["batch.started"]["trials"] == [0]
+    flags = ("--log-file", "logs/w.log", "--log-format", "json", "--budget", 193)
+    refused = sweepd("train", "--n-trials", 1, *flags).finish(2)
+    last = _lines((market / "logs" / "w.log").read_text())[-1]
     assert "budget" in refused
-    assert "budget = 192" in last
-    assert "Traceback" not in last
+    assert "budget = 192" in last["message"]
+    assert (last["event"], last["error"]) == ("error", "InputError")
+    assert "traceback" not in last
+
+
+def test_the_names_of_events_are_those_of_the_docs() -> None:
+    used = {"note", "error"}  # the default, and that of `LogConsole.failed`
+    for path in (*SOURCES,):
+        for call in calls_in(path):
+            if ast.unparse(call.func).endswith("telemetry.say") or ast.unparse(call.func) == "say":
+                own = [
+                    *call.args[1:2],
+                    *(word.value for word in call.keywords if word.arg == "event"),
+                ]
+                used |= {
+                    name.value
+                    for node in own
+                    for name in ast.walk(node)
+                    if isinstance(name, ast.Constant) and isinstance(name.value, str)
+                }
+    used |= {"progress", "trial.failed", "trial.requeued"}
+    assert used == documented_events()
+
+
+def documented_events() -> set[str]:
+    """Return the names in the first column of the table of events."""
+    text = (ROOT / "docs" / "operations.md").read_text()
+    table = text.partition("| `event` |")[2].partition("\n\n")[0]
+    return {
+        name
+        for line in table.splitlines()[2:]
+        for name in re.findall("`(.*?)`", line.split("|")[1])
+    }
 
 
 def test_plain_lines_are_copied_to_the_file_with_their_time(market: Path, sweepd: Sweepd) -> None:
