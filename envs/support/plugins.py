@@ -1,10 +1,20 @@
-"""User-defined objects, named as `MODULE:NAME`."""
+"""Objects of other packages, by name: entry points and `MODULE:NAME`.
+
+A package registers a name of its own as an entry point of the group `sweepd.KIND`, such as
+`sweepd.sampler`. Without that, the object is named by its module, and keyword arguments may follow
+as JSON: `optuna.samplers:GPSampler {"deterministic_objective": true}`.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import importlib.metadata
+import inspect
+import json
 import sys
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -57,3 +67,88 @@ def find(flag: str, name: str) -> Any:
     if not hasattr(found, attribute):
         raise InputError(f"{flag}: the module {module} has nothing called {attribute!r}")
     return getattr(found, attribute)
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """An object of another package.
+
+    Attributes:
+        name: how it was named, without arguments.
+        made: the object.
+        arguments: keyword arguments to call it with.
+    """
+
+    name: str
+    made: Any
+    arguments: dict[str, Any]
+
+    def takes(self, name: str) -> bool:
+        """Return whether it has an argument of that name."""
+        return name in inspect.signature(self.made).parameters
+
+    def identity(self) -> dict[str, str]:
+        """Return its module, the version of its package, and the sha256 of its source file.
+
+        Parts that are not known, as of a compiled module, are left out.
+        """
+        found = {"name": self.name, "module": self.made.__module__}
+        top = self.made.__module__.partition(".")[0]
+        for distribution in importlib.metadata.packages_distributions().get(top, ())[:1]:
+            found["package"] = distribution
+            found["version"] = importlib.metadata.version(distribution)
+        try:
+            source = inspect.getsourcefile(self.made)
+        except TypeError:
+            source = None
+        if source is not None:
+            found["sha256"] = hashlib.sha256(Path(source).read_bytes()).hexdigest()
+        return found
+
+
+def is_plugin(kind: str, text: str) -> bool:
+    """Return whether a name is `MODULE:NAME`, or that of an entry point of `sweepd.KIND`."""
+    name = text.partition(" ")[0]
+    return ":" in name or name in importlib.metadata.entry_points(group=f"sweepd.{kind}").names
+
+
+def resolve(kind: str, text: str, base: type) -> Plugin:
+    """Import a subclass of `base` that another package provides.
+
+    Args:
+        kind: of the object, which is also the flag that names it, such as "sampler".
+        text: a name for which `is_plugin` is true, with JSON arguments after a space.
+        base: class whose subclasses are allowed.
+
+    Raises:
+        InputError: it cannot be imported, is of another class, or the arguments are not JSON.
+    """
+    flag = f"--{kind} {text}"
+    name, _, given = text.partition(" ")
+    entries = importlib.metadata.entry_points(group=f"sweepd.{kind}", name=name)
+    target = next(iter(entries)).value if entries else name
+    made = find(flag, target)
+    if not (isinstance(made, type) and issubclass(made, base)):
+        raise InputError(f"{flag}: {made!r} is not a subclass of {base.__module__}.{base.__name__}")
+    try:
+        arguments = json.loads(given or "{}")
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f'{flag}: the arguments are not JSON ({error}); write them like {name} {{"name": 1}}'
+        ) from None
+    if not isinstance(arguments, dict):
+        raise InputError(f'{flag}: the arguments must be a JSON object, like {{"name": 1}}')
+    return Plugin(name, made, arguments)
+
+
+def construct(kind: str, plugin: Plugin, **more: Any) -> Any:
+    """Call a plugin with its arguments, and with those of `more` that it takes.
+
+    Raises:
+        InputError: it does not take the arguments.
+    """
+    takes = {name: value for name, value in more.items() if plugin.takes(name)}
+    try:
+        return plugin.made(**{**takes, **plugin.arguments})
+    except (TypeError, ValueError) as error:
+        raise InputError(f"--{kind} {plugin.name}: {error}") from None

@@ -6,6 +6,7 @@ from typing import cast
 
 from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.plugins import is_plugin
 from sweepd.optimize.objectives.games.objective import GameObjective
 from sweepd.optimize.objectives.market.objective import MarketObjective
 from sweepd.optimize.objectives.members.objective import MemberObjective
@@ -14,9 +15,12 @@ from sweepd.optimize.objectives.populations import check_population
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.record.configurations import SEARCHES
 from sweepd.optimize.study.record.stored import CRYPTO, StudySpec, objective_name
-from sweepd.optimize.study.sampling.pruners import PRUNERS
-from sweepd.optimize.study.sampling.samplers import AUTO, SAMPLERS
+from sweepd.optimize.study.sampling.pruners import PRUNERS, make_pruner
+from sweepd.optimize.study.sampling.samplers import AUTO, SAMPLERS, make_sampler
 from sweepd.optimize.study.settings.setting import check_counts, declared, flag_of
+
+# Settings that may name a class of another package, with an example.
+PLUGINS = {"sampler": "optuna.samplers:GPSampler", "pruner": "optuna.pruners:PercentilePruner"}
 
 
 def objective_of(environment: str) -> MemberObjective[StudySpec]:
@@ -51,11 +55,22 @@ def check_request(request: Request) -> None:
         ("sampler", request.sampler, (AUTO, *SAMPLERS)),
         ("pruner", request.pruner, PRUNERS),
     ):
-        if value not in allowed:
+        if value in allowed:
+            continue
+        if flag not in PLUGINS:
             one_of = "one of " if len(allowed) > 1 else ""
             raise InputError(
                 f"--{flag} {value!r} is not known; choose {one_of}{', '.join(allowed)}"
             )
+        if not is_plugin(flag, value):
+            raise InputError(
+                f"--{flag} {value!r} is not known; choose one of {', '.join(allowed)}, or name a "
+                f"class of Optuna's or your own as MODULE:NAME, like {PLUGINS[flag]}"
+            )
+        if flag == "sampler":
+            make_sampler(value, 0)  # raises InputError
+        else:
+            make_pruner(value, request.rungs)
     check_counts(request)
     if not 0 <= request.holdout < 0.9:
         raise InputError(f"--holdout {request.holdout} must be a share from 0 to below 0.9")

@@ -34,8 +34,8 @@ class Search:
 
     Args:
         space: the search space.
-        sampler: one of `samplers.SAMPLERS`.
-        pruner: one of `pruners.PRUNERS`.
+        sampler: see `samplers.make_sampler`.
+        pruner: see `pruners.make_pruner`.
         rungs: number of rungs of a trial.
         seed: the study's seed.
         selection: how trials are compared.

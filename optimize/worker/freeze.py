@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from optuna.pruners import BasePruner
+from optuna.samplers import BaseSampler
 
 from sweepd.agents.algorithms.identity import processor_kind
 from sweepd.agents.algorithms.table import get_algorithm
@@ -17,6 +19,7 @@ from sweepd.agents.networks.precision import set_precision
 from sweepd.envs.core.sizing import cpu_count
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.plugins import resolve
 from sweepd.optimize.objectives.members.objective import choose_slots
 from sweepd.optimize.objectives.populations import check_total, choose_population
 from sweepd.optimize.objectives.request import Request
@@ -35,7 +38,8 @@ from sweepd.optimize.study.record.configurations import PBT, RACE
 from sweepd.optimize.study.record.database import study_exists
 from sweepd.optimize.study.record.rows import FINISHED
 from sweepd.optimize.study.record.stored import StudySpec, code_version, torch_version
-from sweepd.optimize.study.sampling.samplers import AUTO
+from sweepd.optimize.study.sampling.pruners import PRUNERS
+from sweepd.optimize.study.sampling.samplers import AUTO, SAMPLERS
 from sweepd.optimize.study.settings.setting import Setting, declared
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import NARROW, load_space
@@ -88,10 +92,16 @@ def open_study(
         prior = make_prior(earlier, spec, say)
         trainer: Run[Any] = kind.open(spec, bars, device, lambda _: None, request.load_bundle)
         recorded = {**flags, "measured": [*measured, *piloted]}
+        if plugins := plugins_of(spec):
+            recorded["plugins"] = plugins
         source = None if narrowed is None else narrowed.as_source()
         if create_study(
             storage, name, spec, runs_dir, recorded, origin=origin, prior=prior, source=source
         ):
+            if spec.sampler not in SAMPLERS:
+                plugin = resolve("sampler", spec.sampler, BaseSampler)
+                if not plugin.takes("seed"):
+                    say(f"note: {plugin.name} takes no seed, so this study cannot be repeated")
             reproducing = reproducing_flags(spec, request)
             say(f"settings are now fixed; to reproduce this study: {reproducing}")
             return StudyHandle(storage, name, folder), trainer
@@ -131,6 +141,13 @@ def join_study(
             f"note: study {name} was made on {recorded}, and this is {here}: a trial's numbers "
             "agree between them to rounding, not to the bit"
         )
+    for flag, made in plugins_of(spec).items():
+        before = handle.flags.get("plugins", {}).get(flag)
+        if made != before:
+            say(
+                f"note: --{flag} {getattr(spec, flag)} has changed since study {name} was created: "
+                "it may decide differently from now on"
+            )
     kind = objective_of(spec.environment)
 
     def newer(bars: str) -> None:
@@ -146,6 +163,19 @@ def join_study(
         say(f"{others}; for a study of all tickers: --study-name {free}")
     bars = kind.load_recorded_bars(spec, folder, newer)
     return kind.open(spec, bars, device, say, request.load_bundle)
+
+
+def plugins_of(spec: StudySpec) -> dict[str, dict[str, str]]:
+    """Return the identity of sampler and pruner, by flag, where other packages provide them."""
+    named = {
+        "sampler": (spec.sampler, SAMPLERS, BaseSampler),
+        "pruner": (spec.pruner, PRUNERS, BasePruner),
+    }
+    return {
+        flag: resolve(flag, name, base).identity()
+        for flag, (name, own, base) in named.items()
+        if name not in own
+    }
 
 
 def requested_spec(storage: StudyStorage, spec: StudySpec, request: Request) -> StudySpec:

@@ -13,7 +13,7 @@ import zlib
 import optuna
 from optuna.pruners import BasePruner, MedianPruner, NopPruner
 
-from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.plugins import construct, resolve
 
 PRUNERS = ("hyperband", "median", "none")
 
@@ -69,11 +69,21 @@ class RungPruner(BasePruner):
 
 
 def make_pruner(name: str, rungs: int) -> BasePruner:
-    """Return a pruner by name. Raises InputError for an unknown one."""
+    """Return a pruner by name.
+
+    Args:
+        name: one of `PRUNERS`, or that of a plugin (`sweepd.envs.support.plugins`), a subclass of
+            Optuna's `BasePruner`.
+        rungs: number of rungs of a trial; its steps in Optuna are 1 … rungs.
+
+    Raises:
+        InputError: the plugin cannot be imported or constructed.
+    """
     if name == "hyperband":
         return RungPruner(rungs)
     if name == "median":
         return MedianPruner(n_startup_trials=4)
     if name == "none":
         return NopPruner()
-    raise InputError(f"--pruner {name!r} is not known; choose one of {', '.join(PRUNERS)}")
+    pruner: BasePruner = construct("pruner", resolve("pruner", name, BasePruner))
+    return pruner

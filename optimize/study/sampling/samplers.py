@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import optuna
@@ -11,7 +12,7 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, PartialFixedSampler, RandomSampler, TPESampler
 from optuna.search_space import IntersectionSearchSpace
 
-from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.plugins import construct, resolve
 from sweepd.optimize.study.record.configurations import RACE
 from sweepd.optimize.study.sampling.cma import CMASampler
 
@@ -56,14 +57,15 @@ def make_sampler(
     """Return a sampler by name.
 
     Args:
-        name: one of `SAMPLERS`.
+        name: one of `SAMPLERS`, or that of a plugin (`sweepd.envs.support.plugins`), a subclass of
+            Optuna's `BaseSampler`. A plugin without the argument `seed` has its own random numbers.
         seed: any non-negative integer.
         fixed: parameters with a fixed value.
         space: shared search space of the study.
         start: parameters at which the search starts.
 
     Raises:
-        InputError: the name is unknown.
+        InputError: the plugin cannot be imported or constructed.
     """
     sampler: BaseSampler
     if name == "tpe":
@@ -77,9 +79,18 @@ def make_sampler(
     elif name == "random":
         sampler = RandomSampler(seed=seed % 2**32)
     else:
-        raise InputError(f"--sampler {name!r} is not known; choose one of {', '.join(SAMPLERS)}")
+        plugin = resolve("sampler", name, BaseSampler)
+        with _experimental():
+            sampler = construct("sampler", plugin, seed=seed % 2**32)
     if fixed:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        with _experimental():
             sampler = PartialFixedSampler(dict(fixed), sampler)
     return sampler
+
+
+@contextmanager
+def _experimental() -> Iterator[None]:
+    """Return a context without Optuna's warnings that something is experimental."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        yield

@@ -85,7 +85,8 @@ class CommonSettings:
             Panel.STUDY,
             "auto (for games of one player race with --seeds 1 --rungs 10 --pruner none, unless "
             "these are given; otherwise tpe), race (further trials of good parameters are further "
-            "seeds, see docs/search.md), tpe, random, or cmaes (for numeric ranges).",
+            "seeds, see docs/search.md), tpe, random, cmaes (for numeric ranges), or MODULE:NAME (any "
+            "sampler class for Optuna).",
             fixes="sampler",
             automatic="auto",
         ),
@@ -102,8 +103,9 @@ class CommonSettings:
         str,
         Setting(
             Panel.STUDY,
-            "hyperband (stops the worse half of each bracket's trials at every rung), median, or "
-            "none. Default: hyperband; none if --sampler auto takes race.",
+            "hyperband (stops the worse half of each bracket's trials at every rung), median, "
+            "none, or MODULE:NAME (any pruner class for Optuna). Default: hyperband; none if --sampler "
+            "auto takes race.",
             show_default=False,
             fixes="pruner",
         ),
