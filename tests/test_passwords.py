@@ -25,10 +25,6 @@ from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.logs import LogConsole
 from sweepd.optimize.cli import launch
 from sweepd.optimize.cli.progress import StudyWatch
-from sweepd.optimize.study.database.opening import open_storage
-from sweepd.optimize.study.record.database import storage_url
-from sweepd.optimize.study.record.stored import FLAGS_KEY
-from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker import stopping
 from sweepd.optimize.worker.stopping import Life
 from tests.entry_point import run_sweepd
@@ -193,34 +189,6 @@ def test_a_service_takes_no_password_and_says_where_to_put_the_storage(
     )
     assert "does not see this shell's SWEEPD_STORAGE" in done.output
     assert SECRET not in done.output
-
-
-@pytest.mark.parametrize("opening", ["train", "pause", "resume", "dashboard"])
-def test_a_recorded_password_is_removed_when_the_database_is_opened_for_writing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opening: str
-) -> None:
-    """Also from the studies that the command is not about."""
-    monkeypatch.chdir(tmp_path)
-    write_bars(make_planted_market(3, assets=2, bars=700), Path("bars"))
-    Path("tiny.toml").write_text(SPACE)
-    monkeypatch.setattr("sweepd.optimize.cli.train.work", lambda *_: None)
-    for name in ("s", "other"):
-        CliRunner().invoke(
-            search_app(), ["train", *TRAIN, "--study-name", name], catch_exceptions=False
-        )
-    storage = open_storage(storage_url(None, Path("runs")))
-    flags = {name: StudyHandle(storage, name).flags for name in ("s", "other")}
-    for name in flags:
-        assert "storage" not in flags[name]
-        old = {**flags[name], "storage": f"postgresql://u:{SECRET}@h/d"}
-        storage.set_study_user_attr(storage.get_study_id_from_name(name), FLAGS_KEY, old)
-    if opening == "dashboard":
-        pytest.importorskip("optuna_dashboard")
-        StudyWatch(None, None, Path("runs")).application()
-    else:
-        words = ["train", *TRAIN] if opening == "train" else [opening, "s"]
-        CliRunner().invoke(search_app(), words, catch_exceptions=False)
-    assert {name: StudyHandle(storage, name).flags for name in flags} == flags
 
 
 def _pages(url: str, output: Path) -> None:

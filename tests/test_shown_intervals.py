@@ -442,22 +442,6 @@ def test_few_seeds_with_a_known_range_have_gaffkes_bounds_beside_them(tmp_path: 
     assert f"{fresh.low:+.4f} … {fresh.high:+.4f}" in table(report)
 
 
-def test_fresh_seeds_that_played_the_same_episodes_have_no_interval(tmp_path: Path) -> None:
-    # Runs of earlier versions: an interval over seeds would leave out the luck of the episodes.
-    game = Game(np.random.default_rng(5))
-    handle = race(tmp_path, 5, [game.returns(5) + 3.0, game.returns(5)])
-    run = fresh_run(handle, game.returns(5), own_episodes=False)
-    [trial] = run.trials()
-    assert rung_interval(trial.user_attrs, RUNGS) is not None
-    found = study_status(handle)["best"]["fresh"]
-    assert (found["interval"], found["between"]) == (None, "")
-    value = f"{found['value']:+.4f}"
-    for screen in (summary(handle), status(handle), gate(handle)):
-        assert value in screen
-        assert f"{value} (" not in screen
-    assert "mean of 5<" in page(handle, "/training")
-
-
 # -- equal scores
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import ClassVar, Self
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 from sweepd.agents.engine.hyperparameters import SCHEDULES, Hyperparameters, Scheduled
 
@@ -39,16 +39,6 @@ class OffPolicyParams(Scheduled, Hyperparameters):
 
     of_the_run: ClassVar[tuple[str, ...]] = ("reward_scale", "warmup")
     _options: ClassVar[Mapping[str, tuple[str, ...]]] = {"lr_schedule": SCHEDULES}
-
-    @classmethod
-    def from_numbers(cls, numbers: Sequence[float]) -> Self:
-        """See `Hyperparameters.from_numbers`. Without `lr_schedule`, as saved before it existed,
-        the learning rate is constant."""
-        names = [field.name for field in fields(cls)]
-        place = names.index("lr_schedule")
-        if len(numbers) == len(names) - 1:
-            numbers = [*numbers[:place], 0.0, *numbers[place:]]
-        return super().from_numbers(numbers)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -481,10 +481,6 @@ class PPO(Program):
             if self.members[slot] is not None:
                 self._memory(slot).zero_()
 
-    def set_member(self, slot: int, state: Mapping[str, Tensor]) -> None:
-        """See `Program.set_member`."""
-        super().set_member(slot, _in_current_layout(state))
-
     def _fresh(
         self, slot: int, params: PPOParams, seed: int, state_avg: Tensor, state_std: Tensor
     ) -> None:
@@ -569,28 +565,5 @@ _NOT_IN_HASH = {
     *("discrete", "state_dim", "action_dim", "privileged_dim", "net_width", "net_depth"),
     *("num_envs", "horizon", "minibatch", "epochs", "slots", "algorithm", "seat_column"),
 }
-# Fields that had another name in states saved before version 0.1.0.
+# Fields that enter the hash by another name than their own, so that stored states keep their code.
 _NAME_IN_CODE = {"has_absent_agents": "crewed"}
-
-
-def _in_current_layout(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Convert a state of an earlier version.
-
-    Its params may lack those that were added later, which then have their defaults. Before version
-    0.1.0, counters held the learning-rate schedule.
-    """
-    if not {"counters", "params", "weights"} <= set(state):
-        return state
-    own = PPOParams().to_numbers()
-    params = [*state["params"].tolist(), *own[state["params"].numel() :]]
-    counters = state["counters"].tolist()
-    if len(counters) == 4:
-        rollouts, total, schedule, has_obs = counters
-        params[[field.name for field in fields(PPOParams)].index("lr_schedule")] = schedule
-        counters = [rollouts, total, has_obs]
-    return {
-        "average": state["weights"][0],
-        **state,
-        "counters": torch.tensor(counters),
-        "params": torch.tensor(params, dtype=torch.float64),
-    }

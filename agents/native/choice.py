@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sweepd.agents.native.kernels import SOURCE, Kernels, PolicyKernel
-from sweepd.agents.native.self_test import DIGEST, EARLIER, digest
+from sweepd.agents.native.self_test import DIGEST, digest
 from sweepd.agents.networks.mlp import Activations, forward
 from sweepd.agents.networks.shape import Shape
 from sweepd.agents.networks.weights import Leaves
@@ -21,7 +21,7 @@ from sweepd.envs.support.errors import InputError
 
 _ALGORITHMS = ("ppo", "sac", "d3qn")
 _DEEPEST = 8  # hidden layers; as in network.h
-_SAME = {f"native {known}" for known in (DIGEST, *EARLIER)}  # records of kernels with equal bits
+_NATIVE = f"native {DIGEST}"  # the record of these kernels
 KERNELS = NativeLibrary(
     "training",
     SOURCE,
@@ -51,7 +51,7 @@ def kernels(shape: Shape, device: torch.device) -> Kernels | None:
 def chosen(algorithm: str, precision: str, device: torch.device) -> str:
     """Return which kernels train a new study here: "torch", or "native" with their digest."""
     uses = algorithm in _ALGORITHMS and precision == "fp32"
-    return f"native {DIGEST}" if uses and KERNELS.library(device) is not None else TORCH
+    return _NATIVE if uses and KERNELS.library(device) is not None else TORCH
 
 
 def require(recorded: str) -> None:
@@ -75,7 +75,7 @@ def _why_not(recorded: str) -> str:
         return f"{VARIABLE}={TORCH} forbids them: unset it"
     if KERNELS.loaded() is None:
         return "they cannot be used on this machine (the log says why; sweepd doctor, too)"
-    return "" if recorded in _SAME else f"this version of sweepd has native {DIGEST}"
+    return "" if recorded == _NATIVE else f"this version of sweepd has {_NATIVE}"
 
 
 def policy_kernel(shape: Shape, weights: Leaves) -> PolicyKernel | None:

@@ -34,7 +34,6 @@ from sweepd.deploy.registry.bundle_files import (
 from sweepd.envs.external.codec import SpaceCodec
 from sweepd.envs.games.game import Game
 from sweepd.envs.games.registry import get_game
-from sweepd.envs.gymnasium_view import codec_of
 from sweepd.envs.support.errors import InputError
 
 
@@ -67,17 +66,17 @@ class GameBundle(StoredBundle[PlayerManifest]):
         """The player as a policy for the environment outside a study: `policy.action(observation)`.
 
         Raises:
-            InputError: the player is no single network; or the bundle is of an earlier version, without
-                the spaces, and the environment cannot be made to look them up.
+            InputError: the player is no single network, or there are no such spaces.
         """
         if not isinstance(self.player, Network):
             raise InputError(f"the player of bundle {self.name} is no single network")
         part = self.manifest.player
         if part.spaces is None:
-            codec = codec_of(self.game, self.params)
-        else:
-            codec = SpaceCodec.from_dict(part.spaces)
-        return SpacePolicy(self.player.policy, codec, part.algorithm)
+            raise InputError(
+                f"the player of bundle {self.name} has no spaces of one observation and one action: "
+                f"in {self.manifest.game.name}, players are in turns, or choices depend on each other"
+            )
+        return SpacePolicy(self.player.policy, SpaceCodec.from_dict(part.spaces), part.algorithm)
 
     @property
     def origin(self) -> OriginPart:

@@ -32,11 +32,9 @@ class PlayerPart(StrictModel):
         choices: number of options of each choice, empty if actions are numbers.
         shape: of the program that trained it.
         play: whether it takes its most probable actions or draws them. Random numbers come from the
-            recorded seed of the panel, or the seed of `sweepd play`. Bundles of earlier versions
-            play deterministically.
+            recorded seed of the panel, or the seed of `sweepd play`.
         spaces: the spaces of one player's observations and actions, as `SpaceCodec.to_dict` gives
-            them; None: there are none (players in turns, choices that depend on each other), or
-            the bundle is of an earlier version.
+            them; None: there are none (players in turns, choices that depend on each other).
     """
 
     algorithm: str
@@ -44,8 +42,8 @@ class PlayerPart(StrictModel):
     action_dim: int = Field(ge=0)
     choices: tuple[int, ...]
     shape: dict[str, int | str | bool]
-    play: Play = "deterministic"
-    spaces: dict[str, Any] | None = None
+    play: Play
+    spaces: dict[str, Any] | None
 
     @model_validator(mode="after")
     def _consistent(self) -> PlayerPart:

@@ -36,20 +36,19 @@ def selection_sentence(selection: Mapping[str, Any]) -> str:
     count = len(selection["trials"])
     by = f"the mean of {count} trials" if count > 1 else "the value of one trial"
     text = f"Its configuration was selected by {by}, {_number(selection)}"
-    if second := selection.get("second"):  # not in reports of earlier versions
+    if second := selection["second"]:
         text += f", difference to the second best {second['between']}"
     text += "; on "
     fresh = selection["fresh"]
     if fresh is None:
         return text + "fresh seeds it was not measured."
     seeds = counted(fresh["seeds"], "fresh seed")
-    text += f"{seeds}, its {fresh.get('average', 'interquartile mean')} is {_number(fresh)}."
-    return text + (f" Warning: {fresh['warning']}." if fresh.get("warning") else "")
+    text += f"{seeds}, its {fresh['average']} is {_number(fresh)}."
+    return text + (f" Warning: {fresh['warning']}." if fresh["warning"] else "")
 
 
 def _number(found: Mapping[str, Any]) -> str:
-    # Reports of earlier versions have pairs, which left out the luck of the episodes.
     own = found["interval"]
-    interval = Interval.from_dict(own) if isinstance(own, Mapping) else None
-    text = between(interval, found.get("scores", ()), found.get("solved"))
+    interval = None if own is None else Interval.from_dict(own)
+    text = between(interval, found["scores"], found["solved"])
     return f"{found['value']:+.4f}{f' ({text})' if text else ''}"

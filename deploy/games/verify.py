@@ -67,7 +67,6 @@ def verify_game_bundle(bundle: GameBundle) -> PanelVerification:
     own = rules.play_player(bundle.player)
     differing = _differing(stored, own)
     was = {name: found["own"]["mean"] for name, found in stored["baselines"].items()}
-    # Bundles of earlier versions were compared with fewer players.
     played = rules.play_baselines(bundle.player, tuple(was))
     means = {name: float(episodes.returns[0].mean()) for name, episodes in played.items()}
     differing += [
@@ -98,7 +97,6 @@ def _verify_duels(bundle: GameBundle, stored: dict[str, Any]) -> PanelVerificati
     was = tuple(stored["baselines"])
     users = tuple(sorted(name for name in was if ":" in name))
     rules = DuelGames(bundle.game, bundle.params, int(stored["games"]), int(stored["seed"]), users)
-    # Bundles of earlier versions were compared with fewer players.
     names, found = rules.play_baselines(bundle.player, was)
     own = episodes_of(found)
     mean, differing = float(own.returns.mean()), tuple(_differing(stored, own))

@@ -175,13 +175,12 @@ def loosened(findings: Iterable[Mapping[str, Any]]) -> str:
     The text follows "met every rule"; it is "" if no limit was loosened.
 
     Args:
-        findings: as `RuleFinding.to_dict` returns them. Findings of bundles made before limits were
-            recorded count as not loosened.
+        findings: as `RuleFinding.to_dict` returns them.
     """
     found = [
         f"{one['name']} {one['comparison']} {one['limit']:g} instead of {one['default']:g}"
         for one in findings
-        if one.get("loosened") and one["verdict"] != NOT_EVALUATED
+        if one["loosened"] and one["verdict"] != NOT_EVALUATED
     ]
     return f", {len(found)} of them loosened ({', '.join(found)})" if found else ""
 

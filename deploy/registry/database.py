@@ -30,11 +30,9 @@ from sweepd.envs.support.database_file import (
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.invocation import install_extra
 
-BASELINE = "0008"  # the oldest migration
-HEAD = "0009"  # the newest migration, which makes the tables of the records
+BASELINE, HEAD = "0008", "0009"  # the oldest and the newest migration
 _ADVISORY_LOCK = 0x73776565  # arbitrary; other programs on the PostgreSQL server must not use it
 _BUSY_TIMEOUT = 60.0  # seconds
-_LAST_BEFORE_BASELINE = "c2dab95"  # the last commit whose migrations lead to the baseline
 
 State = Literal["absent", "old", "current"]
 
@@ -50,7 +48,7 @@ class RegistryDatabase:
 
     Raises:
         InputError: the database cannot be used, is absent (without `create`), belongs to another
-            program, or has the tables of a newer revision or of one before the baseline.
+            program, or has the tables of a revision that is not known.
     """
 
     def __init__(self, url: str, *, create: bool) -> None:
@@ -243,16 +241,10 @@ class RegistryDatabase:
         config.attributes["connection"] = connection
         known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
         revision = _revision(connection)
-        if revision is not None and revision < BASELINE:
-            raise InputError(
-                f"the registry {self.shown} has the tables of an unreleased version (revision "
-                f"{revision}); open it once with sweepd at commit {_LAST_BEFORE_BASELINE}, which "
-                f"upgrades it to revision {BASELINE}, and then with this one"
-            )
         if revision is not None and revision not in known:
             raise InputError(
-                f"the registry {self.shown} has the tables of a newer sweepd (revision {revision}; "
-                f"this one knows up to {HEAD}); use that version"
+                f"the registry {self.shown} has the tables of another version of sweepd (revision "
+                f"{revision}; this one knows {BASELINE} to {HEAD}); use that version"
             )
         command.upgrade(config, "head")
 

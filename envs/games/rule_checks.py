@@ -9,20 +9,14 @@ from sweepd.envs.games.opponents import Opponents
 from sweepd.envs.games.rules import GameRules, State
 from sweepd.envs.support.errors import InputError
 
-# Attributes under the names of earlier versions, which would otherwise have no effect.
-_RENAMED = {"start_luck": "uniforms_per_start", "move_luck": "uniforms_per_move"}
-
 
 def check_seats(rules: GameRules, opponents: Opponents | None, *, outcome_rewards: bool) -> None:
     """Check that a game can be made with these opponents, and with its numbers of rows.
 
     Raises:
-        InputError: It cannot, or it has an attribute with a former name.
+        InputError: It cannot.
     """
     name = rules.env_name
-    for former, present in _RENAMED.items():
-        if hasattr(rules, former):
-            raise InputError(f"{name}.{former} is now called {present}; rename it")
     if rules.seats != 2 and (opponents or outcome_rewards):
         raise InputError(
             f"{name} has {rules.seats} seats; only games of two have opponents and outcomes"

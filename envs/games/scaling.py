@@ -55,7 +55,6 @@ def random_play(
     env: GameEnv,
     seed: int,
     *,
-    centred: bool = True,
     steps: int | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> ObservationScale:
@@ -71,8 +70,6 @@ def random_play(
     Args:
         env: The environment; it is reset.
         seed: Seed of the environment and of the random actions.
-        centred: False applies the rule of studies made before the rule was recorded in them:
-            columns with a standard deviation of at most 1 are neither centred nor scaled.
         steps: Steps of each environment; None: `STEPS`, or at least `LEAST` if `SECONDS` do not
             suffice. The result depends on this number only, so `ObservationScale.steps` reproduces
             it.
@@ -99,7 +96,7 @@ def random_play(
             f"--env: {env.env_name} returns observations that are not finite (column {column}, in "
             "random play), which cannot be learned from; clip or replace them"
         )
-    avg, std = _scale(rows, centred=centred)
+    avg, std = _scale(rows)
     if env.seat_column is not None:
         avg[env.seat_column], std[env.seat_column] = 0.0, 1.0
     scale = ObservationScale(avg, std, len(seen), len(rows), episodes)
@@ -140,11 +137,9 @@ def _observe(
     return seen, episodes
 
 
-def _scale(rows: Tensor, *, centred: bool) -> tuple[Tensor, Tensor]:
+def _scale(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and scale of the columns of (n, state_dim) float64 observations."""
     mean, deviation = rows.mean(0), rows.std(0)
-    if not centred:
-        return torch.where(deviation > 1.0, mean, 0.0).float(), deviation.clamp(min=1.0).float()
     # A column that is zero in most rows has a small deviation: without the second bound, its rare
     # values would be many deviations away.
     farthest = (rows - mean).abs().amax(0)

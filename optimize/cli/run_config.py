@@ -28,7 +28,6 @@ from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import read_toml
 from sweepd.envs.support.validation import StrictModel, checked
 from sweepd.optimize.objectives.request import Request
-from sweepd.optimize.study.record.stored import objective_name
 from sweepd.optimize.study.settings.market import CostSettings
 from sweepd.optimize.study.settings.setting import declared
 from sweepd.optimize.study.settings.study import StudySettings
@@ -228,7 +227,7 @@ def check_config(config: Mapping[str, Any], source: str) -> dict[str, dict[str, 
     tables = {table: dict(config.get(table, {})) for table in TABLES}
     tables["data"] = {**Data().model_dump(), **tables["data"]}
     tables["train"] = train = {**Train().model_dump(), **tables["train"]}
-    if objective_name(train["objective"]) not in OBJECTIVES:
+    if train["objective"] not in OBJECTIVES:
         raise InputError(
             f"{source}: [train] objective = {train['objective']!r} is not known; choose one of "
             f"{', '.join(OBJECTIVES)}"

@@ -14,7 +14,7 @@ from sweepd.optimize.objectives.objective import Objective
 from sweepd.optimize.objectives.populations import check_population
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.record.configurations import SEARCHES
-from sweepd.optimize.study.record.stored import CRYPTO, StudySpec, objective_name
+from sweepd.optimize.study.record.stored import CRYPTO, StudySpec
 from sweepd.optimize.study.sampling.pruners import PRUNERS, make_pruner
 from sweepd.optimize.study.sampling.samplers import AUTO, SAMPLERS, make_sampler
 from sweepd.optimize.study.settings.setting import check_counts, declared, flag_of
@@ -50,7 +50,7 @@ def check_request(request: Request) -> None:
             f"{flag_of(misplaced[0])} is for {other.title}, and --env is {request.env}; leave it out"
         )
     for flag, value, allowed in (
-        ("objective", objective_name(request.objective), kind.objectives),
+        ("objective", request.objective, kind.objectives),
         ("search", request.search, SEARCHES),
         ("sampler", request.sampler, (AUTO, *SAMPLERS)),
         ("pruner", request.pruner, PRUNERS),

@@ -153,7 +153,7 @@ def _packed(curves: Mapping[int, list[list[float]]]) -> State:
 
 
 def _unpacked(tensors: Mapping[str, Tensor]) -> dict[int, list[list[float]]]:
-    if "curves.counts" not in tensors:  # none, or a checkpoint of an earlier version
+    if "curves.counts" not in tensors:
         return {}
     rollouts, counts = tensors["curves.counts"].T.tolist()
     parts = torch.split(tensors["curves.rows"], counts)

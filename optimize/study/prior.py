@@ -26,7 +26,7 @@ from sweepd.optimize.study.record.configurations import RACE, Selection
 from sweepd.optimize.study.record.spans import holdout_times, unseen_from
 from sweepd.optimize.study.record.stored import CryptoSpec, StudySpec
 from sweepd.optimize.study.sampling.prior import Known
-from sweepd.optimize.study.space.parsing import NARROW, study_space
+from sweepd.optimize.study.space.parsing import study_space
 from sweepd.optimize.study.space.search_space import SearchSpace
 from sweepd.optimize.study.spec import refuse_schedules
 from sweepd.optimize.study.study import StudyHandle
@@ -167,11 +167,6 @@ def _check_data(handle: StudyHandle, spec: StudySpec) -> None:
             "can be a prior"
         )
     refuse_seen_holdout(handle, spec, f"--prior {handle.name}")
-    if handle.space.name.startswith(NARROW) and not handle.chosen_from:  # an older version's
-        raise InputError(
-            f"--prior {handle.name} searched around a trial of another study, whose trials the "
-            "gate could not count; name that other study"
-        )
 
 
 def _configurations(

@@ -159,8 +159,7 @@ class StudyHandle(StudyReader):
 
     def __init__(self, storage: StudyStorage, name: str, runs_dir: Path | None = None) -> None:
         super().__init__(storage, name, runs_dir)
-        if self.uid:
-            storage.known_as(self.study_id, name, self.uid)
+        storage.known_as(self.study_id, name, self.uid)
         self.cached = StudyCache(storage)
 
     @functools.cached_property

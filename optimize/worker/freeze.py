@@ -134,11 +134,8 @@ def join_study(
     require(spec.kernels)
     here = processor_kind(device)
     if spec.processor != here:
-        recorded = spec.processor or (
-            "a processor and arithmetic mode that earlier versions did not record"
-        )
         say(
-            f"note: study {name} was made on {recorded}, and this is {here}: a trial's numbers "
+            f"note: study {name} was made on {spec.processor}, and this is {here}: a trial's numbers "
             "agree between them to rounding, not to the bit"
         )
     for flag, made in plugins_of(spec).items():

@@ -320,6 +320,6 @@ class Records:
 
 
 def _progress_in_name(path: Path) -> Progress:
-    """Read the progress from the name of a checkpoint; older versions did not write the rung."""
-    found = re.match(r"checkpoint-(\d+)(?:-r(\d+))?-", path.name)
-    return (int(found[1]), int(found[2] or 0)) if found else (-1, 0)
+    """Read the progress from the name of a checkpoint."""
+    found = re.match(r"checkpoint-(\d+)-r(\d+)-", path.name)
+    return (int(found[1]), int(found[2])) if found else (-1, 0)

@@ -32,8 +32,8 @@ def run_report(handle: StudyHandle, source: StudyHandle, trial: int) -> dict[str
         study, origin (study, trial, and its value, None of an unfinished one), objective, rungs:
         per rung `steps` (environment steps per member), `seeds` (values), `mean`, `low` and `high`
         (95% interval of the mean), `resampled`: what the interval resamples, and `interval`: its
-        name. These four are None where there is no interval: of one seed on a market, and of games
-        by earlier versions. `low` and `high` are None of equal values without a known range, too.
+        name. These four are None where there is no interval, as of one seed on a market. `low` and
+        `high` are None of equal values without a known range, too.
     """
     spec, curves = handle.spec, _curves(handle)
     selected = next(item for item in source.trials() if item.number == trial)

@@ -161,11 +161,8 @@ def _game_table(record: TrialRecord, spec: GameSpec) -> Table:
     opponents = [name.removeprefix("points_") for name in metrics if name.startswith("points_")]
     what = "points" if opponents else "return"
     scores = record.scores or ()
-    if "iqm" in metrics:  # an earlier version's, whose interval left out the episodes
-        table.add_row(f"{what}, interquartile mean over seeds", f"{metrics['iqm']:+.4f}")
-    else:
-        table.add_row(f"{what}, mean over seeds", f"{metrics['mean']:+.4f}")
-    found = mean_interval(metrics, record.resampled, record.interval)
+    table.add_row(f"{what}, mean over seeds", f"{metrics['mean']:+.4f}")
+    found = mean_interval(metrics, record.resampled or "", record.interval or "")
     if found.trusted(len(scores)):
         method = f" ({found.method})" if found.method and found.known else ""
         table.add_row(f"95% over {found.resampled}{method}", found.bounds())
@@ -185,7 +182,7 @@ def _game_table(record: TrialRecord, spec: GameSpec) -> Table:
     if not opponents:
         table.add_row("deviation of an episode's return", f"{metrics['deviation']:.4f}")
         table.add_row("worst episode", f"{metrics['worst']:+.4f}")
-    if "won_first_seat" in metrics:  # not in studies of earlier versions
+    else:
         by_seat = f"{metrics['won_first_seat']:.0%}, {metrics['won_second_seat']:.0%}"
         table.add_row("won at the first seat, at the second", by_seat)
     table.add_row("mean episode length", f"{metrics['length']:,.1f}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from sweepd.optimize.study.record.stored import UID_KEY, StudySpec, TrialRecord, rung_scores
+from sweepd.optimize.study.record.stored import StudySpec, TrialRecord, rung_scores
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.tracking.picture import RUNG_VALUE, RUNNING, Picture
 from sweepd.optimize.tracking.tracker import Tracking
@@ -29,8 +29,6 @@ class TrackedStudy:
     ) -> None:
         self._handle = handle
         self.tracking = Tracking(names, handle.run_dir, say)
-        attributes = handle.storage.get_study_user_attrs(handle.study_id) if names else {}
-        self._uid = str(attributes.get(UID_KEY, handle.study_id))[:8]
 
     def update(self, trial_id: int) -> None:
         """Show the recorded state of a trial."""
@@ -48,7 +46,7 @@ class TrackedStudy:
                     self._put(trial)
 
     def _key(self, trial: FrozenTrial) -> str:
-        return f"{self._uid}-{trial.number}"
+        return f"{self._handle.uid[:8]}-{trial.number}"
 
     def _put(self, trial: FrozenTrial) -> None:
         self.tracking.put(trial_picture(self._handle, trial, self._key(trial)))

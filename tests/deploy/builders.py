@@ -193,6 +193,8 @@ SEARCH: dict[str, Any] = {  # fields of a spec that promotion does not read
     "seed": 0,
     "space": {},
     "threads": 1,
+    "processor": "",
+    "kernels": "torch",
 }
 
 

@@ -93,9 +93,6 @@ class ProfitBook:
             factors = {name: units_since(adjustments, name, time)[0] for name in {*units, *seen}}
             units = {name: amount / factors[name] for name, amount in units.items()}
             closes = {name: close * factors[name] for name, close in seen.items()}
-            # Registries of earlier versions have no bars, but the last prices, in present units.
-            if not closes and time == trader.last_bar:
-                closes = dict(trader.state.get("prices", {}))
             end = bar_end(trader.timeframe, time)
             points.append(Checkpoint(time, end, value, flow, units, closes))
         return points

@@ -12,7 +12,6 @@ import numpy as np
 
 from sweepd.envs.games.play import LONGEST, EpisodeResults
 from sweepd.envs.support.intervals import (
-    EPISODES,
     EQUAL,
     Floats,
     Interval,
@@ -135,19 +134,16 @@ class GameEvaluation(Evaluation):
         return {"nash_conv": float(np.mean(self.nash_conv)), "nash_conv_least": min(self.nash_conv)}
 
 
-def mean_interval(
-    metrics: Mapping[str, Any], resampled: str | None, method: str | None
-) -> Interval:
+def mean_interval(metrics: Mapping[str, Any], resampled: str, method: str) -> Interval:
     """Return the interval of the mean that `GameEvaluation.metrics` recorded.
 
     Args:
         metrics: the metrics.
-        resampled: see `TrialRecord`; None in records of earlier versions.
+        resampled: `TrialRecord.resampled`.
         method: `TrialRecord.interval`.
     """
     low, high = metrics.get("mean_low", -math.inf), metrics.get("mean_high", math.inf)
-    mean = float(metrics.get("mean", math.nan))
-    return Interval(mean, low, high, resampled or EPISODES, method=method or "")
+    return Interval(float(metrics["mean"]), low, high, resampled, method=method)
 
 
 def judge_episodes(

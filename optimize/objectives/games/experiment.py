@@ -139,13 +139,7 @@ class GameExperiment(Experiment):
     def _look(self, env: GameEnv, say: Callable[[str], None]) -> ObservationScale:
         """Return the scale of observations, by random play; cached in the process."""
         spec = self.spec
-        own = (
-            spec.environment,
-            repr(spec.env),
-            self.algorithm.supports.masks,
-            spec.seed,
-            spec.centred,
-        )
+        own = (spec.environment, repr(spec.env), self.algorithm.supports.masks, spec.seed)
         # A new study creates several experiments: the first measures with look_steps 0 (automatic),
         # the later ones have the number of steps that was measured.
         known = _looks.get((*own, spec.look_steps))
@@ -154,7 +148,7 @@ class GameExperiment(Experiment):
         if isinstance(env, ExternalVecEnv):
             _check_conformance(spec.environment, env, say)
         seed = derive_seed(spec.seed, "normaliser")
-        look = random_play(env, seed, centred=spec.centred, steps=spec.look_steps or None, say=say)
+        look = random_play(env, seed, steps=spec.look_steps or None, say=say)
         _looks.clear()
         _looks[(*own, look.steps)] = look
         return look
@@ -495,7 +489,7 @@ def draw_returns(folder: Path, title: str, of_episode: str) -> None:
     axes.scatter(
         np.arange(len(means)), means, marker="_", s=600, color="black", label="mean of a seed"
     )
-    found = mean_interval(metrics, metrics.get("resampled"), metrics.get("interval"))
+    found = mean_interval(metrics, metrics["resampled"], metrics["interval"])
     shown = found.trusted(len(means))
     label = f"mean, {found.over}" if shown else "mean over seeds"
     axes.axhline(found.value, color="tab:orange", label=label)

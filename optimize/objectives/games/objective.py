@@ -205,8 +205,7 @@ class GameObjective(MemberObjective[GameSpec]):
         own = {name: getattr(request, name) for name in PAST_FLAGS & request.given}
         if own:
             asked["curriculum"] = asked.get("curriculum", spec.curriculum) | own
-        # An earlier version's study has another objective under the same name.
-        return asked | {"env": spec.env | request.env_params, "average": MEAN}
+        return asked | {"env": spec.env | request.env_params}
 
     def reproducing_flags(self, spec: GameSpec) -> list[tuple[str, Any]]:
         params = (

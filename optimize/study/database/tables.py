@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import sqlalchemy as sa
 
-from sweepd.optimize.study.record.optuna_tables import studies, study_attributes, trials
-from sweepd.optimize.study.record.stored import FLAGS_KEY
+from sweepd.optimize.study.record.optuna_tables import studies, trials
 
 _metadata = sa.MetaData()
 attempts = sa.Table(
@@ -48,15 +45,13 @@ _SQLITE_TRIGGERS = tuple(
 
 
 def make_tables(engine: sa.Engine, *, tidy: bool = True) -> None:
-    """Create missing tables and remove recorded URLs.
+    """Create missing tables.
 
     Args:
         engine: the database.
         tidy: whether to delete the rows of deleted trials and studies too.
     """
     _metadata.create_all(engine)
-    with engine.begin() as connection:
-        remove_recorded_urls(connection)
     if not tidy:
         return
     with engine.begin() as connection:
@@ -64,23 +59,6 @@ def make_tables(engine: sa.Engine, *, tidy: bool = True) -> None:
             for statement in _SQLITE_TRIGGERS:
                 connection.exec_driver_sql(statement)
         delete_orphans(connection)
-
-
-def remove_recorded_urls(connection: sa.Connection) -> None:
-    """Remove --storage from the recorded flags of all studies.
-
-    Earlier versions recorded it, with the password in the URL.
-    """
-    table = study_attributes.table
-    [row_id] = table.primary_key
-    recorded = sa.select(row_id, table.c.value_json).where(
-        table.c.key == FLAGS_KEY, table.c.value_json.contains('"storage"')
-    )
-    for found, text in connection.execute(recorded).all():
-        flags = {name: value for name, value in json.loads(text).items() if name != "storage"}
-        connection.execute(
-            sa.update(table).where(row_id == found).values(value_json=json.dumps(flags))
-        )
 
 
 def delete_orphans(connection: sa.Connection) -> None:

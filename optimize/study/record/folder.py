@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy.engine import make_url
 
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.study.record.stored import FOLDER_KEY, FORMER_FOLDER_KEY
+from sweepd.optimize.study.record.stored import FOLDER_KEY
 
 RUNS = Path("runs")
 
@@ -36,22 +36,16 @@ def study_folder(url: str, attributes: Mapping[str, Any], runs_dir: Path | None 
             resolved from the SQLite file; for other databases, from `runs`.
 
     Raises:
-        InputError: the study records no folder, so sweepd did not create it.
+        InputError: the study records no folder.
     """
-    recorded, absolute = attributes.get(FOLDER_KEY), attributes.get(FORMER_FOLDER_KEY)
-    if recorded is None and absolute is None:
+    if FOLDER_KEY not in attributes:
         raise InputError(
-            "the study records no folder for its files; it was not made by sweepd train"
+            "the study records no folder for its files: it was made by another version of sweepd; "
+            "use that version, or choose another --study-name"
         )
-    name = Path(str(recorded or absolute)).name
-    if runs_dir is not None:
-        return (runs_dir / name).resolve()
-    base = _database_folder(url)
-    if recorded is not None:
-        return ((RUNS if base is None else base / Path(str(recorded)).parent) / name).resolve()
-    nearby = ((RUNS if base is None else base) / name).resolve()
-    # The absolute path comes last: a copied study must not write into the original's folder.
-    return Path(str(absolute)) if not nearby.is_dir() and Path(str(absolute)).is_dir() else nearby
+    recorded, base = Path(attributes[FOLDER_KEY]), _database_folder(url)
+    parent = RUNS if base is None else base / recorded.parent
+    return ((runs_dir or parent) / recorded.name).resolve()
 
 
 def _database_folder(url: str) -> Path | None:

@@ -27,8 +27,7 @@ class FreshSeeds:
         seeds: number of seeds.
         value: the average over seeds.
         average: see `GameSpec`.
-        interval: its 95 % interval over seeds, which play episodes of their own; None of one seed,
-            and of runs by earlier versions, whose seeds all played the same episodes.
+        interval: its 95 % interval over seeds, which play episodes of their own; None of one seed.
         scores: of the seeds.
         solved: of a game that counts as solved from some score, how many seeds reach it.
         warning: see `TrialRecord`.
@@ -90,7 +89,7 @@ def _read(run: StudyReader, study: StudyReader) -> FreshSeeds | None:
     scores = record.scores
     if not scores or trial.value is None:
         return None
-    interval = rung_interval(trial.user_attrs, spec.rungs) if spec.own_episodes else None
+    interval = rung_interval(trial.user_attrs, spec.rungs)
     solved = None if spec.solved is None else solved_seeds(scores, spec.solved)
     value, average = float(trial.value), spec.average
     return FreshSeeds(

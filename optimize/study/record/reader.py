@@ -66,10 +66,10 @@ class StudyReader:
             )
         try:
             self.spec = StudySpec.from_json(attributes[SPEC_KEY])
+            self.run_dir = study_folder(storage.url, attributes, runs_dir)
         except InputError as error:
             raise InputError(f"--study-name {name}: {error}") from error
-        self.uid = str(attributes.get(UID_KEY, ""))
-        self.run_dir = study_folder(storage.url, attributes, runs_dir)
+        self.uid = str(attributes[UID_KEY])
         self.flags: dict[str, Any] = attributes.get(FLAGS_KEY, {})
         self.origin: dict[str, Any] | None = attributes.get(ORIGIN_KEY)
         self.prior: dict[str, Any] | None = attributes.get(PRIOR_KEY)

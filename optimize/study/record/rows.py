@@ -131,7 +131,7 @@ class TrialRows:
     def curves(self, numbers: Iterable[int]) -> dict[int, dict[int, list[float]]]:
         """Return the scores per member of these trials: number, rung, member.
 
-        Rungs of which no such scores are recorded, as in earlier versions, are left out.
+        Rungs of which no such scores are recorded are left out.
         """
         wanted = set(numbers)
         chosen = {row.id: row for row in self.read() if row.number in wanted}

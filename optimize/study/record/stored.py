@@ -27,7 +27,6 @@ SPEC_KEY = "sweepd:spec"  # `StudySpec` as JSON
 # Random id that distinguishes a study from a later one with its name or its row id.
 UID_KEY = "sweepd:uid"
 FOLDER_KEY = "sweepd:folder"  # of the study's files, see `sweepd.optimize.study.record.folder`
-FORMER_FOLDER_KEY = "sweepd:run_dir"  # the same in studies of earlier versions: an absolute path
 FLAGS_KEY = "sweepd:flags"  # flags of the `sweepd train` command that created the study
 CREATED_KEY = "sweepd:created"  # time of creation, ISO 8601, UTC
 LEAGUE_REPORT = "league.json"  # in a study's folder: the league's players, points, equilibrium
@@ -50,7 +49,6 @@ CMA_GENERATION_KEY = "sweepd:cma_generation"  # system attribute: generation of 
 
 MEAN = "mean"  # `GameSpec.average`
 CRYPTO = "crypto"  # the environment that is a market; every other name is a game
-FORMER_OBJECTIVES = {"excess-sharpe": "sharpe-difference"}  # in earlier studies and commands
 _PREFIX = "sweepd:"
 # How a policy acts: it takes its most probable action, or draws from its probabilities.
 Play = Literal["deterministic", "sampled"]
@@ -69,11 +67,6 @@ def torch_version() -> str:
     import torch  # not at the top: a record is read without torch
 
     return torch.__version__.partition("+")[0]
-
-
-def objective_name(name: str) -> str:
-    """Return the current name of an objective, given its current or a former name."""
-    return FORMER_OBJECTIVES.get(name, name)
 
 
 @dataclass(frozen=True)
@@ -140,7 +133,7 @@ class StudySpec(ABC):
             depend on it.
         precision: precision of matrix products, see `sweepd.agents.networks.precision`.
         processor: `sweepd.agents.algorithms.identity.processor_kind` of the machine that created
-            the study, "" in studies of earlier versions. Results on other kinds agree to rounding.
+            the study. Results on other kinds agree to rounding.
         kernels: what computes PPO's networks and updates, "torch" or the native kernels
             (`sweepd.agents.native.choice.chosen`); the same for all workers.
         search: "trials", or "pbt": the trials of a batch are a population.
@@ -164,9 +157,9 @@ class StudySpec(ABC):
     seed: int
     space: dict[str, Any]
     threads: int
+    processor: str
+    kernels: str
     precision: str = "fp32"
-    processor: str = ""
-    kernels: str = "torch"
     search: str = TRIALS
     code_version: str = dataclasses.field(default_factory=code_version)
     torch_version: str = dataclasses.field(default_factory=torch_version)
@@ -252,7 +245,7 @@ class StudySpec(ABC):
                 return GameSpec(**described)
             data = described.pop("data")
             tickers = tuple(data.pop("tickers"))
-            jumps = tuple(AcceptedJump(**one) for one in data.pop("accepted_jumps", ()))
+            jumps = tuple(AcceptedJump(**one) for one in data.pop("accepted_jumps"))
             own = DataSpec(tickers=tickers, accepted_jumps=jumps, **data)
             return CryptoSpec(data=own, **described)
         except (TypeError, KeyError, ValueError, AttributeError) as error:
@@ -282,9 +275,6 @@ class CryptoSpec(StudySpec):
     holdout: float
     first_bar: int
     max_lookback: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "objective", objective_name(self.objective))  # frozen class
 
     @property
     def objective_text(self) -> str:
@@ -337,13 +327,11 @@ class GameSpec(StudySpec):
         episodes: episodes per member in an evaluation that decides; the same ones for all trials,
             unless they are `own_episodes`.
         own_episodes: whether every member plays episodes of its own, as fresh seeds do.
-        average: what the value of a trial is over its members, `MEAN`; in earlier studies the
-            interquartile mean.
+        average: what the value of a trial is over its members: always `MEAN`.
         score_range: `VecEnv.score_range` of the game; of points, (0, 1).
         solved: score from which the game counts as solved, if there is one.
-        centred: how observations are scaled, see `random_play`; False in earlier studies.
-        running_scale: whether the scale follows the observations of each member's own training;
-            False in earlier studies.
+        centred: how observations are scaled, see `random_play`: always True.
+        running_scale: whether the scale follows the observations of each member's own training.
         look_steps: steps per environment of the random play that determines the scaling.
         play: how members act in evaluations.
         curriculum: phases and opponents of the training, as `Curriculum.to_dict` returns them;
@@ -354,13 +342,13 @@ class GameSpec(StudySpec):
 
     seeds: int
     episodes: int
-    centred: bool = False
-    running_scale: bool = False
-    look_steps: int = 256
+    centred: bool
+    running_scale: bool
+    look_steps: int
+    average: str
     play: Play = "deterministic"
     curriculum: dict[str, Any] = dataclasses.field(default_factory=dict)
     own_episodes: bool = False
-    average: str = "interquartile mean"
     score_range: tuple[float, float] | None = None
     solved: float | None = None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from itertools import groupby
 
 import pytest
@@ -64,20 +63,6 @@ def test_the_same_bits_alone_with_others_and_in_another_slot(
             assert torch.equal(
                 ours, program.act_fn()(swapped.flatten(0, 1)).view(SLOTS, count, -1)[slot]
             )
-
-
-@KINDS
-def test_a_member_saved_before_rates_could_decay_keeps_its_constant_rate(
-    kind: type[ToyEnv],
-) -> None:
-    program, _ = trained({1: 3}, 1, kind)  # its rate is constant
-    state = program.get_member(1)
-    place = [field.name for field in fields(program.params_type)].index("lr_schedule")
-    params = state["params"]
-    earlier = {**state, "params": torch.cat((params[:place], params[place + 1 :]))}
-    program.set_member(2, earlier)
-    assert program.members[2] == program.members[1]
-    assert_same(state, program.get_member(2))
 
 
 @KINDS

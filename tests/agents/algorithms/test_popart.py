@@ -146,18 +146,3 @@ def test_a_resumed_member_continues_exactly() -> None:
     again.set_member(1, place)
     other.train(again, 2)
     assert_same(ppo.get_member(0), other.get_member(1))
-
-
-def test_a_state_from_before_return_scaling_continues_without_it() -> None:
-    env = ToyEnv(1, 4)
-    ppo = program(env, {0: 0})
-    ppo.train(env, 1)
-    state = ppo.get_member(0)
-    rollouts, total, has_obs = state["counters"].tolist()
-    schedule = int(state["params"][-2])
-    state["counters"] = torch.tensor([rollouts, total, schedule, has_obs])  # as they were then
-    state["params"] = state["params"][:-3]  # without popart_beta, lr_schedule, weight_average
-    del state["average"]
-    other = PPO(shape_for(env))
-    other.set_member(0, state)
-    assert other._member(0).params == ppo._member(0).params

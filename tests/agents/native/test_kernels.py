@@ -18,8 +18,8 @@ from sweepd.agents.algorithms.ppo import PPO, RolloutStats
 from sweepd.agents.engine.program import Program
 from sweepd.agents.native.choice import KERNELS, chosen, evaluate, require
 from sweepd.agents.native.kernels import SOURCE, Kernels, PolicyKernel
-from sweepd.agents.native.self_test import DIGEST, EARLIER, digest
-from sweepd.agents.networks.activation import ACTIVATIONS, RELU
+from sweepd.agents.native.self_test import DIGEST, digest
+from sweepd.agents.networks.activation import ACTIVATIONS
 from sweepd.agents.networks.mlp import Activations, forward
 from sweepd.agents.networks.shape import PER_SEAT, Shape
 from sweepd.agents.networks.weights import flat_size, leaf_views
@@ -488,14 +488,6 @@ def test_a_study_goes_on_with_its_kernels(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv(VARIABLE, "")  # so that it is restored
     require("torch")
     assert trained(ToyEnv, 0)[0]._native is None
-
-
-def test_a_study_of_an_earlier_version_goes_on_where_its_programs_have_the_same_bits() -> None:
-    [earlier] = EARLIER
-    assert digest(kernels(), [RELU]) == earlier
-    require(f"native {earlier}")
-    with pytest.raises(InputError, match="this version of sweepd has native"):
-        require("native of before")
 
 
 def test_a_study_with_other_kernels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.invocation import install_extra, program
 from sweepd.optimize.study.record.folder import study_folder
-from sweepd.optimize.study.record.stored import FOLDER_KEY, FORMER_FOLDER_KEY
+from sweepd.optimize.study.record.stored import FOLDER_KEY
 from tests.deploy.builders import FakeStudy
 
 Cli = Callable[..., str]
@@ -60,19 +60,9 @@ def recorded(fake: FakeStudy) -> list[dict[str, Any]]:
     return [storage.get_study_user_attrs(number), storage.get_study_system_attrs(number)]
 
 
-def record_absolute_path(fake: FakeStudy) -> None:
-    """Record the folder's absolute path, as early versions did."""
-    fake.study.set_user_attr(FOLDER_KEY, None)
-    fake.study.set_user_attr(FORMER_FOLDER_KEY, str(fake.run_dir))
-
-
-@pytest.mark.parametrize("legacy", [False, True])
 def test_a_copied_study_writes_nothing_into_the_original(
-    fake: FakeStudy, cli: Cli, tmp_path: Path, legacy: bool, monkeypatch: pytest.MonkeyPatch
+    fake: FakeStudy, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if legacy:  # early versions looked for the folder next to the database
-        record_absolute_path(fake)
-        shutil.copytree(fake.run_dir, fake.folder / fake.run_dir.name)
     shutil.copytree(fake.folder, tmp_path / "copy")
     monkeypatch.chdir(tmp_path / "copy")
     before = files(fake.folder)
@@ -83,21 +73,12 @@ def test_a_copied_study_writes_nothing_into_the_original(
     assert files(fake.folder).keys() == before.keys()
 
 
-@pytest.mark.parametrize("legacy", [False, True])
-def test_a_moved_study_is_found(fake: FakeStudy, tmp_path: Path, legacy: bool) -> None:
-    if legacy:
-        record_absolute_path(fake)
-        fake.run_dir.rename(fake.folder / fake.run_dir.name)
+def test_a_moved_study_is_found(fake: FakeStudy, tmp_path: Path) -> None:
     fake.folder.rename(tmp_path / "second")
     study = open_study(fake.name, f"sqlite:///{tmp_path / 'second' / 'studies.db'}")
     assert study.run_dir.is_relative_to(tmp_path / "second")
     assert study.run_dir.is_dir()
     assert study.runs_dir is None
-
-
-def test_a_study_of_an_early_version_is_found(fake: FakeStudy) -> None:
-    record_absolute_path(fake)
-    assert open_study(fake.name, fake.storage).run_dir == fake.run_dir
 
 
 def test_runs_dir_names_the_folder_and_a_missing_one_is_refused(
@@ -124,10 +105,8 @@ def test_a_study_on_a_server_is_found_in_runs_on_any_machine(
         study_folder(url, {FOLDER_KEY: "s-01234567"}, Path("mnt"))
         == tmp_path / "mnt" / "s-01234567"
     )
-    assert (
-        study_folder(url, {FORMER_FOLDER_KEY: "/gone/s-01234567"})
-        == tmp_path / "runs" / "s-01234567"
-    )
+    with pytest.raises(InputError, match=r"records no folder .* another version of sweepd"):
+        study_folder(url, {})
 
 
 def test_a_dry_run_writes_only_the_hold_out_evaluation(

@@ -214,7 +214,7 @@ def test_page_of_trials(folder: Path) -> None:
     assert {"curves-head", "curves-text", "rungs", "heat", "trials"} <= set(page.ids)
     lines = figures(answer)["curves"]["data"]
     assert len(lines) == 3, "the best three"
-    assert "return, interquartile mean over seeds, at each rung" in answer.text
+    assert "return, mean over seeds, at each rung" in answer.text
     assert "from the lowest to the highest seed" in answer.text
     assert answer.text.count('<td class="heat"') == 20 * 3, "the best 20, three seeds each"
     chosen = get(asked, "/training/trials?study=s&trials=2,3,0,2,999")

@@ -16,7 +16,7 @@ from sweepd.agents.policy.frozen import save_members
 from sweepd.deploy.games.candidates import GameStudy
 from sweepd.envs.games.cartpole import CartPoleParams
 from sweepd.optimize.study.record.folder import recorded_folder
-from sweepd.optimize.study.record.stored import FOLDER_KEY, SPEC_KEY, UID_KEY, GameSpec
+from sweepd.optimize.study.record.stored import FOLDER_KEY, MEAN, SPEC_KEY, UID_KEY, GameSpec
 from tests.deploy.builders import SEARCH
 
 ENV = {"max_steps": 60}
@@ -48,6 +48,10 @@ def spec(**changes: Any) -> GameSpec:
         "torch_version": "2.13.0",
         "seeds": 2,
         "episodes": 2,
+        "centred": True,
+        "running_scale": False,
+        "look_steps": 256,
+        "average": MEAN,
     }
     return GameSpec(**SEARCH | settings | changes)
 
@@ -66,7 +70,7 @@ def attributes(
     return {
         "sweepd:seed": 100 + number,
         "sweepd:seed_scores": list(scores),
-        "sweepd:metrics": {"iqm": max(scores)},
+        "sweepd:metrics": {"mean": max(scores)},
         "sweepd:shape": {"net_width": 2},
         "sweepd:ppo_params": {"learning_rate": 1e-3},
         "sweepd:env_params": dict(vars(CartPoleParams(**ENV))),

@@ -203,13 +203,16 @@ def test_a_mask_in_info_must_be_given_and_other_spaces_are_refused() -> None:
         codec_of(get_game("kuhn"), get_game("kuhn").params())
 
 
-def test_bundles_hold_the_spaces_and_older_ones_look_them_up(tmp_path: Path) -> None:
+def test_bundles_hold_the_spaces_if_there_are_some(tmp_path: Path) -> None:
     study = study_of(tmp_path, (GOOD, BAD))
     bundle = build_bundle(read_candidate(study.trials[0], study), study, {})
     player = bundle.manifest.player
     assert player.spaces is not None
     assert player.spaces["action"] == {"kind": "Discrete", "n": 2, "start": 0}
-    old = bundle.manifest.model_copy(update={"player": player.model_copy(update={"spaces": None})})
     observation, _ = gymnasium.make("CartPole-v1").reset(seed=0)
-    for some in (bundle, dataclasses.replace(bundle, manifest=old)):
-        assert some.policy.action(observation) == int(observation[2] + observation[3] > 0)
+    assert bundle.policy.action(observation) == int(observation[2] + observation[3] > 0)
+    none = bundle.manifest.model_copy(update={"player": player.model_copy(update={"spaces": None})})
+    with pytest.raises(
+        InputError, match=r"has no spaces .*players are in turns, or choices depend"
+    ):
+        _ = dataclasses.replace(bundle, manifest=none).policy

@@ -222,7 +222,7 @@ def test_a_team_s_bundle_keeps_its_bytes_and_what_is_wrong_is_said(
         team.player.entrant("champion")
 
 
-def test_a_single_player_s_bundle_has_the_format_of_earlier_versions(tmp_path: Path) -> None:
+def test_a_single_player_s_bundle_has_format_version_1(tmp_path: Path) -> None:
     found = study(tmp_path, 0, 1)
     single = build_bundle(read_candidate(found.trials[0], found), found, {})
     content = single.manifest.model_dump(mode="json")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import sqlite3
 from pathlib import Path
 
 import optuna
@@ -25,7 +24,6 @@ from sweepd.envs.support.errors import InputError
 from tests.deploy.builders import small_bundle
 
 REVISIONS = [BASELINE, HEAD]
-SCHEMA = Path(__file__).with_name("schema_0008.sql")
 SLOT = "crypto-1h"
 A, B, C, D = "a" * 64, "b" * 64, "c" * 64, "d" * 64
 
@@ -172,54 +170,6 @@ def test_a_registry_is_created_by_the_first_write_and_reads_as_empty_until_then(
     assert [event.kind for event in registry.events()] == ["refused"]
 
 
-def _made_by_single_migrations(url: str) -> sa.Engine:
-    """The tables of a registry whose revisions up to 0008 were applied one by one."""
-    engine = sa.create_engine(url)
-    with engine.begin() as connection:
-        driver = connection.connection.driver_connection
-        assert isinstance(driver, sqlite3.Connection)
-        driver.executescript(SCHEMA.read_text())
-        driver.execute(f"INSERT INTO {VERSION_TABLE} VALUES ('0008')")
-    return engine
-
-
-def _described(engine: sa.Engine) -> dict[str, object]:
-    """Columns, keys, constraints and indexes of each table, and the triggers."""
-    found = sa.inspect(engine)
-    described: dict[str, object] = {
-        table: (
-            [{**column, "type": str(column["type"])} for column in found.get_columns(table)],
-            found.get_pk_constraint(table),
-            sorted(found.get_foreign_keys(table), key=lambda key: str(key["name"])),
-            found.get_unique_constraints(table),
-            found.get_indexes(table),
-        )
-        for table in found.get_table_names()
-    }
-    with engine.connect() as connection:
-        query = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' ORDER BY name"
-        described["triggers"] = [tuple(row) for row in connection.exec_driver_sql(query)]
-    return described
-
-
-def test_the_baseline_makes_the_tables_that_single_migrations_had_made(tmp_path: Path) -> None:
-    made = _made_by_single_migrations(f"sqlite:///{tmp_path / 'made.db'}")
-    baseline = _upgrade(f"sqlite:///{tmp_path / 'baseline.db'}", BASELINE)
-    assert _described(baseline) == _described(made)
-
-
-def test_a_registry_whose_migrations_were_single_opens_and_is_upgraded(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'registry.db'}"
-    _fill(_made_by_single_migrations(url), revision=BASELINE)
-    registry = Registry(tmp_path)
-    _check_filled(registry)  # without writing
-    assert _revision(url) == BASELINE
-    registry.refuse("other-1h", "no candidate passes")
-    assert _revision(url) == HEAD
-    assert [event.kind for event in registry.events("other-1h")] == ["refused"]
-    assert _differences(url) == []
-
-
 def test_an_old_registry_is_upgraded_by_the_first_write_and_reads_as_upgraded_until_then(
     registry_url: str, tmp_path: Path
 ) -> None:
@@ -268,30 +218,19 @@ def test_history_is_append_only_in_every_revision(registry_url: str, revision: s
                 connection.execute(sa.text(statement))
 
 
-def test_registries_before_the_baseline_are_refused_and_left_alone(
-    registry_url: str, tmp_path: Path
-) -> None:
-    engine = _upgrade(registry_url, BASELINE)
-    with engine.begin() as connection:
-        connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '0007'"))
-    tables = _tables(registry_url)
-    with pytest.raises(InputError, match=r"unreleased version \(revision 0007\).*c2dab95"):
-        Registry(tmp_path, registry_url)
-    with pytest.raises(InputError, match=r"unreleased version \(revision 0007\).*c2dab95"):
-        Registry(tmp_path, registry_url, create=False)
-    assert _tables(registry_url) == tables
-
-
-def test_tables_of_a_newer_program_are_refused_and_left_alone(
-    registry_url: str, tmp_path: Path
+@pytest.mark.parametrize("revision", ["0007", "9999"])
+def test_tables_of_another_version_are_refused_and_left_alone(
+    registry_url: str, tmp_path: Path, revision: str
 ) -> None:
     engine = _upgrade(registry_url, HEAD)
     with engine.begin() as connection:
-        connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
-    with pytest.raises(InputError, match="newer sweepd"):
-        Registry(tmp_path, registry_url)
-    with engine.begin() as connection:
-        assert connection.scalar(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")) == "9999"
+        connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '{revision}'"))
+    tables = _tables(registry_url)
+    said = f"another version of sweepd .revision {revision}; this one knows {BASELINE} to {HEAD}"
+    for create in (True, False):
+        with pytest.raises(InputError, match=said):
+            Registry(tmp_path, registry_url, create=create)
+    assert (_revision(registry_url), _tables(registry_url)) == (revision, tables)
 
 
 def test_the_database_of_another_program_is_refused_and_left_alone(

@@ -58,8 +58,8 @@ class Broken(Columns):
     broken = True
 
 
-def measured(env: GameEnv, seed: int, *, centred: bool = True) -> tuple[Tensor, Tensor]:
-    scale = random_play(env, seed, centred=centred, steps=STEPS)
+def measured(env: GameEnv, seed: int) -> tuple[Tensor, Tensor]:
+    scale = random_play(env, seed, steps=STEPS)
     return scale.avg, scale.std
 
 
@@ -82,13 +82,6 @@ def test_every_column_is_centred_and_scaled() -> None:
     again = measured(ExternalVecEnv(Columns, 1, 16), 3)
     assert torch.equal(avg, again[0])
     assert torch.equal(std, again[1])
-
-
-def test_older_studies_keep_their_scaling_rule() -> None:
-    avg, std = measured(ExternalVecEnv(Columns, 1, 16), 3, centred=False)
-    scaled = [name for name, s in zip(COLUMNS, std.tolist(), strict=True) if s != 1.0]
-    assert set(scaled) <= {"usual", "large"}
-    assert float(avg[list(COLUMNS).index("shifted")]) == 0.0
 
 
 def test_prescaled_observations_are_not_scaled() -> None:

@@ -201,11 +201,3 @@ def test_it_is_searched_promoted_and_shown(
     (manifest,) = (folder / "deployments").rglob("bundle.json")
     assert json.loads(manifest.read_text())["game"]["params"] == {"gust": 0.3}
     assert "observes" in run("play", slot)
-
-
-def test_an_attribute_under_its_former_name_is_refused(target: ModuleType) -> None:
-    class Older(target.Target):  # type: ignore[name-defined, misc]
-        start_luck = 2
-
-    with pytest.raises(InputError, match="start_luck is now called uniforms_per_start"):
-        Older([target.Wind()], 1)

@@ -131,7 +131,6 @@ def test_a_study_is_watched_with_its_artifacts_and_optunas_dashboard(
 
 
 def test_studies_made_in_the_same_second_are_listed_the_newest_first(tmp_path: Path) -> None:
-    """Also without fractions of seconds, as earlier versions stored dates."""
     storage = open_storage(storage_url(None, tmp_path))
     for name in "bca":
         study = optuna.create_study(study_name=name, storage=storage)

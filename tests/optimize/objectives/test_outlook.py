@@ -48,6 +48,8 @@ def spec(bars: int, cv: CrossValidation | None = None, **changes: object) -> Cry
         "seed": 0,
         "space": {},
         "threads": 1,
+        "processor": "",
+        "kernels": "torch",
     }
     return CryptoSpec(**(fields | changes))  # type: ignore[arg-type]
 

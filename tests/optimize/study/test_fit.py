@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from sweepd.agents.algorithms.identity import processor_kind
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli import train as train_command
 from sweepd.optimize.study.database.opening import open_storage
@@ -27,7 +26,6 @@ from sweepd.optimize.study.fit import (
     refuse_misfit,
 )
 from sweepd.optimize.study.record.database import storage_url
-from sweepd.optimize.study.record.stored import SPEC_KEY
 from sweepd.optimize.study.space.parsing import load_space, parse_space
 from sweepd.optimize.study.space.search_space import SearchSpace
 from sweepd.optimize.study.space.subject import Subject
@@ -227,21 +225,3 @@ def test_a_worker_joins_with_its_own_threads_and_reports_another_processor(
     said = train()
     assert f"was made on {_spec()['processor']}, and this is another kind" in " ".join(said.split())
     assert torch.get_num_threads() == 1
-
-
-def test_joining_a_study_that_does_not_record_its_processor_prints_a_note(
-    train: Callable[..., str],
-) -> None:
-    """Numbers of trials from before MKL's reproducible mode would be mixed with new ones without a
-    word.
-    """
-    train()
-    handle = StudyHandle(open_storage(storage_url(None, Path("runs"))), "s")
-    described = _spec()
-    del described["processor"]
-    handle.storage.set_study_user_attr(handle.study_id, SPEC_KEY, json.dumps(described))
-    said = " ".join(train().split())
-    assert (
-        f"arithmetic mode that earlier versions did not record, and this is {processor_kind()}"
-        in said
-    )

@@ -55,6 +55,8 @@ def make_spec(bars: Bars, **changes: Any) -> CryptoSpec:
         seed=0,
         space=SearchSpace("none", 1, {"shape": {}, "ppo": {}, "env": {}}).to_dict(),
         threads=1,
+        processor="",
+        kernels="torch",
     )
     return dataclasses.replace(spec, **changes)
 

@@ -97,6 +97,6 @@ def test_each_screen_has_the_same_rows() -> None:
         "equal_weight_return", found["equal_weight_return"]
     )
     assert rows["fees paid"] == ("fees paid", "100.00%", "", "")
-    # Of a game, and of earlier versions that did not record them.
+    # Of a game, and without the figures before fees.
     assert figures({"mean": 1.0, "length": 2.0}) == []
     assert [one.before for one in figures({"sharpe": 1.0})] == [""]

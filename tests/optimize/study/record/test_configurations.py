@@ -227,7 +227,7 @@ def test_scores_are_those_of_seeds_and_intervals_need_all_episodes() -> None:
     best = selection.best([pair])
     assert best is not None
     assert (best.values, best.scores) == ((3.5,), (2.0, 5.0))
-    # A trial of an earlier version, or a rung without episodes, leaves no interval.
+    # A trial, or a rung, without episodes leaves no interval.
     bare = trial(1, 2.0, rungs={1: 2.0})
     best = selection.best([pair, bare])
     assert best is not None
