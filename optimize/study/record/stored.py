@@ -157,9 +157,9 @@ class StudySpec(ABC):
     seed: int
     space: dict[str, Any]
     threads: int
+    precision: str = "fp32"
     processor: str
     kernels: str
-    precision: str = "fp32"
     search: str = TRIALS
     code_version: str = dataclasses.field(default_factory=code_version)
     torch_version: str = dataclasses.field(default_factory=torch_version)
@@ -345,10 +345,10 @@ class GameSpec(StudySpec):
     centred: bool
     running_scale: bool
     look_steps: int
-    average: str
     play: Play = "deterministic"
     curriculum: dict[str, Any] = dataclasses.field(default_factory=dict)
     own_episodes: bool = False
+    average: str
     score_range: tuple[float, float] | None = None
     solved: float | None = None
 
