@@ -31,7 +31,7 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
-from sweepd.deploy.games.candidates import game_study, read_candidate
+from sweepd.deploy.games.candidates import GameStudy, read_candidate
 from sweepd.deploy.games.gate import format_interval
 from sweepd.deploy.games.panel import interval
 from sweepd.deploy.games.selection import selection_sentence
@@ -249,7 +249,7 @@ def status(handle: StudyHandle) -> str:
 
 def gate(handle: StudyHandle) -> str:
     trial = study_status(handle)["best"]["trial"]
-    found = game_study(find_study("s", handle.storage.url, handle.run_dir.parent))
+    found = GameStudy(find_study("s", handle.storage.url, handle.run_dir.parent))
     selection = read_candidate(found.asked(trial)[0], found).selection
     assert selection is not None
     return selection_sentence(selection)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import sweepd
 import sweepd.commands
-from sweepd.deploy.market.candidates import market_study, study_search
+from sweepd.deploy.market.candidates import MarketStudy, study_search
 from sweepd.deploy.promotion.studies import find_study
 from sweepd.envs.crypto.data.bars import write_bars
 from sweepd.envs.crypto.data.demo_market import make_planted_market
@@ -149,7 +149,7 @@ def test_a_market_runs_one_trial_per_seed_and_counts_where_it_was_chosen(folder:
     assert (last["low"], last["high"]) == (interval.low, interval.high)
     assert (last["resampled"], last["interval"]) == ("seeds", "Student")
     # The gate and the outlook count the trials among which the best was chosen.
-    study = market_study(find_study(handle.name, storage_url(None, Path("runs"))))
+    study = MarketStudy(find_study(handle.name, storage_url(None, Path("runs"))))
     assert (study.finished, study.chosen_from) == (2, 3)
     assert study_search(study).trials == 5
     assert (study_outlook(handle, 2) or {})["trials"] == 5

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.agents.policy.frozen import FrozenPolicy
 from sweepd.agents.policy.outside import SpacePolicy
-from sweepd.deploy.games.candidates import game_study, read_candidate
+from sweepd.deploy.games.candidates import GameStudy, read_candidate
 from sweepd.deploy.games.duel_panel import DuelGames
 from sweepd.deploy.games.panel import PanelGames
 from sweepd.deploy.games.player import Network, Player, Team
+from sweepd.deploy.market.candidates import MarketStudy
 from sweepd.deploy.market.scoring import score
 from sweepd.deploy.promotion.studies import find_study, scored_weights
 from sweepd.deploy.registry.bundle_files import read_members
@@ -203,10 +204,10 @@ def load_policy(study: OpenStudy, trial: int | None = None) -> Policy:
             alone, or its weights are not the bytes that were scored.
     """
     found = find_study(study.name, study.storage, study.runs_dir)
-    market = isinstance(found.spec, CryptoSpec)
-    asked = (found if market else game_study(found)).asked(trial)
+    judged = MarketStudy(found) if isinstance(found.spec, CryptoSpec) else GameStudy(found)
+    asked = judged.asked(trial)
     if not asked:
-        raise InputError(f"study {found.name!r} has no policy: {found.why_none_complete}")
+        raise InputError(f"study {found.name!r} has no policy: {judged.why_none_complete}")
     chosen = asked[0]
     if found.spec.algorithm == "heuristic" or not get_algorithm(found.spec.algorithm).deployed:
         raise InputError(f"{found.spec.algorithm} has no network that can act outside the study")
@@ -214,13 +215,12 @@ def load_policy(study: OpenStudy, trial: int | None = None) -> Policy:
     loaded = read_members(scored_weights(record, found.run_dir))
     members = tuple(FrozenPolicy([member]) for member in loaded)
     seats: tuple[int, ...] = ()
-    if market:
+    if isinstance(judged, MarketStudy):
         acting = FrozenPolicy(loaded)
     else:
-        game = game_study(found)
-        acting = members[read_candidate(chosen, game).members[0]]
-        if game.teams:
-            team = read_candidate(chosen, game, team=True)
+        acting = members[read_candidate(chosen, judged).members[0]]
+        if judged.teams:
+            team = read_candidate(chosen, judged, team=True)
             seats = tuple(team.members[own] for own in team.seats)
     env = dict(record.env_params or {})
     return Policy(found.name, chosen.number, members, acting, found.spec, env, seats)

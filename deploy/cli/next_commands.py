@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from sqlalchemy.engine import make_url
 
 from sweepd.deploy.promotion.promotion import Promotion, ResultT
-from sweepd.deploy.promotion.studies import FoundStudy
 from sweepd.deploy.registry.flags import DEPLOYMENTS
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.support.database_url import remove_password
 from sweepd.envs.support.invocation import program
 from sweepd.envs.support.terminal import Terminal
 from sweepd.optimize.study.record.database import storage_url
+from sweepd.optimize.study.record.reader import StudyReader
 
 
 def next_commands(
     promotion: Promotion[ResultT],
-    study: FoundStudy,
+    study: StudyReader,
     registry: Registry,
     champion: Sequence[tuple[str, str]],
 ) -> list[tuple[str, str]]:
@@ -52,14 +52,14 @@ def next_commands(
     return [(f"{program()} {command}", what) for command, what in commands]
 
 
-def study_flags(study: FoundStudy) -> str:
+def study_flags(study: StudyReader) -> str:
     """Return the flags that name a study, each after a space, without defaults.
 
     The password of a database URL is left out: PGPASSWORD or ~/.pgpass supplies it.
     """
     words = ["--study-name", study.name]
-    if study.storage != storage_url(None):
-        words += ["--storage", remove_password(study.storage)]
+    if study.storage.url != storage_url(None):
+        words += ["--storage", remove_password(study.storage.url)]
     if study.runs_dir is not None:
         words += ["--runs-dir", str(study.runs_dir)]
     return f" {shlex.join(words)}"

@@ -14,19 +14,19 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sweepd.deploy.cli.next_commands import next_commands, print_next
 from sweepd.deploy.cli.promote_flags import PromoteFlags
-from sweepd.deploy.games.candidates import game_study
+from sweepd.deploy.games.candidates import GameStudy
 from sweepd.deploy.games.promote import GamePromoter, GamePromotion, default_rules
 from sweepd.deploy.games.view import promotion_view as game_view
 from sweepd.deploy.market import gate as market_gate
 from sweepd.deploy.market.bundle import Bundle
-from sweepd.deploy.market.candidates import market_study
+from sweepd.deploy.market.candidates import MarketStudy
 from sweepd.deploy.market.promote import MarketPromoter, MarketPromotion
 from sweepd.deploy.market.scoring import bars_of
 from sweepd.deploy.market.view import promotion_view as market_view
 from sweepd.deploy.promotion.findings import short
 from sweepd.deploy.promotion.promotion import Promotion
 from sweepd.deploy.promotion.rules import parse_limits, with_limits
-from sweepd.deploy.promotion.studies import FoundStudy, attach, find_study
+from sweepd.deploy.promotion.studies import attach, find_study
 from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.replay import write_replay
@@ -37,6 +37,7 @@ from sweepd.envs.support.flags import takes_flags
 from sweepd.envs.support.supervisor import Supervisor
 from sweepd.envs.support.terminal import Terminal
 from sweepd.optimize.study.record.database import storage_url
+from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.record.stored import CRYPTO
 
 
@@ -76,7 +77,9 @@ def after_study_command(
     promote_after_study(found, where.open(create=True), Terminal())
 
 
-def promote_after_study(found: FoundStudy, registry: Registry, console: Terminal) -> Promotion[Any]:
+def promote_after_study(
+    found: StudyReader, registry: Registry, console: Terminal
+) -> Promotion[Any]:
     """Promote a finished study's best candidate if it meets every rule.
 
     Verdict, report, a replay of a market's champion and the next commands are printed.
@@ -101,7 +104,7 @@ class PromotionTask(ABC):
     promoter: MarketPromoter | GamePromoter
     view: Callable[[Any], RenderableType]
 
-    def __init__(self, study: FoundStudy, registry: Registry, console: Terminal) -> None:
+    def __init__(self, study: StudyReader, registry: Registry, console: Terminal) -> None:
         self.study, self.registry, self.console = study, registry, console
 
     @abstractmethod
@@ -142,10 +145,10 @@ class MarketTask(PromotionTask):
     view = staticmethod(market_view)
 
     def __init__(
-        self, found: FoundStudy, registry: Registry, console: Terminal, flags: PromoteFlags
+        self, found: StudyReader, registry: Registry, console: Terminal, flags: PromoteFlags
     ) -> None:
         _refuse(flags, found, "markets", ("games", "play", "baseline"))
-        study = market_study(found)
+        study = MarketStudy(found)
         super().__init__(study, registry, console)
         self.promoter = MarketPromoter(
             study,
@@ -207,10 +210,10 @@ class GameTask(PromotionTask):
     view = staticmethod(game_view)
 
     def __init__(
-        self, found: FoundStudy, registry: Registry, console: Terminal, flags: PromoteFlags
+        self, found: StudyReader, registry: Registry, console: Terminal, flags: PromoteFlags
     ) -> None:
         _refuse(flags, found, "games", ("data_dir", "ensemble", "weights", "first_stage"))
-        study = game_study(found)
+        study = GameStudy(found)
         super().__init__(study, registry, console)
         self.promoter = GamePromoter(
             study,
@@ -251,24 +254,24 @@ class GameTask(PromotionTask):
 
 
 def promotion_task(
-    found: FoundStudy, registry: Registry, console: Terminal, flags: PromoteFlags
+    found: StudyReader, registry: Registry, console: Terminal, flags: PromoteFlags
 ) -> PromotionTask:
     """Return the promotion of a study with these options.
 
     Raises:
         InputError: an option is for the other kind of study, or has a wrong value.
     """
-    task = MarketTask if found.environment == CRYPTO else GameTask
+    task = MarketTask if found.spec.environment == CRYPTO else GameTask
     return task(found, registry, console, flags)
 
 
-def _refuse(flags: PromoteFlags, study: FoundStudy, kind: str, names: Sequence[str]) -> None:
+def _refuse(flags: PromoteFlags, study: StudyReader, kind: str, names: Sequence[str]) -> None:
     """Raise InputError for the first of these options that was given."""
     for name in names:
         if getattr(flags, name) != getattr(PromoteFlags, name):
             raise InputError(
                 f"--{name.replace('_', '-')} is not for {kind}, and study {study.name!r} is on "
-                f"{study.environment}; leave it out"
+                f"{study.spec.environment}; leave it out"
             )
 
 

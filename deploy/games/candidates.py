@@ -6,7 +6,8 @@ import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from optuna.trial import FrozenTrial
@@ -27,13 +28,14 @@ from sweepd.deploy.games.manifest import (
 from sweepd.deploy.games.panel import Panel
 from sweepd.deploy.games.player import file_of, read_player, split_members
 from sweepd.deploy.games.selection import selection_of
-from sweepd.deploy.promotion.studies import FoundStudy, objective_of, scored_weights, unrecorded
+from sweepd.deploy.promotion.studies import GateStudy, objective_of, scored_weights, unrecorded
 from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite, new_bundle
 from sweepd.envs.games.game import Game, is_population
 from sweepd.envs.games.pairings import is_versus
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.gymnasium_view import codec_of
 from sweepd.envs.support.errors import InputError
+from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.record.stored import LEAGUE_REPORT, GameSpec, Play, TrialRecord
 
 
@@ -44,9 +46,8 @@ class LeagueMember(NamedTuple):
     share: float
 
 
-@dataclass(frozen=True)
-class GameStudy(FoundStudy):
-    """A study on a game.
+class GameStudy(GateStudy):
+    """A study on a game. Raises InputError for a study on a market.
 
     Attributes:
         league: the members that play in the study's league, by trial; empty without a league.
@@ -55,13 +56,23 @@ class GameStudy(FoundStudy):
     """
 
     spec: GameSpec
-    league: Mapping[int, LeagueMember] = field(default_factory=dict)
-    selection: Mapping[str, Any] | None = None
+
+    def __init__(self, study: StudyReader) -> None:
+        if not isinstance(study.spec, GameSpec):
+            raise InputError(
+                f"study {study.name!r} is on {study.spec.environment!r}, which is not a game"
+            )
+        super().__init__(study)
+        self.selection = selection_of(self)
+        self.league = _read_league(self.run_dir)
+        self.complete = tuple(
+            sorted(self.complete, key=lambda trial: -_share(self.league, trial.number))
+        )
 
     @property
     def game(self) -> Game:
         """The game; InputError if it is unknown here."""
-        return get_game(self.environment)
+        return get_game(self.spec.environment)
 
     @property
     def versus(self) -> bool:
@@ -77,24 +88,10 @@ class GameStudy(FoundStudy):
         return is_population(game, seats) and self.spec.seeds > 1
 
 
-def game_study(found: FoundStudy) -> GameStudy:
-    """Return the study as one on a game.
-
-    Raises:
-        InputError: the study is on a market.
-    """
-    if not isinstance(found.spec, GameSpec):
-        raise InputError(f"study {found.name!r} is on {found.environment!r}, which is not a game")
-    league = _read_league(found)
-    trials = sorted(found.trials, key=lambda trial: -_share(league, trial.number))
-    ordered = {"trials": tuple(trials), "league": league, "selection": selection_of(found)}
-    return GameStudy(**{**vars(found), **ordered})
-
-
-def _read_league(found: FoundStudy) -> dict[int, LeagueMember]:
+def _read_league(run_dir: Path) -> dict[int, LeagueMember]:
     """Return the league as the study's last report has it; empty without one."""
     try:
-        report = json.loads((found.run_dir / LEAGUE_REPORT).read_text(encoding="utf-8"))
+        report = json.loads((run_dir / LEAGUE_REPORT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     # Without weights if the equilibrium was not found.

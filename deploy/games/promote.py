@@ -172,7 +172,7 @@ class GamePromoter(Promoter[GameCandidate, Panel, GameBundle, GamePromotion]):
     def _other_candidates(self, own: GameCandidate) -> list[Entrant]:
         """The players of the study's other trials, best first; they play as the candidate does."""
         found: list[Entrant] = []
-        for trial in self.study.trials:
+        for trial in self.study.complete:
             if trial.number in own.trials or len(found) == MOST_OTHERS:
                 continue
             other = read_candidate(trial, self.study, self.play)

@@ -5,28 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sweepd.deploy.promotion.studies import FoundStudy
+from sweepd.deploy.promotion.studies import GateStudy
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.support.formatting import counted
 from sweepd.envs.support.intervals import Interval, between
-from sweepd.optimize.study.record.database import open_to_read
 from sweepd.optimize.study.record.fresh import fresh_seeds
-from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.record.stored import GameSpec
 
 
-def selection_of(study: FoundStudy) -> dict[str, Any] | None:
+def selection_of(study: GateStudy) -> dict[str, Any] | None:
     """Describe the best configuration of a study on a game of one player.
 
     Returns:
         See `Configuration.to_dict`, and `fresh`: None, or the `FreshSeeds` of a training run with
         other seeds, as a dict. None in other games, and without a complete trial.
     """
-    game, best = get_game(study.environment), study.spec.selection.best(study.trials)
+    game, best = get_game(study.spec.environment), study.spec.selection.best(study.complete)
     if best is None or game.seats(game.params(**study.spec.env)) != 1:
         return None
-    reader = StudyReader(open_to_read(study.storage), study.name)
-    fresh = fresh_seeds(reader, best)
+    fresh = fresh_seeds(study, best)
     solved = study.spec.solved if isinstance(study.spec, GameSpec) else None
     return best.to_dict(solved) | {"fresh": None if fresh is None else fresh.to_dict()}
 

@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.text import Text
 
 from sweepd.deploy.games.bundle import GameBundle
-from sweepd.deploy.promotion.studies import FoundStudy, attach
+from sweepd.deploy.promotion.studies import attach
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.opponents import Opponents, Scripted
 from sweepd.envs.games.pairings import is_versus
@@ -25,6 +25,7 @@ from sweepd.envs.games.render import Renderer, showing
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.invocation import install_extra
+from sweepd.optimize.study.record.reader import StudyReader
 
 MOST_FRAMES = 2_000  # of an animation
 GIF_FPS = 25.0  # higher rates need larger files, and not all programs support them
@@ -245,7 +246,7 @@ def _write_mp4(path: Path, pictures: Iterator[Image.Image], fps: float) -> None:
             writer.append_data(np.asarray(picture))
 
 
-def publish_replay(study: FoundStudy, bundle: GameBundle, name: str) -> Path:
+def publish_replay(study: StudyReader, bundle: GameBundle, name: str) -> Path:
     """Write a game of the player as a GIF, and attach it to the study for optuna-dashboard.
 
     Optuna accepts no artifacts for finished trials, so the study gets it, under the trial's name.

@@ -33,7 +33,7 @@ from sweepd.deploy.market.manifest import (
 from sweepd.deploy.market.scoring import Score
 from sweepd.deploy.market.shares import choose_shares
 from sweepd.deploy.promotion.studies import (
-    FoundStudy,
+    GateStudy,
     find_study,
     objective_of,
     scored_weights,
@@ -47,14 +47,22 @@ from sweepd.envs.crypto.scoring.figures import path_metrics
 from sweepd.envs.crypto.scoring.metrics import Metrics
 from sweepd.envs.crypto.scoring.selection import median_path
 from sweepd.envs.support.errors import InputError
+from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.record.stored import CryptoSpec, TrialRecord
 
 
-@dataclass(frozen=True)
-class MarketStudy(FoundStudy):
-    """A study on a market."""
+class MarketStudy(GateStudy):
+    """A study on a market. Raises InputError for a study on a game."""
 
     spec: CryptoSpec
+
+    def __init__(self, study: StudyReader) -> None:
+        if not isinstance(study.spec, CryptoSpec):
+            raise InputError(
+                f"study {study.name!r} is of environment {study.spec.environment!r}; only crypto "
+                "policies can be promoted to paper trading"
+            )
+        super().__init__(study)
 
 
 @dataclass(frozen=True)
@@ -138,18 +146,8 @@ def name_trials(trials: Sequence[int]) -> str:
 
 
 def open_study(name: str | None, storage: str, runs_dir: Path | None = None) -> MarketStudy:
-    """Read a study on a market; see `find_study`. A study on a game is an InputError, too."""
-    return market_study(find_study(name, storage, runs_dir))
-
-
-def market_study(found: FoundStudy) -> MarketStudy:
-    """Return the study, or raise InputError if it is not on a market."""
-    if not isinstance(found.spec, CryptoSpec):
-        raise InputError(
-            f"study {found.name!r} is of environment {found.environment!r}; only crypto policies "
-            "can be promoted to paper trading"
-        )
-    return MarketStudy(**vars(found))
+    """Read a study on a market; see `find_study` and `MarketStudy`."""
+    return MarketStudy(find_study(name, storage, runs_dir))
 
 
 def study_search(study: MarketStudy) -> SearchStatistics:
@@ -157,7 +155,7 @@ def study_search(study: MarketStudy) -> SearchStatistics:
     # A run's trial was the best of others, and a prior's trials guided the search: they count.
     finished = study.finished + study.chosen_from
     return read_search(
-        study.trials, finished, study.run_dir, study.spec.data.timeframe, study.evaluations
+        study.complete, finished, study.run_dir, study.spec.data.timeframe, study.evaluations
     )
 
 

@@ -146,7 +146,7 @@ class MarketPromoter(Promoter[MarketCandidate, Score, Bundle, MarketPromotion]):
         if self._holdout[1] <= self._holdout[0]:
             reason = "the study set no bars aside (--holdout 0), so there is no unseen data"
             return self._promotion(CandidateOutcome(None, "no hold-out", reason))
-        self.progress(f"reading the paths of {len(self.study.trials)} complete trials")
+        self.progress(f"reading the paths of {len(self.study.complete)} complete trials")
         self.search = study_search(self.study)
         if self.looks == 0:
             return self._first_stage_only(candidates[0])

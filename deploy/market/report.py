@@ -141,7 +141,7 @@ def collect(
         )
     folds = [
         (one.number, list(TrialRecord.from_attributes(one.user_attrs).scores or ()))
-        for one in study.trials
+        for one in study.complete
     ]
     return ReportData(backtest, _champion_returns(study, promotion, registry, data_dir), folds)
 

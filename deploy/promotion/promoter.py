@@ -34,7 +34,7 @@ from sweepd.deploy.promotion.rules import (
     not_evaluated,
     passed,
 )
-from sweepd.deploy.promotion.studies import FoundStudy
+from sweepd.deploy.promotion.studies import GateStudy
 from sweepd.deploy.registry.bundle_files import BundleT, finite
 from sweepd.deploy.registry.records import ChampionMoved, CountedEvaluation
 from sweepd.deploy.registry.registry import Registry
@@ -71,7 +71,7 @@ class Promoter(ABC, Generic[CandidateT, ScoreT, BundleT, PromotionT]):
 
     def __init__(
         self,
-        study: FoundStudy,
+        study: GateStudy,
         registry: Registry,
         *,
         slot: str,
@@ -83,7 +83,7 @@ class Promoter(ABC, Generic[CandidateT, ScoreT, BundleT, PromotionT]):
     ) -> None:
         self.registry, self.slot, self.dry_run, self.looks = registry, slot, dry_run, looks
         self.rules, self.progress = tuple(rules), progress
-        self._name, self._complete, self._data_dir = study.name, len(study.trials), data_dir
+        self._name, self._complete, self._data_dir = study.name, len(study.complete), data_dir
         check_slot(slot)
         if not (dry_run or looks == 0):
             registry.database.check_writable()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import optuna
@@ -16,46 +15,68 @@ from sweepd.envs.crypto.scoring.selection import mean_evaluations
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.passwords import hide_password
 from sweepd.optimize.study.record.database import UNUSABLE, open_to_read, unusable
-from sweepd.optimize.study.record.folder import study_folder
 from sweepd.optimize.study.record.reader import StudyReader, judged_trials
-from sweepd.optimize.study.record.stored import StudySpec, TrialRecord
+from sweepd.optimize.study.record.stored import TrialRecord
 
 
-@dataclass(frozen=True)
-class FoundStudy:
-    """A study as promotion judges it: what a `StudyReader` read at one moment.
+def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> StudyReader:
+    """Open a study.
+
+    Args:
+        name: the study; None is the only study of the storage.
+        storage: an SQLAlchemy URL.
+        runs_dir: the folder that holds the study's folder, if the user named one (see
+            `study_folder`).
+
+    Raises:
+        InputError: there is no such storage or study, or sweepd did not create it.
+    """
+    database = open_to_read(storage)
+    try:
+        if name is None:
+            names = sorted(study.study_name for study in database.get_all_studies())
+            if len(names) != 1:
+                raise InputError(
+                    f"name a study of {hide_password(storage)}; there are: "
+                    f"{', '.join(names[:8]) or 'none'}"
+                )
+            [name] = names
+        return StudyReader(database, name, runs_dir)
+    except UNUSABLE as error:
+        raise unusable(storage, error) from error
+
+
+class GateStudy(StudyReader):
+    """A study as the gate judges it: all decisions are about its trials at one moment.
+
+    Args:
+        study: the study, see `find_study`.
 
     Attributes:
-        name: name of the study.
-        storage: URL of its database.
-        uid: its random id.
-        run_dir: folder of its files.
-        spec: what it was created with.
-        trials: COMPLETE trials of sweepd's workers, those of the best configuration first, and of
+        complete: COMPLETE trials of sweepd's workers, those of the best configuration first, and of
             its trials the best first; of equal trials the earliest first.
         finished: number of finished trials in any state.
-        runs_dir: folder that --runs-dir must name to find `run_dir`; None where the database
-            suffices.
-        chosen_from: number of finished trials of other studies that its parameters depend on:
-            those among which a training run's trial was chosen, and those of a prior.
         evaluations: of a finished trial, on average.
+
+    Raises:
+        InputError: the folder with the weights of its complete trials is missing.
     """
 
-    name: str
-    storage: str
-    uid: str
-    run_dir: Path
-    spec: StudySpec
-    trials: tuple[FrozenTrial, ...]
-    finished: int
-    runs_dir: Path | None
-    chosen_from: int = 0
-    evaluations: float = 1.0
-
-    @property
-    def environment(self) -> str:
-        """What it trains on: "crypto", or the name of a game."""
-        return self.spec.environment
+    def __init__(self, study: StudyReader) -> None:
+        try:
+            super().__init__(study.storage, study.name, study.runs_dir)
+            finished = [trial for trial in self.trials() if trial.state.is_finished()]
+        except UNUSABLE as error:
+            raise unusable(study.storage.url, error) from error
+        configurations = self.spec.selection.configurations(judged_trials(finished))
+        self.complete = tuple(trial for one in configurations for trial in one.trials)
+        self.finished = len(finished)
+        self.evaluations = mean_evaluations([len(trial.intermediate_values) for trial in finished])
+        if self.complete and not self.run_dir.is_dir():
+            raise InputError(
+                f"study {self.name!r} has no files: {self.run_dir} does not exist; name the folder "
+                f"that holds {self.run_dir.name}: --runs-dir"
+            )
 
     def asked(self, trial: int | None) -> list[FrozenTrial]:
         """The complete trials, best first.
@@ -66,7 +87,7 @@ class FoundStudy:
         Raises:
             InputError: that trial is not COMPLETE.
         """
-        found = [item for item in self.trials if trial is None or item.number == trial]
+        found = [item for item in self.complete if trial is None or item.number == trial]
         if trial is not None and not found:
             raise InputError(f"--trial {trial} is not a COMPLETE trial of study {self.name!r}")
         return found
@@ -82,59 +103,8 @@ class FoundStudy:
         )
 
 
-def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> FoundStudy:
-    """Read a study.
-
-    Args:
-        name: the study; None is the only study of the storage.
-        storage: an SQLAlchemy URL.
-        runs_dir: the folder that holds the study's folder, if the user named one (see
-            `study_folder`).
-
-    Raises:
-        InputError: there is no such storage or study, sweepd did not create it, or the folder with
-            the weights of its complete trials is missing.
-    """
-    database = open_to_read(storage)
-    try:
-        if name is None:
-            names = sorted(study.study_name for study in database.get_all_studies())
-            if len(names) != 1:
-                raise InputError(
-                    f"name a study of {hide_password(storage)}; there are: "
-                    f"{', '.join(names[:8]) or 'none'}"
-                )
-            [name] = names
-        reader = StudyReader(database, name, runs_dir)
-        finished = [trial for trial in reader.trials() if trial.state.is_finished()]
-        recorded = study_folder(storage, database.get_study_user_attrs(reader.study_id))
-    except UNUSABLE as error:
-        raise unusable(storage, error) from error
-    configurations = reader.spec.selection.configurations(judged_trials(finished))
-    trials = tuple(trial for one in configurations for trial in one.trials)
-    folder = reader.run_dir
-    if trials and not folder.is_dir():
-        raise InputError(
-            f"study {name!r} has no files: {folder} does not exist; name the folder that holds "
-            f"{folder.name}: --runs-dir"
-        )
-    return FoundStudy(
-        name=name,
-        storage=storage,
-        uid=reader.uid,
-        run_dir=folder,
-        spec=reader.spec,
-        trials=trials,
-        finished=len(finished),
-        chosen_from=reader.chosen_from,
-        evaluations=mean_evaluations([len(trial.intermediate_values) for trial in finished]),
-        # Printed commands repeat --runs-dir only where the database does not lead to the folder.
-        runs_dir=None if folder == recorded else folder.parent,
-    )
-
-
 def objective_of(trial: FrozenTrial) -> float:
-    """The trial's objective value, NaN if it has none; those of `FoundStudy.trials` are finite."""
+    """The trial's objective value, NaN if it has none; those of `GateStudy.complete` are finite."""
     return math.nan if trial.value is None else float(trial.value)
 
 
@@ -169,11 +139,11 @@ def unrecorded(record: TrialRecord, names: Sequence[str]) -> list[str]:
     ]
 
 
-def attach(study: FoundStudy, paths: Sequence[Path]) -> None:
+def attach(study: StudyReader, paths: Sequence[Path]) -> None:
     """Attach the files to the study as artifacts, which optuna-dashboard shows."""
     folder = study.run_dir / "artifacts"
     folder.mkdir(parents=True, exist_ok=True)
     store = FileSystemArtifactStore(str(folder))
-    loaded = optuna.load_study(study_name=study.name, storage=study.storage)
+    loaded = optuna.load_study(study_name=study.name, storage=study.storage.url)
     for path in paths:
         upload_artifact(artifact_store=store, file_path=str(path), study_or_trial=loaded)

@@ -43,6 +43,8 @@ class StudyReader:
         uid: its random id.
         spec: what it was created with.
         run_dir: folder of its files.
+        runs_dir: folder that --runs-dir must name to find `run_dir`; None where the database
+            suffices.
         flags: flags of the command that created it.
         origin: of a training run: the trial that it repeats; None otherwise.
         prior: what it learns from earlier studies; None without.
@@ -66,9 +68,11 @@ class StudyReader:
             )
         try:
             self.spec = StudySpec.from_json(attributes[SPEC_KEY])
+            recorded = study_folder(storage.url, attributes)
             self.run_dir = study_folder(storage.url, attributes, runs_dir)
         except InputError as error:
             raise InputError(f"--study-name {name}: {error}") from error
+        self.runs_dir = None if self.run_dir == recorded else self.run_dir.parent
         self.uid = str(attributes[UID_KEY])
         self.flags: dict[str, Any] = attributes.get(FLAGS_KEY, {})
         self.origin: dict[str, Any] | None = attributes.get(ORIGIN_KEY)

@@ -57,7 +57,7 @@ def judge(folder: Path, kind: str, seed: int) -> dict[str, Any]:
         ).run()
     bars, search = load_study_bars(study.spec.data, folder), study_search(study)
     holdout = study_splits(study.spec).holdout
-    best = read_candidate([study.trials[0]], study, search)
+    best = read_candidate([study.complete[0]], study, search)
     bundle = build_bundle(best, study, bars, holdout, gate={})
     score = next(
         (
@@ -166,7 +166,7 @@ def main(argv: list[str]) -> int:
             if options.judge_only:
                 recipe_of(kind)
                 if (
-                    len(open_study(None, f"sqlite:///{folder / 'sweepd.db'}").trials)
+                    len(open_study(None, f"sqlite:///{folder / 'sweepd.db'}").complete)
                     < KINDS[kind].trials
                 ):
                     continue

@@ -89,7 +89,7 @@ def test_runs_dir_names_the_folder_and_a_missing_one_is_refused(
         InputError,
         match=f"does not exist; name the folder that holds {fake.run_dir.name}: --runs-dir",
     ):
-        find_study(fake.name, fake.storage)
+        open_study(fake.name, fake.storage)
     study = find_study(fake.name, fake.storage, tmp_path / "elsewhere")
     assert study.run_dir == tmp_path / "elsewhere" / fake.run_dir.name
     assert study_flags(study).endswith(f"--runs-dir {tmp_path / 'elsewhere'}")

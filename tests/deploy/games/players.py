@@ -9,11 +9,12 @@ from typing import Any
 
 import optuna
 import torch
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import FrozenTrial, create_trial
 from torch import Tensor
 
 from sweepd.agents.policy.frozen import save_members
 from sweepd.deploy.games.candidates import GameStudy
+from sweepd.deploy.promotion.studies import find_study
 from sweepd.envs.games.cartpole import CartPoleParams
 from sweepd.optimize.study.record.folder import recorded_folder
 from sweepd.optimize.study.record.stored import FOLDER_KEY, MEAN, SPEC_KEY, UID_KEY, GameSpec
@@ -87,10 +88,10 @@ def study_of(
     make: Callable[[Any], dict[str, Tensor]] = player,
     **changes: Any,
 ) -> GameStudy:
-    """A finished study, best trial first.
+    """A finished study in a database of its own, best trial first.
 
     Args:
-        folder: of its files.
+        folder: of its files and its database.
         trials: players of each trial, the best one first.
         make: makes a player's weights.
         changes: of the spec.
@@ -98,30 +99,25 @@ def study_of(
     frozen: list[FrozenTrial] = []
     for number, players in enumerate(trials):
         scores = [50.0 - number - index for index in range(len(players))]
-        trial = create_trial(
-            value=scores[0], user_attrs=attributes(folder, number, players, scores, make)
-        )
-        trial.number = number
-        frozen.append(trial)
-    return GameStudy(
-        name="short",
-        storage="",
-        uid="u" * 32,
-        run_dir=folder,
-        trials=tuple(frozen),
-        finished=len(frozen),
-        runs_dir=None,
-        spec=spec(**changes),
-    )
+        own = attributes(folder, number, players, scores, make)
+        frozen.append(create_trial(value=scores[0], user_attrs=own))
+    folder.mkdir(parents=True, exist_ok=True)
+    database = folder / "studies.db"
+    database.unlink(missing_ok=True)  # of an earlier study in this folder
+    url = f"sqlite:///{database}"
+    _write(url, spec(**changes), folder, frozen)
+    return GameStudy(find_study(None, url))
 
 
 def store(study: GameStudy, url: str) -> None:
-    """Put such a study into a database."""
-    made = optuna.create_study(study_name=study.name, storage=url, direction="maximize")
-    made.set_user_attr(SPEC_KEY, study.spec.to_json())
-    made.set_user_attr(UID_KEY, study.uid)
-    made.set_user_attr(FOLDER_KEY, recorded_folder(url, study.run_dir))
-    for trial in study.trials:
-        made.add_trial(
-            create_trial(state=TrialState.COMPLETE, value=trial.value, user_attrs=trial.user_attrs)
-        )
+    """Put such a study into another database."""
+    _write(url, study.spec, study.run_dir, study.complete)
+
+
+def _write(url: str, spec: GameSpec, run_dir: Path, trials: Sequence[FrozenTrial]) -> None:
+    made = optuna.create_study(study_name="short", storage=url, direction="maximize")
+    made.set_user_attr(SPEC_KEY, spec.to_json())
+    made.set_user_attr(UID_KEY, "u" * 32)
+    made.set_user_attr(FOLDER_KEY, recorded_folder(url, run_dir))
+    for trial in trials:
+        made.add_trial(create_trial(value=trial.value, user_attrs=trial.user_attrs))

@@ -79,6 +79,6 @@ def test_of_promoters_that_race_the_best_player_wins(tmp_path: Path) -> None:
     best = registry.bundle(champion, *BUNDLE_KINDS)
     assert (
         best.manifest.origin.members_sha256
-        == studies[1].trials[0].user_attrs["sweepd:members"]["sha256"]
+        == studies[1].complete[0].user_attrs["sweepd:members"]["sha256"]
     )
     assert moves == (1 if previous is None else 2)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from sweepd.commands import build_app
 from sweepd.deploy.cli.bundles import load_bundle
-from sweepd.deploy.games.candidates import GameStudy, build_bundle, game_study, read_candidate
+from sweepd.deploy.games.candidates import GameStudy, build_bundle, read_candidate
 from sweepd.deploy.games.duel_panel import CANDIDATE, DuelPanel, compare_duel, points_interval
 from sweepd.deploy.games.gate import shown
 from sweepd.deploy.games.promote import DUELS, GamePromoter, GamePromotion
@@ -133,7 +133,7 @@ def test_in_a_study_with_a_league_its_heaviest_player_is_the_first_candidate(
     found = study_of(
         tmp_path, *trials, make=lambda own: chooser(*own), environment=SHOWDOWN, **settings
     )
-    names = [read_candidate(trial, found).name for trial in game_study(found).trials]
+    names = [read_candidate(trial, found).name for trial in found.complete]
     assert names == ["trial 0 (seed 0)", "trial 1 (seed 0)", "trial 2 (seed 0)"]
     league: dict[str, Any] = {
         "member_of_trial": {"trial 0": 0, "trial 1": 1},  # trial 2 is newer than the report
@@ -141,8 +141,8 @@ def test_in_a_study_with_a_league_its_heaviest_player_is_the_first_candidate(
     }
     report = tmp_path / "league.json"
     report.write_text(json.dumps(league))
-    own = game_study(found)
-    assert [trial.number for trial in own.trials] == [1, 0, 2]
+    own = GameStudy(found)
+    assert [trial.number for trial in own.complete] == [1, 0, 2]
     promotion = promote(own, registry, games=400)
     assert promotion.outcome == "promoted", promotion.reason
     assert promotion.chosen is not None
@@ -151,9 +151,9 @@ def test_in_a_study_with_a_league_its_heaviest_player_is_the_first_candidate(
     # The report of an unsolved equilibrium still says which members they are.
     league["equilibrium"]["members"] = {"unsolved": "no time"}
     report.write_text(json.dumps(league))
-    unsolved = game_study(found)
-    assert [trial.number for trial in unsolved.trials] == [0, 1, 2]
-    assert read_candidate(unsolved.trials[1], unsolved).members == (1,)
+    unsolved = GameStudy(found)
+    assert [trial.number for trial in unsolved.complete] == [0, 1, 2]
+    assert read_candidate(unsolved.complete[1], unsolved).members == (1,)
 
 
 def test_candidates_play_the_same_deals_in_both_seatings(
@@ -216,7 +216,7 @@ def test_sampled_play_is_recorded_verified_and_another_player(
         ("random", "always 0", "always 1"),
     )
     # The same weights played deterministically are another player, and another evaluation.
-    plain = build_bundle(read_candidate(found.trials[0], found), found, bundle.manifest.gate)
+    plain = build_bundle(read_candidate(found.complete[0], found), found, bundle.manifest.gate)
     assert not verify_game_bundle(plain).agrees
     assert plain.identity != bundle.identity
     assert promote(found, registry, play="sampled").outcome == "champion already"
@@ -287,7 +287,7 @@ def shot_captions(bundle: Any, opponent: str | None, episodes: int = 3) -> list[
 
 def test_games_are_shown_against_an_opponent(tmp_path: Path) -> None:
     found = study(tmp_path, SCRIPTED, ((0.0, 1.0, 0.0),))
-    paper = build_bundle(read_candidate(found.trials[0], found), found, {})
+    paper = build_bundle(read_candidate(found.complete[0], found), found, {})
     assert shot_captions(paper, None, 2) == [
         "game 1, step 1, against scissors, lost",
         "game 2, step 1, against scissors, lost",
@@ -297,7 +297,7 @@ def test_games_are_shown_against_an_opponent(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="choose one of self, rock, paper, scissors"):
         shot_captions(paper, "well")
     uniform = study(tmp_path / "uniform", SCRIPTED, UNIFORM)
-    sampled = build_bundle(read_candidate(uniform.trials[0], uniform, "sampled"), uniform, {})
+    sampled = build_bundle(read_candidate(uniform.complete[0], uniform, "sampled"), uniform, {})
     shown_results = [caption.rpartition(", ")[2] for caption in shot_captions(sampled, "rock", 40)]
     assert set(shown_results) == {"won", "drawn", "lost"}
     assert shot_captions(sampled, "rock", 40) == shot_captions(sampled, "rock", 40)

@@ -205,7 +205,7 @@ def test_a_mask_in_info_must_be_given_and_other_spaces_are_refused() -> None:
 
 def test_bundles_hold_the_spaces_if_there_are_some(tmp_path: Path) -> None:
     study = study_of(tmp_path, (GOOD, BAD))
-    bundle = build_bundle(read_candidate(study.trials[0], study), study, {})
+    bundle = build_bundle(read_candidate(study.complete[0], study), study, {})
     player = bundle.manifest.player
     assert player.spaces is not None
     assert player.spaces["action"] == {"kind": "Discrete", "n": 2, "start": 0}

@@ -163,7 +163,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env={},
         objective="points",
     )
-    made = build_bundle(read_candidate(found.trials[0], found), found, {})
+    made = build_bundle(read_candidate(found.complete[0], found), found, {})
     return write_bundle(made, folder / "bundles")
 
 
@@ -202,7 +202,7 @@ def duelist(folder: Path) -> GameBundle:
     found = study_of(
         folder, [()], make=lambda _: weights, environment="card-duel", env={}, objective="points"
     )
-    return build_bundle(read_candidate(found.trials[0], found), found, {})
+    return build_bundle(read_candidate(found.complete[0], found), found, {})
 
 
 def test_champions_are_called_by_their_slot_and_others_by_their_version(

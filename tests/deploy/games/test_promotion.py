@@ -69,7 +69,7 @@ def promote(study: GameStudy, registry: Registry, **changes: Any) -> GamePromoti
 
 def bundle_of(folder: Path, *players: tuple[float, ...]) -> GameBundle:
     study = study_of(folder, players or [GOOD])
-    return build_bundle(read_candidate(study.trials[0], study), study, gate={})
+    return build_bundle(read_candidate(study.complete[0], study), study, gate={})
 
 
 # -- the bundle
@@ -77,8 +77,8 @@ def bundle_of(folder: Path, *players: tuple[float, ...]) -> GameBundle:
 
 def test_a_bundle_holds_the_best_member_alone_and_loads_as_it_was_written(tmp_path: Path) -> None:
     study = study_of(tmp_path, [GOOD, WEAK])
-    study.trials[0].user_attrs["sweepd:seed_scores"] = [20.0, 50.0]
-    bundle = build_bundle(read_candidate(study.trials[0], study), study, gate={})
+    study.complete[0].user_attrs["sweepd:seed_scores"] = [20.0, 50.0]
+    bundle = build_bundle(read_candidate(study.complete[0], study), study, gate={})
     assert (bundle.origin.member, bundle.origin.members, bundle.origin.score) == (1, 2, 50.0)
     (held,) = read_members(bundle.files[MEMBERS_FILE])
     assert held["net.0.weight"].equal(player(WEAK)["net.0.weight"])

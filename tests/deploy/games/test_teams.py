@@ -94,7 +94,7 @@ def registry(tmp_path: Path) -> Registry:
 @pytest.fixture
 def team(tmp_path: Path) -> GameBundle:
     found = study(tmp_path / "run", 0, 1)
-    return build_bundle(read_candidate(found.trials[0], found, team=True), found, {})
+    return build_bundle(read_candidate(found.complete[0], found, team=True), found, {})
 
 
 def mean(player: Any, games: int = 200) -> float:
@@ -117,16 +117,14 @@ def test_a_team_plays_every_seat_by_its_own_policy(team: GameBundle) -> None:
 
 def test_a_team_is_the_best_members_in_order_and_again_from_the_first(tmp_path: Path) -> None:
     found = study(tmp_path, 0, 1, 0)
-    found.trials[0].user_attrs["sweepd:seed_scores"] = [20.0, 10.0, 50.0]
-    best = read_candidate(found.trials[0], found, team=True)
+    found.complete[0].user_attrs["sweepd:seed_scores"] = [20.0, 10.0, 50.0]
+    best = read_candidate(found.complete[0], found, team=True)
     assert (best.members, best.seats, best.scores) == ((0, 2), (0, 1), (20.0, 50.0))
     assert best.name == "trial 0 (team of seeds 0, 2)"
-    four = dataclasses.replace(
-        found, spec=dataclasses.replace(found.spec, env={"scenario": "hard"})
-    )
-    weights = read_candidate(four.trials[0], four, team=True)
+    assert read_candidate(found.complete[0], found).name == "trial 0 (seed 2)"
+    found.spec = dataclasses.replace(found.spec, env={"scenario": "hard"})  # a game of four
+    weights = read_candidate(found.complete[0], found, team=True)
     assert weights.seats == (0, 1, 2, 0)
-    assert read_candidate(found.trials[0], found).name == "trial 0 (seed 2)"
 
 
 def test_the_team_is_promoted_where_its_members_fail_alone(
@@ -135,7 +133,7 @@ def test_the_team_is_promoted_where_its_members_fail_alone(
     found = study(tmp_path / "run", 0, 1)
     assert found.teams
     alone = GamePromoter(found, Registry(tmp_path / "alone"), games=GAMES)
-    single = alone._promote_first([lambda: read_candidate(found.trials[0], found)])
+    single = alone._promote_first([lambda: read_candidate(found.complete[0], found)])
     assert single.outcome == "none passes"
     promotion = promote(found, registry)
     assert promotion.outcome == "promoted", promotion.reason
@@ -224,7 +222,7 @@ def test_a_team_s_bundle_keeps_its_bytes_and_what_is_wrong_is_said(
 
 def test_a_single_player_s_bundle_has_format_version_1(tmp_path: Path) -> None:
     found = study(tmp_path, 0, 1)
-    single = build_bundle(read_candidate(found.trials[0], found), found, {})
+    single = build_bundle(read_candidate(found.complete[0], found), found, {})
     content = single.manifest.model_dump(mode="json")
     assert content["format_version"] == 1
     assert {"member", "score"} < set(content["origin"])

@@ -404,16 +404,16 @@ def test_the_luck_of_several_is_that_of_the_luckiest_times_what_diversification_
 ) -> None:
     study = open_study(fake.name, fake.storage)
     search = study_search(study)
-    together = combine(study.trials[:2], (0.5, 0.5), study.run_dir, "1h")
+    together = combine(study.complete[:2], (0.5, 0.5), study.run_dir, "1h")
     single = [
-        search.backtests[trial.number].excess for trial in study.trials[:2]
+        search.backtests[trial.number].excess for trial in study.complete[:2]
     ]  # of its one path
     whole = 0.5 * single[0] + 0.5 * single[1]
     np.testing.assert_allclose(together.backtest.excess, whole, rtol=0, atol=1e-15)
     ratio = 0.5 * (single[0].std() + single[1].std()) / whole.std()
     assert together.diversification == pytest.approx([ratio])
     assert 1.3 < ratio < 1.45  # independent noise
-    candidate = read_candidate(study.trials[:2], study, search)
+    candidate = read_candidate(study.complete[:2], study, search)
     own, best = candidate.selection.deflation, search.deflate(search.backtests[1])
     assert own is not None
     assert best is not None

@@ -222,7 +222,7 @@ def test_a_study_with_shorts_makes_a_bundle_with_them_but_no_ensemble(tmp_path: 
     params = EnvParams(allow_short=True, borrow_fee=0.3)
     trials = [fake.add(1.0 + seed, fake.contrarian(), params=params) for seed in range(2)]
     study = open_study(fake.name, fake.storage)
-    found = {trial.number: trial for trial in study.trials}
+    found = {trial.number: trial for trial in study.complete}
     search = study_search(study)
     one = read_candidate([found[trials[0]]], study, search)
     assert not one.faults

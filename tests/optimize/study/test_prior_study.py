@@ -10,7 +10,7 @@ from typing import Any
 import optuna
 import pytest
 
-from sweepd.deploy.promotion.studies import find_study
+from sweepd.deploy.promotion.studies import GateStudy, find_study
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.prior import make_prior, open_earlier, refuse_other_prior
@@ -127,7 +127,7 @@ def test_its_trials_count_as_trials_of_the_search(earlier: StudyHandle) -> None:
         handle.run_dir.mkdir(parents=True, exist_ok=True)
     counts = {}
     for name in ("s", "a", "b"):
-        found = find_study(name, earlier.storage.url, earlier.run_dir.parent)
+        found = GateStudy(find_study(name, earlier.storage.url, earlier.run_dir.parent))
         counts[name] = found.finished, found.chosen_from
     # The prior of b was informed by s.
     assert counts == {"s": (6, 0), "a": (5, 6), "b": (0, 11)}

@@ -10,7 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from sweepd.deploy.promotion.studies import find_study
+from sweepd.deploy.promotion.studies import GateStudy, find_study
 from sweepd.optimize.cli.status import show, study_status
 from sweepd.optimize.study.enqueue import best_guesses
 from sweepd.optimize.study.frame import comparison_frame, studies_frame
@@ -127,8 +127,8 @@ def test_other_samplers_select_the_best_trial(tmp_path: Path) -> None:
 
 
 def test_promotion_judges_the_trials_of_the_best_configuration_first(race: StudyHandle) -> None:
-    found = find_study("s", race.storage.url, race.run_dir.parent)
-    assert [trial.number for trial in found.trials] == [2, 4, 0, 1, 3, 5]
+    found = GateStudy(find_study("s", race.storage.url, race.run_dir.parent))
+    assert [trial.number for trial in found.complete] == [2, 4, 0, 1, 3, 5]
 
 
 def test_summary_and_status_show_the_mean_and_its_interval(race: StudyHandle) -> None:

@@ -14,7 +14,7 @@ from optuna.trial import TrialState
 from rich.console import Console
 
 import sweepd as package
-from sweepd.deploy.games.candidates import game_study, read_candidate
+from sweepd.deploy.games.candidates import GameStudy, read_candidate
 from sweepd.deploy.games.selection import selection_sentence
 from sweepd.deploy.promotion.studies import find_study
 from sweepd.envs.support.errors import InputError
@@ -214,7 +214,7 @@ def test_a_run_of_another_kind_keeps_its_name(race: StudyHandle) -> None:
 
 def test_promotion_records_both_values(race: StudyHandle) -> None:
     def read(trial: int) -> Any:
-        found = game_study(find_study("s", race.storage.url, race.run_dir.parent))
+        found = GameStudy(find_study("s", race.storage.url, race.run_dir.parent))
         return read_candidate(found.asked(trial)[0], found).selection
 
     assert selection_sentence(read(2)) == (

@@ -9,6 +9,7 @@ import optuna
 import pytest
 from optuna.exceptions import StorageInternalError
 
+from sweepd.deploy.games.candidates import GameStudy
 from sweepd.deploy.promotion.studies import find_study
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.record.database import open_to_read, our_studies, storage_url
@@ -23,17 +24,23 @@ def reader(folder: Path, name: str = "s") -> StudyReader:
 
 def test_a_reader_has_what_the_worker_and_the_gate_have(tmp_path: Path) -> None:
     handle = filled_study(tmp_path, 6)
-    handle.run_dir.mkdir()
     read, found = reader(tmp_path), find_study("s", handle.storage.url)
-    for one in (read, found):
+    with pytest.raises(InputError, match=r"has no files: .* does not exist"):
+        GameStudy(found)
+    handle.run_dir.mkdir()
+    judged = GameStudy(found)
+    for one in (read, found, judged):
         assert (one.uid, one.spec, one.run_dir) == (handle.uid, handle.spec, handle.run_dir)
     assert read.counts() == handle.counts()
     order = [one.trials[0].number for one in handle.spec.selection.configurations(handle.judged())]
     assert order
     assert [one.best_trial.number for one in read.configurations()] == order
     assert read.best() is read.configurations()[0]
-    assert [one.number for one in found.trials] == order
-    assert found.finished == sum(trial.state.is_finished() for trial in read.trials())
+    assert [one.number for one in judged.complete] == order
+    assert judged.finished == sum(trial.state.is_finished() for trial in read.trials())
+    handle.study.tell(handle.study.ask(), 1e6)
+    assert judged.finished == 6, "the gate's numbers are those of one moment"
+    assert len(read.trials()) == 7
 
 
 def test_a_reader_follows_the_study_and_cannot_write(tmp_path: Path) -> None:
