@@ -117,7 +117,7 @@ def study_outlook(handle: StudyReader, total: int) -> dict[str, Any] | None:
             except (OSError, ValueError, KeyError):
                 continue  # the gate also leaves it out, and reports the reason
     best = handle.best()
-    total += 0 if handle.origin is None else int(handle.origin["finished"])
+    total += handle.chosen_from
     return outlook(
         handle.spec,
         total,

@@ -10,11 +10,15 @@ from typing import Any
 import optuna
 import pytest
 
+from sweepd.deploy.market.candidates import MarketStudy, study_search
 from sweepd.deploy.promotion.studies import GateStudy, find_study
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.support.errors import InputError
+from sweepd.optimize.experiments.outlook import study_outlook
+from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.prior import make_prior, open_earlier, refuse_other_prior
 from sweepd.optimize.study.record.bars import TIME_FORMAT
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.stored import CryptoSpec, GameSpec
 from sweepd.optimize.study.space.dimension import Dimension
 from sweepd.optimize.study.space.parsing import study_space
@@ -133,6 +137,18 @@ def test_its_trials_count_as_trials_of_the_search(earlier: StudyHandle) -> None:
     assert counts == {"s": (6, 0), "a": (5, 6), "b": (0, 11)}
     request = type("Request", (), {"from_weights": False})()
     assert _origin(first, trial, request)["finished"] == 5 + 6
+
+
+def test_the_outlook_counts_its_trials_as_the_gate_does(bars: Bars, tmp_path: Path) -> None:
+    storage = open_storage(storage_url(None, tmp_path))
+    prior = {"studies": [{"study": "a", "uid": "u", "finished": 7}], "configurations": []}
+    spec = on_market(bars, len(bars))
+    assert create_study(storage, "s", spec, tmp_path, {}, prior=prior)
+    handle = StudyHandle(storage, "s")
+    assert study_search(MarketStudy(handle)).trials == 7
+    found = study_outlook(handle, 0)
+    assert found is not None
+    assert found["trials"] == 7
 
 
 def test_configurations_outside_of_the_space_are_dropped_and_said(earlier: StudyHandle) -> None:
