@@ -242,8 +242,8 @@ class StudySpec(ABC):
         try:
             described = json.loads(text)
             if described["environment"] != CRYPTO:
-                return GameSpec(**described)
-            data = described.pop("data")
+                return GameSpec(**_fitting(GameSpec, described))
+            data = _fitting(DataSpec, _fitting(CryptoSpec, described).pop("data"))
             tickers = tuple(data.pop("tickers"))
             jumps = tuple(AcceptedJump(**one) for one in data.pop("accepted_jumps"))
             own = DataSpec(tickers=tickers, accepted_jumps=jumps, **data)
@@ -253,6 +253,21 @@ class StudySpec(ABC):
                 f"the study was made by another version of sweepd ({error}); use that version, "
                 "or choose another --study-name"
             ) from None
+
+
+def _fitting(kind: type[Any], described: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a spec as they are; ValueError that names those that do not fit."""
+    fields = dataclasses.fields(kind)
+    required = {
+        field.name
+        for field in fields
+        if field.default is field.default_factory is dataclasses.MISSING
+    }
+    if lacking := sorted(required - described.keys()):
+        raise ValueError(f"its record lacks {', '.join(lacking)}")
+    if unknown := sorted(described.keys() - {field.name for field in fields}):
+        raise ValueError(f"its record has {', '.join(unknown)}")
+    return described
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -128,8 +128,11 @@ def test_a_manifest_with_an_unknown_part_or_a_wrong_hash_is_refused(tmp_path: Pa
     for changes, said in (
         ({"wheels": 3}, "wheels is not known; choose of "),
         ({"format_version": 9}, "version 9"),
+        ({"player": {**content["player"], "play": ...}}, "player.play"),
+        ({"player": {**content["player"], "spaces": ...}}, "player.spaces"),
     ):
         other = content | changes
+        other["player"] = {key: own for key, own in other["player"].items() if own is not ...}
         named = other | {"hash": sha256(canonical_json(other).encode())}
         manifest.write_text(canonical_json(named))
         with pytest.raises(InputError, match=said):

@@ -13,9 +13,11 @@ from sweepd.deploy.games.candidates import GameStudy
 from sweepd.deploy.promotion.studies import find_study
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.record.database import open_to_read, our_studies, storage_url
+from sweepd.optimize.study.record.optuna_tables import study_attributes
 from sweepd.optimize.study.record.reader import StudyReader
-from sweepd.optimize.study.record.stored import SPEC_KEY, StudySpec
+from sweepd.optimize.study.record.stored import FOLDER_KEY, SPEC_KEY
 from tests.deploy.dashboard.studies import filled_study
+from tests.entry_point import answer
 
 
 def reader(folder: Path, name: str = "s") -> StudyReader:
@@ -78,10 +80,22 @@ def test_studies_of_others_and_of_other_versions_are_refused(tmp_path: Path) -> 
     handle.study.set_user_attr(SPEC_KEY, json.dumps(unknown))
     with pytest.raises(InputError, match=r"--study-name s: .* another version of sweepd .*colour"):
         reader(tmp_path)
-    with pytest.raises(InputError, match="another version"):
-        StudySpec.from_json(json.dumps(unknown))
     with pytest.raises(InputError, match=r"'none' is not in .*; there are: s, newer, plain"):
         reader(tmp_path, "none")
+    older = json.loads(handle.spec.to_json())
+    del older["average"]  # as before 0.1.0
+    handle.study.set_user_attr(SPEC_KEY, json.dumps(older))
+    words = ["status", "--study-name", "s", "--storage", handle.storage.url]
+    code, said = answer(words, tmp_path / "said.txt")
+    assert code == 2
+    assert (
+        "--study-name s: the study was made by another version of sweepd (its record lacks" in said
+    )
+    handle.study.set_user_attr(SPEC_KEY, handle.spec.to_json())
+    with handle.storage.transaction() as session:
+        study_attributes.delete(session, handle.study_id, FOLDER_KEY)
+    with pytest.raises(InputError, match=r"--study-name s: the study records no folder .*version"):
+        reader(tmp_path)
     (tmp_path / "empty.db").touch()
     with pytest.raises(InputError, match="is not a database of studies"):
         open_to_read(f"sqlite:///{tmp_path / 'empty.db'}")
