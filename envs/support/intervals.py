@@ -48,7 +48,7 @@ class Interval:
         resampled: what the interval resamples: "seeds", "episodes", "seeds and episodes", or the
             name that the caller gave. Without it, the bounds say nothing.
         level: confidence of the interval, two-sided.
-        method: name of the interval, or `EQUAL`; empty in records of earlier versions.
+        method: name of the interval, or `EQUAL`.
     """
 
     value: float

@@ -164,7 +164,7 @@ def _game_table(record: TrialRecord, spec: GameSpec) -> Table:
     table.add_row(f"{what}, mean over seeds", f"{metrics['mean']:+.4f}")
     found = mean_interval(metrics, record.resampled or "", record.interval or "")
     if found.trusted(len(scores)):
-        method = f" ({found.method})" if found.method and found.known else ""
+        method = f" ({found.method})" if found.known else ""
         table.add_row(f"95% over {found.resampled}{method}", found.bounds())
     if 1 < len(scores) < FEW:
         table.add_row("seeds", ", ".join(f"{score:+.4f}" for score in scores))
