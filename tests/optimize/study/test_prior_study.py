@@ -14,7 +14,7 @@ from sweepd.deploy.market.candidates import MarketStudy, study_search
 from sweepd.deploy.promotion.studies import GateStudy, find_study
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.experiments.outlook import study_outlook
+from sweepd.optimize.objectives.outlook import study_outlook
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.prior import make_prior, open_earlier, refuse_other_prior
 from sweepd.optimize.study.record.bars import TIME_FORMAT
