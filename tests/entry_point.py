@@ -20,8 +20,9 @@ import typer
 import sweepd.app
 from sweepd.commands import CommandTable, build_app
 from sweepd.deploy.dashboard import web
-from sweepd.deploy.games import report as game_report
-from sweepd.deploy.market import report as market_report
+from sweepd.deploy.games import pictures as game_pictures
+from sweepd.deploy.market import pictures as market_pictures
+from sweepd.deploy.promotion import documents
 from sweepd.deploy.trading import replay_picture
 from sweepd.optimize.cli import run, train
 from sweepd.optimize.study.sampling import race
@@ -34,8 +35,9 @@ PRELOADED = (
     scipy.special,
     torch.utils.tensorboard,
     web,
-    game_report,
-    market_report,
+    documents,
+    game_pictures,
+    market_pictures,
     replay_picture,
     run,
     train,

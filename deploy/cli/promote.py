@@ -9,24 +9,24 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import RenderableType
 from sqlalchemy.exc import SQLAlchemyError
 
 from sweepd.deploy.cli.next_commands import next_commands, print_next
 from sweepd.deploy.cli.promote_flags import PromoteFlags
 from sweepd.deploy.games.candidates import GameStudy
 from sweepd.deploy.games.promote import GamePromoter, GamePromotion, default_rules
-from sweepd.deploy.games.view import promotion_view as game_view
+from sweepd.deploy.games.report import game_report
 from sweepd.deploy.market import gate as market_gate
 from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.market.candidates import MarketStudy
 from sweepd.deploy.market.promote import MarketPromoter, MarketPromotion
+from sweepd.deploy.market.report import market_report
 from sweepd.deploy.market.scoring import bars_of
-from sweepd.deploy.market.view import promotion_view as market_view
-from sweepd.deploy.promotion.findings import short
 from sweepd.deploy.promotion.promotion import Promotion
 from sweepd.deploy.promotion.rules import parse_limits, with_limits
+from sweepd.deploy.promotion.sections import Report, short
 from sweepd.deploy.promotion.studies import attach, find_study
+from sweepd.deploy.promotion.terminal import report_view
 from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.replay import write_replay
@@ -57,7 +57,7 @@ def promote_command(flags: PromoteFlags, where: RegistryFlags) -> None:
     if flags.as_json:
         typer.echo(json.dumps(promotion.to_dict(), indent=1))
         return
-    task.console.print(task.view(promotion))
+    task.print(promotion)
     if not (flags.first_stage or flags.dry_run):
         task.publish(promotion)
     # A user who ran this command knows the others; a worker prints all of them.
@@ -86,7 +86,7 @@ def promote_after_study(
     """
     task = promotion_task(found, registry, console, PromoteFlags())
     promotion = task.promoter.run()
-    task.console.print(task.view(promotion))
+    task.print(promotion)
     task.publish(promotion)
     task.replay(promotion)
     task.print_next(promotion)
@@ -98,28 +98,40 @@ class PromotionTask(ABC):
 
     Attributes:
         promoter: judges the candidates.
-        view: returns the verdict as tables.
     """
 
     promoter: MarketPromoter | GamePromoter
-    view: Callable[[Any], RenderableType]
 
     def __init__(self, study: StudyReader, registry: Registry, console: Terminal) -> None:
         self.study, self.registry, self.console = study, registry, console
 
     @abstractmethod
-    def _write_report(self, promotion: Any, paths: list[Path]) -> None:
-        """Write the report, attach it to the study, and append the files' paths."""
+    def _report(self, promotion: Any) -> Report:
+        """Return the report on a promotion."""
+
+    def _record(self, promotion: Any, paths: list[Path]) -> None:  # noqa: B027 (a game's player)
+        """Record what the candidate does, and append the file's path."""
 
     @abstractmethod
     def _champion_commands(self, promotion: Any) -> Sequence[tuple[str, str]]:
         """Return commands on the champion's slot, and what they do."""
 
+    def print(self, promotion: Promotion[Any]) -> None:
+        """Print the report."""
+        self.console.print(report_view(self._report(promotion)))
+
     def publish(self, promotion: Promotion[Any]) -> None:
-        """Write the report. Errors are printed and do not change the decision."""
+        """Write the report, and attach it to the study.
+
+        Errors are printed and do not change the decision.
+        """
+        from sweepd.deploy.promotion.documents import write_report  # imports matplotlib
+
         paths: list[Path] = []
         try:
-            self._write_report(promotion, paths)
+            paths += write_report(self._report(promotion), self.study.run_dir / "gate")
+            attach(self.study, paths)
+            self._record(promotion, paths)
         except (OSError, InputError, RunError, SQLAlchemyError) as error:
             # With paths, the report is written: attaching it to the study or a game's replay failed.
             what = "The report is incomplete" if paths else "The report could not be written"
@@ -142,7 +154,6 @@ class MarketTask(PromotionTask):
     """A promotion of a market's policy."""
 
     promoter: MarketPromoter
-    view = staticmethod(market_view)
 
     def __init__(
         self, found: StudyReader, registry: Registry, console: Terminal, flags: PromoteFlags
@@ -166,12 +177,9 @@ class MarketTask(PromotionTask):
             progress=_progress(console, flags),
         )
 
-    def _write_report(self, promotion: MarketPromotion, paths: list[Path]) -> None:
-        from sweepd.deploy.market.report import write_report  # imports matplotlib
-
+    def _report(self, promotion: MarketPromotion) -> Report:
         promoter = self.promoter
-        paths += write_report(promoter.study, promotion, self.registry, promoter.data_dir)
-        attach(self.study, paths)
+        return market_report(promoter.study, promotion, self.registry, promoter.data_dir)
 
     def _champion_commands(self, promotion: MarketPromotion) -> Sequence[tuple[str, str]]:
         replay = ("trade --replay", "replay the champion")
@@ -207,7 +215,6 @@ class GameTask(PromotionTask):
     """A promotion of a game's player."""
 
     promoter: GamePromoter
-    view = staticmethod(game_view)
 
     def __init__(
         self, found: StudyReader, registry: Registry, console: Terminal, flags: PromoteFlags
@@ -230,12 +237,12 @@ class GameTask(PromotionTask):
             progress=_progress(console, flags),
         )
 
-    def _write_report(self, promotion: GamePromotion, paths: list[Path]) -> None:
-        from sweepd.deploy.games.report import write_report  # imports matplotlib
+    def _report(self, promotion: GamePromotion) -> Report:
+        return game_report(self.promoter.study, promotion)
+
+    def _record(self, promotion: GamePromotion, paths: list[Path]) -> None:
         from sweepd.deploy.games.show import publish_replay
 
-        paths += write_report(self.promoter.study, promotion)
-        attach(self.study, paths)
         chosen = promotion.chosen
         if chosen is not None and chosen.bundle is not None:
             # A champion is called by its slot, another candidate by its trial.

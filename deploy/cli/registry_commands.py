@@ -13,12 +13,9 @@ from rich.console import RenderableType
 from sweepd.deploy.cli.bundles import BUNDLE_KINDS, REFERENCE, load_reference, market_bundle
 from sweepd.deploy.cli.options import AsJson
 from sweepd.deploy.cli.registry_view import (
-    bundle_facts,
-    bundle_view,
     diff_view,
     differences,
     garbage_view,
-    gate_table,
     history_view,
     places_of,
     slots_view,
@@ -26,10 +23,12 @@ from sweepd.deploy.cli.registry_view import (
 )
 from sweepd.deploy.games.bundle import GameBundle, game_key
 from sweepd.deploy.games.verify import verify_game_bundle
-from sweepd.deploy.games.view import game_facts, game_view
+from sweepd.deploy.games.view import game_facts, game_sections
 from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.market.verify import TOLERANCE, verify_bundle
-from sweepd.deploy.promotion.findings import short
+from sweepd.deploy.market.view import market_facts, market_sections
+from sweepd.deploy.promotion.sections import short
+from sweepd.deploy.promotion.terminal import sections_view
 from sweepd.deploy.registry.bundle_files import finite
 from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.deploy.registry.records import Slot
@@ -110,17 +109,16 @@ def show_command(
     """Show one bundle: identity, slots, gate, hold-out, parameters."""
     opened = where.open()
     loaded = load_reference(opened, bundle)
+    places = places_of(opened, loaded.hash)
     if isinstance(loaded, GameBundle):
         game = loaded.manifest.game
         looks = opened.evaluations.count_panel(game_key(game.name, game.params))
-        facts = game_facts(
-            loaded, places_of(opened, loaded.hash), str(opened.path(loaded.hash)), looks
-        )
-        view = game_view(facts, gate_table(facts["findings"]) if facts["findings"] else None)
+        facts = game_facts(loaded, places, str(opened.path(loaded.hash)), looks)
+        sections = game_sections(facts)
     else:
-        facts = bundle_facts(opened, market_bundle(loaded))
-        view = bundle_view(facts, market_bundle(loaded))
-    _print_result(as_json, facts, view)
+        facts = market_facts(opened, market_bundle(loaded), places)
+        sections = market_sections(facts)
+    _print_result(as_json, facts, sections_view(sections))
 
 
 @registry_app.command("diff")

@@ -1,4 +1,4 @@
-"""Terminal views of the registry: slots, a slot's history, one bundle, two bundles."""
+"""Terminal views of the registry: slots, a slot's history, differences, verifications."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.market.verify import Verification
-from sweepd.deploy.promotion.findings import SYNTHETIC, short, verdict
-from sweepd.deploy.promotion.rules import loosened
-from sweepd.deploy.promotion.views import bundle_panel, columns, identity_table, plain_value
+from sweepd.deploy.promotion.sections import plain_value, short
 from sweepd.deploy.registry.bundle_files import StoredBundle
 from sweepd.deploy.registry.records import Slot, Version
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.garbage import Garbage
-from sweepd.envs.crypto.scoring.figures import TITLE, figures_table
 from sweepd.envs.support.formatting import minute
 
 SHOWN_EVENTS = 20
@@ -102,96 +98,6 @@ def places_of(registry: Registry, bundle: str) -> list[dict[str, Any]]:
     ]
 
 
-def bundle_facts(registry: Registry, bundle: Bundle) -> dict[str, Any]:
-    """Return what `show` prints, as plain values."""
-    manifest = bundle.manifest
-    holdout = manifest.gate.get("holdout") or {}
-    return {
-        "bundle": bundle.hash,
-        "weights_sha256": bundle.members_sha256,
-        "folder": str(registry.path(bundle.hash)),
-        "slots": places_of(registry, bundle.hash),
-        "study": bundle.origin.study,
-        "trial": bundle.origin.trial,
-        "seed": bundle.origin.seed,
-        "objective": {bundle.origin.objective: bundle.origin.objective_value},
-        "policy": manifest.trials[0].policy.model_dump(mode="json"),
-        "trials": [trial.model_dump(mode="json") for trial in manifest.trials],
-        "tickers": list(manifest.tickers),
-        "timeframe": manifest.timeframe,
-        "recipe": f"{manifest.recipe.name} {manifest.recipe.version}",
-        "data": manifest.data.model_dump(mode="json"),
-        "last_seen_bar": manifest.last_seen_bar,
-        "code_version": manifest.code_version,
-        "look": manifest.gate.get("look"),
-        "looks_now": _looks_now(registry, bundle),
-        "holdout": holdout,
-        "findings": manifest.gate.get("findings", []),
-        "parameters": bundle.origin.parameters,
-        "environment": manifest.trials[0].env_params,
-    }
-
-
-def bundle_view(facts: Mapping[str, Any], bundle: Bundle) -> RenderableType:
-    """Return one bundle on one screen: identity, gate, hold-out, parameters."""
-    trials, data = facts["trials"], facts["data"]
-    identity = identity_table(facts)
-    if data["synthetic"]:
-        identity.add_row("market", Text(SYNTHETIC, style="yellow"))
-    for trial in trials:
-        origin, policy = trial["origin"], trial["policy"]
-        hidden = "×".join(str(width) for width in policy["hidden"])
-        objective = f"{origin['objective']} {origin['objective_value']:+.4f}"
-        whole = len(trials) == 1
-        identity.add_row(
-            "from" if whole else f"{trial['share']:.1%} of capital",
-            f"study {origin['study']}, trial {origin['trial']} ({objective}), seed "
-            f"{origin['seed']}",
-        )
-        identity.add_row(
-            "policy" if whole else "",
-            f"{policy['algorithm']}, mean of {policy['members']} members, layers {hidden}",
-        )
-    identity.add_row("trades", f"{' '.join(facts['tickers'])} on {facts['timeframe']} bars")
-    identity.add_row(
-        "made with",
-        f"bars {data['first']} to {data['last']}{' (synthetic)' if data['synthetic'] else ''}, "
-        "seen up to "
-        f"{facts['last_seen_bar']}, sweepd {facts['code_version']}",
-    )
-    if facts["look"] is not None:
-        identity.add_row(
-            "evaluations",
-            f"hold-out evaluation {facts['look']}; evaluations used so far: {facts['looks_now']}",
-        )
-    parts: list[RenderableType] = [identity]
-    if facts["findings"]:
-        parts.append(gate_table(facts["findings"]))
-    if metrics := bundle.manifest.metrics.get("over_paths"):  # not in earlier versions
-        parts.append(figures_table(metrics, TITLE))
-    if metrics := facts["holdout"]:
-        title = f"hold-out, {metrics['bars']:,} bars, {metrics['first']} to {metrics['last']}"
-        parts.append(figures_table(metrics, title))
-    return bundle_panel(facts, parts, _parameters(trials))
-
-
-def _parameters(trials: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Return the sampled parameters; for an ensemble, one column per trial."""
-    sampled = [trial["origin"]["parameters"] for trial in trials]
-    if len(trials) == 1:
-        return columns(sampled[0])
-    names = (f"trial {trial['origin']['trial']}" for trial in trials)
-    table = Table(
-        Column(style="dim"),
-        *(Column(name, justify="right") for name in names),
-        box=None,
-        padding=(0, 2),
-    )
-    for name in dict.fromkeys(name for own in sampled for name in own):
-        table.add_row(name, *(plain_value(own.get(name)) for own in sampled))
-    return table
-
-
 def differences(one: StoredBundle[Any], other: StoredBundle[Any]) -> dict[str, tuple[Any, Any]]:
     """Return what differs, by dotted name of the manifest, including the gate's numbers."""
     left, right = _flat(one), _flat(other)
@@ -249,51 +155,6 @@ def _place(registry: Registry, slot: Slot, version: Version) -> dict[str, Any]:
         "since": move.at if move else None,
         "why": move.reason if move else None,
     }
-
-
-def _looks_now(registry: Registry, bundle: Bundle) -> int | None:
-    span = registry.evaluations.holdout_span(bundle.members_sha256)
-    return (
-        None if span is None else registry.evaluations.count_holdout(bundle.manifest.tickers, *span)
-    )
-
-
-def gate_table(findings: Sequence[Mapping[str, Any]]) -> Table:
-    """Return the result of every rule at the promotion, one line each."""
-    table = Table(
-        Column("rule", no_wrap=True),
-        *(Column(name, justify="right", no_wrap=True) for name in ("value", "limit")),
-        Column("verdict", no_wrap=True),
-        "explanation",
-        box=None,
-        padding=(0, 1),
-    )
-    table.caption, table.caption_justify = gate_words(findings), "left"
-    for finding in findings:
-        # Bundles of earlier versions have no default limit.
-        usual = finding.get("default", finding["limit"])
-        table.add_row(
-            str(finding["name"]),
-            "-" if finding["value"] is None else f"{finding['value']:.4g}",
-            f"{finding['comparison']} {finding['limit']:.4g}"
-            + ("" if usual == finding["limit"] else f" (default {usual:.4g})"),
-            verdict(str(finding["verdict"]), bool(finding.get("loosened"))),
-            _one_line(str(finding["explanation"])),
-        )
-    return table
-
-
-def gate_words(findings: Sequence[Mapping[str, Any]]) -> Text | None:
-    """Say whether limits were loosened; None for bundles made before that was recorded."""
-    if not all("loosened" in finding for finding in findings):
-        return None
-    met = "met every rule" + (
-        " that could be asked" if any(one["verdict"] == "defer" for one in findings) else ""
-    )
-    words = loosened(findings)
-    if words:
-        return Text(met + words, style="bold yellow")
-    return Text(f"{met}, at default limits or stricter ones")
 
 
 def _one_line(text: str) -> Text:

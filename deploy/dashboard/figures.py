@@ -10,7 +10,7 @@ from typing import Any
 from sweepd.deploy.dashboard.days import Day
 from sweepd.deploy.dashboard.series import EquityCurve
 from sweepd.deploy.dashboard.view import SlotView
-from sweepd.deploy.promotion.findings import short
+from sweepd.deploy.promotion.sections import short
 from sweepd.deploy.trading.live.benchmarks import EQUAL_WEIGHT
 from sweepd.deploy.trading.live.parity import ParityDay
 

@@ -11,7 +11,7 @@ from typing import Literal
 import psutil
 
 from sweepd.deploy.dashboard.formatting import seconds_of, span
-from sweepd.deploy.promotion.findings import SYNTHETIC
+from sweepd.deploy.promotion.sections import SYNTHETIC
 from sweepd.deploy.trading.live.records import STOPPED, Trader
 from sweepd.deploy.trading.live.session import UNDECIDED_BARS
 from sweepd.deploy.trading.live.venue_accounts import SILENT_SECONDS

@@ -16,7 +16,7 @@ from werkzeug.exceptions import BadRequest
 from werkzeug.wrappers import Request, Response
 
 from sweepd.deploy.dashboard import formatting
-from sweepd.deploy.promotion.findings import short
+from sweepd.deploy.promotion.sections import short
 from sweepd.envs.support.errors import RunError
 from sweepd.envs.support.formatting import counted, duration, hourly, minute, percent
 

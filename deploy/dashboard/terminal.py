@@ -23,7 +23,7 @@ from sweepd.deploy.dashboard.health import Health
 from sweepd.deploy.dashboard.monitor_view import MonitorView
 from sweepd.deploy.dashboard.severity import LEVELS
 from sweepd.deploy.dashboard.view import AccountView, Holdings, OrderView, SlotView
-from sweepd.deploy.promotion.findings import short
+from sweepd.deploy.promotion.sections import short
 from sweepd.envs.support.formatting import counted, minute, percent, sparkline
 
 STYLES = {"good": "green", "warning": "yellow", "bad": "bold red", "none": "dim"}

@@ -1,24 +1,24 @@
-"""The gate report on a player: one HTML page for readers who do not know the terms."""
+"""The report on a player: its facts in sections."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
-from sweepd.deploy.games.candidates import GameCandidate, GameStudy, plain
+from sweepd.deploy.games.candidates import GameStudy, plain
 from sweepd.deploy.games.duel_panel import CANDIDATE, DuelPanel
-from sweepd.deploy.games.gate import MAJORITY, shown
+from sweepd.deploy.games.gate import shown
 from sweepd.deploy.games.panel import Panel
-from sweepd.deploy.games.promote import GamePromotion
+from sweepd.deploy.games.promote import GamePromotion, GameResult
 from sweepd.deploy.games.selection import selection_sentence
-from sweepd.deploy.promotion.findings import findings_page
-from sweepd.envs.support.files import write_atomic
+from sweepd.deploy.promotion.report import promotion_report
+from sweepd.deploy.promotion.sections import Cell, Picture, Report, Styled, Table, Terms, capital
 
-OWN, OTHER, CHAMPION = "#1f5fa8", "#8a8a8a", "#2a9d5c"
-READING = (
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_TERMS = (
     (
         "What is tested",
         "A search tries many settings and keeps the best one, which is partly luck: it was lucky "
@@ -49,8 +49,8 @@ READING = (
         "where both rules are met.",
     ),
 )
-DUEL_READING = (
-    READING[0],
+_DUEL_TERMS = (
+    _TERMS[0],
     (
         "Better than which players?",
         "The candidate plays the scripted players of the game (uniform random play if it has none), "
@@ -61,7 +61,7 @@ DUEL_READING = (
         "of the share in which the candidate has more must lie above one half. Of all points "
         "together it must take more than half.",
     ),
-    READING[2],
+    _TERMS[2],
     (
         "The picture",
         "Left: games that the candidate won (green), drew (grey) and lost (red). Right: ratings of "
@@ -71,132 +71,136 @@ DUEL_READING = (
 )
 
 
-def write_report(study: GameStudy, promotion: GamePromotion) -> list[Path]:
-    """Write `gate.html` into the study's run directory; no file without a panel.
-
-    Returns:
-        Paths of the written files.
-    """
-    chosen = promotion.chosen
-    if chosen is None or chosen.score is None:
-        return []
-    path = study.run_dir / "gate" / "gate.html"
-    duels = isinstance(chosen.score, DuelPanel)
-    page = findings_page(
-        title=promotion.study,
-        headline=promotion.headline,
-        opening=summary(study, promotion, chosen.candidate, chosen.score),
-        findings=chosen.findings,
-        picture=draw_panel(chosen.score, chosen.candidate.name),
-        described="Games won, drawn and lost, and ratings"
-        if duels
-        else "Mean return of every player, and the candidate's difference to each",
-        reading=DUEL_READING if duels else READING,
+def game_report(study: GameStudy, promotion: GamePromotion) -> Report:
+    """The report on a promotion."""
+    panel = None if promotion.chosen is None else promotion.chosen.score
+    evidence, picture, terms = list[Table](), None, _TERMS
+    if promotion.chosen is not None and panel is not None:
+        name, described = promotion.chosen.candidate.name, "Mean return of every player, and the "
+        described += "candidate's difference to each"
+        if isinstance(panel, DuelPanel):
+            terms, described = _DUEL_TERMS, "Games won, drawn and lost, and ratings"
+        evidence = [panel_table(panel.to_dict(), name)]
+        picture = Picture(described, partial(_draw, panel, name))
+    return promotion_report(
+        promotion,
+        cells=_cells,
+        about=_about(study, promotion),
+        evidence=evidence,
+        picture=picture,
+        reading=Terms("How to read this", terms),
         footer="Made by sweepd promote.",
     )
-    write_atomic(path, page)
-    return [path]
 
 
-def summary(
-    study: GameStudy, promotion: GamePromotion, chosen: GameCandidate, panel: Panel
-) -> list[str]:
-    """The summary, one sentence or paragraph each."""
+def _about(study: GameStudy, promotion: GamePromotion) -> list[str]:
+    if promotion.chosen is None:
+        return []
+    chosen, panel = promotion.chosen.candidate, promotion.chosen.score
     settings = plain(study.spec.env)
-    each = " against each opponent" if isinstance(panel, DuelPanel) else ""
     what = "several of its members as a team" if chosen.seats else "the best seed of its trial"
-    drawn = ", and draws its actions from its policy" if chosen.play == "sampled" else ""
+    drawn = "; it draws its actions from its policy" if chosen.play == "sampled" else ""
+    judged = "was not evaluated on a panel"
+    if panel is not None:
+        each = " against each opponent" if isinstance(panel, DuelPanel) else ""
+        judged = f"was judged by evaluation {panel.look} on a panel of {panel.games:,} games{each}"
     return [
         f"Study {promotion.study} on {study.spec.environment}"
         f"{f' ({settings})' if settings else ''}, algorithm {study.spec.algorithm}: "
-        f"{promotion.complete} complete trials. This page is about {chosen.name}, "
-        f"{what}{drawn}, judged by evaluation {panel.look} on a panel of "
-        f"{panel.games:,} games{each} for the deployment slot {promotion.slot}. Panel evaluations "
-        f"of this game used, in this registry: {promotion.looks}.",
-        promotion.reason[:1].upper() + promotion.reason[1:] + ".",
+        f"{promotion.complete} complete trials. {capital(chosen.name)}, {what}, {judged}{drawn}. "
+        f"Panel evaluations of this game used, in this registry: {promotion.looks}.",
+        *([shown(panel, chosen.solved)] if panel is not None else []),
         *([selection_sentence(chosen.selection)] if chosen.selection else []),
-        shown(panel, chosen.solved),
     ]
 
 
-def draw_panel(panel: Panel, name: str) -> Figure:
-    """The returns of all players, and the candidate's difference to each."""
-    if isinstance(panel, DuelPanel):
-        return _draw_duels(panel, name)
-    others = panel.opponents
-    figure = Figure(figsize=(11.0, 1.6 + 0.42 * (1 + len(others))))
-    FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2)
-    returns = panel.episodes.returns[0]
-    shift = np.random.default_rng(0).uniform(-0.2, 0.2, returns.size)
-    rows = [(name, panel.own, OWN)]
-    rows += [
-        (f"champion {other.name}", other.own, CHAMPION)
-        if other is panel.champion
-        else (other.name, other.own, OTHER)
-        for other in others
-    ]
-    left.scatter(returns, shift, s=6, alpha=0.35, color=OWN, linewidths=0)
-    for row, (_, found, colour) in enumerate(rows):
-        left.plot(
-            [found.low, found.high], [row, row], color=colour, linewidth=3, solid_capstyle="butt"
-        )
-        left.plot([found.mean], [row], "o", color=colour, markersize=6)
-    left.set_yticks(range(len(rows)), [label for label, _, _ in rows], fontsize=8)
-    left.set_xlabel("return of a game", fontsize=8)
-    for row, other in enumerate(others, start=1):
-        gap = other.difference
-        colour = "#2a9d5c" if gap.low > 0.0 and other.share.low > MAJORITY else "#c0392b"
-        right.plot(
-            [gap.low, gap.high], [row, row], color=colour, linewidth=3, solid_capstyle="butt"
-        )
-        right.plot([gap.mean], [row], "o", color=colour, markersize=6)
-    right.axvline(0.0, color="black", linewidth=1)
-    right.set_yticks(range(1, len(rows)), [label for label, _, _ in rows[1:]], fontsize=8)
-    right.set_xlabel(f"{name} is better by", fontsize=8)
-    for axes in (left, right):
-        axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.tick_params(axis="x", labelsize=8)
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
-    return figure
+def _cells(result: GameResult) -> dict[str, str]:
+    return {
+        "trial": str(result.candidate.trial.number),
+        "objective": f"{result.candidate.objective:+.4f}",
+        "best seed": ("team " if result.candidate.seats else "")
+        + ", ".join(map(str, result.candidate.members)),
+        "its mean": ", ".join(f"{score:+.4f}" for score in result.candidate.scores),
+    }
 
 
-def _draw_duels(panel: DuelPanel, name: str) -> Figure:
-    """Won, drawn and lost games against every opponent, and the ratings of all players."""
-    others, rating = panel.opponents, panel.ratings
-    labels = [
-        f"champion {other.name}" if other is panel.champion else other.name for other in others
+def _draw(panel: Panel, name: str) -> Figure:
+    from sweepd.deploy.games.pictures import draw_panel  # imports matplotlib
+
+    return draw_panel(panel, name)
+
+
+def panel_table(panel: Mapping[str, Any], who: str) -> Table:
+    """Mean returns of all players, and the differences of `who` to the others.
+
+    Args:
+        panel: as `Panel.to_dict` returns it.
+        who: the player that the panel is about.
+    """
+    if "points" in panel:
+        return _duel_table(panel, who)
+    others = list(panel["baselines"].items())
+    if panel["champion"] is not None:
+        others.insert(0, (f"champion {panel['champion']['name']}", panel["champion"]))
+    strict = {100 * found["difference"]["confidence"] for _, found in others}
+    rows: list[Sequence[Cell]] = [[Styled(who, "own"), *_mean(panel["own"]), "", "", ""]]
+    for other, found in others:
+        gap = found["difference"]
+        ahead = f"{gap['mean']:+.4g}", f"{gap['low']:+.4g} to {gap['high']:+.4g}", _ahead(found)
+        rows.append([other, *_mean(found["own"]), *ahead])
+    return Table(
+        f"Panel: {panel['games']:,} games that the search did not use, the same for all",
+        ("player", "mean", "95%", "ahead by", f"{max(strict, default=95):.4g}%", "ahead in"),
+        rows,
+        f"ahead: {who} compared with the player of that row, game by game",
+    )
+
+
+def _duel_table(panel: Mapping[str, Any], who: str) -> Table:
+    """Won, drawn and lost games of `who` against each opponent, and the ratings of all."""
+    others = [(name, name, found) for name, found in panel["baselines"].items()]
+    if panel["champion"] is not None:
+        name = panel["champion"]["name"]
+        others.insert(0, (name, f"champion {name}", panel["champion"]))
+    others += [(name, f"past champion {name}", own) for name, own in panel["past"].items()]
+    others += [(name, name, own) for name, own in panel["candidates"].items()]
+    level = 100 * panel["points"]["confidence"]
+    overall = panel["points"]
+    rows: list[Sequence[Cell]] = [
+        [
+            Styled(who, "own"),
+            *(str(sum(own[key] for *_, own in others)) for key in ("ahead", "equal", "behind")),
+            *_share_cells(overall["mean"], overall["low"], overall["high"]),
+            *_rating_cells(panel, CANDIDATE),
+        ]
     ]
-    figure = Figure(figsize=(11.0, 1.8 + 0.42 * (1 + len(others))), layout="constrained")
-    FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2)
-    for row, other in enumerate(others):
-        start = 0
-        for count, colour in zip(
-            (other.ahead, other.equal, other.behind), (CHAMPION, "#d0d0d0", "#c0392b"), strict=True
-        ):
-            left.barh(row, count, left=start, color=colour, height=0.7)
-            if count:
-                left.text(start + count / 2, row, str(count), ha="center", va="center", fontsize=7)
-            start += count
-    left.axvline(panel.games / 2, color="black", linewidth=1)
-    left.set_yticks(range(len(others)), labels, fontsize=8)
-    left.set_ylim(len(others) - 0.5, -0.5)
-    left.set_xlabel(f"games that {name} won, drew and lost", fontsize=8)
-    order = sorted(range(len(rating.names)), key=lambda index: -rating.ratings[index])
-    shown_names = {CANDIDATE: name} | dict(zip([o.name for o in others], labels, strict=True))
-    for row, index in enumerate(order):
-        own = rating.names[index] == CANDIDATE
-        colour = OWN if own else OTHER
-        right.plot([rating.low[index], rating.high[index]], [row, row], color=colour, linewidth=3)
-        right.plot([rating.ratings[index]], [row], "o", color=colour, markersize=6)
-    right.set_yticks(range(len(order)), [shown_names[rating.names[i]] for i in order], fontsize=8)
-    right.set_ylim(len(order) - 0.5, -0.5)
-    right.set_xlabel("Bradley-Terry rating in Elo points, 95%", fontsize=8)
-    for axes in (left, right):
-        axes.tick_params(axis="x", labelsize=8)
-        axes.grid(alpha=0.25, axis="x")
-        axes.spines[["top", "right"]].set_visible(False)
-    return figure
+    for name, label, own in others:
+        # The difference of points per game is from -1 to 1.
+        gap = [(1.0 + own["difference"][key]) / 2.0 for key in ("mean", "low", "high")]
+        counts = (str(own[key]) for key in ("ahead", "equal", "behind"))
+        rows.append([label, *counts, *_share_cells(*gap), *_rating_cells(panel, name)])
+    return Table(
+        f"Panel: {panel['games']:,} games against each player, both seats alike",
+        ("player", "won", "drawn", "lost", "points", f"{level:.4g}%", "rating", "95%"),
+        rows,
+        f"won, drawn, lost, points: those of {who} against the player of that row",
+    )
+
+
+def _share_cells(mean: float, low: float, high: float) -> tuple[str, str]:
+    return f"{mean:.1%}", f"{low:.1%} to {high:.1%}"
+
+
+def _rating_cells(panel: Mapping[str, Any], name: str) -> tuple[str, str]:
+    own = panel["ratings"]["players"][name]
+    # Whole numbers: formatted floats could read "-0".
+    rating, low, high = (round(own[key]) for key in ("rating", "low", "high"))
+    return f"{rating:+d}", f"{low:+d} to {high:+d}"
+
+
+def _ahead(found: Mapping[str, Any]) -> str:
+    return f"{found['ahead']}" + (f", {found['equal']} equal" if found["equal"] else "")
+
+
+def _mean(found: Mapping[str, float]) -> tuple[str, str]:
+    return f"{found['mean']:.4g}", f"{found['low']:.4g} to {found['high']:.4g}"

@@ -1,132 +1,16 @@
-"""Promotions and bundles of players in the terminal."""
+"""A player as `registry show` tells about it: its facts, and their sections."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from sweepd.deploy.games.bundle import GameBundle
 from sweepd.deploy.games.candidates import plain
-from sweepd.deploy.games.duel_panel import CANDIDATE
-from sweepd.deploy.games.promote import GamePromotion, GameResult
+from sweepd.deploy.games.report import panel_table
 from sweepd.deploy.games.selection import selection_sentence
-from sweepd.deploy.promotion import views
-from sweepd.deploy.promotion.views import bundle_panel, columns, identity_table
-
-
-def promotion_view(promotion: GamePromotion) -> RenderableType:
-    """The whole report of a promotion."""
-    chosen = promotion.chosen
-    notes = []
-    if chosen is not None:
-        notes = [chosen.candidate.describe(chosen.score)["shown"]]
-        notes += (
-            [selection_sentence(chosen.candidate.selection)] if chosen.candidate.selection else []
-        )
-    note = "\n".join(filter(None, notes))
-    return views.promotion_view(promotion, cells=_cells, evidence=_evidence, note=note)
-
-
-def _cells(result: GameResult) -> dict[str, str]:
-    return {
-        "trial": str(result.candidate.trial.number),
-        "objective": f"{result.candidate.objective:+.4f}",
-        "best seed": ("team " if result.candidate.seats else "")
-        + ", ".join(map(str, result.candidate.members)),
-        "its mean": ", ".join(f"{score:+.4f}" for score in result.candidate.scores),
-    }
-
-
-def _evidence(result: GameResult) -> list[RenderableType]:
-    """The panel, if the candidate was evaluated on it."""
-    if result.score is None:
-        return []
-    return [panel_table(result.score.to_dict(), result.candidate.name)]
-
-
-def panel_table(panel: Mapping[str, Any], who: str) -> Table:
-    """Mean returns of all players, and the differences of `who` to the others.
-
-    Args:
-        panel: as `Panel.to_dict` returns it.
-        who: the player that the panel is about.
-    """
-    if "points" in panel:
-        return _duel_table(panel, who)
-    table = Table(
-        title=f"Panel: {panel['games']:,} games that the search did not use, the same for all"
-    )
-    table.title_justify = "left"
-    others = list(panel["baselines"].items())
-    if panel["champion"] is not None:
-        others.insert(0, (f"champion {panel['champion']['name']}", panel["champion"]))
-    strict = {100 * found["difference"]["confidence"] for _, found in others}
-    table.add_column("player", min_width=14)
-    for name in ("mean", "95%", "ahead by", f"{max(strict, default=95):.4g}%", "ahead in"):
-        table.add_column(name, justify="right", no_wrap=name in ("mean", "ahead by"))
-    table.add_row(Text(who, style="bold"), *_mean(panel["own"]), "", "", "")
-    for other, found in others:
-        gap = found["difference"]
-        ahead = f"{gap['mean']:+.4g}", f"{gap['low']:+.4g} to {gap['high']:+.4g}", _ahead(found)
-        table.add_row(other, *_mean(found["own"]), *ahead)
-    table.caption = f"ahead: {who} compared with the player of that row, game by game"
-    return table
-
-
-def _duel_table(panel: Mapping[str, Any], who: str) -> Table:
-    """Won, drawn and lost games of `who` against each opponent, and the ratings of all."""
-    table = Table(title=f"Panel: {panel['games']:,} games against each player, both seats alike")
-    table.title_justify = "left"
-    others = [(name, name, found) for name, found in panel["baselines"].items()]
-    if panel["champion"] is not None:
-        name = panel["champion"]["name"]
-        others.insert(0, (name, f"champion {name}", panel["champion"]))
-    others += [(name, f"past champion {name}", own) for name, own in panel["past"].items()]
-    others += [(name, name, own) for name, own in panel["candidates"].items()]
-    level = 100 * panel["points"]["confidence"]
-    table.add_column("player")
-    for name in ("won", "drawn", "lost", "points", f"{level:.4g}%", "rating", "95%"):
-        table.add_column(name, justify="right", no_wrap=True)
-    overall = panel["points"]
-    table.add_row(
-        Text(who, style="bold"),
-        *(str(sum(own[key] for *_, own in others)) for key in ("ahead", "equal", "behind")),
-        *_share_cells(overall["mean"], overall["low"], overall["high"]),
-        *_rating_cells(panel, CANDIDATE),
-    )
-    for name, label, own in others:
-        # The difference of points per game is from -1 to 1.
-        gap = [(1.0 + own["difference"][key]) / 2.0 for key in ("mean", "low", "high")]
-        counts = (str(own[key]) for key in ("ahead", "equal", "behind"))
-        table.add_row(label, *counts, *_share_cells(*gap), *_rating_cells(panel, name))
-    table.caption = f"won, drawn, lost, points: those of {who} against the player of that row"
-    return table
-
-
-def _share_cells(mean: float, low: float, high: float) -> tuple[str, str]:
-    return f"{mean:.1%}", f"{low:.1%} to {high:.1%}"
-
-
-def _rating_cells(panel: Mapping[str, Any], name: str) -> tuple[str, str]:
-    own = panel["ratings"]["players"][name]
-    # Whole numbers: formatted floats could read "-0".
-    rating, low, high = (round(own[key]) for key in ("rating", "low", "high"))
-    return f"{rating:+d}", f"{low:+d} to {high:+d}"
-
-
-def _ahead(found: Mapping[str, Any]) -> str:
-    """Games ahead. Bundles of earlier versions have a share that counts equal games as half."""
-    if "ahead" not in found:
-        return f"{found['wins']:.0%}"
-    return f"{found['ahead']}" + (f", {found['equal']} equal" if found["equal"] else "")
-
-
-def _mean(found: Mapping[str, float]) -> tuple[str, str]:
-    return f"{found['mean']:.4g}", f"{found['low']:.4g} to {found['high']:.4g}"
+from sweepd.deploy.promotion.report import gate_findings, identity
+from sweepd.deploy.promotion.sections import Cell, Section, parameters_text
 
 
 def game_facts(
@@ -152,29 +36,34 @@ def game_facts(
     }
 
 
-def game_view(facts: Mapping[str, Any], gate: RenderableType | None) -> RenderableType:
-    """A player on one screen: identity, game, gate, panel and parameters.
+def game_sections(facts: Mapping[str, Any]) -> list[Section]:
+    """A player: identity, gate and panel. facts: as `game_facts` returns them."""
+    panel = facts["panel"]
+    return [
+        identity(facts, _identity(facts), "panel"),
+        *gate_findings(facts),
+        *([panel_table(panel, "this player")] if panel is not None else []),
+    ]
 
-    Args:
-        facts: as `game_facts` returns them.
-        gate: table of the gate's findings.
-    """
+
+def _identity(facts: Mapping[str, Any]) -> list[tuple[str, Cell]]:
     game, player, origin = facts["game"], facts["player"], facts["origin"]
-    identity = identity_table(facts)
     settings = plain(game["params"])
     several = game["seats"] > 1 and "seats" not in player
     seats = f", at each of {game['seats']} seats" if several else ""
-    identity.add_row("plays", f"{game['name']}{f' ({settings})' if settings else ''}{seats}")
-    identity.add_row(
-        "from",
-        f"study {origin['study']}, trial {origin['trial']} ({origin['objective']} "
-        f"{origin['objective_value']:+.4f}), {_members(origin)}",
-    )
+    terms: list[tuple[str, Cell]] = [
+        ("plays", f"{game['name']}{f' ({settings})' if settings else ''}{seats}"),
+        (
+            "from",
+            f"study {origin['study']}, trial {origin['trial']} ({origin['objective']} "
+            f"{origin['objective_value']:+.4f}), {_members(origin)}",
+        ),
+    ]
     if "seats" in player:
         seeds = [str(origin["team"][own]) for own in player["seats"]]
-        identity.add_row("team", f"the seats are played by the seeds {', '.join(seeds)}")
+        terms.append(("team", f"the seats are played by the seeds {', '.join(seeds)}"))
     if facts["selection"]:
-        identity.add_row("selection", selection_sentence(facts["selection"]))
+        terms.append(("selection", selection_sentence(facts["selection"])))
     actions = (
         f"choices of {player['choices']}"
         if player["choices"]
@@ -183,19 +72,12 @@ def game_view(facts: Mapping[str, Any], gate: RenderableType | None) -> Renderab
     shape = "".join(f", {name} {value}" for name, value in player["shape"].items())
     reads = f", {player['state_dim']} inputs, {actions}" if player["state_dim"] else ""
     sampled = ", actions drawn from the policy" if player["play"] == "sampled" else ""
-    identity.add_row("policy", f"{player['algorithm']}{reads}{shape}{sampled}")
-    identity.add_row("made with", f"sweepd {facts['code_version']}")
-    if facts["look"] is not None:
-        identity.add_row(
-            "evaluations",
-            f"panel evaluation {facts['look']}; evaluations used so far: {facts['looks_now']}",
-        )
-    parts: list[RenderableType] = [identity]
-    if gate is not None:
-        parts.append(gate)
-    if facts["panel"] is not None:
-        parts.append(panel_table(facts["panel"], "this player"))
-    return bundle_panel(facts, parts, columns(origin["parameters"]))
+    return [
+        *terms,
+        ("policy", f"{player['algorithm']}{reads}{shape}{sampled}"),
+        ("parameters", parameters_text(origin["parameters"])),
+        ("made with", f"sweepd {facts['code_version']}"),
+    ]
 
 
 def _members(origin: Mapping[str, Any]) -> str:

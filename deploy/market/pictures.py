@@ -1,21 +1,36 @@
-"""The pictures of the gate report. Each function draws on the axes that it is given."""
+"""The pictures of the report on a promotion on a market."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.dates import AutoDateLocator
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
-from sweepd.deploy.market.backtests import SearchStatistics
+from sweepd.deploy.market.backtests import SearchStatistics, combine
+from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.market.candidates import MarketStudy
+from sweepd.deploy.market.promote import MarketPromotion, MarketResult
+from sweepd.deploy.market.scoring import score_bundle
 from sweepd.deploy.promotion.overfitting import Overfitting
+from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.crypto.scoring.metrics import equity
 from sweepd.envs.crypto.scoring.selection import Deflation
+from sweepd.envs.crypto.splits import window_of
+from sweepd.envs.support.errors import InputError
+from sweepd.optimize.study.record.bars import load_study_bars
+from sweepd.optimize.study.record.spans import study_splits
+from sweepd.optimize.study.record.stored import TrialRecord
 
 Array = NDArray[np.float64]
 OWN, EQUAL, CHAMPION, LUCK, GOOD, BAD = (
@@ -40,21 +55,106 @@ class PlotLine:
     alpha: float = 1.0
 
 
-def draw_equity(
-    top: Axes, bottom: Axes, time: NDArray[np.int64], curves: Sequence[PlotLine], title: str
-) -> None:
+@dataclass(frozen=True, eq=False)
+class EquityPlot:
+    """One equity plot: opens of its bars (seconds), its lines and its title."""
+
+    time: NDArray[np.int64]
+    lines: Sequence[PlotLine]
+    title: str
+
+
+def draw_promotion(
+    study: MarketStudy, promotion: MarketPromotion, registry: Registry, data_dir: Path
+) -> Figure:
+    """All pictures of a promotion with a chosen candidate; what cannot be read is left out."""
+    chosen, search = promotion.chosen, promotion.search
+    assert chosen is not None
+    assert search is not None
+    selection = chosen.candidate.selection
+    figure = Figure(figsize=(11.0, 12.5))
+    FigureCanvasAgg(figure)
+    grid = figure.add_gridspec(
+        3,
+        2,
+        height_ratios=[3.0, 2.0, 2.0],
+        left=0.09,
+        right=0.97,
+        top=0.96,
+        bottom=0.06,
+        hspace=0.33,
+        wspace=0.28,
+    )
+    plots = [*_back_test(study, chosen), *_holdout(study, promotion, registry, data_dir)]
+    for index, plot in enumerate(plots):
+        place = grid[0, :] if len(plots) == 1 else grid[0, index]
+        halves = place.subgridspec(2, 1, height_ratios=[2.6, 1.0], hspace=0.08)
+        top = figure.add_subplot(halves[0])
+        draw_equity(top, figure.add_subplot(halves[1], sharex=top), plot)
+    name = chosen.candidate.name
+    draw_sharpes(figure.add_subplot(grid[1, 0]), search, name, selection.deflation)
+    draw_logits(figure.add_subplot(grid[1, 1]), selection.overfitting)
+    folds = [
+        (one.number, list(TrialRecord.from_attributes(one.user_attrs).scores or ()))
+        for one in study.complete
+    ]
+    draw_folds(figure.add_subplot(grid[2, :]), folds, chosen.candidate.trials)
+    for axes in figure.axes:
+        axes.tick_params(labelsize=7)
+        axes.xaxis.label.set_fontsize(7)
+        axes.yaxis.label.set_fontsize(7)
+    return figure
+
+
+def _back_test(study: MarketStudy, chosen: MarketResult) -> list[EquityPlot]:
+    """The equity of the candidate's paths; nothing if they cannot be read."""
+    trials = [part.trial for part in chosen.candidate.parts]
+    timeframe = study.spec.data.timeframe
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        found = combine(trials, chosen.candidate.shares, study.run_dir, timeframe)
+        name = f"{chosen.candidate.name}, one line per path"
+        lines = [PlotLine("equal weight", found.paths.equal_weight[0], EQUAL)]
+        lines += [
+            PlotLine(name if row == 0 else None, returns, OWN, 0.9, 0.7)
+            for row, returns in enumerate(found.paths.returns)
+        ]
+        return [EquityPlot(found.time, lines, "Cross-validation: bars not used in training")]
+    return []
+
+
+def _holdout(
+    study: MarketStudy, promotion: MarketPromotion, registry: Registry, data_dir: Path
+) -> list[EquityPlot]:
+    """The equity over the hold-out; nothing if the candidate was not scored there."""
+    chosen = promotion.chosen
+    if chosen is None or chosen.score is None:
+        return []
+    score, before = chosen.score, promotion.champion_before
+    lines = [
+        PlotLine("equal weight", score.equal_weight, EQUAL),
+        PlotLine(chosen.candidate.name, score.returns, OWN),
+    ]
+    if before is not None and (chosen.bundle is None or before != chosen.bundle.hash):
+        with contextlib.suppress(InputError):  # other assets, or another length of bars
+            bars = load_study_bars(study.spec.data, data_dir)
+            window = window_of(study_splits(study.spec).holdout)
+            returns = score_bundle(registry.bundle(before, Bundle), bars, window).returns
+            if len(returns) == len(score.returns):
+                lines.append(PlotLine("present champion", returns, CHAMPION))
+    return [EquityPlot(score.time, lines, "Hold-out: bars that no trial used")]
+
+
+def draw_equity(top: Axes, bottom: Axes, plot: EquityPlot) -> None:
     """Plot the value of one unit over time, and below it the drawdown.
 
     Args:
         top: axes of the value, logarithmic.
         bottom: axes of the drawdown.
-        time: (L,) opens of the bars, seconds.
-        curves: the lines.
-        title: of the plot.
+        plot: what to plot.
     """
-    stride = max(1, len(time) // MOST_POINTS)
-    dates = pd.to_datetime(time, unit="s").to_numpy()[::stride]
-    for curve in curves:
+    stride = max(1, len(plot.time) // MOST_POINTS)
+    dates = pd.to_datetime(plot.time, unit="s").to_numpy()[::stride]
+    for curve in plot.lines:
         value = equity(curve.returns)
         under = 100.0 * (value / np.maximum.accumulate(value) - 1.0)
         style = {"color": curve.colour, "linewidth": curve.width, "alpha": curve.alpha}
@@ -62,11 +162,13 @@ def draw_equity(
         bottom.plot(dates, under[1:][::stride], **style)  # type: ignore[arg-type]
     top.set_yscale("log")
     _plain_numbers(top)
-    top.set_title(title, fontsize=9, loc="left")
+    top.set_title(plot.title, fontsize=9, loc="left")
     top.set_ylabel("value, start = 1")
     top.legend(loc="best", fontsize=7)
     top.tick_params(labelbottom=False)
     bottom.set_ylabel("below peak, %")
+    # More dates overlap on paper.
+    bottom.xaxis.set_major_locator(AutoDateLocator(maxticks=7))  # type: ignore[no-untyped-call]
     for label in bottom.get_xticklabels():
         label.set_rotation(20)
         label.set_horizontalalignment("right")

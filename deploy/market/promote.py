@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial
 
 from sweepd.deploy.market.advice import why_none
 from sweepd.deploy.market.backtests import SearchStatistics
-from sweepd.deploy.market.bundle import Bundle, format_time
+from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.market.candidates import (
     MarketCandidate,
     MarketStudy,
@@ -247,10 +247,9 @@ class MarketPromoter(Promoter[MarketCandidate, Score, Bundle, MarketPromotion]):
 
     def _report(self, candidate: MarketCandidate, score: Score) -> dict[str, Any]:
         assert self.search is not None
-        span = {"first": format_time(int(score.time[0])), "last": format_time(int(score.time[-1]))}
         return {
             "selection": self.search.describe(candidate.trials, candidate.selection),
-            "holdout": span | score.to_dict(),
+            "holdout": score.report(),
         }
 
     def _promotion(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sweepd.agents.policy.frozen import FrozenPolicy
-from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.market.bundle import Bundle, format_time
 from sweepd.deploy.market.gate import ChampionComparison
 from sweepd.deploy.promotion.bootstrap import DRAWS, mean_above_zero
 from sweepd.envs.crypto.data.bars import Bars, load_bars
@@ -72,6 +72,11 @@ class Score(BarTrades):
     def to_dict(self) -> dict[str, float | int | str]:
         """Return the metrics by name, those before fees included."""
         return window_metrics(self.metrics, self.metrics_before_fees)
+
+    def report(self) -> dict[str, float | int | str]:
+        """Return `to_dict` with the opens of the first and the last bar, as in a gate report."""
+        span = {"first": format_time(int(self.time[0])), "last": format_time(int(self.time[-1]))}
+        return span | self.to_dict()
 
 
 def score(

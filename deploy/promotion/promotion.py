@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -21,14 +20,6 @@ Outcome = Literal[
     "no hold-out",
     "first stage",
 ]
-HEADLINES: Mapping[str, str] = {
-    "promoted": "Promoted: the candidate is the new champion",
-    "would promote": "It would be promoted",
-    "champion already": "It is the champion already",
-    "challenger": "Kept as a challenger",
-    "none passes": "No candidate passes",
-    "first stage": "First stage only: no hold-out evaluation",
-}
 KEPT_CANDIDATES = 20  # in the JSON of a promotion
 
 
@@ -173,12 +164,6 @@ class Promotion(Generic[ResultT]):
             f"--dry-run: evaluation{plural} {', '.join(new)} {was} counted, because {its} results "
             "were shown; nothing else was written"
         )
-
-    @property
-    def headline(self) -> str:
-        """The headline of a report."""
-        text = HEADLINES.get(self.outcome, self.outcome)
-        return f"{text} (limits loosened)" if self.loosened else text
 
     def to_dict(self) -> dict[str, Any]:
         """The promotion for JSON: plain numbers and text."""

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from sweepd.deploy.market.bundle import Bundle, format_time, parse_moment
 from sweepd.deploy.market.scoring import first_decision, unseen_window
-from sweepd.deploy.promotion.findings import SYNTHETIC
+from sweepd.deploy.promotion.sections import SYNTHETIC
 from sweepd.deploy.registry.slots import slot_name
 from sweepd.deploy.trading.replay import ReplayResult, replay
 from sweepd.deploy.trading.risk import RiskRules

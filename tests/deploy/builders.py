@@ -129,7 +129,7 @@ def small_bundle(
             synthetic=False,
         ),
         "last_seen_bar": format_time(last_seen),
-        "metrics": {"describes": "the members, in cross-validation", "paths": []},
+        "metrics": {"describes": "the members, in cross-validation", "over_paths": {}, "paths": []},
         "gate": {},
         "code_version": "0.1.0",
         "torch_version": "2.13.0",

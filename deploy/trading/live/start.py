@@ -15,7 +15,7 @@ from rich.console import Console
 
 from sweepd.deploy.market.bundle import Bundle, alpaca_symbols, format_time, parse_moment
 from sweepd.deploy.market.scoring import bars_of, first_decision, in_order, unseen_window
-from sweepd.deploy.promotion.findings import SYNTHETIC
+from sweepd.deploy.promotion.sections import SYNTHETIC
 from sweepd.deploy.registry.records import Slot
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.brokers.alpaca import AlpacaBroker

@@ -98,7 +98,7 @@ def figures(metrics: Mapping[str, Any]) -> list[Figure]:
 
 def figures_table(metrics: Mapping[str, Any], title: str) -> Table:
     """Return the metrics that screens show as a table for the terminal."""
-    table = Table("", *(Column(name, justify="right") for name in COLUMNS), show_edge=False)
+    table = Table("", *(Column(name, justify="right") for name in COLUMNS))
     table.title, table.title_justify = title, "left"
     for one in figures(metrics):
         table.add_row(*one.cells)

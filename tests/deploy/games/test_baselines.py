@@ -22,8 +22,9 @@ from sweepd.deploy.games.gate import DEFAULT_RULES, PANEL, GameEvidence
 from sweepd.deploy.games.panel import Panel, PanelGames, compare, judge_panel
 from sweepd.deploy.games.player import Network
 from sweepd.deploy.games.promote import GamePromoter
-from sweepd.deploy.games.report import write_report
+from sweepd.deploy.games.report import game_report
 from sweepd.deploy.games.verify import verify_game_bundle
+from sweepd.deploy.promotion.documents import write_report
 from sweepd.deploy.promotion.rules import judge
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.core.vec_env import VecEnv
@@ -139,7 +140,7 @@ def test_a_baseline_of_ones_own_must_be_beaten_and_is_recorded(tmp_path: Path) -
     promotion = worse.run()
     assert promotion.outcome == "none passes"
     assert f"the baseline player {name} 2 in the same 40 games" in promotion.reason
-    (page,) = write_report(worse.study, promotion)
+    page, _ = write_report(game_report(worse.study, promotion), tmp_path / "gate")
     assert "hardest of 6 baseline players" in page.read_text()
     with pytest.raises(InputError, match=r"too_far gave no action: \[3\.0\] is outside"):
         promoter(tmp_path / "b", SKILLED, f"{HERE}:too_far").run()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import json
 import re
 from collections.abc import Callable
@@ -13,13 +12,11 @@ from typing import Any
 import optuna
 import pytest
 from PIL import Image
-from rich.console import Console
 from typer.testing import CliRunner
 
 from sweepd.commands import build_app
 from sweepd.deploy.games.bundle import GameBundle
-from sweepd.deploy.games.view import panel_table
-from sweepd.deploy.promotion.findings import COLOURS
+from sweepd.deploy.promotion.documents import COLOURS
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.games.render import showing
@@ -97,7 +94,7 @@ def test_the_end_of_a_study_promotes_reports_and_records_a_game(
         assert 1.05 / (luminance + 0.05) >= 4.5, colour  # on white, as WCAG asks of text
     study = optuna.load_study(study_name="short", storage=f"sqlite:///{folder / 'studies.db'}")
     kept = optuna.artifacts.get_all_artifact_meta(study)
-    assert {meta.filename for meta in kept} == {"gate.html", "replay-trial-0.gif"}
+    assert {meta.filename for meta in kept} == {"gate.html", "gate.pdf", "replay-trial-0.gif"}
     assert all((folder / "run" / "artifacts" / meta.artifact_id).exists() for meta in kept)
     with Image.open(folder / "run" / "gate" / "replay-trial-0.gif") as replay:
         assert getattr(replay, "n_frames", 1) == 31  # 60 steps, every second
@@ -229,18 +226,3 @@ def test_every_game_can_be_shown_or_says_why_not() -> None:
             InputError, match="gym:CartPole-v1 needs a package that is missing here"
         ):
             showing(game, game.params(), pictures=True)
-
-
-def test_the_panel_of_a_bundle_made_before_games_were_counted_is_shown() -> None:
-    at = {"mean": 1.0, "low": 0.5, "high": 1.5, "confidence": 0.95}
-    old = {"own": at, "difference": at, "wins": 0.625}
-    new = {"own": at, "difference": at, "ahead": 61, "equal": 2, "behind": 37, "share": at}
-    table = panel_table(
-        {"games": 100, "own": at, "baselines": {"random": old}, "champion": {"name": "a"} | new},
-        "b",
-    )
-    console = Console(width=160, file=io.StringIO())
-    console.print(table)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "62%" in text
-    assert "61, 2 equal" in text

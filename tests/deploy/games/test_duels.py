@@ -20,10 +20,11 @@ from sweepd.deploy.games.candidates import GameStudy, build_bundle, read_candida
 from sweepd.deploy.games.duel_panel import CANDIDATE, DuelPanel, compare_duel, points_interval
 from sweepd.deploy.games.gate import shown
 from sweepd.deploy.games.promote import DUELS, GamePromoter, GamePromotion
-from sweepd.deploy.games.report import write_report
+from sweepd.deploy.games.report import game_report
 from sweepd.deploy.games.show import Show
 from sweepd.deploy.games.verify import verify_game_bundle
-from sweepd.deploy.games.view import promotion_view
+from sweepd.deploy.promotion.documents import write_report
+from sweepd.deploy.promotion.terminal import report_view
 from sweepd.deploy.registry.bundle_files import write_bundle
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.support.errors import InputError
@@ -232,7 +233,7 @@ def test_promotion_plays_as_the_study_judged(tmp_path: Path, registry: Registry)
     assert promotion.chosen.bundle is not None
     assert promotion.chosen.bundle.manifest.player.play == "sampled"
     assert any(line.endswith("400 games against each opponent, sampled play") for line in said)
-    (page,) = write_report(found, promotion)
+    page, _ = write_report(game_report(found, promotion), tmp_path / "gate")
     assert "draws its actions from its policy" in page.read_text()
     plain = promote(found, registry, games=400, play="deterministic")
     assert plain.chosen is not None
@@ -271,10 +272,10 @@ def test_results_are_shown_in_words_tables_and_the_report(
     assert "of all points" in shown(panel, None)
     assert "won" in shown(panel, None)
     text = io.StringIO()
-    Console(file=text, width=160).print(promotion_view(promotion))
+    Console(file=text, width=160).print(report_view(game_report(found, promotion)))
     for word in ("won", "drawn", "lost", "rating", "both seats", "trial 1 (seed 0)", "points"):
         assert word in text.getvalue()
-    (path,) = write_report(found, promotion)
+    path, _ = write_report(game_report(found, promotion), tmp_path / "gate")
     page = path.read_text()
     assert "exchanged seats" in page
     assert "games won, drawn and lost" in page.lower()

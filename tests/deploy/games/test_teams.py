@@ -27,9 +27,10 @@ from sweepd.deploy.games.gate import DEFAULT_RULES, PANEL, GameEvidence
 from sweepd.deploy.games.panel import Panel, PanelGames, compare
 from sweepd.deploy.games.player import Network, Team, read_player
 from sweepd.deploy.games.promote import GamePromoter, GamePromotion
-from sweepd.deploy.games.report import write_report
+from sweepd.deploy.games.report import game_report
 from sweepd.deploy.games.show import Show
 from sweepd.deploy.games.verify import verify_game_bundle
+from sweepd.deploy.promotion.documents import write_report
 from sweepd.deploy.promotion.rules import judge
 from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, new_bundle, read_members, write_bundle
 from sweepd.deploy.registry.registry import Registry
@@ -146,7 +147,7 @@ def test_the_team_is_promoted_where_its_members_fail_alone(
     assert bundle is not None
     assert verify_game_bundle(bundle).agrees
     assert promote(found, registry).outcome == "champion already"
-    (page,) = write_report(found, promotion)
+    page, _ = write_report(game_report(found, promotion), tmp_path / "gate")
     assert "several of its members as a team" in page.read_text()
 
 

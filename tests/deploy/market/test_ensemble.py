@@ -16,16 +16,17 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from sweepd.commands import build_app
-from sweepd.deploy.market import report as gate_report
 from sweepd.deploy.market.backtests import combine
 from sweepd.deploy.market.bundle import Bundle, load_bundle
 from sweepd.deploy.market.candidates import open_study, read_candidate, study_search
 from sweepd.deploy.market.constants import constant_returns
 from sweepd.deploy.market.manifest import EnsembleManifest, Manifest
 from sweepd.deploy.market.promote import MarketPromoter, MarketPromotion
+from sweepd.deploy.market.report import market_report
 from sweepd.deploy.market.scoring import score_bundle, score_trials
 from sweepd.deploy.market.shares import fold_score_shares
-from sweepd.deploy.market.view import promotion_view
+from sweepd.deploy.promotion import documents
+from sweepd.deploy.promotion.terminal import report_view
 from sweepd.deploy.registry.bundle_files import canonical_json, sha256, write_bundle
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.brokers.sim import SimBroker
@@ -345,16 +346,15 @@ def test_the_best_trials_are_promoted_together(
     assert bundle.manifest.gate["selection"]["trials_chosen"] == [1, 2]
     assert run(fake, registry, ensemble=2).outcome == "champion already"
     monkeypatch.setattr(
-        gate_report, "write_pdf", lambda path, *_: path.touch()
+        documents, "write_pdf", lambda path, *_: path.touch()
     )  # the page says the same
-    written = gate_report.write_report(
-        open_study(fake.name, fake.storage), promotion, registry, fake.data_dir
-    )
+    report = market_report(open_study(fake.name, fake.storage), promotion, registry, fake.data_dir)
+    written = documents.write_report(report, tmp_path)
     page = written[0].read_text()
-    assert "This page is about the ensemble of trials 1 and 2, judged" in page
+    assert "The ensemble of trials 1 and 2 was judged" in page
     assert "each as lucky as the best of 3" in page
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(promotion_view(promotion))
+    console.print(report_view(report))
     assert "The ensemble of trials 1 and 2, hold-out evaluation 1" in console.export_text()
     # The commands show, diff and verify.
     app = build_app()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import numpy as np
 import pytest
@@ -87,7 +88,7 @@ def test_each_screen_has_the_same_rows() -> None:
     console = Console(file=io.StringIO(), width=200)
     console.print(figures_table(found, "title"))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    cells = [[cell.strip() for cell in line.replace("┃", "│").split("│")] for line in lines]
+    cells = [[cell.strip() for cell in re.split("[┃│]", line)[1:-1]] for line in lines]
     rows = {row[0]: tuple(row) for row in cells if len(row) == 4}
     assert rows.pop("") == ("", *COLUMNS)
     assert rows == {one.label: one.cells for one in figures(found)}

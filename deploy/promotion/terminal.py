@@ -1,0 +1,112 @@
+"""Reports and sections in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Column
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from sweepd.deploy.promotion.rules import NOT_EVALUATED
+from sweepd.deploy.promotion.sections import (
+    Cell,
+    Findings,
+    Report,
+    Section,
+    Styled,
+    Table,
+    Terms,
+    limit,
+    number,
+    verdict,
+)
+
+STYLES: Mapping[str, str] = {
+    "pass": "green",
+    "fail": "red",
+    "defer": "yellow",
+    NOT_EVALUATED: "dim",
+    "told": "dim",
+    "loosened": "bold yellow",
+    "own": "bold",
+}
+
+
+def report_view(report: Report) -> RenderableType:
+    """A report: its sections, and the outcome below them, where a user sees it first."""
+    text = Text()
+    text.append(report.headline.upper(), style=f"bold {STYLES[report.style]}")
+    text.append("".join(f"\n{line}" for line in report.lines))
+    outcome = Panel(text, title="Verdict", title_align="left")
+    return Group(sections_view(report.sections), outcome)
+
+
+def sections_view(sections: Sequence[Section]) -> RenderableType:
+    """Sections below each other."""
+    return Group(*map(section_view, sections))
+
+
+def section_view(section: Section) -> RenderableType:
+    """One section."""
+    if isinstance(section, Findings):
+        return _findings(section)
+    return _table(section) if isinstance(section, Table) else _terms(section)
+
+
+def _findings(section: Findings) -> RichTable:
+    table = RichTable(
+        Column("rule", no_wrap=True),
+        *(Column(name, justify="right", no_wrap=True) for name in ("value", "limit")),
+        "verdict",
+        Column("explanation", ratio=1),
+        **_words(section),
+    )
+    stage = None
+    for finding in section.findings:
+        if finding.stage != stage:
+            stage = finding.stage
+            table.add_section()
+        table.add_row(
+            finding.name,
+            number(finding),
+            limit(finding).replace(" (", "\n("),  # the explanation needs the width
+            _cell(verdict(finding)),
+            finding.explanation,
+        )
+    return table
+
+
+def _table(section: Table) -> RichTable:
+    table = RichTable(**_words(section))
+    for index, name in enumerate(section.head):
+        table.add_column(name, justify="left" if index in section.texts else "right")
+    for row in section.rows:
+        table.add_row(*map(_cell, row))
+    return table
+
+
+def _words(section: Findings | Table) -> dict[str, Any]:
+    return {
+        "title": section.title,
+        "title_justify": "left",
+        "caption": section.caption or None,
+        "caption_justify": "left",
+    }
+
+
+def _terms(section: Terms) -> RichTable:
+    grid = RichTable.grid(padding=(0, 2))
+    grid.title, grid.title_justify = section.title or None, "left"
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, text in section.terms:
+        grid.add_row(name, _cell(text))
+    return grid
+
+
+def _cell(cell: Cell) -> RenderableType:
+    return Text(cell.text, style=STYLES[cell.style]) if isinstance(cell, Styled) else cell
