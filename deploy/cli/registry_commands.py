@@ -22,11 +22,11 @@ from sweepd.deploy.cli.registry_view import (
     verification_view,
 )
 from sweepd.deploy.games.bundle import GameBundle, game_key
+from sweepd.deploy.games.report import game_facts, game_sections
 from sweepd.deploy.games.verify import verify_game_bundle
-from sweepd.deploy.games.view import game_facts, game_sections
 from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.market.report import market_facts, market_sections
 from sweepd.deploy.market.verify import TOLERANCE, verify_bundle
-from sweepd.deploy.market.view import market_facts, market_sections
 from sweepd.deploy.promotion.sections import short
 from sweepd.deploy.promotion.terminal import sections_view
 from sweepd.deploy.registry.bundle_files import finite

@@ -22,10 +22,9 @@ from sweepd.deploy.market.bundle import Bundle, default_symbols, load_bundle
 from sweepd.deploy.market.candidates import open_study
 from sweepd.deploy.market.gate import DEFAULT_RULES
 from sweepd.deploy.market.promote import MarketPromoter, MarketPromotion
-from sweepd.deploy.market.report import market_report
+from sweepd.deploy.market.report import market_facts, market_report, market_sections
 from sweepd.deploy.market.scoring import bootstrap_seed, score, unseen_window
 from sweepd.deploy.market.verify import verify_bundle
-from sweepd.deploy.market.view import market_facts, market_sections
 from sweepd.deploy.promotion import documents
 from sweepd.deploy.promotion.bootstrap import mean_above_zero
 from sweepd.deploy.promotion.report import gate_findings
