@@ -8,8 +8,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 from sweepd.deploy.dashboard.health import Health
-from sweepd.deploy.dashboard.monitor_view import LEVELS as VERDICTS
-from sweepd.deploy.dashboard.severity import BAD, WARNING, level_of
 from sweepd.deploy.registry.database import utc_text
 from sweepd.deploy.trading.live.monitor import STRAYS
 from sweepd.deploy.trading.live.queries import EventFilter, EventRecord, Records
@@ -17,6 +15,19 @@ from sweepd.deploy.trading.live.records import Trader
 from sweepd.envs.crypto.data.timeframe import DAY
 from sweepd.envs.support.formatting import counted
 
+BAD, WARNING, INFO = "bad", "warning", "none"
+LEVELS: Mapping[str, str] = {BAD: "alert", WARNING: "warning", INFO: "information"}
+# Events of traders and of the registry; all others are information.
+_KINDS: Mapping[str, str] = {
+    **dict.fromkeys(("alert", "halted", "stale", "untradable", "rolled back", "swap refused"), BAD),
+    **dict.fromkeys(
+        ("risk", "trouble", "caught up", "transfer", "cost", "adjusted", "clock"), WARNING
+    ),
+    **dict.fromkeys(("rolled-back", "swap-refused"), BAD),
+    **dict.fromkeys(("refused", "withdrawn", "removed"), WARNING),
+}
+# Of the live monitor's verdicts.
+VERDICTS: Mapping[str, str] = {"as scored": "good", "worse than scored": BAD, "tracking off": BAD}
 RECENT_DAYS = 7  # how long an event is shown
 MOST_EVENTS = 50  # of a kind
 TO_DO: Mapping[str, str] = {
@@ -92,6 +103,16 @@ class Alert:
     todo: str
     link: str
     since: str | None = None
+
+
+def level_of(kind: str) -> str:
+    """Return how serious an event of that kind is."""
+    return _KINDS.get(kind, INFO)
+
+
+def kinds_of(level: str, known: Sequence[str]) -> list[str]:
+    """Return which of the known kinds have that level."""
+    return [kind for kind in known if level_of(kind) == level]
 
 
 def slot_alerts(

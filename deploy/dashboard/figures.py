@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sweepd.deploy.dashboard.days import Day
-from sweepd.deploy.dashboard.series import EquityCurve
+from sweepd.deploy.dashboard.series import Day, EquityCurve
 from sweepd.deploy.dashboard.view import SlotView
 from sweepd.deploy.promotion.sections import short
 from sweepd.deploy.trading.live.benchmarks import EQUAL_WEIGHT

@@ -1,10 +1,13 @@
-"""What all pages share: templates and headers, addresses with their query, and paging."""
+"""What all pages share: templates and headers, addresses with their query, paging, and downloads."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.metadata import version
@@ -17,6 +20,7 @@ from werkzeug.wrappers import Request, Response
 
 from sweepd.deploy.dashboard import formatting
 from sweepd.deploy.promotion.sections import short
+from sweepd.deploy.registry.bundle_files import finite
 from sweepd.envs.support.errors import RunError
 from sweepd.envs.support.formatting import counted, duration, hourly, minute, percent
 
@@ -36,6 +40,9 @@ NAVIGATION = (
 )
 FILTERS = ("figure", "share", "ratio", "money", "price", "units", "moment", "span")
 PER_PAGE = 50  # rows of a paged table
+MIMETYPES = {"csv": "text/csv", "json": "application/json"}
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -163,3 +170,56 @@ class Pages:
         return Response(
             text, status, headers=SECURITY | {"Cache-Control": "no-store"}, mimetype="text/html"
         )
+
+
+def export(rows: Iterable[Row], columns: Iterable[str], kind: str, name: str) -> Response:
+    """Return rows as a download.
+
+    Args:
+        rows: values by column; only one is in memory at a time.
+        columns: their order.
+        kind: csv or json.
+        name: of the file, without its ending.
+    """
+    text = _csv(rows, list(columns)) if kind == "csv" else _json(rows)
+    headers = SECURITY | {
+        "Cache-Control": "no-store",
+        "Content-Disposition": f'attachment; filename="{_safe(name)}.{kind}"',
+    }
+    return Response(text, headers=headers, mimetype=MIMETYPES[kind])
+
+
+def _csv(rows: Iterable[Row], columns: list[str]) -> Iterator[str]:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer)
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([_cell(row[name]) for name in columns])
+        yield buffer.getvalue()
+        buffer.seek(0)
+        buffer.truncate()
+    yield buffer.getvalue()
+
+
+def _cell(value: object) -> object:
+    """Return a value for a cell: `repr` of a float is exact; text must not be a formula."""
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, str) and value.startswith(FORMULA):
+        return f"'{value}"  # spreadsheets would compute it
+    return "" if value is None else value
+
+
+def _json(rows: Iterable[Row]) -> Iterator[str]:
+    before = "[\n"
+    for row in rows:
+        yield before + json.dumps(finite(dict(row)))
+        before = ",\n"
+    yield "[]\n" if before == "[\n" else "\n]\n"
+
+
+def _safe(name: str) -> str:
+    """Return a name for a file, which a header can hold."""
+    return "".join(
+        one if one.isascii() and (one.isalnum() or one in "-_.") else "-" for one in name
+    )

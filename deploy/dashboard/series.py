@@ -1,22 +1,24 @@
-"""Equity of a slot's accounts: cached (lines are only appended), compared, thinned for figures."""
+"""Equity of a slot's accounts: cached, thinned for figures, day by day, and compared."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sweepd.deploy.dashboard.formatting import ratio, share
 from sweepd.deploy.trading.flows import growth
 from sweepd.deploy.trading.live.records import AccountHistory, AccountRecord
 from sweepd.deploy.trading.live.store import TraderStore
-from sweepd.envs.crypto.data.timeframe import bars_per_year
+from sweepd.envs.crypto.data.timeframe import DAY, bars_per_year
 from sweepd.envs.crypto.scoring import metrics
+from sweepd.envs.support.formatting import MISSING, percent
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -195,3 +197,172 @@ def thin(values: Array, most: int) -> Index:
 
 def _columns(lines: AccountHistory) -> list[NDArray[Any]]:
     return [getattr(lines, field.name) for field in dataclasses.fields(lines)]
+
+
+@dataclass(frozen=True)
+class ChallengerView:
+    """A challenger compared with the champion over the challenger's bars.
+
+    bundle: its hash.
+    state: in words; the numbers are None for a challenger that does not trade.
+    """
+
+    bundle: str
+    state: str
+    days: float | None = None
+    total_return: float | None = None
+    champion_return: float | None = None
+    sharpe: float | None = None
+    champion_sharpe: float | None = None
+    max_drawdown: float | None = None
+    trades: int | None = None
+
+    @property
+    def ahead(self) -> float | None:
+        """Return minus the champion's."""
+        if self.total_return is None or self.champion_return is None:
+            return None
+        return self.total_return - self.champion_return
+
+    COLUMNS: ClassVar = (
+        *("return", "champion", "ahead", "Sharpe", "champion"),
+        *("worst", "trades", "days"),
+    )
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Its columns as text."""
+        return (
+            percent(self.total_return),
+            percent(self.champion_return),
+            percent(self.ahead),
+            ratio(self.sharpe),
+            ratio(self.champion_sharpe),
+            share(self.max_drawdown),
+            MISSING if self.trades is None else str(self.trades),
+            MISSING if self.days is None else f"{self.days:.1f}",
+        )
+
+
+def challenger_views(
+    every: Sequence[Series], waiting: Sequence[str], timeframe: str
+) -> list[ChallengerView]:
+    """Return the challengers: trading ones by advantage, then retired and waiting ones.
+
+    Args:
+        every: series of all accounts.
+        waiting: hashes of the slot's challengers.
+        timeframe: of the bars.
+    """
+    # As in the arena: the shadow trades with the challengers' broker, the account may not.
+    champion = next(
+        (one for kind in ("shadow", "account") for one in every if one.account.kind == kind), None
+    )
+    views = [
+        _challenger(one, champion, timeframe) for one in every if one.account.kind == "challenger"
+    ]
+    trading = {one.account.bundle for one in every if one.account.kind == "challenger"}
+    views += [
+        ChallengerView(bundle, "waits for a place in the arena")
+        for bundle in waiting
+        if bundle not in trading
+    ]
+    return sorted(
+        views, key=lambda one: (one.state != "trading", one.days is None, -(one.ahead or 0.0))
+    )
+
+
+def _challenger(series: Series, champion: Series | None, timeframe: str) -> ChallengerView:
+    lines, account = series.lines, series.account
+    first, last = int(lines.time[0]), int(lines.time[-1])
+    # Only over bars that both have: different periods are not comparable.
+    own_bars = None if champion is None else champion.cut(first, last)
+    return ChallengerView(
+        bundle=account.bundle or account.name,
+        state="trading" if account.retired is None else f"retired: {account.retired}",
+        days=(last - first) / DAY,
+        total_return=float(series.growth[-1] - 1.0),
+        champion_return=None if own_bars is None else float(own_bars.growth[-1] - 1.0),
+        sharpe=series.sharpe(timeframe),
+        champion_sharpe=None if own_bars is None else own_bars.sharpe(timeframe),
+        max_drawdown=float(series.drawdown.max()),
+        trades=int(lines.trades.sum()),
+    )
+
+
+@dataclass(frozen=True)
+class Day:
+    """A day of an account. Money in quote units.
+
+    day: its start, seconds since the epoch. value: at the close of its last bar.
+    profit: change of the value without transfers. growth: time-weighted return.
+    benchmark: return of equal weight; None if that is unknown.
+    realised: profit of the day's sales.
+    """
+
+    day: int
+    value: float
+    profit: float
+    growth: float
+    benchmark: float | None
+    realised: float
+    fees: float
+    trades: int
+    flow: float
+
+
+def days_of(series: Series, benchmark: Series | None, realised: Mapping[int, float]) -> list[Day]:
+    """Return the days of an account, the newest first.
+
+    A bar belongs to the day in which it opened, so that a day ends with the close at midnight.
+
+    Args:
+        series: the account.
+        benchmark: equal weight.
+        realised: profit of sales by day.
+    """
+    lines = series.lines
+    if not lines.time.size:
+        return []
+    starts = lines.time // DAY * DAY
+    names, first = np.unique(starts, return_index=True)
+    last = np.append(first[1:], len(starts)) - 1
+    # Each day begins with the last line of the day before; the first one with its own first line.
+    before = np.maximum(first - 1, 0)
+    flow = np.add.reduceat(lines.flow, first)
+    # The first line is the start: what was there is no transfer.
+    flow[0] -= lines.flow[0]
+    profit = lines.value[last] - lines.value[before] - flow
+    grown, others = series.growth, _growth_at(benchmark, lines.time[last], lines.time[before])
+    safe = np.where(grown[before] > 0.0, grown[before], 1.0)
+    growth = np.where(grown[before] > 0.0, grown[last] / safe - 1.0, 0.0)
+    fees, trades = np.add.reduceat(lines.fees, first), np.add.reduceat(lines.trades, first)
+    found = [
+        Day(
+            int(day),
+            float(lines.value[last[place]]),
+            float(profit[place]),
+            float(growth[place]),
+            others[place],
+            realised.get(int(day), 0.0),
+            float(fees[place]),
+            int(trades[place]),
+            float(flow[place]),
+        )
+        for place, day in enumerate(names)
+    ]
+    return found[::-1]
+
+
+def _growth_at(series: Series | None, ends: np.ndarray, begins: np.ndarray) -> list[float | None]:
+    """Return the returns of another account between the bars that open at `begins` and `ends`."""
+    if series is None or not series.lines.time.size:
+        return [None] * len(ends)
+    time, grown = series.lines.time, series.growth
+    places = [np.minimum(np.searchsorted(time, at), len(time) - 1) for at in (begins, ends)]
+    return [
+        float(grown[end] / grown[begin] - 1.0)
+        if time[begin] == wanted[0] and time[end] == wanted[1] and grown[begin] > 0.0
+        else None
+        for begin, end, *wanted in zip(*places, begins, ends, strict=True)
+    ]

@@ -8,21 +8,10 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Column, Table
 from rich.text import Text
 
-from sweepd.deploy.dashboard.alerts import Alert
-from sweepd.deploy.dashboard.formatting import (
-    figure,
-    moment,
-    money,
-    price,
-    ratio,
-    share,
-    span,
-    units,
-)
+from sweepd.deploy.dashboard.alerts import LEVELS, Alert
+from sweepd.deploy.dashboard.formatting import moment, money, ratio, share, span
 from sweepd.deploy.dashboard.health import Health
-from sweepd.deploy.dashboard.monitor_view import MonitorView
-from sweepd.deploy.dashboard.severity import LEVELS
-from sweepd.deploy.dashboard.view import AccountView, Holdings, OrderView, SlotView
+from sweepd.deploy.dashboard.view import AccountView, Holdings, MonitorView, OrderView, SlotView
 from sweepd.deploy.promotion.sections import short
 from sweepd.envs.support.formatting import counted, minute, percent, sparkline
 
@@ -162,46 +151,20 @@ class _Accounts:
 
 
 def _holdings(found: Holdings) -> Table:
-    table = _table(
-        f"Positions at the close of {moment(found.time)} UTC",
-        ("",),
-        ("units", "price", "value", "weight"),
-    )
+    table = _table(f"Positions at the close of {moment(found.time)} UTC", ("",), Holdings.COLUMNS)
     for one in found.positions:
         if one.units:
-            table.add_row(
-                Text(one.ticker),
-                units(one.units),
-                price(one.price),
-                money(one.value),
-                share(one.weight),
-            )
-    table.add_row(
-        "cash",
-        "",
-        "",
-        money(found.cash),
-        share(found.cash / found.value if found.value > 0.0 else None),
-    )
+            table.add_row(Text(one.ticker), *one.cells)
+    table.add_row("cash", "", "", money(found.cash), share(found.free))
     return table
 
 
 def _orders(orders: Iterable[OrderView]) -> Table:
-    table = _table(
-        "Newest orders", ("decided (UTC)", "order"), ("asked", "units", "price", "fee"), ("result",)
-    )
+    columns = OrderView.COLUMNS
+    table = _table("Newest orders", columns[:2], columns[2:], ("result",))
     for order in orders:
         result = order.status if not order.reason else f"{order.status}: {order.reason}"
-        asked = money(order.asked) if order.side == "buy" else units(order.asked)
-        table.add_row(
-            moment(order.decided),
-            Text(f"{order.side} {order.ticker}"),
-            asked,
-            units(order.units or None),
-            price(order.price),
-            money(order.fee or None),
-            Text(result),
-        )
+        table.add_row(*map(Text, order.cells), Text(result))
     return table
 
 
@@ -209,22 +172,11 @@ def _arena(view: SlotView) -> Table:
     table = _table(
         "Arena: challengers and champion on the same bars",
         ("challenger",),
-        ("return", "champion", "ahead", "Sharpe", "champion", "worst", "trades", "days"),
+        view.challengers[0].COLUMNS,
         ("state",),
     )
     for one in view.challengers:
-        table.add_row(
-            Text(short(one.bundle)),
-            percent(one.total_return),
-            percent(one.champion_return),
-            percent(one.ahead),
-            ratio(one.sharpe),
-            ratio(one.champion_sharpe),
-            share(one.max_drawdown),
-            "–" if one.trades is None else str(one.trades),
-            "–" if one.days is None else f"{one.days:.1f}",
-            Text(one.state),
-        )
+        table.add_row(Text(short(one.bundle)), *one.cells, Text(one.state))
     return table
 
 
@@ -234,12 +186,10 @@ def _monitor(found: MonitorView) -> RenderableType:
     )
     if not found.statistics:
         return title
-    table = _table("", ("",), ("live", "scored", "90% lie in", "p"))
+    table = _table("", ("",), found.statistics[0].COLUMNS)
     table.title = None
     for one in found.statistics:
-        between = f"{figure(one.low)} … {figure(one.high)}"
-        p = "–" if one.p is None else f"{one.p:.3g}"
-        table.add_row(one.name, figure(one.live), figure(one.scored), between, p)
+        table.add_row(one.name, *one.cells)
     return Group(title, table)
 
 

@@ -12,14 +12,13 @@ from typing import Any
 from werkzeug.exceptions import BadRequest, NotFound
 from werkzeug.wrappers import Request, Response
 
+from sweepd.deploy.dashboard.alerts import LEVELS, kinds_of, level_of
 from sweepd.deploy.dashboard.candles import Span, candle_figure, joined, span_of
-from sweepd.deploy.dashboard.days import Day, days_of
-from sweepd.deploy.dashboard.exports import export
 from sweepd.deploy.dashboard.figures import days_figure, parity_figure
 from sweepd.deploy.dashboard.health import Health
-from sweepd.deploy.dashboard.pages import Address, Handler, Pages, Paging, chosen
-from sweepd.deploy.dashboard.severity import LEVELS, kinds_of, level_of
-from sweepd.deploy.dashboard.slot_views import known_slots, slot_links
+from sweepd.deploy.dashboard.pages import Address, Handler, Pages, Paging, chosen, export
+from sweepd.deploy.dashboard.series import Day, days_of
+from sweepd.deploy.dashboard.slot_pages import known_slots, slot_links
 from sweepd.deploy.dashboard.source import Opened, PaperSource
 from sweepd.deploy.trading.live.benchmarks import EQUAL_WEIGHT
 from sweepd.deploy.trading.live.parity import DIFFERS, ParityDay, stored_parity

@@ -5,14 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from sweepd.deploy.dashboard.alerts import Alert, slot_alerts, sorted_alerts
-from sweepd.deploy.dashboard.challengers import ChallengerView, challenger_views
-from sweepd.deploy.dashboard.formatting import share
+from sweepd.deploy.dashboard.alerts import VERDICTS, Alert, slot_alerts, sorted_alerts
+from sweepd.deploy.dashboard.formatting import figure, moment, money, price, share, units
 from sweepd.deploy.dashboard.health import Health, health
-from sweepd.deploy.dashboard.monitor_view import MonitorView, monitor_view
-from sweepd.deploy.dashboard.series import EquityCurve, Series, SeriesCache, curves
+from sweepd.deploy.dashboard.series import (
+    ChallengerView,
+    EquityCurve,
+    Series,
+    SeriesCache,
+    challenger_views,
+    curves,
+)
 from sweepd.deploy.registry.bundle_files import GAME
 from sweepd.deploy.registry.records import Event, Slot
 from sweepd.deploy.registry.registry import Registry
@@ -28,11 +33,59 @@ from sweepd.deploy.trading.live.records import (
 from sweepd.deploy.trading.live.revisions import units_since
 from sweepd.deploy.trading.live.store import TraderStore
 from sweepd.envs.crypto.data.timeframe import DAY
-from sweepd.envs.support.formatting import percent
+from sweepd.envs.support.formatting import MISSING, percent
 
 MOST_POINTS = 600  # of an account in a figure
 NEWEST = 25  # orders and events shown
 ORDER_OF_KINDS = ("account", "shadow", "challenger", "benchmark")
+# Numbers of the live monitor, and what they are called.
+COUNTS = {"bars": "bars in the record", "judged": "judged at", "next_look": "next look at"}
+TRACKING = {"error": "tracking error a year", "gap": "account ahead of the simulator"}
+STATISTICS = {
+    "edge": "over equal weight, a bar",
+    "mean_return": "return a bar",
+    "drawdown": "largest drawdown",
+}
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A statistic of the live monitor; missing values are None.
+
+    low, high: the central 90% of live values if the policy trades as scored.
+    p: chance of a value at least as bad in that case.
+    """
+
+    name: str
+    live: float | None
+    scored: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+
+    COLUMNS: ClassVar = ("live", "scored", "90% lie in", "p")
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Its columns as text."""
+        p = MISSING if self.p is None else f"{self.p:.3g}"
+        between = f"{figure(self.low)} … {figure(self.high)}"
+        return figure(self.live), figure(self.scored), between, p
+
+
+@dataclass(frozen=True)
+class MonitorView:
+    """The newest result of the live monitor.
+
+    level: good, bad or none.
+    facts: single numbers, by name.
+    """
+
+    verdict: str
+    level: str
+    text: str
+    statistics: list[Statistic]
+    facts: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -89,6 +142,11 @@ class Position:
     weight: float | None
     action: float | None
 
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Its columns as text."""
+        return units(self.units), price(self.price), money(self.value), share(self.weight)
+
 
 @dataclass(frozen=True)
 class Holdings:
@@ -98,6 +156,13 @@ class Holdings:
     value: float
     cash: float
     positions: list[Position]
+
+    COLUMNS: ClassVar = ("units", "price", "value", "weight")
+
+    @property
+    def free(self) -> float | None:
+        """Fraction of the value that is cash."""
+        return self.cash / self.value if self.value > 0.0 else None
 
 
 @dataclass(frozen=True)
@@ -119,6 +184,20 @@ class OrderView:
     price: float | None
     fee: float
     reason: str
+
+    COLUMNS: ClassVar = ("decided (UTC)", "order", "asked", "units", "price", "fee")
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Its columns as text."""
+        return (
+            moment(self.decided),
+            f"{self.side} {self.ticker}",
+            money(self.asked) if self.side == "buy" else units(self.asked),
+            units(self.units or None),
+            price(self.price),
+            money(self.fee or None),
+        )
 
 
 @dataclass(frozen=True)
@@ -280,6 +359,37 @@ def account_view(series: Series, timeframe: str) -> AccountView:
         flow=float(lines.flow.sum()),
         growth=series.sketch(),
     )
+
+
+def monitor_view(found: object) -> MonitorView | None:
+    """Return the newest result of the live monitor, None if there is none.
+
+    Args:
+        found: what the trader's row contains: normally a `MonitorReport` for JSON.
+    """
+    if not isinstance(found, Mapping) or not found:
+        return None
+    # Traders of other versions may have written fewer fields.
+    said = str(found.get("verdict", "unknown"))
+    statistics = [
+        Statistic(
+            label, *(_number(part.get(key)) for key in ("live", "scored", "low", "high", "p"))
+        )
+        for key, label in STATISTICS.items()
+        if isinstance(part := found.get(key), Mapping)
+    ]
+    facts = {
+        label: f"{found[key]:,}" for key, label in COUNTS.items() if isinstance(found.get(key), int)
+    }
+    if isinstance(tracking := found.get("tracking"), Mapping):
+        facts |= {label: figure(_number(tracking.get(key))) for key, label in TRACKING.items()}
+    return MonitorView(
+        said, VERDICTS.get(said, "none"), str(found.get("text", "")), statistics, facts
+    )
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _texts(found: object) -> list[str]:

@@ -16,13 +16,11 @@ from werkzeug.sansio.utils import host_is_trusted
 from werkzeug.test import Client
 from werkzeug.wrappers import Request, Response
 
-from sweepd.deploy.dashboard.alert_pages import AlertPages
 from sweepd.deploy.dashboard.pages import SECURITY, Handler, Pages
-from sweepd.deploy.dashboard.paper_pages import PaperPages
-from sweepd.deploy.dashboard.research_pages import ResearchPages
+from sweepd.deploy.dashboard.slot_pages import SlotPages
 from sweepd.deploy.dashboard.source import PaperSource, StudySource
+from sweepd.deploy.dashboard.study_pages import StudyPages
 from sweepd.deploy.dashboard.trade_pages import TradePages
-from sweepd.deploy.dashboard.training_pages import TrainingPages
 from sweepd.envs.support.errors import InputError, RunError
 
 if TYPE_CHECKING:
@@ -63,11 +61,9 @@ class Dashboard:
         self._lock = threading.Lock()
         pages = Pages(every)
         self._pages: Mapping[str, Handler] = {
-            **PaperPages(pages, paper).routes(),
+            **SlotPages(pages, paper, search).routes(),
             **TradePages(pages, paper).routes(),
-            **AlertPages(pages, paper, search).routes(),
-            **TrainingPages(pages, search).routes(),
-            **ResearchPages(pages, search).routes(),
+            **StudyPages(pages, search).routes(),
         }
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sweepd.deploy.dashboard.days import days_of
-from sweepd.deploy.dashboard.series import Series
+from sweepd.deploy.dashboard.series import Series, days_of
 from sweepd.deploy.trading.live.records import AccountHistory, AccountRecord
 
 DAY = 86_400

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("plotly")
 from werkzeug.test import Client
 
-from sweepd.deploy.dashboard.slot_views import VIEWS as SLOT_VIEWS
+from sweepd.deploy.dashboard.slot_pages import VIEWS as SLOT_VIEWS
 from sweepd.deploy.trading.live.parity import parity, store_parity
 from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.test_web import Checked, client, figures, get

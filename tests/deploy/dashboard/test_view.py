@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from sweepd.deploy.dashboard.health import health
-from sweepd.deploy.dashboard.monitor_view import monitor_view
 from sweepd.deploy.dashboard.series import SeriesCache, thin
-from sweepd.deploy.dashboard.view import slot_names, slot_view
+from sweepd.deploy.dashboard.view import monitor_view, slot_names, slot_view
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.live.records import AccountBar, AccountRecord, Changes
 from sweepd.deploy.trading.live.store import TraderStore

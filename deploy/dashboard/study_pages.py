@@ -1,4 +1,4 @@
-"""The pages of studies for researchers: parameters, trials, and two studies compared."""
+"""The pages of studies: progress, parameters, trials, and two studies compared."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from werkzeug.exceptions import BadRequest, NotFound
 from werkzeug.wrappers import Request, Response
 
+from sweepd.deploy.dashboard.figures import best_figure, rate_figure
 from sweepd.deploy.dashboard.pages import Address, Handler, Pages, Paging, chosen
 from sweepd.deploy.dashboard.source import StudySource
 from sweepd.deploy.dashboard.study_figures import (
@@ -47,8 +48,8 @@ def numbers_of(request: Request, name: str) -> list[int] | None:
     return [int(word) for word in words]
 
 
-class ResearchPages:
-    """The studies of a storage, by parameter."""
+class StudyPages:
+    """The studies of a storage."""
 
     def __init__(self, pages: Pages, search: StudySource) -> None:
         self._pages, self._search = pages, search
@@ -56,10 +57,37 @@ class ResearchPages:
     def routes(self) -> Mapping[str, Handler]:
         """Return the pages by path."""
         return {
+            "/training": self._progress,
             "/training/parameters": self._parameters,
             "/training/trials": self._trials,
             "/training/compare": self._compare,
         }
+
+    def _progress(self, request: Request) -> Response:
+        try:
+            studies = self._search.studies()
+            if not studies:
+                raise InputError("there is no study yet; start one with sweepd train")
+            name = request.args.get("study", studies[0])
+            if name not in studies:
+                raise NotFound(f"There is no study {name!r}.")
+            found = self._search.progress(name)
+        except (InputError, RunError) as problem:
+            return self._pages.render("training.html", "/training", problem, studies=[], found=None)
+        past = found["history"]
+        drawn = {}
+        if past["rates"]:
+            drawn["rates"] = rate_figure(past)
+        if past["values"]:
+            drawn["best"] = best_figure(past)
+        return self._pages.render(
+            "training.html",
+            "/training",
+            studies=studies,
+            found=found,
+            figures=drawn,
+            metrics=[one.cells for one in figures((found["best"] or {}).get("metrics") or {})],
+        )
 
     def _parameters(self, request: Request) -> Response:
         every = chosen(request, "rows", ("all",))
