@@ -36,8 +36,7 @@ from sweepd.optimize.study.record.stored import TrialRecord
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
 from sweepd.optimize.study.recovery.registration import register_worker
 from sweepd.optimize.study.study import StudyHandle
-from sweepd.optimize.worker.search_summary import search_lines
-from sweepd.optimize.worker.summary import print_summary
+from sweepd.optimize.worker.summary import print_summary, search_lines
 from sweepd.optimize.worker.telemetry import Telemetry
 from sweepd.optimize.worker.timing import Phases
 from sweepd.optimize.worker.tracked import trial_picture

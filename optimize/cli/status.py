@@ -34,8 +34,12 @@ from sweepd.optimize.study.record.fresh import fresh_seeds
 from sweepd.optimize.study.record.reader import StudyReader, count_states
 from sweepd.optimize.study.record.rows import FINISHED, TrialRow
 from sweepd.optimize.study.record.stored import SPEC_KEY, TOTAL_KEY
-from sweepd.optimize.study.recovery.registration import GRACE_SECONDS, WorkerRecord, list_workers
-from sweepd.optimize.worker.gpu_use import GpuUse
+from sweepd.optimize.study.recovery.registration import (
+    GRACE_SECONDS,
+    GpuUse,
+    WorkerRecord,
+    list_workers,
+)
 
 FAILURES_SHOWN = 5
 WATCH_SECONDS = 2.0

@@ -16,13 +16,15 @@ from sweepd.envs.support.intervals import FEW, solved_seeds
 from sweepd.optimize.objectives.games.evaluation import mean_interval
 from sweepd.optimize.objectives.outlook import sentence, study_outlook
 from sweepd.optimize.objectives.table import objective_of
+from sweepd.optimize.study.insight.axes import study_axes
+from sweepd.optimize.study.insight.importance import importances
+from sweepd.optimize.study.insight.parameters import frontier, racing
 from sweepd.optimize.study.population import schedule_lines
 from sweepd.optimize.study.record.configurations import Configuration, latest
 from sweepd.optimize.study.record.fresh import fresh_seeds
 from sweepd.optimize.study.record.rows import FINISHED
 from sweepd.optimize.study.record.stored import REASON_KEY, GameSpec, StudySpec, TrialRecord
 from sweepd.optimize.study.study import StudyHandle
-from sweepd.optimize.worker.search_summary import search_lines
 from sweepd.optimize.worker.telemetry import Telemetry
 from sweepd.optimize.worker.timing import Phases
 
@@ -189,3 +191,42 @@ def _game_table(record: TrialRecord, spec: GameSpec) -> Table:
     if metrics.get("at_limit"):
         table.add_row("episodes that ended by the limit of steps", f"{metrics['at_limit']:.0%}")
     return table
+
+
+SHOWN_PARAMETERS, SHOWN_FRONT, SHOWN_GROUPS = 5, 4, 6
+
+
+def search_lines(handle: StudyHandle) -> list[str]:
+    """Return importances, the frontier of objective against cost, and the training received.
+
+    Lines that would have no figure are left out.
+    """
+    rows = handle.rows.read()
+    lines = []
+    shares = importances(rows, study_axes(handle.space))
+    if shares and any(shares.values()):
+        first = list(shares.items())[:SHOWN_PARAMETERS]
+        named = ", ".join(f"{name} {share:.0%}" for name, share in first)
+        lines.append(f"importances (PED-ANOVA, what the best tenth of the trials share): {named}")
+    front = frontier(rows)["front"][-SHOWN_FRONT:]
+    if front:
+        points = ", ".join(
+            f"{one['value']:+.4f} after {duration(one['seconds'])} (trial {one['trial']})"
+            for one in front
+        )
+        lines.append(f"objective against training time: {points}")
+    received = racing(rows, handle.spec)
+    if received:
+        groups = [_group(one, handle) for one in received[:SHOWN_GROUPS]]
+        more = ["…"] if len(received) > SHOWN_GROUPS else []
+        lines.append("training received: " + "; ".join([*groups, *more]))
+        lines.append(
+            f"learning curves and parallel coordinates: sweepd dashboard --study-name {handle.name}"
+        )
+    return lines
+
+
+def _group(one: dict[str, Any], handle: StudyHandle) -> str:
+    members = counted(one["members"], handle.spec.member)
+    rungs = f"{one['rungs']} of {handle.spec.rungs} rungs"
+    return f"{counted(one['configurations'], 'configuration')} with {members}, {rungs}"

@@ -26,14 +26,13 @@ from sweepd.optimize.study.recovery.registration import GRACE_SECONDS
 from sweepd.optimize.study.recovery.stale_trials import crash_file, recover_stale
 from sweepd.optimize.study.recovery.stall import STALL_SECONDS, Progress
 from sweepd.optimize.study.study import Plan, StudyHandle
-from sweepd.optimize.worker.activity import Activity
 from sweepd.optimize.worker.evolution import evolution_of
 from sweepd.optimize.worker.prometheus import serving_metrics
 from sweepd.optimize.worker.records import Records
 from sweepd.optimize.worker.reporting import TrialReporter
 from sweepd.optimize.worker.sharing import DeviceShare, device_key, limit_memory
 from sweepd.optimize.worker.stopping import MemoryLimit, StopRequest
-from sweepd.optimize.worker.telemetry import Telemetry
+from sweepd.optimize.worker.telemetry import Activity, Telemetry
 from sweepd.optimize.worker.timing import Phases
 from sweepd.optimize.worker.tracked import TrackedStudy
 
@@ -63,7 +62,7 @@ class WorkerOptions:
         max_memory: bytes of resident memory above which the process restarts itself at the next
             rung; 0 for no limit.
         fresh_seeds: seeds on which the selection of a complete study is measured, see
-            `sweepd.optimize.worker.fresh_run`; 0 for none.
+            `sweepd.optimize.worker.lifecycle`; 0 for none.
         beat_seconds: interval of the heartbeats.
         grace_seconds: time without a heartbeat after which a worker counts as dead.
         patience_seconds: how long to retry while the database does not answer.

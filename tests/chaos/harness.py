@@ -40,7 +40,7 @@ from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.database.tables import attempts
 from sweepd.optimize.study.record.bars import load_study_bars
 from sweepd.optimize.study.study import Plan, StudyHandle
-from sweepd.optimize.worker.activity import Activity
+from sweepd.optimize.worker.telemetry import Activity
 from sweepd.optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import SPACE, TRAIN, run_command
 

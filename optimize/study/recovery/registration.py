@@ -24,6 +24,25 @@ from sweepd.optimize.study.database.tables import workers
 from sweepd.optimize.study.record.database import StudyDatabase
 from sweepd.optimize.study.recovery import processes
 
+
+@dataclass(frozen=True)
+class GpuUse:
+    """Use of a GPU.
+
+    Attributes:
+        share: share of the last sampling period in which a kernel ran, 0 to 1.
+        used: bytes of memory used by all processes.
+        total: bytes of memory of the GPU.
+    """
+
+    share: float
+    used: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"{self.share:.0%} · {self.used / 2**30:.1f}/{self.total / 2**30:.1f} GiB"
+
+
 # Seconds without a heartbeat after which a worker counts as dead if its process cannot be checked.
 GRACE_SECONDS = 120.0
 SECOND_REQUEST_AFTER = 10.0

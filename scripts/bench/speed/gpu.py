@@ -60,7 +60,7 @@ from sweepd.envs.crypto.env import CryptoEnv
 from sweepd.envs.crypto.params import EnvParams
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.support.periodic_thread import PeriodicThread
-from sweepd.optimize.worker.gpu_use import GpuUse
+from sweepd.optimize.study.recovery.registration import GpuUse
 from sweepd.optimize.worker.telemetry import GpuMeter
 
 TRIALS, FOLDS, RUNGS, GROUPS = 500, 10, 4, 5

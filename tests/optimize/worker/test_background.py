@@ -11,7 +11,7 @@ import pytest
 CODE = """
 import os
 import torch
-from sweepd.optimize.worker.background import Background
+from sweepd.optimize.worker.records import Background
 
 torch.set_num_threads(2)
 numbers = torch.rand(2000, 2000)
@@ -25,7 +25,7 @@ background.close()
 """
 BEFORE = """
 import torch
-from sweepd.optimize.worker.background import Background
+from sweepd.optimize.worker.records import Background
 
 torch.set_num_threads(2)
 background = Background("test")

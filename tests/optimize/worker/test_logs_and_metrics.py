@@ -28,7 +28,7 @@ from sweepd.optimize.cli.launch import own_arguments
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
-from sweepd.optimize.worker.gpu_use import GpuUse
+from sweepd.optimize.study.recovery.registration import GpuUse
 from sweepd.optimize.worker.prometheus import serving_metrics
 from sweepd.optimize.worker.telemetry import Telemetry
 from tests.optimize.conftest import Sweepd

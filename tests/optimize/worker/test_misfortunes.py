@@ -36,7 +36,7 @@ from sweepd.optimize.study.recovery.registration import list_workers, register_w
 from sweepd.optimize.study.recovery.stale_trials import recover_stale
 from sweepd.optimize.study.recovery.stall import FACTOR, Progress
 from sweepd.optimize.study.study import StudyHandle
-from sweepd.optimize.worker.activity import Activity
+from sweepd.optimize.worker.telemetry import Activity
 from sweepd.optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import INDEPENDENT, Sweepd
 from tests.optimize.study_files import count, numbers, open_handle, wait_for

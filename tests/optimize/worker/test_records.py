@@ -23,7 +23,7 @@ from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.sampling.samplers import make_sampler
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker import records
-from sweepd.optimize.worker.background import Background
+from sweepd.optimize.worker.records import Background
 from sweepd.optimize.worker.stopping import StopRequest
 from sweepd.optimize.worker.telemetry import Telemetry
 from sweepd.optimize.worker.timing import Phases

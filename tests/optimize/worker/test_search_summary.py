@@ -11,7 +11,7 @@ from optuna.trial import TrialState
 from rich.console import Console
 
 from sweepd.optimize.worker import summary
-from sweepd.optimize.worker.search_summary import search_lines
+from sweepd.optimize.worker.summary import search_lines
 from sweepd.optimize.worker.telemetry import Telemetry
 from sweepd.optimize.worker.timing import Phases
 from tests.deploy.dashboard.studies import filled_study, game_spec
