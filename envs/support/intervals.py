@@ -310,10 +310,15 @@ def between(
     parts = []
     if interval is not None and interval.trusted(len(scores)):
         parts.append(interval.between(form))
-    if 1 < len(scores) < FEW:
-        parts.append(f"seeds {', '.join(form.format(score) for score in scores)}")
+    if few := few_scores(scores, form):
+        parts.append(f"seeds {few}")
         parts += [solved] if solved else []
     return "; ".join(parts)
+
+
+def few_scores(scores: Sequence[float], form: str = "{:+.4f}") -> str:
+    """Return the scores of few seeds as text; "" of one seed, and of so many that they are a list."""
+    return ", ".join(form.format(score) for score in scores) if 1 < len(scores) < FEW else ""
 
 
 def solved_seeds(scores: Sequence[float], threshold: float) -> str:

@@ -28,7 +28,7 @@ from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.objectives.outlook import CountLooks, sentence, study_outlook
 from sweepd.optimize.study.pause import pause_of
 from sweepd.optimize.study.population import schedule_record
-from sweepd.optimize.study.record.configurations import Configuration, latest
+from sweepd.optimize.study.record.configurations import Configuration, latest, value_words
 from sweepd.optimize.study.record.database import is_away, open_to_read, reason_of, storage_url
 from sweepd.optimize.study.record.fresh import fresh_seeds
 from sweepd.optimize.study.record.reader import StudyReader, count_states
@@ -168,9 +168,8 @@ def _failures(rows: Sequence[TrialRow]) -> list[dict[str, Any]]:
 
 def _shown(best: dict[str, Any]) -> str:
     """Format the selected configuration: its value by the selection, and on fresh seeds."""
-    text = f"trial {best['trial']}, {best['value']:+.4f}"
-    if best["between"]:
-        text += f", mean of {counted(len(best['scores']), 'seed')} ({best['between']})"
+    mean = f"mean of {counted(len(best['scores']), 'seed')} " if best["between"] else ""
+    text = f"trial {best['trial']}, {mean}{value_words(best)}"
     if best["second"]:
         text += f"; difference to the second best {best['second']['between']}"
     if best["schedule"]:
@@ -178,10 +177,8 @@ def _shown(best: dict[str, Any]) -> str:
         text += f", {counted(changes, 'change')} of hyperparameters on the way to its weights"
     if best["fresh"]:
         fresh = best["fresh"]
-        text += (
-            f"; on {counted(fresh['seeds'], 'fresh seed')} {fresh['average']} {fresh['value']:+.4f}"
-        )
-        text += f" ({fresh['between']})" if fresh["between"] else ""
+        seeds = counted(fresh["seeds"], "fresh seed")
+        text += f"; on {seeds} {fresh['average']} {value_words(fresh)}"
         text += f"; warning: {fresh['warning']}" if fresh["warning"] else ""
     return text
 

@@ -12,7 +12,7 @@ from optuna.trial import TrialState
 from rich.table import Column, Table
 
 from sweepd.envs.support.files import write_atomic
-from sweepd.envs.support.intervals import FEW, Floats, Interval, over_seeds
+from sweepd.envs.support.intervals import Floats, Interval, few_scores, over_seeds
 from sweepd.optimize.objectives.artifacts import attach_files
 from sweepd.optimize.study.record.stored import rung_interval, rung_scores
 from sweepd.optimize.study.study import StudyHandle
@@ -100,10 +100,8 @@ def report_table(found: dict[str, Any]) -> Table:
     for rung, own in zip(found["rungs"], shown, strict=True):
         seeds = rung["seeds"]
         bounds = "" if own is None else own.bounds()
-        count = (
-            ", ".join(f"{score:+.4f}" for score in seeds) if 1 < len(seeds) < FEW else len(seeds)
-        )
-        table.add_row(f"{rung['steps']:,}", f"{rung['mean']:+.4f}", bounds, str(count))
+        listed = few_scores(seeds) or str(len(seeds))
+        table.add_row(f"{rung['steps']:,}", f"{rung['mean']:+.4f}", bounds, listed)
     return table
 
 

@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from sweepd.envs.crypto.scoring.figures import TITLE, figures_table
 from sweepd.envs.support.formatting import counted, duration, hourly, value_text
-from sweepd.envs.support.intervals import FEW, solved_seeds
+from sweepd.envs.support.intervals import few_scores, solved_seeds
 from sweepd.optimize.objectives.games.evaluation import mean_interval
 from sweepd.optimize.objectives.outlook import sentence, study_outlook
 from sweepd.optimize.objectives.table import objective_of
@@ -20,7 +20,7 @@ from sweepd.optimize.study.insight.axes import study_axes
 from sweepd.optimize.study.insight.importance import importances
 from sweepd.optimize.study.insight.parameters import frontier, racing
 from sweepd.optimize.study.population import schedule_lines
-from sweepd.optimize.study.record.configurations import Configuration, latest
+from sweepd.optimize.study.record.configurations import Configuration, latest, value_words
 from sweepd.optimize.study.record.fresh import fresh_seeds
 from sweepd.optimize.study.record.rows import FINISHED
 from sweepd.optimize.study.record.stored import REASON_KEY, GameSpec, StudySpec, TrialRecord
@@ -97,10 +97,10 @@ def _print_selected(selected: Configuration, spec: StudySpec, say: Callable[[str
     numbers = ", ".join(str(number) for number in sorted(t.number for t in selected.trials))
     count = len(selected.trials)
     described = selected.to_dict(spec.solved)
-    found, second = described["between"], described["second"]
+    second = described["second"]
     seeds = counted(len(selected.scores), "seed")
     say(
-        f"best configuration: mean of {seeds} {selected.value:+.4f}{f' ({found})' if found else ''}, "
+        f"best configuration: mean of {seeds} {value_words(described)}, "
         f"trial{'' if count == 1 else 's'} {numbers}; it was selected by this mean minus its standard error"
     )
     if second is not None:
@@ -116,10 +116,9 @@ def _print_fresh(handle: StudyHandle, selected: Configuration, say: Callable[[st
         trial = selected.best_trial.number
         say(f"{what} on fresh seeds: not measured; sweepd run --trial {handle.name}#{trial}")
         return
-    found = fresh.between()
     say(
         f"{what} on {counted(fresh.seeds, 'fresh seed')}, which the selection has not seen: "
-        f"{fresh.average} {fresh.value:+.4f}{f' ({found})' if found else ''}, study {fresh.study}"
+        f"{fresh.average} {value_words(fresh.to_dict())}, study {fresh.study}"
     )
     if fresh.warning is not None:
         say(f"warning: study {fresh.study}: {fresh.warning}")
@@ -168,8 +167,8 @@ def _game_table(record: TrialRecord, spec: GameSpec) -> Table:
     if found.trusted(len(scores)):
         method = f" ({found.method})" if found.known else ""
         table.add_row(f"95% over {found.resampled}{method}", found.bounds())
-    if 1 < len(scores) < FEW:
-        table.add_row("seeds", ", ".join(f"{score:+.4f}" for score in scores))
+    if few := few_scores(scores):
+        table.add_row("seeds", few)
     if spec.solved is not None and len(scores) > 1:
         say_solved, _, share = solved_seeds(scores, spec.solved).partition(" solved ")
         table.add_row("seeds that solve the game", f"{say_solved} {share}")
