@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Column, Table
+from rich.table import Column
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from sweepd.deploy.market.verify import Verification
-from sweepd.deploy.promotion.sections import plain_value, short
+from sweepd.deploy.promotion.sections import Table, plain_value, short
+from sweepd.deploy.promotion.terminal import section_view
 from sweepd.deploy.registry.bundle_files import StoredBundle
 from sweepd.deploy.registry.records import Slot, Version
 from sweepd.deploy.registry.registry import Registry
@@ -25,7 +27,7 @@ SINGLE_GAMES = ("returns", "lengths")  # of a panel: lists too long to read
 
 def slots_view(registry: Registry) -> RenderableType:
     """Return a table of all slots: champion, since when and why, previous one, challengers."""
-    table = Table(
+    table = RichTable(
         *(Column(name, no_wrap=True) for name in ("slot", "champion", "since")),
         "previous",
         "challengers",
@@ -52,7 +54,7 @@ def history_view(registry: Registry, slot: Slot) -> RenderableType:
     """Return a slot's bundles and its latest events."""
     events = registry.events(slot.name)
     removed = [event.bundle for event in events if event.kind == "removed" and event.bundle]
-    bundles = Table(
+    bundles = RichTable(
         Column("version", justify="right"),
         "bundle",
         "added",
@@ -68,7 +70,7 @@ def history_view(registry: Registry, slot: Slot) -> RenderableType:
             slot.role_of(version.bundle, removed),
         )
     names = ("time (UTC)", "event", "bundle", "instead of")
-    history = Table(
+    history = RichTable(
         *(Column(name, no_wrap=True) for name in names),
         "why",
         title="History",
@@ -113,34 +115,24 @@ def diff_view(one: StoredBundle[Any], other: StoredBundle[Any]) -> RenderableTyp
     found = differences(one, other)
     if not found:
         return Text(f"{one.name} and {other.name} are the same")
-    names = ("", one.name, other.name)
-    table = Table(*(Column(name, overflow="fold") for name in names))
-    table.title, table.title_justify = "Differences", "left"
-    for name, values in found.items():
-        table.add_row(name, *(plain_value(value) for value in values))
-    return table
+    rows = [[name, *map(plain_value, values)] for name, values in found.items()]
+    return section_view(Table("Differences", ("", one.name, other.name), rows, texts=range(3)))
 
 
 def verification_view(result: Verification) -> RenderableType:
     """Return every number of the hold-out, stored and recomputed."""
-    table = Table(
-        "metric",
-        *(Column(name, justify="right") for name in ("stored", "recomputed", "difference")),
-        title=f"Hold-out {result.first} to {result.last}, {result.bars:,} bars",
-        title_justify="left",
-    )
-    for one in result.compared:
-        table.add_row(one.name, f"{one.stored:.9g}", f"{one.now:.9g}", f"{one.difference:.1e}")
-    return table
+    rows = [
+        [one.name, f"{one.stored:.9g}", f"{one.now:.9g}", f"{one.difference:.1e}"]
+        for one in result.compared
+    ]
+    title = f"Hold-out {result.first} to {result.last}, {result.bars:,} bars"
+    return section_view(Table(title, ("metric", "stored", "recomputed", "difference"), rows))
 
 
 def garbage_view(found: Sequence[Garbage], title: str) -> RenderableType:
     """Return a table of bundle folders that no slot needs."""
-    table = Table("folder", Column("size", justify="right"), Column("why", ratio=1))
-    table.title, table.title_justify = title, "left"
-    for item in found:
-        table.add_row(item.path.name, f"{item.size / 1e6:.2f} MB", item.why)
-    return table
+    rows = [[item.path.name, f"{item.size / 1e6:.2f} MB", item.why] for item in found]
+    return section_view(Table(title, ("folder", "size", "why"), rows, texts=(0, 2)))
 
 
 def _place(registry: Registry, slot: Slot, version: Version) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from sweepd.deploy.promotion.sections import (
 )
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.crypto.scoring.figures import COLUMNS, TITLE, figures
+from sweepd.envs.support.formatting import minute
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -135,7 +136,8 @@ def metrics_tables(
             if len(trials) == 1
             else "trials as sub-accounts, netted orders"
         )
-        span = f"{holdout['bars']:,} bars, {holdout['first']} to {holdout['last']}"
+        times = f"{minute(holdout['first'])} to {minute(holdout['last'])} UTC"
+        span = f"{holdout['bars']:,} bars, {times}"
         tables.append(_table(f"Hold-out, {span}: {traded_by}, canonical policy path", holdout))
     return tables
 

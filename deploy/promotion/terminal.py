@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.panel import Panel
 from rich.table import Column
 from rich.table import Table as RichTable
@@ -83,7 +83,8 @@ def _findings(section: Findings) -> RichTable:
 def _table(section: Table) -> RichTable:
     table = RichTable(**_words(section))
     for index, name in enumerate(section.head):
-        table.add_column(name, justify="left" if index in section.texts else "right")
+        justify: JustifyMethod = "left" if index in section.texts else "right"
+        table.add_column(name, justify=justify, overflow="fold")
     for row in section.rows:
         table.add_row(*map(_cell, row))
     return table
