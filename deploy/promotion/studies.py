@@ -34,7 +34,7 @@ def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> 
     database = open_to_read(storage)
     try:
         if name is None:
-            names = sorted(study.study_name for study in database.get_all_studies())
+            names = sorted(database.study_ids())
             if len(names) != 1:
                 raise InputError(
                     f"name a study of {hide_password(storage)}; there are: "

@@ -199,7 +199,7 @@ class StudyWatch:
         except InputError:
             storage = self._open()
         application: WSGIApplication = optuna_dashboard.wsgi(
-            storage, artifact_store=artifact_store(run_dir)
+            storage.optuna(), artifact_store=artifact_store(run_dir)
         )
         return application
 

@@ -29,11 +29,17 @@ from sweepd.optimize.objectives.outlook import CountLooks, sentence, study_outlo
 from sweepd.optimize.study.pause import pause_of
 from sweepd.optimize.study.population import schedule_record
 from sweepd.optimize.study.record.configurations import Configuration, latest, value_words
-from sweepd.optimize.study.record.database import is_away, open_to_read, reason_of, storage_url
+from sweepd.optimize.study.record.database import (
+    is_away,
+    open_to_read,
+    our_studies,
+    reason_of,
+    storage_url,
+)
 from sweepd.optimize.study.record.fresh import fresh_seeds
 from sweepd.optimize.study.record.reader import StudyReader, count_states
 from sweepd.optimize.study.record.rows import FINISHED, TrialRow
-from sweepd.optimize.study.record.stored import SPEC_KEY, TOTAL_KEY
+from sweepd.optimize.study.record.stored import TOTAL_KEY
 from sweepd.optimize.study.recovery.registration import (
     GRACE_SECONDS,
     GpuUse,
@@ -48,7 +54,7 @@ STATE_WORDS = {"FAIL": "failed"}
 
 def study_status(handle: StudyReader, count_looks: CountLooks | None = None) -> dict[str, Any]:
     """Return the status of a study as plain data; docs/operations.md describes the keys."""
-    attributes = handle.storage.get_study_user_attrs(handle.study_id)
+    attributes = handle.storage.attributes(handle.study_id)
     rows = handle.rows.read()
     workers = [_worker(w) for w in list_workers(handle.storage, handle.study_id)]
     living = [w for w in workers if w["status"] != "dead"]
@@ -279,15 +285,7 @@ def show_status(
 
     def read() -> list[dict[str, Any]]:
         try:
-            names = (
-                [study_name]
-                if study_name
-                else [
-                    study.study_name
-                    for study in storage.get_all_studies()
-                    if SPEC_KEY in study.user_attrs
-                ]
-            )
+            names = [study_name] if study_name else list(reversed(our_studies(storage)))
             for name in names:
                 if name not in handles:
                     handles[name] = StudyReader(storage, name, runs_dir)

@@ -168,7 +168,7 @@ def _with_recorded(flags: StudySettings, given: frozenset[str], name: str) -> St
         handle = StudyReader(storage, name)
     except (InputError, RunError):
         return flags
-    recorded = {"n_trials": handle.study.user_attrs.get(TOTAL_KEY, flags.n_trials)}
+    recorded = {"n_trials": storage.attributes(handle.study_id).get(TOTAL_KEY, flags.n_trials)}
     if flags.study_name is not None:  # the default name is derived from --env and --algo
         recorded |= {"env": handle.spec.environment, "algo": handle.spec.algorithm}
     return dataclasses.replace(

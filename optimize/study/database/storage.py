@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import sqlalchemy as sa
+from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 from sqlalchemy.orm import Session
 
@@ -53,6 +54,7 @@ class TrialLost(Exception):
 
 
 @patient(
+    "attributes",
     "claim_new",
     "claim_waiting",
     "get_all_studies",
@@ -73,11 +75,12 @@ class TrialLost(Exception):
     "set_trial_system_attr",
     "set_trial_user_attr",
     "set_trial_user_attrs",
+    "study_ids",
     "_get_trials",
     "_release",
     "_set_trial_param",
 )
-class StudyStorage(StudyDatabase):
+class StudyStorage(StudyDatabase, RDBStorage):
     """`StudyDatabase` with fenced writes to held trials and retries while the database is unavailable.
 
     Every write checks the attempt's token. `patience` retries operations; its default limit of 0
@@ -96,7 +99,8 @@ class StudyStorage(StudyDatabase):
         options: dict[str, Any] = {"connect_args": {"timeout": busy_timeout}}
         begin = "BEGIN IMMEDIATE" if immediate else "BEGIN"
         engine = options if on_sqlite else {"pool_pre_ping": True}
-        super().__init__(url, engine, begin=begin, create=True)
+        RDBStorage.__init__(self, url, engine_kwargs=engine)
+        self._use(self.engine, begin)
         if on_sqlite:
             # Not `self`: SQLAlchemy keeps this listener for good, and with it the connections of a
             # storage that nobody uses any more.
@@ -108,6 +112,14 @@ class StudyStorage(StudyDatabase):
 
         make_tables(self.engine, tidy=immediate)
         self.file.remember()
+
+    def optuna(self) -> RDBStorage:
+        return self
+
+    def _session(self) -> Session:
+        # Optuna's methods write through the thread's session, so they join its transaction.
+        session: Session = self.scoped_session()
+        return session
 
     def tidy(self) -> None:
         """Delete the rows of deleted trials and studies, if that is possible now."""

@@ -20,50 +20,58 @@ from sweepd.envs.support.errors import InputError, TryAgainLater
 from sweepd.envs.support.invocation import install_extra
 from sweepd.envs.support.passwords import hide_password
 from sweepd.optimize.study.record.folder import RUNS
+from sweepd.optimize.study.record.optuna_tables import has_known_tables, study_attributes, study_ids
 from sweepd.optimize.study.record.stored import CREATED_KEY, SPEC_KEY
 
 # What SQLAlchemy and Optuna raise for a database that cannot be opened.
 UNUSABLE = (sa.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError, RuntimeError)
 
 
-class StudyDatabase(RDBStorage):
-    """Optuna's `RDBStorage`, with explicit transactions.
+class StudyDatabase:
+    """A database of studies: its transactions, and what they say about studies.
+
+    A reader needs no more. Optuna's own storage of it checks the version of its tables with alembic,
+    which takes longer than the rest of `sweepd status`.
 
     Args:
         url: SQLAlchemy URL of the database.
         engine: arguments of `sqlalchemy.create_engine`.
-        begin: the statement that begins a transaction on SQLite.
-        create: create missing tables.
     """
 
-    def __init__(
-        self, url: str, engine: Mapping[str, Any], *, begin: str = "BEGIN", create: bool = False
-    ) -> None:
-        super().__init__(url, engine_kwargs=dict(engine), skip_table_creation=not create)
-        on_sqlite = sqlite_path(url) is not None
+    def __init__(self, url: str, engine: Mapping[str, Any]) -> None:
+        self.url, self._arguments = url, engine
+        self._use(sa.create_engine(url, **engine), "BEGIN")
+        self._optuna: RDBStorage | None = None
+
+    def _use(self, engine: sa.Engine, begin: str) -> None:
+        """Use an engine, the transactions of which begin with this statement on SQLite."""
+        self.engine = engine
+        on_sqlite = sqlite_path(self.url) is not None
         if on_sqlite:
-
-            @sa.event.listens_for(self.engine, "connect")
-            def _explicit_transactions(connection: Any, _record: Any) -> None:
-                # By default, pysqlite opens a transaction itself, only before the first write.
-                connection.isolation_level = None
-
-            @sa.event.listens_for(self.engine, "begin")
-            def _begin(connection: sa.Connection) -> None:
-                connection.exec_driver_sql(begin)
-
-            # Connections that were opened to create the tables lack these listeners.
-            self.engine.dispose()
+            explicit_transactions(engine, begin)
         self._now: sa.ColumnElement[float] = (
             sa.literal_column("(julianday('now') - 2440587.5) * 86400.0")
             if on_sqlite
             else sa.cast(sa.func.extract("epoch", sa.func.clock_timestamp()), sa.Float)
         )
 
+    def optuna(self) -> RDBStorage:
+        """Return Optuna's storage of this database."""
+        if self._optuna is None:
+            self._optuna = RDBStorage(
+                self.url, engine_kwargs=dict(self._arguments), skip_table_creation=True
+            )
+            if sqlite_path(self.url) is not None:
+                explicit_transactions(self._optuna.engine, "BEGIN")
+        return self._optuna
+
+    def _session(self) -> Session:
+        return Session(self.engine)
+
     @contextmanager
     def transaction(self) -> Iterator[Session]:
         """Open a transaction; commit it at the end, roll it back after an exception."""
-        session: Session = self.scoped_session()
+        session = self._session()
         try:
             yield session
             session.commit()
@@ -76,6 +84,33 @@ class StudyDatabase(RDBStorage):
     def now(self, session: Session) -> float:
         """Return the time of the database's clock, in seconds since the epoch."""
         return float(session.execute(sa.select(self._now)).scalar_one())
+
+    def study_ids(self) -> dict[str, int]:
+        """Return the row ids of all studies by name, the oldest first."""
+        with self.transaction() as session:
+            return study_ids(session)
+
+    def attributes(self, study_id: int) -> dict[str, Any]:
+        """Return the user attributes of a study."""
+        with self.transaction() as session:
+            return study_attributes.of(session, [study_id])[study_id]
+
+
+def explicit_transactions(engine: sa.Engine, begin: str) -> None:
+    """Let the transactions of a SQLite database begin with this statement.
+
+    By default, pysqlite opens a transaction itself, only before the first write.
+    """
+
+    @sa.event.listens_for(engine, "connect")
+    def _explicit_transactions(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None
+
+    @sa.event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+    engine.dispose()  # connections that were opened before lack these listeners
 
 
 def storage_url(storage: str | None, runs_dir: Path | None = None) -> str:
@@ -108,9 +143,14 @@ def open_to_read(url: str) -> StudyDatabase:
         connect = partial(connect_read_only, path, READER_TIMEOUT)
         engine = {"creator": connect, "poolclass": sa.NullPool}
     try:
-        return StudyDatabase(url, engine)
+        database = StudyDatabase(url, engine)
+        with database.transaction() as session:
+            known = has_known_tables(session)
+        if not known:
+            database.optuna()  # another version of Optuna made them: it says what to do, or takes them
     except (*UNUSABLE, ImportError) as error:
         raise unusable(url, error) from None
+    return database
 
 
 def require_file(path: Path) -> None:
@@ -133,8 +173,9 @@ def unusable(url: str, error: Exception) -> InputError | TryAgainLater:
     reason = reason_of(error)
     if sqlite_path(url) is None and is_away(error) and _may_come_back(reason):
         return TryAgainLater(f"--storage {shown} does not answer now ({reason})")
-    # The first of Optuna's tables that is read, as SQLite and PostgreSQL name it.
-    if re.search(r'no such table: version_info|"version_info" does not exist', reason):
+    # The first of Optuna's tables that are read, as SQLite and PostgreSQL name them.
+    tables = "(alembic_version|version_info)"
+    if re.search(f'no such table: {tables}|"{tables}" does not exist', reason):
         return InputError(f"--storage {shown} is not a database of studies")
     return InputError(f"--storage {shown} cannot be used ({reason})")
 
@@ -169,29 +210,28 @@ def reason_of(error: BaseException) -> str:
     return str(getattr(cause, "orig", None) or cause).strip().splitlines()[0]
 
 
-def require_study(storage: RDBStorage, name: str) -> int:
+def require_study(storage: StudyDatabase, name: str) -> int:
     """Return the row id of a study. Raises InputError that lists the existing studies."""
-    try:
-        return int(storage.get_study_id_from_name(name))
-    except KeyError:
-        names = ", ".join(study.study_name for study in storage.get_all_studies()[:8]) or "none"
+    known = storage.study_ids()
+    if name not in known:
         raise InputError(
-            f"--study-name {name!r} is not in {hide_password(storage.url)}; there are: {names}"
-        ) from None
+            f"--study-name {name!r} is not in {hide_password(storage.url)}; there are: "
+            f"{', '.join(list(known)[:8]) or 'none'}"
+        )
+    return known[name]
 
 
-def study_exists(storage: RDBStorage, name: str) -> bool:
+def study_exists(storage: StudyDatabase, name: str) -> bool:
     """Return whether the database has a study of this name."""
-    try:
-        storage.get_study_id_from_name(name)
-    except KeyError:
-        return False
-    return True
+    return name in storage.study_ids()
 
 
-def our_studies(storage: RDBStorage) -> dict[str, dict[str, Any]]:
+def our_studies(storage: StudyDatabase) -> dict[str, dict[str, Any]]:
     """Return the attributes of the studies that sweepd made, by name, the newest first."""
-    ours = [study for study in storage.get_all_studies() if SPEC_KEY in study.user_attrs]
-    # Ids increase in order of creation, which decides between equal dates.
-    ours.sort(key=lambda s: (str(s.user_attrs.get(CREATED_KEY, "")), s._study_id), reverse=True)
-    return {study.study_name: study.user_attrs for study in ours}
+    with storage.transaction() as session:
+        known = study_ids(session)
+        found = study_attributes.of(session, list(known.values()))
+    ours = {name: found[one] for name, one in known.items() if SPEC_KEY in found[one]}
+    # The order of creation decides between equal dates.
+    ordered = sorted(ours, key=lambda name: (str(ours[name].get(CREATED_KEY, "")), known[name]))
+    return {name: ours[name] for name in reversed(ordered)}

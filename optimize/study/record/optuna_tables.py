@@ -21,6 +21,8 @@ from optuna.study.study import _SYSTEM_ATTR_METRIC_NAMES
 from optuna.trial import TrialState
 from sqlalchemy.orm import Session
 
+REVISION = "v3.2.0.a"  # of these tables, as Optuna writes it into `alembic_version`
+
 studies = cast(sa.Table, models.StudyModel.__table__)
 trials = cast(sa.Table, models.TrialModel.__table__)
 trial_params = cast(sa.Table, models.TrialParamModel.__table__)
@@ -68,19 +70,20 @@ class Attributes:
         return changed_rows(session, wanted) > 0
 
     def of(
-        self, session: Session, owners: Sequence[int], keys: sa.ColumnElement[bool]
+        self, session: Session, owners: Sequence[int], keys: sa.ColumnElement[bool] | None = None
     ) -> dict[int, dict[str, Any]]:
         """Return the values of several studies or trials, by row id.
 
         Args:
             session: the transaction.
             owners: row ids; not more than a query may have parameters.
-            keys: condition on the column `table.c.key`.
+            keys: condition on the column `table.c.key`; None for all values.
         """
         table = self.table
         query = sa.select(self.owner, table.c.key, table.c.value_json)
         found: dict[int, dict[str, Any]] = {owner: {} for owner in owners}
-        for owner, key, text in session.execute(query.where(self.owner.in_(owners), keys)):
+        query = query.where(self.owner.in_(owners), sa.true() if keys is None else keys)
+        for owner, key, text in session.execute(query):
             found[owner][key] = json.loads(text)
         return found
 
@@ -91,6 +94,18 @@ def _attributes(model: Any, owner: str) -> Attributes:
 
 study_attributes = _attributes(models.StudyUserAttributeModel, "study_id")
 trial_attributes = _attributes(models.TrialUserAttributeModel, "trial_id")
+
+
+def has_known_tables(session: Session) -> bool:
+    """Return whether Optuna's tables are of the revision that is declared here."""
+    query = sa.text("SELECT version_num FROM alembic_version")
+    return session.execute(query).scalars().all() == [REVISION]
+
+
+def study_ids(session: Session) -> dict[str, int]:
+    """Return the row ids of all studies by name, the oldest first."""
+    query = sa.select(studies.c.study_name, studies.c.study_id).order_by(studies.c.study_id)
+    return {row.study_name: row.study_id for row in session.execute(query)}
 
 
 def add_study(session: Session, name: str, objective: str, attributes: Mapping[str, Any]) -> None:

@@ -60,7 +60,7 @@ class StudyReader:
     def __init__(self, storage: StudyDatabase, name: str, runs_dir: Path | None = None) -> None:
         self.storage, self.name = storage, name
         self.study_id = require_study(storage, name)
-        attributes = storage.get_study_user_attrs(self.study_id)
+        attributes = storage.attributes(self.study_id)
         if SPEC_KEY not in attributes:
             raise InputError(
                 f"--study-name {name!r} is an Optuna study that was not made by sweepd; choose "
@@ -85,7 +85,7 @@ class StudyReader:
     @functools.cached_property
     def study(self) -> optuna.Study:
         """The study in Optuna, which keeps finished trials in memory."""
-        return optuna.load_study(study_name=self.name, storage=self.storage)
+        return optuna.load_study(study_name=self.name, storage=self.storage.optuna())
 
     def trials(self) -> list[FrozenTrial]:
         """Return all trials from the database, ordered by number. Do not modify them."""

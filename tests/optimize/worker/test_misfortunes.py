@@ -347,7 +347,7 @@ def test_a_reader_of_the_same_file_never_blocks_a_worker(tmp_path: Path) -> None
             storage.set_trial_state_values(trial, TrialState.COMPLETE, [1.0])
         assert reader.execute("SELECT count(*) FROM trials").fetchone() == (0,)
     dashboard = open_to_read(storage.url)
-    assert len(dashboard.get_all_trials(study)) == 20
+    assert len(dashboard.optuna().get_all_trials(study)) == 20
 
 
 def test_signals_are_forwarded_to_one_process_per_gpu_and_a_failure_is_named(

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import optuna
 import pytest
+import sqlalchemy as sa
 from optuna.exceptions import StorageInternalError
 
 from sweepd.deploy.games.candidates import GameStudy
 from sweepd.deploy.promotion.studies import find_study
 from sweepd.envs.support.errors import InputError
+from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.record.database import open_to_read, our_studies, storage_url
-from sweepd.optimize.study.record.optuna_tables import study_attributes
+from sweepd.optimize.study.record.optuna_tables import REVISION, study_attributes
 from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.record.stored import FOLDER_KEY, SPEC_KEY
 from tests.deploy.dashboard.studies import filled_study
@@ -99,3 +101,31 @@ def test_studies_of_others_and_of_other_versions_are_refused(tmp_path: Path) -> 
     (tmp_path / "empty.db").touch()
     with pytest.raises(InputError, match="is not a database of studies"):
         open_to_read(f"sqlite:///{tmp_path / 'empty.db'}")
+
+
+def set_revision(storage: StudyStorage, revision: str) -> None:
+    with storage.transaction() as session:
+        session.execute(sa.text("UPDATE alembic_version SET version_num = :one"), {"one": revision})
+
+
+def test_tables_of_another_version_of_optuna_are_refused(tmp_path: Path) -> None:
+    handle = filled_study(tmp_path, 0)
+    assert handle.storage.get_head_version() == REVISION, "update the tables in optuna_tables.py"
+    reader(tmp_path)
+    set_revision(handle.storage, "v99.0.0.a")
+    with pytest.raises(InputError, match="try updating optuna"):
+        reader(tmp_path)
+    other = f"sqlite:///{tmp_path / 'other.db'}"
+    with sa.create_engine(other).begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32))")
+    with pytest.raises(InputError, match="is not a database of studies"):
+        open_to_read(other)
+
+
+def test_attributes_are_those_of_one_study(tmp_path: Path) -> None:
+    first, second = filled_study(tmp_path, 0), filled_study(tmp_path, 0, "t")
+    second.study.set_user_attr("own", {"a": [1, None]})
+    storage = open_to_read(first.storage.url)
+    for one in (first, second):
+        assert storage.attributes(one.study_id) == one.study.user_attrs
+    assert list(storage.study_ids()) == ["s", "t"]
