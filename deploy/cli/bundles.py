@@ -11,8 +11,6 @@ from sweepd.deploy.registry.bundle_files import StoredBundle, read_bundle
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.support.errors import InputError
 
-# Help of arguments that `load_reference` resolves.
-REFERENCE = "SLOT (its champion), SLOT@previous, SLOT@3, the beginning of a hash, or a folder."
 BUNDLE_KINDS: tuple[type[StoredBundle[Any]], ...] = (Bundle, GameBundle)
 
 

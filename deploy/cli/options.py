@@ -6,4 +6,6 @@ from typing import Annotated
 
 import typer
 
+# Help of arguments that name a bundle.
+REFERENCE = "SLOT (its champion), SLOT@previous, SLOT@3, the beginning of a hash, or a folder."
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from sweepd.deploy.cli.bundles import REFERENCE, called, game_bundle, load_bundle, load_reference
+from sweepd.deploy.cli.bundles import called, game_bundle, load_bundle, load_reference
+from sweepd.deploy.cli.options import REFERENCE
 from sweepd.deploy.games.bundle import GameBundle
 from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.envs.games.game import Game

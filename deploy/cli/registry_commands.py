@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import RenderableType
 
-from sweepd.deploy.cli.bundles import BUNDLE_KINDS, REFERENCE, load_reference, market_bundle
-from sweepd.deploy.cli.options import AsJson
+from sweepd.deploy.cli.options import REFERENCE, AsJson
 from sweepd.deploy.cli.registry_view import (
     diff_view,
     differences,
@@ -21,12 +20,6 @@ from sweepd.deploy.cli.registry_view import (
     slots_view,
     verification_view,
 )
-from sweepd.deploy.games.bundle import GameBundle, game_key
-from sweepd.deploy.games.report import game_facts, game_sections
-from sweepd.deploy.games.verify import verify_game_bundle
-from sweepd.deploy.market.bundle import Bundle
-from sweepd.deploy.market.report import market_facts, market_sections
-from sweepd.deploy.market.verify import TOLERANCE, verify_bundle
 from sweepd.deploy.promotion.sections import short
 from sweepd.deploy.promotion.terminal import sections_view
 from sweepd.deploy.registry.bundle_files import finite
@@ -34,11 +27,16 @@ from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.deploy.registry.records import Slot
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.garbage import clear_garbage, find_garbage
-from sweepd.envs.crypto.data.bars import load_bars
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.flags import takes_flags
 from sweepd.envs.support.formatting import counted
+from sweepd.envs.support.loading import loading
 from sweepd.envs.support.terminal import Terminal, printable
+
+# The bundles of games and markets import torch, which `list`, `withdraw` and `gc` do without.
+if TYPE_CHECKING:
+    from sweepd.deploy.games.bundle import GameBundle
+    from sweepd.deploy.market.bundle import Bundle
 
 Reason = Annotated[str, typer.Option("--reason", help="Reason for the slot's history.")]
 MANUAL = "by the operator"
@@ -107,6 +105,11 @@ def show_command(
     as_json: AsJson = False,
 ) -> None:
     """Show one bundle: identity, slots, gate, hold-out, parameters."""
+    with loading():
+        from sweepd.deploy.cli.bundles import load_reference, market_bundle
+        from sweepd.deploy.games.bundle import GameBundle, game_key
+        from sweepd.deploy.games.report import game_facts, game_sections
+        from sweepd.deploy.market.report import market_facts, market_sections
     opened = where.open()
     loaded = load_reference(opened, bundle)
     places = places_of(opened, loaded.hash)
@@ -132,6 +135,8 @@ def diff_command(
     as_json: AsJson = False,
 ) -> None:
     """Show where two bundles differ; for one slot, its champion and the previous one."""
+    with loading():
+        from sweepd.deploy.cli.bundles import load_reference
     opened = where.open()
     if other is None:
         if not opened.versions(one):
@@ -151,6 +156,8 @@ def rollback_command(
     reason: Reason = MANUAL,
 ) -> None:
     """Restore a slot's previous champion. A second rollback undoes the first."""
+    with loading():
+        from sweepd.deploy.cli.bundles import BUNDLE_KINDS
     opened = where.open()
     name = opened.require(slot).name
     left, back = opened.rollback(name, reason, *BUNDLE_KINDS)
@@ -209,6 +216,9 @@ def verify_command(
     end as before. File hashes and the data's fingerprint are checked first. This does not count as
     a hold-out evaluation. The exit code is 1 if a number differs.
     """
+    with loading():
+        from sweepd.deploy.cli.bundles import load_reference, market_bundle
+        from sweepd.deploy.games.bundle import GameBundle
     opened = where.open()
     loaded = load_reference(opened, bundle)
     if not isinstance(loaded, GameBundle):
@@ -222,6 +232,9 @@ def verify_command(
 
 
 def _verify_market(bundle: Bundle, folder: Path | None, as_json: bool) -> None:
+    with loading():
+        from sweepd.deploy.market.verify import TOLERANCE, verify_bundle
+        from sweepd.envs.crypto.data.bars import load_bars
     if folder is None:
         raise InputError(
             f"--data-dir is needed: the registry does not know the folder of {bundle.name}'s bars"
@@ -248,6 +261,8 @@ def _verify_market(bundle: Bundle, folder: Path | None, as_json: bool) -> None:
 
 
 def _verify_game(bundle: GameBundle, as_json: bool) -> None:
+    with loading():
+        from sweepd.deploy.games.verify import verify_game_bundle
     result = verify_game_bundle(bundle)
     if as_json:
         _print_json(result.to_dict())

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.table import Column
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from sweepd.deploy.market.verify import Verification
 from sweepd.deploy.promotion.sections import Table, plain_value, short
 from sweepd.deploy.promotion.terminal import section_view
 from sweepd.deploy.registry.bundle_files import StoredBundle
@@ -18,6 +17,9 @@ from sweepd.deploy.registry.records import Slot, Version
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.garbage import Garbage
 from sweepd.envs.support.formatting import minute
+
+if TYPE_CHECKING:  # they import torch
+    from sweepd.deploy.market.verify import Verification
 
 SHOWN_EVENTS = 20
 # Parts of the manifest that `diff` leaves out: they follow from others, or are shown elsewhere.

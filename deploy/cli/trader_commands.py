@@ -18,13 +18,13 @@ from sweepd.deploy.dashboard.health import Health, health
 from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.live.notify import Notifier
-from sweepd.deploy.trading.live.parity import DIFFERS, ParityDay, parity, store_parity
 from sweepd.deploy.trading.live.queries import Records
-from sweepd.deploy.trading.live.records import Trader
-from sweepd.deploy.trading.live.store import TraderStore
+from sweepd.deploy.trading.live.records import DIFFERS, ParityDay, Trader
+from sweepd.deploy.trading.live.store import TraderStore, store_parity
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.flags import takes_flags
 from sweepd.envs.support.formatting import minute
+from sweepd.envs.support.loading import loading
 from sweepd.envs.support.terminal import Terminal, printable
 
 SlotArgument = Annotated[str, typer.Argument(help="Slot of the trader, for example crypto-1h.")]
@@ -113,6 +113,8 @@ def parity_command(where: RegistryFlags, slot: SlotArgument, as_json: AsJson = F
     The result is stored; the dashboard shows it. If a decision differs, or a return that the
     recorded fills do not explain, an alert is recorded and sent, and the exit code is 1.
     """
+    with loading():
+        from sweepd.deploy.trading.live.parity import parity
     registry = where.open()
     console = Terminal(stderr=True)
     columns = (TextColumn("bars"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -124,7 +126,7 @@ def parity_command(where: RegistryFlags, slot: SlotArgument, as_json: AsJson = F
             slot,
             progress=lambda done, total: shown.update(task, completed=done, total=total),
         )
-    store_parity(registry, slot, days)
+    store_parity(registry.database, slot, days)
     differs = any(day.differs for day in days)
     text = _parity_text(slot, days)
     if as_json:

@@ -9,9 +9,8 @@ from urllib.parse import urlencode
 
 from sweepd.deploy.dashboard.health import Health
 from sweepd.deploy.registry.database import utc_text
-from sweepd.deploy.trading.live.monitor import STRAYS
 from sweepd.deploy.trading.live.queries import EventFilter, EventRecord, Records
-from sweepd.deploy.trading.live.records import Trader
+from sweepd.deploy.trading.live.records import STRAYS, Trader
 from sweepd.envs.crypto.data.timeframe import DAY
 from sweepd.envs.support.formatting import counted
 

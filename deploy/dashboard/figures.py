@@ -10,8 +10,7 @@ from typing import Any
 from sweepd.deploy.dashboard.series import Day, EquityCurve
 from sweepd.deploy.dashboard.view import SlotView
 from sweepd.deploy.promotion.sections import short
-from sweepd.deploy.trading.live.benchmarks import EQUAL_WEIGHT
-from sweepd.deploy.trading.live.parity import ParityDay
+from sweepd.deploy.trading.live.records import EQUAL_WEIGHT, ParityDay
 
 Figure = dict[str, Any]
 # Number of tones of challengers and of held tickers; the fifth has the first tone, another dash.

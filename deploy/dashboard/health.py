@@ -12,8 +12,7 @@ import psutil
 
 from sweepd.deploy.dashboard.formatting import seconds_of, span
 from sweepd.deploy.promotion.sections import SYNTHETIC
-from sweepd.deploy.trading.live.records import STOPPED, Trader
-from sweepd.deploy.trading.live.session import UNDECIDED_BARS
+from sweepd.deploy.trading.live.records import STOPPED, UNDECIDED_BARS, Trader
 from sweepd.deploy.trading.live.venue_accounts import SILENT_SECONDS
 from sweepd.envs.crypto.data.timeframe import closed_since
 

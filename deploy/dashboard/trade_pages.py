@@ -20,8 +20,6 @@ from sweepd.deploy.dashboard.pages import Address, Handler, Pages, Paging, chose
 from sweepd.deploy.dashboard.series import Day, days_of
 from sweepd.deploy.dashboard.slot_pages import known_slots, slot_links
 from sweepd.deploy.dashboard.source import Opened, PaperSource
-from sweepd.deploy.trading.live.benchmarks import EQUAL_WEIGHT
-from sweepd.deploy.trading.live.parity import DIFFERS, ParityDay, stored_parity
 from sweepd.deploy.trading.live.profits import fills_at_once
 from sweepd.deploy.trading.live.queries import (
     ORDER_STATUSES,
@@ -33,11 +31,15 @@ from sweepd.deploy.trading.live.queries import (
 )
 from sweepd.deploy.trading.live.records import (
     BENCHMARK,
+    DIFFERS,
+    EQUAL_WEIGHT,
     SLOT_ACCOUNT,
     Adjustment,
     OrderRecord,
+    ParityDay,
     Trader,
 )
+from sweepd.deploy.trading.live.store import stored_parity
 from sweepd.deploy.trading.round_trips import RoundTrip
 from sweepd.envs.crypto.data.timeframe import DAY, bar_seconds
 from sweepd.envs.support.errors import InputError, RunError

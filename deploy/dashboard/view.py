@@ -21,9 +21,9 @@ from sweepd.deploy.dashboard.series import (
 from sweepd.deploy.registry.bundle_files import GAME
 from sweepd.deploy.registry.records import Event, Slot
 from sweepd.deploy.registry.registry import Registry
-from sweepd.deploy.trading.live.benchmarks import EQUAL_WEIGHT
 from sweepd.deploy.trading.live.queries import Records
 from sweepd.deploy.trading.live.records import (
+    EQUAL_WEIGHT,
     SLOT_ACCOUNT,
     AccountBar,
     OrderRecord,

@@ -8,7 +8,6 @@ a share of the capital as a sub-account, has one file of weights per trial:
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,7 +35,7 @@ from sweepd.deploy.registry.bundle_files import (
     read_members,
     sha256,
 )
-from sweepd.envs.crypto.data.timeframe import on_grid
+from sweepd.envs.crypto.data.timeframe import on_grid, parse_time
 from sweepd.envs.crypto.features import Recipe, get_recipe
 from sweepd.envs.crypto.params import SHORTS, EnvParams, Instruments
 from sweepd.envs.support.errors import InputError
@@ -138,36 +137,6 @@ class Bundle(StoredBundle[Manifest | EnsembleManifest]):
         for trial in self.manifest.trials:
             _check_weights(trial, self.files[trial.file], self.manifest.files[trial.file])
         _check_meaning(self)
-
-
-def format_time(seconds: int) -> str:
-    """Seconds since the epoch as UTC text, `2024-08-01T13:00:00Z`."""
-    return dt.datetime.fromtimestamp(int(seconds), dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def parse_time(text: str) -> int:
-    """The inverse of `format_time`; ValueError for any other text."""
-    return int(dt.datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=dt.UTC).timestamp())
-
-
-def parse_moment(text: str, flag: str) -> int:
-    """Parse an ISO 8601 time, UTC by default, into seconds since the epoch.
-
-    Args:
-        text: the time.
-        flag: the command-line flag, for the message.
-
-    Raises:
-        InputError: the text is not such a time.
-    """
-    try:
-        moment = dt.datetime.fromisoformat(text)
-    except ValueError as error:
-        raise InputError(
-            f"{flag} {text!r} is not a time like 2024-08-01 or 2024-08-01T13:00"
-        ) from error
-    moment = moment.replace(tzinfo=dt.UTC) if moment.tzinfo is None else moment
-    return int(moment.timestamp())
 
 
 def load_bundle(path: Path, *, expected: str | None = None) -> Bundle:

@@ -14,7 +14,6 @@ from sweepd.deploy.market.bundle import (
     NO_SHORT_ENSEMBLES,
     Bundle,
     default_symbols,
-    format_time,
     read_policy,
     recipe_part,
 )
@@ -41,6 +40,7 @@ from sweepd.deploy.promotion.studies import (
 )
 from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite, new_bundle
 from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.data.timeframe import format_time
 from sweepd.envs.crypto.features import get_recipe
 from sweepd.envs.crypto.params import EnvParams, Instruments
 from sweepd.envs.crypto.scoring.figures import path_metrics

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sweepd.agents.policy.frozen import FrozenPolicy
-from sweepd.deploy.market.bundle import Bundle, format_time
+from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.market.gate import ChampionComparison
 from sweepd.deploy.promotion.bootstrap import DRAWS, mean_above_zero
 from sweepd.envs.crypto.data.bars import Bars, load_bars
-from sweepd.envs.crypto.data.timeframe import bars_per_day
+from sweepd.envs.crypto.data.timeframe import bars_per_day, format_time
 from sweepd.envs.crypto.env import CryptoEnv
 from sweepd.envs.crypto.market import Market, make_market
 from sweepd.envs.crypto.netting import Venue, sub_account

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from sweepd.deploy.market.bundle import Bundle, format_time, parse_time
+from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.market.scoring import score_bundle
 from sweepd.deploy.registry.bundle_files import finite
 from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.data.timeframe import format_time, parse_time
 from sweepd.envs.support.errors import InputError
 
 # The canonical policy path rounds every action to 1e-6, so threads, processors and libraries affect

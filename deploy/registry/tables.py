@@ -2,7 +2,7 @@
 
 Moments are UTC text, bar times seconds since the epoch. The packages that own the records make
 their tables: `sweepd.deploy.registry.records`, and of live traders
-`sweepd.deploy.trading.live.records` and `parity`. The migrations of
+`sweepd.deploy.trading.live.records`. The migrations of
 `sweepd.deploy.registry.migrations` make them in a database.
 """
 

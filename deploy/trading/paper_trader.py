@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sweepd.deploy.market.bundle import Bundle, format_time
+from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.market.scoring import in_order
 from sweepd.deploy.trading.book import EqualWeight
 from sweepd.deploy.trading.brokers.base import AccountState, Fill, Order
@@ -39,7 +39,7 @@ from sweepd.deploy.trading.risk import Conditions, RiskRules, RiskVerdict, Situa
 from sweepd.deploy.trading.risk_limits import RiskLimits
 from sweepd.deploy.trading.sub_accounts import SubAccounts
 from sweepd.envs.crypto.data.bars import Bars
-from sweepd.envs.crypto.data.timeframe import bar_end, bars_per_week, later
+from sweepd.envs.crypto.data.timeframe import bar_end, bars_per_week, format_time, later
 from sweepd.envs.crypto.features import get_recipe
 from sweepd.envs.crypto.portfolio import Orders, observe_portfolio
 from sweepd.envs.support.errors import InputError, RunError

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sweepd.deploy.market.bundle import Bundle, format_time
+from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.market.scoring import Score, in_order
 from sweepd.deploy.registry.bundle_files import finite
 from sweepd.deploy.trading.brokers.sim import SimBroker, sim_broker
@@ -20,6 +20,7 @@ from sweepd.deploy.trading.closed_bar import ClosedBar
 from sweepd.deploy.trading.paper_trader import Entry, PaperTrader
 from sweepd.deploy.trading.risk_limits import RiskLimits
 from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.data.timeframe import format_time
 from sweepd.envs.crypto.splits import Window
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import write_atomic

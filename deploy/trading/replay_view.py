@@ -8,7 +8,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sweepd.deploy.market.bundle import Bundle, format_time, parse_moment
+from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.market.scoring import first_decision, unseen_window
 from sweepd.deploy.promotion.sections import SYNTHETIC
 from sweepd.deploy.registry.slots import slot_name
@@ -16,6 +16,7 @@ from sweepd.deploy.trading.replay import ReplayResult, replay
 from sweepd.deploy.trading.risk import RiskRules
 from sweepd.deploy.trading.risk_limits import RiskLimits
 from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.data.timeframe import format_time, parse_moment
 from sweepd.envs.crypto.scoring.figures import figures_table, shown
 from sweepd.envs.crypto.splits import Window
 from sweepd.envs.support.errors import InputError

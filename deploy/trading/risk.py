@@ -22,10 +22,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sweepd.deploy.market.bundle import format_time
 from sweepd.deploy.trading.flows import rebased
 from sweepd.deploy.trading.risk_limits import RiskLimits, duration_text
-from sweepd.envs.crypto.data.timeframe import DAY
+from sweepd.envs.crypto.data.timeframe import DAY, format_time
 from sweepd.envs.crypto.portfolio import Orders, Portfolio
 from sweepd.envs.support.formatting import short_percent
 

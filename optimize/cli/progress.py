@@ -18,7 +18,6 @@ from sweepd.envs.support.formatting import duration, hourly, sparkline
 from sweepd.envs.support.invocation import install_extra
 from sweepd.envs.support.passwords import hide_password
 from sweepd.optimize.cli.status import show, study_status
-from sweepd.optimize.objectives.artifacts import artifact_store
 from sweepd.optimize.objectives.outlook import CountLooks, sentence
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.insight.watch import StudyInsight, compare
@@ -188,6 +187,8 @@ class StudyWatch:
             raise InputError(
                 f"sweepd dashboard needs optuna-dashboard: {install_extra('dashboard')}"
             ) from None
+        from sweepd.optimize.objectives.artifacts import artifact_store  # imports torch
+
         names = self.studies()
         if not names:
             raise InputError(

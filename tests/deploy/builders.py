@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sweepd.agents.networks.activation import RELU, activation_tensor
 from sweepd.agents.policy.frozen import save_members
-from sweepd.deploy.market.bundle import Bundle, default_symbols, format_time, recipe_part
+from sweepd.deploy.market.bundle import Bundle, default_symbols, recipe_part
 from sweepd.deploy.market.manifest import (
     DataPart,
     EnsembleManifest,
@@ -31,7 +31,7 @@ from sweepd.deploy.market.manifest import (
 )
 from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, describe_files, new_bundle, sha256
 from sweepd.envs.crypto.data.bars import Bars, load_bars, write_bars
-from sweepd.envs.crypto.data.timeframe import grid_from
+from sweepd.envs.crypto.data.timeframe import format_time, grid_from
 from sweepd.envs.crypto.features import get_recipe
 from sweepd.envs.crypto.params import EnvParams, Instruments
 from sweepd.envs.crypto.splits import CrossValidation, make_splits

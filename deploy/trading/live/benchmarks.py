@@ -10,11 +10,17 @@ from numpy.typing import NDArray
 
 from sweepd.deploy.trading.book import EqualWeight
 from sweepd.deploy.trading.closed_bar import ClosedBar
-from sweepd.deploy.trading.live.records import BENCHMARK, AccountBar, AccountRecord, Changes
+from sweepd.deploy.trading.live.records import (
+    BENCHMARK,
+    CASH,
+    EQUAL_WEIGHT,
+    AccountBar,
+    AccountRecord,
+    Changes,
+)
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-EQUAL_WEIGHT, CASH = "equal weight", "cash"
 
 
 class Benchmark:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from sweepd.deploy.market.bundle import format_time
 from sweepd.deploy.trading.brokers.base import Broker
 from sweepd.deploy.trading.feeds import Feed, RecordedFeed
 from sweepd.deploy.trading.live.records import Event
-from sweepd.envs.crypto.data.timeframe import bar_end, bar_seconds, closed_since, later
+from sweepd.envs.crypto.data.timeframe import bar_end, bar_seconds, closed_since, format_time, later
 from sweepd.envs.support.errors import RunError
 
 STALE_BARS = 3  # data older than that many bars is an alert

@@ -14,14 +14,13 @@ from typing import Any, Literal
 from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.market.scoring import bars_of, bootstrap_seed, score_bundle
 from sweepd.deploy.registry.registry import Registry
-from sweepd.deploy.trading.live.benchmarks import EQUAL_WEIGHT
 from sweepd.deploy.trading.live.monitor_statistics import (
     FEWEST_SCORED,
     judge_record,
     look_number,
     track,
 )
-from sweepd.deploy.trading.live.records import SLOT_ACCOUNT
+from sweepd.deploy.trading.live.records import EQUAL_WEIGHT, SLOT_ACCOUNT, STRAYS
 from sweepd.deploy.trading.live.returns import Array, Span, paired_returns, since_present_bundle
 from sweepd.deploy.trading.live.store import TraderStore
 from sweepd.envs.crypto.data.timeframe import bars_per_day
@@ -29,7 +28,6 @@ from sweepd.envs.support.errors import InputError
 
 OnAlert = Literal["alert", "cash", "rollback"]
 Told = tuple[str, str]  # kind and text of an event
-STRAYS = "strays from the simulator"
 
 
 class Monitor:

@@ -18,15 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
-from sqlalchemy import Column, PrimaryKeyConstraint, Text, select
 
-from sweepd.deploy.market.bundle import Bundle, format_time
-from sweepd.deploy.registry.database import RegistryDatabase, utc_now
+from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.registry.registry import Registry
-from sweepd.deploy.registry.tables import Long, RecordTable
 from sweepd.deploy.trading.brokers.base import AccountState, Broker, Fill, Order
 from sweepd.deploy.trading.brokers.sim import sim_broker
 from sweepd.deploy.trading.closed_bar import ClosedBar
@@ -38,59 +34,16 @@ from sweepd.deploy.trading.live.records import (
     AccountBar,
     Adjustment,
     Changes,
+    ParityDay,
     Trader,
-    slot_column,
 )
 from sweepd.deploy.trading.live.revisions import adjusted, price_factors
 from sweepd.deploy.trading.live.store import TraderStore
 from sweepd.deploy.trading.risk import Conditions
 from sweepd.deploy.trading.risk_limits import RiskLimits
 from sweepd.envs.crypto.data.bars import Bars
-from sweepd.envs.crypto.data.timeframe import DAY, bar_end
+from sweepd.envs.crypto.data.timeframe import DAY, bar_end, format_time
 from sweepd.envs.support.errors import InputError
-
-DIFFERS = 1e-6  # actions are rounded to it; returns of a bar are held to it, too
-
-
-@dataclass(frozen=True)
-class ParityDay:
-    """A day of an account against its recomputation.
-
-    day: its start, seconds since the epoch. bars, decisions: their numbers.
-    action: largest difference of an action, -1 to 1.
-    growth, simulated: returns of the day, of the account and of the simulator.
-    bar: largest difference of a bar's return.
-    unexplained: largest difference of a bar's return that the recorded fills do not explain.
-    """
-
-    day: Long
-    bars: int = 0
-    decisions: int = 0
-    action: float = 0.0
-    growth: float = 0.0
-    simulated: float = 0.0
-    bar: float = 0.0
-    unexplained: float = 0.0
-
-    @property
-    def differs(self) -> bool:
-        """Whether a decision or an unexplained return is beyond the tolerance."""
-        return self.action > DIFFERS or self.unexplained > DIFFERS
-
-    @property
-    def gap(self) -> float:
-        """Return of the account minus that of the simulator."""
-        return self.growth - self.simulated
-
-
-# at: when the day was computed. A new computation replaces the slot's rows.
-PARITY_DAYS: Final = RecordTable(
-    "parity_days",
-    ParityDay,
-    slot_column(),
-    Column("at", Text, nullable=False),
-    PrimaryKeyConstraint("slot", "day"),
-)
 
 
 class RecordedBroker(Broker):
@@ -172,21 +125,6 @@ def parity(
         days[-1] = _with(days[-1], step)
         progress(number + 1, len(lines))
     return days
-
-
-def store_parity(registry: Registry, slot: str, days: Sequence[ParityDay]) -> None:
-    """Replace the slot's stored comparison, in one transaction."""
-    with registry.database.writing() as connection:
-        connection.execute(PARITY_DAYS.delete(slot=slot))
-        PARITY_DAYS.add(connection, days, slot=slot, at=utc_now())
-
-
-def stored_parity(database: RegistryDatabase, slot: str) -> tuple[list[ParityDay], str | None]:
-    """Return the stored comparison of a slot, oldest day first, and when it was computed."""
-    query = PARITY_DAYS.select(PARITY_DAYS.c.slot == slot).order_by(PARITY_DAYS.c.day)
-    moment = select(PARITY_DAYS.c.at).where(PARITY_DAYS.c.slot == slot).limit(1)
-    with database.reading() as connection:
-        return PARITY_DAYS.read(connection, query), connection.scalar(moment)
 
 
 @dataclass(frozen=True)

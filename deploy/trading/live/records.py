@@ -21,6 +21,10 @@ SHADOW: Final = "shadow"
 CHALLENGER: Final = "challenger"
 BENCHMARK: Final = "benchmark"
 STOPPED: Final = "stopped"  # the status of a trader whose process ended by itself
+EQUAL_WEIGHT, CASH = "equal weight", "cash"  # names of benchmarks
+STRAYS = "strays from the simulator"  # text of an alert
+UNDECIDED_BARS = 3  # bars in a row that come too late to be decided are an alert
+DIFFERS = 1e-6  # actions are rounded to it; returns of a bar are held to it, too
 INTENDED: Final = "intended"  # the status of an order that is committed, without a result yet
 OrderStatus = Literal[Status, "intended"]
 Event = tuple[str, str, int | None]  # kind, text, and open of the bar
@@ -236,6 +240,37 @@ class MarketBar:
     hole: bool
 
 
+@dataclass(frozen=True)
+class ParityDay:
+    """A day of an account against its recomputation.
+
+    day: its start, seconds since the epoch. bars, decisions: their numbers.
+    action: largest difference of an action, -1 to 1.
+    growth, simulated: returns of the day, of the account and of the simulator.
+    bar: largest difference of a bar's return.
+    unexplained: largest difference of a bar's return that the recorded fills do not explain.
+    """
+
+    day: Long
+    bars: int = 0
+    decisions: int = 0
+    action: float = 0.0
+    growth: float = 0.0
+    simulated: float = 0.0
+    bar: float = 0.0
+    unexplained: float = 0.0
+
+    @property
+    def differs(self) -> bool:
+        """Whether a decision or an unexplained return is beyond the tolerance."""
+        return self.action > DIFFERS or self.unexplained > DIFFERS
+
+    @property
+    def gap(self) -> float:
+        """Return of the account minus that of the simulator."""
+        return self.growth - self.simulated
+
+
 @dataclass
 class Changes:
     """What one transaction writes; None leaves a value as it is.
@@ -301,4 +336,12 @@ ADJUSTMENTS: Final = RecordTable(
     slot_column(),
     Column("at", Text, nullable=False),
     Index(None, "slot"),
+)
+# at: when the day was computed. A new computation replaces the slot's rows.
+PARITY_DAYS: Final = RecordTable(
+    "parity_days",
+    ParityDay,
+    slot_column(),
+    Column("at", Text, nullable=False),
+    PrimaryKeyConstraint("slot", "day"),
 )

@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sweepd.deploy.market.bundle import format_time
 from sweepd.deploy.trading.brokers.base import Fill
 from sweepd.deploy.trading.closed_bar import ClosedBar
 from sweepd.deploy.trading.flows import rebased
 from sweepd.deploy.trading.live.records import AccountBar, Event
 from sweepd.deploy.trading.paper_trader import Entry
-from sweepd.envs.crypto.data.timeframe import DAY
+from sweepd.envs.crypto.data.timeframe import DAY, format_time
 
 State = dict[str, Any]
 MOST_SPANS = 100  # spans that are kept in the state

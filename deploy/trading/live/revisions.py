@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sweepd.deploy.market.bundle import format_time
 from sweepd.deploy.trading.live.records import Adjustment, OrderRecord
 from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.crypto.data.timeframe import format_time
 from sweepd.envs.support.formatting import counted
 
 Array = NDArray[np.float64]

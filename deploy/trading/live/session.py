@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sweepd.deploy.market.bundle import Bundle, format_time
+from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.registry.bundle_files import NAME_DIGITS
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.brokers.base import Broker, Order
@@ -33,7 +33,7 @@ from sweepd.deploy.trading.feeds import SETTLE_SECONDS, Feed, RecordedFeed
 from sweepd.deploy.trading.flows import Flow
 from sweepd.deploy.trading.live.account import TradingAccount
 from sweepd.deploy.trading.live.arena import Arena, challenger_name
-from sweepd.deploy.trading.live.benchmarks import EQUAL_WEIGHT, BenchmarkAccounts
+from sweepd.deploy.trading.live.benchmarks import BenchmarkAccounts
 from sweepd.deploy.trading.live.clock import Clock
 from sweepd.deploy.trading.live.feed_watch import FeedWatch
 from sweepd.deploy.trading.live.hot_swap import (
@@ -47,9 +47,11 @@ from sweepd.deploy.trading.live.monitor import Monitor, OnAlert
 from sweepd.deploy.trading.live.queries import Records
 from sweepd.deploy.trading.live.records import (
     CHALLENGER,
+    EQUAL_WEIGHT,
     SHADOW,
     SLOT_ACCOUNT,
     STOPPED,
+    UNDECIDED_BARS,
     AccountKind,
     AccountRecord,
     Adjustment,
@@ -72,12 +74,11 @@ from sweepd.deploy.trading.paper_trader import Entry
 from sweepd.deploy.trading.risk import Conditions
 from sweepd.deploy.trading.risk_limits import RiskLimits
 from sweepd.envs.crypto.data.bars import Bars
-from sweepd.envs.crypto.data.timeframe import DAY, bar_end, bar_seconds, later
+from sweepd.envs.crypto.data.timeframe import DAY, bar_end, bar_seconds, format_time, later
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.supervisor import Supervisor
 
 LATE_SECONDS = 5.0  # pause between polls for a bar that is late
-UNDECIDED_BARS = 3  # bars in a row that come too late to be decided are an alert
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from sweepd.deploy.market.bundle import Bundle, alpaca_symbols, format_time, parse_moment
+from sweepd.deploy.market.bundle import Bundle, alpaca_symbols
 from sweepd.deploy.market.scoring import bars_of, first_decision, in_order, unseen_window
 from sweepd.deploy.promotion.sections import SYNTHETIC
 from sweepd.deploy.registry.records import Slot
@@ -32,7 +32,7 @@ from sweepd.deploy.trading.live.store import TraderStore
 from sweepd.deploy.trading.risk import RiskRules
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.crypto.data.sources import AlpacaSource, CcxtSource, Source
-from sweepd.envs.crypto.data.timeframe import bar_end, has_hours
+from sweepd.envs.crypto.data.timeframe import bar_end, format_time, has_hours, parse_moment
 from sweepd.envs.support.errors import InputError, RunError, TryAgainLater
 from sweepd.envs.support.supervisor import Supervisor
 

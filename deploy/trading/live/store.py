@@ -28,6 +28,7 @@ from sweepd.deploy.trading.live.records import (
     ADJUSTMENTS,
     INTENDED,
     ORDERS,
+    PARITY_DAYS,
     TRADER_BARS,
     TRADER_EVENTS,
     TRADERS,
@@ -38,6 +39,7 @@ from sweepd.deploy.trading.live.records import (
     Changes,
     MarketBar,
     OrderRecord,
+    ParityDay,
     Trader,
     TraderEvent,
 )
@@ -302,3 +304,18 @@ def _settle(connection: Connection, fill: Fill) -> None:
         was = "never stored" if before is None else f"{before.status} already"
         raise RunError(f"order {identity} was {was}")
     connection.execute(ORDERS.update(client_id=identity).values(**OrderRecord.result_of(fill)))
+
+
+def store_parity(database: RegistryDatabase, slot: str, days: Sequence[ParityDay]) -> None:
+    """Replace the slot's stored comparison, in one transaction."""
+    with database.writing() as connection:
+        connection.execute(PARITY_DAYS.delete(slot=slot))
+        PARITY_DAYS.add(connection, days, slot=slot, at=utc_now())
+
+
+def stored_parity(database: RegistryDatabase, slot: str) -> tuple[list[ParityDay], str | None]:
+    """Return the stored comparison of a slot, oldest day first, and when it was computed."""
+    query = PARITY_DAYS.select(PARITY_DAYS.c.slot == slot).order_by(PARITY_DAYS.c.day)
+    moment = select(PARITY_DAYS.c.at).where(PARITY_DAYS.c.slot == slot).limit(1)
+    with database.reading() as connection:
+        return PARITY_DAYS.read(connection, query), connection.scalar(moment)

@@ -8,6 +8,8 @@ closed when its session closes.
 
 from __future__ import annotations
 
+import datetime as dt
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -198,3 +200,33 @@ def first_open_bar(timeframe: str, now: float) -> int:
         step = bar_seconds(timeframe)
         return int(now // step) * step
     return sessions.first_open(now)
+
+
+def format_time(seconds: int) -> str:
+    """Seconds since the epoch as UTC text, `2024-08-01T13:00:00Z`."""
+    return dt.datetime.fromtimestamp(int(seconds), dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse_time(text: str) -> int:
+    """The inverse of `format_time`; ValueError for any other text."""
+    return int(dt.datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=dt.UTC).timestamp())
+
+
+def parse_moment(text: str, flag: str) -> int:
+    """Parse an ISO 8601 time, UTC by default, into seconds since the epoch.
+
+    Args:
+        text: the time.
+        flag: the command-line flag, for the message.
+
+    Raises:
+        InputError: the text is not such a time.
+    """
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InputError(
+            f"{flag} {text!r} is not a time like 2024-08-01 or 2024-08-01T13:00"
+        ) from error
+    moment = moment.replace(tzinfo=dt.UTC) if moment.tzinfo is None else moment
+    return int(moment.timestamp())

@@ -15,13 +15,14 @@ import pytest
 from typer.testing import CliRunner
 
 from sweepd.commands import build_app
-from sweepd.deploy.market.bundle import Bundle, format_time
+from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.market.manifest import DataPart
 from sweepd.deploy.market.scoring import score_bundle
 from sweepd.deploy.market.verify import TOLERANCE, verify_bundle
 from sweepd.deploy.registry.bundle_files import finite, write_bundle
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.crypto.data.bars import Bars, load_bars, write_bars
+from sweepd.envs.crypto.data.timeframe import format_time
 from sweepd.envs.support.errors import InputError, RunError
 from tests.deploy.builders import reverting_market, small_bundle
 

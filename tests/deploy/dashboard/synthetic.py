@@ -23,7 +23,6 @@ from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.brokers.base import Fill, Order
 from sweepd.deploy.trading.closed_bar import ClosedBar
-from sweepd.deploy.trading.live.parity import ParityDay, store_parity
 from sweepd.deploy.trading.live.records import (
     SLOT_ACCOUNT,
     TRADERS,
@@ -32,8 +31,9 @@ from sweepd.deploy.trading.live.records import (
     AccountRecord,
     Changes,
     OrderRecord,
+    ParityDay,
 )
-from sweepd.deploy.trading.live.store import TraderStore
+from sweepd.deploy.trading.live.store import TraderStore, store_parity
 from sweepd.envs.crypto.data.timeframe import DAY
 from tests.deploy.builders import small_bundle
 
@@ -303,7 +303,7 @@ def fill(folder: Path, *, bars: int = 24 * 75) -> list[tuple[TraderStore, MadeSe
         store, "demo-1h", made[:4], bars=bars, previous=made[4].hash, state={"monitor": MONITOR}
     )
     alive = [(store, full)]
-    store_parity(registry, "demo-1h", _parity(full))
+    store_parity(registry.database, "demo-1h", _parity(full))
     registry.promote("halted-1h", made[1], expected=None, reason="met every rule on the hold-out")
     noted = {"monitor": ALERT, "risk": ["daily loss of 5.1%, limit 5%"]}
     alive.append(

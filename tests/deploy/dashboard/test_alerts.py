@@ -15,9 +15,8 @@ from sweepd.deploy.cli.trader_commands import trader_app
 from sweepd.deploy.dashboard.alerts import Alert, slot_alerts, study_alerts
 from sweepd.deploy.dashboard.health import health
 from sweepd.deploy.registry.registry import Registry
-from sweepd.deploy.trading.live.monitor import STRAYS
 from sweepd.deploy.trading.live.queries import Records
-from sweepd.deploy.trading.live.records import TRADERS, Changes
+from sweepd.deploy.trading.live.records import STRAYS, TRADERS, Changes
 from sweepd.deploy.trading.live.start import NOTICES
 from sweepd.deploy.trading.live.store import TraderStore
 from sweepd.envs.support.formatting import minute

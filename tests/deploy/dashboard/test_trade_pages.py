@@ -14,7 +14,8 @@ pytest.importorskip("plotly")
 from werkzeug.test import Client
 
 from sweepd.deploy.dashboard.slot_pages import VIEWS as SLOT_VIEWS
-from sweepd.deploy.trading.live.parity import parity, store_parity
+from sweepd.deploy.trading.live.parity import parity
+from sweepd.deploy.trading.live.store import store_parity
 from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.test_web import Checked, client, figures, get
 from tests.deploy.trading.live.test_session import FIRST, TICKERS, bars_of, bundle_of
@@ -248,7 +249,7 @@ def test_parity_is_shown_when_it_was_computed(world: World, asked: Client) -> No
     path = f"/parity?slot={SLOT}"
     assert f"sweepd trader parity {SLOT}" in get(asked, path).text
     days = parity(world.registry, SLOT)
-    store_parity(world.registry, SLOT, days)
+    store_parity(world.registry.database, SLOT, days)
     answer = get(asked, path)
     assert "decisions reproduced" in answer.text
     assert f"{sum(day.decisions for day in days):,}" in answer.text

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from sweepd.deploy.market.bundle import Bundle, format_time, load_bundle, parse_time
+from sweepd.deploy.market.bundle import Bundle, load_bundle
 from sweepd.deploy.registry.bundle_files import (
     canonical_json,
     describe_files,
@@ -18,6 +18,7 @@ from sweepd.deploy.registry.bundle_files import (
     sha256,
     write_bundle,
 )
+from sweepd.envs.crypto.data.timeframe import format_time, parse_time
 from sweepd.envs.support.errors import InputError
 from tests.deploy.builders import members_bytes, random_actor, small_bundle
 

@@ -17,9 +17,8 @@ from alembic.script import ScriptDirectory
 from sweepd.deploy.registry.database import BASELINE, HEAD, RegistryDatabase
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.registry.tables import APPEND_ONLY, TABLES, VERSION_TABLE, metadata
-from sweepd.deploy.trading.live.parity import stored_parity
 from sweepd.deploy.trading.live.queries import Records
-from sweepd.deploy.trading.live.store import TraderStore
+from sweepd.deploy.trading.live.store import TraderStore, stored_parity
 from sweepd.envs.support.errors import InputError
 from tests.deploy.builders import small_bundle
 

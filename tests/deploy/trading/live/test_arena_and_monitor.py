@@ -12,10 +12,10 @@ import sweepd.deploy.trading.live.arena as arena_module
 import sweepd.deploy.trading.live.monitor as monitor_module
 from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.market.scoring import score_bundle
-from sweepd.deploy.trading.live.benchmarks import CASH, EQUAL_WEIGHT
 from sweepd.deploy.trading.live.comparison import Comparison
 from sweepd.deploy.trading.live.monitor import Monitor
 from sweepd.deploy.trading.live.monitor_statistics import MonitorReport
+from sweepd.deploy.trading.live.records import CASH, EQUAL_WEIGHT
 from sweepd.deploy.trading.live.returns import paired_returns, since_present_bundle
 from sweepd.deploy.trading.replay import replay
 from sweepd.envs.crypto.data.bars import write_bars

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sweepd.deploy.market.bundle import Bundle, format_time
+from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.market.manifest import DataPart
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.feeds import (
@@ -21,7 +21,7 @@ from sweepd.deploy.trading.feeds import (
 from sweepd.deploy.trading.replay import replay
 from sweepd.envs.crypto.data.bars import Bars, write_bars
 from sweepd.envs.crypto.data.demo_market import make_demo_market
-from sweepd.envs.crypto.data.timeframe import DAY, bar_end, later
+from sweepd.envs.crypto.data.timeframe import DAY, bar_end, format_time, later
 from sweepd.envs.support.errors import InputError
 from tests.deploy.builders import small_bundle
 from tests.deploy.trading.live.test_session import PARAMS, TICKERS

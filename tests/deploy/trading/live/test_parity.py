@@ -17,8 +17,9 @@ from sweepd.commands import build_app
 from sweepd.deploy.trading.feeds import RecordedFeed
 from sweepd.deploy.trading.flows import Flow
 from sweepd.deploy.trading.live.notify import Notifier
-from sweepd.deploy.trading.live.parity import DIFFERS, parity, store_parity, stored_parity
-from sweepd.deploy.trading.live.records import SLOT_ACCOUNT
+from sweepd.deploy.trading.live.parity import parity
+from sweepd.deploy.trading.live.records import DIFFERS, SLOT_ACCOUNT
+from sweepd.deploy.trading.live.store import store_parity, stored_parity
 from sweepd.envs.support.errors import InputError
 from tests.deploy.alpaca_server import Exchange, serving
 from tests.deploy.builders import ensemble_of
@@ -185,10 +186,10 @@ def test_a_new_computation_replaces_the_stored_one(tmp_path: Path) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST)
     world.begin()
     assert stored_parity(world.registry.database, SLOT) == ([], None)
-    store_parity(world.registry, SLOT, parity(world.registry, SLOT))
+    store_parity(world.registry.database, SLOT, parity(world.registry, SLOT))
     world.run()
     days = parity(world.registry, SLOT)
-    store_parity(world.registry, SLOT, days)
+    store_parity(world.registry.database, SLOT, days)
     assert stored_parity(world.registry.database, SLOT)[0] == days
 
 

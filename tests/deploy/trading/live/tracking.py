@@ -25,13 +25,14 @@ from pathlib import Path
 import numpy as np
 
 from scripts.bench.harness import benchmark_parser, machine, print_machine, save_results
-from sweepd.deploy.market.bundle import Bundle, format_time
+from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.market.scoring import in_order, score_bundle
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.live.monitor_statistics import track
 from sweepd.deploy.trading.live.records import SHADOW, SLOT_ACCOUNT
 from sweepd.deploy.trading.live.returns import paired_returns
 from sweepd.envs.crypto.data.bars import load_bars
+from sweepd.envs.crypto.data.timeframe import format_time
 from tests.deploy.alpaca_server import Exchange, serving
 from tests.deploy.trading.live.world import World
 
