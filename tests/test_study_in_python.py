@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import threading
 from pathlib import Path
 from typing import Any
@@ -175,7 +176,15 @@ def test_a_market_from_study_to_windows(folder: Path) -> None:
     ("settings", "said"),
     [
         ({"n_trails": 3}, "did you mean n_trials?"),
-        ({"budget": "many"}, "--budget"),
+        ({"budget": "many"}, "create_study: budget = 'many' should be a whole number"),
+        ({"budget": 2.5}, "budget = 2.5 should be a whole number"),
+        ({"metrics_port": 70_000}, "metrics_port = 70000 should be at most 65535"),
+        ({"demo": "maybe"}, "demo = 'maybe' should be true or false"),
+        ({"track": "mlflow"}, "track = 'mlflow' should be a list"),
+        ({"runs_dir": 3}, "runs_dir = 3 should be a path"),
+        ({"holdout": math.nan}, "holdout = nan should be a finite number"),
+        ({"env": object()}, "env = <object object at .*> should be text"),
+        ({"n_envs": "many"}, "--n-envs 'many' is not valid"),
         ({"auto_deploy": True}, "sweepd.promote"),
         ({"max_memory": 3}, "restarts its process"),
         ({"gpu": "all"}, "a process per GPU"),

@@ -7,12 +7,17 @@ import difflib
 import functools
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, get_type_hints
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
+from typer.models import OptionInfo
 
 from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.validation import checked
 
 Flags = TypeVar("Flags")
 
@@ -78,18 +83,11 @@ def as_defaults(
     known = {parameter.name: parameter for parameter in parameters if parameter.name}
     defaults = {}
     for key, value in values.items():
-        if key not in known:
-            near = difflib.get_close_matches(key, known, 1)
-            hint = f"did you mean {near[0]}?" if near else "its --help lists them"
-            raise InputError(f"{source}: {key!r} is not a flag of this command; {hint}")
+        _check_name(key, known, source)
         if isinstance(value, Mapping):
             raise InputError(f"{source}: [{key}] is a table; every key must be a flag with a value")
-        if key == "phases" and isinstance(value, list):  # [[phases]] in a file
-            value = json.dumps(value, default=str)
-        # Flags that are not repeatable take lists as text, such as --tickers.
-        if isinstance(value, list | tuple) and not getattr(known[key], "multiple", False):
-            value = ",".join(map(str, value))
-        defaults[key] = value
+        repeatable = getattr(known[key], "multiple", False)
+        defaults[key] = value if repeatable else _as_text(value)
     return defaults
 
 
@@ -98,7 +96,7 @@ def read_flags(
 ) -> tuple[Flags, frozenset[str]]:
     """Return the flags that a command with these values would have.
 
-    Values are checked and converted as on the command line. None leaves a flag at its default.
+    Types and limits are those of the command line. None leaves a flag at its default.
 
     Args:
         kind: dataclass of the command's options.
@@ -109,26 +107,54 @@ def read_flags(
         The flags, and the names of those that are set in `values` or by an environment variable.
 
     Raises:
-        InputError: a name is unknown, or a value has the wrong type.
+        InputError: a name is unknown, or a value has the wrong type or is out of range.
     """
-    found: list[tuple[Flags, frozenset[str]]] = []
+    declared = {field.name: hint for field, hint in _fields(kind)}
+    for name in values:
+        _check_name(name, declared, source)
+    options = {name: hint.__metadata__[0] for name, hint in declared.items()}
+    variables = {
+        name: os.environ[option.envvar]
+        for name, option in options.items()
+        if option.envvar and os.environ.get(option.envvar)
+    }
+    given = variables | {name: value for name, value in values.items() if value is not None}
+    fields: dict[str, Any] = {
+        name: (_checked_type(declared[name].__origin__, options[name]), ...) for name in given
+    }
+    model = create_model(kind.__name__, __base__=_Flags, **fields)
+    found = vars(checked(model, given, f"{source}: "))
+    return kind(**found), frozenset(given)
 
-    def settings(context: typer.Context, flags: Any) -> None:
-        found.append((flags, given_flags(context)))
 
-    settings.__annotations__ = {"context": typer.Context, "flags": kind, "return": None}
-    app = typer.Typer(add_completion=False)
-    app.command()(takes_flags(settings))
-    command = typer.main.get_command(app)
-    given = {name: value for name, value in values.items() if value is not None}
-    options = [option for option in command.params if option.name != "help"]
-    defaults = as_defaults(given, options, source)
-    try:
-        with command.make_context(source, [], default_map=defaults) as context:
-            command.invoke(context)
-    except typer.BadParameter as error:
-        raise InputError(f"{source}: {error.format_message()}") from None
-    return found[0]
+class _Flags(BaseModel):
+    """Converts as the command line does: 0 for the text "0", 1e6 for a whole number."""
+
+    model_config = ConfigDict(allow_inf_nan=False, coerce_numbers_to_str=True)
+
+
+def _checked_type(kind: Any, option: OptionInfo) -> Any:
+    """Return the type of an option with its parser and limits."""
+    if option.parser is not None:
+        return Annotated[Any, AfterValidator(option.parser)]
+    if str in (kind, *get_args(kind)):
+        kind = Annotated[kind, BeforeValidator(_as_text)]
+    return Annotated[kind, Field(ge=option.min, le=option.max)]
+
+
+def _check_name(name: str, known: Iterable[str], source: str) -> None:
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]}?" if near else "its --help lists them"
+        raise InputError(f"{source}: {name!r} is not a flag of this command; {hint}")
+
+
+def _as_text(value: Any) -> Any:
+    """Return a list or path as the text of one flag: a,b, or JSON for a list of tables."""
+    if isinstance(value, list | tuple):
+        tables = any(isinstance(one, Mapping) for one in value)
+        return json.dumps(value, default=str) if tables else ",".join(map(str, value))
+    return str(value) if isinstance(value, Path) else value
 
 
 def _fields(kind: Any) -> list[tuple[dataclasses.Field[Any], Any]]:

@@ -11,12 +11,16 @@ from sweepd.envs.support.errors import InputError
 
 # What should be there instead, by the type of pydantic's error.
 SHOULD_BE = {
+    "bool_parsing": "true or false",
     "bool_type": "true or false",
     "dict_type": "a table",
     "finite_number": "a finite number",
+    "float_parsing": "a number",
     "float_type": "a number",
     "greater_than": "above {gt}",
     "greater_than_equal": "at least {ge}",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
     "int_type": "a whole number",
     "less_than": "below {lt}",
     "less_than_equal": "at most {le}",
@@ -35,7 +39,7 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-Table = TypeVar("Table", bound=StrictModel)
+Table = TypeVar("Table", bound=BaseModel)
 
 
 def checked(model: type[Table], given: object, before: str) -> Table:
