@@ -5,9 +5,9 @@ A name is imported when it is first used, so that processes which need one packa
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
+from sweepd.envs.support.lazy import lazy_names
 from sweepd.envs.support.mkl import request_mode
 from sweepd.envs.support.openblas import request_one_thread
 
@@ -43,13 +43,4 @@ _MODULES = {
 __all__ = list(_MODULES)
 
 if not TYPE_CHECKING:  # type checkers report names that do not exist
-
-    def __getattr__(name: str) -> object:
-        if name not in _MODULES:
-            raise AttributeError(f"module 'sweepd' has no attribute {name!r}")
-        globals()[name] = found = getattr(importlib.import_module(_MODULES[name]), name)
-        return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    __getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -8,8 +8,9 @@ A name is imported when it is first used, so that a suite imports only what it t
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from sweepd.envs.support.lazy import lazy_names
 
 if TYPE_CHECKING:
     from sweepd.testing.broker import BrokerTestCase as BrokerTestCase
@@ -24,35 +25,18 @@ if TYPE_CHECKING:
     from sweepd.testing.vec_env import VecEnvTestCase as VecEnvTestCase
 
 _MODULES = {
-    "BrokenLaw": "laws",
-    "BrokerTestCase": "broker",
-    "EnvSubject": "env_subject",
-    "FeedTestCase": "feed",
-    "ProgramTestCase": "program",
-    "StorageTestCase": "storage",
-    "StoredRun": "tracker",
-    "TrackerTestCase": "tracker",
-    "VecEnvTestCase": "vec_env",
-    "check_env": "env_check",
+    "BrokenLaw": "sweepd.testing.laws",
+    "BrokerTestCase": "sweepd.testing.broker",
+    "EnvSubject": "sweepd.testing.env_subject",
+    "FeedTestCase": "sweepd.testing.feed",
+    "ProgramTestCase": "sweepd.testing.program",
+    "StorageTestCase": "sweepd.testing.storage",
+    "StoredRun": "sweepd.testing.tracker",
+    "TrackerTestCase": "sweepd.testing.tracker",
+    "VecEnvTestCase": "sweepd.testing.vec_env",
+    "check_env": "sweepd.testing.env_check",
 }
 __all__ = list(_MODULES)
 
 if not TYPE_CHECKING:  # type checkers report names that do not exist
-
-    def __getattr__(name: str) -> object:
-        if name not in _MODULES:
-            raise AttributeError(f"module 'sweepd.testing' has no attribute {name!r}")
-        try:
-            module = importlib.import_module(f"sweepd.testing.{_MODULES[name]}")
-        except ModuleNotFoundError as error:
-            if error.name != "pytest":
-                raise
-            raise ImportError(
-                f"sweepd.testing.{name} needs pytest, which is not installed: pip install pytest"
-            ) from error
-        globals()[name] = found = getattr(module, name)
-        return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    __getattr__, __dir__ = lazy_names(__name__, _MODULES)
