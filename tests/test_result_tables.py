@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from scripts.result_tables import RESULTS, TABLES, filled, load, origin, pages
+from scripts.result_tables.__main__ import TABLES, filled, pages
+from scripts.result_tables.results import RESULTS, load, origin
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda path: path.name)
 def test_tables_are_those_of_the_results(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert filled(text) == text, "run scripts/result_tables.py"
+    assert filled(text) == text, "run python -m scripts.result_tables"
 
 
 def test_every_table_is_on_a_page() -> None:
@@ -26,7 +27,7 @@ def test_a_changed_figure_changes_its_table(monkeypatch: pytest.MonkeyPatch) -> 
     changed = load("roofline")
     changed["results"][0]["share_of_peak"] = 0.123
     before = TABLES["roofline"]()
-    monkeypatch.setattr("scripts.result_tables.load", lambda _: changed)
+    monkeypatch.setattr("scripts.result_tables.speed.load", lambda _: changed)
     assert "12.3%" in TABLES["roofline"]()
     assert "12.3%" not in before
 
@@ -48,7 +49,7 @@ def test_learning_against_a_peer_shows_finished_rows_only(monkeypatch: pytest.Mo
     }
     begun = {"row": row | {"name": "Begun"}, "sides": {}}
     rows = {"acrobot-ppo": finished, "begun-ppo": begun}
-    monkeypatch.setattr("scripts.result_tables.load", lambda _: {"rows": rows})
+    monkeypatch.setattr("scripts.result_tables.learning.load", lambda _: {"rows": rows})
     lines = TABLES["learning-vs-sb3"]().splitlines()
     assert lines[2] == (
         "| Acrobot-v1, `ppo` | 40,960 | −100 | 7 of 8 (47% to 100%) |  | "

@@ -250,8 +250,8 @@ CASES = [
     ),
     Case(
         "startup",
-        "--runs 1",
-        ("machine.processor", "commands.status.wall", "commands.python.processor"),
+        "--runs 1 --trials 24 --bars 100",
+        ("machine.processor", "commands.python.processor", "commands.status.memory"),
         {"startup.COMMANDS": {"python": PYTHON, "status": (*PYTHON[:1], "-m", "sweepd", "status")}},
     ),
     Case(

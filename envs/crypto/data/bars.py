@@ -7,11 +7,11 @@ import json
 import time as clock
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from sweepd.envs.crypto.data.bar_files import TickerBars, file_name, select_files, write_file
 from sweepd.envs.crypto.data.problems import (
@@ -124,9 +124,9 @@ class Bars:
         arrays = {name: getattr(self, name)[:, order] for name in _ARRAYS}
         return replace(self, tickers=tuple(tickers), **arrays)
 
-    def time_of(self, bar: int) -> pd.Timestamp:
+    def time_of(self, bar: int) -> datetime:
         """Return the opening time of a bar, UTC."""
-        return pd.Timestamp(int(self.time[bar]), unit="s", tz="UTC")
+        return datetime.fromtimestamp(int(self.time[bar]), UTC)
 
 
 def load_bars(
