@@ -273,8 +273,10 @@ def test_an_interrupt_ends_the_process_while_modules_are_loaded() -> None:
 
 
 def test_command_modules_import_their_actions_within_loading() -> None:
-    for name in ("commands", "study_commands", "studies_commands"):
-        path = ROOT / "optimize" / "cli" / f"{name}.py"
+    search = ("commands", "study_commands", "studies_commands")
+    paths = [ROOT / "optimize" / "cli" / f"{name}.py" for name in search]
+    deployment = ("registry_commands", "trader_commands")
+    for path in paths + [ROOT / "deploy" / "cli" / f"{name}.py" for name in deployment]:
         for function in ast.walk(ast.parse(path.read_text())):
             if not isinstance(function, ast.FunctionDef):
                 continue
@@ -286,4 +288,4 @@ def test_command_modules_import_their_actions_within_loading() -> None:
                 for one in block.body
             }
             for one in ast.walk(function):
-                assert not isinstance(one, ast.ImportFrom) or one in within, (name, one.lineno)
+                assert not isinstance(one, ast.ImportFrom) or one in within, (path, one.lineno)

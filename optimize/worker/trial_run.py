@@ -291,7 +291,7 @@ def _check_existing(
     storage: StudyStorage, name: str, spec: StudySpec, origin: dict[str, Any]
 ) -> None:
     handle = StudyHandle(storage, name)
-    recorded = storage.get_study_user_attrs(handle.study_id).get(ORIGIN_KEY)
+    recorded = storage.attributes(handle.study_id).get(ORIGIN_KEY)
     same = ("study", "trial", "weights")
     if recorded is None or any(recorded[key] != origin[key] for key in same):
         raise InputError(f"study {name!r} is not this run; choose another --study-name")
