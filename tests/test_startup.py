@@ -22,6 +22,8 @@ import sweepd.commands
 from sweepd.commands import COMMANDS, CommandTable, UnloadedCommand, build_app
 from sweepd.envs.support.errors import INTERRUPTED
 from sweepd.envs.support.loading import begin_loading, end_loading, loading
+from sweepd.optimize.study.record.fresh import run_name
+from sweepd.optimize.study.record.stored import ORIGIN_KEY
 from tests.deploy.builders import FakeStudy
 from tests.deploy.dashboard.studies import filled_study
 from tests.deploy.dashboard.synthetic import bundles, fill
@@ -97,6 +99,8 @@ def imports(folder: Path, *commands: tuple[str, ...]) -> Iterator[tuple[str, set
     )
     for line in done.stdout.splitlines():
         words, code, output, found = json.loads(line)
+        if "s" in words and "--json" in words:
+            assert json.loads(output)[0]["best"]["fresh"], "it reads the run on fresh seeds, too"
         # 1: a study has no worker.
         assert code == 0 or (code == 1 and "status" in words), (words, output)
         yield " ".join(words), set(found)
@@ -125,7 +129,10 @@ def test_the_table_of_torch_has_every_command() -> None:
 @pytest.mark.slow
 def test_commands_without_networks_do_not_import_torch(tmp_path: Path) -> None:
     fill(tmp_path / "deployments", bars=48)
-    filled_study(tmp_path / "runs", 4)
+    best = filled_study(tmp_path / "runs", 4).best_trial()
+    assert best is not None
+    fresh = filled_study(tmp_path / "runs", 1, run_name("s", best.number))
+    fresh.study.set_user_attr(ORIGIN_KEY, {"study": "s", "trial": best.number, "finished": 4})
     filled_study(tmp_path / "runs", 4, "other", seed=1)
     market = FakeStudy(tmp_path / "market")
     for value in (2.0, 1.0):

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from optuna.trial import TrialState
-
 from sweepd.envs.support.intervals import Interval, between, solved_seeds
 from sweepd.optimize.study.record.configurations import Configuration
 from sweepd.optimize.study.record.database import study_exists
@@ -79,17 +77,18 @@ def fresh_seeds(study: StudyReader, best: Configuration) -> FreshSeeds | None:
 
 def _read(run: StudyReader, study: StudyReader) -> FreshSeeds | None:
     """Return the result of a training run; None if it is one of another study, or not complete."""
-    spec, trials = run.spec, run.trials()
+    spec = run.spec
     if (run.origin or {}).get("study") != study.name:
         return None
-    trial = next((one for one in trials if one.state == TrialState.COMPLETE), None)
+    trial = next((one for one in run.rows.read() if one.state == "COMPLETE"), None)
     if trial is None or not isinstance(spec, GameSpec) or spec.budget != study.spec.budget:
         return None
-    record = TrialRecord.from_attributes(trial.user_attrs)
+    attributes = run.rows.attributes(trial)
+    record = TrialRecord.from_attributes(attributes)
     scores = record.scores
     if not scores or trial.value is None:
         return None
-    interval = rung_interval(trial.user_attrs, spec.rungs)
+    interval = rung_interval(attributes, spec.rungs)
     solved = None if spec.solved is None else solved_seeds(scores, spec.solved)
     value, average = float(trial.value), spec.average
     return FreshSeeds(

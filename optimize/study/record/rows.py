@@ -150,6 +150,11 @@ class TrialRows:
         found = {chosen[one]: own[key] for one, own in recorded.items() if key in own}
         return {number: found[number] for number in numbers if number in found}
 
+    def attributes(self, row: TrialRow) -> dict[str, Any]:
+        """Return all that a trial recorded."""
+        with self._storage.transaction() as session:
+            return trial_attributes.of(session, [row.id])[row.id]
+
     def _attributes(
         self, trial_ids: Iterable[int], keys: Iterable[str]
     ) -> dict[int, dict[str, Any]]:
