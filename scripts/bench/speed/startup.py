@@ -5,7 +5,7 @@
 Each command runs in a new process, --runs times, the commands in turn. `processor`: the median of
 user and system time; `memory`: the largest resident set, MB. `status` shows a market's study with
 --trials finished trials, `trader status` a slot with a year of hourly bars. For comparison: Python
-itself, and imports of the libraries that the commands need (Optuna) or should not need (torch).
+itself, and imports of the libraries that the commands need or should not need (torch).
 """
 
 from __future__ import annotations
@@ -22,9 +22,14 @@ from scripts.bench.speed.study_pages import filled_study
 
 GOAL = {"processor": 0.5, "memory": 100.0}
 SWEEPD = (sys.executable, "-m", "sweepd")
+# As sweepd imports them: without garbage collections, and pydantic in the way that Typer uses it.
+LIBRARIES = (
+    "import gc; gc.disable(); import typer, sqlalchemy, numpy; from pydantic import TypeAdapter"
+)
 COMMANDS = {
     "python -c pass": (sys.executable, "-c", "pass"),
     "import optuna": (sys.executable, "-c", "import optuna"),
+    "import typer, pydantic, sqlalchemy, numpy": (sys.executable, "-c", LIBRARIES),
     "import torch": (sys.executable, "-c", "import torch"),
     "import sweepd": (sys.executable, "-c", "import sweepd"),
     "sweepd --version": (*SWEEPD, "--version"),
@@ -83,6 +88,6 @@ def main(argv: list[str] | None = None) -> int:
         for name, runs in found.items()
     }
     for name, row in rows.items():
-        print(f"{name:24s} {row['processor']:6.2f} s  {row['memory']:6.0f} MB")
+        print(f"{name:44s} {row['processor']:6.2f} s  {row['memory']:6.0f} MB")
     save_results(options.save, {"machine": described, "goal": GOAL, "commands": rows})
     return 0
