@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
-from rich.table import Column
-from rich.table import Table as RichTable
+from rich.table import Column, Table
 from rich.text import Text
 
-from sweepd.deploy.promotion.sections import Table, plain_value, short
+from sweepd.deploy.promotion.sections import ReportTable, plain_value, short
 from sweepd.deploy.promotion.terminal import section_view
 from sweepd.deploy.registry.bundle_files import StoredBundle
 from sweepd.deploy.registry.records import Slot, Version
@@ -29,7 +28,7 @@ SINGLE_GAMES = ("returns", "lengths")  # of a panel: lists too long to read
 
 def slots_view(registry: Registry) -> RenderableType:
     """Return a table of all slots: champion, since when and why, previous one, challengers."""
-    table = RichTable(
+    table = Table(
         *(Column(name, no_wrap=True) for name in ("slot", "champion", "since")),
         "previous",
         "challengers",
@@ -56,7 +55,7 @@ def history_view(registry: Registry, slot: Slot) -> RenderableType:
     """Return a slot's bundles and its latest events."""
     events = registry.events(slot.name)
     removed = [event.bundle for event in events if event.kind == "removed" and event.bundle]
-    bundles = RichTable(
+    bundles = Table(
         Column("version", justify="right"),
         "bundle",
         "added",
@@ -72,7 +71,7 @@ def history_view(registry: Registry, slot: Slot) -> RenderableType:
             slot.role_of(version.bundle, removed),
         )
     names = ("time (UTC)", "event", "bundle", "instead of")
-    history = RichTable(
+    history = Table(
         *(Column(name, no_wrap=True) for name in names),
         "why",
         title="History",
@@ -118,7 +117,9 @@ def diff_view(one: StoredBundle[Any], other: StoredBundle[Any]) -> RenderableTyp
     if not found:
         return Text(f"{one.name} and {other.name} are the same")
     rows = [[name, *map(plain_value, values)] for name, values in found.items()]
-    return section_view(Table("Differences", ("", one.name, other.name), rows, texts=range(3)))
+    return section_view(
+        ReportTable("Differences", ("", one.name, other.name), rows, texts=range(3))
+    )
 
 
 def verification_view(result: Verification) -> RenderableType:
@@ -128,13 +129,13 @@ def verification_view(result: Verification) -> RenderableType:
         for one in result.compared
     ]
     title = f"Hold-out {result.first} to {result.last}, {result.bars:,} bars"
-    return section_view(Table(title, ("metric", "stored", "recomputed", "difference"), rows))
+    return section_view(ReportTable(title, ("metric", "stored", "recomputed", "difference"), rows))
 
 
 def garbage_view(found: Sequence[Garbage], title: str) -> RenderableType:
     """Return a table of bundle folders that no slot needs."""
     rows = [[item.path.name, f"{item.size / 1e6:.2f} MB", item.why] for item in found]
-    return section_view(Table(title, ("folder", "size", "why"), rows, texts=(0, 2)))
+    return section_view(ReportTable(title, ("folder", "size", "why"), rows, texts=(0, 2)))
 
 
 def _place(registry: Registry, slot: Slot, version: Version) -> dict[str, Any]:

@@ -16,12 +16,12 @@ from sweepd.deploy.games.selection import selection_sentence
 from sweepd.deploy.promotion.report import gate_findings, identity, promotion_report
 from sweepd.deploy.promotion.sections import (
     Cell,
-    Picture,
     Report,
+    ReportPicture,
+    ReportTable,
+    ReportTerms,
     Section,
     Styled,
-    Table,
-    Terms,
     capital,
     parameters_text,
 )
@@ -85,21 +85,21 @@ _DUEL_TERMS = (
 def game_report(study: GameStudy, promotion: GamePromotion) -> Report:
     """The report on a promotion."""
     panel = None if promotion.chosen is None else promotion.chosen.score
-    evidence, picture, terms = list[Table](), None, _TERMS
+    evidence, picture, terms = list[ReportTable](), None, _TERMS
     if promotion.chosen is not None and panel is not None:
         name, described = promotion.chosen.candidate.name, "Mean return of every player, and the "
         described += "candidate's difference to each"
         if isinstance(panel, DuelPanel):
             terms, described = _DUEL_TERMS, "Games won, drawn and lost, and ratings"
         evidence = [panel_table(panel.to_dict(), name)]
-        picture = Picture(described, partial(_draw, panel, name))
+        picture = ReportPicture(described, partial(_draw, panel, name))
     return promotion_report(
         promotion,
         cells=_cells,
         about=_about(study, promotion),
         evidence=evidence,
         picture=picture,
-        reading=Terms("How to read this", terms),
+        reading=ReportTerms("How to read this", terms),
         footer="Made by sweepd promote.",
     )
 
@@ -141,7 +141,7 @@ def _draw(panel: Panel, name: str) -> Figure:
     return draw_panel(panel, name)
 
 
-def panel_table(panel: Mapping[str, Any], who: str) -> Table:
+def panel_table(panel: Mapping[str, Any], who: str) -> ReportTable:
     """Mean returns of all players, and the differences of `who` to the others.
 
     Args:
@@ -159,7 +159,7 @@ def panel_table(panel: Mapping[str, Any], who: str) -> Table:
         gap = found["difference"]
         ahead = f"{gap['mean']:+.4g}", f"{gap['low']:+.4g} to {gap['high']:+.4g}", _ahead(found)
         rows.append([other, *_mean(found["own"]), *ahead])
-    return Table(
+    return ReportTable(
         f"Panel: {panel['games']:,} games that the search did not use, the same for all",
         ("player", "mean", "95%", "ahead by", f"{max(strict, default=95):.4g}%", "ahead in"),
         rows,
@@ -167,7 +167,7 @@ def panel_table(panel: Mapping[str, Any], who: str) -> Table:
     )
 
 
-def _duel_table(panel: Mapping[str, Any], who: str) -> Table:
+def _duel_table(panel: Mapping[str, Any], who: str) -> ReportTable:
     """Won, drawn and lost games of `who` against each opponent, and the ratings of all."""
     others = [(name, name, found) for name, found in panel["baselines"].items()]
     if panel["champion"] is not None:
@@ -190,7 +190,7 @@ def _duel_table(panel: Mapping[str, Any], who: str) -> Table:
         gap = [(1.0 + own["difference"][key]) / 2.0 for key in ("mean", "low", "high")]
         counts = (str(own[key]) for key in ("ahead", "equal", "behind"))
         rows.append([label, *counts, *_share_cells(*gap), *_rating_cells(panel, name)])
-    return Table(
+    return ReportTable(
         f"Panel: {panel['games']:,} games against each player, both seats alike",
         ("player", "won", "drawn", "lost", "points", f"{level:.4g}%", "rating", "95%"),
         rows,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from sweepd.deploy.market.backtests import SearchStatistics
 from sweepd.deploy.promotion.rules import RuleFinding
+from sweepd.deploy.promotion.sections import number
 from sweepd.envs.crypto.data.timeframe import bars_per_year
 from sweepd.envs.crypto.scoring import luck
 from sweepd.envs.support.formatting import counted
@@ -44,7 +45,7 @@ def why_none(
         else "cross-validation"
     )
     lacks = [
-        f"{one.name} is {'not measurable' if one.value is None else format(one.value, '.4g')} "
+        f"{one.name} is {'not measurable' if one.value is None else number(one)} "
         f"where {one.comparison} {one.limit:g} is needed ({one.explanation})"
         for one in lacking
     ]

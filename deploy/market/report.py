@@ -14,12 +14,12 @@ from sweepd.deploy.promotion.report import gate_findings, identity, promotion_re
 from sweepd.deploy.promotion.sections import (
     SYNTHETIC,
     Cell,
-    Picture,
     Report,
+    ReportPicture,
+    ReportTable,
+    ReportTerms,
     Section,
     Styled,
-    Table,
-    Terms,
     capital,
     parameters_text,
 )
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FOOTER = "Research software, paper trading only. Past results do not predict future ones."
-READING = Terms(
+READING = ReportTerms(
     "How to read this",
     (
         (
@@ -97,12 +97,12 @@ def market_report(
         data_dir: folder of the bars.
     """
     chosen, judged = promotion.chosen, promotion.search is not None
-    evidence, picture = list[Table](), None
+    evidence, picture = list[ReportTable](), None
     if chosen is not None and judged:
         candidate, score = chosen.candidate, chosen.score
         holdout = {} if score is None else score.report()
         evidence = metrics_tables(candidate.trials, candidate.metrics, holdout)
-        picture = Picture(
+        picture = ReportPicture(
             "Equity, Sharpe ratios, ranks out of sample and fold scores",
             partial(_draw, study, promotion, registry, data_dir),
         )
@@ -119,7 +119,7 @@ def market_report(
 
 def metrics_tables(
     trials: Sequence[int], over_paths: Mapping[str, Any], holdout: Mapping[str, Any]
-) -> list[Table]:
+) -> list[ReportTable]:
     """The metrics that trials were judged by; see `sweepd.envs.crypto.scoring.figures`.
 
     Args:
@@ -142,8 +142,8 @@ def metrics_tables(
     return tables
 
 
-def _table(title: str, metrics: Mapping[str, Any]) -> Table:
-    return Table(title, ("", *COLUMNS), [one.cells for one in figures(metrics)])
+def _table(title: str, metrics: Mapping[str, Any]) -> ReportTable:
+    return ReportTable(title, ("", *COLUMNS), [one.cells for one in figures(metrics)])
 
 
 def _cells(result: MarketResult) -> dict[str, str]:

@@ -20,9 +20,9 @@ from sweepd.deploy.promotion.sections import (
     Cell,
     Findings,
     Report,
+    ReportTable,
+    ReportTerms,
     Styled,
-    Table,
-    Terms,
     limit,
     number,
     verdict,
@@ -92,11 +92,11 @@ def write_pdf(path: Path, report: Report, picture: Figure) -> None:
         for line in report.lines:
             text.put(line, 8.5)
         for section in report.sections:
-            rows = len(section.rows) if isinstance(section, Table) else 8
+            rows = len(section.rows) if isinstance(section, ReportTable) else 8
             text.heading(section.title, rows)
             if isinstance(section, Findings):
                 text.findings(section)
-            elif isinstance(section, Table):
+            elif isinstance(section, ReportTable):
                 text.table(section)
             else:
                 text.terms(section)
@@ -173,7 +173,7 @@ class _TextPages:
             self.put(finding.explanation, 8, 0.008)
         self.caption(section.caption)
 
-    def table(self, section: Table) -> None:
+    def table(self, section: ReportTable) -> None:
         """Write a table, in letters that are small enough for its width."""
         rows = [section.head, *section.rows]
         widths = [2 + max(map(len, map(_text, column))) for column in zip(*rows, strict=True)]
@@ -192,7 +192,7 @@ class _TextPages:
         self.at -= 0.004
         self.caption(section.caption)
 
-    def terms(self, section: Terms) -> None:
+    def terms(self, section: ReportTerms) -> None:
         """Write every term and its text."""
         for term, text in section.terms:
             self.keep(4 * 9 * LINE)

@@ -10,11 +10,11 @@ from sweepd.deploy.promotion.rules import RuleFinding, loosened
 from sweepd.deploy.promotion.sections import (
     Cell,
     Findings,
-    Picture,
     Report,
+    ReportPicture,
+    ReportTable,
+    ReportTerms,
     Section,
-    Table,
-    Terms,
     capital,
     sentence,
     short,
@@ -42,8 +42,8 @@ def promotion_report(
     cells: Callable[[ResultT], Mapping[str, Cell]],
     about: Sequence[str],
     evidence: Sequence[Section],
-    picture: Picture | None,
-    reading: Terms,
+    picture: ReportPicture | None,
+    reading: ReportTerms,
     footer: str,
 ) -> Report:
     """The report on a promotion.
@@ -88,7 +88,7 @@ def promotion_report(
 
 def _candidates_table(
     promotion: Promotion[ResultT], cells: Callable[[ResultT], Mapping[str, Cell]]
-) -> Table:
+) -> ReportTable:
     """The best candidates with their results in each stage."""
     shown = promotion.candidates[:SHOWN_CANDIDATES]
     stages = list(dict.fromkeys(finding.stage for finding in shown[0].findings))
@@ -97,7 +97,7 @@ def _candidates_table(
         promotion.complete - len({trial for one in some for trial in one.candidate.trials})
         for some in (shown, promotion.candidates)
     )
-    return Table(
+    return ReportTable(
         f"Candidates of study {promotion.study} for slot {promotion.slot}",
         head,
         [
@@ -109,7 +109,9 @@ def _candidates_table(
     )
 
 
-def identity(facts: Mapping[str, Any], own: Sequence[tuple[str, Cell]], evaluations: str) -> Terms:
+def identity(
+    facts: Mapping[str, Any], own: Sequence[tuple[str, Cell]], evaluations: str
+) -> ReportTerms:
     """What a bundle is.
 
     Args:
@@ -129,7 +131,7 @@ def identity(facts: Mapping[str, Any], own: Sequence[tuple[str, Cell]], evaluati
     if facts["look"] is not None:
         used = f"evaluations used so far: {facts['looks_now']}"
         terms.append(("evaluations", f"{evaluations} evaluation {facts['look']}; {used}"))
-    return Terms(f"Bundle {short(facts['bundle'])}", terms)
+    return ReportTerms(f"Bundle {short(facts['bundle'])}", terms)
 
 
 def gate_findings(facts: Mapping[str, Any]) -> list[Findings]:

@@ -43,7 +43,7 @@ class Findings:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """A table. texts: indices of the columns of text; the others hold numbers."""
 
     title: str
@@ -54,18 +54,18 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Terms:
+class ReportTerms:
     """Names or terms, and a text for each."""
 
     title: str
     terms: Sequence[tuple[str, Cell]]
 
 
-Section: TypeAlias = Findings | Table | Terms
+Section: TypeAlias = Findings | ReportTable | ReportTerms
 
 
 @dataclass(frozen=True)
-class Picture:
+class ReportPicture:
     """A picture. described: in words. draw: returns it, 11 inches wide."""
 
     described: str
@@ -92,8 +92,8 @@ class Report:
     style: str
     lines: Sequence[str]
     sections: Sequence[Section]
-    picture: Picture | None
-    reading: Terms
+    picture: ReportPicture | None
+    reading: ReportTerms
     footer: str
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from rich.console import Group, JustifyMethod, RenderableType
 from rich.panel import Panel
-from rich.table import Column
-from rich.table import Table as RichTable
+from rich.table import Column, Table
 from rich.text import Text
 
 from sweepd.deploy.promotion.rules import NOT_EVALUATED
@@ -16,10 +15,10 @@ from sweepd.deploy.promotion.sections import (
     Cell,
     Findings,
     Report,
+    ReportTable,
+    ReportTerms,
     Section,
     Styled,
-    Table,
-    Terms,
     limit,
     number,
     verdict,
@@ -54,11 +53,11 @@ def section_view(section: Section) -> RenderableType:
     """One section."""
     if isinstance(section, Findings):
         return _findings(section)
-    return _table(section) if isinstance(section, Table) else _terms(section)
+    return _table(section) if isinstance(section, ReportTable) else _terms(section)
 
 
-def _findings(section: Findings) -> RichTable:
-    table = RichTable(
+def _findings(section: Findings) -> Table:
+    table = Table(
         Column("rule", no_wrap=True),
         *(Column(name, justify="right", no_wrap=True) for name in ("value", "limit")),
         "verdict",
@@ -80,8 +79,8 @@ def _findings(section: Findings) -> RichTable:
     return table
 
 
-def _table(section: Table) -> RichTable:
-    table = RichTable(**_words(section))
+def _table(section: ReportTable) -> Table:
+    table = Table(**_words(section))
     for index, name in enumerate(section.head):
         justify: JustifyMethod = "left" if index in section.texts else "right"
         table.add_column(name, justify=justify, overflow="fold")
@@ -90,7 +89,7 @@ def _table(section: Table) -> RichTable:
     return table
 
 
-def _words(section: Findings | Table) -> dict[str, Any]:
+def _words(section: Findings | ReportTable) -> dict[str, Any]:
     return {
         "title": section.title,
         "title_justify": "left",
@@ -99,8 +98,8 @@ def _words(section: Findings | Table) -> dict[str, Any]:
     }
 
 
-def _terms(section: Terms) -> RichTable:
-    grid = RichTable.grid(padding=(0, 2))
+def _terms(section: ReportTerms) -> Table:
+    grid = Table.grid(padding=(0, 2))
     grid.title, grid.title_justify = section.title or None, "left"
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")

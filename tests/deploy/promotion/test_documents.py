@@ -11,7 +11,14 @@ from matplotlib.figure import Figure
 
 from sweepd.deploy.promotion.documents import COLOURS, to_html, write_pdf, write_report
 from sweepd.deploy.promotion.rules import NOT_EVALUATED, RuleFinding
-from sweepd.deploy.promotion.sections import Findings, Picture, Report, Styled, Table, Terms
+from sweepd.deploy.promotion.sections import (
+    Findings,
+    Report,
+    ReportPicture,
+    ReportTable,
+    ReportTerms,
+    Styled,
+)
 
 MARKUP = "</td><script>alert(1)</script> & \" '"
 
@@ -49,10 +56,10 @@ def _report(text: str, rules: int = 1) -> Report:
         lines=[text],
         sections=[
             Findings(text, findings, text),
-            Table(text, (text, text), [[Styled(text, "own"), text]], text),
+            ReportTable(text, (text, text), [[Styled(text, "own"), text]], text),
         ],
-        picture=Picture(text, Figure),
-        reading=Terms(text, [(text, text)]),
+        picture=ReportPicture(text, Figure),
+        reading=ReportTerms(text, [(text, text)]),
         footer=text,
     )
 
