@@ -69,6 +69,7 @@ def scored(bars: Bars, seed: int, **changes: Any) -> Bundle:
         "comparison": ">",
         "limit": 0.0,
         "verdict": "pass",
+        "loosened": False,
         "explanation": "beats equal weight",
         "flag": "--limit holdout-excess=0",
     }
