@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from rich.console import Console
 
 from sweepd.deploy.promotion.documents import COLOURS, to_html, write_pdf, write_report
 from sweepd.deploy.promotion.rules import NOT_EVALUATED, RuleFinding
@@ -19,6 +21,7 @@ from sweepd.deploy.promotion.sections import (
     ReportTerms,
     Styled,
 )
+from sweepd.deploy.promotion.terminal import report_view
 
 MARKUP = "</td><script>alert(1)</script> & \" '"
 
@@ -96,3 +99,15 @@ def test_a_pdf_has_as_many_pages_as_its_text_needs(tmp_path: Path) -> None:
     for name, report in (("a", _report("a")), ("b", replace(_report("a"), picture=None))):
         written = write_report(report, tmp_path / name)
         assert [path.name for path in written] == ["gate.html", "gate.pdf"] * (name == "a")
+
+
+def test_the_terminal_says_what_the_page_says() -> None:
+    report = _report("rule")
+    console = Console(width=200, file=io.StringIO())
+    console.print(report_view(report))
+    text = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+    seen = _Read(_page("rule")).text
+    for said in ("1.5", "pass, loosened", NOT_EVALUATED, "an earlier rule failed", "< 1", "–"):
+        assert said in text, said
+        assert said in seen, said
+    assert "RULE" in text  # the headline
