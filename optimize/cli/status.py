@@ -27,7 +27,6 @@ from sweepd.envs.support.terminal import Terminal
 from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.objectives.outlook import CountLooks, sentence, study_outlook
 from sweepd.optimize.study.pause import pause_of
-from sweepd.optimize.study.population import schedule_record
 from sweepd.optimize.study.record.configurations import Configuration, latest, value_words
 from sweepd.optimize.study.record.database import (
     is_away,
@@ -103,11 +102,17 @@ def _best(handle: StudyReader, best: Configuration) -> dict[str, Any]:
         "trial": best.best_trial.number,
         "params": best.best_trial.params,
         "metrics": handle.rows.metrics([best.best_trial.number]).get(best.best_trial.number),
-        "schedule": schedule_record(handle, best.best_trial.number)
-        if handle.spec.evolves
-        else None,
+        "schedule": _schedule(handle, best.best_trial.number),
         "fresh": None if fresh is None else fresh.to_dict(),
     }
+
+
+def _schedule(handle: StudyReader, number: int) -> list[dict[str, Any]] | None:
+    if not handle.spec.evolves:
+        return None
+    from sweepd.optimize.study.population import schedule_record  # with all of the search
+
+    return schedule_record(handle, number)
 
 
 def _leading(trial: FrozenTrial) -> dict[str, Any]:

@@ -158,29 +158,25 @@ def stored_now() -> datetime:
 
 def values_of(session: Session, trial_ids: Sequence[int]) -> dict[int, float]:
     """Return the values of these trials, as far as they have one, by row id."""
-    table = models.TrialValueModel
-    query = sa.select(table.trial_id, table.value, table.value_type).where(
-        table.trial_id.in_(trial_ids), table.objective == 0
+    row, stored = trial_values.c, models.TrialValueModel.stored_repr_to_value
+    query = sa.select(row.trial_id, row.value, row.value_type).where(
+        row.trial_id.in_(trial_ids), row.objective == 0
     )
-    return {
-        trial_id: table.stored_repr_to_value(value, kind)
-        for trial_id, value, kind in session.execute(query)
-    }
+    return {trial_id: stored(value, kind) for trial_id, value, kind in session.execute(query)}
 
 
 def rungs_of(session: Session, trial_ids: Sequence[int]) -> dict[int, dict[int, float]]:
     """Return the reported values of these trials, by row id and rung."""
-    table = models.TrialIntermediateValueModel
+    row = rung_values.c
+    stored = models.TrialIntermediateValueModel.stored_repr_to_intermediate_value
     query = (
-        sa.select(
-            table.trial_id, table.step, table.intermediate_value, table.intermediate_value_type
-        )
-        .where(table.trial_id.in_(trial_ids))
-        .order_by(table.step)
+        sa.select(row.trial_id, row.step, row.intermediate_value, row.intermediate_value_type)
+        .where(row.trial_id.in_(trial_ids))
+        .order_by(row.step)
     )
     found: dict[int, dict[int, float]] = {trial_id: {} for trial_id in trial_ids}
     for trial_id, step, value, kind in session.execute(query):
-        found[trial_id][step] = table.stored_repr_to_intermediate_value(value, kind)
+        found[trial_id][step] = stored(value, kind)
     return found
 
 
@@ -188,11 +184,11 @@ def params_of(
     session: Session, trial_ids: Sequence[int]
 ) -> dict[int, dict[str, tuple[Any, BaseDistribution]]]:
     """Return the sampled parameters of these trials with their ranges, by row id and name."""
-    table = models.TrialParamModel
+    row = trial_params.c
     query = (
-        sa.select(table.trial_id, table.param_name, table.param_value, table.distribution_json)
-        .where(table.trial_id.in_(trial_ids))
-        .order_by(table.param_id)
+        sa.select(row.trial_id, row.param_name, row.param_value, row.distribution_json)
+        .where(row.trial_id.in_(trial_ids))
+        .order_by(row.param_id)
     )
     found: dict[int, dict[str, tuple[Any, BaseDistribution]]] = {one: {} for one in trial_ids}
     for trial_id, name, value, text in session.execute(query):
