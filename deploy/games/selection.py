@@ -8,9 +8,8 @@ from typing import Any
 from sweepd.deploy.promotion.studies import GateStudy
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.support.formatting import counted
-from sweepd.envs.support.intervals import Interval, between
+from sweepd.optimize.study.record.configurations import value_words
 from sweepd.optimize.study.record.fresh import fresh_seeds
-from sweepd.optimize.study.record.stored import GameSpec
 
 
 def selection_of(study: GateStudy) -> dict[str, Any] | None:
@@ -24,15 +23,14 @@ def selection_of(study: GateStudy) -> dict[str, Any] | None:
     if best is None or game.seats(game.params(**study.spec.env)) != 1:
         return None
     fresh = fresh_seeds(study, best)
-    solved = study.spec.solved if isinstance(study.spec, GameSpec) else None
-    return best.to_dict(solved) | {"fresh": None if fresh is None else fresh.to_dict()}
+    return best.to_dict(study.spec.solved) | {"fresh": None if fresh is None else fresh.to_dict()}
 
 
 def selection_sentence(selection: Mapping[str, Any]) -> str:
     """Return the result of `selection_of` in a sentence."""
     count = len(selection["trials"])
     by = f"the mean of {count} trials" if count > 1 else "the value of one trial"
-    text = f"Its configuration was selected by {by}, {_number(selection)}"
+    text = f"Its configuration was selected by {by}, {value_words(selection)}"
     if second := selection["second"]:
         text += f", difference to the second best {second['between']}"
     text += "; on "
@@ -40,12 +38,5 @@ def selection_sentence(selection: Mapping[str, Any]) -> str:
     if fresh is None:
         return text + "fresh seeds it was not measured."
     seeds = counted(fresh["seeds"], "fresh seed")
-    text += f"{seeds}, its {fresh['average']} is {_number(fresh)}."
+    text += f"{seeds}, its {fresh['average']} is {value_words(fresh)}."
     return text + (f" Warning: {fresh['warning']}." if fresh["warning"] else "")
-
-
-def _number(found: Mapping[str, Any]) -> str:
-    own = found["interval"]
-    interval = None if own is None else Interval.from_dict(own)
-    text = between(interval, found["scores"], found["solved"])
-    return f"{found['value']:+.4f}{f' ({text})' if text else ''}"
