@@ -82,16 +82,6 @@ def roofline() -> str:
     return table(head, rows) + origin("roofline", found["machine"])
 
 
-def items() -> str:
-    """The item encoder."""
-    found = load("items")
-    rows = [
-        [name, f"{value:.1f}", f"{1e3 * found['rows'] / value:,.0f}"]
-        for name, value in found["milliseconds"].items()
-    ]
-    return table(["", "ms", "rows/s"], rows) + origin("items", found["machine"])
-
-
 def gradient_steps() -> str:
     """Gradient steps of SAC and D3QN."""
     found = load("gradient_steps")
@@ -175,19 +165,6 @@ def game_steps() -> str:
         rows.append([title, *(f"{row['rate']:,.0f}" for row in own), f"{own[0]['goal']:,}"])
     head = ["per second", *(f"{count:,} games" for count in counts), "goal at 4,096"]
     return table(head, rows) + origin("game_steps", found["machine"])
-
-
-def reproducible_mode() -> str:
-    """The cost of MKL's reproducible mode."""
-    found = load("reproducible_mode")
-    rows = {(row["width"], row["minibatch"]): row["ratio"] for row in found["results"]}
-    widths, minibatches = (sorted({key[at] for key in rows}) for at in (0, 1))
-    lines = [
-        [f"{width}×{width}", *(f"{rows[width, size]:.2f}" for size in minibatches)]
-        for width in widths
-    ]
-    head = ["default mode's time / ours", *(f"minibatch {size:,}" for size in minibatches)]
-    return table(head, lines) + origin("reproducible_mode", found["machine"])
 
 
 def ask_time() -> str:

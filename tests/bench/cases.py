@@ -74,7 +74,6 @@ CASES = [
         "--threads 1 --trials 30 --draws 3",
         ("machine.processor", "milliseconds.race-30.median", "milliseconds.tpe-30.worst"),
     ),
-    Case("batch_fill", "--trials 8", ("mean", "sizes.4", "shapes", "machine.processor")),
     Case(
         "dashboard_pages",
         "--orders 40 --bars 60 --repeat 2",
@@ -146,12 +145,6 @@ CASES = [
         ("machine.processor", "results.1.runs.sb3.0", "results.0.ours_over_best"),
         needs=("stable_baselines3",),
     ),
-    Case(
-        "items",
-        "--repetitions 1",
-        ("machine.processor", "rows", "milliseconds.with items", "milliseconds.MLP alone"),
-        {"items.ROWS": 32},
-    ),
     *(
         Case(
             f"learning:{kind}",
@@ -211,13 +204,6 @@ CASES = [
             "uneven.1.ratio.best peer",
         ),
         {"process_vec.UNEVEN_ENVS": 4, "process_vec.UNEVEN_WORKERS": 2},
-        extra=True,
-    ),
-    Case(
-        "reproducible_mode",
-        "--pairs 1",
-        ("machine.processor", "modes.1", "results.0.ratio"),
-        {"reproducible_mode.CELLS": [(64, 1024)]},
         extra=True,
     ),
     Case("peak", THREAD + "--seconds 0.01", ("machine.processor", "gflops.torch"), TINY_PEAK),
