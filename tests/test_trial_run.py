@@ -23,6 +23,7 @@ from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.intervals import over_seeds
 from sweepd.optimize.objectives.members.weights import initial_actors
 from sweepd.optimize.objectives.outlook import study_outlook
+from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
@@ -36,7 +37,7 @@ def actors_of(handle: StudyHandle) -> list[Any]:
     """Return the actors that a trial of a study starts from."""
     kind = objective_of(handle.spec.environment)
     bars = kind.load_recorded_bars(handle.spec, None, print)
-    trainer = kind.open(handle.spec, bars, torch.device("cpu"), print)
+    trainer = kind.open(handle.spec, bars, torch.device("cpu"), print, Request())
     plan = Plan(0, 0, {}, handle.space.resolve({}), 1)
     return initial_actors(handle, trainer.actors_of, plan)
 

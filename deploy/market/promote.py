@@ -36,8 +36,8 @@ from sweepd.envs.crypto.data.bars import Bars, load_bars
 from sweepd.envs.crypto.splits import window_of
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.record.bars import load_study_bars
+from sweepd.optimize.study.record.data_spec import DataSpec
 from sweepd.optimize.study.record.spans import study_splits
-from sweepd.optimize.study.record.stored import DataSpec
 
 MarketResult: TypeAlias = GateResult[MarketCandidate, Score, Bundle]
 

@@ -133,7 +133,7 @@ def stand_down() -> None:
     """
     global _guard
     if _guard is not None and _guard.host == os.getpid():
-        _end_tagged(str(os.fstat(_guard.tag).st_ino), _guard.name, spared=_guard.host)
+        end_tagged(str(os.fstat(_guard.tag).st_ino), _guard.name, spared=_guard.host)
         _guard.end()
         os.close(_guard.tag)
         os.environ.pop(VARIABLE, None)
@@ -171,10 +171,10 @@ def _main(host: int, inode: str, name: str, shared: int) -> None:
             ": it was killed, or the environment crashed or called os._exit",
             file=sys.stderr,
         )
-    _end_tagged(inode, name)
+    end_tagged(inode, name)
 
 
-def _end_tagged(inode: str, name: str, spared: int = 0) -> None:
+def end_tagged(inode: str, name: str, spared: int = 0) -> None:
     """Kill the processes that carry a tag, except the one with the id `spared`."""
     pipe, variable = f"pipe:[{inode}]", f"{VARIABLE}={name}".encode()
     # Repeated, since a process may start another one between the search and its end.

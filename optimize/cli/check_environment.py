@@ -27,11 +27,12 @@ from sweepd.optimize.cli.demo import apply_preset
 from sweepd.optimize.cli.findings import Finding, print_findings
 from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.cli.launch import choose_device
-from sweepd.optimize.cli.study_request import make_request
+from sweepd.optimize.cli.study_request import SPACE_MISSING, make_request
+from sweepd.optimize.objectives.command.objective import CommandObjective
 from sweepd.optimize.objectives.games.experiment import check_algorithm
 from sweepd.optimize.objectives.games.objective import GameObjective
 from sweepd.optimize.objectives.request import Request
-from sweepd.optimize.objectives.table import check_request, objective_of
+from sweepd.optimize.objectives.table import check_request, members_of, objective_of
 from sweepd.optimize.study.fit import (
     env_unit,
     fit_budget,
@@ -61,6 +62,8 @@ def check_environment(flags: StudySettings, given: frozenset[str], hooks: Hooks)
     if request.search_space.startswith(NARROW):
         raise InputError("sweepd doctor reads no study; give --search-space a preset or a file")
     check_request(request)
+    if not request.search_space:
+        raise InputError(SPACE_MISSING)
     return print_findings(examine_study(request, choose_device(flags.gpu), flags.data_dir))
 
 
@@ -76,6 +79,13 @@ def examine_study(
     """
     kind = objective_of(request.env)
     space = load_space(request.search_space, request.subject, request.timeframe)
+    if isinstance(kind, CommandObjective):
+        names = _Attempt("command", lambda: kind.completed(request, space))
+        params = ", ".join(dimension.name for dimension in space.dimensions)
+        yield from names.failures or [
+            Finding(True, "command", f"{kind.command}: not started; its parameters are {params}")
+        ]
+        return
     if isinstance(kind, GameObjective):
         own = []
         for finding in _game(kind.game, request):
@@ -327,7 +337,7 @@ def _budget(request: Request) -> Finding:
 
 def _study(request: Request, space: SearchSpace, device: torch.device) -> Iterator[Finding]:
     """Draft the study as `train` does, without measuring, and create its experiment."""
-    kind = objective_of(request.env)
+    kind = members_of(request.env, "sweepd doctor --env")
     request = dataclasses.replace(request, look_steps=request.look_steps or LOOK_STEPS)
 
     def create() -> tuple[Any, list[Finding]]:

@@ -11,7 +11,7 @@ from sweepd.envs.crypto.data.bars import load_bars, write_bars
 from sweepd.envs.crypto.data.demo_market import DEMO_BARS, make_demo_market
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.table import objective_of
-from sweepd.optimize.study.record.stored import CRYPTO
+from sweepd.optimize.study.record.stored import CRYPTO, is_command
 from sweepd.optimize.study.settings.study import StudySettings
 
 # Values of flags that are not given. The demo is the smallest study known to learn the market's
@@ -77,6 +77,8 @@ def preset_of(flags: StudySettings) -> dict[str, Any]:
         return SMOKE if flags.smoke else DEMO
     if flags.demo:
         raise InputError(f"--demo is for --env crypto, and --env is {flags.env}; use --smoke")
+    if is_command(flags.env):
+        raise InputError("--smoke is not for commands; use --n-trials 1 and a short training")
     # A name of its own: a smoke run must not become a part of the study of that game.
     return SMOKE_GAME | {"study_name": f"smoke-{objective_of(flags.env).default_name(flags)}"}
 

@@ -12,7 +12,7 @@ from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.cli.launch import choose_device
 from sweepd.optimize.cli.study_request import DATA_DIR_MISSING, make_request
 from sweepd.optimize.objectives.members.measure import typical_shape
-from sweepd.optimize.objectives.table import check_request, objective_of
+from sweepd.optimize.objectives.table import check_request, members_of
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.settings.study import StudySettings
@@ -27,7 +27,7 @@ def profile(flags: StudySettings, given: frozenset[str], hooks: Hooks) -> None:
     flags = apply_preset(flags, given)
     device, request = choose_device(flags.gpu), make_request(flags, given, hooks.load_bundle)
     check_request(request)
-    kind = objective_of(request.env)
+    kind = members_of(request.env, "sweepd profile")
     if kind.needs_data and (flags.demo or flags.smoke):
         make_demo_data(request.data_dir, request.timeframe, demo_bars(flags), say)
     elif kind.needs_data and flags.data_dir is None:

@@ -6,7 +6,6 @@ import dataclasses
 import re
 from typing import Any
 
-from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.envs.crypto.features import default_recipe
 from sweepd.envs.games.curriculum import NO_OPPONENTS, Curriculum
 from sweepd.envs.games.phase_files import read_opponents, read_phases
@@ -14,10 +13,15 @@ from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.demo import preset_of
 from sweepd.optimize.objectives.games.curriculum import LoadBundle
 from sweepd.optimize.objectives.request import Request
-from sweepd.optimize.objectives.table import objective_of
+from sweepd.optimize.objectives.table import misplaced_settings, objective_of
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import NARROW, load_space
 
+SPACE_MISSING = (
+    "--search-space is missing: name a TOML file with the command's parameters, such as\n"
+    "    [params]\n"
+    "    learning_rate = { low = 1e-5, high = 1e-2, log = true }"
+)
 DATA_DIR_MISSING = (
     "--data-dir is missing: name a directory of bars (sweepd data download creates one), "
     "or use --demo"
@@ -35,26 +39,25 @@ def make_request(
         load_bundle: finds champions that are opponents.
     """
     kind = objective_of(settings.env)
-    algorithm = get_algorithm(settings.algo)
     known = vars(settings) | {
         "data_dir": settings.data_dir or Request.data_dir,
         "recipe": settings.recipe or default_recipe(settings.timeframe),
         "play": settings.play or Request.play,
-        "horizon": algorithm.horizon if settings.horizon is None else settings.horizon,
         "search_space": settings.search_space or kind.default_space,
         "objective": settings.objective or kind.objectives[0],
+        **kind.defaults(settings, given),
     }
-    # "auto" as default is not a request: the algorithm may have a fixed number.
-    if settings.n_envs is None and "n_envs" not in given:
-        known["n_envs"] = algorithm.num_envs
-    if not algorithm.trains:  # a single rollout without updates
-        known |= {"budget": 1, "rungs": 1, "threads": settings.threads or 1}
     request = Request(
         **known, given=given, curriculum=_read_curriculum(settings), load_bundle=load_bundle
     )
-    if request.search_space.startswith(NARROW):
+    if not request.search_space or request.search_space.startswith(NARROW):
         return request
     defaults: dict[str, Any] = dict(load_space(request.search_space, request.subject).study)
+    idle = sorted(defaults.keys() & misplaced_settings(kind))
+    if idle:
+        raise InputError(
+            f"{request.search_space}: [study] {idle[0]} has no effect on {kind.title}; leave it out"
+        )
     chosen = given | preset_of(settings).keys()
     return dataclasses.replace(request, **{n: v for n, v in defaults.items() if n not in chosen})
 

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 from sweepd.envs.support.errors import InputError, RunError
-from sweepd.envs.support.formatting import counted
 from sweepd.envs.support.logs import LogConsole
 from sweepd.optimize.cli.demo import BANNER, apply_preset, demo_bars, make_demo_data
 from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.cli.launch import choose_device, own_arguments, run_on_all
 from sweepd.optimize.cli.study_request import (
     DATA_DIR_MISSING,
+    SPACE_MISSING,
     flags_per_study,
     make_request,
     study_name,
@@ -32,7 +32,7 @@ from sweepd.optimize.objectives.table import check_request, objective_of
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import open_to_read, storage_url, study_exists
 from sweepd.optimize.study.record.reader import StudyReader
-from sweepd.optimize.study.record.stored import TOTAL_KEY
+from sweepd.optimize.study.record.stored import TOTAL_KEY, is_command
 from sweepd.optimize.study.recovery.registration import leave, register_worker
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.study import StudyHandle
@@ -74,8 +74,10 @@ def _train_study(
     """Work on one study; return False if it was stopped before it was complete."""
     study = open_requested(flags, given, hooks, console)
     flags, handle = study.flags, study.handle
-    looks = None if hooks.count_looks is None else hooks.count_looks(handle)
-    console.print_line(f"  gate: {sentence(study_outlook(handle, flags.n_trials), looks)}")
+    promoted = objective_of(handle.spec.environment).promoted
+    if promoted:
+        looks = None if hooks.count_looks is None else hooks.count_looks(handle)
+        console.print_line(f"  gate: {sentence(study_outlook(handle, flags.n_trials), looks)}")
     # With a single GPU, this process is the worker.
     if flags.gpu == "all" and torch.cuda.device_count() > 1:
         _work_on_all_gpus(handle, flags, console.print_line)
@@ -89,7 +91,8 @@ def _train_study(
         fresh_seeds=flags.fresh_seeds,
         track=tuple(flags.track or ()),
     )
-    promotion = (hooks.after_study, hooks.on_new_best) if flags.auto_deploy else (None, None)
+    deploys = flags.auto_deploy and promoted
+    promotion = (hooks.after_study, hooks.on_new_best) if deploys else (None, None)
     return work(handle, study.trainer, options, console, *promotion)
 
 
@@ -135,9 +138,9 @@ def open_requested(
             f"--max-memory {flags.max_memory} must be a number of GiB, or 0 for no limit"
         )
     name = study_name(flags)
-    device = choose_device(flags.gpu)
     # First, because environment and algorithm decide which other flags are valid.
     flags = _with_recorded(flags, given, name)
+    device = choose_device("cpu" if is_command(flags.env) else flags.gpu)
     request = make_request(flags, given, hooks.load_bundle)
     check_request(request)
     _check_fresh_seeds(flags, request)
@@ -189,6 +192,8 @@ def _open_study(
     if not study_exists(storage, name):
         if objective_of(request.env).needs_data and flags.data_dir is None:
             raise InputError(DATA_DIR_MISSING)
+        if not request.search_space:
+            raise InputError(SPACE_MISSING)
         # Otherwise a wrong registry would be noticed when the settings are already fixed.
         if hooks.check_registry is not None:
             hooks.check_registry()
@@ -202,19 +207,9 @@ def _open_study(
 
 
 def _describe(handle: StudyHandle, trainer: Run[Any], say: Callable[[str], None]) -> None:
-    spec = handle.spec
     say(f"study {handle.name} in {handle.run_dir}")
     for line in trainer.describe():
         say(f"  {line}")
-    say(
-        f"  budget: {spec.budget:,} steps per {spec.member} in {spec.rungs} rungs; "
-        f"{counted(spec.num_envs, 'environment')} x {spec.horizon} steps = "
-        f"{spec.transitions:,} per rollout, {counted(spec.rollouts, 'rollout')}"
-    )
-    say(
-        f"  batch: {counted(spec.trials_per_batch, 'trial')}, {spec.slots} members per program, "
-        f"on {trainer.device} with {counted(spec.threads, 'thread')}"
-    )
 
 
 def _work_on_all_gpus(

@@ -1,7 +1,8 @@
 """What a study optimises: an `Objective` of its environment, such as a market or a game.
 
 Code that creates, joins or describes a study asks the objective
-(`sweepd.optimize.objectives.table.objective_of`) and does not distinguish markets and games itself.
+(`sweepd.optimize.objectives.table.objective_of`) and does not distinguish markets, games and
+programs itself.
 `Objective.open` returns the `Run` that trains the study's trials.
 """
 # ruff: noqa: ARG002 -- the defaults ignore arguments that only one kind needs
@@ -17,12 +18,11 @@ import torch
 
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.games.curriculum import Curriculum
-from sweepd.optimize.objectives.games.curriculum import LoadBundle
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.objectives.run import Run
 from sweepd.optimize.study.record.stored import StudySpec
 from sweepd.optimize.study.settings.study import StudySettings
-from sweepd.optimize.study.space.search_space import SearchSpace
+from sweepd.optimize.study.space.search_space import SearchSpace, Settings
 
 Spec = TypeVar("Spec", bound=StudySpec)
 Say = Callable[[str], None]
@@ -32,18 +32,22 @@ class Objective(ABC, Generic[Spec]):
     """The answers of one kind of study.
 
     Attributes:
-        settings: those that only this kind has.
+        settings: those that not every kind has.
+        without_effect: those that every other kind has, and this one does not.
         title: the kind in messages.
-        default_space: name of the default search space.
+        default_space: name of the default search space; "" if the user must name one.
         needs_data: whether a new study needs --data-dir.
         first_stage: whether the promotion gate has rules that need no hold-out evaluation.
+        promoted: whether trials can be promoted.
     """
 
     settings: type
+    without_effect: frozenset[str] = frozenset()
     title: str
     default_space: str
     needs_data: bool
     first_stage: bool
+    promoted: bool = True
 
     def __init__(self, environment: str) -> None:
         self.environment = environment
@@ -57,6 +61,25 @@ class Objective(ABC, Generic[Spec]):
     @abstractmethod
     def objectives(self) -> tuple[str, ...]:
         """Return the names of its objectives, the default first."""
+
+    @abstractmethod
+    def defaults(self, settings: StudySettings, given: frozenset[str]) -> dict[str, Any]:
+        """Return settings of a request whose defaults depend on the kind.
+
+        Args:
+            settings: all settings.
+            given: names of those that were set explicitly.
+        """
+
+    def set_up(
+        self, name: str, spec: Spec, request: Request, device: torch.device, say: Say
+    ) -> None:
+        """Prepare this process for training trials of an existing study of this name.
+
+        Raises:
+            InputError: it cannot train them.
+        """
+        return
 
     @abstractmethod
     def check(self, request: Request) -> None:
@@ -100,12 +123,24 @@ class Objective(ABC, Generic[Spec]):
     def members(self, request: Request) -> int:
         """Return the number of members of one trial."""
 
+    def check_installed(self, algorithm: str) -> None:
+        """Raise InputError for an unknown algorithm, or one that needs a missing package."""
+        return
+
+    def trains(self, algorithm: str) -> bool:
+        """Return whether a trial with this algorithm is trained, not only evaluated."""
+        return True
+
     def one_player(self, env_params: Mapping[str, Any], algorithm: str) -> bool:
         """Return whether one player is trained, whose result depends on the seed alone.
 
         Then the race is the best sampler, and fresh seeds measure what a selection is worth.
         """
         return False
+
+    def automatic_search(self, request: Request, space: SearchSpace) -> dict[str, Any]:
+        """Return the settings of `--sampler auto`, of which those that were given are kept."""
+        return {"sampler": "tpe"}
 
     def train_together(self, request: Request) -> bool:
         """Return whether the members of a trial share environments, and so a program."""
@@ -163,6 +198,10 @@ class Objective(ABC, Generic[Spec]):
         """Return the spec with settings that follow from a short training, and lines about it."""
         return spec, []
 
+    def recorded_params(self, spec: Spec, settings: Settings) -> tuple[Mapping[str, Any], ...]:
+        """Return what a trial with these settings records as learner_params and shape."""
+        return settings.learner, settings.shape
+
     def run_changes(self, spec: Spec, seeds: int, device: torch.device) -> dict[str, Any]:
         """Return fields of the spec of a training run that differ from the study's.
 
@@ -187,12 +226,7 @@ class Objective(ABC, Generic[Spec]):
 
     @abstractmethod
     def open(
-        self,
-        spec: Spec,
-        bars: Bars | None,
-        device: torch.device,
-        say: Say,
-        load_bundle: LoadBundle | None = None,
+        self, spec: Spec, bars: Bars | None, device: torch.device, say: Say, request: Request
     ) -> Run[Any]:
         """Return what trains the trials of a study here.
 
@@ -201,5 +235,5 @@ class Objective(ABC, Generic[Spec]):
             bars: of a market.
             device: where training runs.
             say: receives a line before every step that takes long.
-            load_bundle: see `Request`.
+            request: settings of this machine, and what finds bundles.
         """

@@ -10,7 +10,7 @@ from sweepd.optimize.objectives.games.objective import GameObjective
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.fit import most_envs
 from sweepd.optimize.study.record.configurations import PBT
-from sweepd.optimize.study.record.stored import CRYPTO, StudySpec
+from sweepd.optimize.study.record.stored import CRYPTO, StudySpec, is_command
 from sweepd.optimize.study.sampling.evolution import FEWEST
 from sweepd.optimize.study.sampling.samplers import AUTO
 from sweepd.optimize.study.space.search_space import SearchSpace
@@ -88,6 +88,11 @@ def _check_subject(request: Request) -> None:
         raise InputError(
             "--search pbt is for games: on a market, a trial's weights must come from its own "
             "training; leave it out"
+        )
+    if is_command(request.env):
+        raise InputError(
+            "--search pbt is for games: sweepd cannot copy the weights of a program's training; "
+            "leave it out"
         )
     kind = GameObjective(request.env)
     if (

@@ -18,7 +18,7 @@ from sweepd.optimize.study.record.stored import CRYPTO, Play
 from sweepd.optimize.study.settings.market import CostSettings
 from sweepd.optimize.study.settings.setting import declared
 from sweepd.optimize.study.settings.study import StudySettings
-from sweepd.optimize.study.space.subject import Subject
+from sweepd.optimize.study.space.subject import Subject, subject_of
 
 # Words of Python that are not JSON: as text, "False" would be true.
 _PYTHON_WORDS = {"true": True, "false": False, "none": None}
@@ -51,7 +51,7 @@ class Request(StudySettings):
     @property
     def subject(self) -> Subject:
         """What the search space is for."""
-        return Subject(self.env, self.algo)
+        return subject_of(self.env, self.algo)
 
     @property
     def folds(self) -> CrossValidation:

@@ -2,7 +2,8 @@
 
 A worker asks the study for trials, and lets a `Run` train them from rung to rung, evaluate them and
 say what is kept of them. It knows neither environments nor networks.
-`sweepd.optimize.objectives.members.trainer` implements it for policies on vectorized environments.
+`sweepd.optimize.objectives.members.trainer` implements it for policies on vectorized environments,
+`sweepd.optimize.objectives.command.run` for programs.
 """
 
 from __future__ import annotations
@@ -116,6 +117,17 @@ class Run(ABC, Generic[State]):
     trial_steps: int
 
     @property
+    def device_name(self) -> str | None:
+        """ "cpu" or the model of the GPU; None where that is not known."""
+        cuda = self.device.type == "cuda"
+        return torch.cuda.get_device_name(self.device) if cuda else "cpu"
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """Settings of this machine, for another run on it."""
+        return {"threads": torch.get_num_threads()}
+
+    @property
     @abstractmethod
     def steps_per_second(self) -> float:
         """Environment steps per second of training in this batch, without evaluations."""
@@ -147,6 +159,10 @@ class Run(ABC, Generic[State]):
     @abstractmethod
     def begin(self, plans: Sequence[Plan]) -> list[State]:
         """Return the states of the trials of a batch, which have one shape, at their beginning."""
+
+    def end(self, states: Sequence[State]) -> None:  # noqa: ARG002 -- nothing runs by default
+        """End what still runs of trials that this worker trains no longer, or not for now."""
+        return
 
     @abstractmethod
     def release(self) -> None:
@@ -180,7 +196,6 @@ class Run(ABC, Generic[State]):
             Interrupted: `WorkerHooks.stop` returned True.
         """
 
-    @abstractmethod
     def inherit(self, state: State, source: Checkpoint, settings: Settings) -> None:
         """Let a trial go on with other settings, and with the weights of another trial.
 
@@ -189,6 +204,7 @@ class Run(ABC, Generic[State]):
             source: the other trial after as many rollouts.
             settings: of the same shape and environment.
         """
+        raise NotImplementedError
 
     # -- what is kept
 
@@ -223,6 +239,10 @@ class Run(ABC, Generic[State]):
     @abstractmethod
     def draw(self, folder: Path, title: str) -> None:
         """Draw the pictures of a trial from the files of `write`."""
+
+    def clean(self, folder: Path) -> None:  # noqa: ARG002 -- nothing by default
+        """Delete what a finished trial needed while it trained, besides its checkpoints."""
+        return
 
     @property
     def has_report(self) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
-from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.plugins import is_plugin
+from sweepd.optimize.objectives.command.objective import CommandObjective
 from sweepd.optimize.objectives.games.objective import GameObjective
 from sweepd.optimize.objectives.market.objective import MarketObjective
 from sweepd.optimize.objectives.members.objective import MemberObjective
@@ -14,40 +14,60 @@ from sweepd.optimize.objectives.objective import Objective
 from sweepd.optimize.objectives.populations import check_population
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.record.configurations import SEARCHES
-from sweepd.optimize.study.record.stored import CRYPTO, StudySpec
+from sweepd.optimize.study.record.stored import CRYPTO, StudySpec, is_command
 from sweepd.optimize.study.sampling.pruners import PRUNERS, make_pruner
 from sweepd.optimize.study.sampling.samplers import AUTO, SAMPLERS, make_sampler
+from sweepd.optimize.study.settings.common import CommonSettings
 from sweepd.optimize.study.settings.setting import check_counts, declared, flag_of
+from sweepd.optimize.study.settings.study import StudySettings
+
+KINDS: tuple[type[Objective[Any]], ...] = (MarketObjective, GameObjective, CommandObjective)
 
 # Settings that may name a class of another package, with an example.
 PLUGINS = {"sampler": "optuna.samplers:GPSampler", "pruner": "optuna.pruners:PercentilePruner"}
 
 
-def objective_of(environment: str) -> MemberObjective[StudySpec]:
+def objective_of(environment: str) -> Objective[StudySpec]:
     """Return the kind of a study on this environment."""
-    kind = MarketObjective(environment) if environment == CRYPTO else GameObjective(environment)
+    if is_command(environment):
+        kind: type[Objective[Any]] = CommandObjective
+    else:
+        kind = MarketObjective if environment == CRYPTO else GameObjective
     # A spec of this environment is of the kind's own class.
-    return cast(MemberObjective[StudySpec], kind)
+    return cast(Objective[StudySpec], kind(environment))
+
+
+def members_of(environment: str, what: str) -> MemberObjective[StudySpec]:
+    """Return the kind of a study whose policies sweepd trains itself.
+
+    Raises:
+        InputError: it is another kind. what: what needs such a study, for the message.
+    """
+    kind = objective_of(environment)
+    if not isinstance(kind, MemberObjective):
+        raise InputError(f"{what} is not for {kind.title}, and --env is {environment}")
+    return kind
 
 
 def misplaced_settings(kind: Objective[StudySpec]) -> frozenset[str]:
     """Return the names of the settings that have no effect in a kind of study."""
-    other = GameObjective if isinstance(kind, MarketObjective) else MarketObjective
-    return frozenset(declared(other.settings))
+    own = declared(CommonSettings).keys() | declared(kind.settings).keys()
+    return frozenset(declared(StudySettings).keys() - own) | kind.without_effect
 
 
 def check_request(request: Request) -> None:
     """Raise InputError for the first setting that cannot be right, before any file is touched."""
     kind = objective_of(request.env)
-    other = GameObjective if isinstance(kind, MarketObjective) else MarketObjective
     # Looked up first: an unknown environment has no other settings to check.
     params = request.subject.env_params
-    get_algorithm(request.algo).check_installed()
+    kind.check_installed(request.algo)
     # A flag without effect is refused, since its user expects one.
     misplaced = sorted(request.given & misplaced_settings(kind))
     if misplaced:
+        others = [one.title for one in KINDS if misplaced[0] in declared(one.settings)]
+        problem = f"is for {' and '.join(others)}" if others else f"has no effect on {kind.title}"
         raise InputError(
-            f"{flag_of(misplaced[0])} is for {other.title}, and --env is {request.env}; leave it out"
+            f"{flag_of(misplaced[0])} {problem}, and --env is {request.env}; leave it out"
         )
     for flag, value, allowed in (
         ("objective", request.objective, kind.objectives),

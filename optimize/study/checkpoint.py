@@ -61,7 +61,7 @@ class Checkpoint:
     @property
     def begun(self) -> bool:
         """Whether a member has been trained."""
-        return any(member.learner is not None for member in self.members)
+        return self.rollouts > 0
 
     @property
     def rollouts(self) -> int:
@@ -77,12 +77,11 @@ class Checkpoint:
         """Rollouts and rung, by which checkpoints of a trial are ordered."""
         return self.rollouts, self.rung
 
-    @property
-    def at(self) -> str:
-        """ "rollout 12", or "rollouts 8 to 12" if some members are ahead."""
+    def at(self, unit: str) -> str:
+        """Say "rollout 12", or "rollouts 8 to 12" if some members are ahead. unit: "rollout"."""
         fewest = min(member.rollouts for member in self.members)
         most = max(member.rollouts for member in self.members)
-        return f"rollout {most}" if fewest == most else f"rollouts {fewest} to {most}"
+        return f"{unit} {most}" if fewest == most else f"{unit}s {fewest} to {most}"
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> str:

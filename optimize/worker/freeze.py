@@ -14,9 +14,8 @@ from optuna.samplers import BaseSampler
 
 from sweepd.agents.algorithms.identity import processor_kind
 from sweepd.agents.algorithms.table import get_algorithm
-from sweepd.agents.native.choice import chosen, require
+from sweepd.agents.native.choice import chosen
 from sweepd.agents.networks.precision import set_precision
-from sweepd.envs.core.sizing import cpu_count
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.plugins import resolve
@@ -34,7 +33,7 @@ from sweepd.optimize.study.prior import (
     refuse_other_prior,
     refuse_seen_holdout,
 )
-from sweepd.optimize.study.record.configurations import PBT, RACE
+from sweepd.optimize.study.record.configurations import PBT
 from sweepd.optimize.study.record.database import study_exists
 from sweepd.optimize.study.record.rows import FINISHED
 from sweepd.optimize.study.record.stored import StudySpec, code_version, torch_version
@@ -44,12 +43,11 @@ from sweepd.optimize.study.settings.setting import Setting, declared
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import NARROW, load_space
 from sweepd.optimize.study.space.search_space import SearchSpace
-from sweepd.optimize.study.space.subject import Subject
+from sweepd.optimize.study.space.subject import Subject, subject_of
 from sweepd.optimize.study.spec import field_of, refuse_other, refuse_schedules, with_field
 from sweepd.optimize.study.study import StudyHandle, create_study, free_name
 
 TRIALS_PER_BATCH = 4
-RACE_RUNGS = 10  # evaluations of a trial in a race
 
 
 def open_study(
@@ -90,7 +88,7 @@ def open_study(
         if narrowed is not None:
             refuse_seen_holdout(narrowed, spec, f"--search-space {request.search_space}")
         prior = make_prior(earlier, spec, say)
-        trainer: Run[Any] = kind.open(spec, bars, device, lambda _: None, request.load_bundle)
+        trainer: Run[Any] = kind.open(spec, bars, device, lambda _: None, request)
         recorded = {**flags, "measured": [*measured, *piloted]}
         if plugins := plugins_of(spec):
             recorded["plugins"] = plugins
@@ -129,15 +127,6 @@ def join_study(
     refuse_other(name, spec, requested, free)
     present = dataclasses.replace(spec, code_version=code_version(), torch_version=torch_version())
     refuse_other(name, spec, present, free)
-    torch.set_num_threads(request.threads or min(spec.threads, cpu_count()))
-    set_precision(spec.precision, device)
-    require(spec.kernels)
-    here = processor_kind(device)
-    if spec.processor != here:
-        say(
-            f"note: study {name} was made on {spec.processor}, and this is {here}: a trial's numbers "
-            "agree between them to rounding, not to the bit"
-        )
     for flag, made in plugins_of(spec).items():
         before = handle.flags.get("plugins", {}).get(flag)
         if made != before:
@@ -146,6 +135,7 @@ def join_study(
                 "it may decide differently from now on"
             )
     kind = objective_of(spec.environment)
+    kind.set_up(name, spec, request, device, say)
 
     def newer(bars: str) -> None:
         prior = f" --sampler race --prior {name}" if can_be_prior(handle) else ""
@@ -159,7 +149,7 @@ def join_study(
     if every and (others := kind.other_assets(spec, folder)):
         say(f"{others}; for a study of all tickers: --study-name {free}")
     bars = kind.load_recorded_bars(spec, folder, newer)
-    return kind.open(spec, bars, device, say, request.load_bundle)
+    return kind.open(spec, bars, device, say, request)
 
 
 def plugins_of(spec: StudySpec) -> dict[str, dict[str, str]]:
@@ -186,7 +176,7 @@ def requested_spec(storage: StudyStorage, spec: StudySpec, request: Request) -> 
         least = spec.rungs * (request.n_envs or 1) * spec.horizon
         asked = dataclasses.replace(asked, budget=max(request.budget, least))
     if "search_space" in given:
-        subject = Subject(spec.environment, spec.algorithm)
+        subject = subject_of(spec.environment, spec.algorithm)
         space = resolve_space(storage, request.search_space, subject, spec.timeframe)
         fitted = fit_space(space, spec.transitions)[0].to_dict()
         asked = dataclasses.replace(asked, space=fitted)
@@ -281,8 +271,7 @@ def decide(
 def choose_search(request: Request, space: SearchSpace) -> Request:
     """Return the request with a sampler in place of `auto`, and with the settings of a population.
 
-    Flags that were not given get the values that the sampler was measured with: the race decides
-    about seeds itself, and needs several evaluations near the end of the training.
+    Flags that were not given get the values that the sampler was measured with.
 
     Raises:
         InputError: population-based training cannot do what is asked for.
@@ -291,12 +280,7 @@ def choose_search(request: Request, space: SearchSpace) -> Request:
         return choose_population(request, space)
     if request.sampler != AUTO:
         return request
-    if not objective_of(request.env).one_player(request.env_params, request.algo):
-        return dataclasses.replace(request, sampler="tpe")
-    own: dict[str, Any] = {"sampler": RACE, "pruner": "none", "seeds": 1}
-    envs = request.n_envs or most_envs(request.budget, request.horizon, space.minibatches)
-    if request.budget >= RACE_RUNGS * envs * request.horizon:
-        own["rungs"] = RACE_RUNGS
+    own = objective_of(request.env).automatic_search(request, space)
     chosen = (request.given | space.study.keys()) - {"sampler"}
     return dataclasses.replace(request, **{n: v for n, v in own.items() if n not in chosen})
 
@@ -397,8 +381,8 @@ def spec_flags(spec: StudySpec, search_space: str) -> list[tuple[str, Any]]:
     }
     if not spec.evolves:
         values.pop("search")
-    if not get_algorithm(spec.algorithm).samples:
-        values.pop("play", None)
+    if "play" in values and not get_algorithm(spec.algorithm).samples:
+        values.pop("play")
     flags = [
         (name.replace("_", "-"), ",".join(value) if isinstance(value, tuple) else value)
         for name, value in values.items()

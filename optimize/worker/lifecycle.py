@@ -11,7 +11,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from sweepd.envs.support.errors import InputError
@@ -202,9 +201,7 @@ def _open(worker: Worker, trial: int) -> tuple[StudyHandle, Run[Any]]:
     request = RunRequest(f"{handle.name}#{trial}", seeds=seeds)
     planned = open_run(storage, request, runs_dir, device, say)
     run = StudyHandle(storage, planned.name, runs_dir)
-    settings = Request(
-        env=run.spec.environment, threads=torch.get_num_threads(), n_trials=planned.total
-    )
+    settings = Request(env=run.spec.environment, n_trials=planned.total, **worker.trainer.machine)
     trainer = join_study(run, settings, device, say)
     say(
         f"measuring the selection of {handle.name}, trial {trial}, on {counted(seeds, 'fresh seed')} "

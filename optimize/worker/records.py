@@ -260,7 +260,8 @@ class Records:
         checkpoint = self._unrecorded(plan) or self._recorded(plan)
         if checkpoint is None:
             return
-        self._say(f"trial {plan.number} resumes from rung {checkpoint.rung} ({checkpoint.at})")
+        at = checkpoint.at(self.handle.spec.unit)
+        self._say(f"trial {plan.number} resumes from rung {checkpoint.rung} ({at})")
         self.run.resume(training, checkpoint)
         self._saved[plan.trial_id] = checkpoint.progress
 
@@ -351,6 +352,7 @@ class Records:
         def job() -> None:  # in the background, after the writes that are pending
             for old in (*folder.glob("checkpoint-*.safetensors"), *folder.glob(".*.tmp.*")):
                 old.unlink(missing_ok=True)
+            self.run.clean(folder)
 
         self._thread.submit(job)
 

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from sweepd.optimize.objectives.run import Evaluation, Run, Training
 from sweepd.optimize.study.database.storage import TrialLost
 from sweepd.optimize.study.study import StudyHandle
@@ -129,16 +127,15 @@ class TrialReporter:
         except TrialLost:
             self.drop(training)
             return
-        at = self.run.checkpoint(training).at
-        number = training.plan.number
+        spec, number = self.handle.spec, training.plan.number
+        at = self.run.checkpoint(training).at(spec.unit)
         self.telemetry.say(
-            f"trial {number} requeued at {at} of {self.handle.spec.rollouts}",
-            "trial.requeued",
-            trial=number,
+            f"trial {number} requeued at {at} of {spec.rollouts}", "trial.requeued", trial=number
         )
 
     def drop(self, training: Training) -> None:
         """Give up a trial that this worker has lost."""
+        self.run.end([training])
         fate = self.handle.storage.give_up(training.plan.trial_id)
         number = training.plan.number
         self.telemetry.say(
@@ -176,14 +173,9 @@ class TrialReporter:
             own,
             **{name: value for name, value in vars(found).items() if value is not None},
             seed=plan.seed,
-            device=device_name(self.run.device),
+            device=self.run.device_name,
             steps_per_second=round(self.run.steps_per_second),
             seconds=round(training.seconds, 1),
         )
         attributes = record.to_attributes(self.handle.spec)
         return attributes | evaluation.rung_attributes(self.handle.spec, training.rung)
-
-
-def device_name(device: torch.device) -> str:
-    """Return "cpu", or the model of the GPU."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

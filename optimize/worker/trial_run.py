@@ -17,7 +17,6 @@ import torch
 from optuna.trial import FrozenTrial
 
 from sweepd.agents.algorithms.identity import processor_kind
-from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.agents.native.choice import chosen
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.support.errors import InputError
@@ -143,15 +142,15 @@ def _run_spec(
     source: StudyHandle, trial: FrozenTrial, request: RunRequest, device: torch.device
 ) -> StudySpec:
     """Return the spec of the run: that of the study, with constants, a budget and new seeds."""
-    spec, algorithm = source.spec, get_algorithm(source.spec.algorithm)
-    if not algorithm.trains:
+    spec, objective = source.spec, objective_of(source.spec.environment)
+    if not objective.trains(spec.algorithm):
         raise InputError(f"--trial {request.reference}: {spec.algorithm} is not trained")
     if request.from_weights and spec.algorithm not in WEIGHTS_FOR:
         raise InputError(
             f"--from-weights: {spec.algorithm} cannot start from the weights of a trial; "
             f"{', '.join(WEIGHTS_FOR)} can"
         )
-    curriculum = objective_of(spec.environment).curriculum(spec)
+    curriculum = objective.curriculum(spec)
     if curriculum is not None and "league" in curriculum.opponents:
         raise InputError(
             f"--trial {request.reference}: it was trained against the league of its study, which a "
@@ -182,7 +181,6 @@ def _run_spec(
         "code_version": code_version(),
         "torch_version": torch_version(),
     }
-    objective = objective_of(spec.environment)
     changes |= objective.run_changes(spec, request.seeds, device)
     made = dataclasses.replace(spec, **changes)
     objective.check_spec(made)
@@ -233,11 +231,8 @@ def _constants(source: StudyHandle, trial: FrozenTrial) -> SearchSpace:
     first, last = (_with_values(source, trial, s.params) for s in (stretches[0], stretches[-1]))
     record = TrialRecord.from_attributes(trial.user_attrs)
     settings = last.resolve({})
-    algorithm = get_algorithm(source.spec.algorithm)
-    for recorded, now in (
-        (record.learner_params, dataclasses.asdict(algorithm.params(**settings.learner))),
-        (record.shape, settings.shape),
-    ):
+    present = objective_of(source.spec.environment).recorded_params(source.spec, settings)
+    for recorded, now in zip((record.learner_params, record.shape), present, strict=True):
         for name, value in (recorded or {}).items():
             if name in now and json.loads(json.dumps(now[name])) != value:
                 raise InputError(
@@ -258,7 +253,7 @@ def _with_values(source: StudyHandle, trial: FrozenTrial, params: Mapping[str, A
 
 def _schedule(source: StudyHandle, trial: FrozenTrial) -> list[dict[str, Any]]:
     """Return the values of the algorithm's hyperparameters by rung, see `worker.evolution`."""
-    table = source.space.tables[source.space.subject.learner.table]
+    table = source.space.tables[source.space.subject.learner_table]
     return [
         {
             "rung": stretch.rung,

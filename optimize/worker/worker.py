@@ -252,6 +252,8 @@ class Worker:
                     self.records.save_unrecorded(training)
             raise
         except BaseException:
+            with suppress(Exception):  # one error is enough
+                self.trainer.end(trainings)
             if self.handle.gone():  # there is no study to requeue the trials in
                 raise
             # A fault of this machine: the next worker continues from the last checkpoints.
@@ -306,9 +308,10 @@ class Worker:
         numbers = ", ".join(str(plan.number) for plan in plans)
         shape = plans[0].settings.shape
         described = " ".join(f"{name} {value}" for name, value in shape.items())
+        described = f" ({described})" if described else ""
         trained = f"trials {numbers} together" if len(plans) > 1 else f"trial {numbers}"
         self.telemetry.say(
-            f"training {trained} ({described})",
+            f"training {trained}{described}",
             "batch.started",
             trials=[plan.number for plan in plans],
         )
@@ -331,6 +334,7 @@ class Worker:
         trainings = self._finish_rung(trainings, evaluations, others)
         if not self.memory.at_rung():
             return trainings
+        self.trainer.end(trainings)
         self.records.wait()
         for training in trainings:  # their checkpoints have just been written
             self.reporter.requeue(training, with_checkpoint=False)
@@ -384,6 +388,7 @@ class Worker:
         # All have reported before any is judged, as the pruner compares them with each other.
         with self.phases("reports"):
             verdicts = self.handle.judge([training.plan for training, _ in reported])
+        self.trainer.end([own for (own, _), bad in zip(reported, verdicts, strict=True) if bad])
         continuing = others
         for (training, evaluation), pruned in zip(reported, verdicts, strict=True):
             if training.rung >= self.spec.rungs:  # the last rung is never pruned: it is complete
@@ -414,6 +419,7 @@ class Worker:
 
     def _requeue(self, trainings: list[Training]) -> list[Training]:
         """Requeue trials with checkpoints of their present state; return none."""
+        self.trainer.end(trainings)
         self.records.wait()  # an older checkpoint must not be recorded after the one written now
         for training in self.reporter.fail_diverged(trainings):
             self.reporter.requeue(training, with_checkpoint=True)

@@ -35,8 +35,9 @@ from sweepd.envs.crypto.data.timeframe import format_time, grid_from
 from sweepd.envs.crypto.features import get_recipe
 from sweepd.envs.crypto.params import EnvParams, Instruments
 from sweepd.envs.crypto.splits import CrossValidation, make_splits
+from sweepd.optimize.study.record.data_spec import DataSpec
 from sweepd.optimize.study.record.folder import recorded_folder
-from sweepd.optimize.study.record.stored import FOLDER_KEY, SPEC_KEY, UID_KEY, CryptoSpec, DataSpec
+from sweepd.optimize.study.record.stored import FOLDER_KEY, SPEC_KEY, UID_KEY, CryptoSpec
 
 START = 1_577_836_800
 HIDDEN = (8, 8)

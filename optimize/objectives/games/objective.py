@@ -28,12 +28,15 @@ from sweepd.optimize.objectives.games.pilot import measure_episodes
 from sweepd.optimize.objectives.members.objective import MemberObjective, choose_slots
 from sweepd.optimize.objectives.objective import Say
 from sweepd.optimize.objectives.request import Request
+from sweepd.optimize.study.fit import most_envs
+from sweepd.optimize.study.record.configurations import RACE
 from sweepd.optimize.study.record.stored import MEAN, GameSpec
 from sweepd.optimize.study.settings.game import GameSettings
 from sweepd.optimize.study.settings.setting import flag_of
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.search_space import SearchSpace
 
+RACE_RUNGS = 10  # evaluations of a trial in a race
 EPISODES = 32  # of an evaluation, where nothing else is asked for or measured
 PAST_FLAGS = frozenset({"past_interval", "past_size"})
 
@@ -123,6 +126,20 @@ class GameObjective(MemberObjective[GameSpec]):
     def one_player(self, env_params: Mapping[str, Any], algorithm: str) -> bool:
         alone = self.game.seats(self.game.params(**env_params)) == 1
         return alone and get_algorithm(algorithm).trains
+
+    def automatic_search(self, request: Request, space: SearchSpace) -> dict[str, Any]:
+        """Return a race for one player, with what it was measured with, else the usual sampler.
+
+        The race decides about seeds itself, and needs several evaluations near the end of the
+        training.
+        """
+        if not self.one_player(request.env_params, request.algo):
+            return super().automatic_search(request, space)
+        own: dict[str, Any] = {"sampler": RACE, "pruner": "none", "seeds": 1}
+        envs = request.n_envs or most_envs(request.budget, request.horizon, space.minibatches)
+        if request.budget >= RACE_RUNGS * envs * request.horizon:
+            own["rungs"] = RACE_RUNGS
+        return own
 
     def train_together(self, request: Request) -> bool:
         if request.curriculum is not None:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 
+from sweepd.agents.algorithms.identity import processor_kind
+from sweepd.agents.algorithms.table import get_algorithm
+from sweepd.agents.native.choice import require
+from sweepd.agents.networks.precision import set_precision
 from sweepd.agents.networks.shape import FEWEST_SLOTS
+from sweepd.envs.core.sizing import cpu_count
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.optimize.objectives.games.curriculum import LoadBundle
 from sweepd.optimize.objectives.members.experiment import Experiment
@@ -16,13 +23,41 @@ from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.objectives.objective import Objective, Say, Spec
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.fit import fewest_envs, multiple
-from sweepd.optimize.study.space.search_space import SearchSpace
+from sweepd.optimize.study.settings.study import StudySettings
+from sweepd.optimize.study.space.search_space import SearchSpace, Settings
 
 CPU_SLOTS, GPU_SLOTS = 10, 64  # slots per program that use a device well
 
 
 class MemberObjective(Objective[Spec]):
     """An objective whose trials train in a `Trainer`, on environments that an `Experiment` makes."""
+
+    def defaults(self, settings: StudySettings, given: frozenset[str]) -> dict[str, Any]:
+        """Return settings that depend on the algorithm."""
+        algorithm = get_algorithm(settings.algo)
+        found: dict[str, Any] = {}
+        if settings.horizon is None:
+            found["horizon"] = algorithm.horizon
+        # "auto" as default is not a request: the algorithm may have a fixed number.
+        if settings.n_envs is None and "n_envs" not in given:
+            found["n_envs"] = algorithm.num_envs
+        if not algorithm.trains:  # a single rollout without updates
+            found |= {"budget": 1, "rungs": 1, "threads": settings.threads or 1}
+        return found
+
+    def set_up(
+        self, name: str, spec: Spec, request: Request, device: torch.device, say: Say
+    ) -> None:
+        """Set torch's threads, precision and kernels; say if the processor is another one."""
+        torch.set_num_threads(request.threads or min(spec.threads, cpu_count()))
+        set_precision(spec.precision, device)
+        require(spec.kernels)
+        here = processor_kind(device)
+        if spec.processor != here:
+            say(
+                f"note: study {name} was made on {spec.processor}, and this is {here}: a trial's numbers "
+                "agree between them to rounding, not to the bit"
+            )
 
     @abstractmethod
     def make_experiment(
@@ -36,14 +71,9 @@ class MemberObjective(Objective[Spec]):
         """Return the environments of a study. Arguments as of `open`."""
 
     def open(
-        self,
-        spec: Spec,
-        bars: Bars | None,
-        device: torch.device,
-        say: Say,
-        load_bundle: LoadBundle | None = None,
+        self, spec: Spec, bars: Bars | None, device: torch.device, say: Say, request: Request
     ) -> Trainer:
-        return Trainer(self.make_experiment(spec, bars, device, say, load_bundle))
+        return Trainer(self.make_experiment(spec, bars, device, say, request.load_bundle))
 
     def measured_spec(
         self,
@@ -78,6 +108,16 @@ class MemberObjective(Objective[Spec]):
             num_envs, lines = measure_num_envs(bench, say)
             spec, measured = dataclasses.replace(spec, num_envs=num_envs), measured + lines
         return spec, measured
+
+    def check_installed(self, algorithm: str) -> None:
+        get_algorithm(algorithm).check_installed()
+
+    def trains(self, algorithm: str) -> bool:
+        return get_algorithm(algorithm).trains
+
+    def recorded_params(self, spec: Spec, settings: Settings) -> tuple[Mapping[str, Any], ...]:
+        params = get_algorithm(spec.algorithm).params(**settings.learner)
+        return dataclasses.asdict(params), settings.shape
 
 
 def choose_slots(

@@ -26,6 +26,7 @@ from sweepd.agents.networks.weights import StateDict
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.sizing import out_of_memory
 from sweepd.envs.support.errors import RunError
+from sweepd.envs.support.formatting import counted
 from sweepd.optimize.objectives.members.chunks import Chunks
 from sweepd.optimize.objectives.members.experiment import Experiment, League
 from sweepd.optimize.objectives.members.measure import make_chunks
@@ -100,7 +101,15 @@ class Trainer(Run[MemberTraining]):
         self._chunks = make_chunks(self.experiment, hooks.say, hooks.alive)
 
     def describe(self) -> list[str]:
-        return self.experiment.describe()
+        spec = self.spec
+        return [
+            *self.experiment.describe(),
+            f"budget: {spec.budget:,} steps per {spec.member} in {spec.rungs} rungs; "
+            f"{counted(spec.num_envs, 'environment')} x {spec.horizon} steps = "
+            f"{spec.transitions:,} per rollout, {counted(spec.rollouts, 'rollout')}",
+            f"batch: {counted(spec.trials_per_batch, 'trial')}, {spec.slots} members per program, "
+            f"on {self.device} with {counted(spec.threads, 'thread')}",
+        ]
 
     def placement(self) -> str:
         spec = self.spec

@@ -12,7 +12,7 @@ from sweepd.envs.crypto.data.bars import Bars, load_bars
 from sweepd.envs.crypto.data.jumps import find_jumps
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.formatting import counted
-from sweepd.optimize.study.record.stored import AcceptedJump, DataSpec
+from sweepd.optimize.study.record.data_spec import AcceptedJump, DataSpec
 
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"  # of `DataSpec.first` and `last`
 

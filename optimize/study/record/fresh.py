@@ -13,7 +13,7 @@ from sweepd.envs.support.intervals import Interval, between, solved_seeds
 from sweepd.optimize.study.record.configurations import Configuration
 from sweepd.optimize.study.record.database import study_exists
 from sweepd.optimize.study.record.reader import StudyReader
-from sweepd.optimize.study.record.stored import GameSpec, TrialRecord, rung_interval
+from sweepd.optimize.study.record.stored import SeedSpec, TrialRecord, rung_interval
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class FreshSeeds:
         study: the training run.
         seeds: number of seeds.
         value: the average over seeds.
-        average: see `GameSpec`.
+        average: see `SeedSpec`.
         interval: its 95 % interval over seeds, which play episodes of their own; None of one seed.
         scores: of the seeds.
         solved: of a game that counts as solved from some score, how many seeds reach it.
@@ -59,7 +59,7 @@ def fresh_seeds(study: StudyReader, best: Configuration) -> FreshSeeds | None:
     """Return the result of a training run of a configuration.
 
     Args:
-        study: a study on a game.
+        study: a study whose members are seeds.
         best: one of its configurations.
 
     Returns:
@@ -81,7 +81,7 @@ def _read(run: StudyReader, study: StudyReader) -> FreshSeeds | None:
     if (run.origin or {}).get("study") != study.name:
         return None
     trial = next((one for one in run.rows.read() if one.state == "COMPLETE"), None)
-    if trial is None or not isinstance(spec, GameSpec) or spec.budget != study.spec.budget:
+    if trial is None or not isinstance(spec, SeedSpec) or spec.budget != study.spec.budget:
         return None
     attributes = run.rows.attributes(trial)
     record = TrialRecord.from_attributes(attributes)

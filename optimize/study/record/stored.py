@@ -21,6 +21,7 @@ from sweepd.envs.crypto.splits import CrossValidation
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.intervals import Interval
 from sweepd.optimize.study.record.configurations import PBT, RACE, TRIALS, Selection
+from sweepd.optimize.study.record.data_spec import AcceptedJump, DataSpec
 
 # Study attributes.
 SPEC_KEY = "sweepd:spec"  # `StudySpec` as JSON
@@ -48,7 +49,8 @@ ATTEMPTS_KEY = "sweepd:attempts"  # attempts that ended with the death of a work
 CMA_GENERATION_KEY = "sweepd:cma_generation"  # system attribute: generation of the CMA-ES sampler
 
 MEAN = "mean"  # `GameSpec.average`
-CRYPTO = "crypto"  # the environment that is a market; every other name is a game
+CRYPTO = "crypto"  # the environment that is a market
+COMMAND = "command"  # before a colon: the environment is a program; every other name is a game
 _PREFIX = "sweepd:"
 # How a policy acts: it takes its most probable action, or draws from its probabilities.
 Play = Literal["deterministic", "sampled"]
@@ -69,48 +71,9 @@ def torch_version() -> str:
     return torch.__version__.partition("+")[0]
 
 
-@dataclass(frozen=True)
-class AcceptedJump:
-    """Bars that look wrong and were taken, see `sweepd.envs.crypto.data.jumps`.
-
-    Attributes:
-        file: name of the file in the folder.
-        row: of the bar, counted from 0; of the first one after a change that stays.
-        time: open of the bar, UTC, as in messages.
-        found: what looks wrong, with the values.
-    """
-
-    file: str
-    row: int
-    time: str
-    found: str
-
-
-@dataclass(frozen=True)
-class DataSpec:
-    """The bars of a study.
-
-    Attributes:
-        dir: folder of the bars when the study was created.
-        tickers: assets, in the order of the observation's columns.
-        timeframe: length of a bar, such as "1h".
-        fingerprint: `Bars.fingerprint`.
-        first: open of the first bar, ISO 8601, UTC.
-        last: open of the last bar, ISO 8601, UTC.
-        bars: number of bars.
-        synthetic: whether the bars were generated.
-        accepted_jumps: bars that look wrong and were taken (`--accept-jumps`), by file and row.
-    """
-
-    dir: str
-    tickers: tuple[str, ...]
-    timeframe: str
-    fingerprint: str
-    first: str
-    last: str
-    bars: int
-    synthetic: bool
-    accepted_jumps: tuple[AcceptedJump, ...] = ()
+def is_command(environment: str) -> bool:
+    """Return whether an environment is a program, `command:WORDS`."""
+    return environment.startswith(f"{COMMAND}:")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +83,8 @@ class StudySpec(ABC):
     Attributes:
         member: name of a trial's members, "fold" or "seed".
         repeats: whether the members of a trial repeat it with other seeds.
-        environment: "crypto", or the name of a game.
+        unit: what the progress of a member is counted in.
+        environment: "crypto", the name of a game, or "command:" and the words of a program.
         algorithm: name in `sweepd.agents.algorithms.table`.
         env: environment parameters that all trials share.
         budget: environment steps per member, spent in `rungs` equal parts.
@@ -141,6 +105,7 @@ class StudySpec(ABC):
 
     member: ClassVar[str]
     repeats: ClassVar[bool]
+    unit: ClassVar[str] = "rollout"
 
     environment: str
     algorithm: str
@@ -241,6 +206,8 @@ class StudySpec(ABC):
         """
         try:
             described = json.loads(text)
+            if is_command(described["environment"]):
+                return CommandSpec(**_fitting(CommandSpec, described))
             if described["environment"] != CRYPTO:
                 return GameSpec(**_fitting(GameSpec, described))
             data = _fitting(DataSpec, _fitting(CryptoSpec, described).pop("data"))
@@ -332,17 +299,67 @@ class CryptoSpec(StudySpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GameSpec(StudySpec):
+class SeedSpec(StudySpec):
+    """A study whose members repeat a trial with other seeds.
+
+    Attributes:
+        seeds: members per trial.
+        own_episodes: whether every member is evaluated on episodes of its own, as fresh seeds are.
+        average: what the value of a trial is over its members: always `MEAN`.
+    """
+
+    member, repeats = "seed", True
+
+    seeds: int
+    own_episodes: bool = False
+    average: str
+
+    @property
+    def timeframe(self) -> None:
+        return None
+
+    @property
+    def rung_text(self) -> str:
+        return f"{self.objective}, {self.average} over seeds"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandSpec(SeedSpec):
+    """A study of a program, which runs once per seed and reports its steps and values.
+
+    A rollout is one step, as the program counts them: `num_envs` and `horizon` are 1.
+
+    Attributes:
+        job_memory: most resident memory of a program and its descendants in GiB; 0: no limit.
+        job_minutes: longest time that a program may run; 0: no limit.
+    """
+
+    unit = "step"
+
+    own_episodes: bool = True
+    average: str = MEAN
+    job_memory: float = 0.0
+    job_minutes: float = 0.0
+
+    @property
+    def command(self) -> str:
+        """The words of the program, with names of parameters in braces."""
+        return self.environment.partition(":")[2]
+
+    @property
+    def about(self) -> str:
+        return f"{self.environment}, {'1 seed' if self.seeds == 1 else f'{self.seeds} seeds'}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GameSpec(SeedSpec):
     """A study on a game; the members of a trial are `seeds` policies trained alike.
 
     Members of a game with several players train together, against each other.
 
     Attributes:
-        seeds: members per trial.
         episodes: episodes per member in an evaluation that decides; the same ones for all trials,
             unless they are `own_episodes`.
-        own_episodes: whether every member plays episodes of its own, as fresh seeds do.
-        average: what the value of a trial is over its members: always `MEAN`.
         score_range: `VecEnv.score_range` of the game; of points, (0, 1).
         solved: score from which the game counts as solved, if there is one.
         centred: how observations are scaled, see `random_play`: always True.
@@ -353,17 +370,12 @@ class GameSpec(StudySpec):
             empty where every seat is played by the present policy.
     """
 
-    member, repeats = "seed", True
-
-    seeds: int
     episodes: int
     centred: bool
     running_scale: bool
     look_steps: int
     play: Play = "deterministic"
     curriculum: dict[str, Any] = dataclasses.field(default_factory=dict)
-    own_episodes: bool = False
-    average: str
     score_range: tuple[float, float] | None = None
     solved: float | None = None
 
@@ -371,14 +383,6 @@ class GameSpec(StudySpec):
         if self.score_range is not None:  # a list in JSON
             low, high = self.score_range
             object.__setattr__(self, "score_range", (low, high))  # frozen class
-
-    @property
-    def timeframe(self) -> None:
-        return None
-
-    @property
-    def rung_text(self) -> str:
-        return f"{self.objective}, {self.average} over seeds"
 
     @property
     def selection(self) -> Selection:
@@ -500,6 +504,8 @@ class TrialRecord:
         steps_per_second: environment steps per second of the worker.
         seconds: training time of the trial, all attempts together.
         phases: per member, the number of rollouts after which each of its phases began.
+        starts: of a program, per seed, the first step that each attempt to run it reported: after
+            a kill, it went on from its own checkpoint, or started again.
     """
 
     seed: int | None = None
@@ -520,6 +526,7 @@ class TrialRecord:
     steps_per_second: float | None = None
     seconds: float | None = None
     phases: Sequence[Sequence[int]] | None = None
+    starts: Sequence[Sequence[int]] | None = None
 
     def to_attributes(self, spec: StudySpec) -> dict[str, Any]:
         """Return the recorded fields as attributes of a trial of this study.

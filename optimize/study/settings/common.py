@@ -46,7 +46,7 @@ class CommonSettings:
         Setting(
             Panel.STUDY,
             "Name of the study; an existing study is continued. Default: crypto-TIMEFRAME, or the "
-            "name of the game.",
+            "name of the game or program.",
         ),
     ] = None
     storage: Annotated[
@@ -66,7 +66,7 @@ class CommonSettings:
             Panel.STUDY,
             "A preset (wide, large or demo for markets, game for games), a TOML file like those in "
             "optimize/spaces, or narrow:STUDY#TRIAL for the neighbourhood of a trial. Default: "
-            "wide, or game.",
+            "wide, or game; a command needs a file with a table [params].",
         ),
     ] = None
     search: Annotated[
@@ -84,9 +84,9 @@ class CommonSettings:
         Setting(
             Panel.STUDY,
             "auto (for games of one player race with --seeds 1 --rungs 10 --pruner none, unless "
-            "these are given; otherwise tpe), race (further trials of good parameters are further "
-            "seeds, see docs/search.md), tpe, random, cmaes (for numeric ranges), or MODULE:NAME (any "
-            "sampler class for Optuna).",
+            "these are given; for commands race with --seeds 1; otherwise tpe), race (further trials "
+            "of good parameters are further seeds, see docs/search.md), tpe, random, cmaes (for "
+            "numeric ranges), or MODULE:NAME (any sampler class for Optuna).",
             fixes="sampler",
             automatic="auto",
         ),
@@ -104,8 +104,8 @@ class CommonSettings:
         Setting(
             Panel.STUDY,
             "hyperband (stops the worse half of each bracket's trials at every rung), median, "
-            "none, or MODULE:NAME (any pruner class for Optuna). Default: hyperband; none if --sampler "
-            "auto takes race.",
+            "none, or MODULE:NAME (any pruner class for Optuna). Default: hyperband; none for games if "
+            "--sampler auto takes race, and for commands without --rungs.",
             show_default=False,
             fixes="pruner",
         ),
@@ -117,7 +117,7 @@ class CommonSettings:
             "Markets: information-ratio (Sharpe ratio of the returns in excess of equal weight; "
             "the default), sharpe-difference (Sharpe ratio minus that of equal weight), sharpe or "
             "sortino; each is the mean over paths minus 0.1 standard deviations. Games: return "
-            "(mean over seeds); of two players: points.",
+            "(mean over seeds); of two players: points. Commands: value, what the program reports.",
             fixes="objective",
         ),
     ] = None
@@ -156,7 +156,8 @@ class CommonSettings:
             "crypto, cartpole, bucket-brigade, hockey, gym:ID (a Gymnasium environment, e.g. "
             "gym:Pendulum-v1), vector:ID (a Gymnasium vector environment), pettingzoo:MODULE, or "
             "MODULE:NAME (your own game, or a function that returns a Gymnasium, PettingZoo or "
-            "PufferLib environment). See docs/games.md.",
+            "PufferLib environment): see docs/games.md; or command:WORDS, a program, with {NAME} for "
+            "a parameter: see docs/command.md.",
             fixes="environment",
         ),
     ] = "crypto"
@@ -173,7 +174,8 @@ class CommonSettings:
         int,
         Setting(
             Panel.TRAINING,
-            "Environment steps per fold or seed of an unpruned trial.",
+            "Environment steps per fold or seed of an unpruned trial; of a command, the steps that "
+            "it reports.",
             fixes="budget",
             most=10**12,
             in_space=True,
@@ -184,7 +186,8 @@ class CommonSettings:
         Setting(
             Panel.TRAINING,
             "Number of equal parts of the budget. After each one, trials are evaluated, "
-            "checkpointed, and may be pruned. Default: 4; 10 if --sampler auto takes race.",
+            "checkpointed, and may be pruned. Default: 4; 10 if --sampler auto takes race; for "
+            "commands 1.",
             show_default=False,
             fixes="rungs",
             most=1_000,

@@ -7,34 +7,14 @@ from typing import Annotated
 
 from sweepd.envs.games.curriculum import MOST_PAST
 from sweepd.optimize.study.record.stored import Play
+from sweepd.optimize.study.settings.seeds import SeedSettings
 from sweepd.optimize.study.settings.setting import Panel, Setting
 
 
 @dataclass(frozen=True)
-class GameSettings:
+class GameSettings(SeedSettings):
     """Settings that only studies on a game have."""
 
-    fresh_seeds: Annotated[
-        int,
-        Setting(
-            Panel.STUDY,
-            "Games of one player: once the study is complete, train the selected parameters with "
-            "this many seeds that the selection has not seen; 0: do not.",
-            least=0,
-            most=1_024,
-        ),
-    ] = 5
-    seeds: Annotated[
-        int,
-        Setting(
-            Panel.ENVIRONMENT,
-            "Games: members (training seeds) per trial. Default: 4; 1 if --sampler auto takes race.",
-            show_default=False,
-            fixes="seeds",
-            most=1_024,
-            in_space=True,
-        ),
-    ] = 4
     episodes: Annotated[
         int,
         Setting(

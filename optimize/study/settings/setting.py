@@ -21,6 +21,7 @@ class Panel(StrEnum):
     DATA = "Market: data and folds"
     TRAINING = "Training"
     MARKET = "Market: costs and cash"
+    COMMAND = "Commands"
     MACHINE = "Machine"
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from sweepd.optimize.study.settings.command import CommandSettings
 from sweepd.optimize.study.settings.common import CommonSettings
 from sweepd.optimize.study.settings.game import GameSettings
 from sweepd.optimize.study.settings.market import MarketSettings
@@ -18,8 +19,8 @@ from sweepd.optimize.study.settings.setting import Panel
 
 
 @dataclass(frozen=True)
-class StudySettings(GameSettings, MarketSettings, CommonSettings):
-    """All settings of `sweepd train`, for either kind of study.
+class StudySettings(CommandSettings, GameSettings, MarketSettings, CommonSettings):
+    """All settings of `sweepd train`, for every kind of study.
 
     None: a default that depends on other settings, or a choice when the study is created.
     """

@@ -12,8 +12,9 @@ is one parameter, described by one of
 
 With `start` next to a range or choices, trial 0 has that value; the sampler draws its other
 parameters. `[timeframe.<name>.<table>]` replaces single entries for studies on bars of that length.
-A space for a game of two seats may have `[[phases]]` (`sweepd.envs.games.phase_files`). A space for
-a game may have a table `[study]`, with the defaults of flags: budget = 10_000_000, …
+The space of a program has one table, `[params]`, with any names; `name` and `version` may be left
+out. A space for a game of two seats may have `[[phases]]` (`sweepd.envs.games.phase_files`). A space for
+a game or a program may have a table `[study]`, with the defaults of flags: budget = 10_000_000, …
 (`StudyDefaults`). A parameter that is not named keeps its default.
 """
 
@@ -28,19 +29,19 @@ from typing import Annotated, Any, get_args, get_type_hints
 from pydantic import Field, create_model
 
 from sweepd.envs.crypto.data.timeframe import SECONDS, bar_length
-from sweepd.envs.games.phase_files import CURRICULUM_KEYS, parse_curriculum
+from sweepd.envs.games.phase_files import parse_curriculum
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import read_toml
 from sweepd.envs.support.validation import StrictModel, checked
-from sweepd.optimize.study.record.stored import CRYPTO, StudySpec
+from sweepd.optimize.study.record.stored import StudySpec
 from sweepd.optimize.study.settings.setting import declared
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.dimension import Dimension
 from sweepd.optimize.study.space.search_space import SearchSpace
-from sweepd.optimize.study.space.subject import MARKET_PPO, Scalar, Subject
+from sweepd.optimize.study.space.subject import MARKET_PPO, Scalar, Subject, subject_of
 
 NARROW = "narrow:"  # of `--search-space`: the space around a trial of another study
-HEAD_KEYS = frozenset({"name", "version", "description", "timeframe"})  # besides the tables
+HEAD_KEYS = frozenset({"name", "version", "description"})  # besides the tables
 # Keys of a parameter's entry.
 ENTRY_KEYS = frozenset({"low", "high", "log", "step", "off", "start", "choices", "value"})
 Count = Annotated[int, Field(ge=1)]
@@ -81,11 +82,14 @@ def load_space(
     presets = ", ".join(subject.presets)
     if not name.endswith(".toml") and not Path(name).exists():
         raise InputError(
-            f"--search-space {name!r} is neither a preset ({presets}, narrow:STUDY[#TRIAL]) nor a "
-            "TOML file"
+            f"--search-space {name!r} is neither a preset "
+            f"({', '.join([*subject.presets, 'narrow:STUDY[#TRIAL]'])}) nor a TOML file"
         )
-    source, expected = f"--search-space {name}", f"a preset ({presets}) or a TOML file"
+    source = f"--search-space {name}"
+    expected = f"a preset ({presets}) or a TOML file" if presets else "a TOML file"
     described = read_toml(Path(name), source, expected)
+    if subject.free:
+        described = {"name": Path(name).stem, "version": 1, **described}
     return parse_space(described, subject, timeframe, name)
 
 
@@ -97,7 +101,7 @@ def preset_text(name: str, subject: Subject = MARKET_PPO) -> str:
 
 def study_space(spec: StudySpec) -> SearchSpace:
     """Return the search space of a study."""
-    return parse_space(spec.space, Subject(spec.environment, spec.algorithm))
+    return parse_space(spec.space, subject_of(spec.environment, spec.algorithm))
 
 
 def parse_space(
@@ -126,7 +130,7 @@ def parse_space(
         entries[table] |= replaced
     tables = {
         table: {
-            name: _parse_dimension(f"{source}: [{table}] {name}", subject.names(table), name, entry)
+            name: _parse_dimension(f"{source}: [{table}] {name}", subject, table, name, entry)
             for name, entry in entries[table].items()
         }
         for table in subject.tables
@@ -137,22 +141,25 @@ def parse_space(
     space = SearchSpace(
         name, version, tables, subject, curriculum, study.model_dump(exclude_unset=True)
     )
-    _check_tables(space, source)
+    (_check_names if subject.free else _check_tables)(space, source)
     _check_values(space, source)
     return space
 
 
 def _parse_head(described: Mapping[str, Any], subject: Subject, source: str) -> tuple[str, int]:
     """Check the top-level keys and return name and version."""
-    phases = frozenset() if subject.environment == CRYPTO else CURRICULUM_KEYS
-    known = {*HEAD_KEYS, *subject.tables}
-    unknown = set(described) - known - phases - ({"study"} if phases else set())
+    known = {*HEAD_KEYS, *subject.tables, *subject.sections}
+    known |= set() if subject.free else {"timeframe"}
+    unknown = set(described) - known
     if unknown:
+        tables = ", ".join(f"[{table}]" for table in subject.tables)
+        more = "; for a game also [study], and of two seats [[phases]]" if subject.sections else ""
+        others = " and [study]" if subject.free else f" and [timeframe]{more}"
         raise InputError(
             f"{source}: unknown key {sorted(unknown)[0]!r}; a space has name, version, "
-            f"{', '.join(f'[{table}]' for table in subject.tables)} and [timeframe]"
-            f"{'; for a game also [study], and of two seats [[phases]]' if phases else ''}"
+            f"{tables}{others}"
         )
+    phases = subject.sections - {"study"}
     if "phases" not in described and phases & set(described):
         key = sorted(phases & set(described))[0]
         raise InputError(f"{source}: {key} is for the opponents of [[phases]], which it has not")
@@ -192,16 +199,18 @@ def _table(where: str, entries: Any) -> Mapping[Any, Any]:
     return entries
 
 
-def _parse_dimension(where: str, names: Mapping[str, Any], name: str, entry: Any) -> Dimension:
+def _parse_dimension(where: str, subject: Subject, table: str, name: str, entry: Any) -> Dimension:
     """Return the dimension that an entry describes.
 
     Args:
         where: source, table and name, for messages.
-        names: the names that the table may have.
+        subject: decides about the names that the table may have.
+        table: name of the table.
         name: name of the parameter.
         entry: value of the key in the TOML file.
     """
-    if name not in names:
+    names = {} if subject.free else subject.names(table)
+    if name not in names and not subject.free:
         raise InputError(f"{where} is not a parameter; choose one of {', '.join(sorted(names))}")
     if not isinstance(entry, Mapping):
         raise InputError(
@@ -282,6 +291,25 @@ def _check_start(where: str, dimension: Dimension) -> None:
         if abs(steps - round(steps)) > 1e-8:
             raise InputError(
                 f"{where} start = {start!r} is not {low} plus a multiple of its step {step}"
+            )
+
+
+def _check_names(space: SearchSpace, source: str) -> None:
+    """Raise InputError for the name of a program's parameter that cannot be used."""
+    names = {dimension.name for dimension in space.dimensions}
+    where = f"{source}: [{space.subject.learner_table}]"
+    if not names:
+        raise InputError(
+            f"{where} is missing or empty; name the parameters, for example\n"
+            "    learning_rate = { low = 1e-5, high = 1e-2, log = true }"
+        )
+    for dimension in space.dimensions:
+        if not dimension.name.isidentifier():
+            raise InputError(f"{where} {dimension.name!r} must be letters, digits and _")
+        if dimension.off is not None and dimension.switch in names:
+            raise InputError(
+                f"{where} {dimension.switch} is the switch of {dimension.name}, which has off; "
+                "give it another name"
             )
 
 

@@ -1,9 +1,9 @@
 """Search spaces: what a trial may vary, and how its parameters become settings.
 
-A space has three tables: `shape`, one named after the algorithm (`ppo`), and `env`. Parameters of
-all tables share one flat namespace, with the names of the environment's and the algorithm's
-parameters (such as `EnvParams` and `PPOParams`). The discount is searched as `one_minus_gamma`,
-since its distance from 1 matters on a logarithmic scale.
+A space has three tables: `shape`, one named after the algorithm (`ppo`), and `env`; that of a program
+has one, `params`. Parameters of all tables share one flat namespace, with the names of the
+environment's and the algorithm's parameters (such as `EnvParams` and `PPOParams`). The discount is
+searched as `one_minus_gamma`, since its distance from 1 matters on a logarithmic scale.
 """
 
 from __future__ import annotations
@@ -85,19 +85,19 @@ class SearchSpace:
     @property
     def shape_names(self) -> tuple[str, ...]:
         """Sampled parameters that determine a program's shape."""
-        return tuple(d.name for d in self.tables["shape"].values() if d.value is None)
+        return tuple(d.name for d in self.tables.get("shape", {}).values() if d.value is None)
 
     @property
     def max_lookback(self) -> int:
         """Longest lookback of any trial; observations are padded to it."""
-        dimension = self.tables["env"].get("lookback")
+        dimension = self.tables.get("env", {}).get("lookback")
         numbers = dimension.values if dimension else [EnvParams().lookback]
         return int(max(float(v) for v in numbers))
 
     @property
     def minibatches(self) -> tuple[int, ...]:
         """Possible minibatches that must divide a rollout; none for algorithms with replay."""
-        shape = self.subject.learner.shape
+        shape = self.subject.shape
         if "epochs" not in shape:
             return ()
         dimension = self.tables["shape"].get("minibatch")
@@ -118,7 +118,7 @@ class SearchSpace:
 
     def shape_of(self, params: Mapping[str, Scalar]) -> dict[str, Any]:
         """Return all shape parameters of a trial, including constants and defaults."""
-        return {**self.subject.learner.shape, **self._resolve_table("shape", params)}
+        return {**self.subject.shape, **self._resolve_table("shape", params)}
 
     def arithmetic(self, params: Mapping[str, Scalar]) -> float:
         """Return about how much arithmetic a trial's gradient steps need, in an arbitrary unit.
@@ -134,7 +134,7 @@ class SearchSpace:
         return float(layers * shape.get("epochs", drawn))
 
     def _resolve_table(self, table: str, params: Mapping[str, Scalar]) -> dict[str, Any]:
-        return {name: own.resolve(params) for name, own in self.tables[table].items()}
+        return {name: own.resolve(params) for name, own in self.tables.get(table, {}).items()}
 
     def resolve(self, params: Mapping[str, Scalar]) -> Settings:
         """Return the settings of a trial with these parameters.
@@ -145,7 +145,7 @@ class SearchSpace:
         """
         try:
             shape = self.shape_of(params)
-            learner = self._resolve_table(self.subject.learner.table, params)
+            learner = self._resolve_table(self.subject.learner_table, params)
             env = self._resolve_table("env", params)
         except KeyError as missing:
             raise InputError(
@@ -153,7 +153,7 @@ class SearchSpace:
                 "parameters"
             ) from None
         # The algorithm knows only gamma; the search draws its distance from 1.
-        if "one_minus_gamma" in learner:
+        if "one_minus_gamma" in learner and not self.subject.free:
             learner["gamma"] = 1.0 - float(learner.pop("one_minus_gamma"))
         return Settings(shape=shape, learner=learner, env=env)
 

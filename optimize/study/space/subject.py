@@ -1,4 +1,4 @@
-"""What a search space is for: an environment and an algorithm.
+"""What a search space is for: an environment and an algorithm, or a program.
 
 Both are imported when they are asked for, and torch with them: a study is read without them.
 """
@@ -6,13 +6,15 @@ Both are imported when they are asked for, and torch with them: a study is read 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sweepd.envs.crypto.params import SHORTS, EnvParams
+from sweepd.envs.games.phase_files import CURRICULUM_KEYS
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.study.record.stored import CRYPTO
+from sweepd.optimize.study.record.stored import COMMAND, CRYPTO, is_command
 
 if TYPE_CHECKING:
     from sweepd.agents.algorithms.table import Algorithm
@@ -36,7 +38,13 @@ STUDY_LEVEL = frozenset(
 
 @dataclass(frozen=True)
 class Subject:
-    """Environment and algorithm of a space; they determine names and bounds of parameters."""
+    """Environment and algorithm of a space; they determine names and bounds of parameters.
+
+    Attributes:
+        free: whether the user names the parameters.
+    """
+
+    free: ClassVar[bool] = False
 
     environment: str = CRYPTO
     algorithm: str = "ppo"
@@ -49,6 +57,21 @@ class Subject:
         return get_algorithm(self.algorithm)
 
     @property
+    def learner_table(self) -> str:
+        """Name of the table of the parameters that are no shape and not of the environment."""
+        return self.learner.table
+
+    @property
+    def shape(self) -> Mapping[str, int]:
+        """What determines a program's shape, with the defaults."""
+        return self.learner.shape
+
+    @property
+    def sections(self) -> frozenset[str]:
+        """Keys of a file besides its tables, its head and [timeframe]."""
+        return frozenset() if self.environment == CRYPTO else CURRICULUM_KEYS | {"study"}
+
+    @property
     def env_params(self) -> Callable[..., Any]:
         """The dataclass of the environment's parameters."""
         if self.environment == CRYPTO:
@@ -58,9 +81,9 @@ class Subject:
         return get_game(self.environment).params
 
     @property
-    def tables(self) -> tuple[str, str, str]:
+    def tables(self) -> tuple[str, ...]:
         """Names of a space's tables, in the order in which they are drawn."""
-        return "shape", self.learner.table, "env"
+        return "shape", self.learner_table, "env"
 
     @property
     def presets(self) -> dict[str, str]:
@@ -99,6 +122,47 @@ class Subject:
             name, value = "gamma", 1.0 - float(value)
         params = self.env_params if table == "env" else self.learner.params
         params(**{name: value})
+
+
+class CommandSubject(Subject):
+    """A program, whose parameters are those of one table, under names of the user's."""
+
+    free = True
+
+    @property
+    def learner_table(self) -> str:
+        return "params"
+
+    @property
+    def shape(self) -> Mapping[str, int]:
+        return {}
+
+    @property
+    def sections(self) -> frozenset[str]:
+        return frozenset({"study"})
+
+    @property
+    def env_params(self) -> Callable[..., Any]:
+        return dict
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return (self.learner_table,)
+
+    @property
+    def presets(self) -> dict[str, str]:
+        return {}
+
+    def check(self, table: str, name: str, value: Scalar) -> None:  # noqa: ARG002
+        if not isinstance(value, Scalar) or (isinstance(value, float) and not math.isfinite(value)):
+            raise InputError("must be a finite number, text, true or false")
+
+
+def subject_of(environment: str, algorithm: str) -> Subject:
+    """Return what the search space of a study is for."""
+    if is_command(environment):
+        return CommandSubject(environment, COMMAND)
+    return Subject(environment, algorithm)
 
 
 MARKET_PPO = Subject()

@@ -16,7 +16,8 @@ from sweepd.envs.crypto.scoring.figures import MEDIAN_RATIO
 from sweepd.envs.crypto.scoring.selection import TrialReturns
 from sweepd.envs.crypto.splits import CrossValidation
 from sweepd.optimize.objectives.outlook import outlook, sentence
-from sweepd.optimize.study.record.stored import CryptoSpec, DataSpec
+from sweepd.optimize.study.record.data_spec import DataSpec
+from sweepd.optimize.study.record.stored import CryptoSpec
 
 HOURS = 8766.0
 

@@ -221,7 +221,9 @@ def test_a_worker_joins_with_its_own_threads_and_reports_another_processor(
     assert torch.get_num_threads() == 2
     assert "created with" not in joined
     assert "was made on" not in joined
-    monkeypatch.setattr("sweepd.optimize.worker.freeze.processor_kind", lambda _: "another kind")
+    monkeypatch.setattr(
+        "sweepd.optimize.objectives.members.objective.processor_kind", lambda _: "another kind"
+    )
     said = train()
     assert f"was made on {_spec()['processor']}, and this is another kind" in " ".join(said.split())
     assert torch.get_num_threads() == 1

@@ -74,7 +74,7 @@ def test_resuming_from_any_checkpoint_changes_no_number(bars: Bars, tmp_path: Pa
     assert totals == sorted(totals)
     assert len(set(totals)) > 2
     torn = [states[0][-1], states[1][len(states[1]) // 2], states[2][0]]  # at different rollouts
-    assert any(" to " in Checkpoint(training.members).at for training in states[0])
+    assert any(" to " in Checkpoint(training.members).at("rollout") for training in states[0])
     again = Trainer(experiment)
     assert to_the_end(again, torn) == whole
     for training, undisturbed in zip(torn, curves, strict=True):

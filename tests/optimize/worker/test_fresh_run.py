@@ -233,7 +233,10 @@ def test_promotion_records_both_values(race: StudyHandle) -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"env": "crypto", "data_dir": "bars"}, "--fresh-seeds is for games, and --env is crypto"),
+        (
+            {"env": "crypto", "data_dir": "bars"},
+            "--fresh-seeds is for games and commands, and --env is crypto",
+        ),
         ({"env": "bucket-brigade"}, "--fresh-seeds 5 is for games of one player"),
         ({"env": "cartpole", "fresh_seeds": -1}, "--fresh-seeds -1 must be at least 0"),
     ],
