@@ -338,6 +338,8 @@ class CommandSpec(SeedSpec):
 
     own_episodes: bool = True
     average: str = MEAN
+    processor: str = ""  # results do not depend on these two
+    kernels: str = ""
     job_memory: float = 0.0
     job_minutes: float = 0.0
 

@@ -348,6 +348,7 @@ def test_config_files_may_set_every_flag_and_the_command_line_wins(
         "past_size": 6,
         "play": "sampled",
         "recipe": "short",
+        "jobs": 2,
     }
     wanted = {
         n: special[n] if n in special else other[type(v)](v) for n, v in vars(defaults).items()
