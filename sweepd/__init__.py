@@ -5,6 +5,7 @@ A name is imported when it is first used, so that processes which need one packa
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from sweepd.envs.support.lazy import lazy_names
@@ -22,23 +23,33 @@ if TYPE_CHECKING:
     from sweepd.optimize.api.study import Study as Study
     from sweepd.optimize.api.study import list_studies as list_studies
     from sweepd.optimize.api.study import load_study as load_study
+    from sweepd.program import checkpoint_dir as checkpoint_dir
+    from sweepd.program import out_dir as out_dir
+    from sweepd.program import params as params
+    from sweepd.program import report as report
 
 # The only import side effects in this project. MKL reads its mode at its first product, and OpenBLAS
-# its threads when NumPy is imported, so both are set before any module of sweepd computes.
-request_mode()
-request_one_thread()
+# its threads when NumPy is imported, so both are set before any module of sweepd computes. A program
+# of a study (`--env command:…`) imports this for its reports, and computes as it does without.
+if "SWEEPD_PARAMS" not in os.environ:
+    request_mode()
+    request_one_thread()
 
 _MODULES = {
     "InputError": "sweepd.envs.support.errors",
     "Policy": "sweepd.deploy.api.policy",
     "RunError": "sweepd.envs.support.errors",
     "Study": "sweepd.optimize.api.study",
+    "checkpoint_dir": "sweepd.program",
     "create_study": "sweepd.hooks",
     "evaluate": "sweepd.deploy.api.policy",
     "list_studies": "sweepd.optimize.api.study",
     "load_policy": "sweepd.deploy.api.policy",
     "load_study": "sweepd.optimize.api.study",
+    "out_dir": "sweepd.program",
+    "params": "sweepd.program",
     "promote": "sweepd.deploy.api.promotion",
+    "report": "sweepd.program",
 }
 __all__ = list(_MODULES)
 

@@ -215,17 +215,21 @@ class CommandRun(Run[CommandTraining]):
         """Read what the programs of a trial have reported, and end it if one has failed."""
         for index, job in enumerate(state.jobs):
             job.read()
-            if job.reports:
-                new = job.reports[-1].step - state.steps[index]
-                if new > 0:
-                    state.steps[index] += new
-                    self._steps += new
-                    self._hooks.progress(new)
+            self._count(state, index)
             if job.fault and not state.fault:
                 which = f"seed {index}: " if len(state.jobs) > 1 else ""
                 state.fault = f"{which}{job.fault}"
         if state.fault:
             self.end([state])
+
+    def _count(self, state: CommandTraining, index: int) -> None:
+        """Count the new steps of a program."""
+        reports = state.jobs[index].reports
+        new = reports[-1].step - state.steps[index] if reports else 0
+        if new > 0:
+            state.steps[index] += new
+            self._steps += new
+            self._hooks.progress(new)
 
     def _fill(self, jobs: Sequence[Job], waiting: Sequence[Job]) -> None:
         """Start, or let go on, as many programs as may run at once."""
@@ -274,6 +278,9 @@ class CommandRun(Run[CommandTraining]):
             if time.monotonic() > until:
                 for job in left:
                     job.kill()
+        for state in states:
+            for index in range(len(state.jobs)):
+                self._count(state, index)
 
     def evaluate(self, states: Sequence[CommandTraining]) -> list[Evaluation | None]:
         return [self._evaluation(state) for state in states]

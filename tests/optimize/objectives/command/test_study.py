@@ -43,7 +43,7 @@ report(2, 2 * params["lr"], loss=1.0)
 """
     handle = command_study(tmp_path, text)
     assert "trial 1 complete" in work_on(handle, 2)
-    first, _ = handle.trials()
+    first = handle.trials()[0]
     assert first.value == 2 * first.params["lr"]
     folder = handle.trial_dir(0)
     seen = json.loads((folder / "seed-0" / "out" / "seen.json").read_text())

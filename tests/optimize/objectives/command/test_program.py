@@ -1,0 +1,42 @@
+"""`sweepd.report` and its companions, in programs and by hand."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sweepd
+from sweepd.optimize.study.record.stored import TrialRecord
+from tests.optimize.objectives.command.programs import command_study, work_on
+
+
+def test_a_program_reports_with_the_helper(tmp_path: Path) -> None:
+    text = f"""
+sys.path.insert(0, {str(Path(sweepd.__file__).parents[1])!r})
+import sweepd
+kept = sweepd.checkpoint_dir() / "last"
+sweepd.report(1, sweepd.params()["lr"], loss=2)
+kept.touch()
+(sweepd.out_dir() / "model").write_text("x")
+# Importing the helper changes neither threads nor modes, and imports nothing heavy.
+assert "OPENBLAS_NUM_THREADS" not in env and "MKL_CBWR" not in env
+assert not {{"torch", "numpy", "optuna"}} & set(sys.modules), sorted(sys.modules)
+"""
+    handle = command_study(tmp_path, text)
+    work_on(handle, 1)
+    [trial] = handle.trials()
+    assert trial.value == trial.params["lr"], TrialRecord.from_attributes(trial.user_attrs).reason
+    files = json.loads((handle.trial_dir(0) / "manifest.json").read_text())["files"]
+    assert [own["path"] for own in files] == ["seed-0/out/model"]
+
+
+def test_by_hand_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    sweepd.report(np.int64(3), np.float32(0.5), loss=np.float64(1))
+    assert json.loads(capsys.readouterr().out) == {"step": 3, "value": 0.5, "loss": 1.0}
+    assert sweepd.params() == {}
+    assert sweepd.checkpoint_dir() == sweepd.out_dir() == Path(".")
+    assert sys.modules["sweepd.program"].__file__
