@@ -59,8 +59,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_ten_documented_and_typed_names() -> None:
-    assert len(sweepd.__all__) <= 10
+def test_public_names_are_few_documented_and_typed() -> None:
+    assert len(sweepd.__all__) <= 14
     for name in sweepd.__all__:
         assert getattr(sweepd, name).__doc__, name
     tree = ast.walk(ast.parse(Path(sweepd.__file__).read_text()))

@@ -18,7 +18,6 @@ from torch import Tensor
 
 import sweepd
 from sweepd.envs.games.tensor_game import State, TensorGame
-from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.games.evaluation import GameEvaluation
 from sweepd.optimize.objectives.games.experiment import GameExperiment
 from sweepd.optimize.objectives.members.trainer import Trainer
@@ -176,18 +175,3 @@ def test_a_declared_range_that_scores_leave_is_said_once(
     assert kept["warning"] == study.optuna.trials[best["trial"]].user_attrs["sweepd:warning"]
     assert best["fresh"]["interval"]["method"] == "Student"
     assert f"warning: study {best['fresh']['study']}: {best['fresh']['warning']}" in out
-
-
-def test_studies_of_earlier_versions_are_readable_and_not_continued() -> None:
-    study = sweepd.create_study("null", n_trials=1, fresh_seeds=0, **GAME)
-    assert study.run()
-    handle = study._handle
-    storage = handle.storage
-    described = json.loads(handle.spec.to_json())
-    for name in ("average", "own_episodes", "score_range", "solved"):
-        del described[name]
-    storage.set_study_user_attr(handle.study_id, "sweepd:spec", json.dumps(described))
-    old = sweepd.load_study("null")
-    assert old.status()["best"]["value"] == study.status()["best"]["value"]
-    with pytest.raises(InputError, match="average"):
-        sweepd.create_study("null", n_trials=2, fresh_seeds=0, **GAME)
