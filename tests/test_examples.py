@@ -20,6 +20,7 @@ BUNDLE = EXAMPLES / "bundles" / "a2679b82b0017640"
 # Words that a program prints at its end.
 PROGRAMS = {
     "act_without_sweepd": "",
+    "command_program": '"step": 100',
     "external_environment": "corridors finished",
     "load_bundle": "after fees",
     "nim": "the first of two eager players wins",

@@ -96,6 +96,9 @@ def outlook(
     }
 
 
+NOT_PROMOTED = {"promoted": False}  # in place of figures
+
+
 def study_outlook(handle: StudyReader, total: int) -> dict[str, Any] | None:
     """Return `outlook` for the present state of a study; None for a game, which has no such figures.
 
@@ -131,9 +134,11 @@ def sentence(found: dict[str, Any] | None, looks: int | None = None) -> str:
     """Return the figures as a sentence.
 
     Args:
-        found: result of `outlook`.
+        found: result of `outlook`; None for a game, `NOT_PROMOTED` for a program.
         looks: number of evaluations on the hold-out so far; None if unknown.
     """
+    if found == NOT_PROMOTED:
+        return "promotion of command: studies is not available yet"
     if found is None:
         return "the best trial is evaluated on a panel of games with seeds that no trial used"
     needed = found["needed_information_ratio"]

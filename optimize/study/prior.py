@@ -154,7 +154,7 @@ def _check_data(handle: StudyHandle, spec: StudySpec) -> None:
         if type(spec) is not type(before):
             raise InputError(
                 f"--prior {handle.name} is a study on {before.environment}, and this is one on "
-                f"{spec.environment}: a market and a game cannot inform each other"
+                f"{spec.environment}: a market, a game and a program cannot inform each other"
             )
         return
     ours, theirs = (

@@ -75,6 +75,11 @@ CASES = [
         ("machine.processor", "milliseconds.race-30.median", "milliseconds.tpe-30.worst"),
     ),
     Case(
+        "command_trials",
+        "--trials 2 --reports 100 --repeat 1",
+        ("machine.processor", "milliseconds.trial", "milliseconds.report"),
+    ),
+    Case(
         "dashboard_pages",
         "--orders 40 --bars 60 --repeat 2",
         ("machine.processor", "orders", "pages.0.p95", "pages.0.kB"),

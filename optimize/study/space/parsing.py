@@ -89,7 +89,7 @@ def load_space(
     expected = f"a preset ({presets}) or a TOML file" if presets else "a TOML file"
     described = read_toml(Path(name), source, expected)
     if subject.free:
-        described = {"name": Path(name).stem, "version": 1, **described}
+        described = {"name": subject.learner_table, "version": 1, **described}
     return parse_space(described, subject, timeframe, name)
 
 

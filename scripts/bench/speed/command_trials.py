@@ -1,16 +1,18 @@
 """What a trial and a report of `--env command:…` cost beside the program itself.
 
-Trials: a study of a program that prints one report and ends, in one worker, with SQLite; the seconds
-of a trial are those of the last `--trials` trials, after as many that load modules. Beside it the
-same program in Optuna's `optimize` with `subprocess.run` and a SQLite file, and alone.
-Reports: the same study of one program that prints `--reports` reports, less the time of a trial with
-one report.
+Trials: studies of a program that prints one report and ends, in one worker, with SQLite. `trial`: the
+median of the times between the ends of two trials; `processor`: seconds of processor time of a trial,
+that of all threads, the supervisor and the program together, from a study with more trials and one
+with fewer. Beside it the same program in Optuna's `optimize` with `subprocess.run` and a SQLite file,
+and alone. Reports: the same study of a program that prints `--reports` reports, less the time of a
+trial with one report.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import resource
 import statistics
 import subprocess
 import sys
@@ -18,13 +20,13 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import optuna
 
 import sweepd
 from scripts.bench.harness import benchmark_parser, print_machine, save_results
 
+FEW = 3  # trials of a study that loads modules
 SPACE = "[params]\nlr = { low = 0.0, high = 1.0 }\n"
 REPORT = '{"step": %d, "value": 0.5}\n'
 
@@ -36,22 +38,31 @@ def seconds_of(work: Callable[[], object]) -> float:
     return time.perf_counter() - before
 
 
-def study_seconds(folder: Path, command: str, trials: int) -> float:
-    """Return the seconds of each of the last trials of a study with twice as many."""
+def processor_seconds() -> float:
+    """Return the processor time of this process and of its children that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(own.ru_utime + own.ru_stime for own in used)
+
+
+def study_seconds(folder: Path, command: str, trials: int) -> tuple[float, float]:
+    """Return the median seconds between the ends of trials, and the processor time of a study."""
     (folder / "space.toml").write_text(SPACE)
-    settings: dict[str, Any] = {
-        "env": f"command:{command}",
-        "search_space": str(folder / "space.toml"),
-        "sampler": "random",
-        "seeds": 1,
-        "fresh_seeds": 0,
-        "n_trials": 2 * trials,
-        "runs_dir": folder / "runs",
-    }
-    with contextlib.redirect_stdout(io.StringIO()):
-        study = sweepd.create_study("s", **settings)
-        study.run(trials)
-        return seconds_of(lambda: study.run(2 * trials)) / trials
+    with contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory() as runs:
+        study = sweepd.create_study(
+            "s",
+            env=f"command:{command}",
+            search_space=str(folder / "space.toml"),
+            sampler="random",
+            seeds=1,
+            fresh_seeds=0,
+            n_trials=trials,
+            runs_dir=Path(runs),
+        )
+        before = processor_seconds()
+        study.run()
+        used = processor_seconds() - before
+        between = study.trials()["ended"].diff().iloc[1:]
+    return float(between.median().total_seconds()), used
 
 
 def optuna_seconds(folder: Path, words: list[str], trials: int) -> float:
@@ -86,21 +97,25 @@ def main(argv: list[str] | None = None) -> int:
             one = folder / "one"
             one.write_text(REPORT % 1)
             words = ["cat", str(one)]
+            _, few = study_seconds(folder, " ".join(words), FEW)
+            trial, used = study_seconds(folder, " ".join(words), FEW + options.trials)
+            many_seconds, _ = study_seconds(folder, f"cat {many}", FEW)
             row = {
                 "program": seconds_of(
                     lambda: subprocess.run(words, stdout=subprocess.DEVNULL, check=True)  # noqa: B023 -- called at once
                 ),
-                "trial": study_seconds(folder, " ".join(words), options.trials),
+                "trial": trial,
+                "processor": (used - few) / options.trials,
                 "optuna": optuna_seconds(folder, words, options.trials),
+                "report": max(0.0, many_seconds - trial) / options.reports,
             }
-            reported = study_seconds(folder / "runs", f"cat {many}", max(1, options.trials // 10))
-            row["report"] = max(0.0, reported - row["trial"]) / options.reports
             rows.append(row)
     found = {name: 1000.0 * statistics.median(row[name] for row in rows) for name in rows[0]}
     print(
         f"a trial: {found['trial']:.1f} ms, {found['trial'] - found['program']:.1f} ms of it beside "
-        f"the program; in Optuna {found['optuna']:.1f} ms, ratio "
-        f"{found['trial'] / found['optuna']:.2f}; a report: {found['report']:.4f} ms",
+        f"the program, {found['processor']:.1f} ms of the processor; in Optuna "
+        f"{found['optuna']:.1f} ms, ratio {found['trial'] / found['optuna']:.2f}; a report: "
+        f"{found['report']:.4f} ms",
         flush=True,
     )
     save_results(options.save, {"machine": described, "milliseconds": found})

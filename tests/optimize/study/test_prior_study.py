@@ -190,7 +190,7 @@ def test_what_cannot_be_used_is_refused(earlier: StudyHandle, bars: Bars, tmp_pa
         dataclasses.replace(race, space=wider.to_dict()), "does not have the parameter gamma", "s"
     )
     market = on_market(bars, len(bars))
-    refused(market, "a market and a game cannot inform each other", "s")
+    refused(market, "a market, a game and a program cannot inform", "s")
 
     def add(name: str, **changes: Any) -> None:
         own = dataclasses.replace(market, **changes)

@@ -17,11 +17,12 @@ from sweepd.optimize.objectives.table import misplaced_settings, objective_of
 from sweepd.optimize.study.record.stored import StudySpec
 from sweepd.optimize.study.settings.setting import declared, flag_of, num_envs
 from sweepd.optimize.study.settings.study import StudySettings
-from sweepd.optimize.study.space.parsing import StudyDefaults, load_space
+from sweepd.optimize.study.space.parsing import StudyDefaults, load_space, parse_space
 from sweepd.optimize.study.spec import NOT_COMPARED, differences, field_of, with_field
 from sweepd.optimize.worker.freeze import draft_spec, requested_spec
 
-KINDS = {"market": "crypto", "game": "hockey"}
+KINDS = {"market": "crypto", "game": "hockey", "command": "command:true {lr}"}
+PARAMS = {"name": "s", "version": 1, "params": {"lr": {"low": 0.0, "high": 1.0}}}  # of a command
 # Of the settings whose other value does not follow from their type.
 OTHER: dict[str, Any] = {
     "env": "cartpole",
@@ -44,7 +45,10 @@ def drafted(kind: str) -> tuple[StudySpec, Request]:
     """Return the spec of a new study and its request."""
     request = make_request(StudySettings(env=KINDS[kind], n_envs=8), frozenset())
     bars = make_demo_market(assets=2, bars=5_000) if kind == "market" else None
-    space = load_space(request.search_space, request.subject, request.timeframe)
+    if kind == "command":
+        space = parse_space(PARAMS, request.subject)
+    else:
+        space = load_space(request.search_space, request.subject, request.timeframe)
     return draft_spec(request, space, bars, torch.device("cpu")), request
 
 
