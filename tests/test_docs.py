@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -42,14 +43,18 @@ def test_commands_and_their_flags_exist(page: Path, app: TyperGroup) -> None:
     assert [
         f"{command}: {unknown}"
         for command in commands_in(page.read_text())
-        if (unknown := unknown_word(app, command.split()))
+        if (unknown := unknown_word(app, split(command)))
     ] == []
 
 
 def test_a_wrong_command_or_flag_is_found(app: TyperGroup) -> None:
     text = "`sweepd trian`\n```bash\n.venv/bin/sweepd data check --to x \\\n  --nope 3 # why\n```\n"
-    found = [unknown_word(app, command.split()) for command in commands_in(text)]
+    found = [unknown_word(app, split(command)) for command in commands_in(text)]
     assert found == ["--to", "trian"]
+    # The words of another program are not those of sweepd.
+    assert split("train --env 'command:python train.py --lr {lr}' --jobs 2")[2:] == [
+        *("command:python train.py --lr {lr}", "--jobs", "2")
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +63,14 @@ def app() -> TyperGroup:
     assert isinstance(group, CommandTable)
     group.load_all()
     return group
+
+
+def split(command: str) -> list[str]:
+    """Return the words of a command; of one in prose, an apostrophe need not end."""
+    try:
+        return shlex.split(command, comments=True)
+    except ValueError:
+        return command.split()
 
 
 def commands_in(text: str) -> list[str]:
