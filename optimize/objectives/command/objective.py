@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import platform
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,6 +58,8 @@ class CommandObjective(Objective[CommandSpec]):
         }
 
     def check(self, request: Request) -> None:
+        if platform.system() != "Linux":
+            raise InputError("--env command: needs Linux, on which a supervisor ends its programs")
         check_program(self.command)
         for name in ("job_memory", "job_minutes", "job_grace"):
             number = getattr(request, name)

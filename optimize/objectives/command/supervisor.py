@@ -26,7 +26,7 @@ import time
 
 STOP, CONTINUE, TERMINATE = b"s", b"c", b"t"
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_LOOK_SECONDS = 0.2  # between two measurements of memory
+_LOOK_SECONDS = 0.5  # between two measurements of memory, which take some milliseconds
 _TRIES, _PAUSE = 500, 0.01  # rounds of kills until nothing is left; seconds between them
 
 
@@ -124,6 +124,7 @@ class Supervisor:
         if command == STOP and self._kill_at is None:
             self._ran, self._continued = self.ran, None
             self._signal(signal.SIGSTOP)
+            self._signal_others(signal.SIGSTOP)
         elif command == CONTINUE:
             self._continue()
         elif command == TERMINATE and self._kill_at is None:
@@ -134,6 +135,7 @@ class Supervisor:
     def _continue(self) -> None:
         if self._continued is None:
             self._continued = time.monotonic()
+            self._signal_others(signal.SIGCONT)
             self._signal(signal.SIGCONT)
 
     def _signal(self, number: int) -> None:
@@ -143,6 +145,13 @@ class Supervisor:
         except (ProcessLookupError, PermissionError):
             # It has just been started and has no group yet, or it has just ended.
             _kill(self.pid, number)
+
+    def _signal_others(self, number: int) -> None:
+        """Send a signal to what has left the program's process group."""
+        for pid in descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError):
+                if os.getpgid(pid) != self.pid:
+                    _kill(pid, number)
 
     def _reap(self) -> int | None:
         """Collect ended children; return the program's exit status once it has ended."""

@@ -214,10 +214,12 @@ def status(process: subprocess.Popen[bytes]) -> int:
     return int(outcome["status"])
 
 
-def test_the_supervisor_stops_and_continues_the_whole_group(tmp_path: Path) -> None:
-    text = """
+@pytest.mark.parametrize("own", [False, True])
+def test_a_stop_reaches_all_that_a_program_has_started(tmp_path: Path, *, own: bool) -> None:
+    text = f"""
 import subprocess, sys, time
-subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time\\nwhile True: print(1, flush=True); time.sleep(0.01)"])
+text = "import time\\nwhile True: print(1, flush=True); time.sleep(0.01)"
+subprocess.Popen([sys.executable, "-I", "-S", "-c", text], start_new_session={own})
 time.sleep(60)
 """
     (tmp_path / "own.py").write_text(text)
