@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,6 +26,7 @@ AGAIN = 75  # exit code: start the program again (EX_TEMPFAIL of sysexits.h)
 # Signals that a machine sends to all of its processes, or a person to one: not the program's fault.
 FROM_OUTSIDE = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 MOST_AGAIN = 10  # attempts without progress that ask to be started again
+PAUSE = 0.05  # seconds before the first of them; doubled for each further one
 # What sweepd sets for itself.
 _OURS = {openblas.VARIABLE: "1", mkl.VARIABLE: mkl.MODE}
 
@@ -63,6 +65,7 @@ class Job:
         self._starts: list[int] = []  # of earlier attempts
         self._earlier: list[Report] = []
         self._again = 0  # attempts that asked to be started again since the last progress
+        self._pause_ends = 0.0
         self._attempt: Attempt | None = None
         self._number = 0
         self._supervisor: subprocess.Popen[bytes] | None = None
@@ -120,6 +123,11 @@ class Job:
     def alive(self) -> bool:
         """Whether the program runs or is stopped."""
         return self._supervisor is not None
+
+    @property
+    def ready(self) -> bool:
+        """Whether the program may be started, or go on."""
+        return not self.running and time.monotonic() >= self._pause_ends
 
     @property
     def handle(self) -> int:
@@ -230,6 +238,7 @@ class Job:
         elif status == 0:
             self.finished = True
         elif status == AGAIN or -status in FROM_OUTSIDE:
+            self._pause_ends = time.monotonic() + PAUSE * 2**self._again
             self._again += 1
             if self._again > MOST_AGAIN:
                 self.fault = (

@@ -234,7 +234,7 @@ class CommandRun(Run[CommandTraining]):
     def _fill(self, jobs: Sequence[Job], waiting: Sequence[Job]) -> None:
         """Start, or let go on, as many programs as may run at once."""
         free = self.jobs - sum(job.running for job in jobs)
-        for job in [job for job in waiting if not job.running][: max(0, free)]:
+        for job in [job for job in waiting if job.ready][: max(0, free)]:
             if job.alive:
                 job.go_on()
                 continue

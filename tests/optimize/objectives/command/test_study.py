@@ -139,7 +139,7 @@ def test_the_value_of_a_trial_is_the_mean_of_its_seeds(tmp_path: Path) -> None:
 RUNGS = """
 for step in range(10, 101, 10):
     report(step, params["lr"] * step)
-    time.sleep(0.01)
+    time.sleep(0.6 if step == 70 else 0.01)  # time in which a trial is pruned
 """
 
 
@@ -148,7 +148,7 @@ def test_rungs_are_reached_by_reports_and_the_worse_trials_are_pruned(tmp_path: 
     handle = command_study(
         tmp_path, text, budget=80, rungs=4, pruner="median", trials_per_batch=4, sampler="random"
     )
-    work_on(handle, 12, jobs=2)
+    work_on(handle, 8, jobs=4)
     assert {"COMPLETE", "PRUNED"} == set(states(handle))
     for trial in handle.trials():
         # The rungs end at 20, 40, 60 steps; the last one with the program, at 100.
