@@ -243,6 +243,7 @@ class Worker:
             while trainings:
                 trainings = self._train_rung(trainings)
         except TryAgainLater:
+            self._end_despite_error(trainings)
             if self.handle.gone():
                 raise
             # The trials cannot be requeued: their heartbeats stop, and files keep their progress.
@@ -252,8 +253,7 @@ class Worker:
                     self.records.save_unrecorded(training)
             raise
         except BaseException:
-            with suppress(Exception):  # one error is enough
-                self.trainer.end(trainings)
+            self._end_despite_error(trainings)
             if self.handle.gone():  # there is no study to requeue the trials in
                 raise
             # A fault of this machine: the next worker continues from the last checkpoints.
@@ -263,6 +263,10 @@ class Worker:
                 with suppress(Exception):
                     self.reporter.requeue(training, with_checkpoint=False)
             raise
+
+    def _end_despite_error(self, trainings: list[Training]) -> None:
+        with suppress(Exception):  # one error is enough
+            self.trainer.end(trainings)
 
     def _prepare(self, plans: list[Plan]) -> bool:
         """Decide what the trials share, such as opponents; return whether they can be trained."""

@@ -70,9 +70,8 @@ class Job:
         self._number = 0
         self._supervisor: subprocess.Popen[bytes] | None = None
         self._tag = uuid.uuid4().hex
-        while self._log(
-            self._number + 1
-        ).exists():  # of a worker that was killed, or has requeued it
+        # Of a worker that was killed, or has requeued the trial.
+        while self._log(self._number + 1).exists():
             self._number += 1
             attempt = Attempt(self._files())
             with suppress(BadReport):
@@ -95,11 +94,6 @@ class Job:
     def starts(self) -> list[int]:
         """The first step that each attempt has reported."""
         return self._starts + ([] if self._attempt is None else _start(self._attempt))
-
-    @property
-    def log(self) -> Path:
-        """The output of the present, or the last, attempt."""
-        return self._log(self._number)
 
     @property
     def reports(self) -> list[Report]:
@@ -250,10 +244,11 @@ class Job:
     def _how(self, status: int) -> str:
         if status >= 0:
             return f"it ended with exit code {status}"
-        return f"it was ended by {signal.Signals(-status).name}"
+        names = {number.value: number.name for number in signal.Signals}
+        return f"it was ended by {names.get(-status, f'signal {-status}')}"
 
     def _said(self) -> str:
-        text = tail_text(self.log)
+        text = tail_text(self._log(self._number))
         return f": {text}" if text else ""
 
 

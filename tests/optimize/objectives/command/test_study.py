@@ -276,3 +276,21 @@ def test_programs_that_only_print_may_be_python(tmp_path: Path) -> None:
     handle = command_study(tmp_path, "print('{\"step\": 1, \"value\": 1}', end='')")
     work_on(handle, 1)
     assert states(handle) == ["COMPLETE"]
+
+
+def test_an_error_of_the_worker_ends_the_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "open(env['SWEEPD_OUT'] + '/pid', 'w').write(str(os.getpid()))\nreport(1, 1)\n"
+    handle = command_study(tmp_path, text + "time.sleep(60)")
+
+    def fail(run: CommandRun, states: Any) -> None:  # noqa: ARG001
+        if (handle.trial_dir(0) / "seed-0" / "attempt-1.log").exists():
+            raise OSError("the disk is full")
+
+    monkeypatch.setattr(CommandRun, "_keep_if_due", fail)
+    with pytest.raises(OSError, match="the disk is full"):
+        work_on(handle, 1)
+    [found] = handle.run_dir.glob("trial-*/seed-0/out/pid")
+    assert not Path("/proc", found.read_text()).exists()
+    assert states(handle) == ["WAITING"]
