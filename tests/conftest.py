@@ -47,6 +47,7 @@ gc.disable()
 def pytest_collection_finish() -> None:
     """Collect garbage from now on, but not among the imported modules and collected tests."""
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)  # what tests leave fits into memory: collect it rarely
     gc.enable()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 
-def with_extra(names: Iterable[str], extra: Collection[str]) -> list[Any]:
+def with_extra(names: Iterable[Any], extra: Collection[Any]) -> list[Any]:
     """Return the parameters of a test, of which some are marked as extra."""
     return [
         pytest.param(name, marks=[pytest.mark.extra] if name in extra else []) for name in names

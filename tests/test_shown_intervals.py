@@ -58,6 +58,7 @@ from sweepd.optimize.worker.telemetry import Telemetry
 from sweepd.optimize.worker.timing import Phases
 from sweepd.optimize.worker.tracked import trial_picture
 from tests.deploy.dashboard.test_research import client
+from tests.extra import with_extra
 from tests.optimize.study.test_race_study import spec
 from tests.optimize.study_files import make_handle
 
@@ -162,7 +163,7 @@ def test_the_interval_of_one_seed_covers_the_mean_of_this_seed() -> None:
     assert 0.93 <= coverage(draw, 0.0)[0] <= 0.97
 
 
-@pytest.mark.parametrize("seeds", [5, 7])
+@pytest.mark.parametrize("seeds", with_extra([5, 7], [5]))
 @pytest.mark.parametrize("design", [NOISE, DESIGN])
 def test_the_interval_of_a_configuration_covers(design: dict[str, float], seeds: int) -> None:
     rng = np.random.default_rng(seeds)
@@ -177,7 +178,7 @@ def test_the_interval_of_a_configuration_covers(design: dict[str, float], seeds:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [(5, 5), (7, 5)])
+@pytest.mark.parametrize("seeds", with_extra([(5, 5), (7, 5)], [(5, 5)]))
 def test_the_difference_of_two_configurations_covers(seeds: tuple[int, int]) -> None:
     rng = np.random.default_rng(seeds[0])
 
@@ -204,7 +205,7 @@ def test_the_interval_of_fresh_seeds_covers(seeds: int) -> None:
 
 
 @pytest.mark.parametrize("chance", [0.5, 0.8])
-@pytest.mark.parametrize("seeds", [3, 5, 10])
+@pytest.mark.parametrize("seeds", with_extra([3, 5, 10], [5]))
 def test_the_interval_of_fresh_seeds_with_a_known_range_covers_on_both_sides(
     seeds: int, chance: float
 ) -> None:

@@ -154,7 +154,9 @@ class MyEnv(gym.Wrapper):
 """
 
 
-@pytest.mark.parametrize("where", ["this environment", "wheel"])
+@pytest.mark.parametrize(
+    "where", [pytest.param("this environment", marks=pytest.mark.extra), "wheel"]
+)
 def test_a_repository_with_folders_of_the_same_names(
     where: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from tests.bench.conftest import Importer, entry, run
 from tests.optimize.study_files import wait_for
 
 
+@pytest.mark.extra
 def test_a_live_search_is_run_and_scored(
     bench: Importer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ from sweepd.envs.support.errors import InputError, RunError
 from sweepd.optimize.study.recovery.processes import started
 from tests.envs.external.samples import Buffered, Counter, Everything, Tag, only_in
 from tests.envs.external.test_external_env import actions_for
+from tests.extra import with_extra
 
 QUICKLY = 8.0  # seconds until a failure is reported, on a busy machine
 
@@ -341,7 +342,7 @@ def test_scripts_may_define_environments_themselves(
         assert "needs an `if __name__ == '__main__':`" in made.stderr
 
 
-@pytest.mark.parametrize("how", ["die", "crash"])
+@pytest.mark.parametrize("how", with_extra(["die", "crash"], ["die"]))
 def test_an_environment_that_ends_this_process_is_named(how: str) -> None:
     script = f"""
         from sweepd.envs.external.vec_env import ExternalVecEnv

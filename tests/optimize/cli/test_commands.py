@@ -347,7 +347,6 @@ def test_config_files_may_set_every_flag_and_the_command_line_wins(
         "past_interval": 5,
         "past_size": 6,
         "play": "sampled",
-        "jobs": 2,
         "recipe": "short",
         "jobs": 2,
     }

@@ -39,7 +39,10 @@ def lose(world: World, bundle: Bundle) -> None:
     shutil.rmtree(world.registry.path(bundle.hash))
 
 
-@pytest.mark.parametrize(("trials", "bars"), [(1, 4), (1, 6), (2, 4), (2, 15)])
+EXTRA = [pytest.param(*case, marks=pytest.mark.extra) for case in ((1, 6), (2, 4))]
+
+
+@pytest.mark.parametrize(("trials", "bars"), [(1, 4), (2, 15), *EXTRA])
 def test_the_champion_takes_over_as_at_an_ordinary_swap(
     tmp_path: Path, trials: int, bars: int
 ) -> None:

@@ -19,6 +19,7 @@ from sweepd.envs.crypto.data.bar_files import COLUMNS
 from sweepd.envs.crypto.data.expanding import read_feather, read_parquet
 from sweepd.envs.crypto.data.importing.tables import read_tables
 from sweepd.envs.support.errors import InputError
+from tests.extra import with_extra
 
 ROWS = 50_000_000  # six columns have 2.2 GiB
 LARGE = 250.0  # MiB that reading may take: what pyarrow needs for small files, and room
@@ -78,7 +79,10 @@ def texts(rows: int) -> pa.Table:
     return pa.table({name: text if name == "date" else pa.array(np.ones(rows)) for name in COLUMNS})
 
 
-@pytest.mark.parametrize("kind", ["feather", "parquet", "texts.feather", "texts.parquet", "nulls"])
+@pytest.mark.parametrize(
+    "kind",
+    with_extra(["feather", "parquet", "texts.feather", "texts.parquet", "nulls"], ["parquet"]),
+)
 def test_a_file_of_several_gigabytes_is_refused_before_it_expands(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
