@@ -236,6 +236,10 @@ class Run(ABC, Generic[State]):
             The record of the file with the members' weights.
         """
 
+    def shown(self, state: State) -> tuple[str, ...]:  # noqa: ARG002 -- the same for all trials
+        """Return those of `published` that this complete trial has, the last one included."""
+        return self.published
+
     @abstractmethod
     def draw(self, folder: Path, title: str) -> None:
         """Draw the pictures of a trial from the files of `write`."""

@@ -317,7 +317,7 @@ class Records:
             )
         record = TrialRecord(members=members)
         handle.storage.set_trial_user_attrs(plan.trial_id, record.to_attributes(handle.spec))
-        announce(plan.trial_id, handle.storage, self.run.published)
+        announce(plan.trial_id, handle.storage, self.run.shown(training))
 
     def finished(self, training: Training) -> None:
         """Delete the checkpoints of a finished trial, and draw its plot if it is complete."""
@@ -360,7 +360,8 @@ class Records:
         folder = self.handle.trial_dir(trial.number)
         title = f"{self.handle.name}, trial {trial.number}"
         try:
-            if not (folder / self.run.published[0]).exists():
+            missing = announced(self.handle.run_dir, trial, missing=True)
+            if not all((folder / name).exists() for name in missing):
                 self.run.draw(folder, title)
             publish(self.handle.run_dir, folder, trial)
         except (OSError, RunError) as error:

@@ -353,6 +353,10 @@ class CommandRun(Run[CommandTraining]):
         write_atomic(folder / MANIFEST, json.dumps(manifest, indent=1))
         return scored_file(folder / MANIFEST)
 
+    def shown(self, state: CommandTraining) -> tuple[str, ...]:
+        """Return the published files, with the picture if there is a curve to see."""
+        return self.published if any(len(job.reports) > 1 for job in state.jobs) else (MANIFEST,)
+
     def draw(self, folder: Path, title: str) -> None:
         draw_curves(folder, title)
 

@@ -98,6 +98,7 @@ def test_parameters_of_every_kind_reach_the_words_of_the_command(tmp_path: Path)
     handle = command_study(tmp_path, "", params, command=f"bash {script} {names} '{{trial}} x'")
     work_on(handle, 2)
     assert [trial.value for trial in handle.trials()] == [2.0, 2.0]
+    assert not (handle.trial_dir(0) / "curve.png").exists()  # of a single report
     for trial in handle.trials():
         words = (handle.trial_dir(trial.number) / "seed-0" / "out" / "words").read_text()
         settings = handle.space.resolve(trial.params).learner
