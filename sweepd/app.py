@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from sweepd.envs.support.loading import begin_loading
+from sweepd.envs.support.mkl import request_mode
+from sweepd.envs.support.openblas import request_one_thread
 
 
 def main() -> None:
@@ -12,6 +14,9 @@ def main() -> None:
     module imports nothing that takes time.
     """
     begin_loading()
+    # `import sweepd` does not request them in a program of a study, which may be this command.
+    request_mode()
+    request_one_thread()
     from sweepd.commands import run
 
     run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import sweepd
+from sweepd.app import main
 from sweepd.optimize.study.record.stored import TrialRecord
 from tests.optimize.objectives.command.programs import command_study, work_on
 
@@ -40,3 +42,12 @@ def test_by_hand_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert sweepd.params() == {}
     assert sweepd.checkpoint_dir() == sweepd.out_dir() == Path(".")
     assert sys.modules["sweepd.program"].__file__
+
+
+def test_a_command_of_sweepd_as_program_computes_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWEEPD_PARAMS", "{}")
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    monkeypatch.setattr("sweepd.app.begin_loading", lambda: None)
+    monkeypatch.setattr("sweepd.commands.run", lambda: None)
+    main()
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
