@@ -21,7 +21,7 @@ from sweepd.envs.support import mkl, openblas
 from sweepd.optimize.objectives.command import supervisor
 from sweepd.optimize.objectives.command.reports import Attempt, BadReport, Report, joined, tail_text
 
-OUT, CHECKPOINT, REPORTS = "out", "checkpoint", "reports"
+OUT, CHECKPOINT = "out", "checkpoint"  # folders of a program
 AGAIN = 75  # exit code: start the program again (EX_TEMPFAIL of sysexits.h)
 # Signals that a machine sends to all of its processes, or a person to one: not the program's fault.
 FROM_OUTSIDE = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
@@ -45,8 +45,8 @@ class Job:
 
     Args:
         words: the program and its arguments.
-        variables: environment variables, besides those of the worker and of the folder.
-        folder: of its files.
+        variables: environment variables, besides those of the worker.
+        folder: of its files; in it the folders `OUT` and `CHECKPOINT`.
         limits: of each attempt.
 
     Attributes:
@@ -136,12 +136,7 @@ class Job:
         log, reports = self._files()
         for name in (OUT, CHECKPOINT):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
-        own = {
-            "SWEEPD_OUT": str(self.folder / OUT),
-            "SWEEPD_CHECKPOINT_DIR": str(self.folder / CHECKPOINT),
-            "SWEEPD_REPORTS": str(reports),
-            guard.VARIABLE: self._tag,
-        }
+        own = {"SWEEPD_REPORTS": str(reports), guard.VARIABLE: self._tag}
         own |= {"CUDA_VISIBLE_DEVICES": self.card} if self.card else {}
         inherited = {n: v for n, v in os.environ.items() if _OURS.get(n) != v}
         limits = self._limits
@@ -235,9 +230,8 @@ class Job:
             self._pause_ends = time.monotonic() + PAUSE * 2**self._again
             self._again += 1
             if self._again > MOST_AGAIN:
-                self.fault = (
-                    f"{self._how(status)} {self._again} times without progress{self._said()}"
-                )
+                how = "its supervisor was killed" if outcome is None else self._how(status)
+                self.fault = f"{how} {self._again} times without progress{self._said()}"
         else:
             self.fault = f"{self._how(status)}{self._said()}"
 

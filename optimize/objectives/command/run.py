@@ -29,7 +29,7 @@ from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.formatting import counted
 from sweepd.envs.support.intervals import Interval, over_seeds
 from sweepd.optimize.objectives.artifacts import scored_file
-from sweepd.optimize.objectives.command.job import OUT, Job, Limits, clean
+from sweepd.optimize.objectives.command.job import CHECKPOINT, OUT, Job, Limits, clean
 from sweepd.optimize.objectives.command.reports import Report
 from sweepd.optimize.objectives.command.words import filled_in
 from sweepd.optimize.objectives.pace import CheckpointPace
@@ -167,7 +167,7 @@ class CommandRun(Run[CommandTraining]):
             "study": self._handle.name,
             "budget": self.spec.budget,
             "out": str(folder / OUT),
-            "checkpoint_dir": str(folder / "checkpoint"),
+            "checkpoint_dir": str(folder / CHECKPOINT),
         }
         threads = max(1, cpu_count() // self.jobs)
         variables = {f"SWEEPD_{name.upper()}": str(value) for name, value in known.items()}
