@@ -151,6 +151,7 @@ def test_rungs_are_reached_by_reports_and_the_worse_trials_are_pruned(tmp_path: 
     )
     work_on(handle, 8, jobs=4)
     assert {"COMPLETE", "PRUNED"} == set(states(handle))
+    ended = []
     for trial in handle.trials():
         # The rungs end at 20, 40, 60 steps; the last one with the program, at 100.
         at = {1: 20, 2: 40, 3: 60, 4: 100}
@@ -158,10 +159,13 @@ def test_rungs_are_reached_by_reports_and_the_worse_trials_are_pruned(tmp_path: 
             rung: pytest.approx(trial.params["lr"] * at[rung])
             for rung in range(1, len(trial.intermediate_values) + 1)
         }
-        ended = (handle.trial_dir(trial.number) / "seed-0" / "out" / "ended").exists()
-        assert ended == (trial.state == TrialState.COMPLETE)
+        ended.append((handle.trial_dir(trial.number) / "seed-0" / "out" / "ended").exists())
         if trial.state == TrialState.PRUNED:
             assert len(trial.intermediate_values) < 4
+        else:
+            assert ended[-1]
+    # On a busy machine, a program may end between its report and the worker's look at it.
+    assert not all(ended)
 
 
 def test_a_program_that_ends_early_has_reached_all_rungs(tmp_path: Path) -> None:
@@ -282,11 +286,12 @@ def test_programs_that_only_print_may_be_python(tmp_path: Path) -> None:
 def test_an_error_of_the_worker_ends_the_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = "open(env['SWEEPD_OUT'] + '/pid', 'w').write(str(os.getpid()))\nreport(1, 1)\n"
-    handle = command_study(tmp_path, text + "time.sleep(60)")
+    text = "with open(env['SWEEPD_OUT'] + '/pid', 'w') as file: file.write(str(os.getpid()))\n"
+    handle = command_study(tmp_path, text + "report(1, 1)\ntime.sleep(60)")
 
     def fail(run: CommandRun, states: Any) -> None:  # noqa: ARG001
-        if (handle.trial_dir(0) / "seed-0" / "attempt-1.log").exists():
+        pid = handle.trial_dir(0) / "seed-0" / "out" / "pid"
+        if pid.exists() and pid.read_text():
             raise OSError("the disk is full")
 
     monkeypatch.setattr(CommandRun, "_keep_if_due", fail)
