@@ -223,7 +223,8 @@ class Job:
             limit = self._limits.seconds / 60
             self.fault = f"it ran for more than {limit:g} minutes (--job-minutes)"
         elif status == 0 and not self.reports:
-            self.fault = 'it ended without a report, a line like {"step": 1, "value": 0.5}'
+            example = '{"step": 1, "value": 0.5}'
+            self.fault = f"it ended without a report, a line like {example}{self._said()}"
         elif status == 0:
             self.finished = True
         elif status == AGAIN or -status in FROM_OUTSIDE:

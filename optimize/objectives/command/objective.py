@@ -105,7 +105,7 @@ class CommandObjective(Objective[CommandSpec]):
         bars: Bars | None,  # noqa: ARG002
     ) -> CommandSpec:
         spec = CommandSpec(
-            **common,
+            **{**common, "slots": 1},  # a program has one member
             seeds=request.seeds,
             job_memory=request.job_memory,
             job_minutes=request.job_minutes,

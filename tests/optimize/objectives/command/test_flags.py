@@ -146,7 +146,7 @@ def test_a_study_joins_by_its_name_and_says_how_to_make_it_again(folder: Path) -
 def test_without_rungs_a_batch_is_as_large_as_the_jobs(folder: Path) -> None:
     train("--n-trials", 4, "--jobs", 3)
     spec = open_handle(folder).spec
-    assert (spec.rungs, spec.pruner, spec.trials_per_batch) == (1, "none", 3)
+    assert (spec.rungs, spec.pruner, spec.trials_per_batch, spec.slots) == (1, "none", 3, 1)
 
 
 def test_screens_of_a_study_say_what_it_is(folder: Path) -> None:
