@@ -325,7 +325,10 @@ MOST = {
 }
 
 
-@pytest.mark.parametrize(("name", "fused"), MOST)
+@pytest.mark.parametrize(
+    ("name", "fused"),
+    [pytest.param(*case, marks=[] if case[1] else [pytest.mark.extra]) for case in MOST],
+)
 def test_launches_do_not_depend_on_the_number_of_members(name: str, fused: bool) -> None:
     found = set()
     for members in (2, 10):

@@ -140,6 +140,7 @@ CASES = [
             f"gpu:{part}",
             f"--device cpu --tiny --seconds 0.01 --steady 0.01 --curves 1 --parts {part}",
             (f"parts.{part}.machine.processor", *(f"parts.{part}.found.{key}" for key in keys)),
+            extra=part == "large",
         )
         for part, keys in GPU_PARTS.items()
     ),
