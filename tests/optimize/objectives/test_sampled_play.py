@@ -40,7 +40,7 @@ GAMES: dict[str, dict[str, Any]] = {
     SCRIPTED: {"objective": "points"},
     "tests.envs.games.toys:NIM": {"objective": "points"},
     "cartpole": {},
-    "hockey": {"objective": "points", "env": {"max_timesteps": 60}},
+    "hockey": {"objective": "points", "env": {"max_timesteps": 90}},
     "bucket-brigade": {"env": {"scenario": "v2_minimal", "max_nights": 12}},
 }
 
