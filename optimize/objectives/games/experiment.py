@@ -212,10 +212,14 @@ class GameExperiment(Experiment):
         return self.look.avg, self.look.std
 
     def shape(self, settings: Settings, env: VecEnv, slots: int) -> Shape:
-        """See `Experiment.shape`. Scales that were measured in play follow the members' own play."""
-        follows = self.spec.running_scale and self.algorithm.supports.running_scale
+        """See `Experiment.shape`. Scales that were measured in play follow the members' own play.
+
+        Those of bytes do not: a rollout keeps bytes, which have no running statistics.
+        """
         shape = super().shape(settings, env, slots)
-        return replace(shape, running_scale=follows and self.look.rows > 0)
+        follows = self.spec.running_scale and self.algorithm.supports.running_scale
+        measured = self.look.rows > 0 and shape.obs_dtype != torch.uint8
+        return replace(shape, running_scale=follows and measured)
 
     def evaluation_share(self, rung: int) -> float:
         """See `Experiment.evaluation_share`: an eighth where the search does not use the result."""

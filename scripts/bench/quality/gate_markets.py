@@ -60,7 +60,7 @@ class Kind:
         cash: bounds of the cash reserves searched. More cash makes the excess over equal weight,
             which is always invested, a bet against the market whose noise hides an edge; less cash
             leads to drawdowns that the gate refuses.
-        env: environment parameters of all trials.
+        env: settings of the environment that all trials share.
     """
 
     bars: int
@@ -102,7 +102,7 @@ def train(folder: Path, kind: str, seed: int) -> StudyHandle:
         write_bars(bars_of(kind, seed), folder)
     request = {
         "recipe": recipe_of(kind),
-        "env": chosen.env,
+        **chosen.env,
         "budget": chosen.budget,
         "n_envs": 8,
         "horizon": 64,

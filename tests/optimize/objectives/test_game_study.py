@@ -458,3 +458,12 @@ def test_the_length_of_random_play_is_part_of_the_study(tmp_path: Path) -> None:
     other = dataclasses.replace(request, look_steps=64, given=frozenset({"look_steps"}))
     with pytest.raises(InputError, match="created with look_steps = 256, and now it is 64"):
         open_study(handle.storage, "s", other, torch.device("cpu"), tmp_path, {}, said.append)
+
+
+def test_bytes_that_are_numbers_keep_the_scale_of_random_play() -> None:
+    experiment = make_experiment("tests.envs.games.toys:NIM", running_scale=True)
+    env = experiment.training_env(2, 4)
+    shape = experiment.shape(Settings({}, {}, {}), env, 2)
+    assert shape.obs_dtype == torch.uint8
+    assert experiment.look.rows > 0
+    assert not shape.running_scale
