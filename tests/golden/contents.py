@@ -61,12 +61,17 @@ def listing(folder: Path, without: str = "") -> str:
     copies = list(folder.glob("artifacts/*"))
     if copies:
         lines.append(f"artifacts: {len(copies)} files")
-    for path in sorted(found for found in folder.rglob("*") if found.is_file()):
+    for path in sorted((found for found in folder.rglob("*") if found.is_file()), key=_by_numbers):
         if path in copies or (without and str(path).endswith(without)):
             continue
         name = re.sub(r"\.tfevents\..*", ".tfevents", str(path.relative_to(folder)))
         lines += [name, *(f"  {line}" for line in contents(path).splitlines())]
     return "\n".join(lines)
+
+
+def _by_numbers(path: Path) -> list[str]:
+    """Sort key with numbers in their order: those of TensorBoard's files count a process's files."""
+    return [re.sub(r"\d+", lambda found: f"{int(found[0]):020}", part) for part in path.parts]
 
 
 def page(text: str) -> str:

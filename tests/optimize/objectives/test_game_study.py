@@ -463,7 +463,7 @@ def test_the_length_of_random_play_is_part_of_the_study(tmp_path: Path) -> None:
 def test_bytes_that_are_numbers_keep_the_scale_of_random_play() -> None:
     experiment = make_experiment("tests.envs.games.toys:NIM", running_scale=True)
     env = experiment.training_env(2, 4)
-    shape = experiment.shape(Settings({}, {}, {}), env, 2)
+    shape = experiment.shape(Settings({"minibatch": 16}, {}, {}), env, 2)
     assert shape.obs_dtype == torch.uint8
     assert experiment.look.rows > 0
     assert not shape.running_scale

@@ -197,7 +197,7 @@ def test_a_second_signal_ends_worker_and_programs_at_once(
 
 def supervised(folder: Path, *words: str) -> subprocess.Popen[bytes]:
     """A supervisor without limits, of a program of these words, or of `own.py`."""
-    own = [*PYTHON.split(), supervisor.__file__, "0", "0", "0", str(folder / "log")]
+    own = [*PYTHON.split(), supervisor.__file__, "30", "0", "0", str(folder / "log")]
     return subprocess.Popen(
         [*own, *(words or [*PYTHON.split(), str(folder / "own.py")])],
         stdin=subprocess.PIPE,
