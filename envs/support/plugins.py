@@ -109,7 +109,16 @@ class Plugin:
 def is_plugin(kind: str, text: str) -> bool:
     """Return whether a name is `MODULE:NAME`, or that of an entry point of `sweepd.KIND`."""
     name = text.partition(" ")[0]
-    return ":" in name or name in importlib.metadata.entry_points(group=f"sweepd.{kind}").names
+    return ":" in name or _registered(kind, name) is not None
+
+
+def _registered(kind: str, name: str) -> str | None:
+    """Return what an entry point of `sweepd.KIND` stands for; None if there is none of that name.
+
+    This reads the metadata of all installed packages, which takes milliseconds.
+    """
+    entries = importlib.metadata.entry_points(group=f"sweepd.{kind}", name=name)
+    return next((entry.value for entry in entries), None)
 
 
 def resolve(kind: str, text: str, base: type) -> Plugin:
@@ -125,9 +134,7 @@ def resolve(kind: str, text: str, base: type) -> Plugin:
     """
     flag = f"--{kind} {text}"
     name, _, given = text.partition(" ")
-    entries = importlib.metadata.entry_points(group=f"sweepd.{kind}", name=name)
-    target = next(iter(entries)).value if entries else name
-    made = find(flag, target)
+    made = find(flag, name if ":" in name else _registered(kind, name) or name)
     if not (isinstance(made, type) and issubclass(made, base)):
         raise InputError(f"{flag}: {made!r} is not a subclass of {base.__module__}.{base.__name__}")
     try:

@@ -18,7 +18,7 @@ from sweepd.agents.native.choice import chosen
 from sweepd.agents.networks.precision import set_precision
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.plugins import resolve
+from sweepd.envs.support.plugins import Plugin, resolve
 from sweepd.optimize.objectives.members.objective import choose_slots
 from sweepd.optimize.objectives.populations import check_total, choose_population
 from sweepd.optimize.objectives.request import Request
@@ -90,16 +90,16 @@ def open_study(
         prior = make_prior(earlier, spec, say)
         trainer: Run[Any] = kind.open(spec, bars, device, lambda _: None, request)
         recorded = {**flags, "measured": [*measured, *piloted]}
-        if plugins := plugins_of(spec):
-            recorded["plugins"] = plugins
+        plugins = plugins_of(spec)
+        if plugins:
+            recorded["plugins"] = {flag: one.identity() for flag, one in plugins.items()}
         source = None if narrowed is None else narrowed.as_source()
         if create_study(
             storage, name, spec, runs_dir, recorded, origin=origin, prior=prior, source=source
         ):
-            if spec.sampler not in SAMPLERS:
-                plugin = resolve("sampler", spec.sampler, BaseSampler)
-                if not plugin.takes("seed"):
-                    say(f"note: {plugin.name} takes no seed, so this study cannot be repeated")
+            sampler = plugins.get("sampler")
+            if sampler is not None and not sampler.takes("seed"):
+                say(f"note: {sampler.name} takes no seed, so this study cannot be repeated")
             reproducing = reproducing_flags(spec, request)
             say(f"settings are now fixed; to reproduce this study: {reproducing}")
             return StudyHandle(storage, name, folder), trainer
@@ -127,9 +127,8 @@ def join_study(
     refuse_other(name, spec, requested, free)
     present = dataclasses.replace(spec, code_version=code_version(), torch_version=torch_version())
     refuse_other(name, spec, present, free)
-    for flag, made in plugins_of(spec).items():
-        before = handle.flags.get("plugins", {}).get(flag)
-        if made != before:
+    for flag, plugin in plugins_of(spec).items():
+        if plugin.identity() != handle.flags.get("plugins", {}).get(flag):
             say(
                 f"note: --{flag} {getattr(spec, flag)} has changed since study {name} was created: "
                 "it may decide differently from now on"
@@ -152,14 +151,14 @@ def join_study(
     return kind.open(spec, bars, device, say, request)
 
 
-def plugins_of(spec: StudySpec) -> dict[str, dict[str, str]]:
-    """Return the identity of sampler and pruner, by flag, where other packages provide them."""
+def plugins_of(spec: StudySpec) -> dict[str, Plugin]:
+    """Return sampler and pruner, by flag, where other packages provide them."""
     named = {
         "sampler": (spec.sampler, SAMPLERS, BaseSampler),
         "pruner": (spec.pruner, PRUNERS, BasePruner),
     }
     return {
-        flag: resolve(flag, name, base).identity()
+        flag: resolve(flag, name, base)
         for flag, (name, own, base) in named.items()
         if name not in own
     }
