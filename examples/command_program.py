@@ -1,4 +1,4 @@
-"""A program for `sweepd train --env command:…` that goes on where a kill has stopped it.
+"""A program for `sweepd train --env command:…` that continues from its checkpoint after a kill.
 
     sweepd train --env 'command:python examples/command_program.py' --search-space space.toml
 

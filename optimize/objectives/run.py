@@ -214,11 +214,7 @@ class Run(ABC, Generic[State]):
 
     @abstractmethod
     def resume(self, state: State, checkpoint: Checkpoint) -> None:
-        """Continue from a checkpoint.
-
-        Raises:
-            InputError: it is of another trial.
-        """
+        """Continue from a checkpoint of the same trial."""
 
     @abstractmethod
     def take_curves(self, state: State) -> list[tuple[int, dict[str, float]]]:

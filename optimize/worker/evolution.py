@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sweepd.optimize.objectives.run import Run, Training
+from sweepd.optimize.study.checkpoint import Checkpoint, MemberState
 from sweepd.optimize.study.database.storage import TrialLost
 from sweepd.optimize.study.population import changes_at
 from sweepd.optimize.study.sampling.evolution import Change, params_after
@@ -60,9 +61,8 @@ class Evolution:
         if not self._fits(run, trainings):
             self._say("the population starts again: its checkpoints are not of one rung")
             for training in trainings:
-                [fresh] = run.begin([training.plan])
-                begun = dataclasses.replace(run.checkpoint(fresh), seconds=training.seconds)
-                run.resume(training, begun)
+                members = [MemberState() for _ in run.checkpoint(training).members]
+                run.resume(training, Checkpoint(members, seconds=training.seconds))
         for training in trainings:
             plan = training.plan
             settings = settings_of(

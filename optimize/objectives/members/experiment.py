@@ -1,7 +1,7 @@
 """What a `Trainer` asks of a kind of study: environments, normalisers and evaluation.
 
-`sweepd.optimize.objectives.market.experiment` implements it for a market, `sweepd.optimize.objectives.games.experiment`
-for games.
+`sweepd.optimize.objectives.market.experiment` implements it for a market,
+`sweepd.optimize.objectives.games.experiment` for games.
 """
 
 from __future__ import annotations
