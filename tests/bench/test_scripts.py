@@ -26,8 +26,8 @@ from sweepd.optimize.study.study import StudyHandle
 from tests.bench.cases import CASES, Case
 from tests.bench.conftest import BENCH, Importer, entry, import_bench, is_picture, run
 
-OWN_TESTS = {"gate_studies", "search_live", "search_replay"}
-PROGRAMS = {"__main__", "live_peers"}  # which are started by name
+OWN_TESTS = {"gate_studies", "search_live", "search_programs", "search_replay"}
+PROGRAMS = {"__main__", "live_peers", "table_program"}  # which are started by name
 
 
 def test_every_benchmark_has_a_test() -> None:

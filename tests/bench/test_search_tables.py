@@ -84,6 +84,18 @@ def test_searches_on_tables(
         assert message in captured.out + captured.err
 
 
+def test_the_race_over_programs_makes_the_decisions_of_the_race(
+    bench: Importer, tmp_path: Path
+) -> None:
+    data, saved = tmp_path / "tables", tmp_path / "results.json"
+    write_tables(data / "task")
+    run(bench("search_programs"), "--data", data, "--save", saved, "--trials", "14")
+    found = json.loads(saved.read_text())["tasks"]["task"]
+    assert found["equal"]
+    assert found["trials"] == 14
+    assert found["score"] == found["decided"]
+
+
 def test_the_expected_best_of_random_configurations(bench: Importer) -> None:
     truth = np.array([3.0, 1.0, 2.0, 5.0])
     pairs = [max(pair) for pair in itertools.combinations(truth, 2)]

@@ -344,6 +344,11 @@ class CommandSpec(SeedSpec):
     job_minutes: float = 0.0
 
     @property
+    def selection(self) -> Selection:
+        racing = self.sampler == RACE
+        return Selection(racing, self.rungs if racing else None)
+
+    @property
     def command(self) -> str:
         """The words of the program, with names of parameters in braces."""
         return self.environment.partition(":")[2]
