@@ -411,10 +411,10 @@ class Worker:
         self._raise_if_gone()
         if not self._stop_or_pause():  # the heartbeats found that other workers took trials over
             lost = set(self.heartbeat.lost)
-            self.heartbeat.lost -= lost  # in place: other threads add to this set
             for training in trainings:
                 if training.plan.trial_id in lost:
                     self.reporter.drop(training)
+            self.heartbeat.lost -= lost  # in place: other threads add to this set
             left = [training for training in trainings if training.plan.trial_id not in lost]
             if self.evolution is None:
                 return left

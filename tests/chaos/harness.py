@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import itertools
 import multiprocessing
 import os
@@ -19,33 +18,26 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-import torch
 from optuna.trial import FrozenTrial, TrialState
 
-from sweepd.agents.policy.frozen import load_members
-from sweepd.envs.crypto.data.bars import write_bars
-from sweepd.envs.crypto.data.demo_market import make_planted_market
 from sweepd.optimize.cli import train as train_command
-from sweepd.optimize.objectives.market.experiment import CryptoExperiment
-from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.database.tables import attempts
-from sweepd.optimize.study.record.bars import load_study_bars
-from sweepd.optimize.study.study import Plan, StudyHandle
+from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.telemetry import Activity
 from sweepd.optimize.worker.worker import WorkerOptions
-from tests.optimize.conftest import SPACE, TRAIN, run_command
+from tests.chaos.kinds import Kind
+from tests.optimize.conftest import run_command
 
 BEAT, GRACE = 0.2, 1.5
-BUDGET = 960  # environment steps of a trial
 GIVE_UP = 1200.0  # seconds; a study takes about one minute on an idle machine
 WAYS = ("clock", "sync", "name", "commit", "committed", "suspend")
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
@@ -74,15 +66,10 @@ class Figures:
     problems: list[str] = field(default_factory=list)
 
 
-def prepare(folder: Path) -> None:
-    """Write the tiny market and the tiny search space."""
-    write_bars(make_planted_market(3, assets=2, bars=700), folder / "bars")
-    (folder / "tiny.toml").write_text(SPACE)
-
-
 def run_chaos(
     folder: Path,
     url: str,
+    kind: Kind,
     *,
     kills: int,
     trials: int = 12,
@@ -96,6 +83,7 @@ def run_chaos(
     Args:
         folder: working directory of the workers.
         url: database.
+        kind: of the studies; `Kind.prepare` was called.
         kills: number of workers to kill.
         trials: trials per study.
         at_once: number of concurrent workers.
@@ -106,11 +94,13 @@ def run_chaos(
     figures, rng, began = Figures(), random.Random(seed), time.monotonic()
     while sum(figures.kills.values()) < kills and time.monotonic() - began < seconds:
         name = f"r{figures.rounds}"
-        _round(folder, url, name, trials, at_once, kills, rng, figures)
+        _round(folder, url, kind, name, trials, at_once, kills, rng, figures)
         figures.rounds += 1
         figures.trials += trials
-        run_one(folder, url, name, trials)  # has nothing to train, and completes missing files
-        figures.problems += audit(folder, url, name, trials, figures)
+        run_one(
+            folder, url, kind, name, trials
+        )  # has nothing to train, and completes missing files
+        figures.problems += audit(folder, url, kind, name, trials, figures)
         say(
             f"study {name}: {trials} trials; so far {sum(figures.kills.values())} kills, "
             f"{figures.suspended} suspensions, problems: {figures.problems or 'none'}"
@@ -122,15 +112,18 @@ def run_chaos(
 # -- workers and their ends
 
 
-def run_one(folder: Path, url: str, name: str, trials: int, budget: int = BUDGET) -> None:
+def run_one(
+    folder: Path, url: str, kind: Kind, name: str, trials: int, flags: Sequence[str] = ()
+) -> None:
     """Run one more worker without disturbance."""
     trail = folder / "trails" / f"{name}-last.txt"
-    _start(folder, url, name, trials, trail, "none", 0, budget).join()
+    _start(folder, url, kind, name, trials, trail, "none", 0, flags).join()
 
 
 def run_evictions(
     folder: Path,
     url: str,
+    kind: Kind,
     *,
     kills: int,
     trials: int = 24,
@@ -145,6 +138,7 @@ def run_evictions(
     Args:
         folder: working directory of the workers.
         url: database.
+        kind: of the studies; `Kind.prepare` was called.
         kills: number of workers to kill; after that, the others finish the study.
         trials: trials of the study.
         at_once: number of concurrent workers.
@@ -154,6 +148,7 @@ def run_evictions(
         say: prints one line.
     """
     figures, rng, name = Figures(rounds=1, trials=trials), random.Random(seed), f"r{seed}"
+    flags = ("--budget", str(budget))
     began = time.monotonic()
     (folder / "trails").mkdir(exist_ok=True)
     alive: list[tuple[BaseProcess, Path]] = []
@@ -168,7 +163,9 @@ def run_evictions(
                 figures.problems.append(_failed(process, trail, name))
         if len(alive) < at_once and not over:
             trail = folder / "trails" / f"{name}-{started}.txt"
-            alive.append((_start(folder, url, name, trials, trail, "evict", seed, budget), trail))
+            alive.append(
+                (_start(folder, url, kind, name, trials, trail, "evict", seed, flags), trail)
+            )
             started += 1
         due = time.monotonic() > next_kill and figures.kills["evict"] < kills
         if due and len(alive) == at_once:
@@ -184,24 +181,25 @@ def run_evictions(
     figures.seconds = time.monotonic() - began
     if figures.kills["evict"] < kills:
         figures.problems.append(f"study {name} was done after {figures.kills['evict']} kills")
-    run_one(folder, url, name, trials, budget)
-    figures.problems += audit(folder, url, name, trials, figures)
+    run_one(folder, url, kind, name, trials, flags)
+    figures.problems += audit(folder, url, kind, name, trials, figures)
     return figures
 
 
 def _start(
     folder: Path,
     url: str,
+    kind: Kind,
     name: str,
     trials: int,
     trail: Path,
     way: str,
     seed: int,
-    budget: int = BUDGET,
+    flags: Sequence[str] = (),
 ) -> BaseProcess:
     words = [
         "train",
-        *TRAIN,
+        *kind.flags,
         "--study-name",
         name,
         "--n-trials",
@@ -209,10 +207,9 @@ def _start(
         "--storage",
         url,
         "--alongside",
-        "--budget",
-        str(budget),
         "--seed",
         name.removeprefix("r"),
+        *flags,
     ]
     context = multiprocessing.get_context("fork")
     process = context.Process(target=_worker, args=(words, folder, trail, way, seed))
@@ -223,6 +220,7 @@ def _start(
 def _round(
     folder: Path,
     url: str,
+    kind: Kind,
     name: str,
     trials: int,
     at_once: int,
@@ -260,7 +258,7 @@ def _round(
             way = rng.choice(WAYS) if more else "none"
             figures.suspended += way == "suspend"
             trail = folder / "trails" / f"{name}-{started}.txt"
-            process = _start(folder, url, name, trials, trail, way, rng.randrange(2**31))
+            process = _start(folder, url, kind, name, trials, trail, way, rng.randrange(2**31))
             alive.append((process, trail, way, time.monotonic() + rng.uniform(0.2, 4.0)))
             started += 1
         elif not alive and _over(url, name, trials):
@@ -372,13 +370,19 @@ def _sabotage(way: str, rng: random.Random) -> None:
 # -- the audit
 
 
-def audit(folder: Path, url: str, name: str, trials: int, figures: Figures) -> Iterator[str]:
+def audit(
+    folder: Path, url: str, kind: Kind, name: str, trials: int, figures: Figures
+) -> Iterator[str]:
     """Yield one sentence for each violated guarantee of a finished study."""
     with opened(url) as storage:
-        yield from _audit(StudyHandle(storage, name, folder / "runs"), folder, trials, figures)
+        yield from _audit(
+            StudyHandle(storage, name, folder / "runs"), folder, kind, trials, figures
+        )
 
 
-def _audit(handle: StudyHandle, folder: Path, trials: int, figures: Figures) -> Iterator[str]:
+def _audit(
+    handle: StudyHandle, folder: Path, kind: Kind, trials: int, figures: Figures
+) -> Iterator[str]:
     name = handle.name
     found = handle.trials()
     if [t.number for t in found] != list(range(trials)):
@@ -396,8 +400,13 @@ def _audit(handle: StudyHandle, folder: Path, trials: int, figures: Figures) -> 
     if tokens:
         yield f"trials with the ids {[row[0] for row in tokens]} of {name} are still held"
     yield from _trained_twice(folder, name)
-    yield from _files(handle, found)
-    yield from _changed_numbers(handle, found, figures)
+    yield from _left_over(handle, found)
+    ended = [trial for trial in found if trial.state in FINISHED]
+    yield from kind.damaged(handle, [t for t in ended if t.state == TrialState.COMPLETE])
+    for trial in ended:
+        figures.retrained += 1
+        if not kind.same(handle, trial):
+            yield f"trial {trial.number} of {name} has other numbers than when undisturbed"
 
 
 def _trained_twice(folder: Path, name: str) -> Iterator[str]:
@@ -418,8 +427,8 @@ def _trained_twice(folder: Path, name: str) -> Iterator[str]:
                 )
 
 
-def _files(handle: StudyHandle, found: list[FrozenTrial]) -> Iterator[str]:
-    """Yield the trials whose files are missing, damaged or left over."""
+def _left_over(handle: StudyHandle, found: list[FrozenTrial]) -> Iterator[str]:
+    """Yield the trials with files that should have been deleted."""
     for trial in found:
         folder = handle.trial_dir(trial.number)
         left = [path.name for path in folder.glob("checkpoint-*")] + [
@@ -427,49 +436,3 @@ def _files(handle: StudyHandle, found: list[FrozenTrial]) -> Iterator[str]:
         ]
         if left:
             yield f"trial {trial.number} of {handle.name} still has {', '.join(left)}"
-        if trial.state != TrialState.COMPLETE:
-            continue
-        recorded = trial.user_attrs["sweepd:members"]
-        content = (handle.run_dir / recorded["path"]).read_bytes()
-        if hashlib.sha256(content).hexdigest() != recorded["sha256"]:
-            yield (
-                f"the members of trial {trial.number} of {handle.name} are not the recorded ones"
-            )
-        if not (folder / "equity.png").read_bytes().endswith(b"IEND\xaeB`\x82"):
-            yield f"the plot of trial {trial.number} of {handle.name} is incomplete"
-
-
-def _changed_numbers(
-    handle: StudyHandle, found: list[FrozenTrial], figures: Figures
-) -> Iterator[str]:
-    """Yield the trials whose numbers differ in any bit from those of an undisturbed trial."""
-    torch.set_num_threads(1)
-    experiment = CryptoExperiment(
-        handle.spec, load_study_bars(handle.spec.data), torch.device("cpu")
-    )
-    for trial in [t for t in found if t.state in FINISHED]:
-        trainer = Trainer(experiment)
-        settings = handle.space.resolve(trial.params)
-        training = trainer.start(
-            Plan(-1, trial.number, trial.params, settings, trial.user_attrs["sweepd:seed"])
-        )
-        alone: dict[int, float] = {}
-        for rung in range(1, len(trial.intermediate_values) + 1):
-            trainer.advance([training])
-            (evaluation,) = trainer.evaluate([training])
-            assert evaluation is not None
-            training.rung = rung
-            alone[rung] = evaluation.value
-        figures.retrained += 1
-        same = alone == trial.intermediate_values
-        if trial.state == TrialState.COMPLETE:
-            same = same and evaluation.final == trial.value
-            members = load_members(handle.run_dir / trial.user_attrs["sweepd:members"]["path"])
-            actors = trainer.actors(training)
-            same = same and all(
-                torch.equal(own[key], other[key])
-                for own, other in zip(actors, members, strict=True)
-                for key in own
-            )
-        if not same:
-            yield f"trial {trial.number} of {handle.name} has other numbers than when undisturbed"

@@ -1,6 +1,6 @@
 """Kill and suspend workers of tiny studies at random and audit the results.
 
-    python -m tests.chaos.workers --kills 100 [--storage sqlite|postgresql]
+    python -m tests.chaos.workers --kills 100 [--kind market|program] [--storage sqlite|postgresql]
         [--save scripts/bench/results/chaos.json] [--seed 1 --add]
     python -m tests.chaos.workers --evict [--kills 12] [--interval 3 10]
         [--save scripts/bench/results/chaos.json]
@@ -10,7 +10,7 @@ commit; others are suspended for longer than the grace period. With --evict, two
 study with the usual heartbeats, and one of them is killed every 3 to 10 seconds, which is less than
 a batch takes. Every finished study must have exactly its trials, all complete or pruned, none
 trained twice at the same time, all files complete, and all numbers equal to those of undisturbed
-trials.
+trials. Of a study of programs, no process may be left.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from typing import Any
 
 from scripts.bench.harness import benchmark_parser, load_results, machine, save_results
 from sweepd.optimize.study.record.database import storage_url
-from tests.chaos.harness import prepare, run_chaos, run_evictions
+from tests.chaos.harness import run_chaos, run_evictions
+from tests.chaos.kinds import KINDS
 from tests.postgres_server import PostgresServer
 
 
@@ -55,6 +56,7 @@ def main(arguments: list[str]) -> int:
         "--budget", type=int, default=20_000, help="with --evict: environment steps per trial"
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kind", choices=list(KINDS), default="market", help="of study")
     parser.add_argument("--storage", choices=["sqlite", "postgresql"], default="sqlite")
     parser.add_argument(
         "--seconds", type=float, default=3600.0, help="start no new study after this time"
@@ -65,7 +67,8 @@ def main(arguments: list[str]) -> int:
     args = parser.parse_args(arguments)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        prepare(folder)
+        kind = KINDS[args.kind]
+        kind.prepare(folder)
         if args.storage == "sqlite":
             url = storage_url(str(folder / "s.db"), folder)
         else:
@@ -78,6 +81,7 @@ def main(arguments: list[str]) -> int:
             figures = run_evictions(
                 folder,
                 url,
+                kind,
                 kills=args.kills or 12,
                 trials=args.trials or 24,
                 at_once=args.workers or 2,
@@ -90,6 +94,7 @@ def main(arguments: list[str]) -> int:
             figures = run_chaos(
                 folder,
                 url,
+                kind,
                 kills=args.kills or 100,
                 trials=args.trials or 12,
                 at_once=args.workers or 3,
@@ -103,7 +108,8 @@ def main(arguments: list[str]) -> int:
         "kills": dict(figures.kills),
         "machine": machine(),
     }
-    name = f"{args.storage}, evicted" if args.evict else args.storage
+    name = args.storage if args.kind == "market" else f"{args.storage}, {args.kind}"
+    name += ", evicted" if args.evict else ""
     kept = load_results(args.save)
     if args.add and name in kept:
         result = add(kept[name], result)

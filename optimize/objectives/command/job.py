@@ -252,6 +252,8 @@ def _start(attempt: Attempt) -> list[int]:
 
 
 def clean(folder: Path) -> None:
-    """Delete the checkpoints of the programs in a trial's folder."""
+    """Delete the checkpoints and locks of the programs in a trial's folder."""
     for checkpoint in folder.glob(f"seed-*/{CHECKPOINT}"):
         shutil.rmtree(checkpoint, ignore_errors=True)
+    for lock in folder.glob(f"seed-*/{supervisor.LOCK}"):
+        lock.unlink(missing_ok=True)

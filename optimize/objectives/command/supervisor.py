@@ -3,7 +3,9 @@
 It starts the program in a session of its own with its output in the file LOG, and ends when the
 program has ended, with everything that the program started. Its standard input is a pipe from the
 worker: the letters `STOP`, `CONTINUE` and `TERMINATE`. The pipe's end means that the worker has
-died: then everything is killed at once. Its standard output is one line of JSON, the outcome:
+died: then everything is killed at once. A supervisor holds a lock in LOG's folder while its program
+runs. One that finds it locked ends the supervisor that holds it: that of a worker which was suspended
+for so long that its trial was given to another. Its standard output is one line of JSON, the outcome:
 
     status   exit code of the program, or minus the signal that ended it
     limit    "memory" or "time" if it was killed for that, else ""
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import select
 import signal
@@ -28,6 +31,9 @@ STOP, CONTINUE, TERMINATE = b"s", b"c", b"t"
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LOOK_SECONDS = 0.5  # between two measurements of memory, which take some milliseconds
 _TRIES, _PAUSE = 500, 0.01  # rounds of kills until nothing is left; seconds between them
+LOCK = "running.lock"
+_LOCK_SECONDS = 20.0  # the longest wait for it
+_AGAIN = 75  # exit code: start the program again
 
 
 class Supervisor:
@@ -50,6 +56,8 @@ class Supervisor:
         self._continued: float | None = time.monotonic()  # None: it is stopped
         self._kill_at: float | None = None
         self._worker = os.getppid()
+        self._replaced = False
+        signal.signal(signal.SIGUSR1, self._replace)
         self._libc = ctypes.CDLL(None)
         # What loses its parent becomes a child of this process, whatever session it is in.
         self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -95,6 +103,9 @@ class Supervisor:
                 # Written by hand: importing json takes as long as the rest of the start.
                 return f'{{"status": {status}, "limit": "{self.limit}"}}'
             self._check_limits()
+            if self._replaced:
+                self.kill_all()
+                return None
             ready, _, _ = select.select([0, self._wake], [], [], self._timeout())
             if self._wake in ready:
                 os.read(self._wake, 512)
@@ -104,6 +115,9 @@ class Supervisor:
                 return None
             for command in commands or b"":
                 self._obey(bytes([command]))
+
+    def _replace(self, *_: object) -> None:
+        self._replaced = True
 
     @property
     def ran(self) -> float:
@@ -224,10 +238,45 @@ def _resident(pid: int) -> int:
         return 0
 
 
+def lock(folder: str) -> bool:
+    """Lock a folder until this process ends, and end the supervisor that holds the lock.
+
+    Returns:
+        False if it is still locked after some time, by a process that this machine does not see.
+    """
+    file = os.open(os.path.join(folder, LOCK), os.O_CREAT | os.O_RDWR, 0o644)
+    until = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return False
+            _end_holder(file, folder)
+            time.sleep(_PAUSE)
+        else:
+            os.ftruncate(file, 0)
+            os.pwrite(file, str(os.getpid()).encode(), 0)
+            return True
+
+
+def _end_holder(file: int, folder: str) -> None:
+    """Ask the supervisor whose id is in the file to end, if it is one of this folder here."""
+    # The folder may be shared with machines where the id is that of another process.
+    with contextlib.suppress(ValueError, OSError):
+        holder = int(os.pread(file, 32, 0))
+        with open(f"/proc/{holder}/cmdline", "rb") as words:
+            if os.fsencode(os.path.join(folder, "")) in words.read():
+                os.kill(holder, signal.SIGUSR1)
+
+
 def main(arguments: list[str]) -> None:
     """Supervise the program of these arguments, and print its outcome."""
     grace, memory, seconds, log, *words = arguments
-    outcome = Supervisor(words, log, float(grace), int(memory), float(seconds)).run()
+    if lock(os.path.dirname(log)):
+        outcome = Supervisor(words, log, float(grace), int(memory), float(seconds)).run()
+    else:
+        outcome = f'{{"status": {_AGAIN}, "limit": ""}}'
     if outcome is not None:
         os.write(1, f"{outcome}\n".encode())
 

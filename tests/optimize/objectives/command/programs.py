@@ -34,6 +34,15 @@ def program(folder: Path, text: str, name: str = "program.py") -> str:
     return f"{PYTHON} {path}"
 
 
+def alive(pid: int) -> bool:
+    """Return whether a process has not ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
 def command_study(
     folder: Path, text: str, params: dict[str, Any] | None = None, **settings: Any
 ) -> StudyHandle:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import functools
 import json
 import os
 import signal
@@ -13,14 +15,16 @@ from typing import Any
 
 import pytest
 
+from sweepd.optimize.cli import train as train_command
 from sweepd.optimize.cli.pause import pause
 from sweepd.optimize.objectives.command import supervisor
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.stored import TrialRecord
 from sweepd.optimize.study.study import StudyHandle
+from sweepd.optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import Running
-from tests.optimize.objectives.command.programs import PYTHON, program
+from tests.optimize.objectives.command.programs import PYTHON, alive, program
 from tests.optimize.study_files import open_handle, wait_for
 
 # It reports 30 steps, continues from its checkpoint, and starts a process in a session of its own.
@@ -38,14 +42,6 @@ while step < 30:
     os.replace(kept + ".new", kept)
     time.sleep(0.02)
 """
-
-
-def alive(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
 def pids(folder: Path) -> list[int]:
@@ -121,6 +117,48 @@ def test_a_study_that_is_killed_equals_one_that_is_not(
     whole = open_handle(tmp_path)
     stored = StudyHandle(open_storage(storage_url(None, tmp_path / "killed"), create=False), "s")
     assert results(stored) == results(whole)
+
+
+EXCLUSIVE = """
+import fcntl
+lock = open(env["SWEEPD_CHECKPOINT_DIR"] + "/lock", "w")
+fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+open(env["SWEEPD_OUT"] + "/pids", "a").write(f"{os.getpid()}\\n")
+for step in range(1, 500 if "attempt-1." in env["SWEEPD_REPORTS"] else 4):
+    report(step, step)
+    time.sleep(0.05)
+"""
+
+
+def test_a_program_ends_when_another_worker_takes_its_trial(
+    tmp_path: Path, train: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hasty = functools.partial(WorkerOptions, beat_seconds=0.2, grace_seconds=1.0)
+    monkeypatch.setattr(train_command, "WorkerOptions", hasty)
+    suspended = train(EXCLUSIVE, "--n-trials", 1)
+    wait_for(lambda: begun(tmp_path))
+    suspended.signal(signal.SIGSTOP)
+    [first] = pids(tmp_path)
+    out = train(EXCLUSIVE, "--n-trials", 1, "--alongside").finish()
+    assert "requeued, its worker died" in out
+    assert not alive(first)  # though its own worker could not end it
+    suspended.signal(signal.SIGCONT)
+    assert "its copy here is dropped" in suspended.finish()
+    [trial] = open_handle(tmp_path).trials()
+    assert (trial.state.name, trial.value) == ("COMPLETE", 3.0)
+    assert starts(open_handle(tmp_path)) == [1, 1]
+
+
+def test_a_lock_of_another_machine_is_respected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_LOCK_SECONDS", 0.1)
+    with (tmp_path / supervisor.LOCK).open("w") as file:
+        file.write(str(os.getpid()))  # there, it is that of the supervisor
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert not supervisor.lock(str(tmp_path))
+    assert supervisor.lock(str(tmp_path))
 
 
 def test_a_killed_supervisor_leaves_nothing_and_costs_no_trial(
