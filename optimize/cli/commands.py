@@ -105,6 +105,10 @@ def run(
     runs_dir: Annotated[
         Path | None, typer.Option(help="With --trial: directory of the studies' files.")
     ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(help="With --trial of a program: programs that run at once; as for train."),
+    ] = None,
     track: Annotated[
         list[str] | None,
         typer.Option(help="Show the run in an experiment tracker, mlflow or wandb; as for train."),
@@ -126,9 +130,9 @@ def run(
             from sweepd.optimize.cli.trial_run import run_trial
             from sweepd.optimize.worker.trial_run import RunRequest
         request = RunRequest(trial, budget, seeds, study_name, from_weights)
-        run_trial(request, storage, runs_dir, gpu, tuple(track or ()), context.obj)
+        run_trial(request, storage, runs_dir, gpu, jobs, tuple(track or ()), context.obj)
         return
-    given = given_flags(context) & {"budget", "seeds", "from_weights", "runs_dir"}
+    given = given_flags(context) & {"budget", "seeds", "from_weights", "runs_dir", "jobs"}
     if given:
         raise InputError(f"{flag_of(min(given))} is for --trial STUDY#NUMBER")
     if config is None:

@@ -33,7 +33,7 @@ def pause(name: str, where: str | None, runs_dir: Path | None, wait: float) -> N
         state = "still running" if worker in busy else "paused, GPU memory released"
         say(f"  worker {worker.host}:{worker.pid}: {state}")
     if busy:
-        say("  running workers pause at the end of their rollout; sweepd status shows when")
+        say("  running workers have not paused yet; sweepd status shows when they have")
     say(f"resume with: sweepd resume {name}")
 
 

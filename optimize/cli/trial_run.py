@@ -26,6 +26,7 @@ def run_trial(
     where: str | None,
     runs_dir: Path | None,
     gpu: str | None,
+    jobs: int | None,
     track: tuple[str, ...],
     hooks: Hooks,
 ) -> None:
@@ -36,6 +37,7 @@ def run_trial(
         where: `--storage`.
         runs_dir: `--runs-dir`.
         gpu: `--gpu`.
+        jobs: `--jobs`.
         track: `--track`.
         hooks: functions of other packages.
     """
@@ -47,7 +49,8 @@ def run_trial(
     planned = open_run(storage, request, runs_dir, choose_device(gpu), console.print_line)
     settings = {"study_name": planned.name, "n_trials": planned.total, "gpu": gpu}
     places = {"storage": where, "runs_dir": runs_dir}
-    flags, given = read_flags(StudySettings, {**settings, **places}, "run --trial")
+    own = {} if jobs is None else {"jobs": jobs}
+    flags, given = read_flags(StudySettings, {**settings, **places, **own}, "run --trial")
     study = open_requested(flags, given, hooks, console)
     if not work(study.handle, study.trainer, WorkerOptions(planned.total, track=track), console):
         return

@@ -140,7 +140,7 @@ def write_run_report(handle: StudyHandle, found: dict[str, Any]) -> None:
         # The seeds set the scale: intervals of two or three seeds are many times as wide.
         margin = 0.25 * (max(every) - min(every))
         axes.set_ylim(min(every) - margin, max(every) + margin)
-    axes.set_xlabel("environment steps per member")
+    axes.set_xlabel("steps per member")
     axes.set_ylabel(found["objective"])
     axes.set_title(found["study"])
     axes.legend()

@@ -55,7 +55,7 @@ class StopRequest:
             os._exit(128 + signum)
         self.requested = True
         text = (
-            f"{signal.Signals(signum).name}: finishing this rollout, then requeueing the trials "
+            f"{signal.Signals(signum).name}: ending the training here, then requeueing the trials "
             "(send it again to stop at once)"
         )
         try:

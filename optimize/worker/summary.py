@@ -139,7 +139,7 @@ def _print_worker(
     telemetry: Telemetry, batches: Sequence[int], phases: Phases, say: Callable[[str], None]
 ) -> None:
     say(
-        f"this worker: {telemetry.steps_done:,} environment steps in "
+        f"this worker: {telemetry.steps_done:,} steps in "
         f"{duration(telemetry.elapsed)} ({telemetry.steps_done / telemetry.elapsed:,.0f} "
         f"steps/s, {hourly(telemetry.trials_per_hour)} trials/hour, "
         f"{sum(batches) / len(batches):.1f} trials per batch)"

@@ -28,6 +28,8 @@ def chaos() -> str:
         "sqlite": "SQLite",
         "postgresql": "PostgreSQL",
         "sqlite, evicted": "SQLite, `--evict`",
+        "sqlite, program": "SQLite, `--kind program`",
+        "postgresql, program": "PostgreSQL, `--kind program`",
     }
     rows = []
     for key, title in titles.items():

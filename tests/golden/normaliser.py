@@ -53,7 +53,7 @@ RULES = (
     Rule("moments as numbers", r"(?<![\w.])1\d{9}(\d{3})?(\.\d+)?(?![\w.])", _epoch),
     Rule(
         "time of a worker",
-        r"(?<=environment steps in )[\d:]+ \([\d,]+ steps/s, [\d,.]+ trials/hour",
+        r"(?<= steps in )[\d:]+ \([\d,]+ steps/s, [\d,.]+ trials/hour",
         "<duration> (<rate> steps/s, <rate> trials/hour",
     ),
     Rule("shares of a worker's time", r"(?<=time spent: ).*", "<shares>"),

@@ -138,7 +138,7 @@ def test_an_interrupted_measurement_is_continued_with_the_same_numbers(
 ) -> None:
     done, said = close(race, output=Output("training trial 0"))
     assert not done
-    assert "SIGINT: finishing this rollout" in said
+    assert "SIGINT: ending the training here" in said
     assert "stopped by a signal" in said
     assert "best configuration" not in said
     [trial] = run_of(race, 2).trials()

@@ -244,4 +244,4 @@ def test_a_signal_during_a_write_to_the_terminal_is_reported_later() -> None:
         assert stop()
         assert stop()
     assert len(lines) == 2
-    assert lines[1].startswith("SIGTERM: finishing this rollout")
+    assert lines[1].startswith("SIGTERM: ending the training here")

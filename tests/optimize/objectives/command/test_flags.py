@@ -174,7 +174,9 @@ def test_a_study_in_python() -> None:
     assert set(study.trials()) >= {"params_lr", "params_kind", "metrics_mean"}
     best = study.status()["best"]
     assert best["fresh"]["seeds"] == 2
-    run("run", "--trial", f"python#{study.best_trial}", "--seeds", 3, "--study-name", "again")
+    flags = ("--seeds", 3, "--study-name", "again", "--jobs", 2)
+    out = run("run", "--trial", f"python#{study.best_trial}", *flags)
+    assert "2 programs at once" in out
     again = package.load_study("again")
     assert again.status()["best"]["params"] == {}
     shown = json.loads((again.trial_dir(0) / "params.json").read_text())
