@@ -23,16 +23,23 @@ _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 _LARGEST_SECONDS = 10**11  # a number of seconds below it is before the year 5138
 
-# Dates of three numbers, an optional clock time ("11-PM" is CryptoDataDownload's) and an optional
-# offset. The names of the groups are read by `_parts`.
-_DATE = (
-    r"^\s*(?P<a>\d{1,4})[-/.](?P<b>\d{1,2})[-/.](?P<c>\d{1,4})"
-    r"(?:[T\s,]+(?P<h>\d{1,2})(?::(?P<m>\d{2})(?::(?P<s>\d{2})(?:[.,](?P<f>\d+))?)?)?"
-    r"(?:[\s\-]*(?P<p>[AaPp][Mm]))?)?"
-    r"\s*(?P<z>Z|(?:UTC|GMT)?(?:[+-]\d{2}(?::?\d{2})?)?)\s*$"
+# strptime's formats of dates that are tried on a column. Dots are written between day, month and
+# year in this order only.
+_DATES = (
+    *("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d"),
+    *("%d-%m-%Y", "%d/%m/%Y", "%d.%m.%Y", "%m-%d-%Y", "%m/%d/%Y"),
+    *("%b %d, %Y", "%B %d, %Y", "%d %b %Y", "%d %B %Y", "%d-%b-%Y"),
 )
-_COMPACT = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
-_COMPACT_TEXT = re.compile(r"\s*\d{8} \d{4}(\d{2})?\s*")  # HistData: 20240101 170000
+# A date, an optional clock time ("11-PM" is CryptoDataDownload's, "170000" HistData's), an optional
+# offset. The names of the groups are read by `_texts`.
+_PARTS = (
+    r"^\s*(?P<date>.+?)"
+    r"(?:[T\s,]+(?P<h>\d{1,2})(?::(?P<m>\d{2})(?::?(?P<s>\d{2})(?:[.,](?P<f>\d+))?)?)?"
+    r"(?:[\s\-]*(?P<p>[AaPp][Mm]))?"
+    r"\s*(?P<z>Z|(?:UTC|GMT)?(?:[+-]\d{2}(?::?\d{2})?)?))?\s*$"
+)
+_HOW = "; write dates like 2024-01-01 05:00, or give their format: --date-format '%d.%m.%Y %H:%M'"
+_COMPACT_CLOCK = r"^\s*(\d{8}) (\d{2})(\d{2})"
 
 Ints = NDArray[np.int64]
 
@@ -104,7 +111,7 @@ def read_times(source: str, column: pa.ChunkedArray, options: TimeOptions) -> Ti
         raise InputError(f"{source}: the time column holds {kind}; it must hold times")
     column = column.cast(pa.string())
     if options.format is not None:
-        return _formatted(source, column, options)
+        return _parsed(source, column, options.format, options)
     try:
         numbers = column.cast(pa.float64())
     except pa.ArrowException:
@@ -192,137 +199,87 @@ def _placed(
 # ---- texts ----
 
 
-def _formatted(source: str, column: pa.ChunkedArray, options: TimeOptions) -> Times:
-    assert options.format is not None
-    return _parsed(source, column, options.format, options)
-
-
 def _parsed(source: str, column: pa.ChunkedArray, form: str, options: TimeOptions) -> Times:
-    """Read texts by a format of strptime, or, for "mixed", as pandas does."""
+    """Read texts by a format of strptime."""
     texts = pd.Series(column.to_pylist(), dtype=object).str.strip()
     has_zone = "%z" in form or "%Z" in form
     made = pd.to_datetime(texts, format=form, errors="coerce", utc=has_zone)
     if made.isna().any():
         row = int(np.flatnonzero(made.isna())[0])
-        wanted = "a date" if form == "mixed" else f"of the format {form}"
-        raise InputError(f"{source}: row {row}: the time is {texts[row]!r}, which is not {wanted}")
-    index = pd.DatetimeIndex(made)
-    exact = index.as_unit("ns").asi8
-    seconds, rest = np.divmod(exact, 10**9)
-    words = "date with month names" if form == "mixed" else f"date as {form}"
+        raise InputError(
+            f"{source}: row {row}: the time is {texts[row]!r}, which is not of the format {form}"
+        )
+    seconds, rest = np.divmod(pd.DatetimeIndex(made).as_unit("ns").asi8, 10**9)
     if has_zone:
-        return Times(seconds, _wall(seconds, options.zone), rest != 0, words)
-    return _placed(source, seconds, rest != 0, words, options)
+        return Times(seconds, _wall(seconds, options.zone), rest != 0, f"date as {form}")
+    return _placed(source, seconds, rest != 0, f"date as {form}", options)
 
 
 def _texts(source: str, column: pa.ChunkedArray, options: TimeOptions) -> Times:
-    first = str(column[0].as_py())
-    if re.search(r"[A-Za-z]{3,9}", re.sub(r"UTC|GMT", "", first)) and re.search(
-        r"(?i)jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec", first
-    ):
-        return _parsed(source, column, "mixed", options)
-    if _COMPACT_TEXT.fullmatch(first):
-        column = pc.replace_substring(column, " ", "")
-        return _parsed(source, column, _COMPACT[len(str(column[0].as_py()).strip())], options)
-    cells = pc.extract_regex(column, _DATE).combine_chunks()
-    if cells.null_count:
-        row = int(np.flatnonzero(cells.is_null().to_numpy(zero_copy_only=False))[0])
-        raise InputError(
-            f"{source}: row {row}: the time is {column[row].as_py()!r}, which is no date; write "
-            "dates like 2024-01-01 05:00, or give their format: --date-format '%d.%m.%Y %H:%M'"
-        )
-    return _dates(source, column, cells, options)
-
-
-def _dates(
-    source: str, column: pa.ChunkedArray, cells: pa.StructArray, options: TimeOptions
-) -> Times:
-    def text(name: str) -> pa.Array:
-        return cells.field(name)
+    def show(row: int) -> str:
+        return f"{source}: row {row}: the time is {column[row].as_py()!r}"
 
     def number(name: str) -> Ints:
-        part = pc.if_else(pc.equal(text(name), ""), "0", text(name))
+        part = pc.if_else(pc.equal(cells.field(name), ""), "0", cells.field(name))
         return np.asarray(part.cast(pa.int64()))
 
-    def show(row: int) -> str:
-        return f"row {row}: the time is {column[row].as_py()!r}"
-
-    a, b, c = number("a"), number("b"), number("c")
-    year, month, day, words = _order(source, (a, b, c), _separator(column), show)
-    days = _days(year, month, day)
+    clock = pc.replace_substring_regex(column, _COMPACT_CLOCK, r"\1 \2:\3")
+    cells = pc.extract_regex(clock, _PARTS).combine_chunks()
+    if cells.null_count:
+        raise InputError(f"{show(int(np.argmax(cells.is_null())))}, which is no date{_HOW}")
+    days, words = _days(cells.field("date"), show)
     hour, minute, second = number("h"), number("m"), number("s")
-    afternoon = _folded(text("p"))
-    twelve = afternoon != ""
-    hour = np.where(twelve, hour % 12 + 12 * (afternoon == "PM"), hour)
-    wrong = (days < 0) | (hour > 23) | (minute > 59) | (second > 59)
-    wrong |= twelve & ((number("h") > 12) | (number("h") < 1))
+    half = np.asarray(pc.utf8_upper(cells.field("p")).to_pylist(), dtype=str)
+    wrong = (hour > 23) | (minute > 59) | (second > 59)
+    wrong |= (half != "") & ((hour > 12) | (hour < 1))
     if wrong.any():
-        raise InputError(f"{source}: {show(int(np.flatnonzero(wrong)[0]))}, which does not exist")
-    wall = np.where(days < 0, 0, days) * DAY + hour * 3600 + minute * 60 + second
+        raise InputError(f"{show(int(np.argmax(wrong)))}, which does not exist")
+    hour = np.where(half == "", hour, hour % 12 + 12 * (half == "PM"))
+    wall = days * DAY + hour * 3600 + minute * 60 + second
     fraction = number("f") != 0
-    zones = pc.dictionary_encode(text("z"))
-    known = [str(zone) for zone in zones.dictionary.to_pylist()]
-    if "" in known:
-        if len(known) > 1:
-            row = int(np.flatnonzero(np.asarray(zones.indices) == known.index(""))[0])
-            raise InputError(f"{source}: {show(row)} without an offset, which other rows have")
+    zones = cells.field("z").dictionary_encode()
+    codes, known = np.asarray(zones.indices), [str(zone) for zone in zones.dictionary.to_pylist()]
+    if known == [""]:
         return _placed(source, wall, fraction, words, options)
-    offsets = np.array([_offset(zone) for zone in known], dtype=np.int64)
-    seconds = wall - offsets[np.asarray(zones.indices)]
+    if "" in known:
+        row = int(np.argmax(codes == known.index("")))
+        raise InputError(f"{show(row)} without an offset, which other rows have")
+    seconds = wall - np.array([_offset(zone) for zone in known], dtype=np.int64)[codes]
     if options.zone is not None:
         wall = _wall(seconds, options.zone)
     return Times(seconds, wall, fraction, f"{words}, offset {', '.join(known[:3])}")
 
 
-def _folded(part: pa.Array) -> NDArray[np.str_]:
-    return np.asarray(pc.utf8_upper(part).to_pylist(), dtype=str)
+def _days(dates: pa.Array, show: Callable[[int], str]) -> tuple[Ints, str]:
+    """Return days since 1970, and the format in words.
 
-
-def _separator(column: pa.ChunkedArray) -> str:
-    found = re.search(r"[-/.]", str(column[0].as_py()))
-    assert found is not None  # the pattern matched
-    return found[0]
-
-
-def _order(
-    source: str, numbers: tuple[Ints, Ints, Ints], separator: str, show: Callable[[int], str]
-) -> tuple[Ints, Ints, Ints, str]:
-    """Return year, month and day of dates, and the order in words."""
-    a, b, c = numbers
-    if np.all(a >= 1000):
-        return a, b, c, "date, year first"
-    if not np.all(c >= 1000) or np.any(a >= 1000):
-        row = int(np.flatnonzero((c < 1000) | (a >= 1000))[0])
+    Args:
+        dates: texts, all of one of the formats `_DATES`.
+        show: says what a row is.
+    """
+    every = dates.dictionary_encode()  # few dates have many bars
+    codes = np.asarray(every.indices)
+    # pandas reads years first only with two digits of month and day.
+    texts = pd.Series([re.sub(r"\b\d\b", r"0\g<0>", one) for one in every.dictionary.to_pylist()])
+    read = {form: pd.to_datetime(texts, format=form, errors="coerce") for form in _DATES}
+    fits = {form: days for form, days in read.items() if days.notna().all()}
+    if not fits:
+        # The format that fits for longest tells which row is wrong.
+        wrong = {form: int(np.argmax(days.isna().to_numpy()[codes])) for form, days in read.items()}
+        form, row = max(wrong.items(), key=lambda one: one[1])
         raise InputError(
-            f"{source}: {show(row)}, whose year is not clear; give the format of the dates, like "
-            "--date-format '%d/%m/%y %H:%M'"
+            f"{show(row)}, which is no date of the format {form}, as those before it are"
+            if row
+            else f"{show(row)}, which is no date{_HOW}"
         )
-    day_first, month_first = bool(np.any(a > 12)), bool(np.any(b > 12))
-    if day_first and month_first:
-        row = int(np.flatnonzero(b > 12)[0] if a[0] > 12 else np.flatnonzero(a > 12)[0])
-        raise InputError(
-            f"{source}: {show(row)}, with day and month in another order than rows before it; "
-            "write all dates alike"
-        )
-    # Dots are written between day, month and year only, in this order.
-    if day_first or (separator == "." and not month_first):
-        return c, b, a, "date, day first"
-    if month_first:
-        return c, a, b, "date, month first"
-    raise InputError(
-        f"{source}: {show(0)}, and all dates of the file are valid with the day first and with the "
-        f"month first; say which with --date-format '%d{separator}%m{separator}%Y …' or "
-        f"'%m{separator}%d{separator}%Y …'"
-    )
-
-
-def _days(year: Ints, month: Ints, day: Ints) -> Ints:
-    """Return days since 1970; -1 where there is no such day (or it is before 1970)."""
-    valid = (month >= 1) & (month <= 12) & (year >= 1970) & (year < 3000)
-    months = np.where(valid, (year - 1970) * 12 + month - 1, 0).astype("M8[M]")
-    start = months.astype("M8[D]").astype(np.int64)
-    length = (months + 1).astype("M8[D]").astype(np.int64) - start
-    return np.where(valid & (day >= 1) & (day <= length), start + day - 1, -1)
+    (form, days), *others = fits.items()
+    for other, theirs in others:  # "May" is a month in two formats
+        if not theirs.equals(days):
+            raise InputError(
+                f"{show(0)}, and all dates of the file are valid as {form} and as {other}; say "
+                f"which with --date-format '{form} …'"
+            )
+    return days.to_numpy("M8[D]").astype(np.int64)[codes], f"date as {form}"
 
 
 def _offset(zone: str) -> int:

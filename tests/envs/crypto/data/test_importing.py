@@ -304,7 +304,7 @@ def test_semicolons_with_decimal_commas(tmp_path: Path) -> None:
     output = taken(tmp_path / "BTCUSDT.csv", tmp_path / "to")
     same(tmp_path / "to", "BTC_USDT-1h.parquet", data)
     assert "semicolons between columns, header" in output
-    assert "day first" in output
+    assert "date as %d.%m.%Y" in output
 
 
 def test_investing_com(tmp_path: Path) -> None:
@@ -363,14 +363,20 @@ def test_a_file_without_volume(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "words"),
     [
-        ("%Y-%m-%dT%H:%M:%SZ", "year first"),
-        ("%Y/%m/%d %H:%M", "year first"),
-        ("%d/%m/%Y %H:%M", "day first"),
-        ("%d-%m-%Y %H:%M:%S.000", "day first"),
-        ("%m/%d/%Y %I:%M %p", "month first"),
-        ("%d.%m.%Y %H:%M:%S.000 GMT+0000", "day first"),
-        ("%b %d, %Y %H:%M", "month names"),
-        ("%Y%m%d %H%M%S", "date as %Y%m%d%H%M%S"),
+        ("%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d, offset Z"),
+        ("%Y/%m/%d %H:%M", "%Y/%m/%d, read as UTC"),
+        ("%d/%m/%Y %H:%M", "%d/%m/%Y,"),
+        ("%d-%m-%Y %H:%M:%S.000", "%d-%m-%Y,"),
+        ("%m/%d/%Y %I:%M %p", "%m/%d/%Y,"),
+        ("%Y-%m-%d %H:%M:%S+00", "%Y-%m-%d, offset +00"),
+        ("%Y-%-m-%-d %-H:%M", "%Y-%m-%d,"),
+        ("%-m/%-d/%Y %-I:%M%p", "%m/%d/%Y,"),
+        ("%d.%m.%Y %H:%M:%S.000 GMT+0000", "%d.%m.%Y, offset GMT+0000"),
+        ("%b %d, %Y %H:%M", "%b %d, %Y,"),
+        ("%d %B %Y %H:%M", "%d %B %Y,"),
+        ("%d-%b-%Y %H:%M:%S", "%d-%b-%Y,"),
+        ("%Y%m%d %H%M%S", "%Y%m%d,"),
+        ("%Y%m%d %H%M", "%Y%m%d,"),
     ],
 )
 def test_formats_of_dates(tmp_path: Path, form: str, words: str) -> None:
@@ -378,7 +384,7 @@ def test_formats_of_dates(tmp_path: Path, form: str, words: str) -> None:
     (tmp_path / "BTCUSDT.csv").write_text(text(with_dates(data, form), sep=";"))
     output = taken(tmp_path / "BTCUSDT.csv", tmp_path / "to")
     same(tmp_path / "to", "BTC_USDT-1h.parquet", data)
-    assert words in output
+    assert f"date as {words}" in output
 
 
 def test_dates_that_are_valid_both_ways_are_refused(tmp_path: Path) -> None:
@@ -386,15 +392,22 @@ def test_dates_that_are_valid_both_ways_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "BTCUSDT.csv"
     for form in ("%d/%m/%Y %H:%M", "%m-%d-%Y %H:%M"):
         path.write_text(text(with_dates(data, form)))
-        assert "valid with the day first and with the month first" in refused(path, to)
+        said = refused(path, to)
+        assert "all dates of the file are valid as" in said
+        assert form.partition(" ")[0] in said
+        assert f"{form[3:5]}{form[2]}{form[:2]}" in said
         taken(path, to, "--date-format", form)
         same(to, "BTC_USDT-1h.parquet", data)
     path.write_text(text(with_dates(frame(24 * 14), "%d/%m/%y %H:%M")))
-    assert "whose year is not clear" in refused(path, to)
+    assert "which is no date; write dates like" in refused(path, to)
+    taken(path, tmp_path / "short", "--date-format", "%d/%m/%y %H:%M")
     mixed = with_dates(frame(24 * 14), "%d/%m/%Y %H:%M")
     mixed.loc[5, "Date"] = "01/13/2024 05:00"
     path.write_text(text(mixed))
-    assert "another order than rows before it" in refused(path, to)
+    assert (
+        "'13/01/2024 00:00', which is no date of the format %m/%d/%Y, as those before"
+        in refused(path, to)
+    )
 
 
 def test_time_zones(tmp_path: Path) -> None:
@@ -491,6 +504,8 @@ def test_refused_files(tmp_path: Path) -> None:
     broken.loc[3, "date"] = "yesterday"
     assert "row 3: the time is 'yesterday'" in sentence(broken)
     broken.loc[3, "date"] = "2024-02-30 00:00"
+    assert "no date of the format %Y-%m-%d, as those before it" in sentence(broken)
+    broken.loc[3, "date"] = "2024-02-20 25:00"
     assert "does not exist" in sentence(broken)
     assert "--columns 'price=x': write ROLE=COLUMN" in sentence(
         data, "BTCUSDT.csv", "--columns", "price=x"
