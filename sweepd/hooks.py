@@ -169,8 +169,9 @@ def load_opponent(reference: str) -> FoundBundle:
     Raises:
         InputError: there is no such bundle, or it is not a network that plays a game.
     """
-    from sweepd.deploy.cli.bundles import game_bundle, load_reference
+    from sweepd.deploy.games.bundle import game_bundle
     from sweepd.deploy.games.player import Network
+    from sweepd.deploy.gates import load_reference
     from sweepd.deploy.registry.flags import RegistryFlags
     from sweepd.envs.support.errors import InputError
     from sweepd.optimize.objectives.games.curriculum import FoundBundle

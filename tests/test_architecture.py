@@ -270,11 +270,39 @@ def test_keys_of_study_and_trial_attributes_are_defined_once() -> None:
         assert not found, f"{path.relative_to(ROOT)} names {found.group()}…: use {RECORD}.stored"
 
 
-def test_games_of_deploy_do_not_import_the_market() -> None:
-    """The other direction is forbidden by `ROOMS`: the two kinds share `promotion` only."""
-    for path in (ROOT / "deploy/games").rglob("*.py"):
-        wrong = [one for one in modules_imported(path) if one.startswith("sweepd.deploy.market")]
-        assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
+# Packages of deploy that are a kind of study each, and the modules outside of them that are about
+# one kind only: what trades, plays, or needs a player.
+KINDS = {
+    "market": ("deploy/trading/", "deploy/cli/trade_commands.py"),
+    "games": ("deploy/cli/play.py", "sweepd/hooks.py"),
+}
+NAMES_OF_KINDS = {"CRYPTO", "is_command", "CryptoSpec", "GameSpec", "MARKET", "GAME"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_the_table_of_gates_and_its_own_package_know_a_kind_of_study(kind: str) -> None:
+    """The kinds share `promotion` only, and everything else asks `deploy/gates.py`."""
+    own = (f"deploy/{kind}/", "deploy/gates.py", *KINDS[kind])
+    for path in SOURCES:
+        name = str(path.relative_to(ROOT))
+        if not name.startswith(own):
+            found = [
+                one
+                for one in modules_imported(path)
+                if f"{one}.".startswith(f"sweepd.deploy.{kind}.")
+            ]
+            assert not found, f"{name} imports {found}"
+
+
+def test_deploy_does_not_test_the_kind_of_a_study_outside_of_the_kinds() -> None:
+    kinds = tuple(f"deploy/{kind}/" for kind in KINDS)
+    # The table, and the registry's rows, which have a column for the kind.
+    known = (*kinds, "deploy/gates.py", "deploy/registry/")
+    for path in (ROOT / "deploy").rglob("*.py"):
+        name = str(path.relative_to(ROOT))
+        if not name.startswith(known):
+            found = {one.rpartition(".")[2] for one in modules_imported(path)} & NAMES_OF_KINDS
+            assert not found, f"{name} imports {sorted(found)}"
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)

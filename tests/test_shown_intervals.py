@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from sweepd.deploy.games.candidates import GameStudy, read_candidate
-from sweepd.deploy.games.gate import format_interval
 from sweepd.deploy.games.panel import interval
+from sweepd.deploy.games.rules import format_interval
 from sweepd.deploy.games.selection import selection_sentence
 from sweepd.deploy.promotion.studies import find_study
 from sweepd.envs.games.play import EpisodeResults

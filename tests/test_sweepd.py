@@ -23,7 +23,7 @@ import sweepd.app
 import sweepd.commands
 import sweepd.hooks
 from sweepd.deploy.market.candidates import open_study
-from sweepd.deploy.market.promote import MarketPromoter
+from sweepd.deploy.market.gate import MarketGate
 from sweepd.deploy.registry.bundle_files import write_bundle
 from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.deploy.registry.registry import Registry
@@ -35,7 +35,7 @@ from sweepd.optimize.objectives.outlook import sentence, study_outlook
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import open_to_read, storage_url, study_exists
 from sweepd.optimize.study.record.reader import StudyReader
-from tests.deploy.builders import FakeStudy
+from tests.deploy.builders import FakeStudy, promoter_of
 from tests.deploy.games.test_promotion import bundle_of
 from tests.optimize.objectives.test_outlook import spec
 
@@ -218,8 +218,11 @@ def test_status_and_gate_require_the_same_ratio(tmp_path: Path) -> None:
     fake.add(0.0, fake.contrarian(), state=TrialState.PRUNED)
     trials = fake.study.get_trials()
     reader = StudyReader(open_to_read(fake.storage), fake.name)
-    promotion = MarketPromoter(
-        open_study(fake.name, fake.storage), Registry(tmp_path / "deployments"), looks=0
+    promotion = promoter_of(
+        MarketGate,
+        open_study(fake.name, fake.storage),
+        Registry(tmp_path / "deployments"),
+        first_stage=True,
     ).run()
     asked = promotion.to_dict()["selection"]
     for _ in range(2):  # paths are read once

@@ -11,33 +11,15 @@ from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
-from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
-from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.agents.policy.frozen import FrozenPolicy
 from sweepd.agents.policy.outside import SpacePolicy
-from sweepd.deploy.games.candidates import GameStudy, read_candidate
-from sweepd.deploy.games.duel_panel import DuelGames
-from sweepd.deploy.games.panel import PanelGames
-from sweepd.deploy.games.player import Network, Player, Team
-from sweepd.deploy.market.candidates import MarketStudy
-from sweepd.deploy.market.scoring import score
-from sweepd.deploy.promotion.studies import find_study, scored_weights
-from sweepd.deploy.registry.bundle_files import read_members
-from sweepd.envs.core.seeds import derive_seed
+from sweepd.deploy.gates import gate_of
+from sweepd.deploy.promotion.studies import find_study
 from sweepd.envs.core.vec_env import Legal
-from sweepd.envs.crypto.data.bars import Bars, load_bars
-from sweepd.envs.crypto.market import make_market
-from sweepd.envs.crypto.params import EnvParams, Instruments
-from sweepd.envs.crypto.splits import Window
-from sweepd.envs.external.codec import SpaceCodec
-from sweepd.envs.games.pairings import is_versus
-from sweepd.envs.games.registry import get_game
-from sweepd.envs.gymnasium_view import codec_of
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.study.record.spans import holdout_times
-from sweepd.optimize.study.record.stored import CryptoSpec, GameSpec, StudySpec, TrialRecord
+from sweepd.optimize.study.record.stored import StudySpec, TrialRecord
 
 Time = str | pd.Timestamp  # without a zone: UTC
 
@@ -162,14 +144,7 @@ class Policy:
 
     @cached_property
     def _in_spaces(self) -> SpacePolicy:
-        if isinstance(self.spec, CryptoSpec):
-            codec = SpaceCodec(
-                Box(-np.inf, np.inf, (self.state_dim,), np.float32),
-                Box(-1.0, 1.0, (self.action_dim,), np.float32),
-            )
-        else:
-            game = get_game(self.spec.environment)
-            codec = codec_of(game, game.params(**self.spec.env))  # as it was evaluated
+        codec = gate_of(self.spec.environment).codec(self)
         return SpacePolicy(self.acting, codec, self.spec.algorithm)
 
     def _at(self, seat: int | None) -> FrozenPolicy:
@@ -204,25 +179,14 @@ def load_policy(study: OpenStudy, trial: int | None = None) -> Policy:
             alone, or its weights are not the bytes that were scored.
     """
     found = find_study(study.name, study.storage, study.runs_dir)
-    judged = MarketStudy(found) if isinstance(found.spec, CryptoSpec) else GameStudy(found)
+    gate = gate_of(found.spec.environment)
+    judged = gate.study_type(found)
     asked = judged.asked(trial)
     if not asked:
         raise InputError(f"study {found.name!r} has no policy: {judged.why_none_complete}")
     chosen = asked[0]
-    if found.spec.algorithm == "heuristic" or not get_algorithm(found.spec.algorithm).deployed:
-        raise InputError(f"{found.spec.algorithm} has no network that can act outside the study")
-    record = TrialRecord.from_attributes(chosen.user_attrs)
-    loaded = read_members(scored_weights(record, found.run_dir))
-    members = tuple(FrozenPolicy([member]) for member in loaded)
-    seats: tuple[int, ...] = ()
-    if isinstance(judged, MarketStudy):
-        acting = FrozenPolicy(loaded)
-    else:
-        acting = members[read_candidate(chosen, judged).members[0]]
-        if judged.teams:
-            team = read_candidate(chosen, judged, team=True)
-            seats = tuple(team.members[own] for own in team.seats)
-    env = dict(record.env_params or {})
+    members, acting, seats = gate.acting(judged, chosen)
+    env = dict(TrialRecord.from_attributes(chosen.user_attrs).env_params or {})
     return Policy(found.name, chosen.number, members, acting, found.spec, env, seats)
 
 
@@ -260,112 +224,5 @@ def evaluate(
         InputError: a window is empty, has no bars, or reaches into the hold-out; the bars are
             missing; or an argument is for the other kind of study.
     """
-    if isinstance(policy.spec, CryptoSpec):
-        return _on_market(policy, policy.spec, windows, data_dir)
-    assert isinstance(policy.spec, GameSpec)
-    if windows or data_dir is not None:
-        raise InputError("windows and data_dir are for markets; a game is evaluated with games=…")
-    if games < 2:
-        raise InputError(f"games = {games} must be at least 2")
-    return _in_games(policy, policy.spec, games, derive_seed(seed, "evaluate"))
-
-
-def _on_market(
-    policy: Policy,
-    spec: CryptoSpec,
-    windows: Sequence[tuple[Time, Time]],
-    data_dir: str | Path | None,
-) -> pd.DataFrame:
-    if not windows:
-        raise InputError(
-            'windows is empty: name at least one, such as ("2024-01-01", "2024-07-01")'
-        )
-    folder = Path(spec.data.dir if data_dir is None else data_dir)
-    taken = bool(spec.data.accepted_jumps)  # the study took bars that look wrong
-    bars = load_bars(folder, spec.data.timeframe, spec.data.tickers, accept_jumps=taken)
-    earliest = int(spec.recipe["memory"]) - 1 + spec.max_lookback - 1
-    spans = [_window(bars, start, end, earliest, holdout_times(spec)) for start, end in windows]
-    recipe = str(spec.recipe["name"])
-    market = make_market(bars, recipe, Instruments.unrestricted(len(bars.tickers)))
-    params = EnvParams(**policy.env_params)
-    rows = []
-    for span in spans:
-        found = score(policy.acting, market, params, span, max_lookback=spec.max_lookback)
-        first, last = (pd.Timestamp(int(found.time[at]), unit="s", tz="UTC") for at in (0, -1))
-        rows.append({"start": first, "end": last, "bars": len(found.time), **found.to_dict()})
-    return pd.DataFrame(rows)
-
-
-def _window(
-    bars: Bars, start: Time, end: Time, earliest: int, holdout: tuple[int, int] | None
-) -> Window:
-    """Return the first decision and the last bar of a window; raises as `evaluate`."""
-    name = f"window {start} to {end}"
-    since, until = _seconds(start, name), _seconds(end, name)
-    if since >= until:
-        raise InputError(f"{name} is empty: its end must be after its start")
-    # A decision is made at the close of the bar before the first whose return counts.
-    first = int(np.searchsorted(bars.time, since, side="left")) - 1
-    last = int(np.searchsorted(bars.time, until, side="left")) - 1
-    if first < earliest:
-        begin = pd.Timestamp(int(bars.time[min(earliest + 1, len(bars.time) - 1)]), unit="s")
-        raise InputError(
-            f"{name} begins too early: features need {earliest + 1} bars before it, so it may "
-            f"begin at {begin:%Y-%m-%d %H:%M}"
-        )
-    if last <= first:
-        raise InputError(f"{name} has no bar; the data ends at {bars.time_of(-1):%Y-%m-%d %H:%M}")
-    if holdout is not None and bars.time[first + 1] <= holdout[1] and bars.time[last] >= holdout[0]:
-        begin = pd.Timestamp(holdout[0], unit="s")
-        raise InputError(
-            f"{name} reaches into the hold-out, which begins at {begin:%Y-%m-%d %H:%M}: only "
-            "sweepd.promote evaluates it, and counts every evaluation"
-        )
-    return first, last
-
-
-def _seconds(time: Time, name: str) -> int:
-    try:
-        at = pd.Timestamp(time)
-    except ValueError:
-        raise InputError(f"{name}: {time!r} is not a date such as 2024-05-01") from None
-    return int((at.tz_localize("UTC") if at.tzinfo is None else at).timestamp())
-
-
-def _in_games(policy: Policy, spec: GameSpec, games: int, seed: int) -> pd.DataFrame:
-    game = get_game(spec.environment)
-    params = game.params(**spec.env)  # as in promotion
-    sampled = spec.play == "sampled"
-    player: Player = Network(policy.acting, sampled=sampled)
-    if policy.seats:
-        used = sorted(set(policy.seats))
-        networks = [Network(policy.members[index], sampled=sampled) for index in used]
-        player = Team(networks, [used.index(index) for index in policy.seats])
-    if game.versus is not None and is_versus(game, params):
-        names, found = DuelGames(game, params, games, seed).play_baselines(player)
-        rows = []
-        for name, points, lengths in zip(names, found.points, found.lengths, strict=True):
-            shares = [float((points == outcome).mean()) for outcome in (1.0, 0.5, 0.0)]
-            rows.append(
-                {
-                    "opponent": name,
-                    "games": points.size,
-                    "points": float(points.mean()),
-                    **dict(zip(("won", "drawn", "lost"), shares, strict=True)),
-                    "length": float(lengths.mean()),
-                }
-            )
-        return pd.DataFrame(rows)
-    episodes = PanelGames(game, params, games, seed).play_player(player)
-    returns = episodes.returns[0]
-    return pd.DataFrame(
-        [
-            {
-                "games": returns.size,
-                "mean": float(returns.mean()),
-                "deviation": float(returns.std(ddof=1)),
-                "worst": float(returns.min()),
-                "length": float(episodes.lengths.mean()),
-            }
-        ]
-    )
+    gate = gate_of(policy.spec.environment)
+    return gate.evaluate_policy(policy, windows, data_dir, games, seed)

@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any
 
 from sweepd.deploy.api.policy import OpenStudy
-from sweepd.deploy.cli.promote import promotion_task
-from sweepd.deploy.cli.promote_flags import PromoteFlags
+from sweepd.deploy.cli.promote import PromotionTask
+from sweepd.deploy.promotion.flags import PromoteFlags
 from sweepd.deploy.promotion.promotion import Promotion
 from sweepd.deploy.promotion.studies import find_study
 from sweepd.deploy.registry.flags import RegistryFlags
@@ -47,8 +47,8 @@ def promote(study: OpenStudy, **settings: Any) -> Promotion[Any]:
     flags, _ = read_flags(PromoteFlags, own, SOURCE)
     where, _ = read_flags(RegistryFlags, registry, SOURCE)
     found = find_study(study.name, study.storage, study.runs_dir)
-    task = promotion_task(found, where.open(create=True), Terminal(), flags)
-    promotion = task.promoter.run(flags.trial)
+    task = PromotionTask(found, where.open(create=True), Terminal(), flags)
+    promotion = task.run(flags.trial)
     if not (flags.first_stage or flags.dry_run):
         task.publish(promotion)
     return promotion

@@ -15,11 +15,10 @@ import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
 
-from sweepd.deploy.cli.options import AsJson
 from sweepd.deploy.dashboard.source import PaperSource, StudySource
 from sweepd.deploy.dashboard.terminal import age_line, slot_screen, slots_table
 from sweepd.deploy.registry.bundle_files import finite
-from sweepd.deploy.registry.flags import RegistryFlags
+from sweepd.deploy.registry.flags import AsJson, RegistryFlags
 from sweepd.envs.support.database_url import STORAGE_VARIABLE, warn_of_password
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.flags import takes_flags
@@ -104,8 +103,9 @@ class _Paper:
         names = list(self.source.slots())
         if self.slot is None:
             return names
-        if self.slot not in names and self.source.plays(self.slot):
-            raise InputError(f"slot {self.slot!r} plays a game: sweepd play {self.slot} shows it")
+        if self.slot not in names and (found := self.source.untraded(self.slot)):
+            what, command = found
+            raise InputError(f"slot {self.slot!r} {what}: {command} {self.slot} shows it")
         if self.slot not in names:
             raise InputError(f"there is no slot {self.slot!r}; slots: {', '.join(names)}")
         return [self.slot]

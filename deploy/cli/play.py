@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from sweepd.deploy.cli.bundles import called, game_bundle, load_bundle, load_reference
 from sweepd.deploy.cli.options import REFERENCE
-from sweepd.deploy.games.bundle import GameBundle
+from sweepd.deploy.games.bundle import GameBundle, game_bundle
+from sweepd.deploy.gates import load_bundle, load_reference
 from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.envs.games.game import Game
 from sweepd.envs.games.pairings import tally
@@ -82,7 +82,7 @@ def play_command(
     else:
         registry = where.open()
         loaded = game_bundle(load_reference(registry, bundle))
-        name = called(registry, loaded)
+        name = registry.called(loaded)
     if seat is not None:
         _play_person(loaded, name, loaded.game, seat, opponent, seed, episodes, console)
         return

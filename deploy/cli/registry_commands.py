@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
 
-from sweepd.deploy.cli.options import REFERENCE, AsJson
+from sweepd.deploy.cli.options import REFERENCE
 from sweepd.deploy.cli.registry_view import (
     diff_view,
     differences,
@@ -18,12 +18,12 @@ from sweepd.deploy.cli.registry_view import (
     history_view,
     places_of,
     slots_view,
-    verification_view,
 )
+from sweepd.deploy.gates import bundle_types, gate_of_kind, load_reference
 from sweepd.deploy.promotion.sections import short
 from sweepd.deploy.promotion.terminal import sections_view
 from sweepd.deploy.registry.bundle_files import finite
-from sweepd.deploy.registry.flags import RegistryFlags
+from sweepd.deploy.registry.flags import AsJson, RegistryFlags
 from sweepd.deploy.registry.records import Slot
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.garbage import clear_garbage, find_garbage
@@ -32,11 +32,6 @@ from sweepd.envs.support.flags import takes_flags
 from sweepd.envs.support.formatting import counted
 from sweepd.envs.support.loading import loading
 from sweepd.envs.support.terminal import Terminal, printable
-
-# The bundles of games and markets import torch, which `list`, `withdraw` and `gc` do without.
-if TYPE_CHECKING:
-    from sweepd.deploy.games.bundle import GameBundle
-    from sweepd.deploy.market.bundle import Bundle
 
 Reason = Annotated[str, typer.Option("--reason", help="Reason for the slot's history.")]
 MANUAL = "by the operator"
@@ -105,23 +100,12 @@ def show_command(
     as_json: AsJson = False,
 ) -> None:
     """Show one bundle: identity, slots, gate, hold-out, parameters."""
-    with loading():
-        from sweepd.deploy.cli.bundles import load_reference, market_bundle
-        from sweepd.deploy.games.bundle import GameBundle, game_key
-        from sweepd.deploy.games.report import game_facts, game_sections
-        from sweepd.deploy.market.report import market_facts, market_sections
     opened = where.open()
-    loaded = load_reference(opened, bundle)
-    places = places_of(opened, loaded.hash)
-    if isinstance(loaded, GameBundle):
-        game = loaded.manifest.game
-        looks = opened.evaluations.count_panel(game_key(game.name, game.params))
-        facts = game_facts(loaded, places, str(opened.path(loaded.hash)), looks)
-        sections = game_sections(facts)
-    else:
-        facts = market_facts(opened, market_bundle(loaded), places)
-        sections = market_sections(facts)
-    _print_result(as_json, facts, sections_view(sections))
+    with loading():
+        loaded = load_reference(opened, bundle)
+        gate = gate_of_kind(loaded.kind)
+    facts = gate.bundle_facts(opened, loaded, places_of(opened, loaded.hash))
+    _print_result(as_json, facts, sections_view(gate.bundle_sections(facts)))
 
 
 @registry_app.command("diff")
@@ -135,14 +119,13 @@ def diff_command(
     as_json: AsJson = False,
 ) -> None:
     """Show where two bundles differ; for one slot, its champion and the previous one."""
-    with loading():
-        from sweepd.deploy.cli.bundles import load_reference
     opened = where.open()
     if other is None:
         if not opened.versions(one):
             raise InputError(f"{one!r} is not a slot: name the second bundle too")
         one, other = f"{one}@previous", one
-    left, right = load_reference(opened, one), load_reference(opened, other)
+    with loading():
+        left, right = load_reference(opened, one), load_reference(opened, other)
     facts = {"one": left.hash, "other": right.hash, "differences": differences(left, right)}
     _print_result(as_json, facts, diff_view(left, right))
 
@@ -156,11 +139,10 @@ def rollback_command(
     reason: Reason = MANUAL,
 ) -> None:
     """Restore a slot's previous champion. A second rollback undoes the first."""
-    with loading():
-        from sweepd.deploy.cli.bundles import BUNDLE_KINDS
     opened = where.open()
     name = opened.require(slot).name
-    left, back = opened.rollback(name, reason, *BUNDLE_KINDS)
+    with loading():
+        left, back = opened.rollback(name, reason, *bundle_types())
     typer.echo(
         printable(
             f"{name}: {short(back)} is champion again; {short(left)} is now the previous one "
@@ -216,72 +198,18 @@ def verify_command(
     end as before. File hashes and the data's fingerprint are checked first. This does not count as
     a hold-out evaluation. The exit code is 1 if a number differs.
     """
-    with loading():
-        from sweepd.deploy.cli.bundles import load_reference, market_bundle
-        from sweepd.deploy.games.bundle import GameBundle
     opened = where.open()
-    loaded = load_reference(opened, bundle)
-    if not isinstance(loaded, GameBundle):
-        _verify_market(market_bundle(loaded), data_dir or opened.data_dir(loaded.hash), as_json)
-        return
-    if data_dir is not None:
-        raise InputError(
-            f"--data-dir is not for players: {loaded.name} plays {loaded.manifest.game.name}"
-        )
-    _verify_game(loaded, as_json)
-
-
-def _verify_market(bundle: Bundle, folder: Path | None, as_json: bool) -> None:
     with loading():
-        from sweepd.deploy.market.verify import TOLERANCE, verify_bundle
-        from sweepd.envs.crypto.data.bars import load_bars
-    if folder is None:
-        raise InputError(
-            f"--data-dir is needed: the registry does not know the folder of {bundle.name}'s bars"
-        )
-    manifest = bundle.manifest
-    # Jumps were refused or accepted by its study.
-    bars = load_bars(folder, manifest.timeframe, manifest.tickers, accept_jumps=True)
-    result = verify_bundle(bundle, bars)
-    worst = result.worst
-    _print_result(as_json, result.to_dict(), verification_view(result))
-    if not result.agrees:
-        raise RunError(
-            f"bundle {bundle.name} scores differently now: {worst.name} was {worst.stored!r} and "
-            f"is {worst.now!r}, although files and data are the same; was it scored by another "
-            f"version of sweepd ({manifest.code_version}) or torch ({manifest.torch_version})?"
-        )
-    if not as_json:
-        typer.echo(
-            printable(
-                f"{bundle.name} is verified: files and data have their hashes, and no number differs "
-                f"by more than {worst.difference:.1e} (allowed: {TOLERANCE:.0e})."
-            )
-        )
-
-
-def _verify_game(bundle: GameBundle, as_json: bool) -> None:
-    with loading():
-        from sweepd.deploy.games.verify import verify_game_bundle
-    result = verify_game_bundle(bundle)
+        loaded = load_reference(opened, bundle)
+        result = gate_of_kind(loaded.kind).verify(opened, loaded, data_dir)
     if as_json:
-        _print_json(result.to_dict())
-    elif result.agrees:
-        typer.echo(
-            printable(
-                f"{bundle.name} is verified: its files have their hashes, and all {result.games:,} "
-                "games of its panel ended as before, also those of the baseline players "
-                f"({', '.join(result.names)}); mean return {result.mean:.6g}."
-            )
-        )
+        _print_json(result.content)
+    elif result.sections:
+        Terminal().print(sections_view(result.sections))
     if not result.agrees:
-        manifest = bundle.manifest
-        raise RunError(
-            f"bundle {bundle.name} plays differently now ({result.differing[0]}; "
-            f"{counted(len(result.differing), 'number')} in all), although its files are the same; "
-            f"was it evaluated by another version of sweepd ({manifest.code_version}), of torch "
-            f"({manifest.torch_version}) or of the game?"
-        )
+        raise RunError(result.said)
+    if not as_json:
+        typer.echo(printable(result.said))
 
 
 @registry_app.command("gc")

@@ -1,9 +1,9 @@
-"""Terminal views of the registry: slots, a slot's history, differences, verifications."""
+"""Terminal views of the registry: slots, a slot's history, differences."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Column, Table
@@ -16,9 +16,6 @@ from sweepd.deploy.registry.records import Slot, Version
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.garbage import Garbage
 from sweepd.envs.support.formatting import minute
-
-if TYPE_CHECKING:  # they import torch
-    from sweepd.deploy.market.verify import Verification
 
 SHOWN_EVENTS = 20
 # Parts of the manifest that `diff` leaves out: they follow from others, or are shown elsewhere.
@@ -120,16 +117,6 @@ def diff_view(one: StoredBundle[Any], other: StoredBundle[Any]) -> RenderableTyp
     return section_view(
         ReportTable("Differences", ("", one.name, other.name), rows, texts=range(3))
     )
-
-
-def verification_view(result: Verification) -> RenderableType:
-    """Return every number of the hold-out, stored and recomputed."""
-    rows = [
-        [one.name, f"{one.stored:.9g}", f"{one.now:.9g}", f"{one.difference:.1e}"]
-        for one in result.compared
-    ]
-    title = f"Hold-out {result.first} to {result.last}, {result.bars:,} bars"
-    return section_view(ReportTable(title, ("metric", "stored", "recomputed", "difference"), rows))
 
 
 def garbage_view(found: Sequence[Garbage], title: str) -> RenderableType:

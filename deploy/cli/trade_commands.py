@@ -9,11 +9,10 @@ from typing import Annotated
 
 import typer
 
-from sweepd.deploy.cli.bundles import load_bundle, market_bundle
-from sweepd.deploy.cli.options import AsJson
-from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.gates import load_bundle
+from sweepd.deploy.market.bundle import Bundle, market_bundle
 from sweepd.deploy.market.scoring import bars_of
-from sweepd.deploy.registry.flags import RegistryFlags
+from sweepd.deploy.registry.flags import AsJson, RegistryFlags
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.live.monitor import OnAlert
 from sweepd.deploy.trading.live.runner import has_begun

@@ -11,11 +11,10 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sweepd.deploy.cli.options import AsJson
 from sweepd.deploy.dashboard.alerts import LEVELS, Alert, slot_alerts, sorted_alerts
 from sweepd.deploy.dashboard.formatting import moment
 from sweepd.deploy.dashboard.health import Health, health
-from sweepd.deploy.registry.flags import RegistryFlags
+from sweepd.deploy.registry.flags import AsJson, RegistryFlags
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.live.notify import Notifier
 from sweepd.deploy.trading.live.queries import Records

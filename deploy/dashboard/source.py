@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from sweepd.deploy.dashboard.health import Health, health
 from sweepd.deploy.dashboard.series import SeriesCache
 from sweepd.deploy.dashboard.view import SlotView, slot_names, slot_view
-from sweepd.deploy.registry.bundle_files import GAME
+from sweepd.deploy.registry.bundle_files import UNTRADED
 from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.live.profits import ProfitBook
@@ -116,10 +116,14 @@ class PaperSource:
         registry, folder = opened.registry, self._where.deployments
         now, traders = time.time(), {trader.slot: trader for trader in opened.store.traders()}
         names = slot_names(registry, opened.store)
-        games = sorted(registry.slots_of_kind(GAME))
-        if games and not names:
+        others = registry.untraded_slots()
+        if others and not names:
+            those = "; ".join(
+                f"those of {kind}s: {', '.join(sorted(one for one in others if others[one] == kind))}"
+                for kind in sorted(set(others.values()))
+            )
             raise InputError(
-                f"no slot in {folder} trades; those of games: {', '.join(games)}. Show a player with "
+                f"no slot in {folder} trades; {those}. Show a player with "
                 "sweepd play SLOT, and a study's progress with sweepd dashboard --training"
             )
         if not names:
@@ -134,9 +138,10 @@ class PaperSource:
             for name in names
         }
 
-    def plays(self, slot: str) -> bool:
-        """Return whether the slot plays a game; such slots are not among `slots`."""
-        return slot in self.open().registry.slots_of_kind(GAME)
+    def untraded(self, slot: str) -> tuple[str, str] | None:
+        """Return what a slot does that is not among `slots`, and the command that shows it."""
+        kind = self.open().registry.untraded_slots().get(slot)
+        return None if kind is None else UNTRADED[kind]
 
     def view(self, slot: str, *, days: float | None = None) -> SlotView:
         """Return the present view of a slot."""

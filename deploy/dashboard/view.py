@@ -18,7 +18,6 @@ from sweepd.deploy.dashboard.series import (
     challenger_views,
     curves,
 )
-from sweepd.deploy.registry.bundle_files import GAME
 from sweepd.deploy.registry.records import Event, Slot
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.live.queries import Records
@@ -259,9 +258,9 @@ class SlotView:
 
 
 def slot_names(registry: Registry, store: TraderStore) -> list[str]:
-    """Return the slots with a champion, a challenger or a trader, without those of games."""
+    """Return the slots with a champion, a challenger or a trader, without those that trade nothing."""
     names = {slot.name for slot in registry.slots()} | {trader.slot for trader in store.traders()}
-    return sorted(names - registry.slots_of_kind(GAME))
+    return sorted(names - registry.untraded_slots().keys())
 
 
 def slot_view(

@@ -6,20 +6,15 @@ import math
 from collections.abc import Sequence
 
 from sweepd.deploy.games.baselines import FIRST_ACTION
-from sweepd.deploy.games.bundle import GameBundle
-from sweepd.deploy.games.candidates import GameCandidate
+from sweepd.deploy.games.candidates import GameResult
 from sweepd.deploy.games.panel import Opponent, Panel
-from sweepd.deploy.promotion.promotion import GateResult
 from sweepd.deploy.promotion.rules import RuleFinding
 from sweepd.envs.games.constant_players import ALWAYS
 
 MORE = "a larger --budget or more trials"
 
 
-def why_none(
-    results: Sequence[GateResult[GameCandidate, Panel, GameBundle]],
-    closest: GateResult[GameCandidate, Panel, GameBundle],
-) -> str:
+def why_none(results: Sequence[GameResult], closest: GameResult) -> str:
     """Return what the closest candidate does not meet, what helps, and how others failed."""
     failed = _failed(closest)
     said = "; ".join(f"{finding.name}: {finding.explanation}" for finding in failed)
@@ -81,7 +76,7 @@ def _against(other: Opponent, panel: Panel) -> str:
     return MORE
 
 
-def _failed(result: GateResult[GameCandidate, Panel, GameBundle]) -> list[RuleFinding]:
+def _failed(result: GameResult) -> list[RuleFinding]:
     return [finding for finding in result.findings if finding.verdict == "fail"]
 
 

@@ -126,6 +126,15 @@ class GameBundle(StoredBundle[PlayerManifest]):
             raise InputError(f"{game.name} with {game.params} has {seats} seats, not {game.seats}")
 
 
+def game_bundle(bundle: StoredBundle[Any]) -> GameBundle:
+    """Return the bundle, or raise InputError if it is not one of a game."""
+    if not isinstance(bundle, GameBundle):
+        raise InputError(
+            f"bundle {bundle.name} trades and plays no game: sweepd trade --replay shows it"
+        )
+    return bundle
+
+
 def game_key(game: str, params: Mapping[str, Any]) -> str:
     """The key of a game and its parameters: `cartpole`, `bucket-brigade-rest_trap`.
 

@@ -8,13 +8,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from optuna.trial import FrozenTrial
 
 from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.deploy.games.bundle import GameBundle
-from sweepd.deploy.games.gate import GameEvidence, shown
 from sweepd.deploy.games.manifest import (
     GameManifest,
     GameOriginPart,
@@ -27,7 +26,9 @@ from sweepd.deploy.games.manifest import (
 )
 from sweepd.deploy.games.panel import Panel
 from sweepd.deploy.games.player import file_of, read_player, split_members
+from sweepd.deploy.games.rules import GameEvidence, shown
 from sweepd.deploy.games.selection import selection_of
+from sweepd.deploy.promotion.promotion import GateResult, Promotion
 from sweepd.deploy.promotion.studies import GateStudy, objective_of, scored_weights, unrecorded
 from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite, new_bundle
 from sweepd.envs.games.game import Game, is_population
@@ -167,6 +168,10 @@ class GameCandidate:
             "shown": "" if score is None else shown(score, self.solved),
             "panel": None if score is None else score.to_dict(),
         }
+
+
+GameResult: TypeAlias = GateResult[GameCandidate, Panel, GameBundle]
+GamePromotion: TypeAlias = Promotion[GameResult]
 
 
 def read_candidate(

@@ -1,248 +1,322 @@
-"""The gate of games: the rules that a player must pass to become champion.
+"""The gate of games: the best trial's team or best member is evaluated on a panel of new games.
 
-The first stage checks that the weights are those that were scored. The second stage evaluates the
-player on a panel (`sweepd.deploy.games.panel`), and every such evaluation is counted. Two things
-are tested against each other player, on the same games:
-
-* the mean return is higher: the lower end of the interval of the mean difference is above 0;
-* the return is higher in most games: the lower end of the interval of the share of games ahead is
-  above 1/2, where games with equal returns are left out (a sign test).
-
-In games of two players, "return" is the outcome of a game: the mean difference is the candidate's
-points minus the other's in games against each other, and the share is that of deals in which the
-candidate has more points over both seatings. There, one more rule asks for more than half of all
-points, past champions and other candidates included.
-
-A few games can raise the mean alone, and a majority alone can hide large losses. The intervals have
-a confidence of 95% at the first evaluation, 97.5% at the second, and so on, so the probability
-that a player without an advantage ever passes is at most 1/20 (one-sided).
-
-Which baseline player is the best one is not known before the panel, and picking it by the panel's
-means would need a correction. So the candidate must be ahead of each of them at that level: an
-intersection-union test (R. L. Berger 1982). A candidate that is no better than the best baseline
-player must pass the test against that player, so the probability is at most the level of one test,
-however many baseline players there are. Requiring both tests only lowers it.
+`sweepd.deploy.games.rules` has the rules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
 
-from sweepd.deploy.games.baselines import is_simple
-from sweepd.deploy.games.duel_panel import DuelPanel, counted
-from sweepd.deploy.games.panel import Interval, Opponent, Panel
-from sweepd.deploy.promotion.rules import GateRule, Measured, training_faults
+import pandas as pd
+from optuna.trial import FrozenTrial
 
-SEARCH, PANEL = "search", "panel"
-MAJORITY = 0.5
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.deploy.games import policy as game_policy
+from sweepd.deploy.games.advice import why_none
+from sweepd.deploy.games.baselines import load_baselines
+from sweepd.deploy.games.bundle import GameBundle, game_key
+from sweepd.deploy.games.candidates import (
+    GameCandidate,
+    GamePromotion,
+    GameResult,
+    GameStudy,
+    build_bundle,
+    read_candidate,
+    same_game,
+)
+from sweepd.deploy.games.duel_panel import DuelGames, DuelPanel, judge_duels, with_champion
+from sweepd.deploy.games.panel import Panel, PanelGames, judge_panel, panel_seed
+from sweepd.deploy.games.panel import compare as compare_players
+from sweepd.deploy.games.player import read_player
+from sweepd.deploy.games.report import game_facts, game_report, game_sections
+from sweepd.deploy.games.rules import DEFAULT_RULES, DUEL_RULES, PANEL, SEARCH, GameEvidence
+from sweepd.deploy.games.verify import verify_game_bundle
+from sweepd.deploy.promotion.flags import PromoteFlags
+from sweepd.deploy.promotion.gate import Gate, NothingToJudge, TrialPolicy, Verification
+from sweepd.deploy.promotion.members import trial_members
+from sweepd.deploy.promotion.rules import GateRule
+from sweepd.deploy.promotion.sections import Report, Section
+from sweepd.deploy.registry.records import CountedEvaluation
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.registry.slots import slot_name
+from sweepd.envs.external.codec import SpaceCodec
+from sweepd.envs.games.pairings import Entrant
+from sweepd.envs.support.errors import InputError
+from sweepd.optimize.study.record.stored import Play
+
+GAMES = 100  # default size of a panel
+DUELS = 400  # of one in a game of two players, against each opponent
+MOST_PAST, MOST_OTHERS = 20, 50  # past champions and other candidates in a panel, the best ones
 
 
-@dataclass(frozen=True)
-class GameEvidence:
-    """The evidence about a player.
+class GameGate(Gate[GameStudy, GameCandidate, Panel, GameBundle]):
+    """The gate of one promotion on a game; see `Gate`.
 
-    Attributes:
-        faults: what went wrong in training, in sentences.
-        panel: None before the evaluation on a panel.
-        solved: the mean return from which the game counts as solved, None if undefined.
+    Raises:
+        InputError: a baseline player cannot be loaded.
     """
 
-    faults: tuple[str, ...]
-    panel: Panel | None = None
-    solved: float | None = None
+    title = "games"
+    study_type, bundle_type = GameStudy, GameBundle
+    first_stage, second_stage = SEARCH, PANEL
+    without_effect = ("data_dir", "ensemble", "weights", "first_stage")
+    limit_example = "beats-champion=5"
 
+    def __init__(
+        self,
+        study: GameStudy,
+        registry: Registry,
+        flags: PromoteFlags = PromoteFlags(),  # noqa: B008 (frozen)
+        progress: Callable[[str], None] = lambda _text: None,
+    ) -> None:
+        super().__init__(study, registry, flags, progress)
+        self.baselines = tuple(sorted(own.name for own in load_baselines(flags.baseline or ())))
 
-def format_interval(found: Interval) -> str:
-    """Format mean and interval: `+12.3 (95%: +10.1 to +14.2)`, or `+12.3 (equal in all games)`."""
-    confident = f"{100 * found.confidence:.4g}%: {found.low:+.4g} to {found.high:+.4g}"
-    return f"{found.mean:+.4g} ({'equal in all games' if found.low == found.high else confident})"
+    @property
+    def play(self) -> Play:
+        """Whether the player takes its most probable actions or draws them."""
+        return self.flags.play or self.study.spec.play
 
+    @property
+    def games(self) -> int:
+        """Number of games in a panel, in a game of two players against each opponent."""
+        return self.flags.games or (DUELS if self.study.versus else GAMES)
 
-def ahead_in(other: Opponent) -> str:
-    """Format the games ahead: `ahead in 49 of 100 games, equal in 3`."""
-    equal = f", equal in {other.equal}" if other.equal else ""
-    return f"ahead in {other.ahead} of {other.games} games{equal}"
+    @cached_property
+    def game(self) -> str:
+        """The key of the game."""
+        return game_key(self.study.spec.environment, self.study.spec.env)
 
+    @property
+    def default_slot(self) -> str:
+        """It is named after the game."""
+        return slot_name(self.game)
 
-def results_in(other: Opponent) -> str:
-    """Format the games of two players: `120 won, 30 drawn, 50 lost`."""
-    return f"{other.ahead} won, {other.equal} drawn, {other.behind} lost"
+    @property
+    def default_rules(self) -> Sequence[GateRule[GameEvidence]]:
+        return DUEL_RULES if self.study.versus else DEFAULT_RULES
 
+    @property
+    def default_looks(self) -> int:
+        """Two where a trial's team and its best member are candidates."""
+        return 2 if self.study.teams else 1
 
-def shown(panel: Panel, solved: float | None) -> str:
-    """The panel's result in words: mean returns, games ahead, and limitations."""
-    if isinstance(panel, DuelPanel):
-        return _duels_shown(panel)
-    compared = [
-        f"{other.own.mean:.4g} by {'champion ' * (other is panel.champion)}{other.name} "
-        f"({ahead_in(other)})"
-        for other in sorted(panel.opponents, key=lambda other: -other.own.mean)[:3]
-    ]
-    text = f"Mean return of a game {panel.own.mean:.4g}; {', '.join(compared)}."
-    if solved is not None:
-        verdict = "it is solved" if panel.own.mean >= solved else "it is not solved"
-        text += f" The game counts as solved from a mean of {solved:g}: {verdict}."
-    if all(is_simple(other.name) for other in panel.opponents):
-        text += (
-            " The only other players were random and constant play: beating them shows learning, "
-            "not a good player."
+    def candidates(self, trial: int | None) -> Sequence[Callable[[], GameCandidate]]:
+        trials = self.study.asked(trial)
+        if not trials:
+            raise NothingToJudge("no candidate", self.study.why_none_complete)
+        return [
+            partial(read_candidate, one, self.study, self.play, team=team)
+            for one in trials
+            for team in ((True, False) if self.study.teams else (False,))
+        ]
+
+    def advise(self, results: Sequence[GameResult], closest: GameResult) -> str:
+        return why_none(results, closest)
+
+    def closest(self, results: Sequence[GameResult]) -> GameResult:
+        """The evaluated result that failed the fewest rules, and of these the best by its panel."""
+        scored = [result for result in results if result.look is not None]
+        return min(scored, key=_distance) if scored else super().closest(results)
+
+    def build(self, candidate: GameCandidate, gate: dict[str, Any]) -> GameBundle:
+        return build_bundle(candidate, self.study, gate=gate)
+
+    def is_champion(self, draft: GameBundle, champion: str | None) -> bool:
+        present = self._load(champion)
+        return present is not None and present.identity == draft.identity
+
+    def evaluate(
+        self, candidate: GameCandidate, draft: GameBundle
+    ) -> tuple[CountedEvaluation, Panel]:
+        look = self.registry.evaluations.record_panel(
+            self.game,
+            self.games,
+            members_sha256=draft.identity,
+            study=self.study.name,
+            study_uid=self.study.uid,
+            trial=candidate.trial.number,
         )
-    return text
-
-
-def _duels_shown(panel: DuelPanel) -> str:
-    decided = [*panel.baselines, *([panel.champion] if panel.champion else [])]
-    text = f"{panel.own.mean:.1%} of all points; " + "; ".join(
-        f"{results_in(other)} against {'champion ' * (other is panel.champion)}{other.name}"
-        for other in decided
-    )
-    more = len(panel.past) + len(panel.candidates)
-    text += f"; {more} more opponent{'s' * (more > 1)}." if more else "."
-    found = panel.ratings
-    # Whole numbers: formatted floats could read "-0".
-    rating, low, high = (round(part[0]) for part in (found.ratings, found.low, found.high))
-    return text + (
-        f" Rating {rating:+d} ({found.confidence:.0%}: {low:+d} to {high:+d}), where "
-        f"{panel.baselines[0].name} has 0."
-    )
-
-
-def _mean(panel: Panel, other: Opponent, name: str) -> Measured:
-    if isinstance(panel, DuelPanel):
-        said = (
-            f"{1.0 - other.own.mean:.1%} of the points against {name} ({results_in(other)}); "
-            f"points ahead per game {format_interval(other.difference)}"
+        each = " against each opponent" if self.study.versus else ""
+        self.progress(
+            f"{candidate.name}: evaluation {look.number} on the panel, {self.games:,} games{each}"
+            + (", sampled play" if candidate.play == "sampled" else "")
         )
-        return Measured(other.difference.low, said)
-    said = (
-        f"mean return {panel.own.mean:.4g}, {name} {other.own.mean:.4g} in the same {panel.games} "
-        f"games; difference {format_interval(other.difference)}"
-    )
-    return Measured(other.difference.low, said)
+        if self.study.versus:
+            past, others = self._past_champions(draft), self._other_candidates(candidate)
+            duels = self._duel_games(draft, look)
+            return look, judge_duels(duels, look.number, draft.player, past, others)
+        return look, judge_panel(self._panel_games(draft, look), look.number, draft.player)
 
+    def _past_champions(self, draft: GameBundle) -> list[Entrant]:
+        """The slot's newest former champions, without the present one and the candidate."""
+        events = self.registry.events(self.slot, kinds=["promoted"])[::-1]
+        hashes = dict.fromkeys(event.bundle for event in events if event.bundle)
+        found: list[Entrant] = []
+        for hash_ in hashes:
+            if hash_ == self.registry.slot(self.slot).champion or len(found) == MOST_PAST:
+                continue
+            try:
+                bundle = self.registry.bundle(hash_, GameBundle)
+            except InputError:  # its files were removed
+                continue
+            if same_game(bundle, self.study) and bundle.identity != draft.identity:
+                found.append(bundle.player.entrant(self._called(bundle)))
+        return found
 
-def _share(panel: Panel, other: Opponent, name: str) -> Measured:
-    share = other.share
-    if isinstance(panel, DuelPanel):
-        said = (
-            f"of the deals with unequal points against {name}, more in {share.mean:.0%} "
-            f"({100 * share.confidence:.4g}%: {share.low:.0%} to {share.high:.0%})"
+    def _other_candidates(self, own: GameCandidate) -> list[Entrant]:
+        """The players of the study's other trials, best first; they play as the candidate does."""
+        found: list[Entrant] = []
+        for trial in self.study.complete:
+            if trial.number in own.trials or len(found) == MOST_OTHERS:
+                continue
+            other = read_candidate(trial, self.study, self.play)
+            if other.weights is not None:
+                found.append(read_player(other.weights, other.play).entrant(other.name))
+        return found
+
+    def _duel_games(self, draft: GameBundle, look: CountedEvaluation) -> DuelGames:
+        seed = panel_seed(self.study.spec.seed, look.number)
+        return DuelGames(self.study.game, draft.params, self.games, seed, self.baselines)
+
+    def _panel_games(self, draft: GameBundle, look: CountedEvaluation) -> PanelGames:
+        seed = panel_seed(self.study.spec.seed, look.number)
+        return PanelGames(self.study.game, draft.params, self.games, seed, self.baselines)
+
+    def compare(
+        self,
+        candidate: GameCandidate,
+        draft: GameBundle,
+        look: CountedEvaluation,
+        score: Panel,
+        champion: str | None,
+    ) -> tuple[GameEvidence, Panel]:
+        present, panel = self._load(champion), score
+        if present is not None and isinstance(panel, DuelPanel):
+            duels = self._duel_games(draft, look)
+            panel = with_champion(panel, duels, draft.player, present.player, self._called(present))
+        elif present is not None:
+            games = self._panel_games(draft, look)
+            theirs = games.play_player(present.player)
+            opponent = compare_players(
+                self._called(present), panel.episodes, theirs, look.number, games.seed
+            )
+            panel = dataclasses.replace(panel, champion=opponent)
+        return dataclasses.replace(candidate.evidence(), panel=panel), panel
+
+    def record(self, candidate: GameCandidate, score: Panel) -> dict[str, Any]:
+        return {"panel": score.to_dict(), "selection": candidate.selection}
+
+    def looks(self) -> int:
+        return self.registry.evaluations.count_panel(self.game)
+
+    def report(self, promotion: GamePromotion) -> Report:
+        return game_report(self.study, promotion)
+
+    def publish(self, promotion: GamePromotion) -> list[Path]:
+        """Publish a game of the player as a GIF."""
+        from sweepd.deploy.games.show import publish_replay
+
+        chosen = promotion.chosen
+        if chosen is None or chosen.bundle is None:
+            return []
+        # A champion is called by its slot, another candidate by its trial.
+        champion = chosen.bundle.hash == promotion.champion
+        name = promotion.slot if champion else chosen.candidate.name
+        return [publish_replay(self.study, chosen.bundle, name)]
+
+    def champion_commands(self, slot: str) -> Sequence[tuple[str, str]]:  # noqa: ARG002
+        return (
+            ("play", "watch the champion"),
+            ("registry show", "show its origin and its gate report"),
         )
-        return Measured(share.low, said)
-    if not other.ahead + other.behind:
-        return Measured(0.0, f"every game has the same return as with {name}")
-    said = (
-        f"{ahead_in(other)} against {name}; of the games that differ, {share.mean:.0%} "
-        f"({100 * share.confidence:.4g}%: {share.low:.0%} to {share.high:.0%})"
-    )
-    return Measured(share.low, said)
 
+    def _called(self, bundle: GameBundle) -> str:
+        """What a present or past champion is called: `SLOT@3`, by its version in the slot."""
+        versions = self.registry.versions(self.slot)
+        number = next((one.number for one in versions if one.bundle == bundle.hash), None)
+        return bundle.name if number is None else f"{self.slot}@{number}"
 
-Compare = Callable[[Panel, Opponent, str], Measured]
+    def _load(self, hash_: str | None) -> GameBundle | None:
+        """Load a champion of the slot.
 
-
-def _hardest(
-    compare: Compare, kind: str, players: Callable[[Panel], Sequence[Opponent]]
-) -> Callable[[GameEvidence], Measured | None]:
-    """Measure the player against which the candidate does worst.
-
-    Args:
-        compare: the measurement.
-        kind: what the players are called, such as `baseline player`.
-        players: the players of a panel to compare with.
-    """
-
-    def measure(evidence: GameEvidence) -> Measured | None:
-        others = () if evidence.panel is None else players(evidence.panel)
-        if evidence.panel is None or not others:
+        Raises:
+            InputError: it plays another game, or the same with other parameters.
+        """
+        if hash_ is None:
             return None
-        found = [compare(evidence.panel, other, f"{kind} {other.name}") for other in others]
-        # All must be beaten, so the one against which the candidate does worst decides.
-        hardest = min(found, key=lambda measured: measured.value or 0.0)
-        more = f"; the hardest of {len(found)} baseline players" if len(found) > 1 else ""
-        return Measured(hardest.value, hardest.explanation + more)
+        champion = self.registry.bundle(hash_, GameBundle)
+        if not same_game(champion, self.study):
+            theirs = game_key(champion.manifest.game.name, champion.manifest.game.params)
+            raise InputError(
+                f"--slot {self.slot}: its champion {champion.name} plays {theirs}, and study "
+                f"{self.study.name!r} is of {self.game}; use the slot {slot_name(self.game)}"
+            )
+        return champion
 
-    return measure
+    @staticmethod
+    def bundle_facts(
+        registry: Registry, bundle: GameBundle, places: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        game = bundle.manifest.game
+        looks = registry.evaluations.count_panel(game_key(game.name, game.params))
+        return game_facts(bundle, places, str(registry.path(bundle.hash)), looks)
+
+    @staticmethod
+    def bundle_sections(facts: Mapping[str, Any]) -> list[Section]:
+        return game_sections(facts)
+
+    @staticmethod
+    def verify(
+        registry: Registry,  # noqa: ARG004
+        bundle: GameBundle,
+        data_dir: Path | None,
+    ) -> Verification:
+        if data_dir is not None:
+            raise InputError(
+                f"--data-dir is not for players: {bundle.name} plays {bundle.manifest.game.name}"
+            )
+        return verify_game_bundle(bundle)
+
+    @staticmethod
+    def acting(
+        study: GameStudy, trial: FrozenTrial
+    ) -> tuple[tuple[FrozenPolicy, ...], FrozenPolicy, tuple[int, ...]]:
+        members = tuple(FrozenPolicy([member]) for member in trial_members(study, trial))
+        seats: tuple[int, ...] = ()
+        if study.teams:
+            team = read_candidate(trial, study, team=True)
+            seats = tuple(team.members[own] for own in team.seats)
+        return members, members[read_candidate(trial, study).members[0]], seats
+
+    @staticmethod
+    def codec(policy: TrialPolicy) -> SpaceCodec:
+        return game_policy.codec(policy)
+
+    @staticmethod
+    def evaluate_policy(
+        policy: TrialPolicy,
+        windows: Sequence[tuple[Any, Any]],
+        data_dir: str | Path | None,
+        games: int,
+        seed: int,
+    ) -> pd.DataFrame:
+        if windows or data_dir is not None:
+            raise InputError(
+                "windows and data_dir are for markets; a game is evaluated with games=…"
+            )
+        if games < 2:
+            raise InputError(f"games = {games} must be at least 2")
+        return game_policy.evaluate(policy, games, seed)
 
 
-def _baselines(compare: Compare) -> Callable[[GameEvidence], Measured | None]:
-    return _hardest(compare, "the baseline player", lambda panel: panel.baselines)
-
-
-def _champion(compare: Compare) -> Callable[[GameEvidence], Measured | None]:
-    return _hardest(compare, "champion", lambda panel: (panel.champion,) if panel.champion else ())
-
-
-def _points(evidence: GameEvidence) -> Measured | None:
-    panel = evidence.panel
-    if not isinstance(panel, DuelPanel):
-        return None
-    count, found = len(counted(panel.points)), panel.overall
-    said = (
-        f"{found.mean:.1%} of the points ({100 * found.confidence:.4g}%: {found.low:.1%} to "
-        f"{found.high:.1%}) in {count * panel.games:,} games against {count} players"
-    )
-    return Measured(found.low, said)
-
-
-def _solved(evidence: GameEvidence) -> Measured | None:
-    panel, solved = evidence.panel, evidence.solved
-    if panel is None or solved is None:
-        return None
-    said = (
-        f"mean return {panel.own.mean:.4g}; the game counts as solved from {solved:g} "
-        "(informational)"
-    )
-    return Measured(panel.own.mean - solved, said)
-
-
-DEFAULT_RULES: tuple[GateRule[GameEvidence], ...] = (
-    training_faults(SEARCH, "training stayed finite, and the weights are those that were scored"),
-    GateRule(
-        "beats-baselines",
-        PANEL,
-        ">",
-        0.0,
-        "a higher mean return than every baseline player",
-        _baselines(_mean),
-    ),
-    GateRule(
-        "ahead-of-baselines",
-        PANEL,
-        ">",
-        MAJORITY,
-        "a higher return than every baseline player in most games",
-        _baselines(_share),
-    ),
-    GateRule(
-        "solved", PANEL, ">=", 0.0, "the usual threshold of this game", _solved, decides=False
-    ),
-    GateRule(
-        "beats-champion",
-        PANEL,
-        ">",
-        0.0,
-        "a higher mean return than the present champion",
-        _champion(_mean),
-    ),
-    GateRule(
-        "ahead-of-champion",
-        PANEL,
-        ">",
-        MAJORITY,
-        "a higher return than the present champion in most games",
-        _champion(_share),
-    ),
-)
-DUEL_RULES: tuple[GateRule[GameEvidence], ...] = (
-    *DEFAULT_RULES,
-    GateRule(
-        "points",
-        PANEL,
-        ">",
-        MAJORITY,
-        "more than half of the points against all players, past champions and other candidates too",
-        _points,
-    ),
-)
+def _distance(result: GameResult) -> tuple[int, float]:
+    """How far an evaluated candidate is from passing: failed rules, and minus its worst lead."""
+    failed = sum(one.verdict == "fail" for one in result.findings)
+    panel = result.score
+    assert panel is not None
+    return failed, -min(other.difference.low for other in panel.opponents)

@@ -7,8 +7,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from sweepd.deploy.games.duel_panel import CANDIDATE, DuelPanel
-from sweepd.deploy.games.gate import MAJORITY
 from sweepd.deploy.games.panel import Panel
+from sweepd.deploy.games.rules import MAJORITY
 
 OWN, OTHER, CHAMPION = "#1f5fa8", "#8a8a8a", "#2a9d5c"
 

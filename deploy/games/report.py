@@ -7,11 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sweepd.deploy.games.bundle import GameBundle
-from sweepd.deploy.games.candidates import GameStudy, plain
+from sweepd.deploy.games.candidates import GamePromotion, GameResult, GameStudy, plain
 from sweepd.deploy.games.duel_panel import CANDIDATE, DuelPanel
-from sweepd.deploy.games.gate import shown
 from sweepd.deploy.games.panel import Panel
-from sweepd.deploy.games.promote import GamePromotion, GameResult
+from sweepd.deploy.games.rules import shown
 from sweepd.deploy.games.selection import selection_sentence
 from sweepd.deploy.promotion.report import gate_findings, identity, promotion_report
 from sweepd.deploy.promotion.sections import (

@@ -2,53 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from sweepd.deploy.games.bundle import GameBundle
 from sweepd.deploy.games.duel_panel import DuelGames, episodes_of
 from sweepd.deploy.games.panel import PanelGames
+from sweepd.deploy.promotion.gate import Verification
 from sweepd.envs.games.pairings import is_versus
 from sweepd.envs.games.play import EpisodeResults
 from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.formatting import counted
 
 
-@dataclass(frozen=True)
-class PanelVerification:
-    """The result of a verification.
-
-    Attributes:
-        bundle: hash of the bundle.
-        games: number of games that all players played again.
-        names: the baseline players.
-        mean: the player's mean return now.
-        differing: the numbers that differ, in words; empty if the bundle is verified.
-    """
-
-    bundle: str
-    games: int
-    names: tuple[str, ...]
-    mean: float
-    differing: tuple[str, ...]
-
-    @property
-    def agrees(self) -> bool:
-        """Whether all numbers are equal."""
-        return not self.differing
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "bundle": self.bundle,
-            "agrees": self.agrees,
-            "games": self.games,
-            "baselines": list(self.names),
-            "mean": self.mean,
-            "differing": list(self.differing),
-        }
-
-
-def verify_game_bundle(bundle: GameBundle) -> PanelVerification:
+def verify_game_bundle(bundle: GameBundle) -> Verification:
     """Play the bundle's panel again with the player and the baseline players.
 
     The bundle's bytes were checked when it was loaded.
@@ -74,8 +41,43 @@ def verify_game_bundle(bundle: GameBundle) -> PanelVerification:
         for name in means
         if was[name] != means[name]
     ]
-    return PanelVerification(
-        bundle.hash, rules.games, tuple(means), float(own.returns[0].mean()), tuple(differing)
+    return _verification(bundle, rules.games, tuple(means), float(own.returns[0].mean()), differing)
+
+
+def _verification(
+    bundle: GameBundle, games: int, names: Sequence[str], mean: float, differing: Sequence[str]
+) -> Verification:
+    """Tell the result.
+
+    Args:
+        bundle: the bundle.
+        games: number of games that all players played again.
+        names: the baseline players.
+        mean: the player's mean return now.
+        differing: the numbers that differ, in words.
+    """
+    content = {
+        "bundle": bundle.hash,
+        "agrees": not differing,
+        "games": games,
+        "baselines": list(names),
+        "mean": mean,
+        "differing": list(differing),
+    }
+    if not differing:
+        return Verification(
+            content,
+            f"{bundle.name} is verified: its files have their hashes, and all {games:,} games of "
+            f"its panel ended as before, also those of the baseline players ({', '.join(names)}); "
+            f"mean return {mean:.6g}.",
+        )
+    manifest = bundle.manifest
+    return Verification(
+        content,
+        f"bundle {bundle.name} plays differently now ({differing[0]}; "
+        f"{counted(len(differing), 'number')} in all), although its files are the same; was it "
+        f"evaluated by another version of sweepd ({manifest.code_version}), of torch "
+        f"({manifest.torch_version}) or of the game?",
     )
 
 
@@ -92,12 +94,12 @@ def _differing(stored: dict[str, Any], own: EpisodeResults) -> list[str]:
     ]
 
 
-def _verify_duels(bundle: GameBundle, stored: dict[str, Any]) -> PanelVerification:
+def _verify_duels(bundle: GameBundle, stored: dict[str, Any]) -> Verification:
     """Verify the games against the baseline players."""
     was = tuple(stored["baselines"])
     users = tuple(sorted(name for name in was if ":" in name))
     rules = DuelGames(bundle.game, bundle.params, int(stored["games"]), int(stored["seed"]), users)
     names, found = rules.play_baselines(bundle.player, was)
     own = episodes_of(found)
-    mean, differing = float(own.returns.mean()), tuple(_differing(stored, own))
-    return PanelVerification(bundle.hash, own.returns.size, names, mean, differing)
+    mean = float(own.returns.mean())
+    return _verification(bundle, own.returns.size, names, mean, _differing(stored, own))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.trial import FrozenTrial
 
-from sweepd.deploy.market.gate import Selection
+from sweepd.deploy.market.rules import Selection
 from sweepd.deploy.promotion.overfitting import BLOCKS, Overfitting, cscv
 from sweepd.envs.crypto.data.timeframe import bars_per_year
 from sweepd.envs.crypto.scoring import luck

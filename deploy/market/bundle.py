@@ -12,6 +12,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -144,6 +145,16 @@ def load_bundle(path: Path, *, expected: str | None = None) -> Bundle:
     `sweepd.deploy.registry.bundle_files.read_bundle`.
     """
     return read_bundle(path, (Bundle,), expected=expected)
+
+
+def market_bundle(bundle: StoredBundle[Any]) -> Bundle:
+    """Return the bundle, or raise InputError if it is not one of a market."""
+    if not isinstance(bundle, Bundle):
+        raise InputError(
+            f"bundle {bundle.name} plays {bundle.facts.environment} and does not trade: "
+            "sweepd play shows it"
+        )
+    return bundle
 
 
 def default_symbols(tickers: tuple[str, ...], *, synthetic: bool) -> dict[str, dict[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from optuna.trial import FrozenTrial
 
@@ -17,7 +17,6 @@ from sweepd.deploy.market.bundle import (
     read_policy,
     recipe_part,
 )
-from sweepd.deploy.market.gate import MarketEvidence, Selection
 from sweepd.deploy.market.manifest import (
     VENUE_PARAMS,
     DataPart,
@@ -26,11 +25,13 @@ from sweepd.deploy.market.manifest import (
     OriginPart,
     PolicyPart,
     TrialPart,
-    Weights,
     trial_file,
 )
+from sweepd.deploy.market.rules import MarketEvidence, Selection
 from sweepd.deploy.market.scoring import Score
 from sweepd.deploy.market.shares import choose_shares
+from sweepd.deploy.promotion.flags import Weights
+from sweepd.deploy.promotion.promotion import GateResult, Promotion
 from sweepd.deploy.promotion.studies import (
     GateStudy,
     find_study,
@@ -135,6 +136,10 @@ class MarketCandidate:
             "metrics": dict(self.metrics),
             "holdout": None if score is None else score.to_dict(),
         }
+
+
+MarketResult: TypeAlias = GateResult[MarketCandidate, Score, Bundle]
+MarketPromotion: TypeAlias = Promotion[MarketResult]
 
 
 def name_trials(trials: Sequence[int]) -> str:

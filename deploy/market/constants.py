@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sweepd.deploy.market.bundle import Bundle
-from sweepd.deploy.market.gate import NearestConstant
+from sweepd.deploy.market.rules import NearestConstant
 from sweepd.deploy.market.scoring import first_decision, in_order, score_bundle, score_trials
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.crypto.env import CryptoEnv

@@ -11,11 +11,11 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, model_validator
 
+from sweepd.deploy.promotion.flags import Weights
 from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, BaseManifest
 from sweepd.envs.support.validation import StrictModel
 
 FORMAT: Final = "sweepd-bundle"
-Weights = Literal["equal", "fold-score"]  # how the shares of the trials are chosen
 # Parameters of the account, which all trials of a bundle share.
 VENUE_PARAMS = ("fee", "slippage", "minimum_order", "initial_cash")
 

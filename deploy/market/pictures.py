@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from sweepd.deploy.market.backtests import SearchStatistics, combine
 from sweepd.deploy.market.bundle import Bundle
-from sweepd.deploy.market.candidates import MarketStudy
-from sweepd.deploy.market.promote import MarketPromotion, MarketResult
+from sweepd.deploy.market.candidates import MarketPromotion, MarketResult, MarketStudy
 from sweepd.deploy.market.scoring import score_bundle
 from sweepd.deploy.promotion.overfitting import Overfitting
 from sweepd.deploy.registry.registry import Registry
@@ -65,12 +64,15 @@ class EquityPlot:
 
 
 def draw_promotion(
-    study: MarketStudy, promotion: MarketPromotion, registry: Registry, data_dir: Path
+    study: MarketStudy,
+    promotion: MarketPromotion,
+    search: SearchStatistics,
+    registry: Registry,
+    data_dir: Path,
 ) -> Figure:
     """All pictures of a promotion with a chosen candidate; what cannot be read is left out."""
-    chosen, search = promotion.chosen, promotion.search
+    chosen = promotion.chosen
     assert chosen is not None
-    assert search is not None
     selection = chosen.candidate.selection
     figure = Figure(figsize=(11.0, 12.5))
     FigureCanvasAgg(figure)

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweepd.deploy.market.backtests import SearchStatistics
 from sweepd.deploy.market.bundle import Bundle
-from sweepd.deploy.market.candidates import MarketStudy, name_trials
-from sweepd.deploy.market.promote import MarketPromotion, MarketResult
+from sweepd.deploy.market.candidates import MarketPromotion, MarketResult, MarketStudy, name_trials
 from sweepd.deploy.promotion.report import gate_findings, identity, promotion_report
 from sweepd.deploy.promotion.sections import (
     SYNTHETIC,
@@ -86,30 +86,35 @@ READING = ReportTerms(
 
 
 def market_report(
-    study: MarketStudy, promotion: MarketPromotion, registry: Registry, data_dir: Path
+    study: MarketStudy,
+    promotion: MarketPromotion,
+    search: SearchStatistics | None,
+    registry: Registry,
+    data_dir: Path,
 ) -> Report:
     """The report on a promotion.
 
     Args:
         study: the study.
         promotion: of one of its candidates.
+        search: statistics of all trials of the study; None if nothing was judged.
         registry: where the slot's champion is.
         data_dir: folder of the bars.
     """
-    chosen, judged = promotion.chosen, promotion.search is not None
+    chosen = promotion.chosen
     evidence, picture = list[ReportTable](), None
-    if chosen is not None and judged:
+    if chosen is not None and search is not None:
         candidate, score = chosen.candidate, chosen.score
         holdout = {} if score is None else score.report()
         evidence = metrics_tables(candidate.trials, candidate.metrics, holdout)
         picture = ReportPicture(
             "Equity, Sharpe ratios, ranks out of sample and fold scores",
-            partial(_draw, study, promotion, registry, data_dir),
+            partial(_draw, study, promotion, search, registry, data_dir),
         )
     return promotion_report(
         promotion,
         cells=_cells,
-        about=_about(promotion),
+        about=_about(promotion, search, synthetic=study.spec.data.synthetic),
         evidence=evidence,
         picture=picture,
         reading=READING,
@@ -153,8 +158,10 @@ def _cells(result: MarketResult) -> dict[str, str]:
     }
 
 
-def _about(promotion: MarketPromotion) -> list[str]:
-    search, chosen = promotion.search, promotion.chosen
+def _about(
+    promotion: MarketPromotion, search: SearchStatistics | None, *, synthetic: bool
+) -> list[str]:
+    chosen = promotion.chosen
     lines = []
     if search is not None and chosen is not None:
         judged = (
@@ -168,15 +175,19 @@ def _about(promotion: MarketPromotion) -> list[str]:
             f"{capital(chosen.candidate.name)} was judged {judged}. Hold-out evaluations used, in "
             f"this registry: {promotion.looks}."
         )
-    return [*lines, *([SYNTHETIC] if promotion.synthetic else [])]
+    return [*lines, *([SYNTHETIC] if synthetic else [])]
 
 
 def _draw(
-    study: MarketStudy, promotion: MarketPromotion, registry: Registry, data_dir: Path
+    study: MarketStudy,
+    promotion: MarketPromotion,
+    search: SearchStatistics,
+    registry: Registry,
+    data_dir: Path,
 ) -> Figure:
     from sweepd.deploy.market.pictures import draw_promotion  # imports matplotlib
 
-    return draw_promotion(study, promotion, registry, data_dir)
+    return draw_promotion(study, promotion, search, registry, data_dir)
 
 
 def market_facts(

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sweepd.agents.policy.frozen import FrozenPolicy
 from sweepd.deploy.market.bundle import Bundle
-from sweepd.deploy.market.gate import ChampionComparison
+from sweepd.deploy.market.rules import ChampionComparison
 from sweepd.deploy.promotion.bootstrap import DRAWS, mean_above_zero
 from sweepd.envs.crypto.data.bars import Bars, load_bars
 from sweepd.envs.crypto.data.timeframe import bars_per_day, format_time

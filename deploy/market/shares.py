@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.trial import FrozenTrial
 
-from sweepd.deploy.market.manifest import Weights
+from sweepd.deploy.promotion.flags import Weights
 from sweepd.optimize.study.record.stored import TrialRecord
 
 Array = NDArray[np.float64]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.market.scoring import score_bundle
+from sweepd.deploy.promotion.gate import Verification
+from sweepd.deploy.promotion.sections import ReportTable
 from sweepd.deploy.registry.bundle_files import finite
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.crypto.data.timeframe import format_time, parse_time
@@ -17,65 +19,6 @@ from sweepd.envs.support.errors import InputError
 # The canonical policy path rounds every action to 1e-6, so threads, processors and libraries affect
 # only the last bits of sums.
 TOLERANCE = 1e-9
-
-
-@dataclass(frozen=True)
-class MetricDifference:
-    """A metric of the hold-out: `stored` in the gate report, and recomputed `now`."""
-
-    name: str
-    stored: float
-    now: float
-
-    @property
-    def difference(self) -> float:
-        """|now - stored| / max(1, |stored|)."""
-        return abs(self.now - self.stored) / max(1.0, abs(self.stored))
-
-
-@dataclass(frozen=True)
-class Verification:
-    """The result of a verification.
-
-    Attributes:
-        bundle: hash of the bundle.
-        first: open of the hold-out's first bar, UTC text.
-        last: open of its last bar.
-        bars: number of its bars.
-        compared: its metrics.
-    """
-
-    bundle: str
-    first: str
-    last: str
-    bars: int
-    compared: tuple[MetricDifference, ...]
-
-    @property
-    def worst(self) -> MetricDifference:
-        """The metric with the largest difference."""
-        return max(self.compared, key=lambda one: one.difference)
-
-    @property
-    def agrees(self) -> bool:
-        """Whether all differences are at most `TOLERANCE`."""
-        return self.worst.difference <= TOLERANCE
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        content: dict[str, Any] = finite(
-            {
-                "bundle": self.bundle,
-                "agrees": self.agrees,
-                "tolerance": TOLERANCE,
-                "largest_difference": self.worst.difference,
-                "holdout": {"first": self.first, "last": self.last, "bars": self.bars},
-                "metrics": {
-                    one.name: {"stored": one.stored, "now": one.now} for one in self.compared
-                },
-            }
-        )
-        return content
 
 
 def verify_bundle(bundle: Bundle, bars: Bars) -> Verification:
@@ -103,13 +46,51 @@ def verify_bundle(bundle: Bundle, bars: Bars) -> Verification:
     score = score_bundle(bundle, bars, (first - 1, last))
     span = tuple(format_time(int(moment)) for moment in (score.time[0], score.time[-1]))
     assert span == (stored["first"], stored["last"])  # the fingerprint of the bars is equal
-    now = score.to_dict()
-    compared = tuple(
-        MetricDifference(name, float(stored[name]), float(value))
-        for name, value in now.items()
+    compared = {
+        name: (float(stored[name]), float(value))
+        for name, value in score.to_dict().items()
         if not isinstance(value, str) and isinstance(stored.get(name), int | float)
+    }
+    return _verification(bundle, span, len(score.time), compared)
+
+
+def _verification(
+    bundle: Bundle, span: tuple[str, ...], bars: int, compared: Mapping[str, tuple[float, float]]
+) -> Verification:
+    """Tell the result. compared: stored and recomputed metrics, by name."""
+    differences = {
+        name: abs(now - stored) / max(1.0, abs(stored)) for name, (stored, now) in compared.items()
+    }
+    worst = max(differences, key=lambda name: differences[name])
+    largest, (was, now) = differences[worst], compared[worst]
+    content: dict[str, Any] = finite(
+        {
+            "bundle": bundle.hash,
+            "agrees": largest <= TOLERANCE,
+            "tolerance": TOLERANCE,
+            "largest_difference": largest,
+            "holdout": {"first": span[0], "last": span[1], "bars": bars},
+            "metrics": {
+                name: {"stored": stored, "now": value} for name, (stored, value) in compared.items()
+            },
+        }
     )
-    return Verification(bundle.hash, *span, bars=len(score.time), compared=compared)
+    manifest = bundle.manifest
+    said = (
+        f"{bundle.name} is verified: files and data have their hashes, and no number differs by "
+        f"more than {largest:.1e} (allowed: {TOLERANCE:.0e})."
+        if content["agrees"]
+        else f"bundle {bundle.name} scores differently now: {worst} was {was!r} and is {now!r}, "
+        "although files and data are the same; was it scored by another version of sweepd "
+        f"({manifest.code_version}) or torch ({manifest.torch_version})?"
+    )
+    rows = [
+        [name, f"{stored:.9g}", f"{value:.9g}", f"{differences[name]:.1e}"]
+        for name, (stored, value) in compared.items()
+    ]
+    title = f"Hold-out {span[0]} to {span[1]}, {bars:,} bars"
+    head = ("metric", "stored", "recomputed", "difference")
+    return Verification(content, said, [ReportTable(title, head, rows)])
 
 
 def _own_bars(bundle: Bundle, bars: Bars) -> Bars:

@@ -1,4 +1,4 @@
-"""The promotion of a study's candidates to a deployment slot, for markets and games alike.
+"""The promotion of a study's candidates to a deployment slot, for every kind of study.
 
 Candidates are judged in the order of their objective. The rules of the first stage need nothing
 beyond what the study stored. A candidate that meets them is evaluated on unseen data, which is
@@ -6,17 +6,16 @@ counted (`sweepd.deploy.registry.evaluations`), and compared with the slot's cha
 candidate that meets every rule becomes champion in one transaction; if the champion changes
 meanwhile, the candidate is compared with the new one.
 
-`sweepd.deploy.market.promote` and `sweepd.deploy.games.promote` define what a candidate is and how
-it is scored.
+The study's `Gate` says what a candidate is and how it is scored.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import Any, Generic
 
+from sweepd.deploy.promotion.gate import Gate, NothingToJudge, Result, StudyT
 from sweepd.deploy.promotion.promotion import (
     CandidateOutcome,
     CandidateT,
@@ -25,68 +24,38 @@ from sweepd.deploy.promotion.promotion import (
     Promotion,
     ScoreT,
 )
-from sweepd.deploy.promotion.rules import (
-    NOT_EVALUATED,
-    GateRule,
-    RuleFinding,
-    deferred,
-    judge,
-    not_evaluated,
-    passed,
-)
-from sweepd.deploy.promotion.studies import GateStudy
+from sweepd.deploy.promotion.rules import RuleFinding, deferred, judge, not_evaluated, passed
 from sweepd.deploy.registry.bundle_files import BundleT, finite
-from sweepd.deploy.registry.records import ChampionMoved, CountedEvaluation
-from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.registry.records import ChampionMoved
 from sweepd.deploy.registry.slots import check_slot
 from sweepd.envs.support.errors import RunError
 
 MAX_COMPARISONS = 5  # of one candidate, with champions that replace each other
 NOT_SPENT = "a rule of the first stage failed, so no evaluation was spent"
 CHAMPION_ALREADY = "it is the champion already"
-Result: TypeAlias = GateResult[CandidateT, ScoreT, BundleT]
-PromotionT = TypeVar("PromotionT", bound=Promotion[Any])
 
 
-class Promoter(ABC, Generic[CandidateT, ScoreT, BundleT, PromotionT]):
+class Promoter(Generic[StudyT, CandidateT, ScoreT, BundleT]):
     """One promotion of one study.
 
+    With `--dry-run`, nothing is written to the registry, except that evaluations are counted,
+    because their results are shown.
+
     Args:
-        study: the study.
-        registry: where the slot is.
-        slot: the deployment slot.
-        dry_run: write nothing to the registry, except that evaluations are counted, because
-            their results are shown.
-        looks: the most candidates that may be evaluated on unseen data.
-        rules: the gate's rules.
-        progress: called with a short description of each slow step.
-        data_dir: folder of the bars that bundles are scored on.
+        gate: the study's gate.
 
     Raises:
         InputError: the slot's name is invalid, or the registry is not writable.
     """
 
-    first_stage: ClassVar[str]
-    second_stage: ClassVar[str]
-
-    def __init__(
-        self,
-        study: GateStudy,
-        registry: Registry,
-        *,
-        slot: str,
-        dry_run: bool,
-        looks: int,
-        rules: Sequence[GateRule[Any]],
-        progress: Callable[[str], None],
-        data_dir: str = "",
-    ) -> None:
-        self.registry, self.slot, self.dry_run, self.looks = registry, slot, dry_run, looks
-        self.rules, self.progress = tuple(rules), progress
-        self._name, self._complete, self._data_dir = study.name, len(study.complete), data_dir
-        check_slot(slot)
-        if not (dry_run or looks == 0):
-            registry.database.check_writable()
+    def __init__(self, gate: Gate[StudyT, CandidateT, ScoreT, BundleT]) -> None:
+        self.gate, self.registry, self.slot = gate, gate.registry, gate.slot
+        self.dry_run = gate.flags.dry_run
+        # Without evaluations, the promotion stops after the first stage.
+        self.looks = 0 if gate.flags.first_stage else gate.flags.looks or gate.default_looks
+        check_slot(self.slot)
+        if not (self.dry_run or self.looks == 0):
+            self.registry.database.check_writable()
         self._before = self._champion
 
     @property
@@ -94,54 +63,44 @@ class Promoter(ABC, Generic[CandidateT, ScoreT, BundleT, PromotionT]):
         """Hash of the slot's present champion."""
         return self.registry.slot(self.slot).champion
 
-    # What a kind of study supplies:
+    def run(self, trial: int | None = None) -> Promotion[Result[CandidateT, ScoreT, BundleT]]:
+        """Judge the candidates until one is promoted or the evaluations are spent.
 
-    @abstractmethod
-    def _build(self, candidate: CandidateT, gate: dict[str, Any]) -> BundleT:
-        """The candidate's bundle with this gate report."""
+        Args:
+            trial: consider this trial only.
 
-    @abstractmethod
-    def _is_champion(self, draft: BundleT, champion: str | None) -> bool:
-        """Whether that champion acts exactly as the draft does."""
+        Raises:
+            InputError: the study, its data, the slot's champion or the registry cannot be used.
+        """
+        try:
+            candidates = self.gate.candidates(trial)
+        except NothingToJudge as found:
+            return self._promotion(CandidateOutcome(None, found.outcome, str(found)))
+        if self.looks == 0:
+            return self._first_stage_only(candidates[0]())
+        return self._promote_first(candidates)
 
-    @abstractmethod
-    def _evaluate(self, candidate: CandidateT, draft: BundleT) -> tuple[CountedEvaluation, ScoreT]:
-        """Count an evaluation on unseen data, and make it."""
+    def _first_stage_only(
+        self, candidate: CandidateT
+    ) -> Promotion[Result[CandidateT, ScoreT, BundleT]]:
+        """Judge one candidate by the first stage; nothing is written to the registry."""
+        findings = self.gate.judge_first_stage(candidate, thorough=True)
+        failed = [finding.name for finding in findings if finding.verdict != "pass"]
+        said = (
+            f"does not meet {', '.join(failed)}"
+            if failed
+            else f"meets every rule that needs no {self.gate.second_stage} evaluation"
+        )
+        skipped = not_evaluated(
+            self.gate.rules, self.gate.second_stage, "only the first stage was requested"
+        )
+        result = GateResult[CandidateT, ScoreT, BundleT](candidate, (*findings, *skipped))
+        reason = f"{candidate.name} {said}{result.loosened}"
+        return self._promotion(CandidateOutcome(result, "first stage", reason), [result])
 
-    @abstractmethod
-    def _compare(
-        self,
-        candidate: CandidateT,
-        draft: BundleT,
-        look: CountedEvaluation,
-        score: ScoreT,
-        champion: str | None,
-    ) -> tuple[Any, ScoreT]:
-        """Compare with the champion: evidence for the second stage, and the completed score."""
-
-    @abstractmethod
-    def _report(self, candidate: CandidateT, score: ScoreT) -> dict[str, Any]:
-        """The evaluation in the bundle's gate report."""
-
-    @abstractmethod
-    def _why_none(
-        self,
-        results: Sequence[Result[CandidateT, ScoreT, BundleT]],
-        closest: Result[CandidateT, ScoreT, BundleT],
-    ) -> str:
-        """Why no candidate passed, with advice. closest: the result closest to passing."""
-
-    @abstractmethod
-    def _promotion(
-        self,
-        outcome: CandidateOutcome[Result[CandidateT, ScoreT, BundleT]],
-        results: Sequence[Result[CandidateT, ScoreT, BundleT]] = (),
-    ) -> PromotionT:
-        """The outcome of the promotion."""
-
-    # What all kinds share:
-
-    def _promote_first(self, candidates: Sequence[Callable[[], CandidateT]]) -> PromotionT:
+    def _promote_first(
+        self, candidates: Sequence[Callable[[], CandidateT]]
+    ) -> Promotion[Result[CandidateT, ScoreT, BundleT]]:
         """Judge the candidates in turn until one is settled or `looks` evaluations are spent.
 
         Args:
@@ -159,65 +118,49 @@ class Promoter(ABC, Generic[CandidateT, ScoreT, BundleT, PromotionT]):
                 return self._promotion(judged, results)
             if sum(result.look is not None for result in results) == self.looks:
                 break
-        closest = self._closest(results)
-        reason = self._why_none(results, closest)
+        closest = self.gate.closest(results)
+        reason = self.gate.advise(results, closest)
         promotion = self._promotion(CandidateOutcome(closest, "none passes", reason), results)
         if not self.dry_run:
             self.registry.refuse(self.slot, reason, promotion.to_dict())
         return promotion
 
-    def _closest(
-        self, results: Sequence[Result[CandidateT, ScoreT, BundleT]]
-    ) -> Result[CandidateT, ScoreT, BundleT]:
-        """The result that is closest to passing: the first one with an evaluation."""
-        scored = [result for result in results if result.look is not None]
-        return scored[0] if scored else _closest(results)
-
-    def _judge_first_stage(
-        self,
-        candidate: CandidateT,
-        *,
-        thorough: bool,  # noqa: ARG002 (no check of all kinds is slow)
-    ) -> tuple[RuleFinding, ...]:
-        """Findings of the first stage. thorough: run slow checks even if a rule has failed."""
-        return judge(self.rules, candidate.evidence(), self.first_stage)
-
     def _judge(
         self, candidate: CandidateT, *, thorough: bool
     ) -> CandidateOutcome[Result[CandidateT, ScoreT, BundleT]]:
         """Judge a candidate: the second stage only if it passes the first."""
-        findings = self._judge_first_stage(candidate, thorough=thorough)
+        findings = self.gate.judge_first_stage(candidate, thorough=thorough)
         if passed(findings):
             return self._challenge(candidate, findings)
-        skipped = not_evaluated(self.rules, self.second_stage, NOT_SPENT)
+        skipped = not_evaluated(self.gate.rules, self.gate.second_stage, NOT_SPENT)
         return CandidateOutcome(GateResult(candidate, (*findings, *skipped)))
 
     def _challenge(
         self, candidate: CandidateT, findings: tuple[RuleFinding, ...]
     ) -> CandidateOutcome[Result[CandidateT, ScoreT, BundleT]]:
         """Second stage: evaluate on unseen data, and promote if every rule is met."""
-        draft = self._build(candidate, {})
-        skipped = not_evaluated(self.rules, self.second_stage, CHAMPION_ALREADY)
+        draft = self.gate.build(candidate, {})
+        skipped = not_evaluated(self.gate.rules, self.gate.second_stage, CHAMPION_ALREADY)
         known = GateResult[CandidateT, ScoreT, BundleT](candidate, (*findings, *skipped))
         # The same weights under the same settings are not evaluated again: that would reveal
         # nothing and could only replace the champion by itself.
-        if self._is_champion(draft, self._champion):
+        if self.gate.is_champion(draft, self._champion):
             return self._champion_already(known)
-        look, score = self._evaluate(candidate, draft)
+        look, score = self.gate.evaluate(candidate, draft)
         # The comparison takes long, so it runs outside the registry's write lock; the lock's
         # transaction checks that the champion is still the one compared with.
         for _ in range(MAX_COMPARISONS):
             champion = self._champion
-            if self._is_champion(draft, champion):  # promoted concurrently by another process
+            if self.gate.is_champion(draft, champion):  # promoted concurrently by another process
                 return self._champion_already(dataclasses.replace(known, look=look, score=score))
-            evidence, compared = self._compare(candidate, draft, look, score, champion)
-            found = (*findings, *judge(self.rules, evidence, self.second_stage))
-            gate = self._report(candidate, compared) | {
+            evidence, compared = self.gate.compare(candidate, draft, look, score, champion)
+            found = (*findings, *judge(self.gate.rules, evidence, self.gate.second_stage))
+            gate = self.gate.record(candidate, compared) | {
                 "slot": self.slot,
                 "look": look.number,
                 "findings": [finding.to_dict() for finding in found],
             }
-            bundle = self._build(candidate, finite(gate))
+            bundle = self.gate.build(candidate, finite(gate))
             try:
                 return self._settle(GateResult(candidate, found, look, compared, bundle), champion)
             except ChampionMoved:
@@ -244,7 +187,7 @@ class Promoter(ABC, Generic[CandidateT, ScoreT, BundleT, PromotionT]):
             return CandidateOutcome(result)
         assert result.bundle is not None
         name = result.candidate.name
-        reason = f"{name} of {self._name} met every rule{result.loosened}"
+        reason = f"{name} of {self.gate.study.name} met every rule{result.loosened}"
         if is_challenger:
             why = next(one.explanation for one in result.findings if one.verdict == "defer")
             reason = f"{name} met every rule that could be evaluated{result.loosened}, but {why}"
@@ -253,8 +196,8 @@ class Promoter(ABC, Generic[CandidateT, ScoreT, BundleT, PromotionT]):
             return CandidateOutcome(result, outcome, reason)
         written: dict[str, Any] = {
             "reason": reason,
-            "report": finite(result.to_dict() | {"study": self._name}),
-            "data_dir": self._data_dir,
+            "report": finite(result.to_dict() | {"study": self.gate.study.name}),
+            "data_dir": self.gate.data_dir,
         }
         if is_challenger:
             version = self.registry.challenger(self.slot, result.bundle, **written)
@@ -268,40 +211,25 @@ class Promoter(ABC, Generic[CandidateT, ScoreT, BundleT, PromotionT]):
         reason = f"{result.candidate.name} is the champion of {self.slot} already"
         return CandidateOutcome(result, "champion already", reason)
 
-    def _fields(
+    def _promotion(
         self,
         outcome: CandidateOutcome[Result[CandidateT, ScoreT, BundleT]],
-        results: Sequence[Result[CandidateT, ScoreT, BundleT]],
-    ) -> dict[str, Any]:
-        """Fields of a `Promotion` that all kinds have."""
-        return {
-            "outcome": outcome.outcome,
-            "slot": self.slot,
-            "study": self._name,
-            "reason": outcome.reason,
-            "candidates": tuple(results),
-            "chosen": outcome.result,
-            "champion_before": self._before,
-            "champion": self._champion,
-            "version": outcome.version,
-            "dry_run": self.dry_run,
-            "complete": self._complete,
-        }
-
-
-def _closest(
-    results: Sequence[Result[CandidateT, ScoreT, BundleT]],
-) -> Result[CandidateT, ScoreT, BundleT]:
-    """The result that failed the fewest of the rules that all were judged by; ties: the first."""
-    common = set.intersection(
-        *(
-            {one.name for one in result.findings if one.verdict != NOT_EVALUATED}
-            for result in results
+        results: Sequence[Result[CandidateT, ScoreT, BundleT]] = (),
+    ) -> Promotion[Result[CandidateT, ScoreT, BundleT]]:
+        """The outcome of the promotion."""
+        assert outcome.outcome is not None
+        return Promotion(
+            outcome=outcome.outcome,
+            slot=self.slot,
+            study=self.gate.study.name,
+            reason=outcome.reason,
+            candidates=tuple(results),
+            chosen=outcome.result,
+            champion_before=self._before,
+            champion=self._champion,
+            version=outcome.version,
+            dry_run=self.dry_run,
+            complete=len(self.gate.study.complete),
+            looks=self.gate.looks(),
+            details=self.gate.details(outcome.result),
         )
-    )
-    return min(
-        results,
-        key=lambda result: sum(
-            one.verdict == "fail" for one in result.findings if one.name in common
-        ),
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -127,6 +128,7 @@ class Promotion(Generic[ResultT]):
         dry_run: whether nothing but evaluations was written.
         complete: number of complete trials of the study.
         looks: evaluations counted on this hold-out or panel, including those of this promotion.
+        details: what its JSON has besides these fields, see `Gate.details`.
     """
 
     outcome: Outcome
@@ -141,6 +143,7 @@ class Promotion(Generic[ResultT]):
     dry_run: bool = False
     complete: int = 0
     looks: int = 0
+    details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def loosened(self) -> str:
@@ -187,5 +190,6 @@ class Promotion(Generic[ResultT]):
                 "loosened": [one.name for one in chosen.findings if one.loosened] if chosen else [],
                 "candidates": [result.to_dict() for result in self.candidates[:KEPT_CANDIDATES]],
             }
+            | dict(self.details)
         )
         return content

@@ -37,6 +37,9 @@ NAME_DIGITS = 16
 Kind = Literal["market", "game"]
 MARKET: Final = "market"
 GAME: Final = "game"
+KINDS: Final[tuple[Kind, ...]] = (MARKET, GAME)
+# Of the kinds that do not trade: what a slot does, and the command that shows it.
+UNTRADED: Final[Mapping[Kind, tuple[str, str]]] = {GAME: ("plays a game", "sweepd play")}
 
 
 class FilePart(StrictModel):

@@ -16,6 +16,7 @@ DEPLOYMENTS = Path("deployments")
 
 # Environment variables; workers read them, too.
 DEPLOYMENTS_VARIABLE, REGISTRY_VARIABLE = "SWEEPD_DEPLOYMENTS", "SWEEPD_REGISTRY"
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Connection, select
 
@@ -11,6 +12,7 @@ from sweepd.deploy.registry.bundle_files import (
     NAME_DIGITS,
     BundleT,
     Kind,
+    StoredBundle,
     is_synthetic,
     read_bundle,
 )
@@ -63,11 +65,15 @@ class RegistryReader:
             }
             return [read_slot(connection, name) for name in sorted(names)]
 
-    def slots_of_kind(self, kind: Kind) -> set[str]:
-        """Names of the slots whose bundles are of that kind."""
-        query = select(VERSIONS.c.slot).join(BUNDLES.table, BUNDLES.c.hash == VERSIONS.c.bundle)
+    def untraded_slots(self) -> dict[str, Kind]:
+        """The slots whose bundles trade no assets: the kind of their bundles, by name."""
+        query = (
+            select(VERSIONS.c.slot, BUNDLES.c.kind)
+            .join(BUNDLES.table, BUNDLES.c.hash == VERSIONS.c.bundle)
+            .where(BUNDLES.c.timeframe.is_(None))
+        )
         with self.database.reading() as connection:
-            return set(connection.scalars(query.where(BUNDLES.c.kind == kind).distinct()))
+            return {row.slot: row.kind for row in connection.execute(query)}
 
     def slot(self, name: str) -> Slot:
         """The slot of that name; an empty one if nothing was promoted to it."""
@@ -164,6 +170,13 @@ class RegistryReader:
     def path(self, hash_: str) -> Path:
         """The folder of the bundle with that hash."""
         return self.bundles / hash_[:NAME_DIGITS]
+
+    def called(self, bundle: StoredBundle[Any]) -> str:
+        """Return what a bundle is called: its slot as champion, else `SLOT@3`, else its own name."""
+        versions = [one for one in self.versions() if one.bundle == bundle.hash]
+        champions = [one.slot for one in versions if self.slot(one.slot).champion == bundle.hash]
+        others = [f"{one.slot}@{one.number}" for one in versions]
+        return next(iter([*champions, *others]), bundle.name)
 
     def data_dir(self, hash_: str) -> Path | None:
         """The folder of bars that the bundle was scored on, on the machine that promoted it."""

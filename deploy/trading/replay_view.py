@@ -9,18 +9,20 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sweepd.deploy.market.bundle import Bundle
-from sweepd.deploy.market.scoring import first_decision, unseen_window
-from sweepd.deploy.promotion.sections import SYNTHETIC
+from sweepd.deploy.market.scoring import bars_of, first_decision, unseen_window
+from sweepd.deploy.promotion.sections import SYNTHETIC, short
+from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.registry.slots import slot_name
-from sweepd.deploy.trading.replay import ReplayResult, replay
+from sweepd.deploy.trading.replay import ReplayResult, replay, write_replay
 from sweepd.deploy.trading.risk import RiskRules
 from sweepd.deploy.trading.risk_limits import RiskLimits
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.crypto.data.timeframe import format_time, parse_moment
 from sweepd.envs.crypto.scoring.figures import figures_table, shown
 from sweepd.envs.crypto.splits import Window
-from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.formatting import percent
+from sweepd.envs.support.terminal import Terminal
 
 
 def replay_window(bundle: Bundle, bars: Bars, since: str | None, until: str | None) -> Window:
@@ -174,3 +176,34 @@ def _agreement(result: ReplayResult) -> float | None:
     if (scored.get("first"), scored.get("last")) != result.span:
         return None
     return abs(float(scored["total_return"]) - result.score.metrics.total_return)
+
+
+def replay_champion(
+    registry: Registry, slot: str, champion: str | None, data_dir: Path, console: Terminal
+) -> None:
+    """Replay a slot's champion on the bars after its training data, and write the result.
+
+    Errors are printed.
+
+    Args:
+        registry: where the slot is.
+        slot: the slot.
+        champion: hash of its champion, None if it has none.
+        data_dir: folder of the bars.
+        console: what is printed goes there.
+    """
+    if champion is None:
+        console.print_line(f"Nothing to replay: slot {slot} has no champion yet.")
+        return
+    try:
+        bundle = registry.bundle(champion, Bundle)
+        bars = bars_of(bundle, data_dir)
+        window = replay_window(bundle, bars, None, None)
+        result = run_replay(bundle, bars, window, console=console, slot=slot)
+        print_replay(
+            console, result, write_replay(result, replay_folder(registry.folder, slot, result))
+        )
+    except (InputError, RunError, OSError) as error:
+        console.print_line(
+            f"The champion {short(champion)} could not be replayed: {error}", "yellow"
+        )

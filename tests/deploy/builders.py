@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,13 @@ from sweepd.deploy.market.manifest import (
     TrialPart,
     trial_file,
 )
+from sweepd.deploy.promotion.flags import PromoteFlags
+from sweepd.deploy.promotion.gate import Gate
+from sweepd.deploy.promotion.promoter import Promoter
+from sweepd.deploy.promotion.rules import GateRule
+from sweepd.deploy.promotion.studies import GateStudy
 from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, describe_files, new_bundle, sha256
+from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.crypto.data.bars import Bars, load_bars, write_bars
 from sweepd.envs.crypto.data.timeframe import format_time, grid_from
 from sweepd.envs.crypto.features import get_recipe
@@ -385,3 +391,18 @@ def contrarian_actor(bars: Bars, strength: float) -> dict[str, Tensor]:
         "state_avg": torch.zeros(state_dim),
         "state_std": torch.ones(state_dim),
     }
+
+
+def promoter_of(
+    kind: type[Gate[Any, Any, Any, Any]],
+    study: GateStudy,
+    registry: Registry,
+    rules: Sequence[GateRule[Any]] | None = None,
+    progress: Callable[[str], None] = lambda _text: None,
+    **flags: Any,
+) -> Promoter[Any, Any, Any, Any]:
+    """The promoter of a study with these options. rules: instead of the gate's own."""
+    gate = kind(study, registry, PromoteFlags(**flags), progress)
+    if rules is not None:
+        gate.rules = tuple(rules)
+    return Promoter(gate)

@@ -11,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from sweepd.deploy.cli.bundles import BUNDLE_KINDS
+from sweepd.deploy.gates import bundle_types
 from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.registry.records import ChampionMoved
 from sweepd.deploy.registry.registry import Registry
@@ -54,7 +54,7 @@ def audit(folder: Path, url: str | None = None, slot: str = SLOT) -> Folded:
     assert state == folded(registry, slot), (state, folded(registry, slot))
     for hash_ in (found.champion, found.previous, *found.challengers):
         if hash_ is not None:
-            registry.bundle(hash_, *BUNDLE_KINDS)
+            registry.bundle(hash_, *bundle_types())
     versions = registry.versions(slot)
     assert [version.number for version in versions] == list(range(1, len(versions) + 1))
     assert {hash_ for hash_ in state[:2] if hash_} | state[2] <= {
@@ -123,7 +123,7 @@ def act(registry: Registry, action: str, bundle: Bundle, turn: int = 0) -> None:
             registry.challenger(SLOT, bundle, reason=f"turn {turn}")
         elif action == "rollback":
             if registry.slot(SLOT).previous is not None:
-                registry.rollback(SLOT, f"turn {turn}", *BUNDLE_KINDS)
+                registry.rollback(SLOT, f"turn {turn}", *bundle_types())
         else:
             clear_garbage(registry)
     except ChampionMoved:

@@ -30,10 +30,10 @@ from scripts.bench.harness import (
 )
 from scripts.bench.quality.gate_markets import KINDS, STRENGTHS, recipe_of, train
 from sweepd.deploy.market.candidates import build_bundle, open_study, read_candidate, study_search
-from sweepd.deploy.market.gate import DEFAULT_RULES
-from sweepd.deploy.market.promote import MarketPromoter
+from sweepd.deploy.market.gate import MarketGate
 from sweepd.deploy.market.scoring import score_bundle
-from sweepd.deploy.promotion.rules import with_limits
+from sweepd.deploy.promotion.flags import PromoteFlags
+from sweepd.deploy.promotion.promoter import Promoter
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.crypto.splits import window_of
 from sweepd.optimize.study.record.bars import load_study_bars
@@ -51,10 +51,9 @@ def judge(folder: Path, kind: str, seed: int) -> dict[str, Any]:
     recipe_of(kind)  # registers the leaking recipe, which reading the study needs
     study = open_study(None, f"sqlite:///{folder / 'sweepd.db'}")
     with tempfile.TemporaryDirectory() as registry:
-        rules = with_limits(DEFAULT_RULES, LIMITS.get(kind, {}))
-        promotion = MarketPromoter(
-            study, Registry(Path(registry)), data_dir=folder, rules=rules
-        ).run()
+        limits = [f"{name}={limit}" for name, limit in LIMITS.get(kind, {}).items()]
+        flags = PromoteFlags(data_dir=folder, limit=limits)
+        promotion = Promoter(MarketGate(study, Registry(Path(registry)), flags)).run()
     bars, search = load_study_bars(study.spec.data, folder), study_search(study)
     holdout = study_splits(study.spec).holdout
     best = read_candidate([study.complete[0]], study, search)

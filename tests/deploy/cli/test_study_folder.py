@@ -172,7 +172,7 @@ def test_a_read_only_registry_is_refused_before_bars_are_read(
     monkeypatch.chdir(fake.folder)
     (fake.folder / "file").write_text("")
     monkeypatch.setattr(
-        "sweepd.deploy.market.promote.load_study_bars", lambda *_: pytest.fail("bars were read")
+        "sweepd.deploy.market.gate.load_study_bars", lambda *_: pytest.fail("bars were read")
     )
     with pytest.raises(InputError, match=r"registry .* cannot be used \(.*file is not a folder\)"):
         cli("promote", "--storage", "studies.db", "--deployments", "file/deployments")

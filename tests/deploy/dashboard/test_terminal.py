@@ -15,13 +15,14 @@ from sweepd.commands import build_app
 from sweepd.deploy.cli import dashboard as command
 from sweepd.deploy.dashboard import formatting
 from sweepd.deploy.dashboard.terminal import slot_screen
-from sweepd.deploy.games.promote import GamePromoter
+from sweepd.deploy.games.gate import GameGate
 from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.live.store import TraderStore
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.formatting import percent
 from sweepd.hooks import CommandHooks
+from tests.deploy.builders import promoter_of
 from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.synthetic import bundles, write_session
 from tests.deploy.dashboard.test_web import NoStudies, OneStudy
@@ -135,7 +136,7 @@ def test_missing_slots_and_studies_are_refused(made: Made, tmp_path: Path) -> No
 
 def test_slots_of_games_are_refused(tmp_path: Path) -> None:
     registry = Registry(tmp_path / "deployments")
-    GamePromoter(study_of(tmp_path, [GOOD]), registry, games=16).run()
+    promoter_of(GameGate, study_of(tmp_path, [GOOD]), registry, games=16).run()
     with pytest.raises(
         InputError,
         match=f"no slot in .* trades; those of games: {SLOT}. Show a player with sweepd play SLOT",

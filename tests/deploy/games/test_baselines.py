@@ -18,13 +18,13 @@ import sweepd.deploy.games.panel
 from sweepd.agents.policy.frozen import FrozenPolicy
 from sweepd.deploy.games.baselines import FIRST_ACTION, OwnBaseline, load_baselines
 from sweepd.deploy.games.duel_panel import DuelGames
-from sweepd.deploy.games.gate import DEFAULT_RULES, PANEL, GameEvidence
+from sweepd.deploy.games.gate import GameGate
 from sweepd.deploy.games.panel import Panel, PanelGames, compare, judge_panel
 from sweepd.deploy.games.player import Network
-from sweepd.deploy.games.promote import GamePromoter
-from sweepd.deploy.games.report import game_report
+from sweepd.deploy.games.rules import DEFAULT_RULES, PANEL, GameEvidence
 from sweepd.deploy.games.verify import verify_game_bundle
 from sweepd.deploy.promotion.documents import write_report
+from sweepd.deploy.promotion.promoter import Promoter
 from sweepd.deploy.promotion.rules import judge
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.core.vec_env import VecEnv
@@ -34,6 +34,7 @@ from sweepd.envs.games.constant_players import constant_actions, preferred
 from sweepd.envs.games.play import EpisodeResults
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.support.errors import InputError
+from tests.deploy.builders import promoter_of
 from tests.deploy.games.players import GOOD, player, study_of
 from tests.envs.games.toys import chooser
 
@@ -97,9 +98,13 @@ FEEBLE, ALIKE = (0.01, 0.3), (0.0, 0.5)  # a little worse than doing nothing; th
 SKILLED = (0.4, 0.0)
 
 
-def promoter(folder: Path, weights: tuple[float, float], *baselines: str) -> GamePromoter:
+def promoter(
+    folder: Path, weights: tuple[float, float], *baselines: str
+) -> Promoter[Any, Any, Any, Any]:
     study = study_of(folder, [weights], make=actor, environment=f"{HERE}:Tracking", env={})
-    return GamePromoter(study, Registry(folder / "deployments"), games=40, baselines=baselines)
+    return promoter_of(
+        GameGate, study, Registry(folder / "deployments"), games=40, baseline=baselines
+    )
 
 
 def test_a_player_that_loses_more_than_doing_nothing_is_refused(tmp_path: Path) -> None:
@@ -140,7 +145,7 @@ def test_a_baseline_of_ones_own_must_be_beaten_and_is_recorded(tmp_path: Path) -
     promotion = worse.run()
     assert promotion.outcome == "none passes"
     assert f"the baseline player {name} 2 in the same 40 games" in promotion.reason
-    page, _ = write_report(game_report(worse.study, promotion), tmp_path / "gate")
+    page, _ = write_report(worse.gate.report(promotion), tmp_path / "gate")
     assert "hardest of 6 baseline players" in page.read_text()
     with pytest.raises(InputError, match=r"too_far gave no action: \[3\.0\] is outside"):
         promoter(tmp_path / "b", SKILLED, f"{HERE}:too_far").run()
@@ -148,7 +153,7 @@ def test_a_baseline_of_ones_own_must_be_beaten_and_is_recorded(tmp_path: Path) -
     assert bundle is not None
     stored = bundle.manifest.gate["panel"]["baselines"]
     assert stored[name]["own"]["mean"] == 2.0
-    assert name in verify_game_bundle(bundle).names
+    assert name in verify_game_bundle(bundle).content["baselines"]
     assert verify_game_bundle(bundle).agrees
     stored[f"{HERE}:nothing"] = stored.pop(name)
     with pytest.raises(InputError, match="has nothing called 'nothing'"):
@@ -200,7 +205,7 @@ def test_bundles_that_were_compared_with_fewer_players_stay_verified(tmp_path: P
     gate = json.loads(json.dumps(bundle.manifest.gate))
     gate["panel"]["baselines"] = {"random": gate["panel"]["baselines"]["random"]}
     old = dataclasses.replace(bundle, manifest=bundle.manifest.model_copy(update={"gate": gate}))
-    assert verify_game_bundle(old).names == ("random",)
+    assert verify_game_bundle(old).content["baselines"] == ["random"]
     assert verify_game_bundle(old).agrees
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from sweepd.deploy.cli.bundles import BUNDLE_KINDS
 from sweepd.deploy.games.candidates import GameStudy
-from sweepd.deploy.games.promote import GamePromoter
+from sweepd.deploy.games.gate import GameGate
+from sweepd.deploy.gates import bundle_types
 from sweepd.deploy.registry.registry import Registry
+from tests.deploy.builders import promoter_of
 from tests.deploy.games.players import GOOD, SLOT, WEAK, study_of
 from tests.deploy.registry_chaos import audit, die_at
 
@@ -27,7 +28,7 @@ def promote(folder: Path, study: GameStudy, point: int = 0) -> None:
     registry = Registry(folder)
     if point:
         die_at(registry, point)
-    GamePromoter(study, registry, games=GAMES).run()
+    promoter_of(GameGate, study, registry, games=GAMES).run()
 
 
 def in_processes(folder: Path, studies: Sequence[GameStudy], point: int = 0) -> list[int | None]:
@@ -46,7 +47,11 @@ def test_a_promotion_that_is_killed_anywhere_leaves_the_old_champion_or_the_new_
     tmp_path: Path,
 ) -> None:
     start = Registry(tmp_path / "start")
-    old = GamePromoter(study_of(tmp_path / "weak", [WEAK]), start, games=GAMES).run().champion
+    old = (
+        promoter_of(GameGate, study_of(tmp_path / "weak", [WEAK]), start, games=GAMES)
+        .run()
+        .champion
+    )
     start.database.engine.dispose()
     better = study_of(tmp_path / "good", [GOOD])
     seen = set()
@@ -59,7 +64,7 @@ def test_a_promotion_that_is_killed_anywhere_leaves_the_old_champion_or_the_new_
         if code == 0:
             break
         assert code == -signal.SIGKILL
-        found = GamePromoter(better, Registry(folder), games=GAMES).run()
+        found = promoter_of(GameGate, better, Registry(folder), games=GAMES).run()
         assert found.outcome == ("promoted" if champion == old else "champion already")
         assert found.looks == 2  # a look that was counted before the kill is the same look
         assert audit(folder, slot=SLOT)[1] == old
@@ -76,7 +81,7 @@ def test_of_promoters_that_race_the_best_player_wins(tmp_path: Path) -> None:
     assert in_processes(registry.folder, studies) == [0, 0, 0]
     champion, previous, _, moves = audit(registry.folder, slot=SLOT)
     assert champion is not None
-    best = registry.bundle(champion, *BUNDLE_KINDS)
+    best = registry.bundle(champion, *bundle_types())
     assert (
         best.manifest.origin.members_sha256
         == studies[1].complete[0].user_attrs["sweepd:members"]["sha256"]

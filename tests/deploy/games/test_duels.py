@@ -15,19 +15,20 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from sweepd.commands import build_app
-from sweepd.deploy.cli.bundles import load_bundle
-from sweepd.deploy.games.candidates import GameStudy, build_bundle, read_candidate
+from sweepd.deploy.games.candidates import GamePromotion, GameStudy, build_bundle, read_candidate
 from sweepd.deploy.games.duel_panel import CANDIDATE, DuelPanel, compare_duel, points_interval
-from sweepd.deploy.games.gate import shown
-from sweepd.deploy.games.promote import DUELS, GamePromoter, GamePromotion
+from sweepd.deploy.games.gate import DUELS, GameGate
 from sweepd.deploy.games.report import game_report
+from sweepd.deploy.games.rules import shown
 from sweepd.deploy.games.show import Show
 from sweepd.deploy.games.verify import verify_game_bundle
+from sweepd.deploy.gates import load_bundle
 from sweepd.deploy.promotion.documents import write_report
 from sweepd.deploy.promotion.terminal import report_view
 from sweepd.deploy.registry.bundle_files import write_bundle
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.support.errors import InputError
+from tests.deploy.builders import promoter_of
 from tests.deploy.games.players import store, study_of
 from tests.envs.games.toys import chooser
 
@@ -50,7 +51,7 @@ def study(folder: Path, environment: str, *players: Any, **changes: Any) -> Game
 
 
 def promote(found: GameStudy, registry: Registry, **changes: Any) -> GamePromotion:
-    return GamePromoter(found, registry, **changes).run()
+    return promoter_of(GameGate, found, registry, **changes).run()
 
 
 def verdicts(promotion: GamePromotion) -> dict[str, str]:
@@ -211,11 +212,9 @@ def test_sampled_play_is_recorded_verified_and_another_player(
     bundle: Any = load_bundle(path)
     assert bundle.manifest.player.play == "sampled"
     verified = verify_game_bundle(bundle)
-    assert (verified.agrees, verified.games, verified.names) == (
-        True,
-        1200,
-        ("random", "always 0", "always 1"),
-    )
+    assert verified.agrees
+    assert verified.content["games"] == 1200
+    assert verified.content["baselines"] == ["random", "always 0", "always 1"]
     # The same weights played deterministically are another player, and another evaluation.
     plain = build_bundle(read_candidate(found.complete[0], found), found, bundle.manifest.gate)
     assert not verify_game_bundle(plain).agrees

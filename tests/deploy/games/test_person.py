@@ -17,12 +17,12 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from sweepd.commands import build_app
-from sweepd.deploy.cli.bundles import called, game_bundle, load_bundle
 from sweepd.deploy.games import person
-from sweepd.deploy.games.bundle import GameBundle
+from sweepd.deploy.games.bundle import GameBundle, game_bundle
 from sweepd.deploy.games.candidates import build_bundle, read_candidate
 from sweepd.deploy.games.person import Match, Played
 from sweepd.deploy.games.show import Show
+from sweepd.deploy.gates import load_bundle
 from sweepd.deploy.registry.bundle_files import new_bundle, write_bundle
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.games.card_duel.cards import CARDS
@@ -215,9 +215,9 @@ def test_champions_are_called_by_their_slot_and_others_by_their_version(
     )
     registry.promote("cards", first, expected=None, reason="")
     registry.promote("cards", second, expected=first.hash, reason="")
-    assert called(registry, second) == "cards"
-    assert called(registry, first) == "cards@1"
-    assert called(Registry(tmp_path / "empty"), first) == first.name
+    assert registry.called(second) == "cards"
+    assert registry.called(first) == "cards@1"
+    assert Registry(tmp_path / "empty").called(first) == first.name
     where = ("--deployments", str(tmp_path / "deployments"))
     done = sweepd(Path("cards"), "--seat", "me", *where, answers="2\n" * 9)
     assert done.exit_code == 0, done.output

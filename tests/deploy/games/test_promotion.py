@@ -14,11 +14,10 @@ import pytest
 import torch
 from safetensors.torch import save as save_tensors
 
-import sweepd.deploy.games.promote
-from sweepd.deploy.cli.bundles import BUNDLE_KINDS, load_bundle
+import sweepd.deploy.games.gate
 from sweepd.deploy.games.bundle import GameBundle, game_key
-from sweepd.deploy.games.candidates import GameStudy, build_bundle, read_candidate
-from sweepd.deploy.games.gate import DEFAULT_RULES, PANEL, GameEvidence, shown
+from sweepd.deploy.games.candidates import GamePromotion, GameStudy, build_bundle, read_candidate
+from sweepd.deploy.games.gate import GameGate
 from sweepd.deploy.games.panel import (
     Interval,
     Opponent,
@@ -32,9 +31,11 @@ from sweepd.deploy.games.panel import (
     share_interval,
 )
 from sweepd.deploy.games.player import HeuristicPlayer, file_of, read_player, split_members
-from sweepd.deploy.games.promote import GamePromoter, GamePromotion
+from sweepd.deploy.games.rules import DEFAULT_RULES, PANEL, GameEvidence, shown
 from sweepd.deploy.games.verify import verify_game_bundle
+from sweepd.deploy.gates import bundle_types, load_bundle
 from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.promotion.promoter import Promoter
 from sweepd.deploy.promotion.rules import judge, with_limits
 from sweepd.deploy.registry.bundle_files import (
     MEMBERS_FILE,
@@ -52,6 +53,7 @@ from sweepd.envs.games.cartpole import CartPoleParams
 from sweepd.envs.games.play import EpisodeResults
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.support.errors import InputError
+from tests.deploy.builders import promoter_of
 from tests.deploy.games.players import BAD, ENV, GOOD, SLOT, WEAK, player, study_of
 
 GAMES = 20
@@ -64,7 +66,7 @@ def registry(tmp_path: Path) -> Registry:
 
 
 def promote(study: GameStudy, registry: Registry, **changes: Any) -> GamePromotion:
-    return GamePromoter(study, registry, games=GAMES, **changes).run()
+    return promoter_of(GameGate, study, registry, games=GAMES, **changes).run()
 
 
 def bundle_of(folder: Path, *players: tuple[float, ...]) -> GameBundle:
@@ -168,13 +170,15 @@ def test_games_are_identified_by_name_and_parameters_and_slots_named_after_them(
 def test_every_default_slot_is_a_valid_name_and_different_games_have_different_ones(
     tmp_path: Path, registry: Registry, game: str, params: dict[str, Any], start: str
 ) -> None:
-    def promoter(own: dict[str, Any]) -> GamePromoter:
-        return GamePromoter(study_of(tmp_path, [GOOD], environment=game, env=own), registry)
+    def promoter(own: dict[str, Any]) -> Promoter[Any, Any, Any, Any]:
+        return promoter_of(
+            GameGate, study_of(tmp_path, [GOOD], environment=game, env=own), registry
+        )
 
     made, other = promoter(params), promoter(params | {"scenario": "another"})
     assert made.slot.startswith(start)
     assert check_slot(made.slot) == made.slot != other.slot
-    assert made.game == game_key(game, params)
+    assert made.gate.game == game_key(game, params)
 
 
 def test_a_game_with_many_parameters_is_promoted_and_its_looks_are_counted_under_all_of_them(
@@ -361,8 +365,8 @@ def test_a_player_becomes_champion_and_gives_way_to_a_better_one_only(
     champion = registry.bundle(better.champion, GameBundle)
     panel = champion.manifest.gate["panel"]
     assert (panel["look"], panel["champion"]["difference"]["confidence"]) == (3, confidence(3))
-    assert registry.slots_of_kind("game") == {SLOT}
-    assert registry.rollback(SLOT, "", *BUNDLE_KINDS) == (better.champion, first.champion)
+    assert registry.untraded_slots() == {SLOT: "game"}
+    assert registry.rollback(SLOT, "", *bundle_types()) == (better.champion, first.champion)
     with pytest.raises(InputError, match=r"is a game bundle \(cartpole\); a market bundle"):
         registry.bundle(better.champion, Bundle)
 
@@ -381,10 +385,12 @@ def test_the_same_weights_are_the_same_look_and_other_games_another(
 ) -> None:
     study = study_of(tmp_path, [BAD])
     for games, look, repeated in ((GAMES, 1, False), (GAMES, 1, True), (GAMES + 1, 2, False)):
-        found = GamePromoter(study, registry, games=games, dry_run=True).run()
+        found = promoter_of(GameGate, study, registry, games=games, dry_run=True).run()
         assert (found.chosen.look.number, found.chosen.look.repeated) == (look, repeated)
     assert registry.slot(SLOT).champion is None
-    elsewhere = GamePromoter(study, registry, games=GAMES, slot="other", dry_run=True).run()
+    elsewhere = promoter_of(
+        GameGate, study, registry, games=GAMES, slot="other", dry_run=True
+    ).run()
     assert elsewhere.looks == 2  # another slot's name earns no new look
 
 
@@ -401,10 +407,10 @@ def test_the_next_candidate_asks_where_looks_are_left_and_faults_cost_none(
     )
     assert "not the bytes that were scored" in found.candidates[0].findings[0].explanation
     assert promote(study, registry, looks=2).chosen.candidate.trial.number == 2
-    only = GamePromoter(study, registry, games=GAMES).run(trial=2)
+    only = promoter_of(GameGate, study, registry, games=GAMES).run(trial=2)
     assert only.outcome == "champion already"
     with pytest.raises(InputError, match="--trial 9 is not a COMPLETE trial"):
-        GamePromoter(study, registry).run(trial=9)
+        promoter_of(GameGate, study, registry).run(trial=9)
 
 
 def test_limits_are_margins(tmp_path: Path, registry: Registry) -> None:
@@ -419,7 +425,7 @@ def test_limits_are_margins(tmp_path: Path, registry: Registry) -> None:
     assert (
         "met every rule, 1 of them loosened (beats-baselines > -1000 instead of 0)" in found.reason
     )
-    assert registry.bundle(found.champion, *BUNDLE_KINDS).manifest.gate["findings"][1]["loosened"]
+    assert registry.bundle(found.champion, *bundle_types()).manifest.gate["findings"][1]["loosened"]
 
 
 @pytest.mark.parametrize(("rival", "outcome"), [(WEAK, "promoted"), (GOOD, "champion already")])
@@ -430,7 +436,7 @@ def test_of_two_promoters_that_race_one_compares_again(
     rival: tuple[float, ...],
     outcome: str,
 ) -> None:
-    judge: Callable[..., Any] = sweepd.deploy.games.promote.judge_panel
+    judge: Callable[..., Any] = sweepd.deploy.games.gate.judge_panel
     raced: list[GamePromotion] = []
 
     def while_another_is_faster(*arguments: Any) -> Any:
@@ -440,7 +446,7 @@ def test_of_two_promoters_that_race_one_compares_again(
             raced.append(promote(study_of(tmp_path / "rival", [rival]), registry))
         return panel
 
-    monkeypatch.setattr(sweepd.deploy.games.promote, "judge_panel", while_another_is_faster)
+    monkeypatch.setattr(sweepd.deploy.games.gate, "judge_panel", while_another_is_faster)
     found = promote(study_of(tmp_path / "own", [GOOD]), registry)
     assert raced[1].outcome == "promoted"
     assert found.outcome == outcome
@@ -462,12 +468,14 @@ def test_verify_plays_the_panel_again(tmp_path: Path, registry: Registry) -> Non
     bundle = found.chosen.bundle
     assert bundle is not None
     result = verify_game_bundle(bundle)
-    assert (result.agrees, result.games, result.names) == (True, GAMES, BASELINES)
+    assert result.agrees
+    assert result.content["games"] == GAMES
+    assert tuple(result.content["baselines"]) == BASELINES
     gate = json.loads(json.dumps(bundle.manifest.gate))
     gate["panel"]["returns"][3] += 1.0
     gate["panel"]["baselines"]["random"]["own"]["mean"] += 1e-12
     forged = dataclasses.replace(bundle, manifest=bundle.manifest.model_copy(update={"gate": gate}))
-    differing = verify_game_bundle(forged).differing
+    differing = verify_game_bundle(forged).content["differing"]
     assert len(differing) == 2
     assert differing[0].startswith("game 4: ")
     with pytest.raises(InputError, match="never evaluated on a panel"):
@@ -480,7 +488,7 @@ def test_a_network_that_nobody_else_knows_is_not_deployed(
     study = study_of(
         tmp_path / "run", [GOOD], algorithm="elegantrl:ppo:tests.agents.own_agents:SmoothAgent"
     )
-    promotion = GamePromoter(study, registry, games=GAMES).run()
+    promotion = promoter_of(GameGate, study, registry, games=GAMES).run()
     assert promotion.outcome == "none passes"
     assert "has its own network, which can be searched but not deployed" in promotion.reason
     assert registry.slot(SLOT).champion is None

@@ -19,17 +19,17 @@ import sweepd.deploy.games.panel
 from sweepd.agents.policy.frozen import FrozenPolicy
 from sweepd.commands import build_app
 from sweepd.deploy.api.policy import evaluate, load_policy
-from sweepd.deploy.cli.bundles import load_bundle
 from sweepd.deploy.games.advice import advice
 from sweepd.deploy.games.bundle import GameBundle
-from sweepd.deploy.games.candidates import GameStudy, build_bundle, read_candidate
-from sweepd.deploy.games.gate import DEFAULT_RULES, PANEL, GameEvidence
+from sweepd.deploy.games.candidates import GamePromotion, GameStudy, build_bundle, read_candidate
+from sweepd.deploy.games.gate import GameGate
 from sweepd.deploy.games.panel import Panel, PanelGames, compare
 from sweepd.deploy.games.player import Network, Team, read_player
-from sweepd.deploy.games.promote import GamePromoter, GamePromotion
 from sweepd.deploy.games.report import game_report
+from sweepd.deploy.games.rules import DEFAULT_RULES, PANEL, GameEvidence
 from sweepd.deploy.games.show import Show
 from sweepd.deploy.games.verify import verify_game_bundle
+from sweepd.deploy.gates import load_bundle
 from sweepd.deploy.promotion.documents import write_report
 from sweepd.deploy.promotion.rules import judge
 from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, new_bundle, read_members, write_bundle
@@ -38,6 +38,7 @@ from sweepd.envs.games.bucket_brigade.observation import ObservationEncoder
 from sweepd.envs.games.play import EpisodeResults
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.support.errors import InputError
+from tests.deploy.builders import promoter_of
 from tests.deploy.games.players import store, study_of
 
 # Two houses and two agents. A member prefers one house and helps at the other if only that burns:
@@ -79,7 +80,7 @@ def study(folder: Path, *houses: int, helps: bool = True) -> GameStudy:
 
 
 def promote(found: GameStudy, registry: Registry, **changes: Any) -> GamePromotion:
-    return GamePromoter(found, registry, games=GAMES, **changes).run()
+    return promoter_of(GameGate, found, registry, games=GAMES, **changes).run()
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +134,7 @@ def test_the_team_is_promoted_where_its_members_fail_alone(
 ) -> None:
     found = study(tmp_path / "run", 0, 1)
     assert found.teams
-    alone = GamePromoter(found, Registry(tmp_path / "alone"), games=GAMES)
+    alone = promoter_of(GameGate, found, Registry(tmp_path / "alone"), games=GAMES)
     single = alone._promote_first([lambda: read_candidate(found.complete[0], found)])
     assert single.outcome == "none passes"
     promotion = promote(found, registry)

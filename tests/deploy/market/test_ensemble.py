@@ -18,10 +18,15 @@ from typer.testing import CliRunner
 from sweepd.commands import build_app
 from sweepd.deploy.market.backtests import combine
 from sweepd.deploy.market.bundle import Bundle, load_bundle
-from sweepd.deploy.market.candidates import open_study, read_candidate, study_search
+from sweepd.deploy.market.candidates import (
+    MarketPromotion,
+    open_study,
+    read_candidate,
+    study_search,
+)
 from sweepd.deploy.market.constants import constant_returns
+from sweepd.deploy.market.gate import MarketGate
 from sweepd.deploy.market.manifest import EnsembleManifest, Manifest
-from sweepd.deploy.market.promote import MarketPromoter, MarketPromotion
 from sweepd.deploy.market.report import market_report
 from sweepd.deploy.market.scoring import score_bundle, score_trials
 from sweepd.deploy.market.shares import fold_score_shares
@@ -37,7 +42,7 @@ from sweepd.envs.crypto.params import EnvParams, Instruments
 from sweepd.envs.crypto.scoring.figures import MEDIAN_RATIO
 from sweepd.envs.crypto.scoring.metrics import TRADE_COLUMNS
 from sweepd.envs.support.errors import InputError, RunError
-from tests.deploy.builders import FakeStudy, ensemble_of, small_bundle
+from tests.deploy.builders import FakeStudy, ensemble_of, promoter_of, small_bundle
 from tests.deploy.trading.test_paper_trader import SEVERE, TICKERS, assert_same_score, market_bars
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -322,7 +327,7 @@ def fake(tmp_path: Path) -> FakeStudy:
 
 
 def run(fake: FakeStudy, registry: Registry, **options: object) -> MarketPromotion:
-    return MarketPromoter(open_study(fake.name, fake.storage), registry, **options).run()  # type: ignore[arg-type]
+    return promoter_of(MarketGate, open_study(fake.name, fake.storage), registry, **options).run()  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -348,7 +353,8 @@ def test_the_best_trials_are_promoted_together(
     monkeypatch.setattr(
         documents, "write_pdf", lambda path, *_: path.touch()
     )  # the page says the same
-    report = market_report(open_study(fake.name, fake.storage), promotion, registry, fake.data_dir)
+    study = open_study(fake.name, fake.storage)
+    report = market_report(study, promotion, study_search(study), registry, fake.data_dir)
     written = documents.write_report(report, tmp_path)
     page = written[0].read_text()
     assert "The ensemble of trials 1 and 2 was judged" in page
@@ -395,8 +401,9 @@ def test_shares_by_fold_score_are_promoted_as_such(fake: FakeStudy, tmp_path: Pa
 
 def test_an_ensemble_of_one_is_the_trial_itself(fake: FakeStudy, tmp_path: Path) -> None:
     found = [run(fake, Registry(tmp_path / str(number)), ensemble=1).champion for number in (1, 2)]
-    promoter = MarketPromoter(open_study(fake.name, fake.storage), Registry(tmp_path / "3"))
-    assert promoter.run().champion == found[0] == found[1]
+    study = open_study(fake.name, fake.storage)
+    alone = promoter_of(MarketGate, study, Registry(tmp_path / "3")).run()
+    assert alone.champion == found[0] == found[1]
 
 
 def test_the_luck_of_several_is_that_of_the_luckiest_times_what_diversification_gives(
@@ -444,7 +451,7 @@ def test_what_cannot_share_an_account_or_is_not_there_is_said(
     with pytest.raises(InputError, match="--ensemble 9 is more than the 3 COMPLETE trials"):
         run(fake, registry, ensemble=9)
     with pytest.raises(InputError, match="--trial 1 and --ensemble 2"):
-        MarketPromoter(open_study(fake.name, fake.storage), registry, ensemble=2).run(1)
+        promoter_of(MarketGate, open_study(fake.name, fake.storage), registry, ensemble=2).run(1)
     fake.add(3.0, fake.contrarian(), params=EnvParams(fee=0.001))
     promotion = run(fake, registry, ensemble=2)
     assert promotion.outcome == "none passes"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sweepd.deploy.market.gate import (
+from sweepd.deploy.market.rules import (
     DEFAULT_RULES,
     ChampionComparison,
     MarketEvidence,

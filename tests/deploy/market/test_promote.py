@@ -19,10 +19,10 @@ from typer.testing import CliRunner
 from sweepd.commands import build_app
 from sweepd.deploy.cli.promote import promote_after_study
 from sweepd.deploy.market.bundle import Bundle, default_symbols, load_bundle
-from sweepd.deploy.market.candidates import open_study
-from sweepd.deploy.market.gate import DEFAULT_RULES
-from sweepd.deploy.market.promote import MarketPromoter, MarketPromotion
+from sweepd.deploy.market.candidates import MarketPromotion, open_study, study_search
+from sweepd.deploy.market.gate import MarketGate
 from sweepd.deploy.market.report import market_facts, market_report, market_sections
+from sweepd.deploy.market.rules import DEFAULT_RULES
 from sweepd.deploy.market.scoring import bootstrap_seed, score, unseen_window
 from sweepd.deploy.market.verify import verify_bundle
 from sweepd.deploy.promotion import documents
@@ -41,7 +41,7 @@ from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.invocation import program
 from sweepd.envs.support.terminal import Terminal
 from sweepd.optimize.study.record.bars import load_study_bars
-from tests.deploy.builders import FakeStudy, reverting_market, small_bundle
+from tests.deploy.builders import FakeStudy, promoter_of, reverting_market, small_bundle
 
 SLOT = "demo-1h"
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -60,15 +60,21 @@ def registry(tmp_path: Path) -> Registry:
 
 def run(fake: FakeStudy, registry: Registry, **options: object) -> MarketPromotion:
     trial = options.pop("trial", None)
-    return MarketPromoter(open_study(fake.name, fake.storage), registry, **options).run(trial)  # type: ignore[arg-type]
+    study = open_study(fake.name, fake.storage)
+    return promoter_of(MarketGate, study, registry, **options).run(trial)  # type: ignore[arg-type]
 
 
-def shown(promotion: MarketPromotion) -> str:
+def report_on(fake: FakeStudy, registry: Registry, promotion: MarketPromotion) -> Report:
+    study = open_study(fake.name, fake.storage)
+    search = study_search(study) if promotion.candidates else None
+    return market_report(study, promotion, search, registry, fake.folder)
+
+
+def shown(fake: FakeStudy, registry: Registry, promotion: MarketPromotion) -> str:
     console = Console(width=200, record=True, quiet=True)
     console.quiet = False
     with console.capture() as captured:
-        # Study, registry and bars are for the picture alone.
-        console.print(report_view(market_report(None, promotion, None, Path())))  # type: ignore[arg-type]
+        console.print(report_view(report_on(fake, registry, promotion)))
     return captured.get()
 
 
@@ -128,7 +134,7 @@ def test_the_best_trial_is_promoted_with_the_bytes_that_were_scored(
         max_lookback=1,
     ).metrics
     assert manifest.gate["holdout"]["total_return"] == pytest.approx(again.total_return, rel=1e-12)
-    text = shown(promotion)
+    text = shown(fake, registry, promotion)
     assert "PROMOTED" in text
     assert bundle.name in text
     assert "synthetic" in text
@@ -200,7 +206,7 @@ def test_no_candidate_passes_is_explained(fake: FakeStudy, registry: Registry) -
     (event,) = registry.events(SLOT)
     assert (event.kind, event.reason) == ("refused", promotion.reason)
     assert not registry.bundles.exists()
-    assert "NO CANDIDATE PASSES" in shown(promotion)
+    assert "NO CANDIDATE PASSES" in shown(fake, registry, promotion)
     json.dumps(promotion.to_dict(), allow_nan=False)
 
 
@@ -396,7 +402,7 @@ def test_studies_without_anything_to_promote_say_so(
     promotion = run(fake, registry)
     assert promotion.outcome == "no candidate"
     assert "1 finished trials" in promotion.reason
-    assert "NO CANDIDATE" in shown(promotion)
+    assert "NO CANDIDATE" in shown(fake, registry, promotion)
     whole = FakeStudy(tmp_path, name="whole", holdout=0.0)
     whole.add(1.0, whole.contrarian())
     assert run(whole, registry).outcome == "no hold-out"
@@ -660,12 +666,12 @@ def test_the_first_stage_alone_takes_no_look_and_writes_nothing(
 ) -> None:
     fake.add(2.0, fake.idle())
     fake.add(1.0, fake.contrarian())
-    promotion = run(fake, registry, looks=0)
+    promotion = run(fake, registry, first_stage=True)
     assert (promotion.outcome, promotion.looks) == ("first stage", 0)
     assert promotion.reason == "trial 0 does not meet constant-policy"
     assert len(promotion.candidates) == 1
     assert registry.events() == []
-    assert "FIRST STAGE" in shown(promotion)
+    assert "FIRST STAGE" in shown(fake, registry, promotion)
     json.dumps(promotion.to_dict(), allow_nan=False)
 
 
@@ -691,12 +697,11 @@ def test_a_promotion_with_loosened_limits_says_so_everywhere(
     assert words in promotion.reason
     assert words in registry.events(SLOT)[-1].reason
     assert promotion.to_dict()["loosened"] == ["max-drawdown"]
-    text = " ".join(shown(promotion).split())
+    text = " ".join(shown(fake, registry, promotion).split())
     for said in ("CHAMPION (LIMITS LOOSENED)", "pass, loosened", "(default 0.35)", "(default 30)"):
         assert said in text, said
-    study = open_study(fake.name, fake.storage)
     assert promotion.chosen is not None
-    report = market_report(study, promotion, registry, fake.folder)
+    report = report_on(fake, registry, promotion)
     page = html.unescape(documents.to_html(report, Figure(figsize=(1, 1))))
     for said in ("(limits loosened)", words, "pass, loosened", "<= 0.9 (default 0.35)"):
         assert said in page, said
@@ -745,7 +750,7 @@ def test_a_study_of_a_market_with_hours_is_promoted_and_verified(
     assert found.metrics.sharpe == sharpe(found.returns, bars_per_year(timeframe))
     assert found.metrics.sharpe < sharpe(found.returns, bars_per_year("1d"))
     assert bundle.manifest.gate["holdout"]["sharpe"] == found.metrics.sharpe
-    assert verify_bundle(bundle, fake.bars).compared
+    assert verify_bundle(bundle, fake.bars).content["metrics"]
     # Bars of another calendar are not those that were scored.
     other = reverting_market(0, timeframe="1d-XLON")
     with pytest.raises(InputError):

@@ -91,8 +91,7 @@ def _check_filled(registry: Registry) -> None:
     """Check that everything that `_fill` wrote is known."""
     slot = registry.slot(SLOT)
     assert (slot.champion, slot.previous, slot.challengers, slot.revision) == (A, B, (C,), 2)
-    assert registry.slots_of_kind("market") == {SLOT}
-    assert registry.slots_of_kind("game") == {"chess"}
+    assert registry.untraded_slots() == {"chess": "game"}
     assert [(event.kind, event.report) for event in registry.events()] == [
         ("promoted", None),
         ("challenger", None),

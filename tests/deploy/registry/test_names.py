@@ -10,8 +10,8 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from sweepd.deploy.cli.bundles import load_bundle
 from sweepd.deploy.cli.registry_view import history_view, slots_view
+from sweepd.deploy.gates import load_bundle
 from sweepd.deploy.registry.bundle_files import MANIFEST_FILE, write_bundle
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.registry.slots import LONGEST_SLOT, check_slot, slot_name

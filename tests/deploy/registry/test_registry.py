@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sweepd.deploy.cli.bundles import BUNDLE_KINDS
+from sweepd.deploy.gates import bundle_types
 from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.registry.bundle_files import write_bundle
 from sweepd.deploy.registry.records import ChampionMoved
@@ -83,9 +83,9 @@ def test_rollback_brings_the_previous_champion_back(
     first, second, _ = bundles
     registry.promote(SLOT, first, expected=None, reason="")
     with pytest.raises(InputError, match="no previous champion"):
-        registry.rollback(SLOT, "why", *BUNDLE_KINDS)
+        registry.rollback(SLOT, "why", *bundle_types())
     registry.promote(SLOT, second, expected=first.hash, reason="")
-    assert registry.rollback(SLOT, "it lost money", *BUNDLE_KINDS) == (second.hash, first.hash)
+    assert registry.rollback(SLOT, "it lost money", *bundle_types()) == (second.hash, first.hash)
     slot = registry.slot(SLOT)
     assert (slot.champion, slot.previous) == (first.hash, second.hash)
     assert registry.events(SLOT)[-1].kind == "rolled-back"
@@ -107,7 +107,7 @@ def test_rollback_to_a_changed_bundle_is_refused(registry: Registry, bundles: li
     weights.chmod(0o644)
     weights.write_bytes(bytes(content))
     with pytest.raises(InputError, match="changed"):
-        registry.rollback(SLOT, "", *BUNDLE_KINDS)
+        registry.rollback(SLOT, "", *bundle_types())
     assert registry.slot(SLOT).champion == second.hash
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from sweepd.deploy.cli.options import AsJson
-from sweepd.deploy.market.manifest import Weights
+from sweepd.deploy.registry.flags import AsJson
 from sweepd.envs.support.database_url import STORAGE_VARIABLE, warn_of_password
 from sweepd.optimize.study.record.stored import Play
+
+Weights = Literal["equal", "fold-score"]  # how the shares of an ensemble's trials are chosen
 
 
 @dataclass(frozen=True)
