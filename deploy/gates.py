@@ -10,15 +10,25 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from sweepd.deploy.promotion.gate import Gate
-from sweepd.deploy.registry.bundle_files import GAME, KINDS, MARKET, Kind, StoredBundle, read_bundle
+from sweepd.deploy.registry.bundle_files import (
+    GAME,
+    KINDS,
+    MARKET,
+    PROGRAM,
+    Kind,
+    StoredBundle,
+    read_bundle,
+)
 from sweepd.deploy.registry.registry import Registry
-from sweepd.optimize.study.record.stored import CRYPTO
+from sweepd.optimize.study.record.stored import CRYPTO, is_command
 
 AnyGate: TypeAlias = type[Gate[Any, Any, Any, Any]]
 
 
 def gate_of(environment: str) -> AnyGate:
     """Return the gate of studies on this environment."""
+    if is_command(environment):
+        return gate_of_kind(PROGRAM)
     return gate_of_kind(MARKET if environment == CRYPTO else GAME)
 
 
@@ -28,6 +38,10 @@ def gate_of_kind(kind: Kind) -> AnyGate:
         from sweepd.deploy.market.gate import MarketGate
 
         return MarketGate
+    if kind == PROGRAM:
+        from sweepd.deploy.programs.gate import ProgramGate
+
+        return ProgramGate
     from sweepd.deploy.games.gate import GameGate
 
     return GameGate

@@ -97,7 +97,7 @@ COMMANDS = {
     ),
     "registry": (
         f"{_DEPLOY}.registry_commands:registry_app",
-        "Show, compare, verify and delete the bundles of slots.",
+        "Show, compare, verify, export and delete the bundles of slots.",
     ),
     "data": (
         f"{_SEARCH}.check_bars:data_app",

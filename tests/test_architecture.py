@@ -32,7 +32,10 @@ ROOMS = {
     "envs": ("support", "native", "core", "crypto", "external", "games"),
     "agents": ("networks", "native", "engine", "algorithms", "policy"),
     "optimize": ("study", "objectives", "tracking", "worker", "cli", "api"),
-    "deploy": ("registry", "promotion", "market", "games", "trading", "dashboard", "cli", "api"),
+    "deploy": (
+        *("registry", "promotion", "market", "games", "programs"),
+        *("trading", "dashboard", "cli", "api"),
+    ),
 }
 SOURCES = [
     *sorted(path for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py")),
@@ -275,8 +278,10 @@ def test_keys_of_study_and_trial_attributes_are_defined_once() -> None:
 KINDS = {
     "market": ("deploy/trading/", "deploy/cli/trade_commands.py"),
     "games": ("deploy/cli/play.py", "sweepd/hooks.py"),
+    "programs": (),
 }
-NAMES_OF_KINDS = {"CRYPTO", "is_command", "CryptoSpec", "GameSpec", "MARKET", "GAME"}
+NAMES_OF_KINDS = {"CRYPTO", "is_command", "CryptoSpec", "GameSpec", "CommandSpec"}
+NAMES_OF_KINDS |= {"MARKET", "GAME", "PROGRAM"}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -62,6 +62,7 @@ TORCH = {
     "registry rollback": True,
     "registry withdraw": False,
     "registry verify": True,
+    "registry export": True,
     "registry gc": False,
     "data download": False,
     "data import": False,

@@ -33,8 +33,9 @@ from sweepd.optimize.study.record.reader import StudyReader
 def promote_command(flags: PromoteFlags, where: RegistryFlags) -> None:
     """Evaluate a study's best trial, and make it champion of a slot if it meets every rule.
 
-    A market's trial is scored on the hold-out; a game's player plays a panel of new games. The
-    exit code is 0 also if no candidate passes.
+    A market's trial is scored on the hold-out, a game's player plays a panel of new games, and the
+    selected parameters of a program are judged by fresh seeds. The exit code is 0 also if no
+    candidate passes.
     """
     # Before the input is checked: systemd reports an exit before this as a protocol error,
     # which would hide the message.

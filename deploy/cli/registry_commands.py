@@ -1,4 +1,4 @@
-"""`sweepd registry`: show, compare, verify, roll back and delete bundles."""
+"""`sweepd registry`: show, compare, verify, export, roll back and delete bundles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sweepd.deploy.cli.registry_view import (
 from sweepd.deploy.gates import bundle_types, gate_of_kind, load_reference
 from sweepd.deploy.promotion.sections import short
 from sweepd.deploy.promotion.terminal import sections_view
-from sweepd.deploy.registry.bundle_files import finite
+from sweepd.deploy.registry.bundle_files import export_bundle, finite
 from sweepd.deploy.registry.flags import AsJson, RegistryFlags
 from sweepd.deploy.registry.records import Slot
 from sweepd.deploy.registry.registry import Registry
@@ -38,7 +38,7 @@ MANUAL = "by the operator"
 
 registry_app = typer.Typer(
     no_args_is_help=True,
-    help="Show, compare, verify and delete the bundles of slots."
+    help="Show, compare, verify, export and delete the bundles of slots."
     "\n\nA slot like crypto-1h or cartpole has one champion. A bundle is named by its slot, by "
     "slot@previous, by slot@3 (the slot's third bundle), by the beginning of its hash, or by its "
     "folder.",
@@ -195,8 +195,9 @@ def verify_command(
     """Score a bundle again, and compare all numbers with the gate's, to 1e-9.
 
     A market's bundle is scored on its hold-out; a player plays its panel again, and every game must
-    end as before. File hashes and the data's fingerprint are checked first. This does not count as
-    a hold-out evaluation. The exit code is 1 if a number differs.
+    end as before; of a program, which is not run again, only the files are checked. File hashes and
+    the data's fingerprint are checked first. This does not count as a hold-out evaluation. The exit
+    code is 1 if a number differs.
     """
     opened = where.open()
     with loading():
@@ -210,6 +211,26 @@ def verify_command(
         raise RunError(result.said)
     if not as_json:
         typer.echo(printable(result.said))
+
+
+@registry_app.command("export")
+@takes_flags
+def export_command(
+    where: RegistryFlags,
+    out: Annotated[Path, typer.Option(help="New folder, which gets bundle.json and the files.")],
+    bundle: Annotated[
+        str | None, typer.Argument(help=f"{REFERENCE} Default: the only champion.")
+    ] = None,
+) -> None:
+    """Copy a bundle's files to a folder: weights, or what a program wrote.
+
+    All hashes are checked. docs/bundle.md describes the files.
+    """
+    opened = where.open()
+    with loading():
+        loaded = load_reference(opened, bundle)
+    export_bundle(loaded, out)
+    typer.echo(printable(f"{loaded.name}: {counted(len(loaded.files) + 1, 'file')} in {out}"))
 
 
 @registry_app.command("gc")

@@ -26,6 +26,7 @@ from sweepd.deploy.games.player import Network, Player, read_player
 from sweepd.deploy.registry.bundle_files import (
     GAME,
     MEMBERS_FILE,
+    UNTRADED,
     BundleFacts,
     StoredBundle,
     check_file,
@@ -43,6 +44,7 @@ class GameBundle(StoredBundle[PlayerManifest]):
 
     kind = GAME
     format = FORMAT
+    files: Mapping[str, bytes]
     versions = {1: GameManifest, 2: TeamManifest}  # noqa: RUF012 (declared as a class variable)
 
     @cached_property
@@ -129,9 +131,8 @@ class GameBundle(StoredBundle[PlayerManifest]):
 def game_bundle(bundle: StoredBundle[Any]) -> GameBundle:
     """Return the bundle, or raise InputError if it is not one of a game."""
     if not isinstance(bundle, GameBundle):
-        raise InputError(
-            f"bundle {bundle.name} trades and plays no game: sweepd trade --replay shows it"
-        )
+        what, command = UNTRADED.get(bundle.kind, ("trades", "sweepd trade --replay"))
+        raise InputError(f"bundle {bundle.name} {what} and plays no game: {command} shows it")
     return bundle
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +29,7 @@ from sweepd.deploy.market.manifest import (
 from sweepd.deploy.registry.bundle_files import (
     MARKET,
     MEMBERS_FILE,
+    UNTRADED,
     BundleFacts,
     FilePart,
     StoredBundle,
@@ -68,6 +70,7 @@ class Bundle(StoredBundle[Manifest | EnsembleManifest]):
 
     kind = MARKET
     format = FORMAT
+    files: Mapping[str, bytes]
     versions = {1: Manifest, 2: EnsembleManifest}  # noqa: RUF012 (declared as a class variable)
 
     @cached_property
@@ -150,9 +153,10 @@ def load_bundle(path: Path, *, expected: str | None = None) -> Bundle:
 def market_bundle(bundle: StoredBundle[Any]) -> Bundle:
     """Return the bundle, or raise InputError if it is not one of a market."""
     if not isinstance(bundle, Bundle):
+        _, command = UNTRADED[bundle.kind]
         raise InputError(
-            f"bundle {bundle.name} plays {bundle.facts.environment} and does not trade: "
-            "sweepd play shows it"
+            f"bundle {bundle.name} is of {bundle.facts.environment} and does not trade: {command} "
+            "shows it"
         )
     return bundle
 

@@ -38,7 +38,7 @@ class PromoteFlags:
         str | None,
         typer.Option(
             help="Slot whose champion may change. Default: crypto-TIMEFRAME (demo-TIMEFRAME for "
-            "synthetic bars) or the game."
+            "synthetic bars), the game, or the script of a command."
         ),
     ] = None
     data_dir: Annotated[

@@ -313,9 +313,9 @@ class Gate(ABC, Generic[StudyT, CandidateT, ScoreT, BundleT]):
     # Policies of trials, in Python:
 
     @staticmethod
-    @abstractmethod
     def acting(
-        study: StudyT, trial: FrozenTrial
+        study: StudyT,
+        trial: FrozenTrial,  # noqa: ARG004
     ) -> tuple[tuple[FrozenPolicy, ...], FrozenPolicy, tuple[int, ...]]:
         """The policy of a complete trial.
 
@@ -325,14 +325,17 @@ class Gate(ABC, Generic[StudyT, CandidateT, ScoreT, BundleT]):
         Raises:
             InputError: nothing of it can act.
         """
+        raise InputError(
+            f"study {study.name!r} is on {study.spec.environment}, which has no policy that sweepd "
+            "can load"
+        )
 
     @staticmethod
-    @abstractmethod
     def codec(policy: TrialPolicy) -> SpaceCodec:
-        """The spaces in which a policy acts outside of the study."""
+        """The spaces in which a policy of `acting` acts outside of the study."""
+        raise NotImplementedError
 
     @staticmethod
-    @abstractmethod
     def evaluate_policy(
         policy: TrialPolicy,
         windows: Sequence[tuple[Any, Any]],
@@ -340,4 +343,5 @@ class Gate(ABC, Generic[StudyT, CandidateT, ScoreT, BundleT]):
         games: int,
         seed: int,
     ) -> pd.DataFrame:
-        """Score a policy, see `sweepd.evaluate`."""
+        """Score a policy of `acting`, see `sweepd.evaluate`."""
+        raise NotImplementedError

@@ -1,4 +1,4 @@
-"""The report on a promotion: what markets and games have in common."""
+"""The report on a promotion: what all kinds have in common."""
 
 from __future__ import annotations
 
@@ -110,7 +110,10 @@ def _candidates_table(
 
 
 def identity(
-    facts: Mapping[str, Any], own: Sequence[tuple[str, Cell]], evaluations: str
+    facts: Mapping[str, Any],
+    own: Sequence[tuple[str, Cell]],
+    evaluations: str,
+    content: str = "weights",
 ) -> ReportTerms:
     """What a bundle is.
 
@@ -118,10 +121,11 @@ def identity(
         facts: of the bundle, with `bundle`, `weights_sha256`, `slots`, `code_version` and `look`.
         own: what its kind adds.
         evaluations: what its evaluations are called.
+        content: what it holds.
     """
     terms: list[tuple[str, Cell]] = [
         ("hash", facts["bundle"]),
-        ("weights (sha256)", facts["weights_sha256"]),
+        (f"{content} (sha256)", facts["weights_sha256"]),
     ]
     for place in facts["slots"]:
         since = f" since {minute(place['since'])}: {place['why']}" if place["since"] else ""

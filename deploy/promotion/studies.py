@@ -1,4 +1,4 @@
-"""Finished studies as promotion reads them from the database, on markets and games alike."""
+"""Finished studies as promotion reads them from the database, of every kind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.passwords import hide_password
 from sweepd.optimize.study.record.database import UNUSABLE, open_to_read, unusable
 from sweepd.optimize.study.record.reader import StudyReader, judged_trials
-from sweepd.optimize.study.record.stored import CommandSpec, TrialRecord
+from sweepd.optimize.study.record.stored import TrialRecord
 
 
 def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> StudyReader:
@@ -29,8 +29,7 @@ def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> 
             `study_folder`).
 
     Raises:
-        InputError: there is no such storage or study, sweepd did not create it, or it is on a
-            program.
+        InputError: there is no such storage or study, or sweepd did not create it.
     """
     database = open_to_read(storage)
     try:
@@ -45,10 +44,6 @@ def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> 
         study = StudyReader(database, name, runs_dir)
     except UNUSABLE as error:
         raise unusable(storage, error) from error
-    if isinstance(study.spec, CommandSpec):
-        raise InputError(
-            f"study {name!r} is on a program: promotion of command: studies is not available yet"
-        )
     return study
 
 

@@ -4,10 +4,12 @@ A bundle is a folder of two or more files, named by the first 16 hex digits of i
 
     bundle.json           everything needed to act except tensors, as canonical JSON
     members.safetensors   weights and normalisers of the policy's members, as they were scored
+    files/                instead of weights: the files of a program
 
-`bundle.json` has the size and sha256 of each file of weights, and `hash`: the sha256 of its own
+`bundle.json` has the size and sha256 of each other file, and `hash`: the sha256 of its own
 canonical text without that field. So one changed byte is detected in any copy of the folder. The
-files are read-only and never changed after they are written.
+files are read-only and never changed after they are written. Files of a program may be larger than
+memory: they are hashed and copied in pieces.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, TypeVar
 
@@ -34,23 +37,28 @@ if TYPE_CHECKING:
 
 MANIFEST_FILE, MEMBERS_FILE = "bundle.json", "members.safetensors"
 NAME_DIGITS = 16
-Kind = Literal["market", "game"]
+PIECE = 2**20  # bytes that are read at once
+Kind = Literal["market", "game", "program"]
 MARKET: Final = "market"
 GAME: Final = "game"
-KINDS: Final[tuple[Kind, ...]] = (MARKET, GAME)
+PROGRAM: Final = "program"
+KINDS: Final[tuple[Kind, ...]] = (MARKET, GAME, PROGRAM)
 # Of the kinds that do not trade: what a slot does, and the command that shows it.
-UNTRADED: Final[Mapping[Kind, tuple[str, str]]] = {GAME: ("plays a game", "sweepd play")}
+UNTRADED: Final[Mapping[Kind, tuple[str, str]]] = {
+    GAME: ("plays a game", "sweepd play"),
+    PROGRAM: ("holds the files of a program", "sweepd registry show"),
+}
 
 
 class FilePart(StrictModel):
-    """Hash and size of a file of weights."""
+    """Hash and size of a file."""
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    size: int = Field(gt=0)
+    size: int = Field(ge=0)
 
 
 class BaseManifest(StrictModel):
-    """Fields of every `bundle.json`. files: all files of weights, by name."""
+    """Fields of every `bundle.json`. files: all other files, by their path in the bundle."""
 
     gate: dict[str, Any]
     code_version: str
@@ -89,21 +97,23 @@ class StoredBundle(ABC, Generic[ManifestT]):
     """A loaded bundle.
 
     Attributes:
-        kind: what its policy acts in: a market or a game.
+        kind: the kind of study that it is of.
         format: the `format` field of its manifests.
         versions: manifest models by `format_version`.
+        streamed: whether `files` has the paths of the files instead of their bytes.
         hash: sha256 of the manifest, 64 hex digits.
         manifest: the content of `bundle.json`, without the hash.
-        files: bytes of the files of weights, by name.
+        files: bytes, or paths, of the other files, by their path in the bundle.
     """
 
     kind: ClassVar[Kind]
     format: ClassVar[str]
     versions: ClassVar[Mapping[int, type[BaseManifest]]]
+    streamed: ClassVar[bool] = False
 
     hash: str
     manifest: ManifestT
-    files: Mapping[str, bytes]
+    files: Mapping[str, Any]
 
     @property
     def name(self) -> str:
@@ -160,13 +170,24 @@ def describe_files(files: Mapping[str, bytes]) -> dict[str, FilePart]:
     }
 
 
-def new_bundle(kind: type[BundleT], manifest: BaseManifest, files: Mapping[str, bytes]) -> BundleT:
+def describe_file(path: Path) -> FilePart:
+    """The manifest's entry for a file, which is read in pieces. Raises OSError."""
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+        return FilePart(sha256=found, size=file.tell())
+
+
+def new_bundle(
+    kind: type[BundleT], manifest: BaseManifest, files: Mapping[str, bytes | Path]
+) -> BundleT:
     """Make a bundle in memory, with the same checks as one read from disk.
+
+    Files that are given by their paths are checked when the bundle is written.
 
     Args:
         kind: class of the bundle.
         manifest: its manifest, whose `files` must describe `files`.
-        files: bytes of the files of weights, by name.
+        files: see `StoredBundle`.
 
     Raises:
         InputError: manifest and files do not fit each other.
@@ -188,6 +209,7 @@ def write_bundle(bundle: StoredBundle[BaseManifest], folder: Path) -> Path:
         The bundle's folder.
 
     Raises:
+        InputError: a file that is given by its path is not the one that the manifest describes.
         RunError: the file system refuses.
     """
     path = folder / bundle.name
@@ -195,23 +217,43 @@ def write_bundle(bundle: StoredBundle[BaseManifest], folder: Path) -> Path:
         read_bundle(path, (type(bundle),), expected=bundle.hash)
         return path
     try:
-        _write_new(bundle, folder, path)
+        _write_new(bundle, path, writable=False)
     except OSError as error:
         raise RunError(f"bundle {path} cannot be written: {error.strerror or error}") from error
     return path
 
 
-def _write_new(bundle: StoredBundle[BaseManifest], folder: Path, path: Path) -> None:
+def export_bundle(bundle: StoredBundle[BaseManifest], path: Path) -> None:
+    """Write a copy of `bundle` for other programs, as the new folder `path`, atomically.
+
+    Raises:
+        InputError: the folder exists, or cannot be written.
+    """
+    if path.exists():
+        raise InputError(f"--out {path} exists; name a folder that does not, which will be created")
+    try:
+        _write_new(bundle, path, writable=True)
+    except OSError as error:
+        raise InputError(f"--out {path} cannot be written: {error.strerror or error}") from error
+
+
+def _write_new(bundle: StoredBundle[BaseManifest], path: Path, *, writable: bool) -> None:
+    """Write a bundle as the folder `path`. writable: whether its files may be changed."""
+    folder = path.parent
     folder.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{bundle.name}.", suffix=".tmp", dir=folder))
     try:
         temporary.chmod(0o755)
         content = bundle.manifest.model_dump(mode="json") | {"hash": bundle.hash}
         write_atomic(temporary / MANIFEST_FILE, canonical_json(content))
-        for name, weights in bundle.files.items():
-            write_atomic(temporary / name, weights)
-        for item in temporary.iterdir():
-            item.chmod(0o444)
+        for name, file in bundle.files.items():
+            copy = partial(_copy, file, bundle.manifest.files[name])
+            write_atomic(temporary / name, copy if isinstance(file, Path) else file)
+        for item in temporary.rglob("*"):
+            if item.is_dir():
+                sync_folder(item)
+            elif not writable:
+                item.chmod(0o444)
         try:
             temporary.rename(path)
         except OSError:  # a concurrent promotion wrote the same bundle first
@@ -239,7 +281,8 @@ def read_bundle(
             f"bundle {path} does not exist (expected a folder with {MANIFEST_FILE} and "
             f"{MEMBERS_FILE})"
         )
-    present = {item.name for item in path.iterdir()}
+    entries = [one for one in path.rglob("*") if one.is_symlink() or not one.is_dir()]
+    present = {one.relative_to(path).as_posix() for one in entries}
     _require(path, present, (MANIFEST_FILE,))
     manifest_path = path / MANIFEST_FILE
     text = _read(path, MANIFEST_FILE)
@@ -273,9 +316,13 @@ def read_bundle(
     extra = sorted(present - {MANIFEST_FILE, *names})
     if extra:
         raise InputError(f"bundle {path} holds a file that does not belong to it: {extra[0]}")
-    bundle = kind(
-        hash=claimed, manifest=manifest, files={name: _read(path, name) for name in names}
-    )
+    files: dict[str, Any] = {
+        name: path / name if kind.streamed else _read(path, name) for name in names
+    }
+    if kind.streamed:
+        for name in names:
+            _check_stored(path, name, manifest.files[name])
+    bundle = kind(hash=claimed, manifest=manifest, files=files)
     _check(bundle, f"bundle {path}")
     return bundle
 
@@ -321,13 +368,42 @@ def read_members(content: bytes, name: str = MEMBERS_FILE) -> list[dict[str, Ten
             raise InputError(str(error).replace(str(path), name)) from error
 
 
-def check_file(name: str, content: bytes, part: FilePart) -> None:
-    """Raise InputError if a file of weights does not have the recorded size and hash."""
-    if len(content) != part.size or sha256(content) != part.sha256:
+def check_file(name: str, content: bytes | FilePart, part: FilePart) -> None:
+    """Raise InputError if a file does not have the recorded size and hash.
+
+    Args:
+        name: the file's name, for the message.
+        content: its bytes, or what `describe_file` found.
+        part: the record.
+    """
+    if isinstance(content, bytes):
+        content = FilePart(sha256=sha256(content), size=len(content))
+    if content != part:
         raise InputError(
             f"{name} has been changed since it was scored: its sha256 is not "
             f"{part.sha256[:NAME_DIGITS]}…"
         )
+
+
+def _check_stored(path: Path, name: str, part: FilePart) -> None:
+    try:
+        found = describe_file(path / name)
+    except OSError as error:
+        raise InputError(f"bundle {path} cannot be read: {error.strerror or error}") from error
+    try:
+        check_file(name, found, part)
+    except InputError as error:
+        raise InputError(f"bundle {path}: {error}") from error
+
+
+def _copy(source: Path, part: FilePart, target: Path) -> None:
+    """Copy a file in pieces, and check that the bytes that were copied are those of the record."""
+    digest, size = hashlib.sha256(), 0
+    with source.open("rb") as file, target.open("wb") as copy:
+        while piece := file.read(PIECE):
+            digest.update(piece)
+            size += copy.write(piece)
+    check_file(str(source), FilePart(sha256=digest.hexdigest(), size=size), part)
 
 
 def is_synthetic(path: Path) -> bool:

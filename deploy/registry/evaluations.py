@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from sqlalchemy import Connection, func, select
 
-from sweepd.deploy.registry.bundle_files import GAME, MARKET
+from sweepd.deploy.registry.bundle_files import GAME, MARKET, Kind
 from sweepd.deploy.registry.database import RegistryDatabase, utc_now
 from sweepd.deploy.registry.records import EVALUATIONS, CountedEvaluation, EvaluationRecord
 
@@ -68,24 +68,34 @@ class EvaluationLog:
         )
 
     def record_panel(
-        self, game: str, games: int, *, members_sha256: str, study: str, study_uid: str, trial: int
+        self,
+        game: str,
+        games: int,
+        *,
+        members_sha256: str,
+        study: str,
+        study_uid: str,
+        trial: int,
+        kind: Kind = GAME,
     ) -> CountedEvaluation:
-        """Count an evaluation on a game's panel before it is made.
+        """Count an evaluation on a game's panel, or a program's fresh seeds, before it is made.
 
-        All evaluations on a game with the same parameters have one count. The same weights over
-        the same number of games are counted once.
+        All evaluations on a game with the same parameters, or of a program, have one count. The
+        same weights over the same number of games or seeds are counted once.
 
         Args:
-            game: key of the game and its parameters (`sweepd.deploy.games.bundle.game_key`).
-            games: number of games in the panel.
-            members_sha256: identity of the evaluated weights.
+            game: key of the game and its parameters (`sweepd.deploy.games.bundle.game_key`), or
+                the program's command.
+            games: number of games in the panel, or of seeds.
+            members_sha256: identity of the evaluated weights or files.
             study: name of the candidate's study.
             study_uid: unique id of that study.
             trial: number of the candidate's trial.
+            kind: of the study.
         """
         return self._record(
             EvaluationRecord(
-                kind=GAME,
+                kind=kind,
                 subject=game,
                 games=games,
                 members_sha256=members_sha256,
@@ -103,10 +113,10 @@ class EvaluationLog:
         with self._database.reading() as connection:
             return _count_holdout(connection, asset_set(tickers), first, last)
 
-    def count_panel(self, game: str) -> int:
-        """Number of evaluations on the game's panel."""
+    def count_panel(self, game: str, kind: Kind = GAME) -> int:
+        """Number of evaluations on the game's panel, or of a program on fresh seeds."""
         with self._database.reading() as connection:
-            return _count_panel(connection, game)
+            return _count_panel(connection, game, kind)
 
     def holdout_span(self, members_sha256: str) -> tuple[int, int] | None:
         """Opens of the first and last hold-out bar of the newest evaluation of these weights."""
@@ -135,7 +145,7 @@ class EvaluationLog:
             if known:
                 return CountedEvaluation(known[0].number, repeated=True)
             if one.first is None or one.last is None:
-                used = _count_panel(connection, one.subject)
+                used = _count_panel(connection, one.subject, one.kind)
             else:
                 used = _count_holdout(connection, one.subject, one.first, one.last)
             EVALUATIONS.add(connection, [replace(one, number=used + 1, at=utc_now())])
@@ -147,8 +157,8 @@ def asset_set(tickers: Sequence[str]) -> str:
     return " ".join(sorted(tickers))
 
 
-def _count_panel(connection: Connection, game: str) -> int:
-    query = select(func.count()).where(EVALUATIONS.c.kind == GAME, EVALUATIONS.c.subject == game)
+def _count_panel(connection: Connection, game: str, kind: str) -> int:
+    query = select(func.count()).where(EVALUATIONS.c.kind == kind, EVALUATIONS.c.subject == game)
     return connection.scalar(query) or 0
 
 

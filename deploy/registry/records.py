@@ -26,7 +26,7 @@ class ChampionMoved(Exception):
 class RegisteredBundle:
     """A bundle that is or was a champion or a challenger.
 
-    kind: `market` or `game`. timeframe, tickers, last_seen: of markets, None for games.
+    kind: `market`, `game` or `program`. timeframe, tickers, last_seen: of markets, else None.
     data_dir: folder of the bars that it was scored on, on the machine that promoted it.
     """
 
@@ -125,12 +125,12 @@ class Event:
 
 @dataclass(frozen=True)
 class EvaluationRecord:
-    """An evaluation of a candidate's weights on hold-out bars or on a game's panel.
+    """An evaluation of a candidate on hold-out bars, on a game's panel, or on fresh seeds.
 
-    kind: `market` or `game`. subject: a market's tickers, sorted and joined by spaces, or the key
-    of a game. timeframe, first, last: of markets, the hold-out's bars from open to open. games: of
-    games, the size of the panel. number, at: set when it is counted; the number is that among the
-    evaluations on the same hold-out or panel.
+    kind: `market`, `game` or `program`. subject: a market's tickers, sorted and joined by spaces,
+    the key of a game, or a command. timeframe, first, last: of markets, the hold-out's bars from
+    open to open. games: size of the panel, or number of fresh seeds. number, at: set when it is
+    counted; the number is that among the evaluations on the same hold-out or panel, or of a command.
     """
 
     kind: str

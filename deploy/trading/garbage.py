@@ -102,7 +102,7 @@ def _find(connection: Connection, registry: Registry) -> list[Garbage]:
             why = "left over from an interrupted write or removal"
         else:
             why = "not in the registry: its promotion was interrupted"
-        size = sum(item.stat().st_size for item in path.iterdir())
+        size = sum(item.stat().st_size for item in path.rglob("*") if item.is_file())
         found.append(Garbage(path, hash_, why, size))
     return found
 

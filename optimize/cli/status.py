@@ -25,7 +25,7 @@ from sweepd.envs.support.formatting import counted, duration, hourly, minute
 from sweepd.envs.support.passwords import hide_password
 from sweepd.envs.support.terminal import Terminal
 from sweepd.optimize.cli.hooks import Hooks
-from sweepd.optimize.objectives.outlook import NOT_PROMOTED, CountLooks, sentence, study_outlook
+from sweepd.optimize.objectives.outlook import BY_FRESH_SEEDS, CountLooks, gate_outlook, sentence
 from sweepd.optimize.study.pause import pause_of
 from sweepd.optimize.study.record.configurations import Configuration, latest, value_words
 from sweepd.optimize.study.record.database import (
@@ -38,7 +38,7 @@ from sweepd.optimize.study.record.database import (
 from sweepd.optimize.study.record.fresh import fresh_seeds
 from sweepd.optimize.study.record.reader import StudyReader, count_states
 from sweepd.optimize.study.record.rows import FINISHED, TrialRow
-from sweepd.optimize.study.record.stored import TOTAL_KEY, is_command
+from sweepd.optimize.study.record.stored import TOTAL_KEY
 from sweepd.optimize.study.recovery.registration import (
     GRACE_SECONDS,
     GpuUse,
@@ -121,14 +121,10 @@ def _leading(trial: FrozenTrial) -> dict[str, Any]:
 
 
 def _gate(handle: StudyReader, total: int, count_looks: CountLooks | None) -> dict[str, Any] | None:
-    if is_command(handle.spec.environment):
-        return NOT_PROMOTED
-    found = study_outlook(handle, total)
-    return (
-        None
-        if found is None
-        else {**found, "looks": None if count_looks is None else count_looks(handle)}
-    )
+    found = gate_outlook(handle, total)
+    if found is None or found == BY_FRESH_SEEDS:
+        return found
+    return {**found, "looks": None if count_looks is None else count_looks(handle)}
 
 
 def _worker(worker: WorkerRecord) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from sweepd.optimize.cli.study_request import (
     make_request,
     study_name,
 )
-from sweepd.optimize.objectives.outlook import sentence, study_outlook
+from sweepd.optimize.objectives.outlook import gate_outlook, sentence
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.objectives.run import Run
 from sweepd.optimize.objectives.table import check_request, objective_of
@@ -74,10 +74,8 @@ def _train_study(
     """Work on one study; return False if it was stopped before it was complete."""
     study = open_requested(flags, given, hooks, console)
     flags, handle = study.flags, study.handle
-    promoted = objective_of(handle.spec.environment).promoted
-    if promoted:
-        looks = None if hooks.count_looks is None else hooks.count_looks(handle)
-        console.print_line(f"  gate: {sentence(study_outlook(handle, flags.n_trials), looks)}")
+    looks = None if hooks.count_looks is None else hooks.count_looks(handle)
+    console.print_line(f"  gate: {sentence(gate_outlook(handle, flags.n_trials), looks)}")
     # With a single GPU, this process is the worker.
     if flags.gpu == "all" and torch.cuda.device_count() > 1:
         _work_on_all_gpus(handle, flags, console.print_line)
@@ -91,8 +89,7 @@ def _train_study(
         fresh_seeds=flags.fresh_seeds,
         track=tuple(flags.track or ()),
     )
-    deploys = flags.auto_deploy and promoted
-    promotion = (hooks.after_study, hooks.on_new_best) if deploys else (None, None)
+    promotion = (hooks.after_study, hooks.on_new_best) if flags.auto_deploy else (None, None)
     return work(handle, study.trainer, options, console, *promotion)
 
 

@@ -10,7 +10,6 @@ from sweepd.envs.support.logs import LogConsole
 from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.cli.launch import choose_device
 from sweepd.optimize.cli.train import open_requested
-from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.settings.study import StudySettings
@@ -61,5 +60,4 @@ def run_trial(
     config = study.handle.run_dir / "train.toml"
     if config.exists():
         console.print_line(f"the run as a config file: {config}")
-    if objective_of(study.handle.spec.environment).promoted:
-        console.print_line(f"to ask for promotion: sweepd promote --study-name {planned.name}")
+    console.print_line(f"to ask for promotion: sweepd promote --study-name {planned.name}")

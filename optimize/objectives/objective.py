@@ -38,7 +38,6 @@ class Objective(ABC, Generic[Spec]):
         default_space: name of the default search space; "" if the user must name one.
         needs_data: whether a new study needs --data-dir.
         first_stage: whether the promotion gate has rules that need no hold-out evaluation.
-        promoted: whether trials can be promoted.
     """
 
     settings: type
@@ -47,7 +46,6 @@ class Objective(ABC, Generic[Spec]):
     default_space: str
     needs_data: bool
     first_stage: bool
-    promoted: bool = True
 
     def __init__(self, environment: str) -> None:
         self.environment = environment

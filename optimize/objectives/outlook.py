@@ -25,7 +25,7 @@ from sweepd.envs.crypto.scoring.selection import (
 )
 from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.record.spans import study_splits
-from sweepd.optimize.study.record.stored import CryptoSpec
+from sweepd.optimize.study.record.stored import CryptoSpec, is_command
 
 CountLooks = Callable[[StudyReader], int]  # number of evaluations on a study's hold-out so far
 MEASURABLE = 2  # complete trials from which their dependence can be measured
@@ -96,7 +96,13 @@ def outlook(
     }
 
 
-NOT_PROMOTED = {"promoted": False}  # in place of figures
+BY_FRESH_SEEDS = {"judged_by": "fresh seeds"}  # in place of figures, of a program
+
+
+def gate_outlook(handle: StudyReader, total: int) -> dict[str, Any] | None:
+    """Return what `sentence` says about the gate of a study: `study_outlook`, or `BY_FRESH_SEEDS`."""
+    command = is_command(handle.spec.environment)
+    return dict(BY_FRESH_SEEDS) if command else study_outlook(handle, total)
 
 
 def study_outlook(handle: StudyReader, total: int) -> dict[str, Any] | None:
@@ -134,11 +140,11 @@ def sentence(found: dict[str, Any] | None, looks: int | None = None) -> str:
     """Return the figures as a sentence.
 
     Args:
-        found: result of `outlook`; None for a game, `NOT_PROMOTED` for a program.
+        found: result of `gate_outlook`; None for a game.
         looks: number of evaluations on the hold-out so far; None if unknown.
     """
-    if found == NOT_PROMOTED:
-        return "promotion of command: studies is not available yet"
+    if found is not None and BY_FRESH_SEEDS.items() <= found.items():
+        return "the selected parameters are judged by their values on seeds that no trial used"
     if found is None:
         return "the best trial is evaluated on a panel of games with seeds that no trial used"
     needed = found["needed_information_ratio"]

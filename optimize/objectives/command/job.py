@@ -59,7 +59,7 @@ class Job:
     def __init__(
         self, words: Sequence[str], variables: Mapping[str, str], folder: Path, limits: Limits
     ) -> None:
-        self._words, self._variables, self.folder, self._limits = words, variables, folder, limits
+        self.words, self._variables, self.folder, self._limits = words, variables, folder, limits
         self.finished = self.stopped = False
         self.fault = self.card = ""
         self._starts: list[int] = []  # of earlier attempts
@@ -89,6 +89,11 @@ class Job:
         """Add the reports of an attempt that has ended to those of earlier ones."""
         self._earlier = joined(self._earlier, attempt.reports)
         self._starts += _start(attempt)
+
+    @property
+    def seed(self) -> int:
+        """The seed that the program is given."""
+        return int(self._variables["SWEEPD_SEED"])
 
     @property
     def starts(self) -> list[int]:
@@ -145,7 +150,7 @@ class Job:
             [
                 *(sys.executable, "-I", "-S", supervisor.__file__),
                 *(str(limits.grace), str(limits.memory), str(limits.seconds), str(log)),
-                *self._words,
+                *self.words,
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -33,14 +33,12 @@ class CommandObjective(Objective[CommandSpec]):
     settings = CommandSettings
     without_effect = frozenset(
         {"algo", "n_envs", "horizon", "slots", "gpu", "threads", "precision", "demo", "smoke"}
-        | {"auto_deploy"}
     )
     title = "commands"
     objectives = ("value",)
     default_space = ""
     needs_data = False
     first_stage = False
-    promoted = False
 
     @property
     def command(self) -> str:

@@ -348,6 +348,7 @@ class CommandRun(Run[CommandTraining]):
         manifest = {
             "command": self.spec.command,
             "params": dict(state.plan.settings.learner),
+            "seeds": [{"seed": job.seed, "words": list(job.words)} for job in state.jobs],
             "files": [one for job in state.jobs for one in _files(job.folder / OUT)],
         }
         write_atomic(folder / MANIFEST, json.dumps(manifest, indent=1))

@@ -6,6 +6,7 @@ its own that repeats a trial. `optimize` writes it; `optimize` and `deploy` read
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -66,22 +67,30 @@ def fresh_seeds(study: StudyReader, best: Configuration) -> FreshSeeds | None:
         None if no run of one of its trials, under its default name and with the study's budget, is
         complete.
     """
+    found = (_read(run) for run in fresh_runs(study, best))
+    return next((one for one in found if one is not None), None)
+
+
+def fresh_runs(study: StudyReader, best: Configuration) -> Iterator[StudyReader]:
+    """Yield the training runs of a configuration's trials, complete or not.
+
+    They have their default names and the study's budget.
+    """
     for trial in best.trials:
         name = run_name(study.name, trial.number)
-        if study_exists(study.storage, name):
-            found = _read(StudyReader(study.storage, name), study)
-            if found is not None:
-                return found
-    return None
+        if not study_exists(study.storage, name):
+            continue
+        run = StudyReader(study.storage, name, study.runs_dir)
+        ours = (run.origin or {}).get("study") == study.name
+        if ours and run.spec.budget == study.spec.budget:
+            yield run
 
 
-def _read(run: StudyReader, study: StudyReader) -> FreshSeeds | None:
-    """Return the result of a training run; None if it is one of another study, or not complete."""
+def _read(run: StudyReader) -> FreshSeeds | None:
+    """Return the result of a training run; None if it is not complete."""
     spec = run.spec
-    if (run.origin or {}).get("study") != study.name:
-        return None
     trial = next((one for one in run.rows.read() if one.state == "COMPLETE"), None)
-    if trial is None or not isinstance(spec, SeedSpec) or spec.budget != study.spec.budget:
+    if trial is None or not isinstance(spec, SeedSpec):
         return None
     attributes = run.rows.attributes(trial)
     record = TrialRecord.from_attributes(attributes)

@@ -9,10 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 import sweepd as package
-from sweepd.deploy.promotion.studies import find_study
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.status import study_status
-from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.stored import CommandSpec, StudySpec
 from sweepd.optimize.study.settings.setting import declared
 from sweepd.optimize.study.settings.study import StudySettings
@@ -132,7 +130,7 @@ def test_a_study_joins_by_its_name_and_says_how_to_make_it_again(folder: Path) -
     for flag in ("--budget 9", "--rungs 3", "--job-minutes 1.0", f"--env '{ENV}'"):
         assert flag in line
     assert "--algo" not in line
-    assert "gate" not in said
+    assert "gate: the selected parameters are judged by their values on seeds that no trial" in said
     # Others join it by its name; another limit is another study.
     assert "joining study s" in run("train", "--study-name", "s", "--n-trials", 3)
     assert len(handle.trials()) == 3
@@ -154,14 +152,12 @@ def test_screens_of_a_study_say_what_it_is(folder: Path) -> None:
     handle = open_handle(folder)
     found = study_status(handle)
     assert found["about"] == f"{ENV}, 1 seed"
-    assert found["gate"] == {"promoted": False}
-    assert "promotion of command: studies is not available yet" in run("status")
+    assert found["gate"] == {"judged_by": "fresh seeds"}
+    assert "the selected parameters are judged by their values on seeds" in run("status")
     assert ENV[:20] in run("studies", "list")
     assert "ok  command" in run("doctor", "--env", ENV, "--search-space", "space.toml")
     with pytest.raises(InputError, match="sweepd profile is not for commands"):
         run("profile", "--env", ENV, "--search-space", "space.toml")
-    with pytest.raises(InputError, match="promotion of command: studies is not available yet"):
-        find_study("s", storage_url(None, folder / "runs"))
     run("enqueue", "s", "lr=0.25", "kind=c")
     run("train", "--study-name", "s", "--n-trials", 2)
     assert handle.trials()[1].value == 0.25

@@ -1,0 +1,1 @@
+"""Promotion of programs' files: candidates, rules, gate, report, bundle."""
