@@ -1,8 +1,8 @@
 """Objects of other packages, by name: entry points and `MODULE:NAME`.
 
-A package registers a name of its own as an entry point of the group `sweepd.KIND`, such as
-`sweepd.sampler`. Without that, the object is named by its module, and keyword arguments may follow
-as JSON: `optuna.samplers:GPSampler {"deterministic_objective": true}`.
+A name is looked up in three places: what is built in, entry points of the group `sweepd.KIND` (such
+as `sweepd.sampler`), by which a package registers names of its own, and `MODULE:NAME`. Keyword
+arguments may follow as JSON: `optuna.samplers:GPSampler {"deterministic_objective": true}`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,37 @@ import inspect
 import json
 import sys
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from sweepd.envs.support.errors import InputError
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of objects that other packages may provide.
+
+    Attributes:
+        flag: what names one.
+        what: the objects, for messages.
+        example: one of them.
+    """
+
+    flag: str
+    what: str
+    example: str
+
+
+# Their names are also those of the groups of entry points, after "sweepd.".
+KINDS = {
+    "sampler": Kind("--sampler", "a class of Optuna's or your own", "optuna.samplers:GPSampler"),
+    "pruner": Kind(
+        "--pruner", "a class of Optuna's or your own", "optuna.pruners:PercentilePruner"
+    ),
+}
 
 
 def load(flag: str, module: str) -> ModuleType:
@@ -57,16 +82,18 @@ def find(flag: str, name: str) -> Any:
 
     Args:
         flag: the flag that names it, for messages.
-        name: `MODULE:NAME`.
+        name: `MODULE:NAME`; the name may have dots.
 
     Raises:
         InputError: the module does not exist or has no such attribute.
     """
     module, _, attribute = name.partition(":")
-    found = load(flag, module)
-    if not hasattr(found, attribute):
-        raise InputError(f"{flag}: the module {module} has nothing called {attribute!r}")
-    return getattr(found, attribute)
+    found: Any = load(flag, module)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise InputError(f"{flag}: the module {module} has nothing called {attribute!r}")
+        found = getattr(found, part)
+    return found
 
 
 @dataclass(frozen=True)
@@ -75,68 +102,112 @@ class Plugin:
 
     Attributes:
         name: how it was named, without arguments.
+        place: its `MODULE:NAME`.
         made: the object.
         arguments: keyword arguments to call it with.
+        package: the distribution whose entry point it is; None: it was named by its module.
     """
 
     name: str
+    place: str
     made: Any
     arguments: dict[str, Any]
+    package: str | None = None
 
     def takes(self, name: str) -> bool:
         """Return whether it has an argument of that name."""
-        return name in inspect.signature(self.made).parameters
+        try:
+            return name in inspect.signature(self.made).parameters
+        except (TypeError, ValueError):  # some classes written in C have no signature
+            return False
 
     def identity(self) -> dict[str, str]:
         """Return its module, the version of its package, and the sha256 of its source file.
 
         Parts that are not known, as of a compiled module, are left out.
         """
-        found = {"name": self.name, "module": self.made.__module__}
-        top = self.made.__module__.partition(".")[0]
-        for distribution in importlib.metadata.packages_distributions().get(top, ())[:1]:
+        # An instance is an object of the module that it was found in.
+        own = inspect.isclass(self.made) or inspect.isroutine(self.made)
+        source = self.made if own else sys.modules[self.place.partition(":")[0]]
+        module: str = source.__module__ if own else source.__name__
+        found = {"name": self.name, "module": module}
+        top = module.partition(".")[0]
+        packages = importlib.metadata.packages_distributions().get(top, ())
+        for distribution in (*([self.package] if self.package else ()), *packages)[:1]:
             found["package"] = distribution
             found["version"] = importlib.metadata.version(distribution)
         try:
-            source = inspect.getsourcefile(self.made)
+            file = inspect.getsourcefile(source)
         except TypeError:
-            source = None
-        if source is not None:
-            found["sha256"] = hashlib.sha256(Path(source).read_bytes()).hexdigest()
+            file = None
+        if file is not None and Path(file).is_file():
+            found["sha256"] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
         return found
 
 
-def is_plugin(kind: str, text: str) -> bool:
-    """Return whether a name is `MODULE:NAME`, or that of an entry point of `sweepd.KIND`."""
-    name = text.partition(" ")[0]
-    return ":" in name or _registered(kind, name) is not None
-
-
-def _registered(kind: str, name: str) -> str | None:
-    """Return what an entry point of `sweepd.KIND` stands for; None if there is none of that name.
+def registered(kind: str, name: str) -> tuple[str, str | None] | None:
+    """Return what an entry point of `sweepd.KIND` stands for, and its distribution; None: no such.
 
     This reads the metadata of all installed packages, which takes milliseconds.
-    """
-    entries = importlib.metadata.entry_points(group=f"sweepd.{kind}", name=name)
-    return next((entry.value for entry in entries), None)
-
-
-def resolve(kind: str, text: str, base: type) -> Plugin:
-    """Import a subclass of `base` that another package provides.
-
-    Args:
-        kind: of the object, which is also the flag that names it, such as "sampler".
-        text: a name for which `is_plugin` is true, with JSON arguments after a space.
-        base: class whose subclasses are allowed.
 
     Raises:
-        InputError: it cannot be imported, is of another class, or the arguments are not JSON.
+        InputError: two packages register the name for different objects.
     """
-    flag = f"--{kind} {text}"
+    found = {
+        f"{entry.module}:{entry.attr}": entry.dist
+        for entry in importlib.metadata.entry_points(group=f"sweepd.{kind}", name=name)
+    }
+    if len(found) > 1:
+        packages = " and ".join(sorted(dist.name for dist in found.values() if dist is not None))
+        raise InputError(
+            f"{KINDS[kind].flag} {name}: {packages} register this name; write which one you mean: "
+            f"{' or '.join(sorted(found))}"
+        )
+    for place, dist in found.items():
+        return place, None if dist is None else dist.name
+    return None
+
+
+def unknown(kind: str, name: str, built_in: Iterable[str]) -> InputError:
+    """Return the error for a name that stands for nothing."""
+    known = KINDS[kind]
+    return InputError(
+        f"{known.flag} {name!r} is not known; choose one of {', '.join(built_in)}, or name "
+        f"{known.what} as MODULE:NAME, like {known.example}"
+    )
+
+
+def resolve(
+    kind: str, text: str, built_in: Iterable[str] = (), base: type[Any] | None = None
+) -> Plugin:
+    """Import an object that another package provides.
+
+    Args:
+        kind: one of `KINDS`.
+        text: a name that is not built in, with JSON arguments after a space.
+        built_in: the names that are, for messages.
+        base: class whose subclasses are allowed; None: any object.
+
+    Raises:
+        InputError: the name is unknown, the object cannot be imported or is of another class, or
+            the arguments are not JSON.
+    """
+    flag = f"{KINDS[kind].flag} {text}"
     name, _, given = text.partition(" ")
-    made = find(flag, name if ":" in name else _registered(kind, name) or name)
-    if not (isinstance(made, type) and issubclass(made, base)):
+    place, package = name, None
+    if ":" not in name:
+        entry = registered(kind, name)
+        if entry is None:
+            raise unknown(kind, name, built_in)
+        place, package = entry
+    made = find(flag, place)
+    if base is not None and not (isinstance(made, type) and issubclass(made, base)):
         raise InputError(f"{flag}: {made!r} is not a subclass of {base.__module__}.{base.__name__}")
+    return Plugin(name, place, made, _arguments(flag, name, given), package)
+
+
+def _arguments(flag: str, name: str, given: str) -> dict[str, Any]:
+    """Return the arguments after a name."""
     try:
         arguments = json.loads(given or "{}")
     except json.JSONDecodeError as error:
@@ -145,7 +216,7 @@ def resolve(kind: str, text: str, base: type) -> Plugin:
         ) from None
     if not isinstance(arguments, dict):
         raise InputError(f'{flag}: the arguments must be a JSON object, like {{"name": 1}}')
-    return Plugin(name, made, arguments)
+    return arguments
 
 
 def construct(kind: str, plugin: Plugin, **more: Any) -> Any:
@@ -158,4 +229,12 @@ def construct(kind: str, plugin: Plugin, **more: Any) -> Any:
     try:
         return plugin.made(**{**takes, **plugin.arguments})
     except (TypeError, ValueError) as error:
-        raise InputError(f"--{kind} {plugin.name}: {error}") from None
+        raise InputError(f"{KINDS[kind].flag} {plugin.name}: {error}") from None
+
+
+def changed(kind: str, text: str, since: str) -> str:
+    """Return the note that an object is not the one that was recorded."""
+    return (
+        f"note: {KINDS[kind].flag} {text} has changed since {since}: it may decide differently "
+        "from now on"
+    )

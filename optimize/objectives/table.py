@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, cast
 
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.plugins import is_plugin
 from sweepd.optimize.objectives.command.objective import CommandObjective
 from sweepd.optimize.objectives.games.objective import GameObjective
 from sweepd.optimize.objectives.market.objective import MarketObjective
@@ -22,9 +21,6 @@ from sweepd.optimize.study.settings.setting import check_counts, declared, flag_
 from sweepd.optimize.study.settings.study import StudySettings
 
 KINDS: tuple[type[Objective[Any]], ...] = (MarketObjective, GameObjective, CommandObjective)
-
-# Settings that may name a class of another package, with an example.
-PLUGINS = {"sampler": "optuna.samplers:GPSampler", "pruner": "optuna.pruners:PercentilePruner"}
 
 
 def objective_of(environment: str) -> Objective[StudySpec]:
@@ -72,25 +68,17 @@ def check_request(request: Request) -> None:
     for flag, value, allowed in (
         ("objective", request.objective, kind.objectives),
         ("search", request.search, SEARCHES),
-        ("sampler", request.sampler, (AUTO, *SAMPLERS)),
-        ("pruner", request.pruner, PRUNERS),
     ):
-        if value in allowed:
-            continue
-        if flag not in PLUGINS:
+        if value not in allowed:
             one_of = "one of " if len(allowed) > 1 else ""
             raise InputError(
                 f"--{flag} {value!r} is not known; choose {one_of}{', '.join(allowed)}"
             )
-        if not is_plugin(flag, value):
-            raise InputError(
-                f"--{flag} {value!r} is not known; choose one of {', '.join(allowed)}, or name a "
-                f"class of Optuna's or your own as MODULE:NAME, like {PLUGINS[flag]}"
-            )
-        if flag == "sampler":
-            make_sampler(value, 0)  # raises InputError
-        else:
-            make_pruner(value, request.rungs)
+    # Those of other packages are made once, which refuses wrong arguments.
+    if request.sampler not in (AUTO, *SAMPLERS):
+        make_sampler(request.sampler, 0)
+    if request.pruner not in PRUNERS:
+        make_pruner(request.pruner, request.rungs)
     check_counts(request)
     if not 0 <= request.holdout < 0.9:
         raise InputError(f"--holdout {request.holdout} must be a share from 0 to below 0.9")

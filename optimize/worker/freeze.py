@@ -18,7 +18,7 @@ from sweepd.agents.native.choice import chosen
 from sweepd.agents.networks.precision import set_precision
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.plugins import Plugin, resolve
+from sweepd.envs.support.plugins import Plugin, changed, resolve
 from sweepd.optimize.objectives.members.objective import choose_slots
 from sweepd.optimize.objectives.populations import check_total, choose_population
 from sweepd.optimize.objectives.request import Request
@@ -129,10 +129,7 @@ def join_study(
     refuse_other(name, spec, present, free)
     for flag, plugin in plugins_of(spec).items():
         if plugin.identity() != handle.flags.get("plugins", {}).get(flag):
-            say(
-                f"note: --{flag} {getattr(spec, flag)} has changed since study {name} was created: "
-                "it may decide differently from now on"
-            )
+            say(changed(flag, getattr(spec, flag), f"study {name} was created"))
     kind = objective_of(spec.environment)
     kind.set_up(name, spec, request, device, say)
 
@@ -158,7 +155,7 @@ def plugins_of(spec: StudySpec) -> dict[str, Plugin]:
         "pruner": (spec.pruner, PRUNERS, BasePruner),
     }
     return {
-        flag: resolve(flag, name, base)
+        flag: resolve(flag, name, own, base)
         for flag, (name, own, base) in named.items()
         if name not in own
     }

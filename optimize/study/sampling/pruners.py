@@ -77,7 +77,7 @@ def make_pruner(name: str, rungs: int) -> BasePruner:
         rungs: number of rungs of a trial; its steps in Optuna are 1 … rungs.
 
     Raises:
-        InputError: the plugin cannot be imported or constructed.
+        InputError: the name is unknown, or the plugin cannot be imported or constructed.
     """
     if name == "hyperband":
         return RungPruner(rungs)
@@ -85,5 +85,6 @@ def make_pruner(name: str, rungs: int) -> BasePruner:
         return MedianPruner(n_startup_trials=4)
     if name == "none":
         return NopPruner()
-    pruner: BasePruner = construct("pruner", resolve("pruner", name, BasePruner))
+    plugin = resolve("pruner", name, PRUNERS, BasePruner)
+    pruner: BasePruner = construct("pruner", plugin)
     return pruner

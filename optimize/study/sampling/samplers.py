@@ -65,7 +65,7 @@ def make_sampler(
         start: parameters at which the search starts.
 
     Raises:
-        InputError: the plugin cannot be imported or constructed.
+        InputError: the name is unknown, or the plugin cannot be imported or constructed.
     """
     sampler: BaseSampler
     if name == "tpe":
@@ -79,7 +79,7 @@ def make_sampler(
     elif name == "random":
         sampler = RandomSampler(seed=seed % 2**32)
     else:
-        plugin = resolve("sampler", name, BaseSampler)
+        plugin = resolve("sampler", name, (AUTO, *SAMPLERS), BaseSampler)
         with _experimental():
             sampler = construct("sampler", plugin, seed=seed % 2**32)
     if fixed:

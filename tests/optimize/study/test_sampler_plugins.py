@@ -11,16 +11,17 @@ import pytest
 import torch
 
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.plugins import construct, is_plugin, resolve
+from sweepd.envs.support.plugins import construct, resolve
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.objectives.table import check_request
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.sampling.pruners import make_pruner
-from sweepd.optimize.study.sampling.samplers import make_sampler
+from sweepd.optimize.study.sampling.samplers import SharedSpaceTPE, make_sampler
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.freeze import open_study
+from tests.distributions import install
 
 CPU = torch.device("cpu")
 HERE = __name__
@@ -131,17 +132,17 @@ def test_a_sampler_without_a_seed_is_noted(tmp_path: Path) -> None:
     assert f"note: {HERE}:Unseeded takes no seed, so this study cannot be repeated" in said
 
 
-def test_a_package_can_register_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = importlib.metadata.EntryPoint("gp", "optuna.samplers:GPSampler", "sweepd.sampler")
-
-    def entry_points(**wanted: str) -> importlib.metadata.EntryPoints:
-        return importlib.metadata.EntryPoints([entry]).select(**wanted)
-
-    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
-    assert is_plugin("sampler", "gp")
-    assert not is_plugin("pruner", "gp")
+def test_a_package_can_register_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    points = {"gp": "optuna.samplers:GPSampler", "tpe": "optuna.samplers:GPSampler"}
+    install(tmp_path, "kit-of-samplers", {}, {"sweepd.sampler": points})
+    monkeypatch.syspath_prepend(str(tmp_path))
     assert isinstance(make_sampler("gp", 1), optuna.samplers.GPSampler)
-    assert resolve("sampler", "gp", optuna.samplers.BaseSampler).name == "gp"
+    assert isinstance(make_sampler("tpe", 1), SharedSpaceTPE)  # what is built in wins
+    plugin = resolve("sampler", "gp", base=optuna.samplers.BaseSampler)
+    identity = plugin.identity()
+    assert (identity["package"], identity["version"]) == ("kit-of-samplers", "1.2.3")
+    with pytest.raises(InputError, match="--pruner 'gp' is not known; choose one of hyperband"):
+        make_pruner("gp", 4)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ def test_what_cannot_be_used_is_refused(flags: dict[str, str], said: str) -> Non
 
 
 def test_arguments_win_over_the_seed() -> None:
-    plugin = resolve("sampler", f'{QMC} {{"seed": 7}}', optuna.samplers.BaseSampler)
+    plugin = resolve("sampler", f'{QMC} {{"seed": 7}}', base=optuna.samplers.BaseSampler)
     assert construct("sampler", plugin, seed=3)._seed == 7
     assert isinstance(make_pruner(PERCENTILE, 4), optuna.pruners.PercentilePruner)
 
