@@ -1,7 +1,7 @@
 """Search an algorithm of your own: a subclass of one of ElegantRL's agents with its own network.
 
 The same from the command line:
-PYTHONPATH=examples sweepd train --env own_game:TARGET --algo elegantrl:ppo:own_agent:SmoothAgent
+PYTHONPATH=examples sweepd train --env own_game:TARGET --algo own_agent:SmoothAgent
 """
 
 from elegantrl.agents import AgentPPO
@@ -30,7 +30,7 @@ def main() -> None:
     """Run two short trials on the game of `own_game.py`."""
     settings = SMALL | {
         "env": "own_game:TARGET",
-        "algo": "elegantrl:ppo:own_agent:SmoothAgent",
+        "algo": "own_agent:SmoothAgent",
         "budget": 1024,
         "rungs": 1,
     }

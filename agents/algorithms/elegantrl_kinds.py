@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
@@ -197,27 +198,48 @@ def agent_classes() -> Mapping[str, type[Any]]:
     return {**vars(agents), DISCRETE_A2C: discrete_a2c}
 
 
-@functools.cache  # called often, and finding a class's network constructs two agents
-def kind_of(algorithm: str) -> AgentKind:
-    """Return the kind of `elegantrl:NAME`, or of `elegantrl:NAME:MODULE:CLASS`.
+def base_of(agent: Any) -> str | None:
+    """Return which of ElegantRL's algorithms a class derives from; None: of none."""
+    if not isinstance(agent, type) or "elegantrl" not in sys.modules:
+        return None
+    named = {
+        agent_classes()[own]: name
+        for name, kind in KINDS.items()
+        for own in (kind.discrete, kind.continuous)
+        if own is not None
+    }
+    return next((named[parent] for parent in agent.__mro__ if parent in named), None)
 
-    The latter is a user's agent, whose class must be a subclass of ElegantRL's.
+
+def unknown_agent(name: str) -> InputError:
+    """Return the error for an algorithm that is not one of `KINDS`."""
+    agent, _, own = name.removeprefix(PREFIX).partition(":")
+    if agent in BROKEN:
+        return InputError(
+            f"{name} does not work in ElegantRL 0.3.6: {BROKEN[agent]}; {_choose()}"
+        )
+    if own:
+        return InputError(f"--algo {name}: a class of your own is named alone: --algo {own}")
+    return InputError(f"{name!r} is not one of ElegantRL's agents; {_choose()}")
+
+
+@functools.cache  # called often, and finding a class's network constructs two agents
+def kind_of(program: str) -> AgentKind:
+    """Return the kind of the programs `elegantrl:NAME`, or `elegantrl:NAME:MODULE:CLASS`.
+
+    The latter are of a user's agent, whose class must be a subclass of ElegantRL's.
 
     Raises:
         InputError: ElegantRL 0.3.6 does not have the algorithm, or not in working order; or the
             class is not a subclass.
     """
-    name, _, own = algorithm.removeprefix(PREFIX).partition(":")
-    if name in BROKEN:
-        raise InputError(
-            f"{algorithm} does not work in ElegantRL 0.3.6: {BROKEN[name]}; {_choose()}"
-        )
-    if name not in KINDS or not algorithm.startswith(PREFIX):
-        raise InputError(f"{algorithm!r} is not one of ElegantRL's agents; {_choose()}")
+    name, _, own = program.removeprefix(PREFIX).partition(":")
+    if name not in KINDS or not program.startswith(PREFIX):
+        raise unknown_agent(program)
     if not own:
         return KINDS[name]
     require_elegantrl()
-    return _with(KINDS[name], find(f"--algo {algorithm}", own), algorithm)
+    return _with(KINDS[name], find(f"--algo {own}", own), own)
 
 
 def _with(kind: AgentKind, own: Any, algorithm: str) -> AgentKind:

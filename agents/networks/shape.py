@@ -20,8 +20,9 @@ from sweepd.envs.support.errors import InputError
 # threads, so the last bits depend on their number; with two or more they do not (torch 2.13;
 # tests/agents/engine/test_digests.py).
 FEWEST_SLOTS = 2
-# The algorithms that learn from the latest rollout only.
+# The algorithms that learn from the latest rollout only, and those that have a replay buffer.
 ON_POLICY = ("ppo", "elegantrl:ppo", "elegantrl:a2c")
+REPLAYING = ("sac", "d3qn", "elegantrl:")
 # One policy for both seats of a game, or one for each.
 SHARED, PER_SEAT = "shared", "per-seat"
 POLICIES = (SHARED, PER_SEAT)
@@ -188,7 +189,8 @@ class Shape:
         """Check the sizes of minibatches and buffers."""
         # `startswith` also covers users' subclasses, "elegantrl:ppo:MODULE:CLASS".
         on_policy = self.algorithm.startswith(ON_POLICY)
-        if not on_policy and self.buffer < max(self.samples, self.minibatch):
+        replays = not on_policy and self.algorithm.startswith(REPLAYING)
+        if replays and self.buffer < max(self.samples, self.minibatch):
             raise InputError(
                 f"buffer {self.buffer} must hold at least a rollout of {self.samples} "
                 f"transitions and a minibatch of {self.minibatch}."

@@ -2,7 +2,7 @@
 
 `cartpole`, `bucket-brigade`, `card-duel`, `hockey`, `kuhn` and `leduc` are built in; `MODULE:NAME`
 is a user's `Game`, or an external environment like the other names that
-`sweepd.envs.external.sources` describes.
+`sweepd.envs.external.sources` describes. A package may register a name for either.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sweepd.envs.games.hockey.players import PLAYERS as HOCKEY_PLAYERS
 from sweepd.envs.games.poker.kuhn import Kuhn
 from sweepd.envs.games.poker.leduc import Leduc
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.plugins import find
+from sweepd.envs.support.plugins import resolve
 
 
 def _cartpole(
@@ -89,6 +89,9 @@ GAMES = {
     "hockey": replace(Hockey.game(HockeyParams, scripted=lambda _: HOCKEY_PLAYERS), name="hockey"),
 }
 
+# What `--env` takes besides the names of other packages.
+BUILT_IN = ("crypto", *GAMES, "gym:ID", "vector:ID", "pettingzoo:MODULE")
+
 
 @dataclass(frozen=True)
 class EnvArguments:
@@ -112,8 +115,8 @@ def _env_arguments(**arguments: Any) -> EnvArguments:
 
 # Cached, because descriptions are used often and some environments take long to make.
 @functools.lru_cache(maxsize=16)
-def _external(name: str) -> Game:
-    env = named_env(name)
+def _external(name: str, place: str) -> Game:
+    env = named_env(place)
 
     @functools.cache
     def described(params: EnvArguments) -> Description:
@@ -158,17 +161,20 @@ def get_game(name: str) -> Game:
     if name in GAMES:
         return GAMES[name]
     if name.startswith(PREFIXES):
-        return _external(name)
-    if ":" in name:
-        found = find(f"--env {name}", name)
-        if isinstance(found, type) and issubclass(found, VecEnv):
-            # It could not be called with the game's parameters: it takes members and rows.
-            raise InputError(
-                f"--env {name} is a class of vectorized environments; it must be a `Game`: for a "
-                f"TensorGame, name what {found.__name__}.game() returns"
-            )
-        return replace(found, name=name) if isinstance(found, Game) else _external(name)
-    raise InputError(
-        f"--env {name!r} is not known; choose one of crypto, {', '.join(GAMES)}, gym:ID, "
-        "vector:ID, pettingzoo:MODULE, MODULE:NAME"
-    )
+        return _external(name, name)
+    return _of_others(name)
+
+
+def _of_others(name: str) -> Game:
+    """Return the game or environment that another package provides."""
+    plugin = resolve("environment", name, BUILT_IN)
+    if plugin.name != name:
+        raise InputError(f"--env {name}: its arguments are given with --env-param NAME=VALUE")
+    found = plugin.made
+    if isinstance(found, type) and issubclass(found, VecEnv):
+        # It could not be called with the game's parameters: it takes members and rows.
+        raise InputError(
+            f"--env {name} is a class of vectorized environments; it must be a `Game`: for a "
+            f"TensorGame, name what {found.__name__}.game() returns"
+        )
+    return replace(found, name=name) if isinstance(found, Game) else _external(name, plugin.place)

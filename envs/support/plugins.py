@@ -7,6 +7,7 @@ arguments may follow as JSON: `optuna.samplers:GPSampler {"deterministic_objecti
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import importlib.metadata
@@ -39,11 +40,12 @@ class Kind:
 
 
 # Their names are also those of the groups of entry points, after "sweepd.".
+_OPTUNAS = "a class of Optuna's or your own"
 KINDS = {
-    "sampler": Kind("--sampler", "a class of Optuna's or your own", "optuna.samplers:GPSampler"),
-    "pruner": Kind(
-        "--pruner", "a class of Optuna's or your own", "optuna.pruners:PercentilePruner"
-    ),
+    "sampler": Kind("--sampler", _OPTUNAS, "optuna.samplers:GPSampler"),
+    "pruner": Kind("--pruner", _OPTUNAS, "optuna.pruners:PercentilePruner"),
+    "algorithm": Kind("--algo", "one of your own", "own_algorithm:CLIMBER"),
+    "environment": Kind("--env", "one of your own", "own_game:TARGET"),
 }
 
 
@@ -145,30 +147,36 @@ class Plugin:
         return found
 
 
-def registered(kind: str, name: str) -> tuple[str, str | None] | None:
-    """Return what an entry point of `sweepd.KIND` stands for, and its distribution; None: no such.
+@functools.lru_cache(maxsize=16)  # this reads the metadata of all packages, in milliseconds
+def _registered(kind: str, name: str, path: tuple[str, ...]) -> tuple[str, str | None]:  # noqa: ARG001
+    """Return what an entry point of `sweepd.KIND` stands for, and its distribution.
 
-    This reads the metadata of all installed packages, which takes milliseconds.
+    Args:
+        kind: one of `KINDS`.
+        name: of the entry point.
+        path: `sys.path`, where packages are found.
 
     Raises:
+        LookupError: there is none of that name.
         InputError: two packages register the name for different objects.
     """
     found = {
         f"{entry.module}:{entry.attr}": entry.dist
         for entry in importlib.metadata.entry_points(group=f"sweepd.{kind}", name=name)
     }
+    if not found:
+        raise LookupError(name)
     if len(found) > 1:
         packages = " and ".join(sorted(dist.name for dist in found.values() if dist is not None))
         raise InputError(
             f"{KINDS[kind].flag} {name}: {packages} register this name; write which one you mean: "
             f"{' or '.join(sorted(found))}"
         )
-    for place, dist in found.items():
-        return place, None if dist is None else dist.name
-    return None
+    [(place, dist)] = found.items()
+    return place, None if dist is None else dist.name
 
 
-def unknown(kind: str, name: str, built_in: Iterable[str]) -> InputError:
+def _unknown(kind: str, name: str, built_in: Iterable[str]) -> InputError:
     """Return the error for a name that stands for nothing."""
     known = KINDS[kind]
     return InputError(
@@ -196,10 +204,10 @@ def resolve(
     name, _, given = text.partition(" ")
     place, package = name, None
     if ":" not in name:
-        entry = registered(kind, name)
-        if entry is None:
-            raise unknown(kind, name, built_in)
-        place, package = entry
+        try:
+            place, package = _registered(kind, name, tuple(sys.path))
+        except LookupError:
+            raise _unknown(kind, name, built_in) from None
     made = find(flag, place)
     if base is not None and not (isinstance(made, type) and issubclass(made, base)):
         raise InputError(f"{flag}: {made!r} is not a subclass of {base.__module__}.{base.__name__}")

@@ -125,6 +125,10 @@ class Objective(ABC, Generic[Spec]):
         """Raise InputError for an unknown algorithm, or one that needs a missing package."""
         return
 
+    def kernels(self, algorithm: str) -> str:
+        """Return which algorithm's native kernels train with this one; "": none."""
+        return ""
+
     def trains(self, algorithm: str) -> bool:
         """Return whether a trial with this algorithm is trained, not only evaluated."""
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler
 
 from sweepd.agents.algorithms.identity import processor_kind
-from sweepd.agents.algorithms.table import get_algorithm
+from sweepd.agents.algorithms.table import ALGORITHMS, get_algorithm
 from sweepd.agents.native.choice import chosen
 from sweepd.agents.networks.precision import set_precision
 from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.external.sources import PREFIXES
+from sweepd.envs.games.registry import GAMES
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.plugins import Plugin, changed, resolve
 from sweepd.optimize.objectives.members.objective import choose_slots
@@ -36,7 +38,7 @@ from sweepd.optimize.study.prior import (
 from sweepd.optimize.study.record.configurations import PBT
 from sweepd.optimize.study.record.database import study_exists
 from sweepd.optimize.study.record.rows import FINISHED
-from sweepd.optimize.study.record.stored import StudySpec, code_version, torch_version
+from sweepd.optimize.study.record.stored import CRYPTO, StudySpec, code_version, is_command, torch_version
 from sweepd.optimize.study.sampling.pruners import PRUNERS
 from sweepd.optimize.study.sampling.samplers import AUTO, SAMPLERS
 from sweepd.optimize.study.settings.setting import Setting, declared
@@ -92,7 +94,7 @@ def open_study(
         recorded = {**flags, "measured": [*measured, *piloted]}
         plugins = plugins_of(spec)
         if plugins:
-            recorded["plugins"] = {flag: one.identity() for flag, one in plugins.items()}
+            recorded["plugins"] = {own: one.identity() for own, one in plugins.items()}
         source = None if narrowed is None else narrowed.as_source()
         if create_study(
             storage, name, spec, runs_dir, recorded, origin=origin, prior=prior, source=source
@@ -127,9 +129,10 @@ def join_study(
     refuse_other(name, spec, requested, free)
     present = dataclasses.replace(spec, code_version=code_version(), torch_version=torch_version())
     refuse_other(name, spec, present, free)
-    for flag, plugin in plugins_of(spec).items():
-        if plugin.identity() != handle.flags.get("plugins", {}).get(flag):
-            say(changed(flag, getattr(spec, flag), f"study {name} was created"))
+    for plugin_kind, plugin in plugins_of(spec).items():
+        if plugin.identity() != handle.flags.get("plugins", {}).get(plugin_kind):
+            named = getattr(spec, plugin_kind)
+            say(changed(plugin_kind, named, f"study {name} was created"))
     kind = objective_of(spec.environment)
     kind.set_up(name, spec, request, device, say)
 
@@ -149,14 +152,18 @@ def join_study(
 
 
 def plugins_of(spec: StudySpec) -> dict[str, Plugin]:
-    """Return sampler and pruner, by flag, where other packages provide them."""
-    named = {
+    """Return what other packages provide, by the field of the spec that names it."""
+    named: dict[str, tuple[str, Collection[str], type[Any] | None]] = {
         "sampler": (spec.sampler, SAMPLERS, BaseSampler),
         "pruner": (spec.pruner, PRUNERS, BasePruner),
     }
+    if not is_command(spec.environment):
+        named["algorithm"] = spec.algorithm, ALGORITHMS, None
+        if not spec.environment.startswith(PREFIXES):
+            named["environment"] = spec.environment, (CRYPTO, *GAMES), None
     return {
-        flag: resolve(flag, name, own, base)
-        for flag, (name, own, base) in named.items()
+        kind: resolve(kind, name, own, base)
+        for kind, (name, own, base) in named.items()
         if name not in own
     }
 
@@ -350,7 +357,7 @@ def draft_spec(
         "threads": request.threads or torch.get_num_threads(),
         "precision": request.precision,
         "processor": processor_kind(device),
-        "kernels": chosen(request.algo, request.precision, device),
+        "kernels": chosen(kind.kernels(request.algo), request.precision, device),
     }
     return kind.make_spec(request, common, space.max_lookback, bars)
 

@@ -177,7 +177,7 @@ def _run_spec(
         "seed": derive_seed(spec.seed, "run", trial.number) % 2**31,
         "trials_per_batch": min(spec.trials_per_batch, request.seeds),
         "processor": processor_kind(device),
-        "kernels": chosen(spec.algorithm, spec.precision, device),
+        "kernels": chosen(objective.kernels(spec.algorithm), spec.precision, device),
         "code_version": code_version(),
         "torch_version": torch_version(),
     }

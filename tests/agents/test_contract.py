@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import torch
 from torch import Tensor
 
 from sweepd.agents.algorithms.elegantrl_agents import ElegantAgents
 from sweepd.agents.algorithms.ppo import PPO
 from sweepd.agents.algorithms.sac import SAC
+from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.agents.engine.program import Program
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.testing import ProgramTestCase
 from tests.agents import helpers, off_policy_helpers
 from tests.agents.toy_env import AbsentEnv, ChoiceEnv, ItemsEnv, MaskedEnv, Rematching, ToyEnv
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 class TestPPO(ProgramTestCase):
@@ -100,6 +105,23 @@ class TestElegantRLA2C(TestElegantRL):
 
 class TestElegantRLD3QN(TestElegantRL):
     agent, kind = "d3qn", ChoiceEnv
+
+
+class TestClimber(ProgramTestCase):
+    """The algorithm of `examples/own_algorithm.py`."""
+
+    @pytest.fixture(autouse=True)
+    def algorithm_of_example(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.syspath_prepend(str(EXAMPLES))
+        self.climber = get_algorithm("own_algorithm:CLIMBER")
+
+    def make(self, slots: int) -> tuple[Program, VecEnv]:
+        env = ToyEnv(slots, 4)
+        shape = helpers.shape_for(env, algorithm=self.climber.program)
+        return self.climber.learner(shape, torch.device("cpu")), env
+
+    def params(self, program: Program, member: int) -> Any:
+        return program.params_type(step=0.1 * (1 + member))  # type: ignore[call-arg]
 
 
 class SeededBySlot(SAC):

@@ -125,10 +125,8 @@ class Experiment(ABC):
 
     def shape(self, settings: Settings, env: VecEnv, slots: int) -> Shape:
         """Return the program's shape for a trial's shape parameters on this environment."""
-        own = {**env_fields(env), "slots": slots}
-        return Shape(
-            **own, algorithm=self.spec.algorithm, horizon=self.spec.horizon, **settings.shape
-        )
+        own = {**env_fields(env), "slots": slots, "algorithm": self.algorithm.program}
+        return Shape(**own, horizon=self.spec.horizon, **settings.shape)
 
     def evaluation_share(self, rung: int) -> float:  # noqa: ARG002
         """Return the share of a full evaluation that is made at a rung (1 …)."""

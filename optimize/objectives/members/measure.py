@@ -60,8 +60,9 @@ class Bench:
 
     def __str__(self) -> str:
         shape = self.shape
-        network = f"network {shape['net_width']} x {shape['net_depth']}"
-        return f"rollout and update of {self.spec.slots} members, {network}, on {self.device}"
+        has_network = {"net_width", "net_depth"} <= shape.keys()
+        network = f", network {shape['net_width']} x {shape['net_depth']}" if has_network else ""
+        return f"rollout and update of {self.spec.slots} members{network}, on {self.device}"
 
     def why_skipped(self, num_envs: int) -> str:
         """Return why nothing is measured, with what is chosen instead; "" if it is measured."""

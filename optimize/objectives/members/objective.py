@@ -112,6 +112,9 @@ class MemberObjective(Objective[Spec]):
     def check_installed(self, algorithm: str) -> None:
         get_algorithm(algorithm).check_installed()
 
+    def kernels(self, algorithm: str) -> str:
+        return get_algorithm(algorithm).kernels
+
     def trains(self, algorithm: str) -> bool:
         return get_algorithm(algorithm).trains
 

@@ -165,8 +165,8 @@ class CommonSettings:
         str,
         Setting(
             Panel.ENVIRONMENT,
-            "ppo, sac, d3qn, elegantrl:NAME (an ElegantRL agent, e.g. elegantrl:td3), or "
-            "heuristic.",
+            "ppo, sac, d3qn, elegantrl:NAME (an ElegantRL agent, e.g. elegantrl:td3), heuristic, or "
+            "MODULE:NAME (an algorithm of your own, see docs/plugins.md).",
             fixes="algorithm",
         ),
     ] = "ppo"

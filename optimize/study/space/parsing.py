@@ -78,6 +78,8 @@ def load_space(
     """
     if name in subject.presets:
         described = tomllib.loads(preset_text(name, subject))
+        if subject.learner.space:
+            described = {"name": subject.learner_table, "version": 1, **described}
         return parse_space(described, subject, timeframe, f"preset {name}")
     presets = ", ".join(subject.presets)
     if not name.endswith(".toml") and not Path(name).exists():
@@ -95,6 +97,8 @@ def load_space(
 
 def preset_text(name: str, subject: Subject = MARKET_PPO) -> str:
     """Return the TOML text of a preset, to copy and edit."""
+    if not subject.presets[name]:
+        return subject.learner.space
     file = resources.files("sweepd.optimize").joinpath(f"spaces/{subject.presets[name]}")
     return file.read_text(encoding="utf-8")
 

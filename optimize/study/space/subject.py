@@ -87,8 +87,10 @@ class Subject:
 
     @property
     def presets(self) -> dict[str, str]:
-        """Names of the included spaces, with their files."""
+        """Names of the included spaces, with their files; "" for that of the algorithm itself."""
         own = PRESETS.get((self.environment, self.algorithm))
+        if self.learner.space:
+            own = {"wide" if self.environment == CRYPTO else "game": ""}
         return own or {"game": f"game-{self.learner.table}.toml"}
 
     def names(self, table: str) -> dict[str, Any]:

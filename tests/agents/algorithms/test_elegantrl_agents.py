@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -231,8 +232,10 @@ def test_unsupported_agents_are_refused_with_a_sentence() -> None:
 
 
 def test_where_elegantrl_is_missing_a_sentence_says_how_it_is_installed(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "lonely_agent.py").write_text("from elegantrl.agents import AgentPPO as Agent\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(sys.modules, "elegantrl", None)
     found = get_algorithm("elegantrl:td3")  # a study of others can be read
     command = "-m pip install --no-deps elegantrl==0.3.6"
@@ -241,7 +244,7 @@ def test_where_elegantrl_is_missing_a_sentence_says_how_it_is_installed(
     with pytest.raises(InputError, match=command):
         found.learner(shape_for(ToyEnv(1, 4), algorithm=found.name), torch.device("cpu"))
     with pytest.raises(InputError, match=command):
-        get_algorithm("elegantrl:ppo:not_imported:Agent")
+        get_algorithm("lonely_agent:Agent")
     for name in ("ppo", "sac", "d3qn"):
         get_algorithm(name).check_installed()
 
@@ -258,8 +261,9 @@ OWN = "tests.agents.own_agents"
 @pytest.mark.parametrize("name", ["SmoothAgent", "HiddenSmoothAgent"])
 def test_an_agent_with_its_own_network_is_trained_but_not_deployed(name: str) -> None:
     """In docs/games.md it takes eleven lines; `own_agents` has the same."""
-    algorithm = f"ppo:{OWN}:{name}"
-    found = get_algorithm(f"elegantrl:{algorithm}")
+    found = get_algorithm(f"{OWN}:{name}")
+    algorithm = found.program.removeprefix("elegantrl:")
+    assert algorithm == f"ppo:{OWN}:{name}"
     assert (found.table, found.frozen, found.deployed) == ("elegantrl", False, False)
     assert (found.continuous, found.discrete) == (True, False)
     program = started(algorithm, ToyEnv(2, 4), {0: 1, 1: 2})
@@ -274,8 +278,8 @@ def test_an_agent_with_its_own_network_is_trained_but_not_deployed(name: str) ->
 
 
 def test_an_agent_with_its_own_update_is_deployed_like_its_parent() -> None:
-    algorithm = f"td3:{OWN}:PatientAgent"
-    found = get_algorithm(f"elegantrl:{algorithm}")
+    found = get_algorithm(f"{OWN}:PatientAgent")
+    algorithm = found.program.removeprefix("elegantrl:")
     assert found.frozen
     assert found.deployed
     assert found.shape == get_algorithm("elegantrl:td3").shape
@@ -288,13 +292,14 @@ def test_an_agent_with_its_own_update_is_deployed_like_its_parent() -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        (f"td3:{OWN}:SmoothAgent", "the class must be a subclass of ElegantRL's AgentTD3"),
-        (f"ppo:{OWN}:SmoothActor", "a subclass of ElegantRL's AgentDiscretePPO or AgentPPO"),
-        (f"ppo:{OWN}:Nobody", "has nothing called 'Nobody'"),
-        ("ppo:nowhere_at_all:Agent", "No module named 'nowhere_at_all'"),
-        (f"sarsa:{OWN}:SmoothAgent", "not one of ElegantRL's agents"),
+        (f"{OWN}:SmoothActor", "neither an Algorithm .* nor a subclass of one of ElegantRL's"),
+        (f"{OWN}:Nobody", "has nothing called 'Nobody'"),
+        ("nowhere_at_all:Agent", "No module named 'nowhere_at_all'"),
+        (f'{OWN}:SmoothAgent {{"clip": 0.1}}', "only a function takes arguments"),
+        (f"elegantrl:ppo:{OWN}:SmoothAgent", f"is named alone: --algo {OWN}:SmoothAgent"),
+        ("elegantrl:sarsa", "not one of ElegantRL's agents"),
     ],
 )
 def test_invalid_agent_classes_are_refused(name: str, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        get_algorithm(f"elegantrl:{name}")
+        get_algorithm(name)

@@ -485,9 +485,7 @@ def test_verify_plays_the_panel_again(tmp_path: Path, registry: Registry) -> Non
 def test_a_network_that_nobody_else_knows_is_not_deployed(
     tmp_path: Path, registry: Registry
 ) -> None:
-    study = study_of(
-        tmp_path / "run", [GOOD], algorithm="elegantrl:ppo:tests.agents.own_agents:SmoothAgent"
-    )
+    study = study_of(tmp_path / "run", [GOOD], algorithm="tests.agents.own_agents:SmoothAgent")
     promotion = promoter_of(GameGate, study, registry, games=GAMES).run()
     assert promotion.outcome == "none passes"
     assert "has its own network, which can be searched but not deployed" in promotion.reason
