@@ -25,6 +25,7 @@ PROGRAMS = {
     "load_bundle": "after fees",
     "nim": "the first of two eager players wins",
     "own_agent": "values: [",
+    "own_algorithm": "",
     "own_broker": "account value",
     "own_feed": "closes",
     "own_game": "mean reward",

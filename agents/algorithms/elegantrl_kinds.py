@@ -215,9 +215,7 @@ def unknown_agent(name: str) -> InputError:
     """Return the error for an algorithm that is not one of `KINDS`."""
     agent, _, own = name.removeprefix(PREFIX).partition(":")
     if agent in BROKEN:
-        return InputError(
-            f"{name} does not work in ElegantRL 0.3.6: {BROKEN[agent]}; {_choose()}"
-        )
+        return InputError(f"{name} does not work in ElegantRL 0.3.6: {BROKEN[agent]}; {_choose()}")
     if own:
         return InputError(f"--algo {name}: a class of your own is named alone: --algo {own}")
     return InputError(f"{name!r} is not one of ElegantRL's agents; {_choose()}")

@@ -39,14 +39,16 @@ class TradeFlags:
         str,
         typer.Option(
             help="Source of bars: alpaca, a ccxt exchange (binance, kraken, ...), folder (files in "
-            "--data-dir that another program appends to) or recorded (the same files, at --speed)."
+            "--data-dir that another program appends to), recorded (the same files, at --speed) or "
+            "MODULE:NAME (a feed of your own, see docs/plugins.md)."
         ),
     ] = "alpaca"
     broker: Annotated[
         str,
         typer.Option(
-            help="sim (virtual money, orders filled at the next open) or alpaca (the paper account "
-            "of the keys in APCA_API_KEY_ID and APCA_API_SECRET_KEY)."
+            help="sim (virtual money, orders filled at the next open), alpaca (the paper account "
+            "of the keys in APCA_API_KEY_ID and APCA_API_SECRET_KEY) or MODULE:NAME (a paper broker "
+            "of your own, see docs/plugins.md)."
         ),
     ] = "sim"
     url: Annotated[

@@ -19,7 +19,7 @@ import math
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,7 @@ AGAIN_BARS = 64  # delivered bars that are requested again with every new one
 SPARE_BARS = 64  # spare history: tickers rarely begin and end together
 
 
+@runtime_checkable
 class Feed(Protocol):
     """Source of a trader's bars.
 

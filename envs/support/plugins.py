@@ -45,6 +45,8 @@ KINDS = {
     "sampler": Kind("--sampler", _OPTUNAS, "optuna.samplers:GPSampler"),
     "pruner": Kind("--pruner", _OPTUNAS, "optuna.pruners:PercentilePruner"),
     "algorithm": Kind("--algo", "one of your own", "own_algorithm:CLIMBER"),
+    "broker": Kind("--broker", "a subclass of Broker", "own_broker:OfficeHoursBroker"),
+    "feed": Kind("--feed", "a function that returns a Feed", "own_feed:my_feed"),
     "environment": Kind("--env", "one of your own", "own_game:TARGET"),
 }
 
@@ -176,6 +178,17 @@ def _registered(kind: str, name: str, path: tuple[str, ...]) -> tuple[str, str |
     return place, None if dist is None else dist.name
 
 
+def is_plugin(kind: str, text: str) -> bool:
+    """Return whether a name is `MODULE:NAME`, or that of an entry point of `sweepd.KIND`."""
+    name = text.partition(" ")[0]
+    if ":" in name:
+        return True
+    try:
+        return bool(_registered(kind, name, tuple(sys.path)))
+    except LookupError:
+        return False
+
+
 def _unknown(kind: str, name: str, built_in: Iterable[str]) -> InputError:
     """Return the error for a name that stands for nothing."""
     known = KINDS[kind]
@@ -241,8 +254,8 @@ def construct(kind: str, plugin: Plugin, **more: Any) -> Any:
 
 
 def changed(kind: str, text: str, since: str) -> str:
-    """Return the note that an object is not the one that was recorded."""
+    """Return the sentence that an object is not the one that was recorded."""
     return (
-        f"note: {KINDS[kind].flag} {text} has changed since {since}: it may decide differently "
+        f"{KINDS[kind].flag} {text} has changed since {since}: it may decide differently "
         "from now on"
     )

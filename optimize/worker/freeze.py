@@ -38,7 +38,13 @@ from sweepd.optimize.study.prior import (
 from sweepd.optimize.study.record.configurations import PBT
 from sweepd.optimize.study.record.database import study_exists
 from sweepd.optimize.study.record.rows import FINISHED
-from sweepd.optimize.study.record.stored import CRYPTO, StudySpec, code_version, is_command, torch_version
+from sweepd.optimize.study.record.stored import (
+    CRYPTO,
+    StudySpec,
+    code_version,
+    is_command,
+    torch_version,
+)
 from sweepd.optimize.study.sampling.pruners import PRUNERS
 from sweepd.optimize.study.sampling.samplers import AUTO, SAMPLERS
 from sweepd.optimize.study.settings.setting import Setting, declared
@@ -132,7 +138,7 @@ def join_study(
     for plugin_kind, plugin in plugins_of(spec).items():
         if plugin.identity() != handle.flags.get("plugins", {}).get(plugin_kind):
             named = getattr(spec, plugin_kind)
-            say(changed(plugin_kind, named, f"study {name} was created"))
+            say(f"note: {changed(plugin_kind, named, f'study {name} was created')}")
     kind = objective_of(spec.environment)
     kind.set_up(name, spec, request, device, say)
 

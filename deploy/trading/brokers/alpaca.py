@@ -95,6 +95,7 @@ class AlpacaBroker(Broker):
         sleep: waits that many seconds.
     """
 
+    paper = "Alpaca's paper API, the only host besides this machine that it connects to"
     immediate = True
 
     def __init__(

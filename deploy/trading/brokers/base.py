@@ -17,6 +17,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from sweepd.envs.support.errors import InputError
+
 Array = NDArray[np.float64]
 Side = Literal["buy", "sell"]
 Status = Literal["filled", "unfilled"]
@@ -104,12 +106,16 @@ class AccountState:
 class Broker(ABC):
     """A broker that trades on paper. No implementation may place an order with real money.
 
+    paper: what makes its account a paper account, in words; a class that does not say is refused.
+    shorts: the account has short positions.
     immediate: orders are filled when they are sent, not at the next bar.
     venue_account: the venue's name of the account, by which two slots on one account are detected;
         None for virtual money.
     untradable: by ticker, why it cannot be traded; its orders are reported as unfilled.
     """
 
+    paper: str = ""
+    shorts: bool = False
     immediate: bool
     venue_account: str | None = None
     untradable: Mapping[str, str] = MappingProxyType({})
@@ -159,3 +165,20 @@ class Broker(ABC):
     @abstractmethod
     def fills(self) -> list[Fill]:
         """Return the results since the last call, one per order with a final result."""
+
+
+def require_paper(name: str, broker: type[Broker]) -> None:
+    """Refuse a class of brokers that does not say why its account is a paper account.
+
+    Args:
+        name: the value of --broker.
+        broker: the class.
+
+    Raises:
+        InputError: its `paper` is empty.
+    """
+    if not isinstance(broker.paper, str) or not broker.paper.strip():
+        raise InputError(
+            f"--broker {name}: only paper accounts are traded, and {broker.__name__} does not say "
+            'what makes its account one: set its attribute paper, such as paper = "virtual money"'
+        )

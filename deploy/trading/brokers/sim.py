@@ -34,6 +34,8 @@ class SimBroker(Broker):
         timeframe: of the bars; needed where shorts are allowed.
     """
 
+    paper = "virtual money"
+    shorts = True
     immediate = False
 
     def __init__(

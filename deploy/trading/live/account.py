@@ -6,7 +6,7 @@ The slot's own account, its shadow and its challengers run this code; they diffe
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -32,6 +32,16 @@ from sweepd.envs.crypto.data.bars import Bars
 class TradingAccount:
     """A bundle with its paper trader and its broker.
 
+    Args:
+        slot: the slot.
+        name: of the account.
+        kind: of the account.
+        bundle: what it trades.
+        broker: where it trades.
+        limits: risk rules.
+        any_account: accept an account whose value is far from what the bundle was trained with.
+        remake: makes a broker of virtual money for another bundle.
+
     Attributes:
         since: open of the first bar that it processed, None before that.
     """
@@ -46,10 +56,11 @@ class TradingAccount:
         *,
         limits: RiskLimits,
         any_account: bool,
+        remake: Callable[[Bundle], Broker] = sim_broker,
     ) -> None:
         # Client ids of orders begin with the slot and, except for its own account, with the name.
         self._prefix = slot if name == SLOT_ACCOUNT else f"{slot}.{name}"
-        self._limits = limits
+        self._limits, self._remake = limits, remake
         self.name, self.kind, self.broker = name, kind, broker
         self.trader = PaperTrader(bundle, slot=self._prefix, any_account=any_account, limits=limits)
         self.since: int | None = None
@@ -209,7 +220,8 @@ class TradingAccount:
         heir.take_over(history, self.trader)
         # The simulator's fees and order of tickers are those of the bundle.
         if isinstance(self.broker, SimBroker):
-            broker = sim_broker(bundle)
+            broker = self._remake(bundle)
+            assert isinstance(broker, SimBroker)
             broker.restore(self.broker.state())
             self.broker = broker
         self.trader = heir

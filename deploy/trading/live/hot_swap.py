@@ -91,18 +91,25 @@ def bundle_to_trade(registry: Registry, slot: str) -> tuple[Bundle, LostBundle |
 
 
 def problem_with(
-    bundle: Bundle, traded: Traded, history: Bars, *, broker: str = "sim", feed: str = ""
+    bundle: Bundle,
+    traded: Traded,
+    history: Bars,
+    *,
+    broker: str = "sim",
+    feed: str = "",
+    shorts: bool = True,
 ) -> str | None:
     """Return why `bundle` cannot take over from `traded`, one sentence; None if it can.
 
     It must trade the same tickers at the same timeframe, and trade the last 100 bars of `history`
-    on virtual money without an error. With short positions, it needs an account that has them, and
-    at Alpaca a symbol for each ticker: `broker` and `feed` are the names of the slot's.
+    on virtual money without an error. With short positions, it needs an account that has them
+    (`shorts`), and at Alpaca a symbol for each ticker: `broker` and `feed` are the names of the
+    slot's.
     """
     own = Traded.of(bundle)
     if problem := _mismatch(own, traded):
         return problem
-    if own.shorts and broker != "sim":
+    if own.shorts and not shorts:
         return f"it was trained with --allow-short, and broker {broker} has no short positions"
     if traded.shorts and not own.shorts:
         return "it trades without shorts, and the slot's account may hold short positions"

@@ -49,6 +49,7 @@ from sweepd.envs.support.errors import InputError
 class RecordedBroker(Broker):
     """An account whose state and fills are those of the record. Orders are ignored."""
 
+    paper = "a record"
     immediate = False
 
     def __init__(self, line: AccountBar, *, late_fees: bool) -> None:

@@ -100,4 +100,5 @@ class ProfitBook:
 
 def fills_at_once(trader: Trader, account: str) -> bool:
     """Return whether an account's orders are filled when they are sent, not at the next open."""
-    return account == SLOT_ACCOUNT and trader.broker != "sim"
+    own = trader.state.get("plugins", {}).get("broker", {})
+    return account == SLOT_ACCOUNT and bool(own.get("immediate", trader.broker != "sim"))

@@ -19,14 +19,14 @@ decisions; the trader decides only at the newest bar, and not if that ended too 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.registry.bundle_files import NAME_DIGITS
 from sweepd.deploy.registry.registry import Registry
-from sweepd.deploy.trading.brokers.base import Broker, Order
+from sweepd.deploy.trading.brokers.base import Broker, Order, require_paper
 from sweepd.deploy.trading.brokers.sim import sim_broker
 from sweepd.deploy.trading.closed_bar import ClosedBar
 from sweepd.deploy.trading.feeds import SETTLE_SECONDS, Feed, RecordedFeed
@@ -76,6 +76,7 @@ from sweepd.deploy.trading.risk_limits import RiskLimits
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.crypto.data.timeframe import DAY, bar_end, bar_seconds, format_time, later
 from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.plugins import changed
 from sweepd.envs.support.supervisor import Supervisor
 
 LATE_SECONDS = 5.0  # pause between polls for a bar that is late
@@ -91,6 +92,7 @@ class TraderOptions:
     max_delay: seconds after a bar's end in which its orders may be sent; default: a quarter bar.
     arena: number of challengers that trade on virtual money.
     on_alert: reaction to an account that trades worse than scored.
+    plugins: what is recorded of a broker and a feed of another package, by kind.
     """
 
     broker: str = "sim"
@@ -100,6 +102,7 @@ class TraderOptions:
     max_delay: float | None = None
     arena: int = 0
     on_alert: OnAlert = "alert"
+    plugins: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 class LiveSession:
@@ -143,6 +146,7 @@ class LiveSession:
         quarter = bar_seconds(self._timeframe) / 4
         self._max_delay = quarter if options.max_delay is None else options.max_delay
         self._feed, broker = make_feed(bundle), make_broker(bundle)
+        require_paper(options.broker, type(broker))
         if SLOT_ACCOUNT not in kept:
             for ticker, why in broker.untradable.items():
                 raise InputError(
@@ -163,7 +167,12 @@ class LiveSession:
         self._history: Bars  # the newest bars as they were seen, in the present units
         self._state: dict[str, Any] = dict(trader.state)
         self._own = self._account(
-            SLOT_ACCOUNT, SLOT_ACCOUNT, bundle, broker, any_account=options.any_account
+            SLOT_ACCOUNT,
+            SLOT_ACCOUNT,
+            bundle,
+            broker,
+            any_account=options.any_account,
+            remake=make_broker,
         )
         self._accounts = [self._own]  # the slot's own account stays the first
         simulator = None
@@ -354,6 +363,7 @@ class LiveSession:
             text = f"continues after the bar of {format_time(trader.last_bar)}"
         new = seen.unstored
         self._state, events = self._watch.clock(self._last, self._clock.now(), self._state)
+        events += self._note_plugins()
         changes = Changes(state=self._state, events=[("started", text, self._last), *events])
         changes.market += [(new.tickers, ClosedBar.of(new, row)) for row in range(len(new))]
         self._commit(changes)
@@ -364,6 +374,19 @@ class LiveSession:
                     f"{ticker}: {why} any more; its position stays, and the other tickers are "
                     "traded",
                 )
+
+    def _note_plugins(self) -> list[Event]:
+        """Record broker and feed of other packages; return an event for each that has changed."""
+        before, now = self._state.get("plugins", {}), dict(self._options.plugins)
+        if broker := now.get("broker"):
+            now["broker"] = {**broker, "immediate": self._own.broker.immediate}
+        if before or now:
+            self._state = self._state | {"plugins": now}
+        return [
+            ("trouble", changed(kind, now[kind]["name"], "it was used here last"), self._last)
+            for kind in before.keys() & now.keys()
+            if before[kind]["name"] == now[kind]["name"] and before[kind] != now[kind]
+        ]
 
     def _recover(self, trader: Trader, adjustments: Sequence[Adjustment]) -> None:
         """Look up the results of orders of an earlier process, and send those that are missing."""
@@ -485,10 +508,17 @@ class LiveSession:
         broker: Broker,
         *,
         any_account: bool = True,
+        remake: Callable[[Bundle], Broker] = sim_broker,
     ) -> TradingAccount:
-        limits = self._options.limits
         return TradingAccount(
-            self._slot, name, kind, bundle, broker, limits=limits, any_account=any_account
+            self._slot,
+            name,
+            kind,
+            bundle,
+            broker,
+            limits=self._options.limits,
+            any_account=any_account,
+            remake=remake,
         )
 
     def _retire(self, account: TradingAccount, why: str, changes: Changes) -> None:
@@ -541,8 +571,14 @@ class LiveSession:
         return None
 
     def _problem_with(self, bundle: Bundle, traded: Traded) -> str | None:
-        broker, feed = self._options.broker, self._options.feed
-        return problem_with(bundle, traded, self._history, broker=broker, feed=feed)
+        return problem_with(
+            bundle,
+            traded,
+            self._history,
+            broker=self._options.broker,
+            feed=self._options.feed,
+            shorts=self._own.broker.shorts,
+        )
 
     def _watch_feed(self, *, asked: bool) -> None:
         """Report a feed without new bars and, if it was asked for bars, a clock that differs."""

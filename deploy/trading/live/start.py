@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,13 @@ from sweepd.deploy.trading.feeds import Feed, LiveFeed, RecordedFeed
 from sweepd.deploy.trading.live.clock import Clock, FastClock, LeapingClock
 from sweepd.deploy.trading.live.hot_swap import bundle_to_trade
 from sweepd.deploy.trading.live.notify import NoticeKind, Notifier
+from sweepd.deploy.trading.live.own_parts import (
+    make_own_broker,
+    make_own_feed,
+    own_part_words,
+    own_parts,
+    recorded_parts,
+)
 from sweepd.deploy.trading.live.runner import ending_on_signals, keep_trading, only_one, waits
 from sweepd.deploy.trading.live.session import LiveSession, TraderOptions
 from sweepd.deploy.trading.live.store import TraderStore
@@ -96,6 +103,10 @@ def _trade(found: Slot, registry: Registry, flags: LiveFlags, console: Console) 
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     bundle, _ = bundle_to_trade(registry, name)
+    own = own_parts(flags.broker, flags.feed)
+    flags = replace(flags, plugins=recorded_parts(own))
+    for kind, one in flags.plugins.items():
+        say(own_part_words(kind, one))
     parts = TraderParts(name, registry, flags, bundle, say, stop)
     if bundle.manifest.data.synthetic:
         say(SYNTHETIC)
@@ -160,6 +171,7 @@ class TraderParts:
         stop: threading.Event,
     ) -> None:
         self._slot, self._registry, self._flags = slot, registry, flags
+        self._own = own_parts(flags.broker, flags.feed)
         self._say, self._stop = say, stop
         self._store = TraderStore(registry.database)
         self._recorded: Bars | None = None
@@ -180,6 +192,8 @@ class TraderParts:
         """Return the broker of the slot's account."""
         if self._flags.broker == "sim":
             return sim_broker(bundle, self._flags.cash)
+        if own := self._own.get("broker"):
+            return make_own_broker(own, bundle, self._say, waits(self._stop))
         if bundle.account.allow_short:
             raise InputError(
                 f"--broker alpaca trades crypto, which cannot be sold short there, and bundle "
@@ -212,6 +226,8 @@ class TraderParts:
         if self._recorded is not None:
             return RecordedFeed(in_order(self._recorded, bundle))
         say, sleep, name = self._say, waits(self._stop), self._flags.feed
+        if own := self._own.get("feed"):
+            return make_own_feed(own, bundle, say, sleep)
         tickers, timeframe = bundle.manifest.tickers, bundle.manifest.timeframe
         if name == "folder":
             folder = self._folder(bundle)
@@ -269,8 +285,7 @@ class TraderParts:
 
 def _check(flags: LiveFlags) -> None:
     """Refuse flags that contradict each other."""
-    if flags.broker not in ("sim", "alpaca"):
-        raise InputError(f"--broker {flags.broker}: it must be sim or alpaca")
+    own_parts(flags.broker, flags.feed)
     if flags.url is not None and flags.broker != "alpaca":
         raise InputError("--url is for --broker alpaca")
     if flags.cash is not None and flags.broker != "sim":

@@ -43,7 +43,7 @@ from sweepd.deploy.trading.live.records import (
     Trader,
     TraderEvent,
 )
-from sweepd.deploy.trading.live.venue_accounts import take_account
+from sweepd.deploy.trading.live.venue_accounts import named, take_account
 from sweepd.envs.support.errors import InputError, RunError
 
 Record = TypeVar("Record")
@@ -160,7 +160,8 @@ class TraderStore:
             if venue_account is not None:
                 take_account(connection, slot, broker, venue_account)
             before = TRADERS.get(connection, slot=slot)
-            if before is not None and before.broker != broker:
+            # Arguments of a broker of another package may change.
+            if before is not None and named(before.broker) != named(broker):
                 raise InputError(
                     f"slot {slot!r} has been traded with --broker {before.broker}, which holds its "
                     f"positions; use that broker, or trade with {broker} in another slot"

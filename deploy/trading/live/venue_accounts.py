@@ -42,10 +42,10 @@ def take_account(connection: Connection, slot: str, broker: str, account: str) -
             f"keys are those of the account {account}; use the keys of {own.venue_account}, "
             f"or trade {account} in another slot"
         )
-    sharing = TRADERS.select(
-        TRADERS.c.slot != slot, TRADERS.c.broker == broker, TRADERS.c.venue_account == account
-    )
+    sharing = TRADERS.select(TRADERS.c.slot != slot, TRADERS.c.venue_account == account)
     for other in TRADERS.read(connection, sharing):
+        if named(other.broker) != named(broker):
+            continue
         # A halted but running trader may buy at any time after `resume`.
         runs = is_running(other)
         if runs or holds_units(connection, other):
@@ -57,6 +57,11 @@ def take_account(connection: Connection, slot: str, broker: str, account: str) -
             )
         # Silent for too long; if its process still runs, its next write fails.
         connection.execute(TRADERS.update(slot=other.slot).values(token=""))
+
+
+def named(broker: str) -> str:
+    """Return the name of a broker without its arguments."""
+    return broker.partition(" ")[0]
 
 
 def is_running(trader: Trader) -> bool:

@@ -180,6 +180,16 @@ class AlpacaSource:
         raise RunError(f"{self.url}: HTTP {code} {message} for {ticker}")
 
 
+def ccxt_exchanges() -> Sequence[str]:
+    """Return the names of the exchanges that ccxt supports; none where it is not installed."""
+    try:
+        import ccxt
+    except ImportError:
+        return ()
+    names: Sequence[str] = ccxt.exchanges
+    return names
+
+
 class CcxtSource:
     """An exchange that ccxt supports. exchange: a ccxt object, for tests."""
 

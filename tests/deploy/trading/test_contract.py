@@ -54,21 +54,14 @@ class TestOfficeHours(TestSim):
         self.office = importlib.import_module("own_broker").OfficeHoursBroker
 
     def make(self) -> Any:
-        return self.office(super().make())
+        params = EnvParams(fee=0.01, slippage=0.02)
+        return self.office(TICKERS, 10_000.0, params, Instruments.unrestricted(2), timeframe="1h")
 
     def buy(self, *given: Any, **named: Any) -> Order:
         return at_noon(super().buy(*given, **named))
 
     def sell(self, *given: Any, **named: Any) -> Order:
         return at_noon(super().sell(*given, **named))
-
-    def next_bar(self, broker: Any) -> None:
-        super().next_bar(broker.inner)
-
-    def restarted(self, broker: Any) -> Broker:
-        later = self.make()
-        later.inner.restore(broker.inner.state())
-        return later
 
 
 def at_noon(order: Order) -> Order:

@@ -237,7 +237,7 @@ def test_a_champion_without_shorts_does_not_inherit_short_positions() -> None:
     history = market_bars(0)
     assert "without shorts" in str(problem_with(long, Traded.of(short), history))
     assert problem_with(short, Traded.of(long), history) is None
-    problem = problem_with(short, Traded.of(long), history, broker="alpaca")
+    problem = problem_with(short, Traded.of(long), history, broker="alpaca", shorts=False)
     assert problem == "it was trained with --allow-short, and broker alpaca has no short positions"
 
 

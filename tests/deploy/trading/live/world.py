@@ -72,6 +72,8 @@ class KillableStore(TraderStore):
 class KillableBroker(Broker):
     """A broker at which the process may be killed before each call and each order."""
 
+    paper = "the account of another broker"
+
     def __init__(self, inner: Broker, killer: Killer) -> None:
         self.inner, self.killer, self.immediate = inner, killer, inner.immediate
         self.venue_account, self.untradable = inner.venue_account, inner.untradable
