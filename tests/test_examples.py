@@ -29,6 +29,7 @@ PROGRAMS = {
     "own_broker": "account value",
     "own_feed": "closes",
     "own_game": "mean reward",
+    "own_tracker": '"state": "COMPLETE"',
     "pursuit": "the chaser catches",
     "search_space": "the algorithm gets",
     "study_in_python": "best trial: ",

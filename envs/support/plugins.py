@@ -47,6 +47,7 @@ KINDS = {
     "algorithm": Kind("--algo", "one of your own", "own_algorithm:CLIMBER"),
     "broker": Kind("--broker", "a subclass of Broker", "own_broker:OfficeHoursBroker"),
     "feed": Kind("--feed", "a function that returns a Feed", "own_feed:my_feed"),
+    "tracker": Kind("--track", "a class with send and close", "own_tracker:LinesRuns"),
     "environment": Kind("--env", "one of your own", "own_game:TARGET"),
 }
 

@@ -111,7 +111,7 @@ def run(
     ] = None,
     track: Annotated[
         list[str] | None,
-        typer.Option(help="Show the run in an experiment tracker, mlflow or wandb; as for train."),
+        typer.Option(help="Show the run in an experiment tracker, mlflow, wandb or MODULE:NAME."),
     ] = None,
 ) -> None:
     """Train once with one set of parameters: of a file, or exactly those of a trial.

@@ -25,6 +25,7 @@ from filelock import FileLock, Timeout
 
 from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.passwords import hide_password
+from sweepd.envs.support.plugins import construct, resolve
 from sweepd.optimize.tracking.picture import Picture, Sent
 
 MOST_WAITING = 1000  # runs
@@ -36,10 +37,20 @@ LONGEST_ERROR = 300  # characters of an error that are shown
 
 
 class Runs(Protocol):
-    """A tracker."""
+    """A tracker.
+
+    One of another package may have the argument `folder`, the folder of the study.
+    """
 
     def send(self, picture: Picture, sent: Sent) -> None:
-        """Bring the picture's run up to date."""
+        """Bring the picture's run up to date; update `sent` on the way. Any error may be raised.
+
+        Then the picture, or a newer one of its run, is sent again later.
+
+        Args:
+            picture: everything about the run.
+            sent: what was sent before, by this process or an earlier one; it is kept in a file.
+        """
 
     def close(self) -> None:
         """Close what is open."""
@@ -180,14 +191,23 @@ class Sender:
 
 
 def open_runs(name: str, folder: Path) -> Runs:
-    """Return the tracker of this name; import its library."""
+    """Return the tracker of this name; import its library.
+
+    Args:
+        name: of the tracker; one of another package may have arguments.
+        folder: where the sender keeps its files, `tracking/NAME` in the study's folder.
+    """
     if name == "mlflow":
         from sweepd.optimize.tracking.mlflow_runs import MlflowRuns
 
         return MlflowRuns()
-    from sweepd.optimize.tracking.wandb_runs import WandbRuns
+    study = folder.parent.parent
+    if name == "wandb":
+        from sweepd.optimize.tracking.wandb_runs import WandbRuns
 
-    return WandbRuns(folder.parent.parent)
+        return WandbRuns(study)
+    made: Runs = construct("tracker", resolve("tracker", name), folder=study)
+    return made
 
 
 def _describe(error: Exception) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import inspect
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -17,20 +20,48 @@ from types import TracebackType
 from typing import Self
 
 from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.invocation import install_extra
+from sweepd.envs.support.plugins import changed, resolve
 from sweepd.optimize.tracking.picture import Picture, Sent
 from sweepd.optimize.tracking.sender import FLUSH_SECONDS, MOST_WAITING, sent_file
 
 TRACKERS = {"mlflow": "MLflow", "wandb": "W&B"}
+RECORD = "tracker.json"  # in the folder of a tracker of another package: which one it is
 
 
 def check_trackers(names: Sequence[str]) -> None:
     """Raise InputError if a tracker is unknown or its package is not installed."""
     for name in names:
         if name not in TRACKERS:
-            raise InputError(f"--track {name!r} is not known; choose {' or '.join(TRACKERS)}")
-        if importlib.util.find_spec(name) is None:
+            _check_own(name)
+        elif importlib.util.find_spec(name) is None:
             raise InputError(f"--track {name} needs a package: {install_extra(name)}")
+
+
+def _check_own(name: str) -> None:
+    """Refuse what is no tracker of another package, or does not take its arguments.
+
+    It is constructed in the sender's process only, as its library may take seconds to import.
+    """
+    plugin, flag = resolve("tracker", name, TRACKERS), f"--track {name}"
+    methods = ("send", "close")
+    if not all(callable(getattr(plugin.made, method, None)) for method in methods):
+        raise InputError(
+            f"{flag}: {plugin.made!r} is not a tracker, a class with send(picture, sent) and close()"
+        )
+    more = {"folder": ""} if plugin.takes("folder") else {}
+    try:
+        inspect.signature(plugin.made).bind(**{**more, **plugin.arguments})
+    except TypeError as error:
+        raise InputError(f"{flag}: {error}") from None
+
+
+def _own_folder(name: str) -> str:
+    """Return the name of a tracker's folder; trackers that differ in arguments have their own."""
+    own, _, given = name.partition(" ")
+    digest = f"-{hashlib.sha256(given.encode()).hexdigest()[:8]}" if given else ""
+    return re.sub(r"[^\w.+-]", "-", own) + digest
 
 
 class Tracking:
@@ -43,7 +74,9 @@ class Tracking:
     """
 
     def __init__(self, names: Sequence[str], folder: Path, say: Callable[[str], None]) -> None:
-        self._folders = {name: folder / "tracking" / name for name in dict.fromkeys(names)}
+        self._folders = {
+            name: folder / "tracking" / _own_folder(name) for name in dict.fromkeys(names)
+        }
         self._say = say
         self._trackers: list[_Tracker] = []
 
@@ -51,6 +84,9 @@ class Tracking:
         return bool(self._folders)
 
     def __enter__(self) -> Self:
+        for name, folder in self._folders.items():
+            if name not in TRACKERS:
+                self._record(name, folder / RECORD)
         self._trackers = [
             _Tracker(name, folder, self._say) for name, folder in self._folders.items()
         ]
@@ -66,6 +102,15 @@ class Tracking:
             tracker.finish()
         for tracker in self._trackers:
             tracker.join()
+
+    def _record(self, name: str, path: Path) -> None:
+        """Write down which tracker of another package is used; say if it has changed."""
+        identity = resolve("tracker", name, TRACKERS).identity()
+        with suppress(OSError, ValueError):
+            if json.loads(path.read_text()) != identity:
+                self._say(f"note: {changed('tracker', name, 'a worker of this study used it')}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, json.dumps(identity, indent=1))
 
     def put(self, picture: Picture) -> None:
         """Queue a picture. Returns at once, and raises nothing."""
@@ -85,7 +130,8 @@ class _Tracker:
     """One tracker: its process, and two threads that write to it and read from it."""
 
     def __init__(self, name: str, folder: Path, say: Callable[[str], None]) -> None:
-        self._label, self._folder, self._say = f"tracking with {TRACKERS[name]}", folder, say
+        label = TRACKERS.get(name, name.partition(" ")[0])
+        self._label, self._folder, self._say = f"tracking with {label}", folder, say
         self._waiting: queue.Queue[Picture | None] = queue.Queue(MOST_WAITING)
         self._known: set[str] = set()
         self._complained = False

@@ -289,9 +289,9 @@ class CommonSettings:
         list[str] | None,
         Setting(
             Panel.MACHINE,
-            "Show the trials in an experiment tracker, mlflow or wandb; may be repeated. The "
-            "libraries' own variables configure them, e.g. MLFLOW_TRACKING_URI or WANDB_MODE. See "
-            "docs/trackers.md.",
+            "Show the trials in an experiment tracker, mlflow, wandb or MODULE:NAME (one of your "
+            "own); may be repeated. The libraries' own variables configure them, e.g. "
+            "MLFLOW_TRACKING_URI or WANDB_MODE. See docs/trackers.md.",
         ),
     ] = None
     metrics_port: Annotated[

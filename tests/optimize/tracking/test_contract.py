@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +18,8 @@ from sweepd.optimize.tracking.sender import Runs
 from sweepd.optimize.tracking.wandb_runs import WandbRuns
 from sweepd.testing import StoredRun, TrackerTestCase
 from tests.optimize.tracking.trackers import mlflow_runs, wandb_runs
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 def needs(package: str) -> Any:
@@ -88,6 +92,28 @@ class TestWandb(TrackerTestCase):
             ]
             for key, run in wandb_runs(self.folder / "wandb").items()
         }
+
+
+class TestLines(TrackerTestCase):
+    """The tracker of `examples/own_tracker.py`."""
+
+    @pytest.fixture(autouse=True)
+    def _store(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.syspath_prepend(str(EXAMPLES))
+        self.kind = importlib.import_module("own_tracker").LinesRuns
+        self.folder = tmp_path
+
+    def make(self) -> Runs:
+        made: Runs = self.kind(self.folder)
+        return made
+
+    def stored(self) -> Mapping[str, list[StoredRun]]:
+        found: dict[str, list[StoredRun]] = {}
+        for path in (self.folder / "lines").glob("*.jsonl"):
+            first, *lines = [json.loads(line) for line in path.read_text().splitlines()]
+            points = tuple((one["step"], one[RUNG_VALUE]) for one in lines if "step" in one)
+            found[path.stem] = [StoredRun(first["params"], points, "state" in (lines or [{}])[-1])]
+        return found
 
 
 class Memory:
