@@ -22,6 +22,9 @@ from types import ModuleType
 from typing import Any
 
 from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.invocation import pip_install
+
+OPTUNAHUB = "optunahub"
 
 
 @dataclass(frozen=True)
@@ -87,18 +90,48 @@ def find(flag: str, name: str) -> Any:
 
     Args:
         flag: the flag that names it, for messages.
-        name: `MODULE:NAME`; the name may have dots.
+        name: `MODULE:NAME`; the name may have dots. `optunahub:PACKAGE:NAME` is an object of a
+            package of OptunaHub, and `PACKAGE@REF` its commit, tag or branch.
 
     Raises:
         InputError: the module does not exist or has no such attribute.
     """
     module, _, attribute = name.partition(":")
-    found: Any = load(flag, module)
+    if module == OPTUNAHUB and "/" in attribute:
+        package, _, attribute = attribute.rpartition(":")
+        found: Any = _from_optunahub(flag, package)
+        module = f"{module}:{package}"
+    else:
+        found = load(flag, module)
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise InputError(f"{flag}: the module {module} has nothing called {attribute!r}")
         found = getattr(found, part)
     return found
+
+
+@functools.lru_cache(maxsize=16)  # each call would execute the package again
+def _from_optunahub(flag: str, package: str) -> ModuleType:
+    """Load a package such as `samplers/auto_sampler`, or its copy in OptunaHub's cache.
+
+    Raises:
+        InputError: OptunaHub's client is not installed, or the package cannot be loaded.
+    """
+    try:
+        hub: Any = importlib.import_module(OPTUNAHUB)
+    except ImportError as error:
+        raise InputError(
+            f"{flag} needs OptunaHub's client ({error}): {pip_install(OPTUNAHUB)}"
+        ) from None
+    path, _, ref = package.partition("@")
+    try:
+        module: ModuleType = hub.load_module(path, **({"ref": ref} if ref else {}))
+    except Exception as error:  # of git, of the network, or of the package itself
+        last = str(error).strip().splitlines() or [""]
+        raise InputError(
+            f"{flag}: OptunaHub's package {path} cannot be loaded: {type(error).__name__}: {last[0]}"
+        ) from error
+    return module
 
 
 @dataclass(frozen=True)

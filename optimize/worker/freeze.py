@@ -100,14 +100,13 @@ def open_study(
         recorded = {**flags, "measured": [*measured, *piloted]}
         plugins = plugins_of(spec)
         if plugins:
-            recorded["plugins"] = {own: one.identity() for own, one in plugins.items()}
+            recorded["plugins"] = {own: _recorded(one, own) for own, one in plugins.items()}
         source = None if narrowed is None else narrowed.as_source()
         if create_study(
             storage, name, spec, runs_dir, recorded, origin=origin, prior=prior, source=source
         ):
-            sampler = plugins.get("sampler")
-            if sampler is not None and not sampler.takes("seed"):
-                say(f"note: {sampler.name} takes no seed, so this study cannot be repeated")
+            for note in _notes(recorded):
+                say(note)
             reproducing = reproducing_flags(spec, request)
             say(f"settings are now fixed; to reproduce this study: {reproducing}")
             return StudyHandle(storage, name, folder), trainer
@@ -135,8 +134,10 @@ def join_study(
     refuse_other(name, spec, requested, free)
     present = dataclasses.replace(spec, code_version=code_version(), torch_version=torch_version())
     refuse_other(name, spec, present, free)
+    for note in _notes(handle.flags):
+        say(note)
     for plugin_kind, plugin in plugins_of(spec).items():
-        if plugin.identity() != handle.flags.get("plugins", {}).get(plugin_kind):
+        if _recorded(plugin, plugin_kind) != handle.flags.get("plugins", {}).get(plugin_kind):
             named = getattr(spec, plugin_kind)
             say(f"note: {changed(plugin_kind, named, f'study {name} was created')}")
     kind = objective_of(spec.environment)
@@ -172,6 +173,19 @@ def plugins_of(spec: StudySpec) -> dict[str, Plugin]:
         for kind, (name, own, base) in named.items()
         if name not in own
     }
+
+
+def _recorded(plugin: Plugin, kind: str) -> dict[str, str]:
+    """Return what is recorded of a plugin: which one it is, and what it cannot promise."""
+    found = plugin.identity()
+    if kind == "sampler" and not plugin.takes("seed"):
+        found["note"] = f"{plugin.name} takes no seed, so this study cannot be repeated"
+    return found
+
+
+def _notes(flags: Mapping[str, Any]) -> list[str]:
+    """Return what the plugins of a study cannot promise, as lines."""
+    return [f"note: {one['note']}" for one in flags.get("plugins", {}).values() if "note" in one]
 
 
 def requested_spec(storage: StudyStorage, spec: StudySpec, request: Request) -> StudySpec:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -127,9 +129,53 @@ class Other:
 
 
 def test_a_sampler_without_a_seed_is_noted(tmp_path: Path) -> None:
-    said: list[str] = []
-    study_with(tmp_path, f"{HERE}:Unseeded", say=said.append)
-    assert f"note: {HERE}:Unseeded takes no seed, so this study cannot be repeated" in said
+    note = f"{HERE}:Unseeded takes no seed, so this study cannot be repeated"
+    for _ in ("created", "joined"):
+        said: list[str] = []
+        handle = study_with(tmp_path, f"{HERE}:Unseeded", say=said.append)
+        assert [line for line in said if line.startswith("note: ")] == [f"note: {note}"]
+        assert handle.flags["plugins"]["sampler"]["note"] == note
+    (tmp_path / "seeded").mkdir()
+    handle = study_with(tmp_path / "seeded", GP)
+    assert "note" not in handle.flags["plugins"]["sampler"]
+
+
+HUB = """
+import sys
+import types
+from pathlib import Path
+
+def load_module(package, *, ref="main"):
+    if ref == "gone":
+        raise OSError("cannot reach the registry\\nmore")
+    module = types.ModuleType(f"optunahub_registry.package.{package.replace('/', '.')}")
+    module.__file__ = str(Path(__file__).parent / "sampler.py")
+    sys.modules[module.__name__] = module
+    exec(Path(module.__file__).read_text(), module.__dict__)
+    return module
+"""
+HUB_SAMPLER = "from optuna.samplers import RandomSampler\nclass Drawn(RandomSampler): pass\n"
+
+
+def test_samplers_of_optunahub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client is not installed here: one of the same form loads a package."""
+    with pytest.raises(InputError, match=r"needs OptunaHub's client .* -m pip install optunahub"):
+        make_sampler("optunahub:samplers/drawn:Drawn", 1)
+    monkeypatch.setitem(sys.modules, "optunahub", None)  # removed at the end
+    monkeypatch.delitem(sys.modules, "optunahub")
+    files = {"optunahub/__init__.py": HUB, "optunahub/sampler.py": HUB_SAMPLER}
+    install(tmp_path / "site", "optunahub", files, {})
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    name = "optunahub:samplers/drawn@v1:Drawn"
+    assert type(make_sampler(name, 1)) is type(make_sampler(name, 2))
+    identity = resolve("sampler", name, base=optuna.samplers.BaseSampler).identity()
+    assert identity["module"] == "optunahub_registry.package.samplers.drawn"
+    assert identity["sha256"] == hashlib.sha256(HUB_SAMPLER.encode()).hexdigest()
+    study_with(tmp_path, name)
+    with pytest.raises(InputError, match=r"cannot be loaded: OSError: cannot reach the registry$"):
+        make_sampler("optunahub:samplers/drawn@gone:Drawn", 1)
+    with pytest.raises(InputError, match="optunahub:samplers/drawn has nothing called 'Other'"):
+        make_sampler("optunahub:samplers/drawn:Other", 1)
 
 
 def test_a_package_can_register_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -395,7 +395,7 @@ def test_a_damaged_file_means_that_nothing_was_sent(text: str) -> None:
 
 def test_an_unknown_tracker_is_refused(sweepd: Sweepd) -> None:
     out = sweepd("train", "--n-trials", 1, "--track", "neptune").finish(2)
-    assert "--track 'neptune' is not known; choose mlflow or wandb" in out
+    assert "--track 'neptune' is not known; choose one of mlflow, wandb" in out
 
 
 @pytest.mark.parametrize("name", ["mlflow", "wandb"])

@@ -225,7 +225,10 @@ def test_status_of_a_trader(place: Path) -> None:
     ("words", "sentence"),
     [
         (["unknown"], "slot 'unknown' has no champion"),
-        (["--broker", "kraken"], "--broker kraken: it must be sim or alpaca"),
+        (
+            ["--broker", "kraken"],
+            "--broker 'kraken' is not known; choose one of sim, alpaca, or name",
+        ),
         (["--url", "http://127.0.0.1:1"], "--url is for --broker alpaca"),
         (["--speed", "10"], "--speed and --from are for --feed recorded"),
         (["--feed", "recorded", "--from", "soon"], "--from 'soon' is not a time"),
