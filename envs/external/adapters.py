@@ -17,11 +17,9 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from sweepd.envs.external.actions import ActionLayout
-from sweepd.envs.external.observations import MASK, ObservationLayout
+from sweepd.envs.external.observations import MASK, OBSERVATION, ObservationLayout
 from sweepd.envs.external.shared_memory import Buffers
 from sweepd.envs.support.errors import InputError
-
-OBSERVATION = "observation"  # the other key, next to `MASK`, in observations of `InfoMask`
 
 
 class InfoMask(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -60,14 +58,13 @@ class ParallelFromAec:
 
     def __init__(self, env: Any) -> None:
         """Raises InputError if the environment does not declare that."""
-        metadata = getattr(env, "metadata", None) or {}
-        if not metadata.get("is_parallelizable"):
+        if not self.converts(env):
             raise InputError(
                 f"{env} is an AEC environment whose agents act one after the other (its metadata "
                 "does not set is_parallelizable): each agent observes the moves made before its "
                 "own in the same round, while policies here act simultaneously; use its "
                 "parallel_env, or set is_parallelizable if agents observe only the state at the "
-                "beginning of the round"
+                "beginning of the round (pettingzoo:MODULE plays games of two agents in turns)"
             )
         self._env = env
         self.possible_agents = list(env.possible_agents)
@@ -77,6 +74,11 @@ class ParallelFromAec:
     def applies(env: Any) -> bool:
         """Return whether an environment follows the AEC API."""
         return all(hasattr(env, name) for name in ("agent_iter", "last", "possible_agents"))
+
+    @staticmethod
+    def converts(env: Any) -> bool:
+        """Return whether an AEC environment declares that the conversion is valid."""
+        return bool((getattr(env, "metadata", None) or {}).get("is_parallelizable"))
 
     def observation_space(self, agent: Any) -> Any:
         """Return the agent's observation space."""

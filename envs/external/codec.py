@@ -19,9 +19,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sweepd.envs.external.actions import ActionLayout
-from sweepd.envs.external.adapters import OBSERVATION
 from sweepd.envs.external.describe import Description, EnvKind
-from sweepd.envs.external.observations import MASK, ObservationLayout
+from sweepd.envs.external.observations import MASK, OBSERVATION, ObservationLayout
 from sweepd.envs.support.errors import InputError, RunError
 
 Space = gymnasium.spaces.Space[Any]

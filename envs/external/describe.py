@@ -12,10 +12,11 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from sweepd.envs.external import wrapping
 from sweepd.envs.external.actions import ActionLayout
 from sweepd.envs.external.adapters import InfoMask, autoreset_mode
 from sweepd.envs.external.guard import inside
-from sweepd.envs.external.observations import ObservationLayout, shape_of
+from sweepd.envs.external.observations import ObservationLayout, UnfitSpace, shape_of
 from sweepd.envs.external.sources import Source
 from sweepd.envs.support.errors import InputError
 
@@ -74,7 +75,7 @@ def _describe(source: Source, kwargs: Mapping[str, Any]) -> Description:
     try:
         env, limit = source.make(kwargs)
     except InputError as error:
-        raise _named(source, error) from None
+        raise named_error(source, error) from None
     except Exception as error:  # the user's function may raise anything
         every = {**source.kwargs, **kwargs}
         arguments = f" with {every}" if every else ""
@@ -94,7 +95,7 @@ def _describe(source: Source, kwargs: Mapping[str, Any]) -> Description:
         )
         return Description(
             kind,
-            ObservationLayout(observation, actions),
+            laid_out(env, observation, actions),
             actions,
             rows,
             limit,
@@ -102,9 +103,28 @@ def _describe(source: Source, kwargs: Mapping[str, Any]) -> Description:
             _score_range(env),
         )
     except InputError as error:
-        raise _named(source, error) from None
+        raise named_error(source, error) from None
     finally:
         getattr(env, "close", lambda: None)()
+
+
+def laid_out(env: Any, space: Space, actions: ActionLayout) -> ObservationLayout:
+    """Lay out observations; name the wrappers that mend a space where it cannot be read.
+
+    Raises:
+        InputError: The space is not supported.
+    """
+    try:
+        return ObservationLayout(space, actions)
+    except UnfitSpace as error:
+        for texts in wrapping.suggestions(env, space):
+            try:
+                wrapped = _inspect(wrapping.wrap(env, texts))[1]
+                ObservationLayout(wrapped, actions)
+            except InputError:
+                continue
+            raise InputError(f"{error}; add {wrapping.flags_of(texts)}") from None
+        raise
 
 
 def one_reward(reward: Any) -> float:
@@ -137,7 +157,7 @@ def _score_range(env: Any) -> tuple[float, float] | None:
     return low, high
 
 
-def _named(source: Source, error: InputError) -> InputError:
+def named_error(source: Source, error: InputError) -> InputError:
     text = str(error)
     return error if text.startswith(source.name) else InputError(f"{source.name}: {text}")
 
@@ -158,7 +178,7 @@ def _inspect(env: Any) -> tuple[EnvKind, Space, Space, int]:
     if isinstance(env, VectorEnv):
         return EnvKind.VECTOR, env.single_observation_space, env.single_action_space, env.num_envs
     if hasattr(env, "possible_agents"):
-        return EnvKind.PARALLEL, *_common_spaces(env), len(env.possible_agents)
+        return EnvKind.PARALLEL, *common_spaces(env), len(env.possible_agents)
     if hasattr(env, "single_observation_space") and hasattr(env, "num_agents"):
         observation = env.single_observation_space
         if isinstance(observation, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
@@ -179,7 +199,7 @@ def _inspect(env: Any) -> tuple[EnvKind, Space, Space, int]:
     )
 
 
-def _common_spaces(env: Any) -> tuple[Space, Space]:
+def common_spaces(env: Any) -> tuple[Space, Space]:
     """Return the spaces of a PettingZoo environment's agents, which must all be the same."""
     if not env.possible_agents:
         raise InputError("its possible_agents are empty: it has no agents to train")

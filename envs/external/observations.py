@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MASK = "action_mask"
+OBSERVATION = "observation"  # the other key, next to `MASK`, in observations of `InfoMask`
 # Pixels per side; smaller images are few enough numbers for a network without convolutions.
 SMALLEST_IMAGE = 36
 # What reading an observation raises that does not belong to its space.
@@ -76,6 +77,10 @@ class Leaf:
         return prod(self.shape) * self.dtype.itemsize
 
 
+class UnfitSpace(InputError):
+    """No network reads observations of this space as they are; a wrapper may change that."""
+
+
 class ObservationLayout:
     """How observations of one space are laid out.
 
@@ -97,7 +102,8 @@ class ObservationLayout:
                 like any other.
 
         Raises:
-            InputError: The space has no fixed size, is empty, or its mask does not fit the actions.
+            UnfitSpace: The space has no fixed size, or has an image that is not a uint8 Box alone.
+            InputError: The space is empty, or its mask does not fit the actions.
         """
         self.space = space
         found = list(_leaves(space, ()))
@@ -128,9 +134,10 @@ class ObservationLayout:
                 "itemsize": -(-offset // widest) * widest,
             }
         )
-        self.image_shape, self._channels_last = _image(
-            _without_mask(space) if self.masked else space
-        )
+        shown = _without_mask(space) if self.masked else space
+        self.image_shape, self._channels_last = _image(shown)
+        if self.image_shape is None:
+            _refuse_images(shown, ())
         self._inputs = [leaf for leaf in self.leaves if not self._of_mask(leaf)]  # of networks
         of_mask = [self._of_mask(leaf) for leaf in self.leaves]
         self._mask_field = f"leaf{of_mask.index(True)}" if self.masked else ""
@@ -319,12 +326,20 @@ def _leaves(space: spaces.Space[Any], path: tuple[str | int, ...]) -> list[Leaf]
         sizes = tuple(space.nvec.reshape(-1).tolist())
         start = tuple(np.broadcast_to(space.start, space.nvec.shape).reshape(-1).tolist())
         return [Leaf(path, integer, tuple(space.shape), 0, sizes, start)]
-    where = f" at {'/'.join(map(str, path))}" if path else ""
-    raise InputError(
-        f"an observation space{where} is {space}; spaces that can be learned from are Box, "
-        "Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
-        + ("; gymnasium.wrappers.FilterObservation leaves parts out" if path else "")
+    raise UnfitSpace(
+        f"an observation space{_where(path)} is {short(space)}; spaces that can be learned from "
+        "are Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
     )
+
+
+def _where(path: tuple[str | int, ...]) -> str:
+    return f" at {'/'.join(map(str, path))}" if path else ""
+
+
+def short(space: spaces.Space[Any]) -> str:
+    """Return a space for messages, at most a line of it."""
+    text = str(space)
+    return text if len(text) <= 120 else f"{text[:117]}..."
 
 
 def _check_flags(mask: Sequence[Leaf], options: int) -> None:
@@ -339,6 +354,34 @@ def _check_flags(mask: Sequence[Leaf], options: int) -> None:
 def _without_mask(space: Any) -> spaces.Space[Any]:
     rest = {name: part for name, part in space.items() if name != MASK}
     return next(iter(rest.values())) if len(rest) == 1 else spaces.Dict(rest)
+
+
+def is_image(space: spaces.Space[Any]) -> bool:
+    """Return whether a space has the shape of an image, or of stacked ones, of any type."""
+    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3, 4):
+        return False
+    first, height, width = (1, *space.shape)[-3:]
+    # The channels are the fewest, and come first or last.
+    return min(height, max(first, width)) >= SMALLEST_IMAGE
+
+
+def _refuse_images(space: spaces.Space[Any], path: tuple[str | int, ...]) -> None:
+    """Raise UnfitSpace if a part of a space is an image, which a network would read as numbers."""
+    if isinstance(space, spaces.Dict):
+        for name, part in space.items():
+            _refuse_images(part, (*path, name))
+    elif isinstance(space, spaces.Tuple):
+        for index, part in enumerate(space):
+            _refuse_images(part, (*path, index))
+    elif is_image(space):
+        beside = (
+            "next to other observations" if path else "not of bytes or not of 2 or 3 dimensions"
+        )
+        raise UnfitSpace(
+            f"an observation space{_where(path)} is an image, {beside}: {space.shape} of "
+            f"{space.dtype}; networks read images that are the whole observation, a Box of uint8 of "
+            "(height, width[, channels]) or (channels, height, width)"
+        )
 
 
 def _image(space: spaces.Space[Any]) -> tuple[tuple[int, int, int] | None, bool]:

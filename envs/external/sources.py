@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
+from sweepd.envs.external import wrapping
 from sweepd.envs.external.adapters import ParallelFromAec
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.plugins import find, load
@@ -131,27 +132,28 @@ class GymSource:
 
         Single environments are made without Gymnasium's wrappers that only check or count: they
         cost time in every step, and a shard counts the steps and resets in time anyway. A spec with
-        wrappers of its own keeps all of them, because its limit counts steps inside those.
+        wrappers of its own keeps all of them, because its limit counts steps inside those; so does
+        an environment in wrappers of others, which may repeat actions.
 
         Raises:
             InputError: Gymnasium does not know the id.
             Exception: What the environment's constructor raises.
         """
         kwargs = {**self.kwargs, **overrides}
+        wrappers = kwargs.pop(wrapping.KEY, ())
         if self.batched:
             mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
             spec = spec_of(self.env_id, VECTOR)
             batch = gymnasium.make_vec(spec, self.batched, vectorization_mode=mode, **kwargs)
-            return Made(batch, None)
+            return Made(wrapping.wrap(batch, wrappers), None)
         spec = spec_of(self.env_id)
         limit = kwargs.pop(LIMIT, None) or spec.max_episode_steps
-        if spec.additional_wrappers:
-            return Made(
-                gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **kwargs),
-                None,
-            )
-        env = gymnasium.make(spec, max_episode_steps=-1, disable_env_checker=True, **kwargs)
-        return Made(env.env if type(env) is gymnasium.wrappers.OrderEnforcing else env, limit)
+        outside = not spec.additional_wrappers and wrapping.keeps_steps(wrappers)
+        own = -1 if outside else limit
+        env = gymnasium.make(spec, max_episode_steps=own, disable_env_checker=True, **kwargs)
+        if outside and type(env) is gymnasium.wrappers.OrderEnforcing:
+            env = env.env
+        return Made(wrapping.wrap(env, wrappers), limit if outside else None)
 
 
 def _origin(made: Any) -> str:
@@ -211,11 +213,16 @@ class FactorySource:
         `max_episode_steps` is the limit of an episode unless the function has such an argument.
         Raises what the function raises.
         """
+        env, limit = self.plain(overrides)
+        return Made(ParallelFromAec(env) if ParallelFromAec.applies(env) else env, limit)
+
+    def plain(self, overrides: Mapping[str, Any]) -> Made:
+        """Make one environment as `make` does, an AEC environment as it is."""
         arguments, limit = {**self.kwargs, **overrides}, None
+        wrappers = arguments.pop(wrapping.KEY, ())
         if LIMIT in arguments and not _takes(self.factory, LIMIT):
             limit = int(arguments.pop(LIMIT))
-        env = self.factory(**arguments)
-        return Made(ParallelFromAec(env) if ParallelFromAec.applies(env) else env, limit)
+        return Made(wrapping.wrap(self.factory(**arguments), wrappers), limit)
 
 
 Source = GymSource | FactorySource

@@ -70,6 +70,7 @@ class Game:
         scripted: Returns the scripted players that can be opponents, from the parameters.
         described: Returns what an external environment is, from the parameters; None: it is made
             of tensors.
+        takes_wrappers: Whether its environments are those of others, which wrappers may change.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Game:
     versus: MakeVersus | None = None
     scripted: Callable[[Any], Mapping[str, ScriptedPlayer]] = lambda _: {}
     described: Callable[[Any], Description] | None = None
+    takes_wrappers: bool = False
 
     @property
     def external(self) -> bool:

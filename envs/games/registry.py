@@ -19,7 +19,7 @@ from sweepd.envs.core.game_env import GameEnv
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.envs.external.describe import Description, EnvKind, describe
-from sweepd.envs.external.sources import PREFIXES, named_env
+from sweepd.envs.external.sources import PETTINGZOO, PREFIXES, FactorySource, named_env
 from sweepd.envs.external.vec_env import ExternalVecEnv
 from sweepd.envs.games.bucket_brigade.game import BucketBrigade
 from sweepd.envs.games.bucket_brigade.observation import ObservationEncoder
@@ -29,6 +29,7 @@ from sweepd.envs.games.bucket_brigade.scenarios import scenario as scenario_para
 from sweepd.envs.games.card_duel.game import CardDuel, CardDuelParams
 from sweepd.envs.games.card_duel.players import PLAYERS as DUEL_PLAYERS
 from sweepd.envs.games.cartpole import CartPole, CartPoleParams
+from sweepd.envs.games.external_turns import turns_game
 from sweepd.envs.games.game import Game
 from sweepd.envs.games.hockey.game import Hockey, HockeyParams
 from sweepd.envs.games.hockey.players import PLAYERS as HOCKEY_PLAYERS
@@ -117,6 +118,10 @@ def _env_arguments(**arguments: Any) -> EnvArguments:
 @functools.lru_cache(maxsize=16)
 def _external(name: str, place: str) -> Game:
     env = named_env(place)
+    if name.startswith(PETTINGZOO) and isinstance(env.source, FactorySource):
+        in_turns = turns_game(name, env.source, _env_arguments)
+        if in_turns is not None:
+            return replace(in_turns, takes_wrappers=True)
 
     @functools.cache
     def described(params: EnvArguments) -> Description:
@@ -147,7 +152,14 @@ def _external(name: str, place: str) -> Game:
         return ExternalVecEnv(source, [dict(own) for own in params], rows, device=device)
 
     return Game(
-        name, _env_arguments, make, seats=seats, solved=env.solved, unit=unit, described=described
+        name,
+        _env_arguments,
+        make,
+        seats=seats,
+        solved=env.solved,
+        unit=unit,
+        described=described,
+        takes_wrappers=True,
     )
 
 

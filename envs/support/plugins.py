@@ -51,6 +51,7 @@ KINDS = {
     "broker": Kind("--broker", "a subclass of Broker", "own_broker:OfficeHoursBroker"),
     "feed": Kind("--feed", "a function that returns a Feed", "own_feed:my_feed"),
     "tracker": Kind("--track", "a class with send and close", "own_tracker:LinesRuns"),
+    "wrapper": Kind("--wrapper", "one of your own", "own_wrapper:Scaled"),
     "environment": Kind("--env", "one of your own", "own_game:TARGET"),
 }
 
@@ -258,11 +259,15 @@ def resolve(
     made = find(flag, place)
     if base is not None and not (isinstance(made, type) and issubclass(made, base)):
         raise InputError(f"{flag}: {made!r} is not a subclass of {base.__module__}.{base.__name__}")
-    return Plugin(name, place, made, _arguments(flag, name, given), package)
+    return Plugin(name, place, made, json_arguments(flag, name, given), package)
 
 
-def _arguments(flag: str, name: str, given: str) -> dict[str, Any]:
-    """Return the arguments after a name."""
+def json_arguments(flag: str, name: str, given: str) -> dict[str, Any]:
+    """Return keyword arguments that are given as JSON; "" for none.
+
+    Raises:
+        InputError: the text is no JSON object. flag, name: for the message.
+    """
     try:
         arguments = json.loads(given or "{}")
     except json.JSONDecodeError as error:

@@ -11,6 +11,7 @@ from typing import Any
 from sweepd.envs.crypto.params import SHORTS
 from sweepd.envs.crypto.scoring.metrics import DEFAULT_OBJECTIVE
 from sweepd.envs.crypto.splits import CrossValidation
+from sweepd.envs.external.wrapping import KEY as WRAPPERS
 from sweepd.envs.games.curriculum import Curriculum
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.games.curriculum import LoadBundle
@@ -73,7 +74,8 @@ class Request(StudySettings):
         if self.env == CRYPTO:
             names = declared(CostSettings)
             return {n: getattr(self, n) for n in names if self.allow_short or n not in SHORTS}
-        return game_params(self.scenario, self.env_param or ())
+        params = game_params(self.scenario, self.env_param or ())
+        return params | ({WRAPPERS: list(self.wrappers)} if self.wrappers else {})
 
 
 def parse_tickers(text: str | None) -> tuple[str, ...] | None:
@@ -100,6 +102,8 @@ def game_params(scenario: str | None, env_param: Sequence[str]) -> dict[str, Any
         name, equals, value = text.partition("=")
         if not (name and equals):
             raise InputError(f"--env-param {text!r} is not valid: give NAME=VALUE, like length=0.7")
+        if name.strip() == WRAPPERS:
+            raise InputError(f"--env-param {text!r}: wrappers have a flag of their own, --wrapper")
         try:
             # JSON, so that numbers and booleans have their types; anything else is text.
             params[name.strip()] = json.loads(value)

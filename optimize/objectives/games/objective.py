@@ -12,6 +12,8 @@ import torch
 
 from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.external.wrapping import KEY as WRAPPERS
+from sweepd.envs.external.wrapping import find_wrapper
 from sweepd.envs.games.curriculum import NO_OPPONENTS, PAST, Curriculum, Phase
 from sweepd.envs.games.game import Game, is_population
 from sweepd.envs.games.pairings import SAMPLED
@@ -65,6 +67,13 @@ class GameObjective(MemberObjective[GameSpec]):
         return get_game(self.environment)
 
     def check(self, request: Request) -> None:
+        for text in request.wrappers or ():
+            if not self.game.takes_wrappers:
+                raise InputError(
+                    f"--wrapper {text} is for environments of others, such as gym:ID; --env "
+                    f"{request.env} has none: leave it out"
+                )
+            find_wrapper(text)
         if request.play == SAMPLED and not get_algorithm(request.algo).samples:
             raise InputError(
                 f"--play sampled is for --algo ppo; --algo {request.algo} is judged as it acts "
@@ -228,8 +237,10 @@ class GameObjective(MemberObjective[GameSpec]):
         params = (
             ("env-param", f"{name}={value if isinstance(value, str) else json.dumps(value)}")
             for name, value in spec.env.items()
+            if name != WRAPPERS
         )
-        return [*params, *self._curriculum_flags(spec)]
+        wrappers = (("wrapper", text) for text in spec.env.get(WRAPPERS, ()))
+        return [*params, *wrappers, *self._curriculum_flags(spec)]
 
     def _curriculum_flags(self, spec: GameSpec) -> list[tuple[str, Any]]:
         curriculum = spec_curriculum(spec)

@@ -78,6 +78,15 @@ class GameSettings(SeedSettings):
             "Games: NAME=VALUE, a parameter that all trials share; may be repeated.",
         ),
     ] = None
+    wrappers: Annotated[
+        list[str] | None,
+        Setting(
+            Panel.ENVIRONMENT,
+            "Environments of others: a wrapper with its arguments, such as 'one-hot {\"key\": "
+            "\"image\"}' or MODULE:NAME; may be repeated, the innermost first. See docs/games.md.",
+            "--wrapper",
+        ),
+    ] = None
     opponents: Annotated[
         str | None,
         Setting(

@@ -1,0 +1,31 @@
+"""Wrappers that turn observations into what networks read, for `--wrapper` and for one's own code.
+
+`sweepd.wrappers.tokens(env, key="mission", words=["go", "to", …])` is what
+`--wrapper 'tokens {"key": "mission", "words": ["go", "to", …]}'` makes. This module imports no torch.
+"""
+
+from sweepd.envs.external.wrappers import (
+    WRAPPERS,
+    channels_first,
+    flatten,
+    frame_stack,
+    one_hot,
+    pad,
+    planes,
+    select,
+    tokens,
+    uint8,
+)
+
+__all__ = [
+    "WRAPPERS",
+    "channels_first",
+    "flatten",
+    "frame_stack",
+    "one_hot",
+    "pad",
+    "planes",
+    "select",
+    "tokens",
+    "uint8",
+]
