@@ -70,7 +70,8 @@ class Game:
         scripted: Returns the scripted players that can be opponents, from the parameters.
         described: Returns what an external environment is, from the parameters; None: it is made
             of tensors.
-        takes_wrappers: Whether its environments are those of others, which wrappers may change.
+        foreign: Whether its environments are those of others, stepped one by one on the CPU, whose
+            arguments are the parameters, and which wrappers may change.
     """
 
     name: str
@@ -86,7 +87,7 @@ class Game:
     versus: MakeVersus | None = None
     scripted: Callable[[Any], Mapping[str, ScriptedPlayer]] = lambda _: {}
     described: Callable[[Any], Description] | None = None
-    takes_wrappers: bool = False
+    foreign: bool = False
 
     @property
     def external(self) -> bool:

@@ -121,7 +121,7 @@ def _external(name: str, place: str) -> Game:
     if name.startswith(PETTINGZOO) and isinstance(env.source, FactorySource):
         in_turns = turns_game(name, env.source, _env_arguments)
         if in_turns is not None:
-            return replace(in_turns, takes_wrappers=True)
+            return replace(in_turns, foreign=True)
 
     @functools.cache
     def described(params: EnvArguments) -> Description:
@@ -159,7 +159,7 @@ def _external(name: str, place: str) -> Game:
         solved=env.solved,
         unit=unit,
         described=described,
-        takes_wrappers=True,
+        foreign=True,
     )
 
 

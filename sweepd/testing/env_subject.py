@@ -98,8 +98,8 @@ def _of_game(game: Game, name: str, worlds: Sequence[Any]) -> list[EnvSubject]:
     def make(worlds: Sequence[Any], games: int, device: torch.device | str) -> VecEnv:
         return game.make(worlds, games, together=1, device=device)
 
-    many = 0 if game.external else EnvSubject.many
-    found = [EnvSubject(name, make, worlds, random=random, on_host=game.external, many=many)]
+    many = 0 if game.foreign else EnvSubject.many
+    found = [EnvSubject(name, make, worlds, random=random, on_host=game.foreign, many=many)]
     scripted = game.scripted(worlds[0])
     if game.versus is not None and scripted:
         versus = game.versus

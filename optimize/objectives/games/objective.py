@@ -68,7 +68,7 @@ class GameObjective(MemberObjective[GameSpec]):
 
     def check(self, request: Request) -> None:
         for text in request.wrappers or ():
-            if not self.game.takes_wrappers:
+            if not self.game.foreign:
                 raise InputError(
                     f"--wrapper {text} is for environments of others, such as gym:ID; --env "
                     f"{request.env} has none: leave it out"
