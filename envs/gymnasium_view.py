@@ -58,6 +58,9 @@ def codec_of(game: Game, params: Any) -> SpaceCodec:
     if game.described is not None:
         return SpaceCodec.of(game.described(params))
     with contextlib.closing(game.make([params], 1, together=1, device="cpu")) as env:
+        own = getattr(env, "codec", None)  # of an environment of others, such as `ExternalTurns`
+        if isinstance(own, SpaceCodec):
+            return own
         found = row_spaces(env)
         if env.masked:
             raise InputError(

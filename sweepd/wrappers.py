@@ -16,6 +16,7 @@ from sweepd.envs.external.wrappers import (
     tokens,
     uint8,
 )
+from sweepd.envs.external.wrapping import wrap
 
 __all__ = [
     "WRAPPERS",
@@ -28,4 +29,5 @@ __all__ = [
     "select",
     "tokens",
     "uint8",
+    "wrap",
 ]

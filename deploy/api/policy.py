@@ -18,6 +18,8 @@ from sweepd.agents.policy.outside import SpacePolicy
 from sweepd.deploy.gates import gate_of
 from sweepd.deploy.promotion.studies import find_study
 from sweepd.envs.core.vec_env import Legal
+from sweepd.envs.external.wrapping import KEY as WRAPPERS
+from sweepd.envs.external.wrapping import wrap
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.record.stored import StudySpec, TrialRecord
 
@@ -130,6 +132,18 @@ class Policy:
         if self.seats:
             raise InputError("a team acts by seat; use act(observation, seat=…)")
         return self._in_spaces.action(observation, info)
+
+    def wrap(self, env: Any) -> Any:
+        """Return an environment within the wrappers of the study (`--wrapper`); without any, itself.
+
+        Args:
+            env: the environment, for whose observations `action` is then called.
+
+        Raises:
+            InputError: a wrapper cannot be imported, or does not take the environment.
+        """
+        # Studies on a market have no parameters of this name.
+        return wrap(env, getattr(self.spec, "env", {}).get(WRAPPERS, ()))
 
     def reset(self, ended: NDArray[np.bool_] | None = None) -> None:
         """Begin an episode: clear the state of a recurrent policy; no effect on others.

@@ -83,7 +83,7 @@ def _describe(source: Source, kwargs: Mapping[str, Any]) -> Description:
             f"{source.name}{arguments} cannot be made: {type(error).__name__}: {error}"
         ) from error
     try:
-        kind, observation, action, rows = _inspect(env)
+        kind, observation, action, rows = inspect_env(env)
         if limit is not None and kind not in (EnvKind.SINGLE, EnvKind.MASKED):
             raise InputError(
                 f"max_episode_steps={limit} limits single environments, and it made one of the "
@@ -119,7 +119,7 @@ def laid_out(env: Any, space: Space, actions: ActionLayout) -> ObservationLayout
     except UnfitSpace as error:
         for texts in wrapping.suggestions(env, space):
             try:
-                wrapped = _inspect(wrapping.wrap(env, texts))[1]
+                wrapped = inspect_env(wrapping.wrap(env, texts))[1]
                 ObservationLayout(wrapped, actions)
             except InputError:
                 continue
@@ -162,7 +162,7 @@ def named_error(source: Source, error: InputError) -> InputError:
     return error if text.startswith(source.name) else InputError(f"{source.name}: {text}")
 
 
-def _inspect(env: Any) -> tuple[EnvKind, Space, Space, int]:
+def inspect_env(env: Any) -> tuple[EnvKind, Space, Space, int]:
     """Return an environment's kind, observation space, action space, and rows."""
     name = type(env).__name__
     if all(hasattr(env, method) for method in ("recv", "send", "async_reset")):

@@ -228,6 +228,12 @@ class FactorySource:
 Source = GymSource | FactorySource
 
 
+def open_env(source: Source, params: Mapping[str, Any]) -> Any:
+    """Make one environment to look at: an AEC environment as it is. Raises what making it raises."""
+    made = source.plain(params) if isinstance(source, FactorySource) else source.make(params)
+    return made.env
+
+
 @dataclass(frozen=True)
 class Imported:
     """A function or class by its module and name.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
 from gymnasium import spaces
 
-from sweepd.envs.external.observations import is_image
-from sweepd.envs.external.wrappers import MASK, WRAPPERS, get_part, parts, words_of
+from sweepd.envs.external.observations import MASK, is_image
+from sweepd.envs.external.wrappers import WRAPPERS, get_part, parts, words_of
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.plugins import Plugin, json_arguments, resolve
 
@@ -87,7 +87,7 @@ def suggestions(env: Any, space: Space) -> Iterator[list[str]]:
             yield from ([one] for one in _readable(env, only, None))
         return
     made, left_out = [], []
-    for key, part in _leaves(rest):
+    for key, part in leaves(rest):
         if isinstance(part, _NUMBERS):
             continue
         found = _readable(env, part, key)
@@ -95,8 +95,8 @@ def suggestions(env: Any, space: Space) -> Iterator[list[str]]:
             made.append(found[0])
         else:
             left_out.append(key)
-    images = [key for key, part in _leaves(rest) if is_image(part)]
-    kept = [key for key, _ in _leaves(rest) if key not in left_out]
+    images = [key for key, part in leaves(rest) if is_image(part)]
+    kept = [key for key, _ in leaves(rest) if key not in left_out]
     select = [_text("select", keys=kept)] if left_out else []
     numbers = [key for key in kept if key not in images]
     if len(images) == 1:
@@ -116,12 +116,12 @@ def _text(name: str, **arguments: Any) -> str:
     return f"{name} {json.dumps(arguments)}"
 
 
-def _leaves(rest: dict[str, Space], before: str = "") -> Iterator[tuple[str, Space]]:
-    """Yield the leaves of the parts of a space with their keys."""
+def leaves(rest: Mapping[str, Space], before: str = "") -> Iterator[tuple[str, Space]]:
+    """Yield the leaves of the parts of a space with their keys, as wrappers take them."""
     for name, part in rest.items():
         inner = parts(part)
         if inner:
-            yield from _leaves(inner, f"{before}{name}/")
+            yield from leaves(inner, f"{before}{name}/")
         else:
             yield f"{before}{name}", part
 

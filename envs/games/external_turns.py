@@ -23,6 +23,7 @@ from torch import Tensor
 
 from sweepd.envs.external.actions import ActionLayout
 from sweepd.envs.external.adapters import ParallelFromAec
+from sweepd.envs.external.codec import SpaceCodec
 from sweepd.envs.external.describe import common_spaces, laid_out, named_error
 from sweepd.envs.external.guard import inside
 from sweepd.envs.external.observations import MASK, ObservationLayout, Writer
@@ -63,6 +64,9 @@ class ExternalTurns(TensorGame):
 
     Observations, their masks (`action_mask`, in the observation or in `infos`) and actions are laid
     out as those of other external environments. It is computed on the CPU, one game after the other.
+
+    Attributes:
+        codec: reads and writes the spaces of an agent.
     """
 
     seats, in_turns, if_discrete = 2, True, True
@@ -89,6 +93,9 @@ class ExternalTurns(TensorGame):
                     "its agents act in turns, and their actions are numbers; they must be choices"
                 )
             self._layout = laid_out(env, observation, self._actions)
+            env.reset(seed=0)
+            masks_in_info = not self._layout.masked and MASK in _info(env)
+            self.codec = SpaceCodec(observation, action, masks_in_info)
         except InputError as error:
             raise named_error(self._source, error) from None
         finally:
@@ -265,7 +272,7 @@ class ExternalTurns(TensorGame):
             row = self._shown[game, position.mover : position.mover + 1]
             position.legal = self._layout.flags(row)[0].copy()
         else:
-            info = getattr(position.env, "infos", {}).get(position.env.agent_selection) or {}
+            info = _info(position.env)
             if MASK in info:
                 position.legal = np.asarray(info[MASK]).reshape(-1) != 0
 
@@ -292,6 +299,12 @@ class ExternalTurns(TensorGame):
             raise RunError(
                 f"{self.env_name}: game {game} raised:\n{traceback.format_exc().rstrip()}"
             ) from error
+
+
+def _info(env: Any) -> Mapping[str, Any]:
+    """Return the info of the agent to act."""
+    found: Mapping[str, Any] = getattr(env, "infos", {}).get(env.agent_selection) or {}
+    return found
 
 
 def _done(env: Any, agent: Any) -> bool:

@@ -23,6 +23,7 @@ from sweepd.envs.games.pairings import RandomEntrant, is_versus, play_pairs, scr
 from sweepd.envs.games.random_check import PlayCheck, check_random_play
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.formatting import counted
+from sweepd.optimize.cli.check_spaces import examine_spaces
 from sweepd.optimize.cli.demo import apply_preset
 from sweepd.optimize.cli.findings import Finding, print_findings
 from sweepd.optimize.cli.hooks import Hooks
@@ -143,6 +144,11 @@ class _Attempt:
 def _game(game: Game, request: Request) -> Iterator[Finding]:
     """Check a game by itself, and whether the algorithm can train in it."""
     params = game.params(**request.env_params)
+    if game.foreign:
+        spaces = list(examine_spaces(request.env, dict(params)))
+        yield from spaces
+        if not all(finding.ok for finding in spaces):
+            return
     made = _Attempt(
         "environment",
         lambda: game.make([params], max(ROWS, game.unit(params)), together=1, device="cpu"),

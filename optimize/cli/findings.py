@@ -17,12 +17,14 @@ class Finding:
         subject: what was checked.
         found: the result.
         advice: how to fix the problem.
+        wrapped: whether it would be a problem without the wrappers that are given.
     """
 
     ok: bool
     subject: str
     found: str
     advice: str = ""
+    wrapped: bool = False
 
 
 def print_findings(findings: Iterable[Finding]) -> int:
@@ -30,9 +32,8 @@ def print_findings(findings: Iterable[Finding]) -> int:
     console = Terminal()
     problems = 0
     for finding in findings:
-        console.print(
-            "ok  " if finding.ok else "fix ", style="green" if finding.ok else "bold red", end=""
-        )
+        label = ("wrap " if finding.wrapped else "ok  ") if finding.ok else "fix "
+        console.print(label, style="green" if finding.ok else "bold red", end="")
         advice = f" -> {finding.advice}" if finding.advice and not finding.ok else ""
         console.print_line(f"{finding.subject}: {finding.found}{advice}")
         problems += not finding.ok

@@ -82,8 +82,8 @@ class GameSettings(SeedSettings):
         list[str] | None,
         Setting(
             Panel.ENVIRONMENT,
-            "Environments of others: a wrapper with its arguments, such as 'one-hot {\"key\": "
-            "\"image\"}' or MODULE:NAME; may be repeated, the innermost first. See docs/games.md.",
+            'Environments of others: a wrapper with its arguments, such as \'one-hot {"key": '
+            '"image"}\' or MODULE:NAME; may be repeated, the innermost first. See docs/games.md.',
             "--wrapper",
         ),
     ] = None

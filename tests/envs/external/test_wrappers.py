@@ -22,46 +22,10 @@ from sweepd.envs.external.vec_env import ExternalVecEnv
 from sweepd.envs.external.wrapping import WRAPPERS, find_wrapper, flags_of, wrap
 from sweepd.envs.support.errors import InputError, RunError
 from tests.envs.external.samples import Counter, Tag
+from tests.envs.external.shown import MISSIONS, Mission, Shown
 
 IMAGE = spaces.Box(0, 255, (48, 40, 3), np.uint8)
 GREY = spaces.Box(-1.0, 1.0, (40, 48), np.float32)
-MISSIONS = ("go to the red ball", "pick up the key", "Go to the KEY, please")
-
-
-class Shown(gymnasium.Env[Any, Any]):
-    """An environment of any observation space, which shows samples of it."""
-
-    def __init__(self, space: spaces.Space[Any], texts: tuple[str, ...] = ()) -> None:
-        self.observation_space, self.action_space = space, spaces.Discrete(2)
-        self._texts = texts
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed, options=options)
-        if seed is not None:
-            self.observation_space.seed(seed)
-        self._count = 0
-        return self._show(), {}
-
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._count += 1
-        return self._show(), float(action), self._count > 3, False, {}
-
-    def _show(self) -> Any:
-        seen = self.observation_space.sample()
-        if self._texts and isinstance(seen, dict) and "mission" in seen:
-            seen["mission"] = self._texts[int(self.np_random.integers(len(self._texts)))]
-        return seen
-
-
-class Mission(spaces.Space[str]):
-    """Texts of an environment's own space, as MiniGrid's missions."""
-
-    def sample(self, mask: Any = None, probability: Any = None) -> str:
-        del mask, probability
-        return MISSIONS[0]
-
-    def contains(self, x: Any) -> bool:
-        return isinstance(x, str)
 
 
 MIXED = spaces.Dict(
