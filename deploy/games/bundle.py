@@ -29,10 +29,12 @@ from sweepd.deploy.registry.bundle_files import (
     UNTRADED,
     BundleFacts,
     StoredBundle,
+    canonical_json,
     check_file,
     sha256,
 )
 from sweepd.envs.external.codec import SpaceCodec
+from sweepd.envs.external.wrapping import KEY as WRAPPERS
 from sweepd.envs.games.game import Game
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.support.errors import InputError
@@ -144,5 +146,10 @@ def game_key(game: str, params: Mapping[str, Any]) -> str:
     """
     parts = [game.replace(":", "-").replace("/", "-")]
     parts += [str(params["scenario"])] if "scenario" in params else []
-    parts += [f"{name}_{params[name]}" for name in sorted(params) if name != "scenario"]
+    own = sorted(params.keys() - {"scenario", WRAPPERS})
+    parts += [f"{name}_{params[name]}" for name in own]
+    # Texts of wrappers have quotes and braces: a slot has their names and a digest.
+    if texts := params.get(WRAPPERS, ()):
+        names = "+".join(text.partition(" ")[0].replace(":", ".") for text in texts)
+        parts += [f"wrapped_{names}_{sha256(canonical_json({WRAPPERS: list(texts)}).encode())[:8]}"]
     return "-".join(parts)
