@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--folder", type=Path, help="for virtual environments and studies")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="of these names only")
-    parser.add_argument("--seconds", type=float, default=240.0, help="that a study may take")
+    parser.add_argument("--seconds", type=float, default=300.0, help="that a study may take")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the results as JSON")
     given = parser.parse_args(argv)
     unknown = set(given.only) - {wild.name for wild in WILD_ENVS}

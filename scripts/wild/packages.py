@@ -78,19 +78,53 @@ def make():
     return gymnasium.make("TradingEnv", df=bars, positions=[-1, 0, 1], verbose=0)
 """
 _PROCGEN = """
-import gym
-import procgen
-from shimmy import GymV26CompatibilityV0
+import gymnasium
+import numpy as np
+from procgen import ProcgenGym3Env
 
 
-def make():
-    \"\"\"Return CoinRun, which follows the API of the old package gym.\"\"\"
-    return GymV26CompatibilityV0(env=gym.make("procgen-coinrun-v0"))
+class CoinRun(gymnasium.Env):
+    \"\"\"Procgen's environments follow the API of gym3, and take a seed when they are made.\"\"\"
+
+    observation_space = gymnasium.spaces.Box(0, 255, (64, 64, 3), np.uint8)
+    action_space = gymnasium.spaces.Discrete(15)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._env = ProcgenGym3Env(
+            1, "coinrun", num_levels=100, rand_seed=int(self.np_random.integers(2**31))
+        )
+        return self._env.observe()[1]["rgb"][0], {}
+
+    def step(self, action):
+        self._env.act(np.array([action]))
+        reward, seen, first = self._env.observe()
+        return seen["rgb"][0], float(reward[0]), bool(first[0]), False, {}
 """
 _BSUITE = """
 import bsuite
+import gymnasium
 import numpy as np
-from bsuite.utils.gym_wrapper import GymFromDMEnv
+
+
+class Catch(gymnasium.Env):
+    \"\"\"bsuite's environments follow the API of dm_env.\"\"\"
+
+    def __init__(self):
+        self._env = bsuite.load_from_id("catch/0")
+        shape = self._env.observation_spec().shape
+        self.observation_space = gymnasium.spaces.Box(0.0, 1.0, shape, np.float32)
+        self.action_space = gymnasium.spaces.Discrete(self._env.action_spec().num_values)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._env._rng = np.random.RandomState(self.np_random.integers(2**31))
+        return self._env.reset().observation.astype(np.float32), {}
+
+    def step(self, action):
+        step = self._env.step(action)
+        over = bool(step.last() and step.discount == 0)
+        return step.observation.astype(np.float32), float(step.reward), over, False, {}
 """
 
 WILD_ENVS = (
@@ -133,7 +167,7 @@ WILD_ENVS = (
         ("--env-param", "frameskip=1", *_ATARI_WRAPPERS),
     ),
     WildEnv("dm_control", ("shimmy[dm-control]",), "gym:shimmy:dm_control/cartpole-swingup-v0"),
-    WildEnv("procgen2", ("procgen2", "shimmy"), "made:make", module=_PROCGEN),
+    WildEnv("procgen2", ("procgen2",), "made:CoinRun", module=_PROCGEN),
     WildEnv("rware", ("rware",), "gym:rware:rware-tiny-2ag-v2"),
     WildEnv("lbforaging", ("lbforaging",), "gym:lbforaging:Foraging-8x8-2p-1f-v3"),
     WildEnv("waterworld", _SISL, "pettingzoo:pettingzoo.sisl.waterworld_v4"),
@@ -142,5 +176,5 @@ WILD_ENVS = (
         ("pettingzoo[butterfly]",),
         "pettingzoo:pettingzoo.butterfly.cooperative_pong_v6",
     ),
-    WildEnv("bsuite", ("bsuite",), "gym:shimmy:bsuite/catch-v0"),
+    WildEnv("bsuite", ("bsuite",), "made:Catch", module=_BSUITE),
 )
