@@ -87,10 +87,20 @@ class Study:
     def best_trial(self) -> int | None:
         """Number of the complete trial with the highest objective; None without one.
 
-        In a race (docs/search.md), of the best trial of the selected configuration.
+        In a race (docs/search.md), of the best trial of the selected configuration. With several
+        values (docs/values.md), of the trial that the study's rule chooses. A trial that does not
+        meet the constraints is never selected.
         """
         best = self._handle.best_trial()
         return None if best is None else best.number
+
+    @property
+    def best_trials(self) -> list[int]:
+        """Numbers of the trials on the frontier of several values, the selected one first.
+
+        In a study with one value, of its best trial, and of those that are as good.
+        """
+        return [one.best_trial.number for one in self._handle.frontier()]
 
     def status(self) -> dict[str, Any]:
         """Return what `sweepd status --json` prints of the study, with its history.
@@ -106,8 +116,10 @@ class Study:
         Returns:
             The columns `state` (text), `value` (float64, NaN unless complete), `ours` (bool: False
             for a trial that another program finished), `started` and `ended` (local time),
-            `seconds`, `steps_per_second`, `seed`, `reason`; then `params_NAME`, `metrics_NAME`
-            and `scores_I`, one per fold or seed. Columns without any value are left out.
+            `seconds`, `steps_per_second`, `seed`, `reason`, `feasible` (of studies with
+            constraints); then `values_NAME` (of studies with several values), `params_NAME`,
+            `metrics_NAME` and `scores_I`, one per fold or seed. Columns without any value are left
+            out.
         """
         return trials_frame(self._handle)
 

@@ -55,13 +55,14 @@ def history(rows: Sequence[TrialRow]) -> dict[str, Any]:
     Returns:
         `rates`: finished trials in equal parts of the time from the first trial's start to the last
         one's end: `at` (start of the part), `seconds`, `finished`, `per_hour`. `values`: complete
-        trials in the order in which they ended: `at`, `trial`, `value`, and `best` (so far).
+        trials that meet the constraints, in the order in which they ended: `at`, `trial`, `value`
+        (the objective), and `best` (so far).
     """
     ended = [(row.ended, row) for row in rows if row.finished and row.ended is not None]
     ended.sort(key=lambda pair: (pair[0], pair[1].number))
     values, best = [], -math.inf
     for at, row in ended:
-        if row.value is not None:
+        if row.value is not None and row.feasible:
             best = max(best, row.value)
             values.append({"at": at, "trial": row.number, "value": row.value, "best": best})
     begun = [row.started for row in rows if row.started is not None]

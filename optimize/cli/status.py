@@ -36,6 +36,7 @@ from sweepd.optimize.study.record.database import (
     storage_url,
 )
 from sweepd.optimize.study.record.fresh import fresh_seeds
+from sweepd.optimize.study.record.frontier import frontier_lines, frontier_of
 from sweepd.optimize.study.record.reader import StudyReader, count_states
 from sweepd.optimize.study.record.rows import FINISHED, TrialRow
 from sweepd.optimize.study.record.stored import TOTAL_KEY
@@ -47,6 +48,7 @@ from sweepd.optimize.study.recovery.registration import (
 )
 
 FAILURES_SHOWN = 5
+FRONTIER_SHOWN = 5
 WATCH_SECONDS = 2.0
 STATE_WORDS = {"FAIL": "failed"}
 
@@ -72,6 +74,7 @@ def study_status(handle: StudyReader, count_looks: CountLooks | None = None) -> 
     at_work = [w for w in workers if w["status"] == "alive" and w["state"] == "training"]
     speed = sum(w.get("steps_per_second", 0) for w in at_work)
     rate = sum(w.get("trials_per_hour", 0.0) for w in at_work)
+    frontier = frontier_of(handle)
     return {
         "study": handle.name,
         "healthy": not reasons,
@@ -88,6 +91,8 @@ def study_status(handle: StudyReader, count_looks: CountLooks | None = None) -> 
         "eta_seconds": _eta(left, rate, speed, living),
         "best": None if best is None else _best(handle, best),
         "leading": None if ahead is None else _leading(ahead),
+        # Only of studies that have several values or constraints.
+        **({} if frontier is None else {"frontier": frontier}),
         "gate": _gate(handle, max(total, done), count_looks),
         "workers": workers,
         "storage_retries": sum(w.get("storage_retries", 0) for w in living),
@@ -203,14 +208,22 @@ def show(found: dict[str, Any]) -> Group:
         "trials",
         f"{found['done']} of {found['total']} done" + (f": {by_state}" if by_state else ""),
     )
+    frontier = found.get("frontier")
     if found["best"]:
-        grid.add_row("best", _shown(found["best"]))
+        several = frontier is not None and len(frontier["values"]) > 1
+        grid.add_row("selected" if several else "best", _shown(found["best"]))
+    for line in frontier_lines(frontier, FRONTIER_SHOWN) if frontier is not None else ():
+        name, _, text = line.partition(": ")
+        grid.add_row(
+            "" if name.startswith(" ") else name, Text(line if name.startswith(" ") else text)
+        )
     if found["leading"]:
         ahead = found["leading"]
+        none = "is complete" if not counts["COMPLETE"] else "meets the constraints"
         grid.add_row(
             "leading",
             f"trial {ahead['trial']}, {ahead['value']:+.4f} at rung {ahead['rung']} of "
-            f"{found['rungs']}; no trial is complete yet",
+            f"{found['rungs']}; no trial {none} yet",
         )
     grid.add_row("gate", sentence(found["gate"], (found["gate"] or {}).get("looks")))
     if found["paused"]:

@@ -61,6 +61,13 @@ class Objective(ABC, Generic[Spec]):
         """Return the names of its objectives, the default first."""
 
     @abstractmethod
+    def number_names(self, request: Request) -> tuple[str, ...] | None:
+        """Return the names of the numbers that every evaluation records, besides the objective.
+
+        None: they are known at the first evaluation.
+        """
+
+    @abstractmethod
     def defaults(self, settings: StudySettings, given: frozenset[str]) -> dict[str, Any]:
         """Return settings of a request whose defaults depend on the kind.
 

@@ -7,6 +7,7 @@ from typing import Any, cast
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.command.objective import CommandObjective
 from sweepd.optimize.objectives.games.objective import GameObjective
+from sweepd.optimize.objectives.judged import check_judged
 from sweepd.optimize.objectives.market.objective import MarketObjective
 from sweepd.optimize.objectives.members.objective import MemberObjective
 from sweepd.optimize.objectives.objective import Objective
@@ -79,6 +80,7 @@ def check_request(request: Request) -> None:
         make_sampler(request.sampler, 0)
     if request.pruner not in PRUNERS:
         make_pruner(request.pruner, request.rungs)
+    check_judged(request, kind)
     check_counts(request)
     if not 0 <= request.holdout < 0.9:
         raise InputError(f"--holdout {request.holdout} must be a share from 0 to below 0.9")

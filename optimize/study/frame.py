@@ -11,10 +11,17 @@ from optuna.trial import FrozenTrial, TrialState
 
 from sweepd.optimize.study.insight.comparison import summary
 from sweepd.optimize.study.population import schedule_record
+from sweepd.optimize.study.record.configurations import feasible, violations
 from sweepd.optimize.study.record.database import StudyDatabase, our_studies
 from sweepd.optimize.study.record.reader import StudyReader, count_states
 from sweepd.optimize.study.record.rows import FINISHED
-from sweepd.optimize.study.record.stored import CREATED_KEY, TOTAL_KEY, TrialRecord, is_ours
+from sweepd.optimize.study.record.stored import (
+    CREATED_KEY,
+    TOTAL_KEY,
+    StudySpec,
+    TrialRecord,
+    is_ours,
+)
 
 STUDY_COLUMNS = (
     "study",
@@ -38,7 +45,7 @@ def trials_frame(handle: StudyReader) -> pd.DataFrame:
     Returns:
         A frame with the index `number` and these columns:
         state: as in Optuna, such as "COMPLETE".
-        value: objective of a complete trial, NaN otherwise.
+        value: objective of a complete trial, its first value; NaN otherwise.
         ours: False for a trial that another program finished (see `is_ours`).
         started, ended: local times without a zone, as Optuna stores them.
         seconds: training time, all attempts together.
@@ -48,12 +55,14 @@ def trials_frame(handle: StudyReader) -> pd.DataFrame:
         schedule: with `--search pbt`, the hyperparameters by rung that led to its weights, as JSON
             (`sweepd.optimize.study.population.schedule_record`); the parameters are those at its
             start.
+        feasible: with constraints, whether a complete or pruned trial meets them.
+        values_NAME: with several values, all of them.
         params_NAME: sampled parameters.
         metrics_NAME: metrics of the last evaluation.
         scores_I: score of member I (fold or seed) in the last evaluation.
         Columns without any value are left out, except the first three.
     """
-    rows = [_row(trial) for trial in handle.trials()]
+    rows = [_row(trial, handle.spec) for trial in handle.trials()]
     if handle.spec.evolves:
         for row in rows:
             row["schedule"] = json.dumps(schedule_record(handle, row["number"]))
@@ -61,7 +70,7 @@ def trials_frame(handle: StudyReader) -> pd.DataFrame:
     named = {name for row in rows for name, value in row.items() if value is not None}
     # In order of first appearance, but grouped: all parameters, then all metrics, then all scores.
     order = dict.fromkeys(name for row in rows for name in row)
-    groups = ("params_", "metrics_", "scores_")
+    groups = ("values_", "params_", "metrics_", "scores_")
     others = [name for name in order if not name.startswith(groups)]
     columns = [*dict.fromkeys((*fixed, *others))]
     for prefix in groups:
@@ -73,12 +82,14 @@ def trials_frame(handle: StudyReader) -> pd.DataFrame:
     return frame.astype({name: kind for name, kind in kinds.items() if name in frame})
 
 
-def _row(trial: FrozenTrial) -> dict[str, Any]:
+def _row(trial: FrozenTrial, spec: StudySpec) -> dict[str, Any]:
+    values = trial.values if trial.state == TrialState.COMPLETE else None
+    names = [f"values_{value.name}" for value in spec.values] if spec.several else []
     record = TrialRecord.from_attributes(trial.user_attrs)
     return {
         "number": trial.number,
         "state": trial.state.name,
-        "value": trial.value if trial.state == TrialState.COMPLETE else None,
+        "value": values[0] if values else None,
         "ours": not trial.state.is_finished() or is_ours(trial.user_attrs),
         "started": trial.datetime_start,
         "ended": trial.datetime_complete,
@@ -86,6 +97,8 @@ def _row(trial: FrozenTrial) -> dict[str, Any]:
         "steps_per_second": record.steps_per_second,
         "seed": record.seed,
         "reason": record.reason or None,
+        "feasible": feasible(trial) if violations(trial) else None,
+        **(dict(zip(names, values, strict=False)) if values else {}),
         **{f"params_{name}": value for name, value in trial.params.items()},
         **{f"metrics_{name}": value for name, value in (record.metrics or {}).items()},
         **{f"scores_{index}": score for index, score in enumerate(record.scores or ())},

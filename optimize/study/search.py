@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import optuna
+from optuna.pruners import NopPruner
 from optuna.samplers import BaseSampler
 from optuna.search_space import IntersectionSearchSpace
 from optuna.storages import BaseStorage
@@ -62,9 +63,8 @@ class Search:
     def _race(self) -> Race:
         from sweepd.optimize.study.sampling.race import Race  # imports scipy, which takes long
 
-        return Race(
-            Cube(self.space), self.seed, self._selection.value, self._prior, self._selection.blocks
-        )
+        observe, blocks = self._selection.observed, self._selection.blocks
+        return Race(Cube(self.space), self.seed, observe, self._prior, blocks)
 
     def shape_known(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the shape parameters among `params`."""
@@ -118,4 +118,6 @@ class Search:
         Call it after all trials of the batch have reported. None: a trial outside a study, which
         is not pruned.
         """
+        if isinstance(self.pruner, NopPruner):  # which studies with several values need
+            return [False] * len(trials)
         return [trial is not None and trial.should_prune() for trial in trials]

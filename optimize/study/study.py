@@ -125,7 +125,7 @@ def create_study(
         attributes[source_key(source["uid"])] = dict(source)
     try:
         with storage.transaction() as session:
-            add_study(session, name, spec.objective, attributes)
+            add_study(session, name, spec.values, attributes)
     except sa.exc.IntegrityError:
         return False
     return True
@@ -332,7 +332,10 @@ class StudyHandle(StudyReader):
         A repeated report after a resume has no effect. Raises TrialLost.
         """
         if plan.trial is not None and rung not in plan.reported:
-            plan.trial.report(value, step=rung)
+            if self.spec.several:  # for which Optuna's own method raises an error
+                self.storage.set_trial_intermediate_value(plan.trial_id, rung, value)
+            else:
+                plan.trial.report(value, step=rung)
             plan.reported[rung] = value
             self.storage.reached(plan.trial_id, rung)
 
@@ -354,9 +357,9 @@ class StudyHandle(StudyReader):
         with self.cached.read_once(self.study_id, only_ours=True):
             return self.search.judge([plan.trial for plan in plans])
 
-    def complete(self, trial_id: int, value: float) -> None:
-        """Finish a trial as COMPLETE. Raises TrialLost."""
-        self._tell(trial_id, TrialState.COMPLETE, value)
+    def complete(self, trial_id: int, *values: float) -> None:
+        """Finish a trial as COMPLETE with its values. Raises TrialLost."""
+        self._tell(trial_id, TrialState.COMPLETE, values)
 
     def prune(self, trial_id: int, reason: str) -> None:
         """Finish a trial as PRUNED and record the reason. Raises TrialLost."""
@@ -375,9 +378,11 @@ class StudyHandle(StudyReader):
         """Set a RUNNING trial to WAITING under the same number, for the next worker."""
         self.storage.set_trial_state_values(trial_id, TrialState.WAITING)
 
-    def _tell(self, trial_id: int, state: TrialState, value: float | None = None) -> None:
+    def _tell(
+        self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
+    ) -> None:
         try:
-            self.study.tell(self.storage.get_trial(trial_id).number, value, state=state)
+            self.study.tell(self.storage.get_trial(trial_id).number, values, state=state)
         except (KeyError, ValueError, optuna.exceptions.UpdateFinishedTrialError):
             if self.storage.holds(trial_id):
                 raise

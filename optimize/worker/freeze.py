@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,12 @@ from sweepd.envs.external.sources import PREFIXES
 from sweepd.envs.games.registry import GAMES
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.plugins import Plugin, changed, resolve
+from sweepd.optimize.objectives.judged import (
+    asked_also,
+    asked_constraints,
+    judged_by,
+    without_pruner,
+)
 from sweepd.optimize.objectives.members.objective import choose_slots
 from sweepd.optimize.objectives.populations import check_total, choose_population
 from sweepd.optimize.objectives.request import Request
@@ -194,7 +200,9 @@ def requested_spec(storage: StudyStorage, spec: StudySpec, request: Request) -> 
     asked = spec
     for name, one in _fixing(spec).items():
         if name in given and getattr(request, name) != one.automatic:
-            asked = with_field(asked, one.fixes, kind.asked_value(spec, request, name))
+            own = _ASKED.get(name)
+            value = kind.asked_value(spec, request, name) if own is None else own(request)
+            asked = with_field(asked, one.fixes, value)
     if "budget" in given:  # raised as when the study was created
         least = spec.rungs * (request.n_envs or 1) * spec.horizon
         asked = dataclasses.replace(asked, budget=max(request.budget, least))
@@ -215,6 +223,17 @@ def _fixing(spec: StudySpec) -> dict[str, Setting]:
         for name, one in declared(StudySettings).items()
         if one.fixes and name not in misplaced
     }
+
+
+# What repeated flags would be in a study's spec.
+_ASKED = {"also": asked_also, "constraint": asked_constraints}
+
+
+def _given_as(name: str, value: Any) -> Sequence[Any]:
+    """Return the values of a setting's flag, one for each time that it is given."""
+    if name in _ASKED:
+        return list(value)
+    return [",".join(value) if isinstance(value, tuple) else value]
 
 
 def resolve_space(
@@ -301,8 +320,11 @@ def choose_search(request: Request, space: SearchSpace) -> Request:
     """
     if request.search == PBT:
         return choose_population(request, space)
+    request = without_pruner(request)
     if request.sampler != AUTO:
         return request
+    if request.also:
+        return dataclasses.replace(request, sampler="tpe")  # of several values, too
     own = objective_of(request.env).automatic_search(request, space)
     chosen = (request.given | space.study.keys()) - {"sampler"}
     return dataclasses.replace(request, **{n: v for n, v in own.items() if n not in chosen})
@@ -369,6 +391,7 @@ def draft_spec(
         "slots": slots,
         "trials_per_batch": request.trials_per_batch or trials_per_batch,
         "objective": request.objective,
+        **judged_by(request),
         "search": request.search,
         "sampler": request.sampler,
         "pruner": request.pruner,
@@ -407,8 +430,9 @@ def spec_flags(spec: StudySpec, search_space: str) -> list[tuple[str, Any]]:
     if "play" in values and not get_algorithm(spec.algorithm).samples:
         values.pop("play")
     flags = [
-        (name.replace("_", "-"), ",".join(value) if isinstance(value, tuple) else value)
+        (name.replace("_", "-"), one)
         for name, value in values.items()
-        if value not in (None, False)
+        if value not in (None, False, "")
+        for one in _given_as(name, value)
     ]
     return [*flags, *objective_of(spec.environment).reproducing_flags(spec)]

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from sweepd.optimize.objectives.judged import judge
 from sweepd.optimize.objectives.run import Evaluation, Run, Training
 from sweepd.optimize.study.database.storage import TrialLost
+from sweepd.optimize.study.record.values import CONSTRAINT_PREFIX, broken_words, values_text
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.records import Records
 from sweepd.optimize.worker.telemetry import Telemetry
@@ -49,10 +51,12 @@ class TrialReporter:
             evaluation: its results at the rung.
         """
         attributes = self._attributes(training, evaluation)
+        found = judge(self.handle.spec, evaluation)
+        system = {CONSTRAINT_PREFIX + text: by for text, by in found.violations.items()}
 
         def write() -> None:
             # The report last: it marks the rung as evaluated, and is not repeated after a resume.
-            self.handle.storage.set_trial_user_attrs(training.plan.trial_id, attributes)
+            self.handle.storage.set_trial_user_attrs(training.plan.trial_id, attributes, system)
             self.handle.report(training.plan, training.rung, evaluation.value)
 
         with self.phases("reports"):
@@ -62,22 +66,29 @@ class TrialReporter:
             return written
 
     def complete(self, training: Training, evaluation: Evaluation) -> None:
-        """Write the files of a trial at the last rung, and tell the study its value."""
+        """Write the files of a trial at the last rung, and tell the study its values."""
+        found = judge(self.handle.spec, evaluation)
 
         def write() -> None:
             with self.phases("files"):
                 self.records.complete(training, evaluation)
             self._alive()  # large trials take long to write
-            self.handle.complete(training.plan.trial_id, evaluation.final)
+            self.handle.complete(training.plan.trial_id, *found.values)
 
         self._finish(training, write)
-        number = training.plan.number
-        self.telemetry.say(
-            f"trial {number} complete: objective {evaluation.final:+.4f}",
-            "trial.complete",
-            trial=number,
-            value=evaluation.final,
-        )
+        number, spec = training.plan.number, self.handle.spec
+        text = f"trial {number} complete: objective {evaluation.final:+.4f}"
+        fields: dict[str, Any] = {}
+        if spec.several:
+            text += f", {values_text(spec.values, found.values)}"
+            fields["values"] = dict(
+                zip((one.name for one in spec.values), found.values, strict=True)
+            )
+        if spec.constraints:
+            broken = broken_words(found.violations)
+            text += f"; does not meet {broken}" if broken else ""
+            fields["feasible"] = not broken
+        self.telemetry.say(text, "trial.complete", trial=number, value=evaluation.final, **fields)
 
     def prune(self, training: Training, evaluation: Evaluation) -> None:
         """End a trial that is worse than its peers."""

@@ -14,6 +14,7 @@ from rich.table import Column, Table
 from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.intervals import Floats, Interval, few_scores, over_seeds
 from sweepd.optimize.objectives.artifacts import attach_files
+from sweepd.optimize.study.record.configurations import first_value
 from sweepd.optimize.study.record.stored import rung_interval, rung_scores
 from sweepd.optimize.study.study import StudyHandle
 
@@ -55,7 +56,7 @@ def run_report(handle: StudyHandle, source: StudyHandle, trial: int) -> dict[str
             )
     return {
         "study": handle.name,
-        "origin": {"study": source.name, "trial": trial, "value": selected.value},
+        "origin": {"study": source.name, "trial": trial, "value": first_value(selected)},
         "objective": spec.objective,
         "rungs": rungs,
     }

@@ -20,11 +20,18 @@ from sweepd.optimize.study.insight.axes import study_axes
 from sweepd.optimize.study.insight.importance import importances
 from sweepd.optimize.study.insight.parameters import frontier, racing
 from sweepd.optimize.study.population import schedule_lines
-from sweepd.optimize.study.record.configurations import Configuration, latest, value_words
+from sweepd.optimize.study.record.configurations import (
+    Configuration,
+    first_value,
+    latest,
+    value_words,
+)
 from sweepd.optimize.study.record.fresh import fresh_seeds
+from sweepd.optimize.study.record.frontier import frontier_lines, frontier_of
 from sweepd.optimize.study.record.rows import FINISHED
 from sweepd.optimize.study.record.stored import REASON_KEY, GameSpec, StudySpec, TrialRecord
 from sweepd.optimize.study.study import StudyHandle
+from sweepd.optimize.worker.frontier_picture import write_frontier
 from sweepd.optimize.worker.telemetry import Telemetry
 from sweepd.optimize.worker.timing import Phases
 
@@ -56,9 +63,18 @@ def print_summary(
     _print_trials(handle, say)
     if telemetry.steps_done:
         _print_worker(telemetry, batches, phases, say)
+    found = frontier_of(handle)
+    if found is not None:
+        for line in frontier_lines(found):
+            say(line)
+        if (path := write_frontier(handle, found)) is not None:
+            say(f"picture of the frontier: {path}")
     selected = handle.best()
     if selected is None:
-        say("No trial is complete, so there is no best trial.")
+        none = (
+            "complete" if not handle.counts()["COMPLETE"] else "complete and meets the constraints"
+        )
+        say(f"No trial is {none}, so there is no best trial.")
         if (ahead := handle.leading()) is not None:
             say(
                 f"leading: trial {ahead.number}, {latest(ahead):+.4f} at rung "
@@ -69,7 +85,8 @@ def print_summary(
     if handle.spec.selection.racing:
         _print_selected(selected, handle.spec, say)
     objective = f"objective ({handle.spec.objective_text})"
-    say(f"best trial: {best.number}, {objective} {best.value:+.4f}")
+    what = "selected" if handle.spec.several else "best"
+    say(f"{what} trial: {best.number}, {objective} {first_value(best):+.4f}")
     record = TrialRecord.from_attributes(best.user_attrs)
     parameters = {**(record.shape or {}), **best.params}
     say("  " + "  ".join(f"{name}={value_text(value)}" for name, value in parameters.items()))
@@ -83,12 +100,12 @@ def print_summary(
         _print_fresh(handle, selected, say)
     if record.warning is not None:
         say(f"warning: trial {best.number}: {record.warning}")
-    found = study_outlook(handle, sum(handle.counts()[state] for state in FINISHED))
+    gate = study_outlook(handle, sum(handle.counts()[state] for state in FINISHED))
     if isinstance(handle.spec, GameSpec):
         console.print(_game_table(record, handle.spec))
-    if found is not None:
+    if gate is not None:
         console.print(figures_table(record.metrics or {}, TITLE))
-        say(f"gate: {sentence(found)}")
+        say(f"gate: {sentence(gate)}")
     for line in search_lines(handle):
         say(line)
 

@@ -9,7 +9,9 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
+from sweepd.optimize.study.record.configurations import violations
 from sweepd.optimize.study.record.stored import StudySpec, TrialRecord, rung_scores
+from sweepd.optimize.study.record.values import broken_words
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.tracking.picture import RUNG_VALUE, RUNNING, Picture
 from sweepd.optimize.tracking.tracker import Tracking
@@ -75,8 +77,12 @@ def trial_picture(handle: StudyHandle, trial: FrozenTrial, key: str) -> Picture:
         "warning": record.warning,
     }
     final: dict[str, float] = {}
-    if trial.state == TrialState.COMPLETE and trial.value is not None:
-        final["objective"] = trial.value
+    if trial.state == TrialState.COMPLETE and trial.values:
+        names = ("objective", *(f"objective_{value.name}" for value in spec.values[1:]))
+        final = dict(zip(names, trial.values, strict=True))
+    broken = broken_words(violations(trial)) if ended else ""
+    if broken:
+        tags["constraints_not_met"] = broken
     if ended and record.seconds is not None:
         final["seconds"] = float(record.seconds)
     folder, links = handle.trial_dir(trial.number), {}

@@ -312,7 +312,7 @@ def _write_config(handle: StudyHandle, planned: PlannedRun) -> None:
     write_atomic(space, handle.space.constants_to_toml())
     flags: dict[str, Any] = {}
     for name, value in spec_flags(handle.spec, str(space)):
-        if name == "env-param":
+        if name in ("env-param", "also", "constraint"):
             flags.setdefault(name, []).append(value)
         else:
             flags[name] = value

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any
 
 from sweepd.envs.support.errors import InputError, TryAgainLater
+from sweepd.optimize.objectives.judged import judge
 from sweepd.optimize.objectives.run import Evaluation, Interrupted, Run, Training, WorkerHooks
 from sweepd.optimize.study.database.storage import TrialLost
 from sweepd.optimize.study.pause import PauseWatch
@@ -332,7 +333,7 @@ class Worker:
                 self.trainer.advance(trainings)
             trainings = self.reporter.fail_diverged(trainings)
             with self.phases("evaluation"):
-                evaluations = self.trainer.evaluate(trainings)
+                evaluations = self._judgeable(trainings, self.trainer.evaluate(trainings))
         except Interrupted:
             return self._after_interruption([*trainings, *others])
         trainings = self._finish_rung(trainings, evaluations, others)
@@ -343,6 +344,19 @@ class Worker:
         for training in trainings:  # their checkpoints have just been written
             self.reporter.requeue(training, with_checkpoint=False)
         return []
+
+    def _judgeable(
+        self, trainings: list[Training], evaluations: list[Evaluation | None]
+    ) -> list[Evaluation | None]:
+        """Return None, with the trial's fault set, for evaluations that lack a value of the study."""
+        for training, evaluation in zip(trainings, evaluations, strict=True):
+            if evaluation is not None and (fault := judge(self.spec, evaluation).fault):
+                training.fault = fault
+                self.trainer.end([training])
+        return [
+            None if training.fault else evaluation
+            for training, evaluation in zip(trainings, evaluations, strict=True)
+        ]
 
     def _begin_rung(self, trainings: list[Training]) -> None:
         """Publish the rung that is trained now, the lowest of a batch with resumed trials."""

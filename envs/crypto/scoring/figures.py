@@ -8,7 +8,7 @@ study's database and in trackers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -114,6 +114,13 @@ def window_metrics(after: Metrics, before: Metrics) -> dict[str, float | int | s
     """
     free = asdict(before)
     return asdict(after) | {name + BEFORE_FEES: free[name] for name in _FREE}
+
+
+def path_metric_names() -> tuple[str, ...]:
+    """Return the names of `path_metrics`."""
+    names = [field.name for field in fields(Metrics) if field.type != "str"]
+    names += [name + BEFORE_FEES for name in _FREE]
+    return tuple(name.replace("information_ratio", MEDIAN_RATIO) for name in names)
 
 
 def path_metrics(

@@ -64,6 +64,9 @@ class CommandObjective(Objective[CommandSpec]):
             if not (math.isfinite(number) and number >= 0):
                 raise InputError(f"--{name.replace('_', '-')} {number} must be a number from 0")
 
+    def number_names(self, request: Request) -> None:  # noqa: ARG002
+        return None
+
     def completed(self, request: Request, space: SearchSpace) -> Request:
         """Return the request without a pruner if there is nothing to prune at."""
         names = [dimension.name for dimension in space.dimensions]

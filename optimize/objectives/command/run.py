@@ -291,9 +291,10 @@ class CommandRun(Run[CommandTraining]):
         found = [_report_at(job.reports, end) for job in state.jobs]
         scores = tuple(report.value for report in found)
         value = float(np.mean(scores))
-        names = {name for report in found for name in report.numbers}
+        # Means over seeds: of numbers that all of them report.
+        names = set.intersection(*(set(report.numbers) for report in found))
         numbers = {
-            name: float(np.mean([r.numbers[name] for r in found if name in r.numbers]))
+            name: float(np.mean([report.numbers[name] for report in found]))
             for name in sorted(names)
         }
         return CommandEvaluation(value, value, scores, (), numbers)

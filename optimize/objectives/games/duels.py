@@ -138,6 +138,12 @@ def opponent_metrics(names: Sequence[str], results: EpisodeResults) -> dict[str,
     return metrics
 
 
+def opponent_metric_names(names: Sequence[str]) -> list[str]:
+    """Return the names of `opponent_metrics`. names: of the opponents."""
+    own = [f"{what}_{name}" for name in names for what in ("points", "won", "drawn")]
+    return [*own, "won_first_seat", "won_second_seat"]
+
+
 def write_duels(
     folder: Path,
     game: Game,

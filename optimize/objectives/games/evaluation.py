@@ -30,6 +30,10 @@ from sweepd.optimize.study.record.stored import (
     interval_key,
 )
 
+# Metrics of every game, and of games that are small enough to enumerate.
+NUMBERS = ("mean", "deviation", "worst", "length", "at_limit")
+EXACT_NUMBERS = ("nash_conv", "nash_conv_least")
+
 
 @dataclass(frozen=True)
 class GameEvaluation(Evaluation):
@@ -131,7 +135,8 @@ class GameEvaluation(Evaluation):
     def _exact_metrics(self) -> dict[str, float]:
         if not self.nash_conv:
             return {}
-        return {"nash_conv": float(np.mean(self.nash_conv)), "nash_conv_least": min(self.nash_conv)}
+        exact = float(np.mean(self.nash_conv)), min(self.nash_conv)
+        return dict(zip(EXACT_NUMBERS, exact, strict=True))
 
 
 def mean_interval(metrics: Mapping[str, Any], resampled: str, method: str) -> Interval:

@@ -16,7 +16,7 @@ from sweepd.envs.external.wrapping import KEY as WRAPPERS
 from sweepd.envs.external.wrapping import find_wrapper
 from sweepd.envs.games.curriculum import NO_OPPONENTS, PAST, Curriculum, Phase
 from sweepd.envs.games.game import Game, is_population
-from sweepd.envs.games.pairings import SAMPLED
+from sweepd.envs.games.pairings import SAMPLED, is_versus, scripted_entrants
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.games.curriculum import (
@@ -25,6 +25,8 @@ from sweepd.optimize.objectives.games.curriculum import (
     find_bundles,
     spec_curriculum,
 )
+from sweepd.optimize.objectives.games.duels import opponent_metric_names
+from sweepd.optimize.objectives.games.evaluation import EXACT_NUMBERS, NUMBERS
 from sweepd.optimize.objectives.games.experiment import GameExperiment
 from sweepd.optimize.objectives.games.pilot import measure_episodes
 from sweepd.optimize.objectives.members.objective import MemberObjective, choose_slots
@@ -87,6 +89,13 @@ class GameObjective(MemberObjective[GameSpec]):
         if scenario is not None and scenario not in self.scenarios:
             known = ", ".join(self.scenarios) or "none for this game"
             raise InputError(f"--scenario {scenario!r} is not known; there are: {known}")
+
+    def number_names(self, request: Request) -> tuple[str, ...]:
+        params = self.game.params(**request.env_params)
+        if not is_versus(self.game, params):
+            return NUMBERS
+        players = [name for one in scripted_entrants(self.game, params) for name in one.names]
+        return *NUMBERS, *opponent_metric_names(players), *EXACT_NUMBERS
 
     def completed(self, request: Request, space: SearchSpace) -> Request:
         """Return the request with its curriculum, that of the flags or of the space, checked."""

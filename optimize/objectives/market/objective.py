@@ -16,6 +16,7 @@ from sweepd.envs.crypto.data.bars import Bars, load_bars
 from sweepd.envs.crypto.data.limits import limits_of_files
 from sweepd.envs.crypto.features import get_recipe
 from sweepd.envs.crypto.params import SHORTS, EnvParams
+from sweepd.envs.crypto.scoring.figures import path_metric_names
 from sweepd.envs.crypto.scoring.metrics import OBJECTIVES
 from sweepd.envs.crypto.splits import TooFewBars, first_decision
 from sweepd.envs.support.errors import InputError
@@ -69,6 +70,9 @@ class MarketObjective(MemberObjective[CryptoSpec]):
         _check_margin(request.env_params)
         get_recipe(request.recipe)
         check_folds(request.folds, request.budget)
+
+    def number_names(self, request: Request) -> tuple[str, ...]:  # noqa: ARG002
+        return path_metric_names()
 
     def warning(self, request: Request) -> str | None:
         return check_folds(request.folds, request.budget)

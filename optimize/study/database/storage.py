@@ -37,6 +37,7 @@ from sweepd.optimize.study.record.optuna_tables import (
     studies,
     study_attributes,
     trial_attributes,
+    trial_system_attributes,
     trials,
 )
 from sweepd.optimize.study.record.stored import UID_KEY
@@ -328,11 +329,21 @@ class StudyStorage(StudyDatabase, RDBStorage):
         with self._fence(trial_id):
             super().set_trial_user_attr(trial_id, key, value)
 
-    def set_trial_user_attrs(self, trial_id: int, attributes: Mapping[str, Any]) -> None:
-        """Write several attributes of a held trial in one transaction. Raises TrialLost."""
+    def set_trial_user_attrs(
+        self, trial_id: int, attributes: Mapping[str, Any], system: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write several attributes of a held trial in one transaction. Raises TrialLost.
+
+        Args:
+            trial_id: row id of the trial.
+            attributes: user attributes.
+            system: system attributes.
+        """
         with self.transaction() as session:
             self._check_token(session, trial_id)
             trial_attributes.put(session, trial_id, attributes)
+            if system:
+                trial_system_attributes.put(session, trial_id, system)
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
         with self._fence(trial_id):

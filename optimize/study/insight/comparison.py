@@ -17,7 +17,7 @@ _ASIDE = ("code_version", "torch_version", "processor", "threads")
 
 
 def best_so_far(rows: Sequence[TrialRow]) -> list[dict[str, Any]]:
-    """Return the trials that were the best one when they ended.
+    """Return the trials that were the best one when they ended, by the objective.
 
     Returns:
         Per such trial, and for the last trial of all: `trial`, `value` (best so far), `finished`
@@ -31,7 +31,7 @@ def best_so_far(rows: Sequence[TrialRow]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     best: TrialRow | None = None
     for count, row in enumerate(ended, 1):
-        better = row.judged and (best is None or (row.value or 0.0) > (best.value or 0.0))
+        better = row.selectable and (best is None or (row.value or 0.0) > (best.value or 0.0))
         best = row if better else best
         if best is not None and (better or count == len(ended)):
             found.append(

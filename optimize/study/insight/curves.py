@@ -10,6 +10,7 @@ import numpy as np
 
 from sweepd.optimize.study.record.rows import TrialRow
 from sweepd.optimize.study.record.stored import StudySpec
+from sweepd.optimize.study.record.values import broken_words
 
 SHOWN = 3  # trials of whose curves are shown if none is chosen: the best
 MOST_SHOWN = 6  # lines that can be told apart
@@ -19,8 +20,8 @@ STATES = ("COMPLETE", "RUNNING", "WAITING", "PRUNED", "FAIL")
 
 
 def best_first(rows: Sequence[TrialRow]) -> list[TrialRow]:
-    """Return the trials: complete ones by value, then those in work, pruned ones by how far they
-    got and by their last value, and failed ones.
+    """Return the trials: complete ones by value, those that break a constraint last, then those in
+    work, pruned ones by how far they got and by their last value, and failed ones.
     """
 
     def key(row: TrialRow) -> tuple[float, ...]:
@@ -28,7 +29,8 @@ def best_first(rows: Sequence[TrialRow]) -> list[TrialRow]:
         value = row.value if row.judged and row.value is not None else -math.inf
         # A NaN has no place in an order.
         last = -math.inf if math.isnan(last) else last
-        return (STATES.index(row.state), not row.judged, -value, -len(row.rungs), -last, row.number)
+        below = (not row.judged, not row.feasible and row.finished)
+        return (STATES.index(row.state), *below, -value, -len(row.rungs), -last, row.number)
 
     return sorted(rows, key=key)
 
@@ -80,7 +82,8 @@ def heat(rows: Sequence[TrialRow], chosen: Sequence[int], spec: StudySpec) -> di
         `shades`, 0 … 1 from the lowest to the highest score), `low` and `high` score.
     """
     judged = [row for row in rows if row.judged and row.scores]
-    best = sorted(judged, key=lambda row: (-(row.value or 0.0), row.number))[:HEAT_ROWS]
+    ranked = sorted(judged, key=lambda row: (not row.feasible, -(row.value or 0.0), row.number))
+    best = ranked[:HEAT_ROWS]
     shown = {row.number for row in best}
     best += [row for row in rows if row.number in chosen and row.scores and row.number not in shown]
     finite = [score for row in best for score in row.scores if math.isfinite(score)]
@@ -115,6 +118,8 @@ def table_row(row: TrialRow) -> dict[str, Any]:
         "state": row.state,
         "ours": row.ours,
         "value": row.value if row.state == "COMPLETE" else None,
+        "further": list(row.further),
+        "broken": broken_words(row.violations) if row.state == "COMPLETE" else "",
         "last": list(row.rungs.values())[-1] if row.rungs else None,
         "rungs": max(row.rungs, default=0),
         "members": len(row.scores),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import optuna
@@ -59,7 +60,7 @@ class JudgedStudy(optuna.Study):
     """
 
     def __init__(self, judged: Sequence[TrialRow]) -> None:
-        self._trials = [frozen(row) for row in judged]
+        self._trials = [frozen(replace(row, further=())) for row in judged]
 
     @property
     def directions(self) -> list[StudyDirection]:

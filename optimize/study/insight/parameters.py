@@ -67,7 +67,9 @@ def parallel(
 
 
 def _best_first(rows: Sequence[TrialRow]) -> list[TrialRow]:
-    return sorted((row for row in rows if row.judged), key=lambda row: (-_value(row), row.number))
+    """Return the judged trials, those that break a constraint last."""
+    judged = [row for row in rows if row.judged]
+    return sorted(judged, key=lambda row: (not row.feasible, -_value(row), row.number))
 
 
 def _value(row: TrialRow) -> float:
@@ -114,11 +116,12 @@ def frontier(rows: Sequence[TrialRow]) -> dict[str, Any]:
     """Return the objective against cost.
 
     Returns:
-        `points`: complete trials with their training time: `trial`, `seconds`, `value`. `front`:
+        `points`: complete trials that meet the constraints, with their training time: `trial`,
+        `seconds`, `value`. `front`:
         those than which no cheaper one is as good, by cost. `of`: number of trials that `points`
         are taken from; of many, every k-th is a point, and all of the front.
     """
-    costed = [row for row in rows if row.judged and row.seconds]
+    costed = [row for row in rows if row.selectable and row.seconds]
     costed.sort(key=lambda row: (row.seconds or 0.0, -_value(row)))
     front: list[TrialRow] = []
     for row in costed:

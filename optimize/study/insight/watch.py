@@ -22,9 +22,10 @@ from sweepd.optimize.study.insight.curves import (
     table_row,
 )
 from sweepd.optimize.study.insight.importance import LatestImportances
-from sweepd.optimize.study.insight.parameters import frontier, parallel, racing
+from sweepd.optimize.study.insight.parameters import MOST_POINTS, frontier, parallel, racing
 from sweepd.optimize.study.population import schedule_table
 from sweepd.optimize.study.record.configurations import Configuration
+from sweepd.optimize.study.record.frontier import frontier_of
 from sweepd.optimize.study.record.reader import StudyReader, count_states
 from sweepd.optimize.study.record.rows import TrialRow
 from sweepd.optimize.study.space.parsing import study_space
@@ -53,7 +54,7 @@ class StudyInsight:
 
         Returns:
             `head` (see `head`), `importances` (see `LatestImportances.get`), `parallel`, `frontier`
-            and `racing` (see those functions), `best`: the best trial's number, value and
+            and `racing` (see those functions), `values` (see `values_view`), `best`: the best trial's number, value and
             parameters, or None, `race` (see the function), and `schedule`: of a study with
             `--search pbt` that of the best trial (see `schedule_table`), else None.
         """
@@ -71,6 +72,7 @@ class StudyInsight:
             ),
             "frontier": self._keep("frontier", rows, (), lambda: frontier(rows)),
             "racing": self._keep("racing", rows, (), lambda: racing(rows, self.handle.spec)),
+            "values": self._keep("values", rows, (), lambda: values_view(self.handle, rows)),
             "best": best,
             "race": race(self.handle),
             "schedule": self._keep("schedule", rows, number, lambda: self._schedule(number)),
@@ -167,6 +169,25 @@ def compare(first: StudyInsight, second: StudyInsight) -> dict[str, Any]:
             [study.axes for study in studies], [side["best"] for side in sides]
         ),
     }
+
+
+def values_view(handle: StudyReader, rows: Sequence[TrialRow]) -> dict[str, Any] | None:
+    """Return the frontier of several values, and the other trials.
+
+    Returns:
+        None if the study has one value and no constraint; else the result of `frontier_of`, and
+        `points`: of several values, the complete trials as `trial`, `values` and `feasible`.
+    """
+    found = frontier_of(handle)
+    if found is None:
+        return None
+    judged = [row for row in rows if row.judged and row.further]
+    every = -(-len(judged) // MOST_POINTS) or 1
+    points = [
+        {"trial": row.number, "values": list(row.values), "feasible": row.feasible}
+        for row in judged[::every]
+    ]
+    return found | {"points": points}
 
 
 def race(handle: StudyReader) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sweepd.envs.support.intervals import Floats, Interval, between, crossed, paired, solved_seeds
+from sweepd.optimize.study.record.values import CONSTRAINT_PREFIX, FIRST, distances, non_dominated
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -140,12 +141,16 @@ class Selection:
             training on: it varies less than the last one alone. None: the trial's own value.
         blocks_key: attribute of a trial with `blocks` of a rung, the number of which replaces "%".
         limits: lowest and highest possible value, if they are known.
+        signs: of each value of a trial, factor that makes larger ones better.
+        choose: with several values, the rule that chooses one trial of the frontier.
     """
 
     racing: bool = False
     rungs: int | None = None
     blocks_key: str = ""
     limits: tuple[float, float] | None = None
+    signs: tuple[float, ...] = (1.0,)
+    choose: str = ""
 
     def settled(self, rung: int) -> bool:
         """Return whether a trial's value is a mean that includes the evaluation at a rung (1 …)."""
@@ -157,13 +162,17 @@ class Selection:
         The value of a pruned trial is its last evaluation.
         """
         reports = trial.intermediate_values
-        value = trial.value if trial.state.name == "COMPLETE" else None
+        value = first_value(trial) if trial.state.name == "COMPLETE" else None
         if value is None:
             value = latest(trial) if reports and trial.state.name == "PRUNED" else None
         elif self.rungs is not None:
             late = [own for rung, own in reports.items() if self.settled(rung)]
             value = sum(late) / len(late) if late else value
         return None if value is None or not math.isfinite(value) else value
+
+    def observed(self, trial: FrozenTrial) -> float | None:
+        """Return `value`; None of a trial that breaks a constraint, as of one that failed."""
+        return self.value(trial) if feasible(trial) else None
 
     def blocks(self, trial: FrozenTrial) -> Floats | None:
         """Return what is kept of the episodes of `value`: (seeds, blocks); None if nothing is."""
@@ -177,20 +186,25 @@ class Selection:
         return np.asarray(np.mean(found, axis=0))
 
     def configurations(self, trials: Iterable[FrozenTrial]) -> list[Configuration]:
-        """Return the configurations of the complete trials, the best first.
+        """Return the configurations whose complete trials meet the constraints, the best first.
 
         They are ordered by the mean minus its standard error, since a mean over few seeds is high
-        by luck more often. Of equal ones, the configuration with the earliest trial comes first.
+        by luck more often. With several values, they are ordered by the rule that chooses one of
+        them. Of equal ones, the configuration with the earliest trial comes first.
         """
         groups: dict[Hashable, list[tuple[FrozenTrial, float]]] = {}
+        broken: set[Hashable] = set()
         for trial in trials:
             if trial.state.name == "COMPLETE" and (value := self.value(trial)) is not None:
                 key = frozenset(trial.params.items()) if self.racing else trial.number
                 groups.setdefault(key, []).append((trial, value))
+                if not feasible(trial):
+                    broken.add(key)
+        groups = {key: group for key, group in groups.items() if key not in broken}
         variance = _seed_variance([[value for _, value in group] for group in groups.values()])
         found = []
         for group in groups.values():
-            group.sort(key=lambda one: (-float(one[0].value or 0.0), one[0].number))
+            group.sort(key=lambda one: (-(first_value(one[0]) or 0.0), one[0].number))
             ordered, values = zip(*group, strict=True)
             blocks = joined([self.blocks(trial) for trial in ordered])
             error = math.sqrt(variance / len(group))
@@ -199,10 +213,37 @@ class Selection:
         if luck > 0.0:
             found = [replace(one, error=math.hypot(one.error, math.sqrt(luck))) for one in found]
         # Groups are in the order of their first trials, and sorting keeps it in a tie.
+        if len(self.signs) > 1:
+            return self._by_rule(found)
         found.sort(key=lambda one: one.error - one.value)
         if self.racing and len(found) > 1:
             found[0] = replace(found[0], second=found[1])
         return found
+
+    def _by_rule(self, found: Sequence[Configuration]) -> list[Configuration]:
+        """Return configurations of trials with several values, the chosen one first."""
+        if not found:
+            return []
+        points = self._points(found)
+        far, first = distances(points, non_dominated(points)), points[:, 0]
+        keys = (far, -first) if self.choose == FIRST else (-first, far)  # the last one decides
+        return [found[index] for index in np.lexsort(keys)]
+
+    def _points(self, found: Sequence[Configuration]) -> Floats:
+        """Return (configurations, values), in which larger is better."""
+        points = np.array([one.best_trial.values for one in found], dtype=np.float64)
+        return np.asarray(points * np.array(self.signs))
+
+    def frontier(self, configurations: Sequence[Configuration]) -> list[Configuration]:
+        """Return those than which no other is as good in every value and better in one.
+
+        Args:
+            configurations: of the study, see `configurations`; the order stays.
+        """
+        if not configurations:
+            return []
+        kept = non_dominated(self._points(configurations))
+        return [one for one, own in zip(configurations, kept, strict=True) if own]
 
     def best(self, trials: Iterable[FrozenTrial]) -> Configuration | None:
         """Return the first of `configurations`; None without a complete trial."""
@@ -256,6 +297,27 @@ def episode_luck(configurations: Sequence[Floats | None]) -> float:
     return max(0.0, rest - share * by_seed) / count
 
 
+def first_value(trial: FrozenTrial) -> float | None:
+    """Return the objective of a trial; None without one. Other values follow it."""
+    values = trial.values  # `FrozenTrial.value` raises where there are several
+    return float(values[0]) if values else None
+
+
+def violations(trial: FrozenTrial) -> dict[str, float]:
+    """Return the recorded violations of constraints, see `Constraint.violation`, by their text."""
+    # As `FrozenTrial.constraints`, which also reads a form of older versions of Optuna.
+    return {
+        key.removeprefix(CONSTRAINT_PREFIX): float(value)
+        for key, value in trial.system_attrs.items()
+        if key.startswith(CONSTRAINT_PREFIX)
+    }
+
+
+def feasible(trial: FrozenTrial) -> bool:
+    """Return whether no recorded constraint is broken."""
+    return all(value <= 0.0 for value in violations(trial).values())
+
+
 def leading(trials: Iterable[FrozenTrial]) -> FrozenTrial | None:
     """Return the unfinished trial with the highest latest evaluation, the earliest in a tie.
 
@@ -286,4 +348,5 @@ def value_words(found: Mapping[str, Any]) -> str:
     Args:
         found: of `Configuration.to_dict` or `FreshSeeds.to_dict`.
     """
-    return f"{found['value']:+.4f}" + (f" ({found['between']})" if found["between"] else "")
+    text = f"{found['value']:+.4f}" + (f" ({found['between']})" if found["between"] else "")
+    return f"{text}; {found['judged']}" if "judged" in found else text

@@ -6,8 +6,8 @@ its own that repeats a trial. `optimize` writes it; `optimize` and `deploy` read
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sweepd.envs.support.intervals import Interval, between, solved_seeds
@@ -15,6 +15,7 @@ from sweepd.optimize.study.record.configurations import Configuration
 from sweepd.optimize.study.record.database import study_exists
 from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.record.stored import SeedSpec, TrialRecord, rung_interval
+from sweepd.optimize.study.record.values import broken_words
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class FreshSeeds:
         scores: of the seeds.
         solved: of a game that counts as solved from some score, how many seeds reach it.
         warning: see `TrialRecord`.
+        further: values after the first, by name, of a study with several.
+        violations: by the text of a constraint, see `Constraint.violation`.
     """
 
     study: str
@@ -40,11 +43,27 @@ class FreshSeeds:
     scores: tuple[float, ...]
     solved: str | None
     warning: str | None = None
+    further: Mapping[str, float] = field(default_factory=dict)
+    violations: Mapping[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields, and the text of `between`, as plain data."""
+        """Return the fields, and the text of `between`, as plain data.
+
+        `further` and `violations` are left out where the study has no such thing, and so is
+        `judged`, a text of both.
+        """
         interval = None if self.interval is None else self.interval.to_dict()
-        return asdict(self) | {"interval": interval, "between": self.between()}
+        found = asdict(self) | {"interval": interval, "between": self.between()}
+        if not (self.further or self.violations):
+            return {n: v for n, v in found.items() if n not in ("further", "violations")}
+        return found | {"judged": self._judged()}
+
+    def _judged(self) -> str:
+        parts = [f"{name} {value:+.4f}" for name, value in self.further.items()]
+        if self.violations:
+            broken = broken_words(self.violations)
+            parts.append(f"does not meet {broken}" if broken else "meets the constraints")
+        return ", ".join(parts)
 
     def between(self, form: str = "{:+.4f}") -> str:
         """Format what the value rests on: the interval, or few seeds themselves, and how many solve."""
@@ -100,6 +119,16 @@ def _read(run: StudyReader) -> FreshSeeds | None:
     interval = rung_interval(attributes, spec.rungs)
     solved = None if spec.solved is None else solved_seeds(scores, spec.solved)
     value, average = float(trial.value), spec.average
+    names = (own.name for own in spec.values[1:])
     return FreshSeeds(
-        run.name, spec.seeds, value, interval, average, scores, solved, record.warning
+        run.name,
+        spec.seeds,
+        value,
+        interval,
+        average,
+        scores,
+        solved,
+        record.warning,
+        dict(zip(names, trial.further, strict=True)),
+        trial.violations,
     )

@@ -21,6 +21,8 @@ from optuna.study.study import _SYSTEM_ATTR_METRIC_NAMES
 from optuna.trial import TrialState
 from sqlalchemy.orm import Session
 
+from sweepd.optimize.study.record.values import Value
+
 REVISION = "v3.2.0.a"  # of these tables, as Optuna writes it into `alembic_version`
 
 studies = cast(sa.Table, models.StudyModel.__table__)
@@ -37,7 +39,7 @@ def changed_rows(session: Session, statement: sa.Update | sa.Delete) -> int:
 
 @dataclass(frozen=True)
 class Attributes:
-    """The user attributes of studies, or of trials; their values are JSON.
+    """Attributes of studies, or of trials; their values are JSON.
 
     Attributes:
         table: the table.
@@ -94,6 +96,7 @@ def _attributes(model: Any, owner: str) -> Attributes:
 
 study_attributes = _attributes(models.StudyUserAttributeModel, "study_id")
 trial_attributes = _attributes(models.TrialUserAttributeModel, "trial_id")
+trial_system_attributes = _attributes(models.TrialSystemAttributeModel, "trial_id")
 
 
 def has_known_tables(session: Session) -> bool:
@@ -108,27 +111,35 @@ def study_ids(session: Session) -> dict[str, int]:
     return {row.study_name: row.study_id for row in session.execute(query)}
 
 
-def add_study(session: Session, name: str, objective: str, attributes: Mapping[str, Any]) -> None:
-    """Write a study that maximises one value within the caller's transaction.
+def add_study(
+    session: Session, name: str, values: Sequence[Value], attributes: Mapping[str, Any]
+) -> None:
+    """Write a study within the caller's transaction.
 
     Args:
         session: the transaction.
         name: name of the study.
-        objective: name of the value.
+        values: what it optimises.
         attributes: user attributes.
 
     Raises:
         sqlalchemy.exc.IntegrityError: there is a study of that name.
     """
-    direction = models.StudyDirectionModel(objective=0, direction=StudyDirection.MAXIMIZE)
-    row = models.StudyModel(study_name=name, directions=[direction])
+    directions = [
+        models.StudyDirectionModel(
+            objective=index, direction=StudyDirection[value.direction.upper()]
+        )
+        for index, value in enumerate(values)
+    ]
+    row = models.StudyModel(study_name=name, directions=directions)
     session.add(row)
     session.flush()
     study_attributes.put(session, int(row.study_id), attributes)
-    # As `optuna.Study.set_metric_names` does; plots and optuna-dashboard show the name.
+    # As `optuna.Study.set_metric_names` does; plots and optuna-dashboard show the names.
+    names = json.dumps([value.name for value in values])
     session.add(
         models.StudySystemAttributeModel(
-            study_id=row.study_id, key=_SYSTEM_ATTR_METRIC_NAMES, value_json=json.dumps([objective])
+            study_id=row.study_id, key=_SYSTEM_ATTR_METRIC_NAMES, value_json=names
         )
     )
 
@@ -156,13 +167,18 @@ def stored_now() -> datetime:
     return datetime.now(UTC).replace(tzinfo=None)
 
 
-def values_of(session: Session, trial_ids: Sequence[int]) -> dict[int, float]:
-    """Return the values of these trials, as far as they have one, by row id."""
+def values_of(session: Session, trial_ids: Sequence[int]) -> dict[int, tuple[float, ...]]:
+    """Return the values of these trials in the order of the study's directions, by row id."""
     row, stored = trial_values.c, models.TrialValueModel.stored_repr_to_value
-    query = sa.select(row.trial_id, row.value, row.value_type).where(
-        row.trial_id.in_(trial_ids), row.objective == 0
+    query = (
+        sa.select(row.trial_id, row.value, row.value_type)
+        .where(row.trial_id.in_(trial_ids))
+        .order_by(row.objective)
     )
-    return {trial_id: stored(value, kind) for trial_id, value, kind in session.execute(query)}
+    found: dict[int, tuple[float, ...]] = dict.fromkeys(trial_ids, ())
+    for trial_id, value, kind in session.execute(query):
+        found[trial_id] += (stored(value, kind),)
+    return found
 
 
 def rungs_of(session: Session, trial_ids: Sequence[int]) -> dict[int, dict[int, float]]:

@@ -100,7 +100,7 @@ class StudyReader:
         return judged_trials(self.trials())
 
     def configurations(self) -> list[Configuration]:
-        """Return the configurations of the complete trials, the best first.
+        """Return the configurations that meet the constraints, the best first.
 
         Trials that another program finished are not considered. The others have what `rows` has of
         them: without times, and of the attributes the blocks of episodes alone.
@@ -114,11 +114,19 @@ class StudyReader:
         return kept[1]
 
     def best(self) -> Configuration | None:
-        """Return the configuration that the study selects; None if no trial is complete.
+        """Return the configuration that the study selects; None if no trial can be selected.
 
-        Without a race, it consists of the trial with the highest value, the earliest in a tie.
+        Without a race, it consists of the trial with the highest value, the earliest in a tie; with
+        several values, of the trial that the study's rule chooses (`Selection.choose`).
         """
         return next(iter(self.configurations()), None)
+
+    def frontier(self) -> list[Configuration]:
+        """Return the configurations on the frontier of several values, the chosen one first.
+
+        With one value, they are the best one, and those that are as good.
+        """
+        return self.spec.selection.frontier(self.configurations())
 
     def best_trial(self) -> FrozenTrial | None:
         """Return the best trial of `best`; None if no trial is complete."""
@@ -140,8 +148,8 @@ def judged_trials(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
         trial
         for trial in trials
         if trial.state == TrialState.COMPLETE
-        and trial.value is not None
-        and math.isfinite(trial.value)
+        and trial.values
+        and all(map(math.isfinite, trial.values))
         and is_ours(trial.user_attrs)
     ]
 

@@ -22,6 +22,7 @@ from sweepd.optimize.study.record.optuna_tables import (
     params_of,
     rungs_of,
     trial_attributes,
+    trial_system_attributes,
     trials,
     values_of,
 )
@@ -32,6 +33,7 @@ from sweepd.optimize.study.record.stored import (
     record_keys,
     rung_key,
 )
+from sweepd.optimize.study.record.values import CONSTRAINT_PREFIX
 
 FINISHED = ("COMPLETE", "PRUNED", "FAIL")
 CHUNK = 500  # ids in one query: databases limit the number of parameters
@@ -41,6 +43,7 @@ _KEYS = sa.or_(
     trial_attributes.table.c.key.in_(record_keys("seed", "scores", "seconds", "reason", "members")),
     trial_attributes.table.c.key.like(BLOCKS_KEY),
 )
+_CONSTRAINTS = trial_system_attributes.table.c.key.startswith(CONSTRAINT_PREFIX)
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class TrialRow:
 
     Attributes:
         state: as in Optuna, such as "COMPLETE".
-        value: objective of a complete trial.
+        value: objective of a complete trial, its first value.
         ours: False for a trial that another program finished.
         started, ended: seconds since the epoch.
         seconds: training time, all attempts together.
@@ -58,6 +61,8 @@ class TrialRow:
         blocks: what is kept of the episodes of some rungs, see `blocks_key`.
         folder: of the trial's files, in the study's folder.
         params: sampled parameters; a range that is switched off is not among them.
+        further: values of a complete trial after the first.
+        violations: by the text of a constraint, see `Constraint.violation`.
     """
 
     id: int
@@ -75,6 +80,18 @@ class TrialRow:
     blocks: Mapping[str, Any] = field(default_factory=dict, repr=False)
     params: Mapping[str, Any] = field(default_factory=dict)
     distributions: Mapping[str, BaseDistribution] = field(default_factory=dict, repr=False)
+    further: tuple[float, ...] = ()
+    violations: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The values of a complete trial, in the order of the study's directions."""
+        return () if self.value is None else (self.value, *self.further)
+
+    @property
+    def feasible(self) -> bool:
+        """Whether no recorded constraint is broken."""
+        return all(value <= 0.0 for value in self.violations.values())
 
     @property
     def finished(self) -> bool:
@@ -85,6 +102,11 @@ class TrialRow:
     def judged(self) -> bool:
         """Whether the trial is complete and has a value of this study's objective."""
         return self.state == "COMPLETE" and self.value is not None and self.ours
+
+    @property
+    def selectable(self) -> bool:
+        """Whether the trial is judged and breaks no constraint."""
+        return self.judged and self.feasible
 
 
 class TrialRows:
@@ -164,18 +186,19 @@ class TrialRows:
 
 
 def frozen(row: TrialRow) -> FrozenTrial:
-    """Return a trial as Optuna has it, without times, and of the attributes with blocks alone."""
+    """Return a trial as Optuna has it, without times, with blocks and constraints as attributes."""
     return FrozenTrial(
         number=row.number,
         trial_id=row.id,
         state=TrialState[row.state],
-        value=row.value,
+        value=None,
+        values=list(row.values) or None,
         datetime_start=None,
         datetime_complete=None,
         params=dict(row.params),
         distributions=dict(row.distributions),
         user_attrs=dict(row.blocks),
-        system_attrs={},
+        system_attrs={CONSTRAINT_PREFIX + key: by for key, by in row.violations.items()},
         intermediate_values=dict(row.rungs),
     )
 
@@ -186,14 +209,16 @@ def _rows(session: Session, found: Sequence[Any]) -> Iterable[TrialRow]:
         ids = [row.trial_id for row in part]
         values, rungs = values_of(session, ids), rungs_of(session, ids)
         params, attributes = params_of(session, ids), trial_attributes.of(session, ids, _KEYS)
+        constraints = trial_system_attributes.of(session, ids, _CONSTRAINTS)
         for trial_id, number, state, started, ended in part:
             own = attributes[trial_id]
             record = TrialRecord.from_attributes(own)
+            value, *further = (values[trial_id] if state == TrialState.COMPLETE else ()) or (None,)
             yield TrialRow(
                 trial_id,
                 number,
                 state.name,
-                values.get(trial_id) if state == TrialState.COMPLETE else None,
+                value,
                 not state.is_finished() or is_ours(own),
                 _epoch(started),
                 _epoch(ended),
@@ -205,6 +230,11 @@ def _rows(session: Session, found: Sequence[Any]) -> Iterable[TrialRow]:
                 {key: value for key, value in own.items() if key.endswith(_BLOCKS)},
                 {name: value for name, (value, _) in params[trial_id].items()},
                 {name: kind for name, (_, kind) in params[trial_id].items()},
+                tuple(further),
+                {
+                    key.removeprefix(CONSTRAINT_PREFIX): float(by)
+                    for key, by in constraints[trial_id].items()
+                },
             )
 
 

@@ -22,6 +22,7 @@ from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.intervals import Interval
 from sweepd.optimize.study.record.configurations import PBT, RACE, TRIALS, Selection
 from sweepd.optimize.study.record.data_spec import AcceptedJump, DataSpec
+from sweepd.optimize.study.record.values import ValuedSpec
 
 # Study attributes.
 SPEC_KEY = "sweepd:spec"  # `StudySpec` as JSON
@@ -77,7 +78,7 @@ def is_command(environment: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudySpec(ABC):
+class StudySpec(ValuedSpec, ABC):
     """Everything that determines a trial's numbers, given its parameters and its number.
 
     Attributes:
@@ -116,7 +117,6 @@ class StudySpec(ABC):
     horizon: int
     slots: int
     trials_per_batch: int
-    objective: str
     sampler: str
     pruner: str
     seed: int
@@ -171,7 +171,11 @@ class StudySpec(ABC):
     @property
     def selection(self) -> Selection:
         """How trials are compared."""
-        return Selection(racing=self.sampler == RACE)
+        return Selection(self.sampler == RACE, **self._judged_by)
+
+    @property
+    def _judged_by(self) -> dict[str, Any]:
+        return {"signs": tuple(value.sign for value in self.values), "choose": self.choose}
 
     @property
     def evolves(self) -> bool:
@@ -195,7 +199,7 @@ class StudySpec(ABC):
 
     def to_json(self) -> str:
         """Return the spec as JSON, for `from_json`."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+        return json.dumps(self.without_unused(dataclasses.asdict(self)), sort_keys=True)
 
     @staticmethod
     def from_json(text: str) -> StudySpec:
@@ -205,7 +209,7 @@ class StudySpec(ABC):
             InputError: the spec was written by an incompatible version.
         """
         try:
-            described = json.loads(text)
+            described = ValuedSpec.with_tuples(json.loads(text))
             if is_command(described["environment"]):
                 return CommandSpec(**_fitting(CommandSpec, described))
             if described["environment"] != CRYPTO:
@@ -394,7 +398,8 @@ class GameSpec(SeedSpec):
     @property
     def selection(self) -> Selection:
         racing = self.sampler == RACE
-        return Selection(racing, self.rungs if racing else None, BLOCKS_KEY, self.score_range)
+        rungs = self.rungs if racing else None
+        return Selection(racing, rungs, BLOCKS_KEY, self.score_range, **self._judged_by)
 
     def decides(self, rung: int) -> bool:
         """Return whether the search uses the evaluation at a rung (1 …)."""

@@ -55,7 +55,7 @@ class Arm:
     Attributes:
         params: its parameters.
         key: their values, in the order of the axes.
-        values: of its trials; None of a failed one.
+        values: of its trials; None of one that failed, or breaks a constraint.
         blocks: see `Selection.blocks`, of the trials with values.
         pending: number of its trials without a result yet.
     """
@@ -73,7 +73,7 @@ class Arm:
 
     @property
     def known(self) -> list[float]:
-        """Values of the trials that did not fail."""
+        """Values of the trials that have one."""
         return [value for value in self.values if value is not None]
 
     @property
@@ -129,7 +129,7 @@ class Race:
     Args:
         cube: the search space.
         seed: the study's seed.
-        observe: returns the value of a finished trial; None if it failed.
+        observe: returns the value of a finished trial; None if it failed, or breaks a constraint.
         blocks: returns what is kept of its episodes, see `Selection.blocks`.
         prior: configurations of earlier studies.
     """
@@ -311,7 +311,7 @@ class _Runs:
         self.seeds = np.array([len(arm.values) for arm in arms])
         self.known = np.flatnonzero(self.seeds)
         known = [arm for arm in arms if arm.values]
-        # A failed trial counts as the worst.
+        # A failed trial, or one that breaks a constraint, counts as the worst.
         lowest = min((v for arm in arms for v in arm.values if v is not None), default=0.0)
         runs = [np.array([lowest if v is None else v for v in arm.values]) for arm in known]
         means = np.array([own.mean() for own in runs])

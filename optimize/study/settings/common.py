@@ -121,6 +121,35 @@ class CommonSettings:
             fixes="objective",
         ),
     ] = None
+    also: Annotated[
+        list[str] | None,
+        Setting(
+            Panel.STUDY,
+            "A further value of every trial, maximize:NAME or minimize:NAME, of a number that "
+            "evaluations record, like minimize:max_drawdown; may be repeated. The best trials are "
+            "then a frontier. See docs/values.md.",
+            fixes="also",
+        ),
+    ] = None
+    constraint: Annotated[
+        list[str] | None,
+        Setting(
+            Panel.STUDY,
+            "NAME<=NUMBER or NAME>=NUMBER, like max_drawdown<=0.3, of a number that evaluations "
+            "record: a trial that does not meet it is never selected; may be repeated.",
+            fixes="constraints",
+        ),
+    ] = None
+    choose: Annotated[
+        str | None,
+        Setting(
+            Panel.STUDY,
+            "With --also, the trial of the frontier that is selected: balanced (nearest to the "
+            "best of every value), or first (highest --objective). Default: first if there is a "
+            "--constraint, else balanced.",
+            fixes="choose",
+        ),
+    ] = None
     seed: Annotated[
         int,
         Setting(

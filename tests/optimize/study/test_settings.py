@@ -27,6 +27,9 @@ PARAMS = {"name": "s", "version": 1, "params": {"lr": {"low": 0.0, "high": 1.0}}
 OTHER: dict[str, Any] = {
     "env": "cartpole",
     "objective": "sharpe",
+    "also": ["minimize:max_drawdown"],
+    "constraint": ["max_drawdown<=0.3"],
+    "choose": "first",
     "play": "sampled",
     "cv": "kfold",
     "timeframe": "4h",
