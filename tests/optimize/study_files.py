@@ -49,7 +49,7 @@ def numbers(folder: Path, url: str | None = None) -> dict[int, Any]:
     for trial in handle.trials():
         row: dict[str, Any] = {
             "state": trial.state,
-            "value": trial.value,
+            "values": trial.values,
             "params": trial.params,
             "rungs": trial.intermediate_values,
         }

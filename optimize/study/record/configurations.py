@@ -315,7 +315,12 @@ def violations(trial: FrozenTrial) -> dict[str, float]:
 
 def feasible(trial: FrozenTrial) -> bool:
     """Return whether no recorded constraint is broken."""
-    return all(value <= 0.0 for value in violations(trial).values())
+    return broken(trial) == 0.0
+
+
+def broken(trial: FrozenTrial) -> float:
+    """Return by how much a trial breaks constraints, in all: 0 if it meets them."""
+    return sum(value for value in violations(trial).values() if value > 0.0)
 
 
 def leading(trials: Iterable[FrozenTrial]) -> FrozenTrial | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.search_space import IntersectionSearchSpace
 from optuna.trial import FrozenTrial, TrialState
 
-from sweepd.optimize.study.record.configurations import feasible, first_value
+from sweepd.optimize.study.record.configurations import broken, first_value
 from sweepd.optimize.study.record.stored import CMA_GENERATION_KEY
 from sweepd.optimize.study.sampling.ranges import Range, share, value_at
 
@@ -31,7 +30,8 @@ class CMASampler(BaseSampler):
     generations, so that all processes propose the same and only numbers are stored. (Optuna's own
     sampler stores a pickle in the database, which would have to be trusted.) Trials that are asked
     for together, or while others run, belong to one generation; its population consists of the
-    first complete ones, by number. Trials that break a constraint count as the worst.
+    first complete ones, by number. Trials that break constraints rank below the others, by how
+    much they break them (Deb 2000).
 
     Args:
         seed: seed of this trial's draw.
@@ -105,10 +105,9 @@ def _replay(
         ][: strategy.population_size]
         if len(own) < strategy.population_size:
             return strategy
-        # CMA-ES minimizes; the study maximizes. Its order counts alone, so that trials which break
-        # a constraint come last.
-        values = [first_value(t) or 0.0 if feasible(t) else -math.inf for t in own]
-        strategy.tell([(_point(t.params, ranges), -v) for t, v in zip(own, values, strict=True)])
+        # Only the order counts. CMA-ES minimizes; the study maximizes.
+        ranked = sorted(own, key=lambda t: (broken(t), -(first_value(t) or 0.0)))
+        strategy.tell([(_point(t.params, ranges), float(rank)) for rank, t in enumerate(ranked)])
 
 
 def _covers(trial: FrozenTrial, ranges: Mapping[str, Range]) -> bool:

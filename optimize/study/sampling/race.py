@@ -27,7 +27,7 @@ from optuna.trial import FrozenTrial
 from scipy.stats import qmc
 
 from sweepd.envs.core.seeds import derive_seed
-from sweepd.optimize.study.record.configurations import episode_luck, joined
+from sweepd.optimize.study.record.configurations import broken, episode_luck, joined
 from sweepd.optimize.study.sampling import gp
 from sweepd.optimize.study.sampling.cube import Cube, Floats
 from sweepd.optimize.study.sampling.prior import Earlier, Known
@@ -56,6 +56,7 @@ class Arm:
         params: its parameters.
         key: their values, in the order of the axes.
         values: of its trials; None of one that failed, or breaks a constraint.
+        broken: by how much each of them breaks constraints, see `broken`.
         blocks: see `Selection.blocks`, of the trials with values.
         pending: number of its trials without a result yet.
     """
@@ -63,6 +64,7 @@ class Arm:
     params: Mapping[str, Any]
     key: tuple[Any, ...]
     values: list[float | None] = field(default_factory=list)
+    broken: list[float] = field(default_factory=list)
     blocks: list[Floats | None] = field(default_factory=list)
     pending: int = 0
 
@@ -171,7 +173,7 @@ class Race:
         if not self.cube.axes:
             return {}
         arms = self._arms(trials)
-        if number < self._starts(total) or not any(arm.known for arm in arms):
+        if number < self._starts(total) or not any(arm.known or any(arm.broken) for arm in arms):
             return self._params(self._start(number, fixed), fixed)
         kernel = self._fitted(trials)
         arms = _kept(arms, MODELLED)
@@ -222,6 +224,7 @@ class Race:
                 arm = arms[key] = Arm(params, key)
             if trial.state.is_finished():
                 arm.values.append(self.observe(trial))
+                arm.broken.append(broken(trial))
                 if arm.values[-1] is not None:
                     arm.blocks.append(self.blocks(trial))
             else:
@@ -311,9 +314,7 @@ class _Runs:
         self.seeds = np.array([len(arm.values) for arm in arms])
         self.known = np.flatnonzero(self.seeds)
         known = [arm for arm in arms if arm.values]
-        # A failed trial, or one that breaks a constraint, counts as the worst.
-        lowest = min((v for arm in arms for v in arm.values if v is not None), default=0.0)
-        runs = [np.array([lowest if v is None else v for v in arm.values]) for arm in known]
+        runs = _ranked(known)
         means = np.array([own.mean() for own in runs])
         scale = float(means.std()) or 1.0
         self.values = (means - means.mean()) / scale
@@ -373,6 +374,28 @@ class _Runs:
             np.append(run, added),
             np.append(noise, kernel.seed / self.earlier.seeds),
         )
+
+
+def _ranked(arms: Sequence[Arm]) -> list[Floats]:
+    """Return the values of the trials of each configuration, of those without one in their place.
+
+    A trial that breaks constraints is below all that meet them, the more it breaks them the lower
+    (Deb 2000), by as much as these span at most. A failed trial counts as the worst.
+    """
+    known = [value for arm in arms for value in arm.known]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    most = max((own for arm in arms for own in arm.broken), default=0.0)
+    step = ((high - low) or 1.0) / most if most else 0.0
+    lowest = low - step * most
+    return [
+        np.array(
+            [
+                value if value is not None else low - step * own if own else lowest
+                for value, own in zip(arm.values, arm.broken, strict=True)
+            ]
+        )
+        for arm in arms
+    ]
 
 
 def _matches(params: Mapping[str, Any], fixed: Mapping[str, Any]) -> bool:
