@@ -45,8 +45,8 @@ class StudySource(Protocol):
     def parameters(self, name: str) -> dict[str, Any]:
         """Return the parameters of a study's trials.
 
-        It has the keys `head`, `importances`, `parallel`, `frontier`, `racing` and `best`; see
-        `sweepd.optimize.study.insight`.
+        It has the keys `head`, `importances`, `parallel`, `frontier`, `racing`, `values` and
+        `best`; see `sweepd.optimize.study.insight`.
         """
 
     def trials(self, name: str, chosen: Sequence[int] | None) -> dict[str, Any]:

@@ -200,6 +200,55 @@ def frontier_figure(found: Found) -> Figure:
     }
 
 
+def values_figure(found: Found) -> Figure:
+    """Return the first two values of complete trials, and the frontier.
+
+    Args:
+        found: result of `sweepd.optimize.study.insight.watch.values_view`.
+    """
+    front = sorted(found["frontier"], key=lambda point: point["values"][1])
+    on_it = {point["trial"] for point in front}
+    points = found["points"]
+    parts = (
+        ("breaks a constraint", "markers", "bad", 6, [p for p in points if not p["feasible"]]),
+        (
+            "a trial",
+            "markers",
+            "cash",
+            6,
+            [p for p in points if p["feasible"] and p["trial"] not in on_it],
+        ),
+        ("frontier", "lines+markers", "account", 8, front),
+        ("selected", "markers", "equal", 13, [p for p in front if p["trial"] == found["chosen"]]),
+    )
+    data = [
+        {
+            "type": "scatter",
+            "mode": mode,
+            "tone": tone,
+            "name": name,
+            "x": [point["values"][1] for point in part],
+            "y": [point["values"][0] for point in part],
+            "text": [str(point["trial"]) for point in part],
+            "hovertemplate": "trial %{text}: %{y:+.4f}, %{x:+.4f}<extra></extra>",
+            "marker": {"size": size},
+            "line": {"width": 1.0, "dash": "dot"},
+        }
+        for name, mode, tone, size, part in parts
+        if part
+    ]
+    first, second = (f"{one['name']} ({one['direction']})" for one in found["values"][:2])
+    return {
+        "data": data,
+        "layout": {
+            "xaxis": {"title": {"text": second}},
+            "yaxis": {"title": {"text": first}},
+            "hovermode": "closest",
+            **LEGEND_ABOVE,
+        },
+    }
+
+
 CURVE_TONES = ("account", "equal", "rival0", "rival1", "rival2", "rival3")
 CURVE_DASHES = ("solid", "dash", "dot", "dashdot", "solid", "dash")
 CURVE_LOOKS = tuple(zip(CURVE_TONES, CURVE_DASHES, strict=True))

@@ -19,9 +19,11 @@ from sweepd.deploy.dashboard.study_figures import (
     frontier_figure,
     parallel_figure,
     race_figure,
+    values_figure,
 )
 from sweepd.envs.crypto.scoring.figures import figures
 from sweepd.envs.support.errors import InputError, RunError
+from sweepd.optimize.study.record.frontier import frontier_lines
 
 ROWS = 12  # parameters of the parallel coordinates, unless all are asked for
 ROW_HEIGHT = 52  # pixels
@@ -86,6 +88,7 @@ class StudyPages:
             studies=studies,
             found=found,
             figures=drawn,
+            frontier=frontier_lines(found["frontier"]) if "frontier" in found else [],
             metrics=[one.cells for one in figures((found["best"] or {}).get("metrics") or {})],
         )
 
@@ -107,6 +110,9 @@ class StudyPages:
             figures["parallel"] = parallel_figure(lines, count)
         if found["frontier"]["points"]:
             figures["frontier"] = frontier_figure(found["frontier"])
+        values = found["values"]
+        if values is not None and values["points"]:
+            figures["values"] = values_figure(values)
         return {
             "figures": figures,
             "count": count,

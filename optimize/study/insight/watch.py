@@ -130,12 +130,13 @@ class StudyInsight:
         return schedule_table(self.handle, number)
 
     def head(self, rows: Sequence[TrialRow]) -> dict[str, Any]:
-        """Return name, objective and numbers of trials, which every page shows."""
+        """Return name, objective, further values and numbers of trials, which every page shows."""
         spec = self.handle.spec
         return {
             "study": self.handle.name,
             "about": spec.about,
             "objective": spec.objective_text,
+            "further": [value.name for value in spec.values[1:]],
             "member": spec.member,
             "synthetic": spec.synthetic,
             "trials": count_states(row.state for row in rows),

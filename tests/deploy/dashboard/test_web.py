@@ -142,11 +142,21 @@ class OneStudy(NoStudies):
         assert name in self.studies()
         names = ("study", "about", "objective", "synthetic", "trials")
         return {
-            "head": {key: self.found[key] for key in names} | {"member": "fold"},
+            "head": {key: self.found[key] for key in names} | {"member": "fold", "further": [EVIL]},
             "importances": {"shares": None, "trials": 0, "computing": False, "least": 20},
             "parallel": parallel([], []),
             "frontier": frontier([]),
             "racing": [],
+            "values": {
+                "values": [{"name": EVIL, "direction": "maximize"}] * 2,
+                "constraints": [EVIL],
+                "complete": 1,
+                "infeasible": 0,
+                "frontier": [{"trial": 0, "values": [1.0, 2.0]}],
+                "chosen": 0,
+                "rule": EVIL,
+                "points": [{"trial": 0, "values": [1.0, 2.0], "feasible": True}],
+            },
             "best": None,
             "race": [],
             "schedule": None,
