@@ -171,11 +171,7 @@ class StudySpec(ValuedSpec, ABC):
     @property
     def selection(self) -> Selection:
         """How trials are compared."""
-        return Selection(self.sampler == RACE, **self._judged_by)
-
-    @property
-    def _judged_by(self) -> dict[str, Any]:
-        return {"signs": tuple(value.sign for value in self.values), "choose": self.choose}
+        return Selection(self.sampler == RACE, signs=self.signs, choose=self.choose)
 
     @property
     def evolves(self) -> bool:
@@ -350,7 +346,8 @@ class CommandSpec(SeedSpec):
     @property
     def selection(self) -> Selection:
         racing = self.sampler == RACE
-        return Selection(racing, self.rungs if racing else None)
+        rungs = self.rungs if racing else None
+        return Selection(racing, rungs, signs=self.signs, choose=self.choose)
 
     @property
     def command(self) -> str:
@@ -399,7 +396,9 @@ class GameSpec(SeedSpec):
     def selection(self) -> Selection:
         racing = self.sampler == RACE
         rungs = self.rungs if racing else None
-        return Selection(racing, rungs, BLOCKS_KEY, self.score_range, **self._judged_by)
+        return Selection(
+            racing, rungs, BLOCKS_KEY, self.score_range, signs=self.signs, choose=self.choose
+        )
 
     def decides(self, rung: int) -> bool:
         """Return whether the search uses the evaluation at a rung (1 …)."""

@@ -118,6 +118,11 @@ class ValuedSpec:
         return Value(self.objective), *map(Value.parse, self.also)
 
     @property
+    def signs(self) -> tuple[float, ...]:
+        """Of each value, the factor that makes larger ones better."""
+        return tuple(value.sign for value in self.values)
+
+    @property
     def limits(self) -> tuple[Constraint, ...]:
         """The constraints."""
         return tuple(map(Constraint.parse, self.constraints))
